@@ -95,7 +95,7 @@ test: setup-tests lint $(OF_ENGINE) ## lint, and every test that guards the prod
 	@$(PYTEST) -m "not long" --ignore=tests/emulator $(if $(ENGINE),$(or $(ARGS),tests/invariants tests/integration),$(ARGS))
 
 # On AWS's own engine: changes, limits, retries, keys and streams. On Python 3.14, which Lambda runs: the core.
-ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py numbers.py lost_answers.py keys.py cost.py streams_wire.py)
+ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py lost_answers.py keys.py cost.py streams_wire.py)
 test-all: test ## `make test`, and what tests the tools or takes long: soak, quick bench, recipes, fuzz, emulator, DynamoDB Local, Python 3.14
 	@$(PYTEST) -m long
 	@if command -v java && command -v mvn; then $(MAKE) test ENGINE=dynamodb-local ARGS="$(ON_LOCAL)"; \

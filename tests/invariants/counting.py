@@ -151,11 +151,6 @@ class Counting:
             sums[state] = sums.get(state, 0) + amounts[hold_id]
         return sums
 
-    def in_existence(self) -> int:
-        """All that was ever stocked: what is left, what is held and what was taken for good."""
-        amounts = self.amounts()
-        return self.stored(counters.STOCK) + amounts.get(holds.HELD, 0) + amounts.get(holds.COMMITTED, 0)
-
 
 def neighbour() -> str:
     """Another item, whose holds are in the same bucket."""

@@ -154,7 +154,9 @@ def test_only_the_author_deletes_a_post_and_its_text_goes_with_it(family: Family
 
 
 @only_members
-def test_a_parent_without_anything_is_not_removed_and_one_without_a_tally_is(family: Family) -> None:
+def test_a_parent_without_anything_or_of_a_retired_counter_is_not_removed_and_one_without_a_tally_is(
+    family: Family,
+) -> None:
     assert family.remove() is False
     assert (family.stored(), family.rows()) == ([], [])
     family.judged.like_alone("ann", family.counter)
@@ -163,14 +165,9 @@ def test_a_parent_without_anything_is_not_removed_and_one_without_a_tally_is(fam
     family.sweep()
     family.judged.run(1)
     family.ended()
-
-
-@only_members
-def test_a_retired_counter_keeps_its_parents(family: Family) -> None:
-    family.make(1)
     with pytest.raises(CounterRetiredError):
         deletion.remove_parent(Call(family.store), replace(family.counter, retired=True), ID)
-    assert family.shows()[0] == 1
+    assert family.shows()[0] == 2
 
 
 def test_removed_parent_is_gone_at_once_and_its_id_is_taken_until_its_children_are_gone(family: Family) -> None:

@@ -87,14 +87,6 @@ def test_what_does_not_say_when_it_changed_may_have(command: Command, store: Sto
         assert len([json.loads(line) for line in command.said()[0].splitlines()]) == rows
 
 
-def test_before_anything_is_judged_nobody_can_tell_when_the_next_one_has_to_be(command: Command, store: Store) -> None:
-    assert command("export", "plays", "--changes-since", "2026-01-01T00:00:00Z") == 0
-    out, err = command.said()
-    assert out == "id,value\n"
-    assert "nobody can tell since when the next one has to be: nothing is judged yet" in err
-    assert NEXT.findall(err) == []
-
-
 def test_parquet_without_its_package_is_one_line_and_no_file(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

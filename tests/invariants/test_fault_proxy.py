@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
 from typing import Any
 
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from dev import faults
-from dev.base.engine import Engine
-from dev.faults import Fault, FaultProxy, Kind
-from tally.dynamo.client import dynamodb_client
+from dev.faults import Fault, Kind
 from tests.invariants.world import World
-from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.long  # it tests a tool
 
@@ -74,43 +68,3 @@ def test_each_fault_reaches_the_engine_or_not_and_the_client_as_it_says(make_wor
         assert error is None
     elif kind is not Kind.TRUNCATE:  # which the SDK may take for an answer in the end
         assert isinstance(error, BotoCoreError)
-
-
-@pytest.mark.parametrize(("stripped", "number"), [(True, "2"), (False, "1")], ids=["stripped", "tokens"])
-def test_tokens_protect_the_sdks_own_retry_until_they_are_stripped(world: World, stripped: bool, number: str) -> None:
-    world.proxy.strip_tokens = stripped
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE]})
-    add(world)
-    assert [("ClientRequestToken" in sent) for sent in world.sent()] == [not stripped] * 2
-    assert {item["number"]["N"] for item in world.items()} == {number}
-
-
-def test_bug_in_a_plan_is_raised_at_the_end(engine: Engine) -> None:
-    def broken(operation: str, body: bytes, number: int) -> None:
-        raise ZeroDivisionError("in the plan")
-
-    def run() -> None:
-        with FaultProxy(engine.endpoint, broken) as proxy:
-            client = dynamodb_client(endpoint_url=proxy.endpoint)
-            with contextlib.closing(client), contextlib.suppress(BotoCoreError):
-                client.list_tables()
-
-    with pytest.raises(ZeroDivisionError, match="in the plan"):
-        run()
-
-
-def test_connection_that_comes_as_it_stops_is_closed() -> None:
-    busy, go_on = threading.Event(), threading.Event()
-    with contextlib.ExitStack() as client:
-        with FaultProxy("http://127.0.0.1:1") as proxy:
-            assert proxy._loop is not None
-            assert proxy._stop is not None
-            proxy._loop.call_soon_threadsafe(busy.set)
-            proxy._loop.call_soon_threadsafe(go_on.wait)
-            busy.wait()
-            address = "127.0.0.1", int(proxy.endpoint.rpartition(":")[2])
-            connection = client.enter_context(socket.create_connection(address, timeout=PATIENCE_S))
-            proxy._loop.call_soon_threadsafe(proxy._stop.set)
-            go_on.set()
-        with contextlib.suppress(ConnectionResetError):
-            assert connection.recv(1) == b""

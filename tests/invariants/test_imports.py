@@ -206,101 +206,74 @@ def top_list(judged: Deployment, counter: Counter) -> dict[str, int]:
     return {one["id"]: one["value"] for one in top.over(Call(judged.store), counter, top.DAY, None, 100)["top"]}
 
 
-def test_what_is_imported_is_no_traffic_however_it_comes_and_wherever_the_run_is_killed(
+def test_what_is_imported_is_no_traffic_but_of_its_own_day_however_it_comes_and_wherever_the_run_is_killed(
     judged: Deployment, run_judged: Command
 ) -> None:
-    """Old plays that are added, one video of them hot, numbers that are set, and visits, which the rollup adds."""
+    """Old plays that are added, one video of them hot, numbers that are set, visits, which the rollup adds, and likes.
+
+    A day that cannot be is today, as is a child that goes again today.
+    """
     judged.series = True
     judged.run(2)
     judged.play(times=3)
     judged.spill("hot", 2)
     judged.store.breaker.trip("VID#hot")
+    judged.post()
+    hour_s = judged.now_s // 3600 * 3600
     page = "https://example.com/a"
-    for counter, *lines in (("plays", "v,1200", "w,5", "hot,70"), ("contest", "x,97"), ("visits", f"{page},8")):
-        path = run_judged.file(*lines)
-        with killed(judged.store, 2, before=False):
-            run_judged.import_(path, counter)
-        assert run_judged.import_(path, counter) == run_judged.import_(path, counter) == 0
-    today = str(datetime.fromtimestamp(judged.now_s, UTC).date())
-    judged.run(60)
-    assert told(judged, PLAYS, "v") == (3, {today: 1200})
-    assert told(judged, PLAYS, "w") == (0, {today: 5})
-    assert told(judged, PLAYS, "hot") == (2, {today: 70})
-    assert told(judged, counters.CONTEST, "x") == (0, {today: 97 - counters.CONTEST.start})
-    assert told(judged, counters.VISITS, page) == (0, {today: 8})
-    assert told(judged, PLAYS, hours.TOTAL) == (5, {today: 1275})
-    assert top_list(judged, PLAYS) == {"v": 3, "hot": 2}
-    assert value(judged.store, PLAYS, "hot") == 72
-    judged.even()
-
-
-def test_numbers_whose_day_is_known_are_imported_into_it_wherever_the_run_is_killed(
-    judged: Deployment, run_judged: Command
-) -> None:
-    judged.series = True
-    judged.run(2)
-    lines = ["v,2024-05-03,7", "w,2024-05-03 23:59:59,1", "v,1714780800,9", "v,99999999999,2", "v,2024-05-03,3"]
-    for counter, *rows in (("plays", *lines), ("contest", "x,2024-05-04T00:30:00+02:00,97")):
-        path = run_judged.file("video,on,count", *rows)
-        columns = ("--at-column", "on")
+    dated = ["d,2024-05-03,7", "e,2024-05-03 23:59:59,1", "d,1714780800,9", "d,99999999999,2", "d,2024-05-03,3"]
+    likes = ["p,a,2024-05-03T10:00:00Z", "p,b,2024-05-03T23:59:59Z", "p,c,2024-05-04", "p,d,99999999999"]
+    for counter, *lines in (
+        ("plays", "v,1200", "w,5", "hot,70"), ("contest", "x,97"), ("visits", f"{page},8"),
+        ("plays", "video,on,count", *dated), ("contest", "video,on,count", "y,2024-05-04T00:30:00+02:00,97"),
+        ("likes", *likes),
+    ):  # fmt: skip
+        path, columns = run_judged.file(*lines), ("--at-column", "on") if "on" in lines[0] else ()
         for at in itertools.count(2):
             with killed(judged.store, at, before=False) as made:
                 run_judged.import_(path, counter, *columns)
             if len(made) != at:
                 break
-    assert (value(judged.store, PLAYS, "v"), value(judged.store, counters.CONTEST, "x")) == (21, 97)
-    judged.run(60)
+        assert run_judged.import_(path, counter, *columns) == 0
     today = str(datetime.fromtimestamp(judged.now_s, UTC).date())
-    assert told(judged, PLAYS, "v") == (0, {"2024-05-03": 10, "2024-05-04": 9, today: 2}), "no such day: today"
-    assert told(judged, PLAYS, "w") == (0, {"2024-05-03": 1})
-    assert told(judged, counters.CONTEST, "x") == (0, {"2024-05-03": 97 - counters.CONTEST.start})
-    judged.even()
-
-
-def test_children_are_imported_into_their_own_days_and_one_that_goes_today_is_todays(
-    judged: Deployment, run_judged: Command
-) -> None:
-    judged.series = True
-    judged.run(2)
-    judged.post()
-    old = ["p,a,2024-05-03T10:00:00Z", "p,b,2024-05-03T23:59:59Z", "p,c,2024-05-04", "p,d,99999999999"]
-    assert run_judged.import_(run_judged.file(*old), "likes") == 0
-    judged.like("new")
-    judged.like("other")
+    for user in ("new", "other"):
+        judged.like(user)
     judged.run(3)
     judged.like("c", liked=False)
-    judged.run(60)
-    today = str(datetime.fromtimestamp(judged.now_s, UTC).date())
-    assert told(judged, LIKES, "p") == (1, {"2024-05-03": 2, "2024-05-04": 1, today: 1}), "a day that cannot be: today"
-    assert top_list(judged, LIKES) == {"p": 1}
-    assert value(judged.store, LIKES, "p") == 5
-    judged.even()
-
-
-def test_history_has_a_line_for_the_imports_of_a_number(judged: Deployment, run_judged: Command) -> None:
-    judged.series = True
-    judged.run(2)
-    judged.post()
-    hour_s = judged.now_s // 3600 * 3600
-    run_judged.import_(run_judged.file("p,a,2024-05-03", "p,b,2024-06-01"), "likes")
-    run_judged.import_(run_judged.file("q,5"), "plays")
     judged.run(120)
+    assert told(judged, PLAYS, "v") == (3, {today: 1200})
+    assert told(judged, PLAYS, "w") == (0, {today: 5})
+    assert told(judged, PLAYS, "hot") == (2, {today: 70})
+    assert told(judged, counters.CONTEST, "x") == (0, {today: 97 - counters.CONTEST.start})
+    assert told(judged, counters.VISITS, page) == (0, {today: 8})
+    assert told(judged, PLAYS, "d") == (0, {"2024-05-03": 10, "2024-05-04": 9, today: 2})
+    assert told(judged, PLAYS, "e") == (0, {"2024-05-03": 1})
+    assert told(judged, counters.CONTEST, "y") == (0, {"2024-05-03": 97 - counters.CONTEST.start})
+    assert told(judged, PLAYS, hours.TOTAL) == (5, {"2024-05-03": 11, "2024-05-04": 9, today: 1277})
+    assert told(judged, LIKES, "p") == (1, {"2024-05-03": 2, "2024-05-04": 1, today: 1})
+    assert (top_list(judged, PLAYS), top_list(judged, LIKES)) == ({"v": 3, "hot": 2}, {"p": 1})
+    assert [value(judged.store, PLAYS, id_) for id_ in ("hot", "d")] == [72, 21]
+    assert (value(judged.store, LIKES, "p"), value(judged.store, counters.CONTEST, "y")) == (5, 97)
+    judged.even()
     run_judged.said()
     assert run_judged("history", "p") == 0
     said, _ = run_judged.said()
-    assert "likes p: +2 imported in this hour, into 2024-05-03 to 2024-06-01" in said
+    assert f"likes p: +4 imported in this hour, into 2024-05-03 to {today}" in said
     assert "--imports" in said
-    assert run_judged("history", "q", "--json") == 0
+    assert run_judged("history", "w", "--json") == 0
     [line] = map(json.loads, run_judged.said()[0].splitlines())
-    today = str(datetime.fromtimestamp(judged.now_s, UTC).date())
-    assert (line["counter"], line["id"], line["amount"], line["how"]) == ("plays", "q", 5, "import")
+    assert (line["counter"], line["id"], line["amount"], line["how"]) == ("plays", "w", 5, "import")
     assert (line["first"], line["last"], line["at"]) == (today, today, hour_s)
-    assert run_judged("history", "other") == 0
+    assert run_judged("history", "nothing") == 0
     assert "never repaired" in run_judged.said()[0]
 
 
-def test_children_without_a_parent_are_named_by_their_lines(store: Store, run: Command) -> None:
+def test_children_without_a_parent_or_with_a_time_in_milliseconds_are_named_by_their_lines(
+    store: Store, run: Command
+) -> None:
     posts.write_post(Call(store, "author"), LIKES, "p", "hello")
+    assert run.import_(run.file("post,user,liked_at", "p,a,1700000000000"), "likes") == 2
+    assert "line 2: the time must be ISO 8601, or seconds since 1970" in run.said()[1]
     path = run.file("p,a,1", "nobody,b,2", "p,c,3", "nothing,d,4")
     assert run.import_(path, "likes") == 2
     _, said = run.said()
@@ -311,12 +284,6 @@ def test_children_without_a_parent_are_named_by_their_lines(store: Store, run: C
     assert "imported 2 rows, 2 refused" in run.said()[0]
     assert value(store, LIKES, "p") == 2
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 4  # the post, its text, two likes
-
-
-def test_a_time_in_milliseconds_is_refused(store: Store, run: Command) -> None:
-    posts.write_post(Call(store, "author"), LIKES, "p", "hello")
-    assert run.import_(run.file("post,user,liked_at", "p,a,1700000000000"), "likes") == 2
-    assert "line 2: the time must be ISO 8601, or seconds since 1970" in run.said()[1]
 
 
 BAD_CSV = ["id,value", "a,1", "b,x", "c#,3", "d", "e,1.5", "..,1", "f,-1", f"g,{10**15 + 1}"]
@@ -427,26 +394,26 @@ def test_numbers_with_limits_refuse_rows_and_those_with_a_start_are_set(store: S
         assert "is retired: it takes no more changes" in chunks.refused(retired, children=counter.counts_children)
 
 
-@pytest.mark.parametrize("counter", [replace(PLAYS, receipt_days=2), counters.CONTEST, counters.MEMBERS])
+BUDGET = Counter(
+    "budget", prefix="BUD", sort_key="LEFT", attribute="left", start=9, floor=0, period="day", keep_periods=35
+)
+
+
+@pytest.mark.parametrize("counter", [replace(PLAYS, receipt_days=2), counters.CONTEST, BUDGET, counters.MEMBERS])
 def test_the_receipts_of_an_import_live_longer_than_it_may_take_whatever_counter_and_deployment_say(
     store: Store, counter: Counter
 ) -> None:
+    """A number that is set in a period goes with it."""
+    id_ = periods.tally_id(counter, "x", time.time())
     if counter.counts_children:
         chunks.put(Call(store), counter, "run", chunks.Chunk(0, [chunks.Child(1, "x", "ann", 5)]))
     else:
-        chunks.add(Call(store), counter, "run", chunks.Chunk(0, [chunks.Number(1, "x", 5)]))
+        chunks.add(Call(store), counter, "run", chunks.Chunk(0, [chunks.Number(1, id_, 5)]))
     [receipt] = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     assert int(receipt["expiration"]["N"]) > time.time() + chunks.RESTART_S
-
-
-def test_a_number_that_is_set_in_a_period_goes_with_it(store: Store) -> None:
-    budget = Counter(
-        "budget", prefix="BUD", sort_key="LEFT", attribute="left", start=9, floor=0, period="day", keep_periods=35
-    )
-    id_ = periods.tally_id(budget, "acme", time.time())
-    chunks.add(Call(store), budget, "run", chunks.Chunk(0, [chunks.Number(1, id_, 4)]))
-    [item] = store.client.scan(TableName=store.settings.counts_table)["Items"]
-    assert (item["left"], int(item["expiration"]["N"])) == ({"N": "4"}, periods.expires_s(budget, id_))
+    if counter is BUDGET:
+        [item] = store.client.scan(TableName=store.settings.counts_table)["Items"]
+        assert (item["left"], int(item["expiration"]["N"])) == ({"N": "5"}, periods.expires_s(counter, id_))
 
 
 def test_what_is_exported_and_imported_into_an_empty_stack_is_the_same(

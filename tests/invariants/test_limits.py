@@ -1,4 +1,4 @@
-"""Floors, ceilings and amounts: no number goes where it must not, and none is lost, whoever races whom."""
+"""Floors, ceilings, amounts and numbers: none goes where it must not, and none is lost or given out twice."""
 
 from __future__ import annotations
 
@@ -11,34 +11,33 @@ import pytest
 import counters
 from dev import faults
 from tally.counter import Counter
+from tally.counting import tallies
 from tally.errors import (
     KeyReusedError,
     LimitReachedError,
     PreconditionFailedError,
+    StoreUnreachableError,
 )
-from tests.invariants.counting import ITEM, Counting, buy, new_key, refusal
+from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
 from tests.invariants.threads import at_once
-from tests.invariants.world import meanwhile, persist
-from tests.tiers import in_long
+from tests.invariants.world import SOME_OF_ALL, meanwhile, persist
 
 SEATS = Counter("seats", prefix="HALL", sort_key="SEATS", attribute="taken", floor=0, ceiling=10)
 LIVES = Counter("lives", prefix="GAME", sort_key="LIVES", attribute="lives", start=3, delta=-1, floor=0)
 DEBT = Counter("debt", prefix="USER", sort_key="DEBT", attribute="debt", start=-5, floor=-10, ceiling=-1)
 BESIDE_USAGE = Counter("credits", prefix=counters.USAGE.prefix, sort_key="CREDITS", attribute="credits", floor=0)
-LOSSES = {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.10}}
 
 
-@pytest.mark.parametrize("lost", [True, *in_long([False])])
-def test_200_buyers_at_once_of_100_in_stock_are_100_sold_and_100_refused(counting: Counting, lost: bool) -> None:
+def test_200_buyers_at_once_of_100_in_stock_are_100_sold_and_100_refused(counting: Counting) -> None:
     counting.stock(100)
-    counting.world.proxy.strip_tokens = lost
-    counting.world.proxy.plan = faults.seeded(200, LOSSES) if lost else faults.no_faults
+    counting.world.proxy.strip_tokens = True
+    counting.world.proxy.plan = faults.seeded(200, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.10}})
     outcomes = at_once([partial(buy, counting, counters.STOCK, -1) for _ in range(200)])
     assert Multiset(type(outcome) for outcome in outcomes) == {dict: 100, int: 100}
     assert {outcome for outcome in outcomes if isinstance(outcome, int)} == {0}
     assert counting.stored(counters.STOCK) == 0
     assert len(counting.world.receipts()) == 101  # the stocking, and one for each that was sold
-    assert (counting.world.proxy.injected(faults.LOSE_RESPONSE) > 10) is lost
+    assert counting.world.proxy.injected(faults.LOSE_RESPONSE) > 10
 
 
 @pytest.mark.parametrize(
@@ -160,21 +159,105 @@ def test_a_value_out_of_the_limits_is_not_set(counting: Counting, counter: Count
     assert counting.world.items() == counting.world.receipts() == []
 
 
-def test_compare_and_set_races_increments_and_no_change_is_lost(counting: Counting) -> None:
-    """Whoever sets adds 100 to what it read; whoever increments adds 1."""
+PRIZES = 50
+DRAW = Counter(
+    "prizes", prefix="PRIZE", sort_key="LEFT", attribute="left", start=PRIZES, delta=-1, floor=0, numbered=True
+)
+PAIRS = Counter(
+    "pairs", prefix="PAIR", sort_key="LEFT", attribute="left", start=5, delta=-2, floor=0, ceiling=5, numbered=True
+)
+ROWS = Counter("rows", prefix="HALL", sort_key="ROWS", attribute="row", delta=1, ceiling=3, numbered=True)
 
-    def set_until_it_fits(number: int) -> None:
-        while True:
-            state = counting.read(counters.STOCK)
-            try:
-                counting.set(counters.STOCK, state["value"] + 100, state["version"], f"{number}-{state['version']}")
-                return
-            except PreconditionFailedError:
-                continue
 
-    def add() -> None:
-        for _ in range(10):
-            counting.increment(counters.STOCK, 1)
+def test_of_60_in_a_contest_of_50_each_of_50_has_a_number_of_its_own_and_one_is_told_that_it_was_the_last(
+    counting: Counting,
+) -> None:
+    counting.world.proxy.strip_tokens = True
+    counting.world.proxy.plan = faults.seeded(50, {"TransactWriteItems": SOME_OF_ALL})
+    callers = 12
+    keys = [f"key-{number}" for number in range(PRIZES + 10)]
 
-    at_once([*[partial(set_until_it_fits, number) for number in range(4)], add, add])
-    assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 420, "version": 24}
+    def enter(own: list[str]) -> list[dict[str, Any] | int]:
+        return [buy(counting, DRAW, None, key) for key in own]
+
+    entries = at_once([partial(enter, keys[caller::callers]) for caller in range(callers)])
+    outcomes = [outcome for own in entries for outcome in own]
+    winners = [outcome for outcome in outcomes if isinstance(outcome, dict)]
+    assert sorted(body["number"] for body in winners) == list(range(PRIZES))
+    assert [body["number"] for body in winners if body["last"]] == [0]
+    assert [outcome for outcome in outcomes if isinstance(outcome, int)] == [0] * 10
+    assert counting.stored(DRAW) == 0
+    assert [enter(keys[caller::callers]) for caller in range(callers)] == entries
+    assert counting.stored(DRAW) == 0
+
+
+def test_the_winner_is_told_so_again_when_nothing_is_left_as_long_as_its_receipt_lives_and_can_be_read(
+    counting: Counting, clock: Clock
+) -> None:
+    counting.set(DRAW, 1, 0)
+    body, replayed = counting.increment(DRAW, key="key-1")
+    assert (body["number"], body["last"], replayed) == (0, True, False)
+    assert counting.increment(DRAW, key="key-1") == (body, True)
+    for key, caller in (("key-2", "ann"), ("key-1", "bob")):
+        refused = refusal(partial(counting.increment, DRAW, key=key, caller=caller))
+        assert isinstance(refused, LimitReachedError)
+        assert refused.members == {"left": 0}
+    for fault in (faults.LOSE_RESPONSE, faults.TRUNCATE):
+        counting.world.proxy.plan = faults.always(fault, "GetItem")
+        with pytest.raises(StoreUnreachableError):
+            counting.increment(DRAW, key="key-1")
+    counting.world.proxy.plan = faults.no_faults
+    clock.pass_s(counting.world.store.settings.receipt_ttl_s - 5)
+    assert counting.increment(DRAW, key="key-1")[1] is True
+    clock.pass_s(10)
+    assert isinstance(refusal(partial(counting.increment, DRAW, key="key-1")), LimitReachedError)
+
+
+@pytest.mark.parametrize(
+    ("counter", "numbers", "left"), [(PAIRS, [3, 1], 1), (ROWS, [1, 2, 3], 0)], ids=["delta -2", "up to a ceiling"]
+)
+def test_the_last_is_the_one_after_which_no_step_fits(
+    counting: Counting, counter: Counter, numbers: list[int], left: int
+) -> None:
+    bodies = [counting.increment(counter)[0] for _ in numbers]
+    assert [body["number"] for body in bodies] == numbers
+    assert [body["last"] for body in bodies] == [False] * (len(numbers) - 1) + [True]
+    refused = refusal(partial(counting.increment, counter))
+    assert isinstance(refused, LimitReachedError)
+    assert refused.members == {"left": left}
+    assert counting.stored(counter) == numbers[-1]
+
+
+@pytest.mark.parametrize(("counter", "back", "ahead"), [(counters.TICKET, 1, 4), (DRAW, PRIZES - 2, PRIZES - 4)])
+def test_compare_and_set_gives_no_number_out_twice(counting: Counting, counter: Counter, back: int, ahead: int) -> None:
+    numbers = [counting.increment(counter)[0]["number"] for _ in range(3)]
+    refused = refusal(partial(counting.set, counter, back, 3))
+    assert isinstance(refused, LimitReachedError)
+    assert refused.members == {"field": "value"}
+    assert f"has given out its numbers {'up' if counter is counters.TICKET else 'down'} to {numbers[-1]}" in str(
+        refused
+    )
+    assert counting.stored(counter) == numbers[-1]
+    assert len(counting.world.receipts()) == 3
+    assert counting.set(counter, numbers[-1], 3)[1] is False  # where it stands
+    assert counting.set(counter, ahead, 4)[1] is False
+    assert counting.set(counter, ahead, 4)[1] is True
+    numbers += [counting.increment(counter)[0]["number"] for _ in range(3)]
+    assert len(set(numbers)) == 6
+
+
+def test_a_numbered_counter_begins_where_it_is_set_before_its_first_number(counting: Counting) -> None:
+    counting.set(DRAW, PRIZES + 10, 0)
+    assert counting.increment(DRAW)[0]["number"] == PRIZES + 9
+    assert isinstance(refusal(partial(counting.set, DRAW, PRIZES + 10, 2)), LimitReachedError)
+
+
+def test_a_number_that_was_lost_to_another_is_the_next_one_without_another_read(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        counting.increment(counters.TICKET)
+    counting.world.proxy.forget()
+    monkeypatch.setattr(tallies, "read_state", lambda *_: tallies.State(1, 1))  # what stood before two others came
+    assert counting.increment(counters.TICKET)[0]["number"] == 4
+    assert len(counting.world.sent("TransactWriteItems")) == 2

@@ -17,11 +17,20 @@ from tally.dynamo.client import Call
 from tests.invariants.judged import Deployment, deployed
 from tests.invariants.stream_records import SHARD, play, record
 from tests.invariants.streaming import StreamWorld
-from tests.invariants.test_periods import ROLLED, USED, metered
 from tests.invariants.test_rebuild import EVERYBODY, ROLLUP, judge_on, lose, losses
 from tests.invariants.test_reconcile import amounts, mend
 
 BY_TTL = {"userIdentity": {"type": "Service", "principalId": "dynamodb.amazonaws.com"}}
+
+
+def metered(name: str, period: str, keep: int = 3, **more: Any) -> Counter:
+    return Counter(
+        name, prefix=name.upper(), sort_key="USED", attribute="used", period=period, keep_periods=keep, **more
+    )
+
+
+USED = metered("used", "day")
+ROLLED = metered("rolled", "day", visible="soon")
 SHORT = metered("short", "minute")  # kept for three minutes
 HOURLY = metered("hourly", "hour", 5)
 
@@ -64,18 +73,6 @@ def judge(world: Deployment) -> None:
         world.run(1)
 
 
-def test_what_ttl_removes_after_its_time_is_no_drift(world: Deployment) -> None:
-    """Shard by shard, also if another change comes in between."""
-    target = now(world, SHORT)
-    world.play(target, 3, SHORT)
-    world.spill(target, 2, SHORT)
-    world.run(6)
-    assert world.tally(SHORT, target) == 5
-    assert expire(world) >= 1
-    judge(world)
-    assert (stored(world, target), world.drifts()) == ([], {})
-
-
 def test_what_a_person_removes_is_drift_and_so_is_what_goes_before_its_time(world: Deployment) -> None:
     target, later = now(world, SHORT), now(world, HOURLY)
     world.play(target, 3, SHORT)
@@ -110,29 +107,22 @@ def test_what_is_rolled_up_after_the_removal_makes_no_item_that_stays_and_no_dri
     assert (stored(world, target), world.drifts()) == ([], {})
 
 
-def test_a_drift_of_a_tally_that_is_gone_is_accepted_and_the_tally_stays_gone(
+def test_a_drift_is_taken_back_from_a_tally_that_is_kept_and_accepted_for_one_that_is_gone_and_stays_gone(
     world: Deployment, reconciler: Reconciler
 ) -> None:
-    target = now(world, SHORT)
-    world.play(target, 3, SHORT)
-    world.edit(5, SHORT, target)
+    gone, kept = now(world, SHORT), now(world, HOURLY)
+    for target, counter in ((gone, SHORT), (kept, HOURLY)):
+        world.play(target, 3, counter)
+        world.edit(5, counter, target)
     world.run(10)
     expire(world)
     judge(world)
-    assert world.drifts() == {("short", target): 5}
-    assert mend(reconciler, SHORT, target) is not None
-    assert (stored(world, target), world.drifts(), amounts(world, SHORT, target)) == ([], {}, [(0, "ledger")])
-
-
-def test_a_drift_of_a_tally_that_is_kept_is_taken_back(world: Deployment, reconciler: Reconciler) -> None:
-    target = now(world, HOURLY)
-    world.play(target, 3, HOURLY)
-    world.edit(5, HOURLY, target)
-    world.run(10)
-    judge(world)
-    assert mend(reconciler, HOURLY, target) is not None
-    assert (world.tally(HOURLY, target), world.drifts()) == (3, {})
-    assert int(stored(world, target)[0]["expiration"]["N"]) == periods.expires_s(HOURLY, target)
+    assert world.drifts() == {("short", gone): 5, ("hourly", kept): 5}
+    assert mend(reconciler, SHORT, gone) is not None
+    assert mend(reconciler, HOURLY, kept) is not None
+    assert (stored(world, gone), world.drifts(), amounts(world, SHORT, gone)) == ([], {}, [(0, "ledger")])
+    assert world.tally(HOURLY, kept) == 3
+    assert int(stored(world, kept)[0]["expiration"]["N"]) == periods.expires_s(HOURLY, kept)
 
 
 def test_a_rebuild_adds_nothing_to_a_tally_that_is_gone(

@@ -30,9 +30,7 @@ DELIVERED_S = 10.0  # records come within 0.2 s and are read within 3; then what
 
 
 class Deployment(World):
-    """A calm world: every process does its work at once, in one go. `sweeping`: whether there is a sweep now."""
-
-    sweeping = True
+    """A calm world: every process does its work at once, in one go."""
 
     def run(self, minutes: float, each: Callable[[], object] = lambda: None) -> None:
         """Time passes, in steps of half a minute: at the beginning of each, somebody does something."""
@@ -56,14 +54,13 @@ class Deployment(World):
 
     def sweep_each_minute(self) -> None:
         self.soon(self.settings.minute_s, self.sweep_each_minute)
-        if self.sweeping:
-            self.written()
-            self.sweep()
-            self.written()
+        self.written()
+        self.sweep()
+        self.written()
 
-    def stall(self, consumer: str | None = None, table: str | None = None, number: int | None = None) -> None:
-        """A consumer is invoked no more: of which name, in which table, in which shard; None: every one."""
-        self.stalls.append(Stall(0, float("inf"), consumer, table, number))
+    def stall(self, consumer: str | None = None, table: str | None = None) -> None:
+        """A consumer is invoked no more: of which name, in which table; None: every one."""
+        self.stalls.append(Stall(0, float("inf"), consumer, table))
 
     def resume(self) -> None:
         """Every consumer is invoked again."""
@@ -91,9 +88,9 @@ class Deployment(World):
         watermark._cached = None
         return watermark.as_of(Call(self.store))
 
-    def reconciler(self, client: Any = None, **how: Any) -> Reconciler:
+    def reconciler(self, client: Any = None) -> Reconciler:
         """The command of somebody."""
-        return Reconciler(self.through(client), **{"clock": self.clock, "sleep": self.sleep} | how)
+        return Reconciler(self.through(client), clock=self.clock, sleep=self.sleep)
 
     # ---- what people do ----
 
@@ -141,11 +138,11 @@ class Deployment(World):
 
 
 @contextmanager
-def deployed(shards: int = 1, engine: Engine | None = None, store: Store | None = None) -> Iterator[Deployment]:
-    """A deployment that has judged its first minutes, by default on its own engine. `shards`: of each stream."""
+def deployed(engine: Engine | None = None, store: Store | None = None) -> Iterator[Deployment]:
+    """A deployment that has judged its first minutes, by default on its own engine."""
     clock = Clock()
     with nullcontext(engine) if engine else new_engine() as running, seeded(clock, SEED):
-        made = Deployment(running, clock, SEED, CALM, shards, store)
+        made = Deployment(running, clock, SEED, CALM, 1, store)
         made.sweep_each_minute()
         for _ in range(20):
             made.run(1)

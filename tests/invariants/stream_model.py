@@ -100,10 +100,6 @@ class Streams:
         (shard,) = (one for one in self.open_shards(table) if one.low <= position < one.high)
         return shard
 
-    def number(self, key: dict[str, dict[str, str]]) -> int:
-        """The number of the shard that an item of the counts is in."""
-        return self.shards["counts"].index(self._at("counts", position(key)))
-
     def append(self, table: str, record: Record) -> Modelled:
         """Put a record into its shard: with a sequence number, and stamped in whole seconds by the shard's node."""
         shard = self._at(table, position(record["dynamodb"]["Keys"]))

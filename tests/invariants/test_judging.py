@@ -68,20 +68,6 @@ def test_like_refused_beside_a_conflict_is_judged_afresh(
 
 @pytest.mark.parametrize("code", BUSY)
 @keyed
-def test_like_that_stands_beside_a_conflict_is_found_when_it_is_judged_afresh(
-    world: World, code: str, key: str | None
-) -> None:
-    world.write_post()
-    world.like("ann")
-    refuse(world, key, LIKE, TALLY, code)
-    assert world.like("ann", key=key) == (liked("now", changed=False), False)
-    assert world.likes() == (1, {"ann"})
-    assert world.inserted_alone() == []
-    assert len(world.receipts()) == (1 if key else 0)
-
-
-@pytest.mark.parametrize("code", BUSY)
-@keyed
 def test_what_never_spills_is_judged_afresh_by_the_retry(world: World, code: str, key: str | None) -> None:
     """An unlike, and a stock that had run out a moment ago."""
     world.write_post()
@@ -134,14 +120,3 @@ def test_conflicts_over_a_receipt_or_a_like_neither_spread_nor_heat_the_tally(
     assert change(world)[0]["visible"] == "now"
     assert world.store.spread.shards(tally) == 1
     assert not world.store.breaker.heats
-
-
-def test_throttling_beside_a_refusal_does_not_spread(world: World) -> None:
-    world.write_post()
-    refusal = faults.mixed(LIKE - 1, TALLY - 1, code="ThrottlingError")
-    world.proxy.plan = faults.script({"TransactWriteItems": [refusal]})
-    world.like("ann")
-    world.proxy.plan = faults.script({"TransactWriteItems": [refusal] * 3})
-    world.unlike("ann")
-    assert world.proxy.injected(refusal) == 4
-    assert world.store.spread.shards(counters.LIKES.partition_start + POST) == 1

@@ -12,9 +12,6 @@ import counters
 from tally.counting import tallies
 from tally.drift import recount
 from tally.dynamo.client import Call
-from tally.streams import fold
-from tally.streams.fold import StreamPlace
-from tally.streams.record import Declared
 from tests.invariants.processes import Watched
 from tests.invariants.streaming import CONSUMERS, NOW_S, REDECLARED, StreamWorld
 from tests.invariants.world import POST, World
@@ -104,15 +101,6 @@ def test_a_broken_receipt_becomes_a_dead_letter_with_what_is_wrong_and_blocks_no
     assert stream.tallies() == {("plays", "v"): 3 * (len(BROKEN) + 1)}
 
 
-def test_a_receipt_of_more_tallies_than_a_transaction_takes_becomes_a_dead_letter(stream: StreamWorld) -> None:
-    """Tally writes none. The bookkeeper's segment takes it."""
-    ids = {f"v{number}": {"N": "1"} for number in range(100)}
-    images = (receipt(), many({"M": {"plays": {"M": ids}}}), receipt())
-    records = [record(number, "INSERT", NewImage=image) for number, image in enumerate(images)]
-    assert stream.deliver("rollup", "receipts", SHARD, records) is None
-    assert (stream.tallies(), stream.marked()["rollup"]) == ({("plays", "v"): 6}, {"1"})
-
-
 def test_a_receipt_of_which_one_counter_is_declared_later_is_rolled_up_whole_once_redriven(stream: StreamWorld) -> None:
     some = {"M": {"v": {"N": "2"}}}
     image = many({"M": {"plays": some, "retired": some}}, changes={"M": {"usage": some, "gone": some}})
@@ -126,21 +114,6 @@ def test_a_receipt_of_which_one_counter_is_declared_later_is_rolled_up_whole_onc
 
 
 PLAYS: dict[str, Any] = {"Keys": tallies.key(counters.PLAYS, "v", 0)}
-
-
-def test_what_is_wrong_with_a_record_is_said() -> None:
-    for table, broken, reason in (
-        ("receipts", {"dynamodb": record(1, "")["dynamodb"]}, "malformed: KeyError: 'eventName'"),
-        ("receipts", record(1, "INSERT"), "malformed: KeyError: 'NewImage'"),
-        ("counts", {"eventName": "INSERT", "dynamodb": {}}, "ApproximateCreationDateTime is no time"),
-        ("counts", record(1, "INSERT", NewImage={}), "malformed: KeyError: 'Keys'"),
-        ("counts", record(1, "INSERT", **PLAYS), "a INSERT without its image"),
-        ("counts", record(1, "INSERT", **PLAYS, NewImage={"play_count": {"S": "x"}}), "malformed: KeyError: 'N'"),
-    ):
-        numbered: Any = broken | {"dynamodb": {"SequenceNumber": "1"} | broken["dynamodb"]}
-        place = StreamPlace(table, SHARD)
-        run = fold.next_run(CONSUMERS["bookkeeper"], Declared(counters.COUNTERS), place, [numbered], {})
-        assert [why for _, _, why in run.dead_letters] == [reason]
 
 
 def test_an_item_beside_the_shards_is_no_part_of_the_tally_for_anybody(stream: StreamWorld) -> None:
@@ -180,17 +153,6 @@ def test_a_wide_transaction_that_keeps_meeting_others_is_made_narrower(stream: S
     records = [record(number, "INSERT", NewImage=receipt(target={"S": f"v{number}"})) for number in range(1, 21)]
     assert stream.deliver("rollup", "receipts", SHARD, records, store=store) is None
     assert stream.tallies() == {("plays", f"v{number}"): 3 for number in range(1, 21)}
-
-
-def test_a_like_whose_minute_is_none_can_be_taken_back(world: World) -> None:
-    world.write_post()
-    minutes: dict[str, Any] = {"ann": {"S": "x"}, "bob": {"N": "1.5"}, "cy": {"N": "-7"}, "dan": {"NULL": True}}
-    for user, at in minutes.items():
-        world.like(user)
-        (item,) = (item for item in world.items() if item["SK"]["S"] == str(counters.LIKES.child) + user)
-        world.put(item | {"at": at})
-        assert world.unlike(user)[0]["changed"] is True
-    assert world.likes() == (0, set())
 
 
 def test_a_number_that_was_edited_into_a_fraction_is_read_and_its_drift_found(

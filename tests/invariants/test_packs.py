@@ -19,7 +19,6 @@ from tally.counting.receipts import Counted
 from tally.dynamo.client import Call
 from tally.errors import (
     KeyReusedError,
-    NotCommittedError,
     StoreRefusedError,
 )
 from tests.contexts import Context
@@ -149,17 +148,6 @@ def test_a_tally_that_holds_no_number_fails_its_own_entries_only(world: World) -
     assert [type(result) for result in results] == [Counted] * 5 + [StoreRefusedError] + [Counted] * 5
     assert (world.tally(), world.tally(id_="v2")) == (5, 5)
     assert len(world.receipts()) == 10
-
-
-@pytest.mark.parametrize(
-    "broken", [{"data": {"S": "{"}}, {"data": {"S": "[]"}}, {"status": {"S": "INPROGRESS"}}, {"status": {"S": "?"}}]
-)
-def test_a_receipt_that_tally_does_not_write_fails_its_own_entry_only(world: World, broken: dict[str, Any]) -> None:
-    count(world, plays(1))
-    world.put_receipt({**world.receipt(), **broken})
-    results = count(world, plays(4))
-    assert [type(result) for result in results] == [NotCommittedError] + [Counted] * 3
-    assert world.tally() == 4
 
 
 def test_a_bug_fails_the_entry_that_meets_it_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

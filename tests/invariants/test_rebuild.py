@@ -14,7 +14,7 @@ from tally.drift.reconcile import Finding, NotProvenError, Reconciler
 from tally.dynamo.client import Call
 from tally.streams import watermark
 from tests.invariants.judged import PLAYS, VISITS, Deployment, deployed
-from tests.invariants.processes import Crash, interrupted, killed
+from tests.invariants.processes import interrupted
 from tests.invariants.test_reconcile import set_one_aside
 
 DAY = 6  # minutes: a day of these tests
@@ -131,15 +131,6 @@ def test_what_waited_in_receipts_of_many_changes_is_added_too(world: Deployment,
     assert (world.tally(PLAYS, "v"), world.tally(PLAYS, "w"), world.tally(PLAYS, "x")) == (9, 2, 2)
 
 
-def test_nothing_is_lost_where_the_bookkeeper_alone_stood_still(world: Deployment, reconciler: Reconciler) -> None:
-    """Its segments know nothing of what the rollup added meanwhile. The tallies do."""
-    world.spill(times=2)
-    lose(world, DRIFT, lambda: world.spill(times=7))
-    judge_on(world)
-    assert world.tally(PLAYS, "v") == 9
-    assert losses(reconciler) == {}
-
-
 def test_what_the_ledger_knows_is_repaired_by_it_and_not_added_again(world: Deployment, reconciler: Reconciler) -> None:
     """The rollup alone was stalled for a time, and both for another."""
     lose(world, ROLLUP, lambda: world.spill(times=7))
@@ -171,23 +162,6 @@ def test_late_receipts_and_redriven_ones_are_not_lost(world: Deployment, reconci
     assert losses(reconciler) == {}
 
 
-def test_day_is_looked_at_once_the_one_after_it_is_judged(world: Deployment, reconciler: Reconciler) -> None:
-    """A consumer that is behind may still get its receipts."""
-    day = today(world)
-    lose(world, EVERYBODY, world.spill)
-    while world.judged < (day + 2) * DAY - 1:
-        assert losses_or_none(reconciler) in (None, {})
-        world.run(1)
-    assert list(losses(reconciler)) == [("plays", "v")]
-
-
-def losses_or_none(reconciler: Reconciler) -> dict[tuple[str, str], Finding] | None:
-    try:
-        return losses(reconciler)
-    except NotProvenError:
-        return None
-
-
 def test_days_before_notes_were_kept_are_not_looked_at(world: Deployment, reconciler: Reconciler) -> None:
     """Of the day on which the ledger began, half may have no note."""
     item = world.store.client.get_item(TableName=world.store.settings.ledger_table, Key=watermark.JUDGE)["Item"]
@@ -211,21 +185,6 @@ def test_rebuild_waits_for_the_judge_and_for_dead_letters(world: Deployment, rec
     set_one_aside(world)
     with pytest.raises(NotProvenError, match="dead letters"):
         rebuild.rebuild(reconciler, loss, "ann", "x", -1)
-
-
-@pytest.mark.parametrize("committed", [False, True])
-def test_rebuild_that_is_killed_is_done_again_or_not_at_all(
-    world: Deployment, reconciler: Reconciler, committed: bool
-) -> None:
-    lose(world, EVERYBODY, lambda: world.spill(times=3))
-    judge_on(world)
-    dying = world.reconciler(killed(world.wire, 0, committed=committed))
-    (loss,) = losses(reconciler).values()
-    with pytest.raises(Crash):
-        rebuild.rebuild(dying, loss, "ann", "x", -1)
-    assert mend(reconciler) == ({} if committed else {("plays", "v"): 3})
-    assert world.tally(PLAYS, "v") == 3
-    assert len(list(history.read(world.store, "plays", "v"))) == 1
 
 
 @pytest.mark.parametrize("first", ["another rebuild", "a redrive", "a row"])

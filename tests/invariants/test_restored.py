@@ -167,16 +167,6 @@ def test_every_number_is_right_after_a_restore_under_traffic(
     assert after.now_s - as_of < 240
 
 
-def test_what_is_counted_at_once_may_be_halved_in_that_second(world: Deployment, adopt: Adopt) -> None:
-    """The runbook says so: nothing that is left shows which half is there."""
-    world.play(times=3)
-    rest = copied(world, ("counts", "receipts", "ledger"), lambda: world.play())
-    assert settle(world, rest) == []
-    after = adopt(rest)
-    after.run(14)
-    assert (after.tally(PLAYS, "v"), after.drifts()) == (3, {})
-
-
 def test_nothing_is_left_of_the_old_streams_and_the_history_is(world: Deployment) -> None:
     world.post(1)
     world.edit(1)
@@ -196,22 +186,6 @@ def test_nothing_is_left_of_the_old_streams_and_the_history_is(world: Deployment
         "notes": began,
     }
     assert [one["by"] for one in history.read(rest, "likes", "p")] == ["ann"]
-
-
-def test_half_of_what_the_ledger_had_not_judged_is_not_judged(world: Deployment, adopt: Adopt) -> None:
-    """The row has an edit, and the segment that nobody judges has what took it back."""
-    world.play()
-    world.run(1)
-    world.edit(1, PLAYS, "v")
-    world.run(2)
-    world.edit(-1, PLAYS, "v")
-    while not world.drifts():
-        world.run(1)
-    assert (world.tally(PLAYS, "v"), world.drifts()) == (1, {("plays", "v"): 1})
-    after = adopt()
-    after.play()
-    after.run(14)
-    assert (after.tally(PLAYS, "v"), after.drifts()) == (2, {})
 
 
 @pytest.mark.parametrize("more", [1, *in_long([0])])

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from contextlib import suppress
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -231,35 +229,6 @@ def test_with_no_time_left_nothing_is_begun_and_the_first_record_is_reported(str
     assert stream.tallies() == {}
 
 
-def test_when_time_runs_out_the_first_record_that_is_not_applied_is_reported(
-    stream: StreamWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, client = stream.watched()
-    clock = SimpleNamespace(now_s=1000.0)
-
-    def pass_time(_: int) -> None:
-        clock.now_s += 1000
-
-    client.after = pass_time
-    monkeypatch.setattr(streams, "time", SimpleNamespace(time=time.time, monotonic=lambda: clock.now_s))
-    records = [play(number, made=MINUTE - number % 3) for number in range(1, 10)]
-    assert stream.deliver("rollup", "receipts", SHARD, records, store=store) == "2"
-    assert stream.tallies() == {("plays", "v"): 1}
-
-
-@pytest.mark.parametrize("fault", [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE], ids=lambda f: f.kind.name)
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_commit_whose_answer_is_lost_takes_effect_once(
-    lossy: StreamWorld, proxy: FaultProxy, fault: faults.Fault, times: int
-) -> None:
-    proxy.plan = faults.script({"TransactWriteItems": [fault] * times})
-    records = [play(number) for number in range(8, 12)]
-    for _ in range(3):
-        with suppress(StoreRefusedError):  # what the SDK makes of a refusal that was cut
-            assert lossy.deliver("rollup", "receipts", SHARD, records) in ("8", None)
-    assert lossy.tallies() == {("plays", "v"): 4}
-
-
 def test_a_checkpoint_whose_answer_is_cut_is_not_taken_for_none(lossy: StreamWorld, proxy: FaultProxy) -> None:
     assert lossy.deliver("rollup", "receipts", SHARD, [play(1)]) is None
     proxy.plan = faults.always(faults.TRUNCATE, "GetItem")
@@ -277,49 +246,11 @@ def test_conflicts_and_throttling_are_tried_again(lossy: StreamWorld, proxy: Fau
     assert lossy.tallies() == {("plays", "v"): 1}
 
 
-def test_conflicts_that_outlast_the_retries_are_reported_from_the_run_that_met_them(
-    lossy: StreamWorld, proxy: FaultProxy
-) -> None:
-    proxy.plan = faults.script({"TransactWriteItems": [None] + [faults.CONFLICT] * 100})
-    records = [play(1, made=MINUTE - 1), play(2), play(3)]
-    hasty = replace(lossy.store, sleep=lambda _: None)
-    assert lossy.deliver("rollup", "receipts", SHARD, records, store=hasty) == "2"
-    assert lossy.tallies() == {("plays", "v"): 1}
-    proxy.plan = faults.no_faults
-    assert lossy.deliver("rollup", "receipts", SHARD, records) is None
-    assert lossy.tallies() == {("plays", "v"): 3}
-
-
-def test_a_bucket_that_fails_is_reported_and_loses_nothing(stream: StreamWorld) -> None:
-    stream.bucket.failing = 1
-    records = [play(1, made=MINUTE - 1), play(2), BAD, play(60)]
-    assert stream.deliver("rollup", "receipts", SHARD, records) == "2"
-    assert stream.marked()["rollup"] == set()
-    assert stream.deliver("rollup", "receipts", SHARD, records[1:]) is None
-    assert stream.tallies() == {("plays", "v"): 3}
-    assert stream.marked()["rollup"] == {"50"}
-
-
 def test_a_table_that_is_missing_is_an_error_of_the_function(stream: StreamWorld) -> None:
     settings = stream.store.settings._replace(counts_table="tally-no-such-table")
     with pytest.raises(StoreRefusedError):
         stream.deliver("rollup", "receipts", SHARD, [play(1)], store=replace(stream.store, settings=settings))
     assert stream.marked()["rollup"] == set()
-
-
-def test_a_checkpoint_that_keeps_moving_ends_in_a_report(stream: StreamWorld) -> None:
-    """Somebody who is always one record ahead of us."""
-    store, client = stream.watched()
-    records = [play(number) for number in range(1, 40)]
-
-    def before(number: int, *_: object) -> None:
-        stream.deliver("rollup", "receipts", SHARD, records[: number + 1])
-
-    client.before = before
-    assert stream.deliver("rollup", "receipts", SHARD, records, store=store) == "1"
-    assert stream.tallies() == {("plays", "v"): streams.STARTS_MAX}
-    assert stream.deliver("rollup", "receipts", SHARD, records) is None
-    assert stream.tallies() == {("plays", "v"): 39}
 
 
 def test_a_metric_says_what_became_a_dead_letter_and_nothing_if_nothing_was(

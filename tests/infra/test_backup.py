@@ -38,20 +38,6 @@ def test_a_copy_that_fails_is_told_and_one_of_another_table_is_not(behind_cdn: T
     assert told == [topic]
 
 
-def test_only_aws_backup_takes_the_role_that_copies(behind_cdn: Template) -> None:
-    [selection] = behind_cdn.of_type("AWS::Backup::BackupSelection").values()
-    role = behind_cdn.resources[selection["Properties"]["BackupSelection"]["IamRoleArn"]["Fn::GetAtt"][0]]["Properties"]
-    assert role["AssumeRolePolicyDocument"]["Statement"] == [
-        {"Action": "sts:AssumeRole", "Effect": "Allow", "Principal": {"Service": "backup.amazonaws.com"}}
-    ]
-    assert "Policies" not in role
-
-
-def test_without_the_option_nothing_is_copied(dev: Template, prod: Template) -> None:
-    for template in (dev, prod):
-        assert not [each for each in template.resources.values() if each["Type"].startswith("AWS::Backup::")]
-
-
 def test_a_selection_of_adopted_tables_has_a_name_of_its_own() -> None:
     """CloudFormation makes it before it deletes that of the old tables, in one plan."""
     names = set()

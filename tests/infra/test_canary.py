@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.infra.template import Json, Template, joined
-from tests.infra.test_functions import CALLED, CONSUMERS, FROM_SNAPSHOTS, MODULES
+from tests.infra.test_functions import CALLED, FROM_SNAPSHOTS, MODULES
 
 BUSY = FROM_SNAPSHOTS  # the same reason: visitors wait for them, all the time
 
@@ -50,12 +50,6 @@ def test_new_code_of_a_busy_function_gets_a_tenth_for_five_minutes_and_an_alarm_
     }
 
 
-def test_consumers_have_new_code_before_anybody_writes_what_they_must_know(prod: Template) -> None:
-    consumers = {prod.alias_of(prod.functions()[module]) for module in CONSUMERS}
-    for module in BUSY - {"reads"}:
-        assert consumers <= set(prod.resources[prod.alias_of(prod.functions()[module])]["DependsOn"]), module
-
-
 def test_the_alarms_look_at_the_new_code_alone(prod: Template) -> None:
     """An alarm on all failures would take back the code that mends them. Code that does not load writes no metric."""
     answers, version = metric_of(failing(prod)[1]), prod.outputs["Version"]["Value"]
@@ -79,10 +73,6 @@ def test_dev_and_who_does_not_want_it_have_none(request: pytest.FixtureRequest, 
     template: Template = request.getfixturevalue(stack)
     assert "CodeDeploy" not in template.text
     assert "new-code" not in template.text
-
-
-def test_a_stage_dev_may_have_it(lavish: Template) -> None:
-    assert group_of(lavish, "reads")
 
 
 def metric_of(alarm: Json) -> Json:

@@ -36,21 +36,6 @@ def test_the_name_waits_for_the_stage(lavish: Template) -> None:
     assert lavish.only_name("AWS::ApiGatewayV2::Stage") in made["DependsOn"]
 
 
-def test_the_outputs_say_where_callers_find_the_api_and_which_names_to_set(
-    lavish: Template, behind_cdn: Template, edge: Template
-) -> None:
-    assert lavish.outputs["ConsoleUrl"]["Value"] == "https://api.example.com/console"
-    assert lavish.outputs["ApiUrl"]["Value"] == behind_cdn.outputs["ApiUrl"]["Value"] == "https://api.example.com"
-    for template, name in ((lavish, "api.example.com"), (behind_cdn, "o-7f3a9c21.example.com")):
-        target = template.outputs["CnameTarget"]
-        assert target["Description"] == f"Set a CNAME of {name} to this"
-        domain = template.only_name("AWS::ApiGatewayV2::DomainName")
-        assert target["Value"] == {"Fn::GetAtt": [domain, "RegionalDomainName"]}
-    target = edge.outputs["CnameTarget"]
-    assert target["Description"] == "Set a CNAME of api.example.com to this"
-    assert target["Value"] == {"Fn::GetAtt": [edge.only_name("AWS::CloudFront::Distribution"), "DomainName"]}
-
-
 def test_callers_headers_reach_the_api_whatever_the_path(edge: Template) -> None:
     """Token, key, agent and preflight. The name that they called must not: API Gateway would not know it."""
     methods = {route.method for route in ROUTES} | {"OPTIONS"}

@@ -202,26 +202,3 @@ def test_when_each_alarm_goes_off(dev: Template, prod: Template) -> None:
     assert found == {
         name: when for name, when in (WHEN | IN_DEV).items() if not name.startswith(("latency", "new-code"))
     }
-
-
-def test_each_alarm_watches_a_resource_of_the_stack(prod: Template) -> None:
-    """For AWS's own metrics: the alarm watches the function, table, queue or API in its name."""
-    functions = prod.functions()
-
-    def dimension(name: str) -> str:
-        [found] = {dict(dimensions).popitem()[1] for _, _, dimensions in watched(prod)[f"Tally-prod-{name}"]}
-        return found
-
-    assert dimension("sweep") == f"${{{functions['sweep']}}}"
-    assert dimension("iterator-age-rollup") == f"${{{functions['rollup']}}}"
-    assert dimension("iterator-age-bookkeeper") == f"${{{functions['bookkeeper']}}}"
-    assert dimension("throttles-counts") == "${CountsTable}"
-    assert dimension("throttles-receipts") == "${ReceiptsTable}"
-    assert dimension("throttles-ledger") == "${LedgerTable}"
-    assert (
-        dimension("5xx")
-        == dimension("latency")
-        == dimension("traffic")
-        == f"${{{prod.only_name('AWS::ApiGatewayV2::Api')}}}"
-    )
-    assert dimension("failed-events") == f"${{{prod.only_name('AWS::SQS::Queue')}.QueueName}}"

@@ -23,44 +23,33 @@ BAD = [
     ({"stage": "aws-test"}, "context stage is 'aws-test': Cognito takes no domain with 'aws' in it"),
     ({"receiptTtlHours": "23"}, "context receiptTtlHours is '23': it must be a whole number from 24 to 168"),
     ({"receiptTtlHours": "169"}, "context receiptTtlHours is '169'"),
-    ({"stage": 7}, "context stage is 7: it must be text"),
     ({"Stage": "prod"}, "context 'Stage' is unknown"),
     ({"issuer": "https://login.example.com"}, "issuer and audience go together"),
     ({"issuer": "http://login.example.com", "audience": "tally"}, "only https://"),
     ({"issuer": "https://login.example.com", "audience": ","}, "audience is ',': it names nobody"),
-    ({"pageHosts": "https://example.com"}, "context pageHosts has 'https://example.com'"),
     ({"pageHosts": "*,example.com"}, "context pageHosts has '*'"),
     (
         {"pageHosts": ",".join(f"shop-{number:03}.example-company.co.uk" for number in range(120))},
         "context pageHosts has 120 hosts of 3719 bytes together: Lambda takes 3200",
     ),
-    ({"corsOrigins": "example.com"}, "context corsOrigins has 'example.com'"),
     ({"corsOrigins": "https://example.com/"}, "context corsOrigins has 'https://example.com/'"),
     ({"mfa": "on"}, "context mfa is 'on': it must be one of optional, required"),
-    ({"usersPlan": "plus"}, "context usersPlan is 'plus': it must be one of lite, essentials"),
     ({"mfa": "required", "issuer": "https://a.example", "audience": "b"}, "mfa is for the stack's own user pool"),
     ({"budgetUsd": "20"}, "budgetUsd and budgetEmail go together"),
-    ({"budgetUsd": "2.5", "budgetEmail": "a@example.com"}, "context budgetUsd is '2.5'"),
     ({"budgetUsd": "20", "budgetEmail": "me"}, "context budgetEmail is 'me'"),
-    ({"alarmEmail": "me"}, "context alarmEmail is 'me'"),
     ({"reservedConcurrency": "9"}, "context reservedConcurrency is '9': it must be a whole number from 10 to 10000"),
     ({"warmWrites": "3999"}, "context warmWrites is '3999': it must be a whole number from 4000 to 10000000"),
-    ({"warmReads": "11999"}, "context warmReads is '11999': it must be a whole number from 12000 to 10000000"),
     ({"tables": "Tally-prod-counts"}, "context tables has 'Tally-prod-counts': give what `tally restore` prints"),
     ({"tables": "Tally-dev-20261122T103000,Tally-dev-20261122T103001"}, "2 moments for the stage dev: give one"),
     ({"backupTo": "tally"}, "backupTo is 'tally': it must be arn:aws:backup:<region>:<account>:backup-vault:<name>"),
     ({"backupTo": VAULT.replace("backup-vault", "recovery-point")}, "context backupTo is 'arn:aws:backup:"),
-    ({"snapStart": "yes"}, "context snapStart is 'yes': it must be one of true, false"),
     ({"throttle": "0"}, "context throttle is '0': it must be a share up to 1, as 0.1"),
-    ({"throttle": "2"}, "context throttle is '2'"),
-    ({"logSampling": "1.1"}, "context logSampling is '1.1': it must be a share from 0 to 1"),
     ({"logSampling": "nan"}, "context logSampling is 'nan'"),
     ({"likersVisible": "friends"}, "likersVisible is 'friends': it must be one of anyone, signedIn, nobody"),
     ({"seriesDays": "0"}, "context seriesDays is '0': it must be a whole number from 1 to 36500"),
     ({"domainName": "api.example.com"}, "domainName and certificateArn go together"),
     (DOMAIN | {"domainName": "API.example.com"}, "domainName is 'API.example.com': it must be a name like"),
     (DOMAIN | {"certificateArn": "arn:aws:iam::123456789012:role/x"}, "certificateArn is 'arn:aws:iam"),
-    (DOMAIN | {"cdn": "yes"}, "context cdn is 'yes': it must be one of true, false"),
     (DOMAIN | {"originName": "o.example.com"}, "originName is for CloudFront: it needs cdn=true"),
     (DOMAIN | {"edgeLogs": "30"}, "edgeLogs is for CloudFront: it needs cdn=true"),
     (DOMAIN | {"cdn": "false", "clientRate": "500"}, "clientRate is for CloudFront: it needs cdn=true"),
@@ -76,7 +65,6 @@ BAD = [
         CDN | {"cdnCertificateArn": EDGE_CERTIFICATE.replace("aws", "aws-cn", 1)},
         "cdn is true, and cdnCertificateArn is of the partition aws-cn",
     ),
-    (CDN | {"clientRate": "9"}, "clientRate is '9': it must be a whole number from 10 to 2000000000"),
     (CDN | {"originTrustStore": "s3://bucket/ca.pem"}, "cdnClientCertificateArn and originTrustStore go together"),
     (MUTUAL | {"originTrustStore": "bucket/ca.pem"}, "originTrustStore is 'bucket/ca.pem': it must be s3://bucket/key"),
     (MUTUAL | {"cdnClientCertificateArn": CERTIFICATE}, "cdnClientCertificateArn is of eu-west-1"),
@@ -142,11 +130,6 @@ def test_each_stage_finds_its_own_restored_tables() -> None:
         stage: Options.from_context({"stage": stage, **tables}).restored for stage in ("prod", "prod-eu", "dev")
     }
     assert restored == {"prod": "20261122T103000", "prod-eu": "20261001T000000", "dev": ""}
-
-
-def test_any_host_must_be_asked_for() -> None:
-    assert Options.from_context({}).page_hosts == ()
-    assert Options.from_context({"pageHosts": "*"}).page_hosts == ("*",)
 
 
 def test_the_app_ends_with_one_line_and_1() -> None:

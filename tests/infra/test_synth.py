@@ -54,19 +54,3 @@ def test_another_process_synthesizes_the_same_template_byte_for_byte(dev: Templa
     }
     subprocess.run([sys.executable, "app.py"], cwd=ROOT, env=variables, check=True, capture_output=True)
     assert Template(tmp_path).text == dev.text
-
-
-def test_every_acknowledgement_says_why_and_covers_one_thing(dev: Template) -> None:
-    """None on the app or the stack: they would hide a new resource that breaks a rule."""
-    metadata = json.loads((dev.folder / "Tally.metadata.json").read_text())
-    found = {
-        path: entry["data"]
-        for path, entries in metadata.items()
-        for entry in entries
-        if "acknowledge" in entry["type"].lower()
-    }
-    assert found
-    assert not {"/Tally", "/"} & found.keys()
-    for reasons in found.values():
-        for rule, reason in reasons.items():
-            assert len(reason) > 40, rule

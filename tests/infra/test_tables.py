@@ -72,10 +72,3 @@ def test_restored_tables_of_dev_are_kept_too(synthesize: Synthesize) -> None:
     made = assertions.Template.from_stack(stack).find_resources("AWS::DynamoDB::Table")
     assert {found["DeletionPolicy"] for found in made.values()} == {"Retain"}
     assert {found["Properties"]["DeletionProtectionEnabled"] for found in made.values()} == {True}
-
-
-def test_warm_reads_and_writes_go_together_or_alone() -> None:
-    stack = Stack()
-    tables = Tables(stack, "Tables", names=Names.of(stack), options=Options(warm_writes=5000, warm_reads=15000))
-    warm = stack.resolve(tables.counts.node.default_child.warm_throughput)  # type: ignore[union-attr]
-    assert warm == {"readUnitsPerSecond": 15000, "writeUnitsPerSecond": 5000}

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a line may quote characters that the terminal lacks
     try:
-        return _run(arguments)
+        return _run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
         print("tally: stopped", file=sys.stderr)
         return INTERRUPTED
@@ -49,39 +49,16 @@ def _load() -> None:
     importlib.import_module("declarations")
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(arguments: Sequence[str]) -> int:
     """Run one command."""
     try:
         _load()
     except ModuleNotFoundError as error:
-        return _bare(sys.argv[1:] if arguments is None else arguments, str(error.name))
-    from botocore.exceptions import BotoCoreError
-
-    from declarations import Declarations
-    from tally.errors import ConfigurationError, TallyError
-    from tally.shipped import SHIPPED
-
-    from . import commands, connection
-    from .terminal import CommandError
+        return _bare(arguments, str(error.name))
+    from . import connection
 
     try:
-        there = counters_file().is_file()  # `tally init` makes it
-        counters = Declarations.load(counters_file()).counters if there else {one.name: one for one in SHIPPED}
-        given = commands.parsed(sys.argv[1:] if arguments is None else arguments, commands.parser(counters))
-        command = commands.COMMANDS[given.command]
-        if not command.stack or getattr(given, command.without_stack, None):
-            return command.run(given)
-        if not there:
-            raise CommandError(f"{counters_file()} is missing: go to the folder of your counters, or run `tally init`")
-        if given.local:
-            return command.run(given, connection.local(given.port, counters))
-        return command.run(given, connection.deployed(given.stack, counters))
-    except (ConfigurationError, CommandError) as error:
-        print(f"tally: {error}", file=sys.stderr)
-    except TallyError as error:
-        print(f"tally: {connection.explained(error)}", file=sys.stderr)
-    except BotoCoreError as error:
-        print(f"tally: the call to AWS failed: {error}", file=sys.stderr)
+        return connection.ended(lambda: _command(arguments))
     except BrokenPipeError:  # for `main`
         raise
     except Exception as error:  # an answer that is not DynamoDB's fails anywhere: what a person can use is one line
@@ -94,6 +71,27 @@ def _run(arguments: Sequence[str] | None) -> int:
             file=sys.stderr,
         )
     return BAD
+
+
+def _command(arguments: Sequence[str]) -> int:
+    """Find the counters and the stack, and run the command."""
+    from declarations import Declarations
+    from tally.shipped import SHIPPED
+
+    from . import commands, connection
+    from .terminal import CommandError
+
+    there = counters_file().is_file()  # `tally init` makes it
+    counters = Declarations.load(counters_file()).counters if there else {one.name: one for one in SHIPPED}
+    given = commands.parsed(arguments, commands.parser(counters))
+    command = commands.COMMANDS[given.command]
+    if not command.stack or getattr(given, command.without_stack, None):
+        return command.run(given)
+    if not there:
+        raise CommandError(f"{counters_file()} is missing: go to the folder of your counters, or run `tally init`")
+    if given.local:
+        return command.run(given, connection.local(given.port, counters))
+    return command.run(given, connection.deployed(given.stack, counters))
 
 
 def _bare(arguments: Sequence[str], missing: str) -> int:

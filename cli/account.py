@@ -7,22 +7,21 @@ import json
 import os
 import shlex
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import boto3
-from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, NoCredentialsError
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 
 from stacks.options import OptionsError
 
-from .connection import PATIENT
+from .command import Command, Counters, Parser
+from .connection import PATIENT, ended
 from .folder import folder, lambdas
 from .terminal import CommandError
 
-BAD, INTERRUPTED = 2, 130
 QUALIFIER, QUALIFIER_DEFAULT = "@aws-cdk/core:bootstrapQualifier", "hnb659fds"  # CDK's own
 CDK, CDK_VERSION = "node_modules/.bin/cdk", "2.1148.1"  # package.json: `make setup` installs it into a checkout
 
@@ -133,19 +132,7 @@ class Account:
                 raise CommandError(f"account {self.id} was never bootstrapped in {region}: run {command}") from None
 
 
-class Arguments(argparse.ArgumentParser):
-    """The command line of `make deploy` and `make destroy`: what `ARGS` may have."""
-
-    def __init__(self, target: str, does: str) -> None:
-        super().__init__(prog=f"make {target}", description=does, allow_abbrev=False)
-        add_arguments(self)
-
-    def error(self, message: str) -> Any:
-        """Exit 2, with one line."""
-        self.exit(BAD, f"tally: {message}\n")
-
-
-def add_arguments(made: argparse.ArgumentParser) -> None:
+def add_arguments(made: Parser, counters: Counters) -> None:
     """Add what says where to act, and with which options."""
     made.add_argument("--yes", action="store_true", help="do not ask")
     made.add_argument("--profile", help="of ~/.aws/config")
@@ -177,31 +164,33 @@ def _pair(text: str) -> tuple[str, str]:
 
 def context(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """The context of the deployment: that of `cdk.json`, and over it that of the command line."""
-    return {**_settings(), **dict(given)}
-
-
-def _settings() -> dict[str, Any]:
     file = folder() / "cdk.json"
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")).get("context", {})
+        return {**json.loads(file.read_text(encoding="utf-8")).get("context", {}), **dict(given)}
     except OSError:
         raise CommandError(f"{file} is missing: go to the folder of your app, or run `tally init`") from None
     except (ValueError, AttributeError):
         raise CommandError(f"{file} is not JSON with the settings of `cdk`") from None
-    return found
 
 
-def run(command: Callable[[], int]) -> int:
-    """The exit status of a command: 2 and one line for an error that a person can fix, 130 for Ctrl-C."""
-    try:
-        return command()
-    except (CommandError, OptionsError) as error:
-        print(f"tally: {error}", file=sys.stderr)
-    except ClientError as error:
-        print(f"tally: AWS refuses it: {error.response['Error'].get('Message', error)}", file=sys.stderr)
-    except BotoCoreError as error:
-        print(f"tally: the call to AWS failed: {error}", file=sys.stderr)
-    except KeyboardInterrupt:
-        print("tally: stopped", file=sys.stderr)
-        return INTERRUPTED
-    return BAD
+def checked(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """The command, which raises CommandError for options that are wrong."""
+
+    def checks(given: argparse.Namespace) -> int:
+        try:
+            return run(given)
+        except OptionsError as error:
+            raise CommandError(str(error)) from None
+
+    return checks
+
+
+def make(command: Command, arguments: Sequence[str] | None) -> int:
+    """Run a command as the target of `make` that has its name. `arguments`: what `ARGS` has."""
+    parser = Parser(prog=f"make {command.name}", description=command.about, allow_abbrev=False)
+    command.arguments(parser, {})
+    given, others = parser.parse_known_args(arguments)
+    if others and not command.passes_on:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    given.others = others
+    return ended(lambda: command.run(given))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime, tzinfo
+from typing import Literal
 
 from rich.bar import Bar
 from rich.console import Console, Group, RenderableType
@@ -34,10 +35,7 @@ def series(title: str, points: Sequence[Point], zone: tzinfo, *, by_hour: bool) 
     if len({datetime.fromtimestamp(point.from_s, zone).utcoffset() for point in points}) > 1 and by_hour:
         form += " %z"  # the clocks change: an hour would be there twice
     console.print(Text(title, style="bold"))
-    table = Table.grid(padding=SPACE, expand=True)
-    for justify in ("left", "right", "left"):
-        table.add_column(no_wrap=True, justify=justify)
-    table.add_column(ratio=1)
+    table = _table("left", "right", "left")
     for point in points:
         at = datetime.fromtimestamp(point.from_s, zone).strftime(form)
         colour = OPEN if point.part else DOWN if point.value < 0 else UP
@@ -52,10 +50,7 @@ def gaps(title: str, found: Sequence[Gap], zone: tzinfo) -> None:
     low = min([0, *offs])
     size = max(1, *(off - low for off in [0, *offs]))
     console.print(Text(title, style="bold"))
-    table = Table.grid(padding=SPACE, expand=True)
-    for justify in ("left", "left", "right", "right", "right"):
-        table.add_column(no_wrap=True, justify=justify)
-    table.add_column(ratio=1)
+    table = _table("left", "left", "right", "right", "right")
     table.add_row("", "", *(Text(name, style="dim") for name in ("old", "Tally", "off")), "")
     for gap in found:
         at = datetime.fromtimestamp(gap.from_s, zone).strftime("%a %m-%d %H:%M %z")
@@ -69,6 +64,15 @@ def gaps(title: str, found: Sequence[Gap], zone: tzinfo) -> None:
     console.print(table)
 
 
+def _table(*columns: Literal["left", "right"]) -> Table:
+    """Columns that are never cut, and one for bars."""
+    table = Table.grid(padding=SPACE, expand=True)
+    for justify in columns:
+        table.add_column(no_wrap=True, justify=justify)
+    table.add_column(ratio=1)
+    return table
+
+
 def _drawn(console: Console, bar: Bar) -> RenderableType:
     """The bar; nothing on a terminal that has no blocks."""
     return "" if console.options.ascii_only else bar
@@ -78,11 +82,10 @@ def top(title: str, listed: Sequence[tuple[str, int]]) -> None:
     """A top list with bars. An id is never cut: a long one takes more lines."""
     console = Console(highlight=False)
     console.print(Text(title, style="bold"))
-    table = Table.grid(padding=SPACE, expand=True)
-    table.add_column(justify="right", style="dim", no_wrap=True)
-    table.add_column(overflow="fold", max_width=max(16, console.width // 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(ratio=1)
+    table = _table("right", "left", "right")
+    table.columns[0].style = "dim"
+    table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
+    table.columns[1].max_width = max(16, console.width // 2)
     for place, (id_, value) in enumerate(listed, 1):
         bar = Bar(listed[0][1], 0, value, color=UP)
         table.add_row(str(place), Text(id_), f"{value:,}", _drawn(console, bar))

@@ -7,7 +7,7 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +23,9 @@ from tally.errors import TallyError
 from tally.settings import MINUTE_DEFAULT_S, Settings
 from tally.streams.dead_letters import Objects
 
-from .terminal import CommandError
+from .terminal import CommandError, note
 
+BAD, INTERRUPTED = 2, 130
 LOCAL_TIMEOUT_S = 5
 PORT_DEFAULT = 8080
 _LOCAL: dict[str, Any] = {"aws_access_key_id": "local", "aws_secret_access_key": "local", "region_name": "eu-west-1"}
@@ -134,6 +135,24 @@ def _settings(tables: Mapping[str, str], bucket: str, minute_s: int) -> Settings
         minute_s=int(minute_s),
         dead_letter_bucket=bucket,
     )
+
+
+def ended(run: Callable[[], int]) -> int:
+    """The exit status of a command: 2 and one line for an error that a person can fix, 130 for Ctrl-C."""
+    try:
+        return run()
+    except CommandError as error:
+        note(str(error))
+    except TallyError as error:
+        note(explained(error))
+    except ClientError as error:
+        note(f"AWS refuses it: {error.response['Error'].get('Message', error)}")
+    except BotoCoreError as error:
+        note(f"the call to AWS failed: {error}")
+    except KeyboardInterrupt:
+        note("stopped")
+        return INTERRUPTED
+    return BAD
 
 
 def explained(error: TallyError) -> str:

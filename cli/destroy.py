@@ -16,7 +16,7 @@ from botocore.exceptions import WaiterError
 from stacks.options import EDGE_REGION, Options
 
 from . import account
-from .account import Account, Arguments
+from .account import Account
 from .command import Command
 from .folder import lambdas
 from .terminal import CommandError, answer, check_answerable, note
@@ -53,13 +53,6 @@ class Stack(NamedTuple):
     region: str
     protected: bool
     kept: tuple[Kept, ...]
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if it is deleted, 1 if it is not, 2 and one line if it cannot be."""
-    parser = Arguments("destroy", f"{ABOUT[0].upper()}{ABOUT[1:]}.")
-    given = parser.parse_args(arguments)
-    return account.run(lambda: destroy(given))
 
 
 def destroy(given: argparse.Namespace) -> int:
@@ -167,10 +160,16 @@ def deploys(options: str) -> str:
 DESTROY = Command(
     "destroy",
     ABOUT,
-    lambda given: account.run(lambda: destroy(given)),
-    lambda made, _: account.add_arguments(made),
+    account.checked(destroy),
+    account.add_arguments,
     stack=False,
 )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`make destroy`."""
+    return account.make(DESTROY, arguments)
+
 
 if __name__ == "__main__":
     sys.exit(main())

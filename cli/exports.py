@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +74,8 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     names = children if given.children else ("id", "value")
     since_s, whole_s, written = given.changes_since, watermark.read(store).as_of(store.settings), 0
     since = None if since_s is None else store.settings.minute(since_s) - MARGIN
-    parquet = partial(_parquet, _pyarrow()) if given.format == PARQUET else None
-    writer: Writer = parquet or (_csv if given.format == rows.CSV else _jsonl)
-    with _opened(given.file, binary=parquet is not None) as file, writer(file, names) as put:
+    writer: Writer = {PARQUET: _parquet, rows.CSV: _csv, rows.JSONL: _jsonl}[given.format]
+    with _opened(given.file, binary=given.format == PARQUET) as file, writer(file, names) as put:
         for row in (_children if given.children else _numbers)(store, counter, since):
             put(row)
             written += 1
@@ -101,18 +99,14 @@ def _jsonl(file: Any, names: Sequence[str]) -> Iterator[Put]:
     yield lambda row: file.write(json.dumps(dict(zip(names, row, strict=True))) + "\n")
 
 
-def _pyarrow() -> Any:
-    """The library. Raises CommandError if it is not there."""
+@contextmanager
+def _parquet(file: Any, names: Sequence[str]) -> Iterator[Put]:
+    """Texts, whole numbers of 64 bits, and times of UTC. Raises CommandError for a larger one, or without pyarrow."""
     try:
         importlib.import_module("pyarrow.parquet")
-        return importlib.import_module("pyarrow")
+        arrow: Any = importlib.import_module("pyarrow")
     except ImportError:
         raise CommandError("Parquet needs the package pyarrow, and it is not installed beside Tally") from None
-
-
-@contextmanager
-def _parquet(arrow: Any, file: Any, names: Sequence[str]) -> Iterator[Put]:
-    """Texts, whole numbers of 64 bits, and times of UTC. Raises CommandError for a larger number."""
     kinds = {"value": arrow.int64(), **dict.fromkeys(("at", "liked_at"), arrow.timestamp("s", tz="UTC"))}
     schema = arrow.schema([(name, kinds.get(name, arrow.string())) for name in names])
     batch: list[Sequence[Any]] = []

@@ -90,8 +90,8 @@ class Source:
         self.file.seek(0)
         text = io.TextIOWrapper(self.file, "utf-8-sig", errors="surrogateescape", newline="")
         try:
-            read = rows.children if self.children else rows.numbers
-            yield from read(text, self.form, self.counter, self.named)
+            kind = rows.CHILDREN if self.children else rows.NUMBERS
+            yield from rows.read(text, self.form, kind, self.counter, self.named)
         finally:
             text.detach()
 

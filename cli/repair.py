@@ -25,7 +25,7 @@ from . import check
 from .check import CANNOT_TELL, LETTERS, WRONG
 from .command import Command, Counters, Parser
 from .connection import Stack
-from .terminal import CommandError, answer, bar, check_answerable, note, say
+from .terminal import CommandError, agreed, bar, check_answerable, note, say
 
 _CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER)}
 
@@ -42,7 +42,7 @@ def repair(given: argparse.Namespace, stack: Stack) -> int:
     given.json = False
     waiting = check.letters(given, stack)
     check.say_letters(given, waiting)
-    left = _redrive(given, stack, waiting) if waiting and _agreed(given, f"Apply {len(waiting)}?") else len(waiting)
+    left = _redrive(given, stack, waiting) if waiting and agreed(given, f"Apply {len(waiting)}?") else len(waiting)
     if left:
         say(f"{left} dead letters are left: nothing else is repaired before")
         return WRONG
@@ -53,19 +53,14 @@ def repair(given: argparse.Namespace, stack: Stack) -> int:
     check.say_numbers(given, found)
     left += len(found.unclear)
     if found.wrong:
-        left += _repaired(given, reconciler, found.wrong) if _agreed(given, "Repair this?") else len(found.wrong)
+        left += _repaired(given, reconciler, found.wrong) if agreed(given, "Repair this?") else len(found.wrong)
     gone = check.lost(given, stack)
     if gone and gone.found:
         check.say_lost(given, stack.store, gone)
-        agreed = _agreed(given, "Add this?")
-        left += _rebuilt(given, reconciler, gone) if agreed else len(gone.found)
+        left += _rebuilt(given, reconciler, gone) if agreed(given, "Add this?") else len(gone.found)
     said = [f"{left} left"] * bool(left) + [f"{found.missing} missing"] * bool(found.missing)
     say(", ".join(said) or check.well(given))
     return CANNOT_TELL if found.missing else WRONG if left else 0
-
-
-def _agreed(given: argparse.Namespace, question: str) -> bool:
-    return given.yes or answer(f"{question} [y/N] ").lower() in ("y", "yes")
 
 
 def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[Marker]) -> int:

@@ -20,7 +20,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import boto3
-from botocore.exceptions import ClientError
 
 from dev.base.words import DEV
 from tally.drift import restored
@@ -85,13 +84,10 @@ def _restore(given: argparse.Namespace, stack: Stack | None = None) -> int:
     """Make the tables, put them right, and print what adopts them. Returns 0."""
     if given.local:
         raise CommandError(f"{DEV} has no backups to restore: name a stack in AWS with --stack")
-    try:
-        if stack is None:
-            prefix = _restored_from_vault(given, Vault(given.from_vault))
-        else:
-            prefix = _restored(boto3.client("dynamodb", config=PATIENT), given, stack)
-    except ClientError as error:
-        raise CommandError(f"AWS refuses it: {error.response['Error'].get('Message', error)}") from None
+    if stack is None:
+        prefix = _restored_from_vault(given, Vault(given.from_vault))
+    else:
+        prefix = _restored(boto3.client("dynamodb", config=PATIENT), given, stack)
     _say_what_adopts_them(prefix)
     return 0
 

@@ -58,6 +58,13 @@ class Reading(NamedTuple):
     at_s: int
 
 
+class Kind(NamedTuple):
+    """A kind of rows: the columns with the names that each may have, and what makes a row of their values."""
+
+    columns: Mapping[str, Sequence[str]]
+    make: Callable[[int, Sequence[Any], Counter], Any]
+
+
 class Column(NamedTuple):
     """A column: which one it is, the names that it may have, and the one that a person gave it."""
 
@@ -87,19 +94,16 @@ def counted(number: int) -> str:
     return f"{number} row{'' if number == 1 else 's'}"
 
 
-def numbers(lines: Iterable[str], form: str, counter: Counter, named: Named) -> Iterator[Number | Refused]:
-    """What was counted of each id. The ids are as the counter stores them. Raises CommandError for missing columns."""
-    return _read(lines, form, columns(_NUMBER, named), lambda line, row: _number(line, row, counter))
+def read(lines: Iterable[str], form: str, kind: Kind, counter: Counter, named: Named) -> Iterator[Any]:
+    """The rows, or why one cannot be read. The ids are as the counter stores them.
 
-
-def children(lines: Iterable[str], form: str, counter: Counter, named: Named) -> Iterator[Child | Refused]:
-    """The items that a counter counts, each with its parent and the time when it was made. Raises as `numbers`."""
-    return _read(lines, form, columns(_CHILD, named), lambda line, row: _child(line, row, counter))
-
-
-def readings(lines: Iterable[str], form: str, counter: Counter, named: Named) -> Iterator[Reading | Refused]:
-    """What an old counter said of each id, and when. Raises as `numbers`."""
-    return _read(lines, form, columns(_READING, named), lambda line, row: _reading(line, row, counter))
+    Raises CommandError for missing columns.
+    """
+    for record in (_from_csv if form == CSV else _from_json)(lines, columns(kind.columns, named)):
+        try:
+            yield record if isinstance(record, Refused) else kind.make(record[0], record[1], counter)
+        except CallerError as error:
+            yield Refused(record[0], error.detail)
 
 
 def add_columns(made: argparse.ArgumentParser, which: Iterable[str] = COLUMNS) -> None:
@@ -130,16 +134,6 @@ def opened(name: str) -> IO[bytes]:
 def columns(known: Mapping[str, Sequence[str]], named: Named) -> list[Column]:
     """The columns to look for: those that have names of their own, and those that a person named."""
     return [Column(which, names, named.get(which)) for which, names in known.items() if names or which in named]
-
-
-def _read(
-    lines: Iterable[str], form: str, columns: Sequence[Column], make: Callable[[int, Sequence[Any]], Any]
-) -> Iterator[Any]:
-    for record in (_from_csv if form == CSV else _from_json)(lines, columns):
-        try:
-            yield record if isinstance(record, Refused) else make(*record)
-        except CallerError as error:
-            yield Refused(record[0], error.detail)
 
 
 def _number(line: int, row: Sequence[Any], counter: Counter) -> Number:
@@ -251,3 +245,11 @@ def _from_json(lines: Iterable[str], columns: Sequence[Column]) -> Iterator[_Rec
             yield Refused(number, f"must have {', '.join(one.given or one.known[0] for one in columns)}")
         else:
             yield number, [document[names[place]] for place in places if place is not None]
+
+
+NUMBERS = Kind(_NUMBER, _number)
+"""What was counted of each id."""
+CHILDREN = Kind(_CHILD, _child)
+"""The items that a counter counts, each with its parent and the time when it was made."""
+READINGS = Kind(_READING, _reading)
+"""What an old counter said of each id, and when."""

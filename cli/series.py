@@ -6,11 +6,9 @@ At a terminal they draw (`charts`). Into a pipe, and with --csv, they print CSV;
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
@@ -24,7 +22,7 @@ from tally.series.progress import HOUR_S
 from . import values
 from .command import Command, Counters, Parser, UsageError, add_counter, add_forms
 from .connection import Stack
-from .terminal import Point, clock, draws, note, offset, say, viewers_zone
+from .terminal import Point, clock, draws, iso, note, offset, remark, say, table, viewers_zone
 
 LIMIT_DEFAULT, LIMIT_MAX = 20, 500
 WHOLE, PART, IMPORT, REPAIR = "whole", "part", "import", "repair"
@@ -104,12 +102,13 @@ def _series(given: argparse.Namespace, stack: Stack) -> int:
             at = clock(one["at"], zone, time.time())
             added = f"; {one['added']:+,} of it is in no sum either" if one["added"] else ""
             say(f"repair of {one['value']:+,} at {at}, by {one['how']}: no traffic, so in no bar{added}")
-        return _remark(_of_series(body, points, zone), given)
-    rows = [(_iso(each.from_s, zone), each.value, PART if each.part else WHOLE) for each in points]
-    rows += [(_iso(one["from"], UTC), one["value"], IMPORT) for one in body["imports"]]
-    rows += [(_iso(one["at"], zone), one["value"], REPAIR) for one in body["repairs"]]
-    _csv(("from", "value", "kind"), rows)
-    return _remark(_of_series(body, points, zone), given)
+    else:
+        rows = [(iso(each.from_s, zone), each.value, PART if each.part else WHOLE) for each in points]
+        rows += [(iso(one["from"], UTC), one["value"], IMPORT) for one in body["imports"]]
+        rows += [(iso(one["at"], zone), one["value"], REPAIR) for one in body["repairs"]]
+        table(("from", "value", "kind"), rows)
+    remark(_of_series(body, points, zone), drawn=draws(given))
+    return 0
 
 
 def _top(given: argparse.Namespace, stack: Stack) -> int:
@@ -123,8 +122,9 @@ def _top(given: argparse.Namespace, stack: Stack) -> int:
 
         charts.top(f"{body['counter']} that moved up most, {_span(body)}", listed)
     else:
-        _csv(("id", "value"), listed)
-    return _remark(_of_top(body), given)
+        table(("id", "value"), listed)
+    remark(_of_top(body), drawn=draws(given))
+    return 0
 
 
 def _only(body: Mapping[str, Any], given: argparse.Namespace) -> int:
@@ -134,20 +134,6 @@ def _only(body: Mapping[str, Any], given: argparse.Namespace) -> int:
     if body["as_of"] is None:
         note("nothing is summed up yet: a new stack needs some minutes")
     return 2 if body["as_of"] is None else 0
-
-
-def _csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    made = csv.writer(sys.stdout, lineterminator="\n")
-    made.writerow(names)
-    made.writerows(rows)
-
-
-def _remark(lines: Iterable[str], given: argparse.Namespace) -> int:
-    """Say what the numbers mean: below a drawing, and beside CSV on stderr."""
-    sys.stdout.flush()
-    for line in lines:
-        (say if draws(given) else note)(line)
-    return 0
 
 
 def _points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
@@ -193,10 +179,6 @@ def _span(body: Mapping[str, Any]) -> str:
     span, runs = body["span"].replace("T", " "), datetime.fromtimestamp(body["as_of"], UTC)
     so_far = " so far" if runs.strftime(lists.FORMS[body["by"]]) == body["span"] else ""
     return f"{span}{':00' if body['by'] == lists.HOUR else ''} UTC{so_far}"
-
-
-def _iso(epoch_s: int, zone: tzinfo) -> str:
-    return datetime.fromtimestamp(epoch_s, zone).isoformat()
 
 
 SERIES = Command(

@@ -8,14 +8,12 @@ know is unknown, and never 0.
 from __future__ import annotations
 
 import argparse
-import csv
 import io
 import json
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from itertools import pairwise
 from typing import Any
 
@@ -30,7 +28,7 @@ from . import rows, values
 from .command import Command, Counters, Parser, add_counter, add_forms
 from .connection import Stack
 from .rows import Reading
-from .terminal import CommandError, Gap, bar, clock, draws, note, offset, say, viewers_zone
+from .terminal import CommandError, Gap, bar, clock, draws, iso, note, offset, remark, say, table, viewers_zone
 
 WITHIN_DEFAULT_S, WITHIN_MAX_S = 60, 1799
 SHOWN_MAX = 20  # bad lines that are named
@@ -119,10 +117,11 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         name = getattr(zone, "key", None) or zone
         charts.gaps(f"the old number beside {counter.name}, {name}", found.rows, zone)
     else:
-        _csv(found.rows, zone)
-    sys.stdout.flush()
-    for line in _remarks(found, given, zone):
-        (say if draws(given) and not given.json else note)(line)
+        lines = (
+            [iso(row.from_s, zone), iso(row.to_s, zone), row.ids, row.old, row.tally, row.off] for row in found.rows
+        )
+        table(("from", "to", "ids", "old", "tally", "off"), lines)
+    remark(_remarks(found, given, zone), drawn=draws(given))
     if all(row.off is None for row in found.rows):
         return BAD_INPUT
     return DIFFERS if any(one["over"] or one["under"] for one in found.ids) else 0
@@ -135,7 +134,8 @@ def _read(given: argparse.Namespace, counter: Counter) -> Old:
         with rows.opened(name) as file:
             text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
             try:
-                for row in bar(rows.readings(text, rows.form_of(name, given.format), counter, named), "row", "read"):
+                form = rows.form_of(name, given.format)
+                for row in bar(rows.read(text, form, rows.READINGS, counter, named), "row", "read"):
                     wrong = row if isinstance(row, Refused) else old.add(row, given.within)
                     if wrong is None:
                         continue
@@ -195,14 +195,6 @@ def _gap(first: int, end: int, read: Mapping[int, Reading], known: Mapping[int, 
     hours = range(first, end)
     tally = sum(known[hour] for hour in hours) if known.keys() >= set(hours) else None
     return Gap(first * HOUR_S, end * HOUR_S, 1, read[end].value - read[first].value, tally)
-
-
-def _csv(found: Iterable[Gap], zone: tzinfo) -> None:
-    made = csv.writer(sys.stdout, lineterminator="\n")
-    made.writerow(("from", "to", "ids", "old", "tally", "off"))
-    for row in found:
-        times = (datetime.fromtimestamp(at_s, zone).isoformat() for at_s in (row.from_s, row.to_s))
-        made.writerow([*times, row.ids, row.old, row.tally, row.off])
 
 
 def _remarks(found: Compared, given: argparse.Namespace, zone: tzinfo) -> Iterator[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,12 +45,8 @@ class Gap(NamedTuple):
     @property
     def body(self) -> dict[str, int | None]:
         """What --json prints."""
-        return {
-            "from": self.from_s,
-            "to": self.to_s,
-            **dict(zip(self._fields[2:], self[2:], strict=True)),
-            "off": self.off,
-        }
+        known = {"ids": self.ids, "old": self.old, "tally": self.tally, "off": self.off}
+        return {"from": self.from_s, "to": self.to_s, **known}
 
     def plus(self, other: Gap) -> Gap:
         """Both together, of the same time."""
@@ -88,8 +85,27 @@ def show(given: argparse.Namespace, body: object, line: str) -> None:
 
 
 def draws(given: argparse.Namespace) -> bool:
-    """Whether to draw: stdout is a terminal that can, and nobody asked for CSV."""
-    return not given.csv and sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    """Whether to draw: stdout is a terminal that can, and nobody asked for CSV or JSON."""
+    return not (given.csv or given.json) and sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print CSV."""
+    made = csv.writer(sys.stdout, lineterminator="\n")
+    made.writerow(names)
+    made.writerows(rows)
+
+
+def remark(lines: Iterable[str], *, drawn: bool) -> None:
+    """Say what the numbers mean: below a drawing, and beside CSV and JSON on stderr."""
+    sys.stdout.flush()
+    for line in lines:
+        (say if drawn else note)(line)
+
+
+def iso(epoch_s: int, zone: tzinfo) -> str:
+    """A time in a zone, as CSV has it."""
+    return datetime.fromtimestamp(epoch_s, zone).isoformat()
 
 
 def say(line: str) -> None:
@@ -117,6 +133,11 @@ def answer(question: str) -> str:
     except EOFError:
         print()
         return ""
+
+
+def agreed(given: argparse.Namespace, question: str) -> bool:
+    """Whether the person says yes, here or with --yes."""
+    return given.yes or answer(f"{question} [y/N] ").lower() in ("y", "yes")
 
 
 def viewers_zone() -> tzinfo:

@@ -36,7 +36,7 @@ def _watch(given: argparse.Namespace, stack: Stack) -> int:
     """Print the tally whenever it moves. Returns 0 at Ctrl-C. Raises what the first look raises."""
     looks = _looks(given, stack)
     try:
-        if not given.json and draws(given):
+        if draws(given):
             from . import charts  # it takes a tenth of a second to load
 
             charts.watch(f"{given.counter.name} {given.id}", given.interval, looks, viewers_zone())

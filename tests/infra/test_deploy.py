@@ -52,6 +52,10 @@ class Aws:
         self.routes = {"GET /health"}
         self.throttled = {"GET /health"}
         """The routes that the live stage has settings of."""
+        self.typed = ""
+        """What the person at the terminal types."""
+        self.cdk: list[list[str]] = []
+        """The calls of `cdk`, which does nothing."""
 
     def client(self, service: str, region_name: str, **_: Any) -> Any:
         return getattr(self, f"_{service}")(region_name)
@@ -167,66 +171,41 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Aws:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     monkeypatch.setattr(boto3.Session, "client", lambda _, service, **how: made.client(service, **how))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: made.typed)
+    monkeypatch.setattr(deploy, "_cdk", lambda _, *arguments: made.cdk.append(list(arguments)))
     return made
 
 
-@pytest.fixture
-def cdk(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The calls of `cdk`, which does nothing."""
-    calls: list[list[str]] = []
-    monkeypatch.setattr(deploy, "_cdk", lambda _, *arguments: calls.append(list(arguments)))
-    return calls
-
-
-@pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """What the person at the terminal types."""
-
-    def type_(text: str) -> None:
-        monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-        monkeypatch.setattr("builtins.input", lambda _: text)
-
-    return type_
-
-
-@pytest.mark.parametrize(
-    ("module", "environment", "said"),
-    [
-        ("deploy", {}, "there is no AWS region: set AWS_DEFAULT_REGION"),
-        ("destroy", {"AWS_REGION": "eu-west-1"}, "there are no AWS credentials: sign in (aws sso login)"),
-        ("deploy", {"AWS_PROFILE": "nope"}, "the call to AWS failed: The config profile (nope) could not be found"),
-    ],
-)
-def test_an_empty_environment_is_one_line(module: str, environment: dict[str, str], said: str) -> None:
+def test_an_empty_environment_is_one_line() -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     nowhere = {"AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
     run = subprocess.run(
-        [sys.executable, "-m", f"cli.{module}"], cwd=ROOT, text=True, capture_output=True, timeout=PATIENCE_S,
+        [sys.executable, "-m", "cli.destroy"], cwd=ROOT, text=True, capture_output=True, timeout=PATIENCE_S,
         stdin=subprocess.DEVNULL,
-        env={**kept, **nowhere, "AWS_EC2_METADATA_DISABLED": "true", "PYTHONPATH": "lambdas", **environment},
+        env={**kept, **nowhere, "AWS_EC2_METADATA_DISABLED": "true", "PYTHONPATH": "lambdas", "AWS_REGION": "x"},
     )  # fmt: skip
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
-    assert run.stderr.startswith(f"tally: {said}")
+    assert run.stderr.startswith("tally: there are no AWS credentials: sign in (aws sso login)")
 
 
 @pytest.mark.parametrize("main", [deploy.main, destroy.main])
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["-c", "Stage=prod"], "context 'Stage' is unknown"),
-        (["-c", "stage"], "argument -c/--context: 'stage' is not KEY=VALUE"),
-        (["-c", "stage=Prod!"], "context stage is 'Prod!'"),
-    ],
-)
-def test_a_misspelt_option_never_means_the_stage_dev(
-    main: Main, arguments: list[str], said: str, aws: Aws, capsys: pytest.CaptureFixture[str]
+def test_no_region_is_one_line(
+    main: Main, aws: Aws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert one_line(main, [*arguments, "--yes"], capsys).startswith(said)
-    assert aws.deleted == []
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    assert one_line(main, [], capsys).startswith("there is no AWS region: set AWS_DEFAULT_REGION")
+
+
+@pytest.mark.parametrize("main", [deploy.main, destroy.main])
+def test_a_misspelt_option_never_means_the_stage_dev(main: Main, aws: Aws, capsys: pytest.CaptureFixture[str]) -> None:
+    assert one_line(main, ["-c", "Stage=prod", "--yes"], capsys).startswith("context 'Stage' is unknown")
+    assert "'stage' is not KEY=VALUE" in one_line(main, ["-c", "stage", "--yes"], capsys)
+    assert (aws.cdk, aws.deleted) == ([], [])
 
 
 def test_a_region_that_was_never_bootstrapped_is_one_line_with_the_command(
-    aws: Aws, cdk: list[list[str]], capsys: pytest.CaptureFixture[str]
+    aws: Aws, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = (
         "account 123456789012 was never bootstrapped in {0}: run node_modules/.bin/cdk bootstrap aws://123456789012/{0}"
@@ -235,32 +214,26 @@ def test_a_region_that_was_never_bootstrapped_is_one_line_with_the_command(
     assert one_line(deploy.main, cdn, capsys) == command.format("us-east-1")
     aws.bootstrapped = {}
     assert one_line(deploy.main, [], capsys) == command.format("eu-west-1")
-    assert cdk == []
+    assert aws.cdk == []
 
 
 def test_without_a_terminal_it_says_how_to_answer(
-    aws: Aws, cdk: list[list[str]], dev: Template, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
     aws.deployed("Tally-dev", dev)
     for main in (deploy.main, destroy.main):
         said = one_line(main, [], capsys)
         assert said == "it asks before it begins, and this is no terminal: add --yes"
-    assert (cdk, aws.deleted) == ([], [])
+    assert (aws.cdk, aws.deleted) == ([], [])
 
 
 @pytest.mark.parametrize(("text", "deploys"), [("y", True), ("", False), ("no", False)])
 def test_it_shows_asks_and_deploys_what_it_showed(
-    text: str,
-    deploys: bool,
-    aws: Aws,
-    cdk: list[list[str]],
-    typed: Callable[[str], None],
-    behind_cdn: Template,
-    capsys: pytest.CaptureFixture[str],
+    text: str, deploys: bool, aws: Aws, behind_cdn: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Who may not read the bootstrap's parameter is not stopped: `cdk` reads it with a role of its own."""
-    typed(text)
+    aws.typed = text
     aws.bootstrapped = dict.fromkeys(("eu-west-1", "us-east-1"), refused("AccessDeniedException", "no"))
     folder = str(behind_cdn.folder)
     code = deploy.main(["--app", folder, "--import-existing-resources"])
@@ -268,24 +241,22 @@ def test_it_shows_asks_and_deploys_what_it_showed(
     assert f"to account 123456789012, region eu-west-1, as {ANN}" in shown
     assert "stack Tally-prod in eu-west-1: keeps its data when it is deleted" in shown
     assert "stack Tally-prod-edge-eu-west-1 in us-east-1" in shown
-    assert cdk[0] == ["diff", "--app", folder, "--import-existing-resources"]
+    assert aws.cdk[0] == ["diff", "--app", folder, "--import-existing-resources"]
     assert code == (0 if deploys else 1)
-    assert [call[:4] for call in cdk[1:]] == [["deploy", "--all", "--app", folder]] * deploys
-    assert all(call[-1] == "--import-existing-resources" for call in cdk)
+    assert [call[:4] for call in aws.cdk[1:]] == [["deploy", "--all", "--app", folder]] * deploys
+    assert all(call[-1] == "--import-existing-resources" for call in aws.cdk)
     assert ("nothing is deployed" in shown) != deploys
 
 
-def test_the_app_is_synthesized_with_the_options(
-    aws: Aws, cdk: list[list[str]], dev: Template, monkeypatch: Any
-) -> None:
+def test_the_app_is_synthesized_with_the_options(aws: Aws, dev: Template, monkeypatch: Any) -> None:
     monkeypatch.setattr(deploy, "ASSEMBLY", dev.folder)
     assert deploy.main(["--yes", "-c", "stage=test", "--context=pageHosts=example.com"]) == 0
     options = ["-c", "stage=test", "-c", "pageHosts=example.com"]
-    assert cdk[0] == ["synth", "--quiet", "--output", str(dev.folder), *options]
+    assert aws.cdk[0] == ["synth", "--quiet", "--output", str(dev.folder), *options]
 
 
 def test_a_stack_never_gets_empty_tables_in_place_of_those_it_counts_in(
-    aws: Aws, cdk: list[list[str]], dev: Template, synthesize: Synthesize, capsys: pytest.CaptureFixture[str]
+    aws: Aws, dev: Template, synthesize: Synthesize, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A deploy that forgets `-c tables`, or over a stack whose tables CloudFormation named."""
     command = ["--yes", "--app", str(dev.folder)]
@@ -294,14 +265,14 @@ def test_a_stack_never_gets_empty_tables_in_place_of_those_it_counts_in(
     said = capsys.readouterr().err
     assert said.startswith(f"tally: Tally-dev counts in Tally-prod-{MOMENT}-counts, ")
     assert said.endswith("would get new, empty tables: see docs/restore.md for a stack that changes its tables\n")
-    assert cdk == []
+    assert aws.cdk == []
     assert deploy.main([*command, "--import-existing-resources"]) == 0
     aws.deployed("Tally-dev", dev)
     assert deploy.main(command) == 0
 
 
 def test_a_stack_never_gets_code_that_reads_its_data_in_another_format(
-    aws: Aws, cdk: list[list[str]], dev: Template, capsys: pytest.CaptureFixture[str]
+    aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Even where the tables are adopted: the code decides, not the names."""
     aws.deployed("Tally-dev", dev)
@@ -310,7 +281,7 @@ def test_a_stack_never_gets_code_that_reads_its_data_in_another_format(
         assert deploy.main(["--yes", "--app", str(dev.folder), *importing]) == 2
         line = f"tally: the stack Tally-dev is in format 7, and this is format {keys.FORMAT}: use the version it runs\n"
         assert capsys.readouterr().err == line
-    assert cdk == []
+    assert aws.cdk == []
 
 
 def called(folder: Path, outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:
@@ -318,7 +289,7 @@ def called(folder: Path, outputs: Mapping[str, Mapping[str, str]], at: Account) 
 
 
 def test_the_throttle_of_a_route_that_is_gone_goes_before_the_next_deploy(
-    aws: Aws, cdk: list[list[str]], dev: Template, capsys: pytest.CaptureFixture[str]
+    aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """a5: the stage keeps it, and API Gateway then refuses each update: Unable to find Route by key."""
     aws.deployed("Tally-dev", dev)
@@ -351,16 +322,10 @@ def test_it_says_what_a_person_should_know_before_they_say_yes(
 
 @pytest.mark.parametrize(("text", "deploys"), [("y", True), ("no", False)])
 def test_a_first_deploy_that_was_rolled_back_is_done_again(
-    text: str,
-    deploys: bool,
-    aws: Aws,
-    cdk: list[list[str]],
-    typed: Callable[[str], None],
-    prod: Template,
-    capsys: pytest.CaptureFixture[str],
+    text: str, deploys: bool, aws: Aws, prod: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """a1: the stack is protected, takes no update, and its tables are there under their fixed names."""
-    typed(text)
+    aws.typed = text
     aws.deployed("Tally-prod", prod, protected=True)
     aws.stacks["eu-west-1", "Tally-prod"]["StackStatus"] = "ROLLBACK_COMPLETE"
     aws.tables = {"Tally-prod-counts", "Tally-prod-ledger", "other"}
@@ -383,20 +348,15 @@ def test_a_first_deploy_that_was_rolled_back_is_done_again(
     assert "  table " not in shown
     assert "These tables stay, and are adopted: Tally-prod-counts, Tally-prod-ledger\n" in shown
     assert aws.deleted == ["id of Tally-prod"] * deploys
-    assert [call[0] for call in cdk] == ["diff", "deploy"] * deploys
-    assert all(call[-1] == "--import-existing-resources" for call in cdk)
+    assert [call[0] for call in aws.cdk] == ["diff", "deploy"] * deploys
+    assert all(call[-1] == "--import-existing-resources" for call in aws.cdk)
 
 
 def test_an_edge_whose_first_deploy_failed_is_deleted_and_made_again(
-    aws: Aws,
-    cdk: list[list[str]],
-    typed: Callable[[str], None],
-    behind_cdn: Template,
-    edge: Template,
-    capsys: pytest.CaptureFixture[str],
+    aws: Aws, behind_cdn: Template, edge: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The stack before it stays as it is, with its tables: nothing is adopted."""
-    typed("y")
+    aws.typed = "y"
     aws.bootstrapped |= {"us-east-1": None}
     aws.tables = {"Tally-prod-counts"}
     aws.deployed("Tally-prod", behind_cdn, protected=True)
@@ -405,8 +365,8 @@ def test_an_edge_whose_first_deploy_failed_is_deleted_and_made_again(
     assert deploy.main(["--app", str(behind_cdn.folder)]) == 0
     assert "the first deploy of Tally-prod-edge-eu-west-1 failed" in capsys.readouterr().out
     assert aws.deleted == ["id of Tally-prod-edge-eu-west-1"]
-    assert [call[0] for call in cdk] == ["diff", "deploy"]
-    assert not any("--import-existing-resources" in call for call in cdk)
+    assert [call[0] for call in aws.cdk] == ["diff", "deploy"]
+    assert not any("--import-existing-resources" in call for call in aws.cdk)
 
 
 def test_it_ends_with_the_lines_of_the_readme_and_a_token(aws: Aws, dev: Template) -> None:
@@ -426,14 +386,10 @@ def test_it_ends_with_the_lines_of_the_readme_and_a_token(aws: Aws, dev: Templat
     assert "CNAME" not in text
 
 
-def test_the_names_of_the_stacks_are_those_of_the_template() -> None:
-    expected = (names.stack_name("prod"), names.edge_stack_name("prod", "eu-west-1"))
-    assert destroy.names("prod", "eu-west-1") == expected
-
-
 def test_no_such_stack_is_one_line(aws: Aws, capsys: pytest.CaptureFixture[str]) -> None:
     said = one_line(destroy.main, ["--yes", "-c", "stage=prdo"], capsys)
     assert said == "there is no stack Tally-prdo in account 123456789012, region eu-west-1"
+    assert destroy.names("prod", "eu-west-1") == (names.stack_name("prod"), names.edge_stack_name("prod", "eu-west-1"))
 
 
 def test_protected_stacks_are_one_line_with_what_to_run(
@@ -480,10 +436,10 @@ def test_restored_tables_are_adopted_by_their_moment(
 
 @pytest.mark.parametrize(("text", "deletes"), [("Tally-dev", True), ("y", False), ("", False)])
 def test_the_name_must_be_typed(
-    text: str, deletes: bool, aws: Aws, typed: Callable[[str], None], dev: Template, capsys: pytest.CaptureFixture[str]
+    text: str, deletes: bool, aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
     aws.deployed("Tally-dev", dev)
-    typed(text)
+    aws.typed = text
     assert destroy.main([]) == (0 if deletes else 1)
     assert aws.deleted == ["id of Tally-dev"] * deletes
     last = capsys.readouterr().out.splitlines()[-1]

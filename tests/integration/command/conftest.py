@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from dev.base.engine import Engine
 from tally.dynamo.client import Store
 from tests.commands import ran
+from tests.e2e.servers import Reply, Server
 from tests.integration.command.numbers import Run
 
 
@@ -31,20 +30,9 @@ def where(engine: Engine, store: Store) -> dict[str, Any]:
 def port(where: dict[str, Any]) -> Iterator[int]:
     """The port of a server that answers /dev/stack, as `make dev` does."""
 
-    class Dev(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps(where).encode()
-            self.send_response(200 if self.path == "/dev/stack" else 404)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Dev) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
+    server = Server(lambda _, path, *__: Reply(200 if path == "/dev/stack" else 404, json.dumps(where).encode(), {}))
+    with server.running():
+        yield int(server.origin.rpartition(":")[2])
 
 
 @pytest.fixture

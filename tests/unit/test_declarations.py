@@ -9,8 +9,6 @@ import pytest
 import counters
 import serve
 from api.needs import Need, Table
-from api.operation import READS, Access, Answer, Call, operation
-from api.texts import Text
 from declarations import Declarations
 from operations import CONSUMERS, SCHEDULES, SERVING
 from stacks.operator import operator_needs
@@ -30,11 +28,6 @@ def written(folder: Path, text: str) -> Path:
     path = folder / "counters.py"
     path.write_text(text)
     return path
-
-
-def test_the_file_of_the_checkout_declares_what_handlers_import() -> None:
-    found = Declarations.load(LAMBDAS / "counters.py")
-    assert (found.counters, found.pages) == (counters.COUNTERS, counters.PAGES)
 
 
 def test_a_team_s_own_file_is_loaded_and_nothing_is_written_beside_it(tmp_path: Path) -> None:
@@ -84,11 +77,3 @@ def test_every_function_has_its_needs_and_a_handler() -> None:
     for name in ("posts_open", "nothing", "drift_open"):
         with pytest.raises(AttributeError):
             getattr(serve, name)
-
-
-def test_a_field_without_a_kind_is_no_operation() -> None:
-    def broken(call: Call, *, id: str) -> Answer[Text]:
-        raise AssertionError
-
-    with pytest.raises(TypeError, match="id has no kind"):
-        operation("GET /x/{id}", access=Access.ANYONE, throttle=READS)(broken)

@@ -25,16 +25,13 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
-    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", without_code(page)):
+def test_links_lead_to_a_file_and_a_heading_and_files_in_backquotes_exist(page: Path) -> None:
+    text = without_code(page)
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", text):
         found = page.parent / target if target else page
         assert found.exists(), target
         assert not anchor or anchor in anchors(found), f"{target}#{anchor}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_files_in_backquotes_exist(page: Path) -> None:
-    for path in re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]+)`", without_code(page)):
+    for path in re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
 
 

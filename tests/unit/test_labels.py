@@ -170,21 +170,6 @@ def test_item_that_comes_or_goes_moves_its_tally_from_or_to_what_its_counter_sta
     assert contest.start
 
 
-def test_item_beside_tallies_and_children_has_no_effect() -> None:
-    for sort_key in ("META.BODY", "META#A", "METAL", "LIKE"):
-        keys = {"PK": {"S": "POST#p"}, "SK": {"S": sort_key}}
-        assert bookkeeper.read_count(DECLARED, record("INSERT", keys, {**keys, "likeTally": {"N": "3"}})) == ()
-
-
-def test_minutes_have_the_length_that_the_deployment_says() -> None:
-    declared = Declared(counters.COUNTERS, minute_s=5)
-    made_s = 5 * NOW + 4.9
-    one = record("INSERT", {"id": {"S": "tally#1"}}, receipt(NOW - 1)["dynamodb"]["NewImage"], made_s=made_s)
-    assert bookkeeper.read_receipt(declared, one) == (Effect("plays", "v", NOW - 1, 3),)
-    one["dynamodb"]["ApproximateCreationDateTime"] += 5
-    assert bookkeeper.read_receipt(declared, one) == (Effect("plays", "v", NOW + 1, 3),)
-
-
 # A run
 
 

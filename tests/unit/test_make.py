@@ -40,11 +40,6 @@ def test_another_engine_runs_what_stores_something_and_is_fetched_first() -> Non
     assert plan.endswith("tests/invariants tests/integration\n")
 
 
-def test_an_unknown_engine_is_one_line() -> None:
-    assert "ENGINE=nothing is not known" in planned("test", "ENGINE=nothing")
-    assert planned("test", "ENGINE=nothing").count("\n") == 1
-
-
 def test_only_what_tests_comes_with_the_packages_of_the_tests() -> None:
     everything = "--always-make"
     for target in ("dev", "demo", "deploy", "destroy", "diff", "smoke", "cost"):

@@ -18,8 +18,3 @@ def test_each_mutation_applies_exactly_once() -> None:
 def test_each_mutation_names_tests_that_are_there() -> None:
     names = {name for mutation in mutations() for name in mutation.tests}
     assert [name for name in sorted(names) if not (ROOT / "tests" / f"{name}.py").exists()] == []
-
-
-def test_no_two_mutations_have_one_name() -> None:
-    names = [(mutation.module, mutation.name) for mutation in mutations()]
-    assert sorted(names) == sorted(set(names))

@@ -94,15 +94,6 @@ def test_the_inputs_of_an_operation_are_those_that_it_declares() -> None:
         assert ("text/plain" in body) == ("text/plain" in media_types(route)) == beacons
 
 
-def test_the_key_of_a_play_may_be_in_the_header_or_in_the_body() -> None:
-    made = DOCUMENT["paths"]["/videos/{id}/plays"]["post"]
-    header = next(parameter for parameter in made["parameters"] if parameter["name"] == "Idempotency-Key")
-    assert (header["required"], made["requestBody"]["required"]) == (False, False)
-    body = DOCUMENT["components"]["schemas"]["increment_plays_short_body"]
-    assert (set(body["properties"]), "required" in body) == ({"amount", "key"}, False)
-    assert body["properties"]["key"]["minLength"] == header["schema"]["minLength"] == 22
-
-
 def exact() -> list[tuple[str, Route, Field]]:
     """A field of each kind whose schema says all that is checked, in each way that it is documented."""
     found: dict[tuple[int, bool], tuple[str, Route, Field]] = {}

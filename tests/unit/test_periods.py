@@ -29,22 +29,29 @@ def at(text: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("period", "named", "left_s"),
+    ("period", "named", "left_s", "gone"),
     [
-        ("minute", "2026-11-22T14:05", 14),
-        ("hour", "2026-11-22T14", 54 * 60 + 14),
-        ("day", "2026-11-22", 9 * 3600 + 54 * 60 + 14),
-        ("week", "2026-W47", 9 * 3600 + 54 * 60 + 14),
-        ("month", "2026-11", 8 * DAY_S + 9 * 3600 + 54 * 60 + 14),
-        ("year", "2026", 39 * DAY_S + 9 * 3600 + 54 * 60 + 14),
+        ("minute", "2026-11-22T14:05", 14, "2026-11-22T14:08"),
+        ("hour", "2026-11-22T14", 54 * 60 + 14, "2026-11-22T17:00"),
+        ("day", "2026-11-22", 9 * 3600 + 54 * 60 + 14, "2026-11-25"),
+        ("week", "2026-W47", 9 * 3600 + 54 * 60 + 14, "2026-12-07"),
+        ("month", "2026-11", 8 * DAY_S + 9 * 3600 + 54 * 60 + 14, "2027-02-01"),
+        ("year", "2026", 39 * DAY_S + 9 * 3600 + 54 * 60 + 14, "2029-01-01"),
     ],
 )
-def test_a_time_falls_into_the_period_that_iso_8601_names(period: str, named: str, left_s: int) -> None:
-    now_s = at("2026-11-22T14:05:46.5")
-    found = periods.tally_id(counter(period), "7c20", now_s)
+def test_a_time_falls_into_the_period_that_iso_8601_names_which_is_kept_for_so_many_after_it(
+    period: str, named: str, left_s: int, gone: str
+) -> None:
+    now_s, declared = at("2026-11-22T14:05:46.5"), counter(period, keep_periods=2)
+    found = periods.tally_id(declared, "7c20", now_s)
     assert found == f"7c20#{named}"
     assert periods.shown(found) == {"id": "7c20", "period": named}
-    assert periods.left_s(counter(period), found, now_s) == left_s
+    assert periods.left_s(declared, found, now_s) == left_s
+    assert periods.expires_s(declared, found) == at(gone)
+    assert periods.kept(declared, found, at(gone) - 1)
+    assert not periods.kept(declared, found, at(gone))
+    assert periods.expires_s(counter(period), found) is None
+    assert periods.kept(counter(period), found, 1e11)
 
 
 @pytest.mark.parametrize(("period", "zone"), ZONED)
@@ -80,26 +87,6 @@ def test_a_day_of_a_time_zone_ends_at_its_midnight_on_days_that_are_longer_or_sh
     assert before < after
     assert periods.left_s(declared, before, at(last)) == 1
     assert periods.left_s(declared, after, at(first)) in (23 * 3600, DAY_S, 25 * 3600)
-
-
-@pytest.mark.parametrize(
-    ("period", "named", "gone"),
-    [
-        ("minute", "2026-11-22T14:05", "2026-11-22T14:08"),
-        ("hour", "2026-11-22T23", "2026-11-23T02:00"),
-        ("day", "2026-11-30", "2026-12-03"),
-        ("week", "2026-W53", "2027-01-18"),
-        ("month", "2026-11", "2027-02-01"),
-        ("year", "2026", "2029-01-01"),
-    ],
-)
-def test_a_tally_is_kept_for_so_many_periods_after_its_own(period: str, named: str, gone: str) -> None:
-    declared, tally = counter(period, keep_periods=2), f"x#{named}"
-    assert periods.expires_s(declared, tally) == at(gone)
-    assert periods.kept(declared, tally, at(gone) - 1)
-    assert not periods.kept(declared, tally, at(gone))
-    assert periods.expires_s(counter(period), tally) is None
-    assert periods.kept(counter(period), tally, 1e11)
 
 
 NAMES = ["2026-11-22T14:05", "2026-11-22T14", "2026-11-22", "2026-W47", "2026-11", "2026"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError
@@ -11,25 +11,7 @@ from tally.dynamo.shards import Shards
 from tally.errors import StoreBusyError, StoreRefusedError, StoreUnreachableError
 
 
-class Client:
-    """A client of streams whose answers are given, by operation, in order; an error is raised."""
-
-    def __init__(self, **answers: list[Any]) -> None:
-        self.answers = answers
-        self.asked: list[dict[str, Any]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        def ask(**parameters: Any) -> Any:
-            self.asked.append(parameters)
-            answer = self.answers[name].pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        return ask
-
-
-def shards(client: Client) -> Shards:
+def shards(client: Mock) -> Shards:
     return Shards({"counts": "arn:c", "receipts": "arn:r"}, lambda: client)
 
 
@@ -43,19 +25,21 @@ def test_every_page_of_a_listing_is_read() -> None:
         {"LastEvaluatedShardId": "b"},
         {"Shards": [{"ShardId": "c", "ParentShardId": "gone"}]},
     ]
-    client = Client(describe_stream=[{"StreamDescription": page} for page in pages])
+    client = Mock()
+    client.describe_stream.side_effect = [{"StreamDescription": page} for page in pages]
     assert shards(client).listed("receipts") == {"a": None, "b": "a", "c": "gone"}
-    assert client.asked == [{"StreamArn": "arn:r"}, *[{"StreamArn": "arn:r", "ExclusiveStartShardId": "b"}] * 2]
+    behind = call(StreamArn="arn:r", ExclusiveStartShardId="b")
+    assert client.describe_stream.mock_calls == [call(StreamArn="arn:r"), behind, behind]
 
 
 def test_records_behind_one_that_was_removed_begin_with_those_that_are_there() -> None:
     """A stream keeps its records for a day. A checkpoint in a quiet shard may be older."""
-    found = [{"ShardIterator": "i"}]
-    client = Client(
-        get_shard_iterator=[refused("TrimmedDataAccessException"), *found], get_records=[{"Records": ["one"]}]
-    )
+    client = Mock()
+    client.get_shard_iterator.side_effect = [refused("TrimmedDataAccessException"), {"ShardIterator": "i"}]
+    client.get_records.side_effect = [{"Records": ["one"]}]
     assert list(shards(client).records_after("counts", "s", "7")) == [["one"]]
-    kinds = [(asked["ShardIteratorType"], asked.get("SequenceNumber")) for asked in client.asked[:2]]
+    asked = [one.kwargs for one in client.get_shard_iterator.mock_calls]
+    kinds = [(one["ShardIteratorType"], one.get("SequenceNumber")) for one in asked]
     assert kinds == [("AFTER_SEQUENCE_NUMBER", "7"), ("TRIM_HORIZON", None)]
 
 
@@ -68,7 +52,9 @@ def test_records_behind_one_that_was_removed_begin_with_those_that_are_there() -
     ],
 )
 def test_errors_are_tallys_own(error: Exception, raised: type[Exception]) -> None:
+    client = Mock()
+    client.describe_stream.side_effect = client.get_shard_iterator.side_effect = error
     with pytest.raises(raised):
-        shards(Client(describe_stream=[error])).listed("counts")
+        shards(client).listed("counts")
     with pytest.raises(raised):
-        list(shards(Client(get_shard_iterator=[error] * 2)).records_after("counts", "s", "7"))
+        list(shards(client).records_after("counts", "s", "7"))

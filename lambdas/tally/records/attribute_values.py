@@ -26,7 +26,18 @@ _NUMBER = Context(  # 38 digits, 1E-130 to 9.99…E+125; any other number raises
     prec=38, Emin=-130, Emax=125, traps=[Inexact, InvalidOperation, Overflow, Subnormal, Underflow]
 )
 _UNFIT = (Inexact, InvalidOperation, Overflow, Subnormal, Underflow)
-_SET_TAGS = {"S": "SS", "N": "NS", "B": "BS"}
+_MEMBER_TAGS = frozenset({"S", "N", "B"})
+_PYTHON_TYPES: dict[str, Any] = {  # a bool is an int as well, so it comes first
+    "BOOL": bool,
+    "S": str,
+    "N": (int, Decimal, float),
+    "B": bytes,
+    "L": (list, tuple),
+    "M": Mapping,
+    "SS": (set, frozenset),
+    "NS": (set, frozenset),
+    "BS": (set, frozenset),
+}
 
 
 class RecordMismatchError(TallyError):
@@ -85,15 +96,15 @@ def kind_of(annotation: Any, where: str) -> ValueKind:
         return ValueKind("M", of=kind_of(arguments[1], where))
     if origin in (set, frozenset):
         member = kind_of(arguments[0], where)
-        if member.tag in _SET_TAGS and not member.nullable:
-            return ValueKind(_SET_TAGS[member.tag], number=member.number, frozen=origin is frozenset)
+        if member.tag in _MEMBER_TAGS and not member.nullable:
+            return ValueKind(f"{member.tag}S", number=member.number, frozen=origin is frozenset)
     raise ConfigurationError(
         f"{where}: {annotation!r} is no type of an attribute. There are str, int, Decimal, bool, bytes, list, dict with"
         " str keys, set of str, int, Decimal or bytes, and each of them `| None`."
     )
 
 
-def encode(value: object, kind: ValueKind, where: str, depth: int = 1) -> Wire:
+def encode(value: Any, kind: ValueKind, where: str, depth: int = 1) -> Wire:
     """The value on the wire. Raises InvalidInputError for a value of another kind, or one that cannot be stored.
 
     The error names `where`. `depth` is the depth of the value within the attribute.
@@ -103,29 +114,29 @@ def encode(value: object, kind: ValueKind, where: str, depth: int = 1) -> Wire:
     if value is None and kind.nullable:
         return {"NULL": True}
     tag = _tag_of(value, where) if kind.tag == "ANY" else kind.tag
+    if not isinstance(value, _PYTHON_TYPES[tag]):
+        raise _mismatch(value, kind, where)
+    of = kind.of or ANY_OR_NULL
     match tag:
         case "S":
-            return {"S": _text(value, kind, where)}
+            return {"S": _text(value, where)}
         case "N":
             return {"N": _number(value, kind, where)}
-        case "BOOL":
-            return {"BOOL": _instance(value, bool, kind, where)}
-        case "B":
-            return {"B": _instance(value, bytes, kind, where)}
         case "L":
-            of = kind.of or ANY_OR_NULL
-            members = _instance(value, (list, tuple), kind, where)
-            return {"L": [encode(member, of, f"{where}[{n}]", depth + 1) for n, member in enumerate(members)]}
+            return {"L": [encode(member, of, f"{where}[{n}]", depth + 1) for n, member in enumerate(value)]}
         case "M":
-            of = kind.of or ANY_OR_NULL
-            entries = _instance(value, Mapping, kind, where)
             return {
                 "M": {
-                    _text(key, _SCALARS[str], f"{where}, a key"): encode(entry, of, f"{where}.{key}", depth + 1)
-                    for key, entry in entries.items()
+                    encode(key, _SCALARS[str], f"{where}, a key")["S"]: encode(entry, of, f"{where}.{key}", depth + 1)
+                    for key, entry in value.items()
                 }
             }
-    return {tag: _members(value, tag, kind, where)}
+        case "SS" | "NS" | "BS":
+            if not value:
+                raise _refusal(where, "is an empty set, which DynamoDB cannot store: leave it None")
+            member_kind = ValueKind(tag[0], number=kind.number)
+            return {tag: sorted(encode(member, member_kind, where)[tag[0]] for member in value)}
+    return {tag: value}
 
 
 def decode(wire: Wire, kind: ValueKind, where: str) -> Any:
@@ -153,32 +164,25 @@ def _refusal(where: str, why: str) -> InvalidInputError:
     return InvalidInputError(f"{where} {why}.", field=where)
 
 
-def _instance(value: object, wanted: Any, kind: ValueKind, where: str) -> Any:
-    if not isinstance(value, wanted):
-        given = "None" if value is None else f"a {type(value).__name__}"
-        raise _refusal(where, f"must be {kind}, and is {given}")
-    return value
+def _mismatch(value: object, kind: ValueKind, where: str) -> InvalidInputError:
+    given = "None" if value is None else f"a {type(value).__name__}"
+    return _refusal(where, f"must be {kind}, and is {given}")
 
 
 def _tag_of(value: object, where: str) -> str:
-    """The tag of a value without a declaration. Python treats a bool as an int, so bool comes first."""
+    """The tag of a value without a declaration."""
     if isinstance(value, set | frozenset):
         tags = {_tag_of(member, where) for member in value}
-        if len(tags) == 1 and (tag := tags.pop()) in _SET_TAGS:
-            return _SET_TAGS[tag]
+        if len(tags) == 1 and (tag := tags.pop()) in _MEMBER_TAGS:
+            return f"{tag}S"
         raise _refusal(where, "is a set that is empty or not all str, all numbers or all bytes")
-    for python_type, tag in ((bool, "BOOL"), (str, "S"), (int | Decimal | float, "N"), (bytes, "B")):
-        if isinstance(value, python_type):
+    for tag, python_types in _PYTHON_TYPES.items():
+        if isinstance(value, python_types):
             return tag
-    if isinstance(value, list | tuple):
-        return "L"
-    if isinstance(value, Mapping):
-        return "M"
     raise _refusal(where, f"is {'None' if value is None else 'a ' + type(value).__name__}, which is no value")
 
 
-def _text(value: object, kind: ValueKind, where: str) -> str:
-    text: str = _instance(value, str, kind, where)
+def _text(text: str, where: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -186,31 +190,18 @@ def _text(value: object, kind: ValueKind, where: str) -> str:
     return text
 
 
-def _number(value: object, kind: ValueKind, where: str) -> str:
+def _number(value: int | Decimal | float, kind: ValueKind, where: str) -> str:
     if isinstance(value, float):
         raise _refusal(where, f"is the float {value!r}, a binary fraction: give an int or a Decimal")
-    exact = _instance(value, int if kind.number is int else (int, Decimal), kind, where)
-    if isinstance(exact, bool):
-        raise _refusal(where, f"must be {kind}, and is a bool")
+    if isinstance(value, bool) or (kind.number is int and not isinstance(value, int)):
+        raise _mismatch(value, kind, where)
     try:
-        number = _NUMBER.create_decimal(exact)
+        number = _NUMBER.create_decimal(value)
     except _UNFIT:
         number = Decimal("NaN")
     if not number.is_finite():
         raise _refusal(where, "is no number of at most 38 digits from 1E-130 to 9.99E+125")
     return str(number) if number else "0"
-
-
-def _members(value: object, tag: str, kind: ValueKind, where: str) -> list[Any]:
-    members = _instance(value, (set, frozenset), kind, where)
-    if not members:
-        raise _refusal(where, "is an empty set, which DynamoDB cannot store: leave it None")
-    match tag:
-        case "SS":
-            return sorted(_text(member, _SCALARS[str], where) for member in members)
-        case "NS":
-            return sorted(_number(member, ValueKind("N", number=kind.number), where) for member in members)
-    return sorted(_instance(member, bytes, _SCALARS[bytes], where) for member in members)
 
 
 def _read_number(text: str, kind: ValueKind, where: str) -> int | Decimal:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Any
 
 from ..errors import TallyError
 from .attribute_values import ANY, Wire, encode
@@ -61,7 +62,7 @@ class Path:
         if not re.fullmatch(_PATH, text):
             raise ExpressionError(f"{text!r} is no document path: give odd names as placeholders, or with Path.of()")
         steps = _STEP.finditer(text)
-        return cls(tuple(int(step[1]) if step[1] else _looked_up(step[2], names or {}) for step in steps))
+        return cls(tuple(int(step[1]) if step[1] else _name(step[2], names) for step in steps))
 
     @property
     def attribute(self) -> str:
@@ -81,15 +82,8 @@ class Path:
         return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.elements)[1:]
 
 
-@dataclass(frozen=True)
-class Bound:
-    """A value in an expression, on the wire."""
-
-    wire: Wire
-
-
-Part = str | Path | Bound
-"""Parts of a parsed expression: text that stays as it is, and parts that get an alias."""
+Part = str | Path | Wire
+"""Parts of a parsed expression: text that stays as it is, and paths and values, which get an alias."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +114,7 @@ def take_apart(text: str, grammar: Grammar, names: Names, values: Values) -> tup
         if token["path"]:
             parts.append(Path.parse(token["path"], names))
         elif token["value"]:
-            parts.append(_bound(token["value"], values or {}))
+            parts.append(encode(_looked_up(token["value"], values), ANY, token["value"]))
         else:
             word = (token["keyword"] or "").upper() or token["function"] or token["sign"]
             if word not in (grammar.functions if token["function"] else grammar.words):
@@ -151,15 +145,11 @@ def _tokens(text: str) -> Iterator[re.Match[str]]:
         at = token.end()
 
 
-def _looked_up(element: str, names: Mapping[str, str]) -> str:
-    if not element.startswith("#"):
-        return element
-    if element not in names:
-        raise ExpressionError(f"there is no name for {element}")
-    return names[element]
+def _looked_up(placeholder: str, given: Mapping[str, Any] | None) -> Any:
+    if not given or placeholder not in given:
+        raise ExpressionError(f"there is no name or value for {placeholder}")
+    return given[placeholder]
 
 
-def _bound(placeholder: str, values: Mapping[str, object]) -> Bound:
-    if placeholder not in values:
-        raise ExpressionError(f"there is no value for {placeholder}")
-    return Bound(encode(values[placeholder], ANY, placeholder))
+def _name(element: str, names: Names) -> str:
+    return str(_looked_up(element, names)) if element.startswith("#") else element

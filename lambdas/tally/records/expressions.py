@@ -21,7 +21,6 @@ from .attribute_values import ANY, Wire, encode
 from .expression_syntax import (
     CONDITION,
     OPERAND,
-    Bound,
     ExpressionError,
     Names,
     Part,
@@ -33,8 +32,7 @@ from .expression_syntax import (
 
 Verb = Literal["SET", "REMOVE", "ADD", "DELETE"]
 VERBS: tuple[Verb, ...] = ("SET", "REMOVE", "ADD", "DELETE")
-_ADDED_TAGS = frozenset({"N", "SS", "NS", "BS"})
-_DELETED_TAGS = frozenset({"SS", "NS", "BS"})
+_SET_TAGS = frozenset({"SS", "NS", "BS"})
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class UpdateExpression:
     def set(self, path: str | Path, value: object, *, names: Names = None) -> UpdateExpression:
         """Set the path to a value."""
         at = _path(path, names)
-        return self._with(Action("SET", at, (Bound(encode(value, ANY, str(at))),)))
+        return self._with(Action("SET", at, (encode(value, ANY, str(at)),)))
 
     def set_to(self, path: str | Path, operand: str, *, names: Names = None, values: Values = None) -> UpdateExpression:
         """Set the path to an operand: `if_not_exists(c, :zero) + :one`, `list_append(l, :more)`, `a - b`."""
@@ -76,13 +74,11 @@ class UpdateExpression:
 
     def add(self, path: str | Path, value: object, *, names: Names = None) -> UpdateExpression:
         """Add a number to a number, or members to a set; a missing attribute counts as 0 or empty."""
-        at, wire = _operation("ADD", _ADDED_TAGS, path, value, names)
-        return self._with(Action("ADD", at, (Bound(wire),)))
+        return self._with(_operation("ADD", path, value, names))
 
     def delete(self, path: str | Path, members: object, *, names: Names = None) -> UpdateExpression:
         """Remove members from a set."""
-        at, wire = _operation("DELETE", _DELETED_TAGS, path, members, names)
-        return self._with(Action("DELETE", at, (Bound(wire),)))
+        return self._with(_operation("DELETE", path, members, names))
 
     def merge(self, *others: UpdateExpression) -> UpdateExpression:
         """All actions together, unchecked: call `check` after the last merge."""
@@ -178,18 +174,16 @@ class _Aliases:
         return " ".join(self._part(part) for part in parts)
 
     def path(self, path: Path) -> str:
-        return "".join(
-            f"[{step}]" if isinstance(step, int) else f".{self._name(step)}" for step in path.elements
-        ).removeprefix(".")
+        return str(Path(tuple(step if isinstance(step, int) else self._name(step) for step in path.elements)))
 
     def _part(self, part: Part) -> str:
         if isinstance(part, Path):
             return self.path(part)
-        if isinstance(part, Bound):
-            alias = f":v{len(self.values)}"
-            self.values[alias] = part.wire
-            return alias
-        return part
+        if isinstance(part, str):
+            return part
+        alias = f":v{len(self.values)}"
+        self.values[alias] = part
+        return alias
 
     def _name(self, name: str) -> str:
         return self.names.setdefault(name, f"#n{len(self.names)}")
@@ -200,10 +194,10 @@ def _path(path: str | Path, names: Names) -> Path:
     return Path.parse(path, names) if isinstance(path, str) else path
 
 
-def _operation(verb: Verb, tags: frozenset[str], path: str | Path, value: object, names: Names) -> tuple[Path, Wire]:
+def _operation(verb: Literal["ADD", "DELETE"], path: str | Path, value: object, names: Names) -> Action:
     at = _path(path, names)
     wire = encode(value, ANY, str(at))
-    if tags.isdisjoint(wire):
-        wanted = "a set" if "N" not in tags else "a number or a set"
+    taken, wanted = (_SET_TAGS | {"N"}, "a number or a set") if verb == "ADD" else (_SET_TAGS, "a set")
+    if taken.isdisjoint(wire):
         raise ExpressionError(f"{at}: {verb} takes {wanted}, not {value!r}.", field=str(at))
-    return at, wire
+    return Action(verb, at, (wire,))

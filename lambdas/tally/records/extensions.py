@@ -1,16 +1,15 @@
 """Extensions of record writes: each may change the item, or add an update expression or a condition.
 
-They run in order. Each sees the item of the one before it, but not its expression. The chain merges the expressions and
+They run in order. Each sees the item of the one before it, but not its expression. `Records` merges the expressions and
 checks them for overlaps, as the Java client's extension chain does:
 https://sdk.amazonaws.com/java/api/latest/software/amazon/awssdk/enhanced/dynamodb/DynamoDbEnhancedClientExtension.html
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Literal, Protocol
 
 from .expressions import NO_ACTIONS, Condition, UpdateExpression
@@ -49,15 +48,6 @@ class Extension(Protocol):
         """The changes to this write; None for no change."""
 
 
-@dataclass(frozen=True)
-class Written:
-    """A write with the changes of all extensions."""
-
-    item: dict[str, object]
-    expression: UpdateExpression
-    conditions: tuple[Condition, ...]
-
-
 class AtomicCounterExtension:
     """Moves the record's atomic counters: a put writes their start, and an update moves them in the same call.
 
@@ -87,19 +77,3 @@ def _moves(counters: tuple[tuple[str, AtomicCounter], ...]) -> UpdateExpression:
             values={":before": counter.start - counter.delta, ":delta": counter.delta},
         )
     return expression
-
-
-def run_chain(extensions: Sequence[Extension], context: WriteContext) -> Written:
-    """Run the extensions on a write, in order."""
-    item, expression, conditions = dict(context.item), NO_ACTIONS, list[Condition]()
-    for extension in extensions:
-        seen = WriteContext(context.operation, context.table_name, context.record_class, MappingProxyType(item))
-        wanted = extension.before_write(seen)
-        if wanted is None:
-            continue
-        if wanted.item is not None:
-            item = dict(wanted.item)
-        expression = expression.merge(wanted.expression.by(type(extension).__name__))
-        if wanted.condition is not None:
-            conditions.append(wanted.condition)
-    return Written(item, expression, tuple(conditions))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..dynamo.contention import Retries
@@ -18,22 +18,11 @@ from ..dynamo.queries import complete, get
 from ..dynamo.transactions import Write, pause, send, send_one
 from ..errors import CallerError, InvalidInputError, NotFoundError, RetryableError, StoreBusyError
 from .attribute_values import ANY, encode
-from .expression_syntax import Bound, ExpressionError, Path
+from .expression_syntax import ExpressionError, Path
 from .expressions import NO_ACTIONS, Action, Condition, UpdateExpression
 from .expressions import parameters as expression_parameters
-from .extensions import (
-    AtomicCounterExtension,
-    Extension,
-    Operation,
-    WriteContext,
-    Written,
-    run_chain,
-)
-from .record_class import (
-    from_item,
-    record_class_of,
-    values_of,
-)
+from .extensions import AtomicCounterExtension, Extension, Operation, WriteContext
+from .record_class import from_item, record_class_of, values_of
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -157,14 +146,12 @@ class Records(Generic[R]):
 
         Raises what put_item raises locally.
         """
-        written = self._extended("put_item", record, condition)
-        if written.expression.actions:
-            raise ExpressionError(f"{written.expression.actions[0]}: put_item takes no update expression.")
-        conditions = written.conditions
+        values, expression, conditions = self._extended("put_item", record, condition)
+        if expression.actions:
+            raise ExpressionError(f"{expression.actions[0]}: put_item takes no update expression.")
         if self._known.counters and not reset_counters:
-            guard = Condition("attribute_not_exists(#key)", names={"#key": self._known.keys[0].name})
-            conditions = (*conditions, guard)
-        return {"Put": self._write({"Item": self._encoded(written.item)}, NO_ACTIONS, conditions)}
+            conditions.append(Condition("attribute_not_exists(#key)", names={"#key": self._known.keys[0].name}))
+        return {"Put": self._write({"Item": self._encoded(values)}, NO_ACTIONS, conditions)}
 
     def update_write(
         self,
@@ -190,29 +177,41 @@ class Records(Generic[R]):
     def _update(
         self, record: R, condition: Condition | None, expression: UpdateExpression | None, ignore_nulls: bool
     ) -> dict[str, Any]:
-        written = self._extended("update_item", record, condition, ignore_nulls)
-        asked = written.expression.merge((expression or NO_ACTIONS).by("the caller's expression"))
-        item = self._encoded(written.item)
+        values, extended, conditions = self._extended("update_item", record, condition, ignore_nulls)
+        asked = extended.merge((expression or NO_ACTIONS).by("the caller's expression"))
+        item = self._encoded(values)
         key = {a.name: item.pop(a.name) for a in self._known.keys}
         changed_keys = asked.attributes & key.keys()
         if changed_keys:
             raise ExpressionError(f"{', '.join(sorted(changed_keys))}: a key cannot be changed by an update.")
-        unset = written.item.keys() - item.keys() - key.keys() - asked.attributes
-        own = [Action("SET", Path.of(name), (Bound(wire),)) for name, wire in item.items()]
+        unset = values.keys() - item.keys() - key.keys() - asked.attributes
+        own = [Action("SET", Path.of(name), (wire,)) for name, wire in item.items()]
         own += [Action("REMOVE", Path.of(name)) for name in sorted(unset)]
-        return self._write({"Key": key}, asked.merge(UpdateExpression(tuple(own)).by("the record")), written.conditions)
+        return self._write({"Key": key}, asked.merge(UpdateExpression(tuple(own)).by("the record")), conditions)
 
     def _extended(
         self, operation: Operation, record: R, condition: Condition | None, ignore_nulls: bool = False
-    ) -> Written:
-        """A write of this record with the changes of the extensions, and the caller's condition."""
+    ) -> tuple[Mapping[str, object], UpdateExpression, list[Condition]]:
+        """A write of this record after all extensions: its values, what they write, and the conditions of all."""
         if type(record) is not self._cls:
             raise InvalidInputError(f"A {type(record).__name__} is no {self._known.name}.")
-        values = values_of(record)
+        values: Mapping[str, object] = values_of(record)
         if ignore_nulls:
             values = {name: value for name, value in values.items() if value is not None}
-        written = run_chain(self._extensions, WriteContext(operation, self._table_name, self._known, values))
-        return written if condition is None else replace(written, conditions=(*written.conditions, condition))
+        expression, conditions = NO_ACTIONS, list[Condition]()
+        for extension in self._extensions:
+            context = WriteContext(operation, self._table_name, self._known, MappingProxyType(dict(values)))
+            wanted = extension.before_write(context)
+            if wanted is None:
+                continue
+            if wanted.item is not None:
+                values = wanted.item
+            expression = expression.merge(wanted.expression.by(type(extension).__name__))
+            if wanted.condition is not None:
+                conditions.append(wanted.condition)
+        if condition is not None:
+            conditions.append(condition)
+        return values, expression, conditions
 
     def _encoded(self, values: Mapping[str, object]) -> Item:
         """The set values on the wire, with the keys. It refuses None if the class requires a value."""

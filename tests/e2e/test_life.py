@@ -22,8 +22,9 @@ import dev
 from dev.base.engine import Engine
 from dev.base.errors import LocalError
 from dev.base.options import Options
+from dev.functions import loop
 from dev.stack.prepared import prepared
-from tests.e2e.dev import KEY, ROOT, Answer, Dev, command, running
+from tests.e2e.dev import HIDDEN, KEY, ROOT, Answer, Dev, command, running
 from tests.patience import PATIENCE_S, wait_for
 
 Start = Callable[..., Dev]
@@ -77,6 +78,20 @@ def test_ctrl_c_stops_everything_without_a_traceback(start: Start) -> None:
     assert dev.text.endswith("tally: stopped\n")
     assert "Traceback" not in dev.text
     assert "Warning" not in dev.text
+
+
+@pytest.mark.long
+def test_a_machine_without_the_clients_native_part_runs_all_of_it(start: Start) -> None:
+    """As a Mac has it (dev/functions/loop.py). `CLIENT=hidden make test ARGS=tests/e2e` runs every test so."""
+    dev = start(**HIDDEN).wait_until_ready()
+    assert dev.play("v", KEY).status == 200
+    assert dev.play("v", KEY).headers["idempotency-replayed"] == "true"
+    assert dev.visit(PAGE, KEY).status == 202
+    wait_for(lambda: dev.visits(PAGE)[0] == 1)  # the streams' consumers ran
+    assert all(loop.__file__ in command(pid) for pid in dev.workers("increments_open"))
+    below = dev.descendants()
+    assert dev.stop(signal.SIGINT) == 0
+    assert not running(below)
 
 
 def test_ctrl_c_stops_it_while_it_starts(start: Start) -> None:

@@ -25,7 +25,8 @@ from .gateway.gateway import Gateway
 from .gateway.site import site
 from .stack.prepared import Stack, open_log, template_of
 from .streams.positions import Positions
-from .streams.pump import Pump, Switches
+from .streams.pump import Pump
+from .streams.switches import Switches
 
 ENGINE_LOOK_S = 0.5  # between two looks at the engine
 CODE_LOOK_S = 1.0  # between two looks for changed code

@@ -18,7 +18,7 @@ from ..functions import invoke, metrics
 from ..functions.metrics import Metrics
 from ..functions.pool import Pool
 from ..stack.prepared import Stack, open_log
-from ..streams.pump import Switches
+from ..streams.switches import Switches
 from . import console, tokens
 from .gateway import BODY_BYTES_MAX, Gateway
 
@@ -190,7 +190,7 @@ class _Mappings:
             return _refused(404, f"there is no mapping {named[:128]}: there are {', '.join(sorted(self._mappings))}")
         match await _document(request):
             case {"enabled": bool(enabled), **others} if not others:
-                if self._switches[self._mappings[named]].is_set() != enabled:
+                if self._switches.enabled(self._mappings[named]) != enabled:
                     self._switches.set(self._mappings[named], enabled)
                     how = "enabled" if enabled else "disabled, until PATCH or a restart enables it"
                     self._say(f"the mapping {named} is {how}")
@@ -199,4 +199,4 @@ class _Mappings:
 
     def _shown(self, named: str) -> dict[str, object]:
         consumer, _, table = named.partition("/")
-        return {"consumer": consumer, "table": table, "enabled": self._switches[self._mappings[named]].is_set()}
+        return {"consumer": consumer, "table": table, "enabled": self._switches.enabled(self._mappings[named])}

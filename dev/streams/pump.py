@@ -21,6 +21,7 @@ from ..functions.pool import Pool, ThrottledError
 from ..stack.mappings import StreamMapping
 from .batches import Buffer, Record, Verdict, halves, judge
 from .positions import Place, Positions
+from .switches import Switches
 
 POLL_S = 0.15  # between two reads of a shard that had no more; a batch then waits for its window
 LOOK_ANYWAY_S = 1.0  # read even if the engine's file is unchanged: a file's time has steps of milliseconds
@@ -31,22 +32,6 @@ RETRY_FIRST_S, RETRY_S_MAX = 0.1, 5.0  # between attempts: a broken consumer mus
 SAY_EVERY = 20  # print the first failure of a batch, then each twentieth
 _TRIMMED = "TrimmedDataAccessException"  # of a position, or only when its iterator is used
 Say = Callable[[str], None]
-
-
-class Switches(dict[str, asyncio.Event]):
-    """By mapping: it delivers while its event is set. All are at the start: `make dev` keeps nothing of it."""
-
-    def __missing__(self, mapping: str) -> asyncio.Event:
-        self.set(mapping, True)
-        return self[mapping]
-
-    def set(self, mapping: str, enabled: bool) -> None:
-        """Enable or disable a mapping. An invocation that runs ends as it would have."""
-        event = self.setdefault(mapping, asyncio.Event())
-        if enabled:
-            event.set()
-        else:
-            event.clear()
 
 
 @dataclass
@@ -233,7 +218,7 @@ class Reader:
         pending: deque[Sequence[Record]] = deque([batch] if batch else [])
         failures = 0
         while pending:
-            await self._pump.switches[self._mapping.name].wait()
+            await self._pump.switches.wait(self._mapping.name)
             records = pending.popleft()
             verdict = await self._invoke(records)
             if verdict.done:

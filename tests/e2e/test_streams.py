@@ -30,14 +30,16 @@ TABLE = "tally-test-streamed"
 HANDLER = """
 import json, os, pathlib, time
 root = pathlib.Path(os.environ["LAMBDA_TASK_ROOT"])
-def note(event):
+def note(event, **more):
     names = [record["dynamodb"]["Keys"]["id"]["S"] for record in event["Records"]]
-    line = {key: value for key, value in event.items() if key != "Records"} | {"names": names}
+    line = {key: value for key, value in event.items() if key != "Records"} | {"names": names} | more
     line["at"] = time.time()
     with open(root / "seen", "a") as seen: seen.write(json.dumps(line) + "\\n")
     return names
 def plain(event, context):
     note(event)
+def records(event, context):
+    note(event, first=event["Records"][0])
 def poisoned(event, context):
     if "poison" in note(event) and not (root / "cured").exists(): raise ValueError("poison")
 def partly(event, context):
@@ -147,6 +149,36 @@ def run(body: Body, root: Path, engine: Engine, handler: str, before: Sequence[s
     return said
 
 
+def test_records_have_lambdas_form(task_root: Path, fresh: Engine) -> None:
+    async def body(it: Running) -> None:
+        it.put("a")
+        await it.until(lambda: bool(it.seen))
+        [event] = it.seen
+        record = event["first"]
+        assert (record["eventName"], record["eventSource"], record["awsRegion"]) == (
+            "INSERT",
+            "aws:dynamodb",
+            "eu-west-1",
+        )
+        assert record["eventSourceARN"].startswith(f"arn:aws:dynamodb:eu-west-1:000000000000:table/{TABLE}/stream/")
+        assert record["dynamodb"]["NewImage"] == {"id": {"S": "a"}}
+        assert isinstance(record["dynamodb"]["ApproximateCreationDateTime"], int | float)
+        assert "window" not in event
+
+    assert run(body, task_root, fresh, "records") == []
+
+
+def test_a_filter_drops_records(task_root: Path, fresh: Engine) -> None:
+    async def body(it: Running) -> None:
+        it.put("a")
+        it.client.delete_item(TableName=TABLE, Key={"id": {"S": "a"}})
+        it.put("b")
+        await it.until(lambda: it.flat == ["a", "b"])
+        await it.until(lambda: it.pump.passed() == {TABLE: 3})
+
+    run(body, task_root, fresh, "plain", filters=({"eventName": ["INSERT"]},))
+
+
 def test_a_restart_continues_and_a_lost_position_replays(task_root: Path, fresh: Engine) -> None:
     async def first(it: Running) -> None:
         it.put("a", "b")
@@ -184,6 +216,17 @@ def test_a_failing_batch_is_halved_until_the_record_is_alone_and_blocks_until_it
 
     said = run(body, task_root, fresh, "poisoned", ["a", "b", "c", "poison", "d"])
     assert "tried failed on 5 records of tally-test-streamed, retrying: ValueError: poison (log tried.log)" in said[0]
+
+
+def test_a_reported_failure_is_retried_from_its_record(task_root: Path, fresh: Engine) -> None:
+    async def body(it: Running) -> None:
+        await it.until(lambda: len(it.names) >= 2)
+        (it.root / "cured").touch()
+        await it.until(lambda: it.pump.passed() == {TABLE: 3})
+        assert it.names[0] == ["a", "poison", "b"]
+        assert {tuple(names) for names in it.names[1:]} == {("poison", "b")}
+
+    run(body, task_root, fresh, "partly", ["a", "poison", "b"])
 
 
 def test_a_disabled_mapping_delivers_nothing_and_resumes_at_its_position(task_root: Path, fresh: Engine) -> None:

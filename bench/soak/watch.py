@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -45,8 +46,7 @@ class Watch:
     def __post_init__(self) -> None:
         self._chance = random.Random(self.stage.seed)
         self._reader = Reader(self.stage.folder)
-        self._growth: dict[Tally, list[tuple[float, int]]] = defaultdict(list)
-        """What was accepted of a tally: when it was answered, and how much."""
+        self._growth: dict[Tally, Growth] = defaultdict(Growth)
         self._first: int | None = None
         self._seen: set[tuple[str, str, int]] = set()
 
@@ -76,7 +76,7 @@ class Watch:
 
     def _grow(self, note: Note) -> None:
         if note.what in (notes.COUNTED, notes.IMPORTED) and note.counter in GROWING:
-            self._growth[note.counter, note.id].append((note.answered_s, note.amount))
+            self._growth[note.counter, note.id].add(note.answered_s, note.amount)
 
     def _check_as_of(self, as_of_s: int | None) -> None:
         if as_of_s is None:
@@ -84,7 +84,7 @@ class Watch:
         hot = [tally for tally in HOT if tally in self._growth]
         for tally in [*hot, *self._chance.sample(sorted(self._growth), min(LOOKED_AT, len(self._growth)))]:
             shown = tallies.read(Call(self.store), GROWING[tally[0]], tally[1])
-            accepted = sum(amount for answered_s, amount in self._growth[tally] if answered_s < as_of_s)
+            accepted = self._growth[tally].before(as_of_s)
             if shown < accepted:
                 self.ahead.append(f"{tally} showed {shown} as of {as_of_s}: {accepted} were accepted before")
 
@@ -99,3 +99,22 @@ class Watch:
                 places.append(int(item["sequence"]["S"]) if item else 0)
             passed[f"soak-{table}"] = max(0, min(places) - TRIM_MARGIN)
         trim(self.stage.folder / ENGINE, passed)
+
+
+@dataclass
+class Growth:
+    """What was accepted of one tally, by time."""
+
+    sum_: int = 0
+    """Before the last time that was asked for."""
+    _waiting: list[tuple[float, int]] = field(default_factory=list)
+
+    def add(self, answered_s: float, amount: int) -> None:
+        """This was accepted, and answered at this time."""
+        heapq.heappush(self._waiting, (answered_s, amount))
+
+    def before(self, until_s: float) -> int:
+        """What was answered before; `until_s` never goes back."""
+        while self._waiting and self._waiting[0][0] < until_s:
+            self.sum_ += heapq.heappop(self._waiting)[1]
+        return self.sum_

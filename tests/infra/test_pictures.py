@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from tests.infra.conftest import ROOT
 from tests.infra.template import Template
-from tests.make_pictures import MADE_OF, digests
+from tests.make_pictures import FOLDER, MADE_OF, PICTURES, digests
+
+BYTES_MAX = 150_000
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_small_and_shown_with_words_for_who_cannot_see_it(name: str) -> None:
+    picture = (FOLDER / name).read_bytes()
+    assert (picture[:4], picture[8:12]) == (b"RIFF", b"WEBP")
+    assert len(picture) <= BYTES_MAX
+    pages = "".join((ROOT / page).read_text() for page in ("README.md", "docs/tour.md", "docs/console.md"))
+    before, found, _ = pages.replace("](pictures/", "](docs/pictures/").partition(f"](docs/pictures/{name})")
+    assert found
+    assert len(before.rpartition("![")[2]) > 40
 
 
 def test_the_pictures_are_of_the_console_and_the_dashboard_as_they_are(dev: Template) -> None:

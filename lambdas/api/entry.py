@@ -176,7 +176,7 @@ class Entry:
             try:
                 request = read()
                 call, arguments = self._check(request, deadline_s)
-                if not request.operation.increments:
+                if waiting and not request.operation.increments:
                     outcomes |= _count(waiting)  # the caller sent these before this request
                 made = request.operation.function(call, **arguments)
                 if isinstance(made, Increment):
@@ -186,7 +186,8 @@ class Entry:
             except Exception as error:
                 outcomes[place] = _as_error(error)
             _record(request, outcomes[place])
-        outcomes |= _count(waiting)
+        if waiting:
+            outcomes |= _count(waiting)
         return [outcomes[place] for place in range(len(readers))]
 
     def _check(self, request: Request, deadline_s: float) -> tuple[Call, dict[str, Any]]:

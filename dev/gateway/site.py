@@ -129,8 +129,8 @@ def _of_dev(stack: Stack, gateway: Gateway, issuer: tokens.Issuer, gathered: Met
 
     # They load nothing from elsewhere. Swagger UI would be 8 MB, and its package that can be pinned is of 2022.
     def page(name: str) -> Handler:
-        text = files(__package__).joinpath(name)
-        return _answering(lambda: web.Response(body=text.read_bytes(), content_type="text/html"))
+        text, header = (files(__package__).joinpath(one).read_text("utf-8") for one in (name, "header.html"))
+        return _answering(lambda: web.Response(text=text.replace("<!-- header -->", header), content_type="text/html"))
 
     return [
         web.route("*", objects.PREFIX + _ANY, store.handle),

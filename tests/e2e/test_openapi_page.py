@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e import chromium
+from tests.e2e.accessible import AXE, NARROW, complaints
 from tests.e2e.dev import Dev
 
 
@@ -16,6 +17,7 @@ def page(dev: Dev, browser: Browser) -> Iterator[Page]:
     """The open page. It must have no errors and load nothing from elsewhere."""
     errors, asked = [], []
     with chromium.visitor(browser) as context:
+        context.add_init_script(path=AXE)
         opened = context.new_page()
         opened.on("pageerror", lambda error: errors.append(str(error)))
         opened.on("request", lambda request: asked.append(request.url))
@@ -34,3 +36,16 @@ def test_it_shows_every_operation_with_its_details(page: Page, dev: Dev) -> None
         expect(page.locator(f"#{name} > table tr").first).to_be_visible()
     expect(page.locator("#increment")).to_contain_text("from 0, starts at 100")
     assert "undefined" not in page.inner_text("main")
+
+
+def test_it_looks_like_the_console_and_fits_in_light_and_dark(page: Page) -> None:
+    expect(page.locator("main > details").first).to_be_visible()
+    page.set_viewport_size(NARROW)
+    grounds = {}
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.locator("#increment > summary").click()
+        assert complaints(page) == []
+        grounds[scheme] = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    assert grounds == {"light": "rgb(246, 246, 244)", "dark": "rgb(16, 18, 20)"}  # --ground of console.css
+    expect(page.get_by_role("banner").get_by_role("link", name="Elements")).to_have_attribute("href", "/dev/elements")

@@ -11,7 +11,7 @@ import * as top from "./top.js";
 
 const PAGES = {
   "": { title: "Overview", load: () => overview },
-  tally: { title: "Tally", load: () => tally },
+  tally: { title: "Number", load: () => tally },
   top: { title: "Top", load: () => top },
   drift: { title: "Drift", load: () => drift },
   try: { title: "Try it", load: () => import("./tryit.js") },

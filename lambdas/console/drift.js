@@ -1,4 +1,4 @@
-/** The tallies that drift: by how much, since when, judged up to when, and the command that repairs each. */
+/** The numbers that drift: by how much, since when, judged up to when, and the command that repairs each. */
 
 import { count, signed, time } from "./format.js";
 import { command, empty, fullId, make, panel, repairCommand, state, tallyLink } from "./parts.js";
@@ -12,7 +12,7 @@ export async function show(root, context) {
     make(
       "p.lead",
       {},
-      "A tally drifts if what is stored differs from what was accepted. Somebody edited it by hand, or there is a bug.",
+      "A number drifts if what is stored differs from what was accepted. Somebody edited it by hand, or there is a bug.",
     ),
     judged(context),
     list(context),
@@ -56,13 +56,13 @@ function list(context) {
   };
   const draw = ({ rows, more: isMore }) => {
     if (!rows.length)
-      return empty("Nothing drifts.", "Every tally that was judged is what was accepted.");
+      return empty("Nothing drifts.", "Every number that was judged is what was accepted.");
     const confirmed = rows.filter((row) => row.confirmed).length;
     return [
       make(
         "p",
         {},
-        `${count(rows.length, "tally", "tallies")}${isMore ? " so far" : ""}, ${confirmed} confirmed. Understand the cause before you repair: one direction hints at a bug.`,
+        `${count(rows.length, "number")}${isMore ? " so far" : ""}, ${confirmed} confirmed. Understand the cause before you repair: one direction hints at a bug.`,
       ),
       make(
         "ul.drifts",
@@ -72,7 +72,7 @@ function list(context) {
       isMore && make("p", {}, make("button", { type: "button", onclick: more }, "Show more")),
     ];
   };
-  const made = panel(context, { title: "Tallies that drift", everyS: DRIFT_S, load, draw });
+  const made = panel(context, { title: "Numbers that drift", everyS: DRIFT_S, load, draw });
   return made;
 }
 

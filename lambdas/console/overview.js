@@ -1,4 +1,4 @@
-/** The overview: whether all is well, each counter's last day, and a form that opens any tally. */
+/** The overview: whether all is well, each counter's last day, and a form that opens any number. */
 
 import { bars } from "./chart.js";
 import { count, HOUR_S, number, signed, sumOf, time } from "./format.js";
@@ -176,7 +176,7 @@ function card(context, counter, moves) {
 }
 
 function leaders(name, top) {
-  if (!top.top.length) return make("p.quiet", {}, "No tally on the day's list yet.");
+  if (!top.top.length) return make("p.quiet", {}, "No number is on the day's list yet.");
   const most = top.top[0].value;
   const row = (one) =>
     make(
@@ -189,7 +189,7 @@ function leaders(name, top) {
   return make("ol.leaders", { "aria-label": `Top ${TOP} of ${name}, ${top.span}` }, top.top.slice(0, TOP).map(row));
 }
 
-/** A form that opens any tally. */
+/** A form that opens any number. */
 function opener(context) {
   const counter = make("input", {
     id: "open-counter",
@@ -212,7 +212,7 @@ function opener(context) {
   return make(
     "section.card",
     { "aria-labelledby": "open" },
-    make("h2", { id: "open" }, "Open a tally"),
+    make("h2", { id: "open" }, "Open a number"),
     make(
       "form.row",
       { onsubmit: open },

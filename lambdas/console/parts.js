@@ -16,7 +16,7 @@ export function make(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** The address of a tally's page. */
+/** The address of a number's page. */
 export const tallyLink = (counter, id) => `#/tally/${encodeURIComponent(counter)}/${encodeURIComponent(id)}`;
 
 /** The id of a row as links name it: with its period, if it has one. */
@@ -108,7 +108,7 @@ export function command(text, label) {
 /** Text as one word of a shell. Ids may hold anything: pages do. */
 const quoted = (text) => (/^[\w/:.,@%+=][\w/:.,@%+=~-]*$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
-/** The command that repairs a tally of this stack. */
+/** The command that repairs a number of this stack. */
 export function repairCommand(config, counter, id) {
   const where =
     config.sign_in.kind === "name" ? `--local --port ${location.port || 80}` : `--stack ${quoted(config.stack)}`;

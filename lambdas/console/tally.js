@@ -1,4 +1,4 @@
-/** One tally: its live number, its chart, its shards, what became of a key, its drift and its repairs. */
+/** One number: its live value, its chart, its shards, what became of a key, its drift and its repairs. */
 
 import { Failure } from "./api.js";
 import { bars } from "./chart.js";
@@ -16,7 +16,7 @@ const HOW = { ledger: "by its drift", recount: "by its children", rebuild: "by i
 export async function show(root, context, counter, id) {
   if (!counter || !id) {
     root.append(
-      make("h1", { tabindex: -1 }, "Which tally?"),
+      make("h1", { tabindex: -1 }, "Which number?"),
       make("p", {}, "Choose one on the ", make("a", { href: "#/" }, "overview"), "."),
     );
     return;
@@ -253,7 +253,7 @@ function shards(found) {
   return [
     make("p.quiet", {}, note),
     table(
-      `${count(found.length, "shard")} of this tally`,
+      `${count(found.length, "shard")} of this number`,
       ["Shard", ["Value", "figure"]],
       found.map((one) => [number(one.shard), number(one.value)]),
     ),
@@ -303,6 +303,6 @@ function repairs(found) {
   return make(
     "div.scroll",
     { tabindex: 0, role: "group", "aria-label": "Repairs" },
-    table("Repairs of this tally", ["When", ["Change", "figure"], "Who", "Why", "How"], rows, "table.roomy"),
+    table("Repairs of this number", ["When", ["Change", "figure"], "Who", "Why", "How"], rows, "table.roomy"),
   );
 }

@@ -1,4 +1,4 @@
-/** The tallies of a counter that moved most in an hour, a day or a month. */
+/** The numbers of a counter that moved most in an hour, a day or a month. */
 
 import { number, time, timeText } from "./format.js";
 import { choice, empty, fullId, make, panel, share, table, tallyLink, tool } from "./parts.js";
@@ -36,7 +36,7 @@ export async function show(root, context, counter = "plays") {
       return empty("Nothing is on a list yet.", "A new stack needs some minutes.");
     if (!found.top.length)
       return [
-        empty("Nothing moved up.", "No tally of this counter is on the list of this span."),
+        empty("Nothing moved up.", "No number of this counter is on the list of this span."),
         asOf(found),
       ];
     const most = found.top[0].value;
@@ -49,7 +49,7 @@ export async function show(root, context, counter = "plays") {
       make("p", {}, error(found.error_max)),
       table(
         `What moved most of ${counter}`,
-        [["#", "rank"], "Tally", ["Moved by", "figure"]],
+        [["#", "rank"], "Number", ["Moved by", "figure"]],
         found.top.map(row),
         "table.top",
       ),
@@ -95,7 +95,7 @@ function words(span, by) {
 /** `error_max` in words. */
 function error(most) {
   if (!most) return "Every value is exact.";
-  const off = `A value may be off by ${number(most)} at most, and a missing tally may be that far above the last one`;
+  const off = `A value may be off by ${number(most)} at most, and a missing number may be that far above the last one`;
   return `${off}: this list is merged from those of its hours.`;
 }
 

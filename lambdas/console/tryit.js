@@ -173,7 +173,7 @@ async function edited(say, config, signal) {
   say("The number is ", strong(repaired.value), " again. Its history keeps who repaired it and why:", history(repaired.repairs));
 }
 
-/** The repairs of a tally. */
+/** The repairs of a number. */
 const history = (repairs) =>
   table(
     "History",
@@ -227,6 +227,6 @@ async function answered(answer) {
 }
 
 const strong = (value) => make("strong", {}, number(value));
-const link = (counter, id) => make("a", { href: tallyLink(counter, id) }, "Look at the tally");
+const link = (counter, id) => make("a", { href: tallyLink(counter, id) }, "Look at the number");
 const sent = (method, path, key, answer) =>
   make("code.sent", {}, `${method} ${path}${key ? ` · Idempotency-Key: ${key}` : ""} → ${answer}`);

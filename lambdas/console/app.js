@@ -87,8 +87,9 @@ function navigation(current) {
 function who() {
   const out = () => {
     signOut(config);
+    counters = [];
     who();
-    api.again();
+    route(); // from nothing: what this person saw is not for the next one
   };
   at("who").replaceChildren(
     ...(token()

@@ -9,6 +9,7 @@ const KEY = crypto.randomUUID(); // one for the page: the panel is drawn again a
 const STATUS_S = 15;
 const COUNTERS_S = 60;
 const TOP = 5;
+const SHARED_MAX = 12; // characters that every id of a list may begin with, and a phone still tells them apart
 const HEADS = { true: "All is well", false: "Something needs a person", null: "Nobody can tell of every part" };
 const SHOWN = { now: "exact, at once", soon: "exact, within seconds" };
 
@@ -22,10 +23,10 @@ export async function show(root, context) {
     grid,
     still,
   );
-  const unmoved = new Map(); // the counters that did not move, and whether their hours are written
-  const moves = (name, moved, written) => {
+  const unmoved = new Map(); // the counters that did not move, and up to when that is known (null: not yet)
+  const moves = (name, moved, asOf) => {
     if (moved) unmoved.delete(name);
-    else unmoved.set(name, written);
+    else unmoved.set(name, asOf);
     still.replaceChildren(...resting(unmoved));
   };
   let names = "";
@@ -68,15 +69,16 @@ function first(context, { counters }) {
   );
 }
 
-/** The counters that did not move, in a sentence. */
+/** The counters that did not move, in a sentence that says up to when: what was counted since is not known yet. */
 function resting(unmoved) {
   if (!unmoved.size) return [];
   const names = [...unmoved.keys()].flatMap((name, place) => [
     place ? ", " : "",
     make("a", { href: `#/top/${encodeURIComponent(name)}` }, name),
   ]);
-  const written = [...unmoved.values()].every(Boolean);
-  return [written ? "Nothing moved in: " : "The hours are not written yet, a new stack needs some minutes: ", ...names, "."];
+  const known = [...unmoved.values()];
+  if (known.includes(null)) return ["The hours are not written yet, a new stack needs some minutes: ", ...names, "."];
+  return ["Nothing moved up to ", time(Math.min(...known), "hours"), " in: ", ...names, "."];
 }
 
 /** The line that says whether all is well, and the parts behind it. */
@@ -140,7 +142,7 @@ function card(context, counter, moves) {
     const empty = !total.series.some((point) => point.value);
     const moved = !empty || top.top.length > 0;
     made.classList.toggle("still", !moved);
-    moves(counter.name, moved, total.as_of !== null);
+    moves(counter.name, moved, total.as_of);
     const spark =
       total.series.length && !empty
         ? bars(total.series, { small: true, asOf: total.as_of, from: total.series.at(-1).from - 23 * HOUR_S })
@@ -178,15 +180,28 @@ function card(context, counter, moves) {
 function leaders(name, top) {
   if (!top.top.length) return make("p.quiet", {}, "No number is on the day's list yet.");
   const most = top.top[0].value;
+  const shared = beginning(top.top.map(fullId));
   const row = (one) =>
     make(
       "li",
       {},
-      make("a", { href: tallyLink(name, fullId(one)), title: fullId(one) }, fullId(one)),
+      make(
+        "a",
+        { href: tallyLink(name, fullId(one)), title: fullId(one), "aria-label": fullId(one) },
+        shared ? `…${fullId(one).slice(shared)}` : fullId(one),
+      ),
       make("span.figure", {}, number(one.value)),
       share(one.value / most),
     );
   return make("ol.leaders", { "aria-label": `Top ${TOP} of ${name}, ${top.span}` }, top.top.slice(0, TOP).map(row));
+}
+
+/** How much of these ids a narrow card leaves out: the parts that all begin with, if they are long. */
+function beginning(ids) {
+  let same = 0;
+  while (ids.length > 1 && same < ids[0].length && ids.every((id) => id[same] === ids[0][same])) same++;
+  const parts = ids[0].slice(0, same).search(/[^/:#._~@-]*$/);
+  return parts > SHARED_MAX ? parts : 0;
 }
 
 /** A form that opens any number. */

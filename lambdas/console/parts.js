@@ -154,7 +154,8 @@ export function panel(context, { title, kind = "", level = 2, everyS = 60, load,
   const id = `panel-${++panels}`;
   const aged = make("span.aged");
   const heading = make(`h${level}`, { id }, title);
-  const note = make("div.note", { role: "status" }, make("p.quiet.loading", {}, "Loading…"));
+  const loading = () => make("p.quiet.loading", {}, "Loading…");
+  const note = make("div.note", { role: "status" }, loading());
   const body = make("div.body");
   const section = make(
     "section",
@@ -164,8 +165,11 @@ export function panel(context, { title, kind = "", level = 2, everyS = 60, load,
     body,
   );
   let last,
-    has = false;
+    has = false,
+    refused = false;
   async function task() {
+    if (refused) note.replaceChildren(loading()); // somebody may be signed in by now
+    refused = false;
     try {
       const data = await load();
       if (context.signal.aborted) return false;
@@ -179,6 +183,7 @@ export function panel(context, { title, kind = "", level = 2, everyS = 60, load,
     } catch (error) {
       if (context.signal.aborted) return false;
       if (!error.words) console.error(error);
+      refused = error.refused;
       if (has) section.dataset.old = "";
       if (error.lost && has) return true; // the page says it once
       note.replaceChildren(

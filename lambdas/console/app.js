@@ -16,7 +16,6 @@ const PAGES = {
   drift: { title: "Drift", load: () => drift },
   try: { title: "Try it", load: () => import("./tryit.js") },
 };
-const SHIPPED = ["plays", "likes", "visits", "bot_visits"];
 const at = (id) => document.getElementById(id);
 const page = at("page");
 const api = new Api(token);
@@ -29,7 +28,7 @@ let again = false; // whether somebody was signed in before
 
 /** What the pages know of the console. */
 function contextOf(signal) {
-  const names = () => (counters.length ? counters.map((counter) => counter.name) : SHIPPED);
+  const names = () => (counters.length ? counters.map((counter) => counter.name) : config.counters);
   const knows = (status) => (counters = status.counters);
   const counter = (which) => counters.find((one) => one.name === which);
   return { config, api, zone, signal, counter, counterNames: names, knows };

@@ -31,6 +31,12 @@ export const state = (state = "unknown") => make("span", { class: `state ${state
 export const empty = (head, words) =>
   make("p.empty", {}, make("strong", {}, head), make("br"), make("span.quiet", {}, words));
 
+/** What a page shows whose address does not say of which `what` it is. */
+export const which = (what) => [
+  make("h1", { tabindex: -1 }, `Which ${what}?`),
+  make("p", {}, "Choose one on the ", make("a", { href: "#/" }, "overview"), "."),
+];
+
 /** A bar behind a row: its part of the largest one, by the style of that side. */
 export function share(part) {
   const made = make("span.share", { "aria-hidden": "true" });

@@ -4,7 +4,7 @@ import { Failure } from "./api.js";
 import { bars } from "./chart.js";
 import { count, DAY_S, dayZone, HOUR_S, inUtc, number, signed, sumOf, time, timeText, zoneName } from "./format.js";
 import { receipts } from "./receipts.js";
-import { choice, command, make, panel, repairCommand, table, tool } from "./parts.js";
+import { choice, command, make, panel, repairCommand, table, tool, which } from "./parts.js";
 
 const VALUE_S = 2;
 const DETAILS_S = 15;
@@ -14,13 +14,7 @@ const WINDOWS = { hour: 24 * HOUR_S, day: 30 * DAY_S };
 const HOW = { ledger: "by its drift", recount: "by its children", rebuild: "by its receipts" };
 
 export async function show(root, context, counter, id) {
-  if (!counter || !id) {
-    root.append(
-      make("h1", { tabindex: -1 }, "Which number?"),
-      make("p", {}, "Choose one on the ", make("a", { href: "#/" }, "overview"), "."),
-    );
-    return;
-  }
+  if (!counter || !id) return root.append(...which("number"));
   const [now, knows] = live(context, counter, id);
   root.append(
     make("p.eyebrow", {}, make("a", { href: `#/top/${encodeURIComponent(counter)}` }, counter)),

@@ -1,7 +1,7 @@
 /** The numbers of a counter that moved most in an hour, a day or a month. */
 
 import { number, time, timeText } from "./format.js";
-import { choice, empty, fullId, make, panel, share, table, tallyLink, tool } from "./parts.js";
+import { choice, empty, fullId, make, panel, share, table, tallyLink, tool, which } from "./parts.js";
 
 const TOP_S = 60;
 const LIMIT = 100;
@@ -20,7 +20,8 @@ function moved(span, by, steps) {
   return named(at / 1000, by);
 }
 
-export async function show(root, context, counter = "plays") {
+export async function show(root, context, counter = context.counterNames()[0]) {
+  if (!counter) return root.append(...which("counter"));
   const { api, signal } = context;
   let [by, span, newest] = ["day", null, null];
   const load = () => api.any("top", { counter, by, span, limit: LIMIT }, signal);

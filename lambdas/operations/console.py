@@ -6,8 +6,10 @@ from api import console
 from api.kinds import FILE
 from api.operation import RARE, Access, Answer, Call, Throttle, operation
 from api.texts import Text
+from counters import COUNTERS
 from tally.errors import NotFoundError
 
+TRIED = {"plays", "stock"}  # what *Try it* moves
 A_FILE = Throttle(rate_per_s=100, burst=400)  # the console loads a dozen at once
 
 
@@ -21,13 +23,14 @@ class SignIn(TypedDict):
 
 
 class Config(TypedDict):
-    """What the console knows of its stack."""
+    """What the console knows of its stack. `counters`: those that anyone may read. `try_it`: whether it shows that."""
 
     stage: str
     stack: str
     region: str
     sign_in: SignIn
     try_it: bool
+    counters: list[str]
 
 
 @operation(
@@ -76,6 +79,7 @@ def get_console_file(call: Call, *, file: Annotated[str, FILE]) -> Answer[Text]:
             "redirect": "https://api.example.com/console",
         },
         "try_it": False,
+        "counters": ["plays", "likes", "visits"],
     },
 )
 def get_console_config(call: Call) -> Answer[Config]:
@@ -84,4 +88,6 @@ def get_console_config(call: Call) -> Answer[Config]:
     And how people sign in: at the stack's user pool (`pkce`), with a token of theirs (`token`), or with a name, in
     `make dev`.
     """
-    return Answer(call.store.settings.console)
+    known = call.store.settings.console
+    try_it = known["try_it"] and COUNTERS.keys() >= TRIED
+    return Answer({**known, "try_it": try_it, "counters": [one.name for one in COUNTERS.values() if one.public]})

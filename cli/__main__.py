@@ -74,24 +74,36 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _command(arguments: Sequence[str]) -> int:
-    """Find the counters and the stack, and run the command."""
+    """Find the counters and the stack, and run the command. What looks at no stack runs also if the file is wrong."""
     from declarations import Declarations
+    from tally.errors import ConfigurationError
+    from tally.pages import AS_SPELT
     from tally.shipped import SHIPPED
 
-    from . import commands, connection
-    from .terminal import CommandError
+    from . import commands, connection, values
+    from .terminal import CommandError, note
 
-    there = counters_file().is_file()  # `tally init` makes it
-    counters = Declarations.load(counters_file()).counters if there else {one.name: one for one in SHIPPED}
-    given = commands.parsed(arguments, commands.parser(counters))
+    file = counters_file()
+    there = file.is_file()  # `tally init` makes it
+    looks = commands.looks_at_a_stack(arguments)
+    try:
+        found = Declarations.load(file) if there else Declarations(file, {one.name: one for one in SHIPPED}, AS_SPELT)
+    except ConfigurationError:
+        if looks:
+            raise
+        found = Declarations(file, {}, AS_SPELT)
+    for line in found.warnings if looks else ():
+        note(line)
+    values.PAGES.set(found.pages)
+    given = commands.parsed(arguments, commands.parser(found.counters))
     command = commands.COMMANDS[given.command]
     if not command.stack or getattr(given, command.without_stack, None):
         return command.run(given)
     if not there:
-        raise CommandError(f"{counters_file()} is missing: go to the folder of your counters, or run `tally init`")
+        raise CommandError(f"{file} is missing: go to the folder of your counters, or run `tally init`")
     if given.local:
-        return command.run(given, connection.local(given.port, counters))
-    return command.run(given, connection.deployed(given.stack, counters))
+        return command.run(given, connection.local(given.port, found.counters))
+    return command.run(given, connection.deployed(given.stack, found.counters))
 
 
 def _bare(arguments: Sequence[str], missing: str) -> int:

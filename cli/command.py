@@ -68,7 +68,7 @@ class Command:
         """Add it to the command line."""
         made = commands.add_parser(
             self.name, help=self.about, description=self.about[0].upper() + self.about[1:] + ".",
-            epilog=(f"examples:\n{self.examples}\n" if self.examples else "") + EXIT_STATUS,
+            epilog=(f"examples:\n{self.examples.rstrip()}\n\n" if self.examples else "") + EXIT_STATUS,
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=not self.passes_on,
         )  # fmt: skip
         self.arguments(made, counters)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import difflib
+import importlib.metadata
+import tomllib
+from collections.abc import Mapping, Sequence
 
 import shtab
 
 from dev.base.words import DEV
+from home import HOME
 from tally.errors import InvalidInputError
 
 from . import (
@@ -59,6 +63,14 @@ def _topic(made: Parser, counters: Counters) -> None:
     made.add_argument("topic", metavar="COMMAND", nargs="?", choices=tuple(COMMANDS), help="(default: all of them)")
 
 
+def _version(given: argparse.Namespace) -> int:
+    """Print which version this is, and where it is. A checkout has it in the file that the package is built with."""
+    file = HOME / "pyproject.toml"
+    made = tomllib.loads(file.read_text(encoding="utf-8"))["project"] if file.is_file() else None
+    say(f"tally {made['version'] if made else importlib.metadata.version('tallystick')} ({HOME})")
+    return 0
+
+
 HELP = Command("help", "what a command does", _help, _topic, stack=False)
 COMPLETION = Command(
     "completion",
@@ -68,6 +80,7 @@ COMPLETION = Command(
     examples=_HOW_TO_COMPLETE,
     stack=False,
 )
+VERSION = Command("version", "which version of the command this is, and where it is", _version, stack=False)
 INIT = Command(
     "init", init.ABOUT, init.init, init.add_arguments, examples="  tally init shop && cd shop && tally dev", stack=False
 )
@@ -77,9 +90,18 @@ PURPOSES = {
     "Numbers from elsewhere, and to elsewhere": (imports.IMPORT, shadow.SHADOW, exports.EXPORT),
     "Going back, and forgetting a user": (restore.RESTORE, forget.FORGET),
     "A stack of your own": (INIT, dev.DEV, deploy.DEPLOY, destroy.DESTROY),
-    "Without a stack": (cost.COST, HELP, COMPLETION),
+    "Without a stack": (cost.COST, HELP, COMPLETION, VERSION),
 }
 COMMANDS = {command.name: command for commands in PURPOSES.values() for command in commands}
+
+
+_SHORT: Mapping[tuple[str, ...], Sequence[str]] = {(): ["help"], ("--version",): ["version"]}
+
+
+def looks_at_a_stack(arguments: Sequence[str]) -> bool:
+    """Whether this command line asks for something of a stack, and not for help."""
+    command = COMMANDS.get(next(iter(arguments), ""))
+    return command is not None and command.stack and not {"-h", "--help"} & set(arguments)
 
 
 def parser(counters: Counters) -> Parser:
@@ -106,6 +128,11 @@ def _overview() -> str:
 
 def parsed(arguments: Sequence[str], made: Parser) -> argparse.Namespace:
     """The options, checked. Exits with 2 if they are wrong, with 0 for --help."""
+    arguments = _SHORT.get(tuple(arguments), arguments)
+    name = arguments[0]
+    if not name.startswith("-") and name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        made.error(f"there is no command {name!r}" + (f": is it {near[0]!r}?" if near else ""))
     given, others = made.parse_known_args(arguments)
     command = COMMANDS[given.command]
     if others and not command.passes_on:

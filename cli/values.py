@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
-from tally import fields, pages
+from tally import fields
 from tally.counter import Counter
 from tally.counting import periods
 from tally.errors import InvalidInputError
-from tally.pages import Pages
+from tally.pages import AS_SPELT
 
 RUN_CHARACTERS_MAX = 64
 TIME_MAX_S = 95_617_584_000  # the year 5000
 
 
-@functools.cache
-def _pages() -> Pages:
-    """What the app declares. It is imported late: what is wrong with it, Declarations has said in one line by then."""
-    import counters
-
-    return pages.declared(vars(counters))
+PAGES = ContextVar("PAGES", default=AS_SPELT)
+"""What is no part of a page's name: of the file that the command reads."""
 
 
 def checked_id(counter: Counter, id_: str) -> str:
@@ -47,7 +43,7 @@ def check_id(given: argparse.Namespace) -> None:
 def stored_id(counter: Counter, id_: object) -> str:
     """The id as the counter stores it; with periods `ID#PERIOD`. It depends on no clock. Raises InvalidInputError."""
     if counter.period is None or not isinstance(id_, str):
-        return fields.counted_id(counter, id_, "ID", _pages())
+        return fields.counted_id(counter, id_, "ID", PAGES.get())
     fields.identifier(id_.partition("#")[0], "ID")
     if not periods.is_tally(counter, id_):
         raise InvalidInputError(f"ID must name a {counter.period}: ID#PERIOD.", field="ID")

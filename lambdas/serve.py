@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import operations
-from api.declared import PAGES
-from counters import COUNTERS
+from api import declared
+from counters import COUNTERS  # at cold start, before the first call
 
 if TYPE_CHECKING:
     from api.entry import Entry
@@ -39,4 +39,4 @@ def entry(name: str, store: Store | None = None) -> Entry:
     if routes is None:
         raise AttributeError(name)
     served = {one.name for one in served_by(name, routes, COUNTERS)}
-    return Entry(of_function(name, routes, found), routes, COUNTERS, PAGES, store, served)
+    return Entry(of_function(name, routes, found, COUNTERS), routes, COUNTERS, declared.pages(), store, served)

@@ -83,7 +83,7 @@ def document(
             paths.setdefault(route.path, {})[route.method.lower()] = _operation(shown, counters, components)
     token = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
     token["description"] = "A JWT of the deployment's issuer. Its `sub` names the caller; some operations need a scope."
-    tags = dict.fromkeys(one.module for one in operations)
+    tags = dict.fromkeys(route.operation.module for route in routes)
     return {
         "openapi": "3.1.0",
         "info": {

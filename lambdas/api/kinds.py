@@ -308,7 +308,7 @@ TALLY = Kind(
     _plain(fields.tally),
     _string(1, fields.TALLY_BYTES_MAX),
     "`counter:id`, as `likes:a91f`, or `visits:` and a page's URL. Repeat it for each.",
-    lambda asked: f"{next((one.name for one in asked.counters if one.public), 'plays')}:a91f",
+    lambda asked: f"{next((one.name for one in asked.counters if one.public), asked.counters[0].name)}:a91f",
 )
 LISTED_TALLY = replace(TALLY, knows_hosts=True)
 OF_SERIES = replace(TALLY, words="`counter:id`, as `plays:9f3a`; a counter alone is all of its numbers together.")

@@ -120,6 +120,8 @@ class Facts:
     """The errors that not every operation has."""
     refuses: Callable[[Counter], CallerError | None] = lambda _: None
     """Why it does not work on this counter; None if it does."""
+    of: Sequence[Counter] = ()
+    """The counters that it has to itself: without one of them there is no such operation. Empty: it works on any."""
     example: Any = None
     success: Sequence[int] = (200,)
     """The statuses of its successful answers."""
@@ -208,7 +210,8 @@ class Operation(Facts):
 
     def serves(self, counter: Counter) -> bool:
         """Whether it works on this counter."""
-        return self.refuses(counter) is None
+        own = not self.of or counter.name in [one.name for one in self.of]
+        return own and self.refuses(counter) is None
 
     def served(self, counters: Iterable[Counter]) -> list[Counter]:
         """Those that it works on."""
@@ -225,9 +228,14 @@ class Operation(Facts):
         return self.by_counter and self.access_of(counter) is not self.access
 
     def routes(self, counters: Mapping[str, Counter]) -> list[Route]:
-        """Its routes: the general one; one for each counter that opens it to more callers; the counters' short ones."""
-        found = [Route(self, self.method, self.path, self.access, self.throttle)] if self._fits(counters) else []
-        for counter in self.served(counters.values()) if self.by_counter else ():
+        """Its routes: the general one; one for each counter that opens it to more callers; the counters' short ones.
+
+        None if it works on no declared counter.
+        """
+        served = self.served(counters.values())
+        general = Route(self, self.method, self.path, self.access, self.throttle)
+        found = [] if all(map(self.opened, served)) else [general]
+        for counter in served if self.by_counter else ():
             access = self.access_of(counter)
             fixed = {"counter": counter.name}
             if self.opened(counter):
@@ -238,10 +246,6 @@ class Operation(Facts):
                 path = form.replace("{path}", counter.path)
                 found.append(Route(self, method, path, access, self.throttle, fixed, short=True))
         return found
-
-    def _fits(self, counters: Mapping[str, Counter]) -> bool:
-        by_name = any(one.kind.names_counter for one in self.fields)
-        return not by_name or not all(map(self.opened, self.served(counters.values())))
 
 
 _OPEN = {"anyone": Access.ANYONE, "caller": Access.SIGNED_IN}
@@ -368,11 +372,15 @@ def functions(operations: Iterable[Operation], counters: Mapping[str, Counter]) 
     return found
 
 
-def of_function(name: str, routes: Iterable[Route], operations: Iterable[Operation]) -> list[Operation]:
-    """The operations that direct events to a function may name: all of its file, unless it serves strangers."""
+def of_function(
+    name: str, routes: Iterable[Route], operations: Iterable[Operation], counters: Mapping[str, Counter]
+) -> list[Operation]:
+    """The operations that direct events to a function may name: all that its file has for the declared counters, unless
+    it serves strangers.
+    """
     if name.endswith(OPEN):
         return list(dict.fromkeys(route.operation for route in routes))
-    return [one for one in operations if one.module == name]
+    return [one for one in operations if one.module == name and one.routes(counters)]
 
 
 def served_by(name: str, routes: Iterable[Route], counters: Mapping[str, Counter]) -> list[Counter]:

@@ -10,7 +10,8 @@ from tally.errors import NotFoundError
 from .texts import Text
 
 MAX_AGE_S = 3600  # a new version is everywhere within the hour
-SERVED = ("beacon.js", "tally.js", "elements.js")
+BEACON = "beacon.js"
+SERVED = (BEACON, "tally.js", "elements.js")
 BUNDLED = Path(__file__).parents[1] / "client"  # where a bundle has what a checkout has in CLIENT
 TYPE = "text/javascript"
 

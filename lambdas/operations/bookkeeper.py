@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 
-from api import needs
+from api import declared, needs
 from api.needs import Table
 from api.unattended import StreamReader
-from counters import COUNTERS
 from tally.counter import Counter
 from tally.streams import bookkeeper
 from tally.streams.consumer import Handler
@@ -25,4 +24,4 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
 
 def handler() -> Handler:
     """The Lambda function."""
-    return Handler(bookkeeper.CONSUMER, COUNTERS)
+    return Handler(bookkeeper.CONSUMER, declared.counters())

@@ -3,11 +3,10 @@
 import time
 from typing import Annotated, Any, Literal, TypedDict
 
-from api import needs
+from api import declared, needs
 from api.kinds import CHANGES, VISIBLE, Key
 from api.operation import SELDOM, Access, Answer, Call, operation
 from api.shapes import WhenVisible
-from counters import COUNTERS
 from tally.counter import Counter
 from tally.counting import changes as changes_
 from tally.errors import CallerError, CounterRetiredError, InvalidInputError, LimitReachedError
@@ -54,6 +53,6 @@ def change(
     how much is left. A refusal leaves no receipt.
     """
     soon = visible == "soon"
-    wanted = changes_.read(changes, COUNTERS, time.time(), soon=soon)
+    wanted = changes_.read(changes, declared.counters(), time.time(), soon=soon)
     body, replayed = changes_.count(call, wanted, operation="change", key=idempotency_key, soon=soon)
     return Answer(body, replayed=replayed)

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from api import kinds, needs
+from api import declared, kinds, needs
 from api.kinds import TALLY, ACounter, Cursor, Flag, Id, Key, Limit, Name
 from api.operation import READS, SELDOM, WRITES, Access, Answer, Call, operation
 from api.shapes import NewValue, Unreadable, WhenVisible
-from counters import COUNTERS
 from tally import fields
 from tally.counter import Counter
 from tally.counting import children, deletion, tallies
@@ -251,7 +250,8 @@ def get_mine(call: Call, *, counter: ACounter, id: Id) -> Answer[Child]:
     "GET /mine",
     access=Access.SIGNED_IN,
     throttle=READS,
-    needs=lambda counters: needs.on((one for one in counters if one.changes == "caller"), "BatchGetItem"),
+    refuses=_not_by_callers,
+    needs=lambda counters: needs.on(counters, "BatchGetItem"),
     example={"mine": [{**_LIKE, "present": True}]},
 )
 def list_mine(call: Call, *, of: Annotated[list[tuple[str, str]], kinds.many(TALLY, 100)]) -> Answer[Mine]:
@@ -261,13 +261,13 @@ def list_mine(call: Call, *, of: Annotated[list[tuple[str, str]], kinds.many(TAL
     that is being removed does until it is gone. API Gateway takes about 10 KB of URL and headers together.
     """
     refused = {asked: error for asked in of if (error := _refused(*asked))}
-    wanted = [Tally(COUNTERS[name], id_) for name, id_ in of if (name, id_) not in refused]
+    wanted = [Tally(declared.counters()[name], id_) for name, id_ in of if (name, id_) not in refused]
     found = children.present_of(call, call.caller or "", wanted)
 
     def entry(name: str, id_: str) -> dict[str, Any]:
         if error := refused.get((name, id_)):
             return {"counter": name, "id": id_, "error": problem(error)}
-        counter = COUNTERS[name]
+        counter = declared.counters()[name]
         return _child(counter, id_, call.caller or "", Tally(counter, id_) in found)
 
     return Answer({"mine": [entry(*asked) for asked in of]})
@@ -314,7 +314,7 @@ def _child(counter: Counter, id_: str, quoted: str, present: bool) -> dict[str, 
 def _refused(name: str, id_: str) -> CallerError | None:
     """Why an entry cannot be answered."""
     try:
-        counter = fields.declared(name, "of", COUNTERS)
+        counter = fields.declared(name, "of", declared.counters())
         fields.identifier(id_, "of")
     except CallerError as error:
         return error

@@ -3,12 +3,10 @@
 import time
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from api import needs
-from api.declared import PAGES
+from api import declared, needs
 from api.kinds import ANY_ID, COUNTER, Cursor, Limit, Period
 from api.operation import RARE, SELDOM, Access, Answer, Call, operation
 from api.shapes import AsOf, Count, PeriodName, Seconds
-from counters import COUNTERS
 from tally import fields
 from tally.counter import Counter
 from tally.counting import periods
@@ -189,7 +187,7 @@ def get_details(
 
     Of any declared counter. At most 100 repairs, the newest first.
     """
-    counted = fields.counted_id(counter, id, "id", PAGES)
+    counted = fields.counted_id(counter, id, "id", declared.pages())
     found = details.details(call, counter, periods.tally_id(counter, counted, time.time(), period))
     return Answer({**found, "imported": read.imported_in_all(call, counter, counted)})
 
@@ -228,4 +226,4 @@ def get_status(call: Call) -> Answer[Status]:
     Part by part, as far as a function can tell. What nobody can tell is `unknown`, and not well. And the counters that
     are declared.
     """
-    return Answer(looks.status(call, COUNTERS))
+    return Answer(looks.status(call, declared.counters()))

@@ -8,10 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
-from api import needs
+from api import declared, needs
 from api.operation import RARE, Access, Answer, Call, Visible, operation
 from api.texts import Text
-from counters import COUNTERS
 from tally.counting import receipts
 from tally.dynamo import queries
 
@@ -53,7 +52,7 @@ def document() -> str:
     from api.document import text
     from declarations import OPERATIONS
 
-    return text(OPERATIONS, COUNTERS, likers=likers)
+    return text(OPERATIONS, declared.counters(), likers=likers)
 
 
 @operation(
@@ -69,7 +68,7 @@ def health(call: Call) -> Answer[Health]:
     And for how long Tally recognises a key: a client that keeps changes to send them later needs it.
     """
     queries.probe(call.store)
-    lives_s = {name: receipts.lives_s(call.store, counter) for name, counter in COUNTERS.items()}
+    lives_s = {name: receipts.lives_s(call.store, counter) for name, counter in declared.counters().items()}
     return Answer({"status": "ok", "version": call.store.settings.version, "receipts_live_s": lives_s})
 
 

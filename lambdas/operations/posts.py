@@ -37,7 +37,8 @@ _EXAMPLE = {"id": "a91f", "author": "auth0|7c20", "created_at": 1785542401, "rev
     "PUT /posts/{id}",
     access=Access.SIGNED_IN,
     throttle=SELDOM,
-    needs=lambda _: needs.on([LIKES], "Query", "PutItem", "UpdateItem"),
+    of=[LIKES],
+    needs=lambda counters: needs.on(counters, "Query", "PutItem", "UpdateItem"),
     raises=[ForbiddenError, EditConflictError, ParentRemovedError],
     example=_EXAMPLE,
     success=[200, 201],
@@ -55,7 +56,8 @@ def put_post(call: Call, *, id: Id, body: Annotated[str, TEXT]) -> Answer[Post]:
     "GET /posts/{id}",
     access=Access.ANYONE,
     throttle=READS,
-    needs=lambda _: needs.on([LIKES], "Query"),
+    of=[LIKES],
+    needs=lambda counters: needs.on(counters, "Query"),
     raises=[NotFoundError],
     example=_EXAMPLE,
     cached=True,
@@ -70,8 +72,9 @@ def get_post(call: Call, *, id: Id) -> Answer[Post]:
     access=Access.SIGNED_IN,
     throttle=SELDOM,
     # It marks the post and the shards of its number, removes its text, and names it to the sweep.
-    needs=lambda _: (
-        needs.on([LIKES], "GetItem", "UpdateItem", "DeleteItem") | needs.on_ledger({"DELETED": ["PutItem"]})
+    of=[LIKES],
+    needs=lambda counters: (
+        needs.on(counters, "GetItem", "UpdateItem", "DeleteItem") | needs.on_ledger({"DELETED": ["PutItem"]})
     ),
     raises=[NotFoundError, ForbiddenError],
     example={"id": "a91f", "removed": True, "changed": True},

@@ -4,13 +4,11 @@ import time
 from collections.abc import Mapping
 from typing import Annotated, Any, TypedDict
 
-from api import badge, kinds, needs
-from api.declared import PAGES
+from api import badge, declared, kinds, needs
 from api.kinds import LISTED_TALLY, ACounter, Id, Period
 from api.operation import READS, SELDOM, Access, Answer, Call, operation
 from api.shapes import Unreadable, Value
 from api.texts import Text
-from counters import COUNTERS
 from tally import fields
 from tally.counter import MAX_AGE_DEFAULT_S, Counter
 from tally.counting import many, periods, tallies
@@ -91,7 +89,8 @@ def get_counter_badge(call: Call, *, counter: ACounter, id: Id) -> Answer[Text]:
     "GET /tallies",
     access=Access.ANYONE,
     throttle=SELDOM,  # a request reads up to 100 numbers
-    needs=lambda counters: needs.read_tallies(counter for counter in counters if counter.public),
+    refuses=fields.closed,
+    needs=needs.read_tallies,
     example={
         "tallies": [
             {"counter": "likes", "id": "a91f", "value": 51},
@@ -129,10 +128,10 @@ def get_any_tallies(call: Call, *, of: Of) -> Answer[Values]:
 def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerError:
     """The tally that `name:id_` names; the reason if the caller cannot read it."""
     try:
-        counter = fields.declared(name, "of", COUNTERS)
+        counter = fields.declared(name, "of", declared.counters())
         if anyone and (refusal := fields.closed(counter)):
             return refusal
-        counted = fields.counted_id(counter, id_, "of", PAGES, call.store.settings.page_hosts)
+        counted = fields.counted_id(counter, id_, "of", declared.pages(), call.store.settings.page_hosts)
         return Tally(counter, periods.tally_id(counter, counted, time.time()))
     except CallerError as error:
         return error

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from api import kinds, needs
-from api.declared import PAGES
+from api import declared, kinds, needs
 from api.kinds import ASKED_KEY, CALLER, KEY_EXAMPLE, TARGET
 from api.operation import RARE, Access, Answer, Call, operation
 from tally import fields
@@ -110,4 +109,4 @@ def _receipt(operation: str, target: str, key: str, answer: receipts.Body | None
 
 def _target(operation: str, target: str) -> str:
     """The target as its receipt names it: a page normalised."""
-    return fields.page(target, "target", PAGES) if operation == "visit" else target
+    return fields.page(target, "target", declared.pages()) if operation == "visit" else target

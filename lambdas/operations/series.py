@@ -3,12 +3,10 @@
 import time
 from typing import Annotated, Literal, TypedDict
 
-from api import needs
-from api.declared import PAGES
+from api import declared, needs
 from api.kinds import COUNTER, OF_SERIES, SPAN, TIME, TOP_SIZE, UNTIL, ZONE, choice
 from api.operation import RARE, SELDOM, Access, Answer, Call, operation
 from api.shapes import AsOf, Seconds
-from counters import COUNTERS
 from tally import fields
 from tally.counter import Counter
 from tally.errors import ForbiddenError, NotFoundError
@@ -103,6 +101,7 @@ _TOP_EXAMPLE = {
     needs=lambda _: _SERIES_NEEDS,
     raises=[NotFoundError, ForbiddenError],
     example=_SERIES_EXAMPLE,
+    refuses=fields.closed,
     cached=True,
 )
 def get_series(
@@ -143,7 +142,7 @@ def get_any_series(
 
     As `GET /series`.
     """
-    return _series(call, fields.declared(of[0], "of", COUNTERS), of[1], by, from_, to, tz)
+    return _series(call, fields.declared(of[0], "of", declared.counters()), of[1], by, from_, to, tz)
 
 
 @operation(
@@ -186,7 +185,7 @@ def get_any_top(
 
 
 def _public(name: str) -> Counter:
-    counter = fields.declared(name, "of", COUNTERS)
+    counter = fields.declared(name, "of", declared.counters())
     if refusal := fields.closed(counter, field="of"):
         raise refusal
     return counter
@@ -195,6 +194,6 @@ def _public(name: str) -> Counter:
 def _series(
     call: Call, counter: Counter, id_: str, by: str, from_s: int | None, to_s: int | None, zone: str | None
 ) -> Answer[Series]:
-    named = fields.counted_id(counter, id_, "of", PAGES) if id_ else hours.TOTAL
+    named = fields.counted_id(counter, id_, "of", declared.pages()) if id_ else hours.TOTAL
     found = read.read(call, counter, named, read.range_of(by, from_s, to_s, zone, time.time()))
     return Answer(found, max_age_s=counter.kept_s)

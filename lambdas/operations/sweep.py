@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from api import needs
+from api import declared, needs
 from api.needs import Need, Table
 from api.unattended import Schedule
-from counters import COUNTERS
 from operations import CONSUMERS
 from tally import observe
 from tally.counter import Counter
@@ -131,7 +130,7 @@ def judge_closed(store: Store, seen: Watermark, now_s: float, until_s: float) ->
 def report_drift(store: Store, seen: Watermark, now_s: float, until_s: float) -> dict[str, int]:
     """Say what drifts, as far as the time goes (`until_s`, on the store's clock). While nothing does, only the alarms'
     metrics have data: CloudWatch bills each one that has."""
-    whole, confirmed = rows.summary(store, COUNTERS, seen, now_s, until_s)
+    whole, confirmed = rows.summary(store, declared.counters(), seen, now_s, until_s)
     if whole[observe.DRIFTING_TALLIES]:
         observe.gauges(whole)
     for counter, tallies in confirmed.items():
@@ -144,12 +143,12 @@ def _sum_up(store: Store, until_s: float) -> dict[str, int]:
 
 
 def _holds(store: Store, until_s: float) -> dict[str, int]:
-    swept = expired.sweep(store, COUNTERS, until_s)
+    swept = expired.sweep(store, declared.counters(), until_s)
     return {"returned": swept.returned, "not_returned": swept.failed, "holds_finished": int(swept.finished)}
 
 
 def _removed(store: Store, until_s: float) -> dict[str, int]:
-    swept = deletion.sweep(store, COUNTERS, until_s)
+    swept = deletion.sweep(store, declared.counters(), until_s)
     return {
         "children_removed": swept.children,
         "parents_removed": swept.parents,

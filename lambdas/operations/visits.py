@@ -3,8 +3,7 @@
 import os
 from typing import Annotated, Literal, TypedDict
 
-from api import badge, crawlers, needs, scripts
-from api.declared import PAGES
+from api import badge, crawlers, declared, needs, scripts
 from api.kinds import CLIENT_FILE, LISTED_PAGE, PAGE, PAGE_EXAMPLE, USER_AGENT, KeyOrBody
 from api.operation import READS, WRITES, Access, Answer, Call, operation
 from api.shapes import AsOf, Count, WhenVisible
@@ -21,7 +20,7 @@ BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page 
 # Before Lambda takes a snapshot or provisions capacity nobody waits: load what visits need.
 if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand") != "on-demand":
     crawlers.is_crawler("anyone")
-    fields.page("https://example.com/", "url", PAGES)
+    fields.page("https://example.com/", "url", declared.pages())
 
 
 class Visited(TypedDict):
@@ -45,7 +44,8 @@ class Visits(TypedDict):
     "POST /visits",
     access=Access.ANYONE,
     throttle=WRITES,
-    needs=lambda _: needs.count([VISITS, BOT_VISITS]),
+    of=[VISITS, BOT_VISITS],
+    needs=needs.count,
     raises=[ForbiddenError],
     example={"counted": True, "visible": "soon"},
     success=[202],
@@ -70,7 +70,8 @@ def visit(
     "GET /visits",
     access=Access.ANYONE,
     throttle=READS,
-    needs=lambda _: needs.on([VISITS, BOT_VISITS], "Query") | needs.READ_JUDGE,
+    of=[VISITS, BOT_VISITS],
+    needs=lambda counters: needs.on(counters, "Query") | needs.READ_JUDGE,
     example={"counter": "visits", "id": PAGE_EXAMPLE, "value": 1204, "bots": 37, "as_of": 1785542401},
     cached=True,
 )
@@ -89,7 +90,8 @@ def get_visits(call: Call, *, url: Annotated[str, PAGE]) -> Answer[Visits]:
     "GET /visits/badge.svg",
     access=Access.ANYONE,
     throttle=READS,
-    needs=lambda _: needs.on([VISITS], "Query"),
+    of=[VISITS],
+    needs=lambda counters: needs.on(counters, "Query"),
     raises=[ForbiddenError],
     example=badge.EXAMPLE,
     media_type=badge.SVG,
@@ -115,4 +117,6 @@ def get_client_file(call: Call, *, file: Annotated[str, CLIENT_FILE]) -> Answer[
     `beacon.js` counts a page's visits: embed it with `<script src="…/client/beacon.js" async></script>`. `tally.js` is
     the client that counts each change exactly once, and `elements.js` shows it.
     """
+    if file == scripts.BEACON and VISITS.name not in declared.counters():
+        raise NotFoundError("This deployment counts no visits: counters.py declares none.")
     return Answer(scripts.file(file))

@@ -102,7 +102,7 @@ FUNCTIONS = functions(OPERATIONS, counters.COUNTERS)
 ROOMS = [
     (name, operation)
     for name, routes in FUNCTIONS.items()
-    for operation in of_function(name, routes, OPERATIONS)
+    for operation in of_function(name, routes, OPERATIONS, counters.COUNTERS)
 ]  # fmt: skip
 
 Scenario = Iterator[None]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 import counters
 import serve
+from api import document
 from api.needs import Need, Table
 from declarations import Declarations
 from operations import CONSUMERS, SCHEDULES, SERVING
@@ -26,7 +28,7 @@ COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, TESTED])
 
 def written(folder: Path, text: str) -> Path:
     path = folder / "counters.py"
-    path.write_text(text)
+    path.write_bytes(text.encode(errors="surrogateescape"))
     return path
 
 
@@ -47,10 +49,21 @@ def test_a_team_s_own_file_is_loaded_and_nothing_is_written_beside_it(tmp_path: 
         (HEAD, "declares no COUNTERS"),
         (HEAD + OWN + "\nPAGES = 'utm_*'", "PAGES must be a Pages"),
         ("COUNTERS = [1]", "declares no COUNTERS"),
-        ("COUNTERS =", r"counters\.py does not run: SyntaxError: "),
-        ("import nothing_of_that_name", "does not run: ModuleNotFoundError: No module named 'nothing_of_that_name'$"),
+        ("COUNTERS =", r"counters\.py, line 1: SyntaxError: invalid syntax$"),
+        ("\nX = 'caf\udce9'", r"counters\.py(, line \d)?: SyntaxError: "),
+        ("\nimport nothing_of_that_name", "line 2: ModuleNotFoundError: No module named 'nothing_of_that_name'$"),
+        ("import counters_of_a_friend", r"counters_of_a_friend\.py, line 3: SyntaxError: "),
+        ("from circle import COUNTERS", r"counters\.py, line 1: ImportError: .*circular import"),
+        (HEAD + "T = Counter('t', flor=0)", r"counters\.py, line 3: TypeError: .*'flor'$"),
+        (
+            HEAD + "T = Counter('t', prefix='t', sort_key='T', attribute='t')",
+            r"counters\.py, line 3: counter 't': prefix ",
+        ),
+        ("def one():\n    raise SystemExit\n\none()", r"counters\.py, line 2: SystemExit$"),
+        ("class Odd(BaseException): pass\nraise Odd('two\\nlines')", r"counters\.py, line 2: Odd: two lines$"),
         ("COUNTERS = {'plays': 1}", "declares no COUNTERS"),
-        (HEAD + "COUNTERS = declared([PLAYS, LIKES, VISITS])", "'bot_visits': .* must list the one of tally.shipped"),
+        ("COUNTERS = {}", "declares no COUNTERS"),
+        (HEAD + "COUNTERS = declared([PLAYS, LIKES, VISITS])", "'visits': .* must list 'bot_visits' beside it"),
         (
             HEAD + "PLAYS = Counter('plays', prefix='P', sort_key='S', attribute='a')\n"
             "COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS])",
@@ -63,7 +76,13 @@ def test_a_team_s_own_file_is_loaded_and_nothing_is_written_beside_it(tmp_path: 
         ),
     ],
 )
-def test_a_file_that_is_wrong_says_why(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_is_wrong_says_why_and_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "counters_of_a_friend.py").write_text("\n\nCOUNTERS = [\n")
+    (tmp_path / "circle.py").write_text("from circle_back import COUNTERS\n")
+    (tmp_path / "circle_back.py").write_text("from circle import COUNTERS\n")
     with pytest.raises(ConfigurationError, match=message):
         Declarations.load(written(tmp_path, text))
 
@@ -77,3 +96,34 @@ def test_every_function_has_its_needs_and_a_handler() -> None:
     for name in ("posts_open", "nothing", "drift_open"):
         with pytest.raises(AttributeError):
             getattr(serve, name)
+
+
+VOTES = """from tally.counter import ANYONE, Counter, declared
+
+VOTES = Counter("votes", prefix="POLL", sort_key="VOTES", attribute="votes", delta=1, changes=ANYONE, read=ANYONE)
+COUNTERS = declared([VOTES])
+"""
+
+
+def test_who_declares_votes_gets_votes_and_nothing_of_other_counters(tmp_path: Path) -> None:
+    found = Declarations.load(written(tmp_path, VOTES))
+    keys = {route.key for route in found.routes}
+    assert {"POST /counters/votes/{id}/increments", "GET /counters/votes/{id}", "GET /tallies", "GET /health"} <= keys
+    assert not [key for key in keys if key.split("/")[1] in ("posts", "videos", "visits", "holds", "mine")]
+    assert not {"posts", "holds", "children"} & found.functions.keys()
+    assert not found.needs["visits"]  # it serves the scripts that pages load
+    prefixes = {need.prefix for needs in found.needs.values() for need in needs if need.table is Table.COUNTS}
+    assert prefixes <= {"POLL#", "HEALTH", "HEARTBEAT#"}
+    text = document.text(found.operations, found.counters)
+    assert '"votes"' in text
+    assert not re.search(r"/posts|/visits|/mine|#/components/schemas/Post", text)
+
+
+def test_a_counter_that_is_made_and_not_listed_is_a_warning(tmp_path: Path) -> None:
+    text = VOTES + "from dataclasses import replace\nfrom tally.shipped import PLAYS\n_BASE = replace(VOTES, delta=2)\n"
+    path = written(tmp_path, text)
+    assert Declarations.load(path).warnings == []
+    path.write_text(f'{text}SEATS = Counter("seats", prefix="FLIGHT", sort_key="SEATS", attribute="free")\n')
+    assert Declarations.load(path).warnings == [
+        f"{path}: SEATS is no counter of this deployment: COUNTERS does not list it"
+    ]

@@ -16,6 +16,7 @@ from declarations import Declarations
 from tests.commands import one_line, ran
 from tests.environments import ROOT
 from tests.infra.conftest import BEHIND_CDN
+from tests.integration.command.numbers import Run
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +56,36 @@ def test_commands_read_the_counters_of_the_folder(team: Path, capsys: pytest.Cap
 def test_a_folder_without_counters_is_one_line(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = f"{team}/counters.py is missing: go to the folder of your counters, or run `tally init`"
     assert one_line(main, ["get", "plays", "v", "--local"], capsys) == said
+
+
+def test_a_wrong_file_is_one_line_where_it_matters_and_help_goes_on(
+    team: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = team / "counters.py"
+    file.write_text("COUNTERS = [\n")
+    wrong = f"{file}, line 1: SyntaxError: '[' was never closed"
+    for command in ("get plays 9f3a --local", "status", "import plays.csv --counter plays"):
+        assert one_line(main, command.split(), capsys) == wrong
+    assert one_line(main, ["statsu"], capsys) == "there is no command 'statsu': is it 'status'?; --help says more"
+    for works in ("", "--help", "help get", "get --help", "completion bash", "cost", "--version"):
+        status, printed, beside = ran(capsys, *works.split())
+        assert (status, beside) == (0, "")
+        assert printed
+
+
+def test_a_counter_that_is_not_listed_is_said_beside_the_answer(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (team / "counters.py").write_text(init.COUNTERS.replace(", SHARES])", "])"))
+    status, _, beside = ran(capsys, "get", "shares", "a1", "--local")
+    said = f"tally: {team}/counters.py: SHARES is no counter of this deployment: COUNTERS does not list it"
+    assert (status, beside.splitlines()[0]) == (2, said)
+    assert ran(capsys, "help")[2] == ""
+
+
+def test_pages_are_named_as_the_folder_declares(team: Path, capsys: pytest.CaptureFixture[str], run: Run) -> None:
+    dropping = "from tally.pages import Pages\nPAGES = Pages(drop=('ref',), trailing_slash='drop')\n"
+    (team / "counters.py").write_text(init.COUNTERS + dropping)
+    shown = run("get", "visits", "https://example.com/a/?ref=x")
+    assert shown == (0, "visits https://example.com/a: 0, nothing is stored\n", "")
 
 
 @pytest.mark.parametrize("command", ["deploy", "destroy"])

@@ -28,6 +28,8 @@ export const define = (tally) => {
   let waits, asked, drawn, timer, againS;
 
   const place = (of) => board.get(of) ?? board.set(of, { moves: [] }).get(of);
+  // Whether it counts this user: what Tally said of others stays theirs.
+  const mine = (of, user = tally.user()) => place(`${of} ${user}`);
   const all = (test) => [...shown].filter(test);
   const live = () => all((element) => element.hasAttribute("live"));
   const render = () => {
@@ -44,9 +46,9 @@ export const define = (tally) => {
   const by = ({ present = true, amount = 1 }) => (present ? amount : -amount);
   // What waits for an answer, or for a number that has it.
   const pending = (of) => {
-    const { moves, present } = place(of);
+    const { moves } = place(of);
     const last = wish(of);
-    let sum = last && last.present !== present ? by(last) : 0;
+    let sum = last && last.present !== mine(of).present ? by(last) : 0;
     for (const entry of waiting(of)) if (entry.present == null) sum += by(entry);
     for (const move of moves) sum += by(move);
     return sum;
@@ -60,15 +62,25 @@ export const define = (tally) => {
       const one = place(ofs[index]);
       // A later read has overtaken this one.
       if (one.began > began) return;
+      one.error = error;
+      // A number that was read stays while it cannot be read again.
+      if (value == null) return;
       const moves = one.moves.filter((move) => move.began > began || as_of * 1000 < move.at);
-      Object.assign(one, { began, value, error, moves });
+      Object.assign(one, { began, value, moves });
     });
     render();
   };
 
   const readMine = async (ofs) => {
-    const found = tally.user() ? await tally.mine(ofs).catch(() => ofs.map(place)) : [];
-    ofs.forEach((of, index) => (place(of).present = found[index]?.present));
+    const user = tally.user();
+    if (!user) return;
+    const began = performance.now();
+    const found = await tally.mine(ofs).catch(() => []);
+    found.forEach(({ present }, index) => {
+      const one = mine(ofs[index], user);
+      // A change that was counted meanwhile, or a later read, has overtaken this one.
+      if (present != null && !(one.began > began)) Object.assign(one, { began, present });
+    });
     render();
   };
 
@@ -97,16 +109,20 @@ export const define = (tally) => {
 
   tally.addEventListener("change", ({ detail: { entry, outcome } }) => {
     const of = `${entry.counter}:${entry.id}`;
-    if (!all((element) => element.of === of).length) return;
+    // An element may come back later.
+    if (!board.has(of)) return;
     const one = place(of);
     const { state, answer } = outcome ?? {};
     // That of a problem document: it was refused.
     one.failed = answer?.detail;
     if (state === "counted") {
       const { present, changed = true } = answer;
-      if (entry.user === tally.user()) one.present = present;
+      const began = performance.now();
+      if (present != null) Object.assign(mine(of, entry.user), { began, present });
+      // The first answer was lost: it may be otherwise by now.
+      if (present != null && outcome.replayed) readMine([of]);
       // `at` is in the server's time, as `as_of` is. The client knows that to 2 s.
-      if (changed) one.moves.push({ ...entry, began: performance.now(), at: Date.now() + tally.aheadMs + 2000 });
+      if (changed) one.moves.push({ ...entry, began, at: Date.now() + tally.aheadMs + 2000 });
       againS ?? look();
     }
     render();
@@ -153,7 +169,8 @@ export const define = (tally) => {
       this.count.textContent = value?.toLocaleString() ?? "–";
       const sum = waits.toLocaleString([], { signDisplay: "always" });
       this.beside.replaceChildren(...(waits ? [sum, make("i", "", " waiting")] : []));
-      this.status.textContent = failed || error?.detail || "";
+      // Only what Tally said has a status.
+      this.status.textContent = failed || (error?.status && error.detail) || "";
     }
   }
 
@@ -175,28 +192,35 @@ export const define = (tally) => {
 
     render() {
       super.render();
-      this.button.ariaPressed = wish(this.of)?.present ?? place(this.of).present ?? false;
+      this.button.ariaPressed = wish(this.of)?.present ?? mine(this.of).present ?? false;
     }
   }
 
   class Plays extends Count {
-    watchedS = 0;
-    at = 0;
-
-    // A playback counts once, from where it plays to where it ends, however often it pauses or seeks.
-    media({ type, target }) {
-      if (target.id !== this.getAttribute("for")) return;
-      const stepS = target.currentTime - this.at;
-      this.at = target.currentTime;
-      if (type[0] === "e") this.watchedS = this.counted = 0;
-      else if (stepS > 0 && stepS < 2) this.watchedS += stepS;
-      if (this.counted || target.paused || this.watchedS < this.getAttribute("after")) return;
-      this.counted = 1;
-      tally.increment(...this.names);
+    // A playback counts once for this element, and once for this number.
+    play({ id, paused }, { watchedS, counted }) {
+      if (id !== this.getAttribute("for") || paused || watchedS < this.getAttribute("after")) return;
+      const first = !counted.has(this) && !counted.has(this.of);
+      counted.add(this).add(this.of);
+      if (first) tally.increment(...this.names);
     }
   }
-  for (const type of ["playing", "timeupdate", "ended", "emptied"])
-    document.addEventListener(type, (event) => shown.forEach((element) => element.media?.(event)), true);
+
+  // A playback belongs to its player: elements come and go. It lasts from where the player plays to where it ends, or to
+  // another source, however often it pauses, seeks or loads again.
+  const playbacks = new WeakMap();
+  const follow = ({ type, target }) => {
+    const source = target.srcObject ?? target.currentSrc;
+    let one = playbacks.get(target);
+    if (one?.source !== source) one = { source, at: target.currentTime, watchedS: 0, counted: new Set() };
+    playbacks.set(target, one);
+    const stepS = target.currentTime - one.at;
+    one.at = target.currentTime;
+    if (stepS > 0 && stepS < 2) one.watchedS += stepS;
+    shown.forEach((element) => element.play?.(target, one));
+    if (type === "ended") playbacks.delete(target);
+  };
+  for (const type of ["playing", "timeupdate", "ended"]) document.addEventListener(type, follow, true);
 
   customElements.define("tally-count", Count);
   customElements.define("tally-like", Like);

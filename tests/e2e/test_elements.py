@@ -7,13 +7,16 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, Route, expect
+from playwright.sync_api import APIResponse, Browser, Locator, Page, Route, expect
 
 from tests.e2e import chromium
 from tests.e2e.accessible import AXE, NARROW, WIDE, complaints
 from tests.e2e.dev import Dev
 
 LOOKED_AT = "Object.defineProperty(Document.prototype, 'hidden', { get: () => Boolean(window.away) });"
+SENT = "!Object.keys(localStorage).some((name) => / (hearts|plays) /.test(name))"
+GONE = {"status": 404, "detail": "There is no counter 'hearts'."}
+DRAWN = "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
 LOOK = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
 
 
@@ -68,7 +71,7 @@ def test_a_like_shows_what_waits_beside_what_tally_said(page: Page, dev: Dev) ->
     page.route("**/tallies?*", lambda route: reads.append(route))
     held[0].continue_()
     page.unroute("**/mine")
-    page.wait_for_function("!Object.keys(localStorage).some((name) => name.includes(' hearts '))")
+    page.wait_for_function(SENT)
     expect(pending(page, "tally-like")).to_have_text("+1 waiting")  # it counted, and the number does not have it yet
     for route in reads:
         route.continue_()
@@ -94,6 +97,76 @@ def test_who_is_not_signed_in_is_sent_to_sign_in_and_finds_their_likes_afterward
     expect(like(page)).to_have_attribute("aria-pressed", "false")
 
 
+def answer_late(page: Page, late: list[tuple[Route, APIResponse]]) -> None:
+    """Give these answers now, and let the page draw what they say."""
+    for route, answer in late:
+        route.fulfill(response=answer)
+        route.request.response().finished()  # type: ignore[union-attr]
+    page.evaluate(DRAWN)
+
+
+@pytest.fixture
+def late(page: Page) -> list[tuple[Route, APIResponse]]:
+    """What GET /mine answered, and the page has not heard."""
+    held: list[tuple[Route, APIResponse]] = []
+    page.route("**/mine?*", lambda route: held.append((route, route.fetch())))
+    return held
+
+
+def test_a_late_answer_about_the_user_turns_no_button_back(
+    page: Page, dev: Dev, late: list[tuple[Route, APIResponse]]
+) -> None:
+    name = f"ann-{secrets.token_hex(4)}"
+    with page.expect_request("**/mine?*"):
+        sign_in(page, name)
+    like(page).click()
+    page.wait_for_function(SENT)
+    answer_late(page, late)
+    expect(like(page)).to_have_attribute("aria-pressed", "true")
+    like(page).click()  # the next click takes the like back
+    page.wait_for_function(SENT)
+    assert not dev.call("GET", "/counters/hearts/article-1/mine", token=dev.token(name)).body["present"]
+
+
+def test_a_button_shows_nothing_of_another_user(page: Page, dev: Dev, late: list[tuple[Route, APIResponse]]) -> None:
+    name = f"ann-{secrets.token_hex(4)}"
+    dev.call("PUT", "/counters/hearts/article-1/mine", token=dev.token(name))
+    with page.expect_request("**/mine?*"):
+        sign_in(page, name)
+    page.get_by_role("button", name=f"Sign {name} out").click()
+    with page.expect_request("**/mine?*"):
+        sign_in(page, f"bob-{secrets.token_hex(4)}")
+    answer_late(page, late[::-1])  # that of the first user comes last
+    expect(like(page)).to_have_attribute("aria-pressed", "false")
+
+
+def test_a_like_that_was_counted_while_its_button_was_away_is_shown(page: Page) -> None:
+    sign_in(page, f"ann-{secrets.token_hex(4)}")
+    expect(like(page)).to_have_attribute("aria-pressed", "false")
+    with page.expect_response("**/mine"):
+        page.evaluate(
+            """window.taken = document.querySelector('tally-like'); window.box = taken.parentElement;
+            taken.button.click(); taken.remove()"""
+        )
+    page.wait_for_function(SENT)
+    page.route("**/mine?*", lambda route: None)  # nobody says it again
+    page.evaluate(f"box.append(taken); {DRAWN}")
+    expect(like(page)).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("tally-like").first.locator("[part=pending]")).to_have_text("")
+
+
+def test_two_buttons_of_one_post_are_one(page: Page, dev: Dev) -> None:
+    name = f"ann-{secrets.token_hex(4)}"
+    page.evaluate("(one => one.after(one.cloneNode(true)))(document.querySelector('tally-like'))")
+    sign_in(page, name)
+    for number_, present in ((0, True), (1, False)):
+        like(page).nth(number_).click()
+        for button in (like(page).nth(0), like(page).nth(1)):
+            expect(button).to_have_attribute("aria-pressed", str(present).lower())
+        page.wait_for_function(SENT)
+        assert dev.call("GET", "/counters/hearts/article-1/mine", token=dev.token(name)).body["present"] == present
+
+
 def test_a_refusal_is_said(page: Page) -> None:
     sign_in(page, "ann")
     problem = '{"type":"urn:problem-type:tally:counter-retired","title":"","status":409,"detail":"hearts is retired."}'
@@ -103,17 +176,63 @@ def test_a_refusal_is_said(page: Page) -> None:
     expect(like(page)).to_have_attribute("aria-pressed", "false")
 
 
-def test_a_playback_counts_once_however_often_it_pauses(page: Page, dev: Dev) -> None:
-    before = number(dev, "plays", "9f3a")
+def play(page: Page) -> None:
     page.evaluate("window.audio = document.querySelector('audio'); audio.muted = true; audio.play()")
-    expect(count(page, "tally-plays")).to_have_text(str(before + 1))
-    page.evaluate("audio.pause(); audio.currentTime = 0; audio.play()")
+
+
+def play_to_the_end(page: Page) -> None:
+    """Over a second of it, then the end; and until all that it counted has its answer."""
     page.wait_for_function("audio.currentTime > 1.5")
     page.evaluate("audio.currentTime = 3.9")
     page.wait_for_function("audio.ended")
+    page.wait_for_function(SENT)
+
+
+def test_a_playback_counts_once_however_often_it_pauses(page: Page, dev: Dev) -> None:
+    before = number(dev, "plays", "9f3a")
+    play(page)
+    expect(count(page, "tally-plays")).to_have_text(str(before + 1))
+    page.evaluate("audio.pause(); audio.currentTime = 0; audio.play()")
+    play_to_the_end(page)
     assert number(dev, "plays", "9f3a") == before + 1
     page.evaluate("audio.play()")
     expect(count(page, "tally-plays")).to_have_text(str(before + 2))
+
+
+CHANGES = {
+    "the element is made again": "box.innerHTML = box.innerHTML",
+    "a second element": "box.append(box.firstElementChild.cloneNode(true))",
+    "another id": "box.firstElementChild.setAttribute('of', '9f3b')",
+    "the source is loaded again": "audio.load(); audio.play()",
+    "the player moves": "document.body.append(audio); audio.play()",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_playback_counts_once_whatever_happens_to_elements_and_player(change: str, page: Page, dev: Dev) -> None:
+    before = number(dev, "plays", "9f3a") + number(dev, "plays", "9f3b")
+    play(page)
+    page.evaluate("window.box = document.querySelector('tally-plays').parentElement")
+    page.wait_for_function("audio.currentTime > .5")
+    page.evaluate(change)  # before it counts
+    page.wait_for_function("audio.currentTime > 1.2")
+    page.evaluate(change)
+    play_to_the_end(page)
+    assert number(dev, "plays", "9f3a") + number(dev, "plays", "9f3b") == before + 1
+
+
+def test_another_source_and_another_number_count_a_playback_of_their_own(page: Page, dev: Dev) -> None:
+    before = number(dev, "plays", "9f3a"), number(dev, "plays", "album")
+    page.evaluate(
+        "document.querySelector('tally-plays').outerHTML += '<tally-plays of=album for=player after=1></tally-plays>'"
+    )
+    play(page)
+    page.wait_for_function("audio.currentTime > 1.5")
+    page.evaluate("""fetch(audio.src).then((answer) => answer.blob()).then((blob) => {
+        audio.src = URL.createObjectURL(blob); audio.play() })""")
+    page.wait_for_function("audio.currentTime < 1")
+    play_to_the_end(page)
+    assert (number(dev, "plays", "9f3a"), number(dev, "plays", "album")) == (before[0] + 2, before[1] + 2)
 
 
 def test_a_live_number_follows_while_somebody_looks_and_all_are_read_with_one_request(page: Page, dev: Dev) -> None:
@@ -146,6 +265,22 @@ def test_a_number_that_cannot_be_read_is_not_made_up(page: Page, dev: Dev) -> No
     expect(count(page, "tally-count")).to_have_text("0")
     page.evaluate("document.querySelector('tally-count').setAttribute('counter', 'stock')")
     expect(page.locator("tally-count").get_by_role("status")).to_contain_text("stock")
+
+
+def test_a_number_that_cannot_be_read_again_stays_and_the_others_move(page: Page, dev: Dev) -> None:
+    before, plays = number(dev, "hearts", "article-1"), number(dev, "plays", "9f3a")
+    expect(count(page, "tally-like")).to_have_text(str(before))
+
+    def fail(route: Route) -> None:
+        answer = route.fetch()
+        told = [one if one["counter"] == "plays" else {"error": GONE} for one in answer.json()["tallies"]]
+        route.fulfill(response=answer, json={"tallies": told})
+
+    page.route("**/tallies?*", fail)
+    dev.play("9f3a", secrets.token_urlsafe(24))
+    expect(count(page, "tally-count")).to_have_text(str(plays + 1))
+    expect(page.locator("tally-like").first.get_by_role("status")).to_have_text(GONE["detail"])
+    expect(count(page, "tally-like")).to_have_text(str(before))
 
 
 def test_the_elements_are_accessible_and_fit_in_light_and_dark_narrow_and_wide(page: Page) -> None:

@@ -13,8 +13,9 @@ from botocore.stub import Stubber
 
 import counters
 from tally.counter import Counter
-from tally.counting import tallies
+from tally.counting import holds, tallies
 from tally.drift import history, looks
+from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tally.streams import dead_letters, watermark
 from tests.integration.command.numbers import drifts, judged
@@ -178,6 +179,25 @@ def test_silence_is_not_called_well(looked: Looked) -> None:
     assert looked.states() == (None, {"alarms": "unknown"})
     [line] = [part["line"] for part in looked.answer()["parts"] if part["name"] == "alarms"]
     assert line == "AWS does not say: AccessDenied"
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_list_that_is_cut_says_nothing_of_the_rest(
+    looked: Looked, wrong: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first drifts are not confirmed, and what is first in a bucket is no hold: neither part is ok."""
+    monkeypatch.setattr(looks, "READ_MAX", 2)
+    monkeypatch.setattr(holds, "LEFT_MAX", 2)
+    for number in range(3):
+        drifts(looked.store, "plays", f"v{number}", 3, ago=0)
+        state = "held" if wrong and not number else "expired"
+        hold = keys.key("HOLDS#3", f"1-{number}#stock/mug") | {"state": {"S": state}}
+        looked.store.client.put_item(TableName=looked.settings.ledger_table, Item=hold)
+    well, states = looked.states()
+    assert (well, states) == (False if wrong else None, {"drift": "unknown", "holds": "wrong" if wrong else "unknown"})
+    lines = {part["name"]: part["line"] for part in looked.answer()["parts"]}
+    assert lines["drift"] == "at least 0 confirmed, 2 not yet"
+    assert lines["holds"] == f"at least {int(wrong)} expired and not given back"
 
 
 def test_a_store_that_does_not_answer_is_wrong_and_the_rest_unknown(looked: Looked) -> None:

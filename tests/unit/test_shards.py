@@ -7,6 +7,10 @@ from unittest.mock import Mock, call
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError
 
+from tally.dynamo import queries
+from tally.dynamo import shards as listing
+from tally.dynamo.client import Store
+from tally.dynamo.keys import key
 from tally.dynamo.shards import Shards
 from tally.errors import StoreBusyError, StoreRefusedError, StoreUnreachableError
 
@@ -30,6 +34,28 @@ def test_every_page_of_a_listing_is_read() -> None:
     assert shards(client).listed("receipts") == {"a": None, "b": "a", "c": "gone"}
     behind = call(StreamArn="arn:r", ExclusiveStartShardId="b")
     assert client.describe_stream.mock_calls == [call(StreamArn="arn:r"), behind, behind]
+
+
+def test_a_listing_that_is_cut_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard that is not listed would hold up nothing: no watermark may come of the others."""
+    monkeypatch.setattr(listing, "PAGES_MAX", 2)
+    client = Mock()
+    client.describe_stream.return_value = {
+        "StreamDescription": {"Shards": [{"ShardId": "a"}], "LastEvaluatedShardId": "a"}
+    }
+    with pytest.raises(StoreRefusedError, match="The stream of receipts lists more"):
+        shards(client).listed("receipts")
+
+
+def test_a_table_that_is_read_in_part_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "PAGES_MAX", 2)
+    table = store.settings.ledger_table
+    for number in range(3):
+        store.client.put_item(TableName=table, Item=key("P", str(number)))
+    assert [len(page) for page in queries.pages(store, table, "P", Limit=2)] == [2, 1]
+    for found in (queries.items(store, table, "P", Limit=1), queries.scan(store, table, Limit=1)):
+        with pytest.raises(StoreRefusedError, match=f"more than 2 pages of {table}"):
+            list(found)
 
 
 def test_records_behind_one_that_was_removed_begin_with_those_that_are_there() -> None:

@@ -234,19 +234,18 @@ def overdue(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
     return queries.pages(store, store.settings.ledger_table, partition, OVERDUE, end, Limit=most)
 
 
-def left(store: Store, since_s: float) -> int:
-    """How many holds are not given back though they expired before this time, or their return was refused.
-
-    Of each bucket it counts at most LEFT_MAX of either kind.
-    """
+def left(store: Store, since_s: float) -> tuple[int, bool]:
+    """How many holds are not given back though they expired before this time, or their return was refused; and whether
+    there may be more: of each bucket it reads at most LEFT_MAX of either kind."""
     end = str(int(since_s))
     ranges = ((queries.FIRST, end), (OVERDUE, f"{OVERDUE}{queries.LAST}"))
-    return sum(
-        hold.get("state") == {"S": HELD}
+    pages = [
+        queries.query(store, store.settings.ledger_table, f"HOLDS#{bucket}", low, high, Limit=LEFT_MAX)
         for bucket in range(BUCKETS)
         for low, high in ranges
-        for hold in queries.query(store, store.settings.ledger_table, f"HOLDS#{bucket}", low, high, Limit=LEFT_MAX)
-    )
+    ]
+    number = sum(hold.get("state") == {"S": HELD} for page in pages for hold in page)
+    return number, any(page.more for page in pages)
 
 
 def _returning() -> StoreBusyError:

@@ -84,9 +84,8 @@ def drift(store: Store, most: int | None = None) -> Seen:
     found = list(islice(rows.every(store), most))
     confirmed = [f"{row.counter} {row.target} {row.drift:+d}" for row in found if row.confirmed(seen)]
     facts = {"confirmed": len(confirmed), "unconfirmed": len(found) - len(confirmed)}
-    least = "at least " if len(found) == most else ""
-    line = f"{least}{facts['confirmed']} confirmed, {facts['unconfirmed']} not yet"
-    return Seen(line + _listed(confirmed), facts, bool(confirmed))
+    line = f"{facts['confirmed']} confirmed, {facts['unconfirmed']} not yet"
+    return _some(line + _listed(confirmed), facts, len(confirmed), cut=len(found) == most)
 
 
 def aside(store: Store, most: int | None = None) -> Seen:
@@ -94,14 +93,19 @@ def aside(store: Store, most: int | None = None) -> Seen:
     markers = list(islice(dead_letters.listed(Call(store)), most))
     oldest_s = min((marker.at_s for marker in markers), default=None)
     since = f", the oldest since {moment(oldest_s)}" if oldest_s is not None else ""
-    least = "at least " if len(markers) == most else ""
-    return Seen(f"{least}{len(markers)}{since}", {"records": len(markers), "oldest": oldest_s}, bool(markers))
+    facts = {"records": len(markers), "oldest": oldest_s}
+    return _some(f"{len(markers)}{since}", facts, len(markers), cut=len(markers) == most)
 
 
 def holds(store: Store) -> Seen:
     """The holds that expired some minutes ago, and whose amount is not given back."""
-    number = held.left(store, time.time() - UNRETURNED * store.settings.minute_s)
-    return Seen(f"{number} expired and not given back", {"not_returned": number}, number > 0)
+    number, cut = held.left(store, time.time() - UNRETURNED * store.settings.minute_s)
+    return _some(f"{number} expired and not given back", {"not_returned": number}, number, cut=cut)
+
+
+def _some(line: str, facts: Mapping[str, Any], wrong: int, *, cut: bool) -> Seen:
+    """What a list says that may be `cut`: that nothing in it is wrong says nothing of the rest."""
+    return Seen(f"at least {line}" if cut else line, facts, wrong > 0 or (None if cut else False))
 
 
 def alarms(states: Mapping[str, str]) -> Seen:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ..errors import StoreBusyError, StoreUnreachableError, from_botocore
+from ..errors import StoreBusyError, StoreRefusedError, StoreUnreachableError, from_botocore
 from .client import Call, Store
 from .keys import Item, key
 
@@ -111,6 +111,7 @@ def _every(ask: Callable[..., Any], parameters: dict[str, Any]) -> Iterator[Page
         if "LastEvaluatedKey" not in answer:
             return
         start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+    raise StoreRefusedError(f"There are more than {PAGES_MAX} pages of {parameters['TableName']}: export it.")
 
 
 def _range(table: str, partition: str, low: str, high: str, more: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,8 @@ class Shards:
         self._arns, self._client = arns, make()
 
     def listed(self, table: str) -> Tree:
-        """Every shard of a table's stream that DynamoDB lists. Raises what botocore's error maps to."""
+        """Every shard of a table's stream that DynamoDB lists. Raises what botocore's error maps to, and
+        StoreRefusedError if there are more than one may read: nothing could be concluded from some of them."""
         found: Tree = {}
         start: dict[str, str] = {}
         for _ in range(PAGES_MAX):
@@ -40,9 +41,9 @@ class Shards:
             found |= {one["ShardId"]: one.get("ParentShardId") for one in described.get("Shards", [])}
             last = described.get("LastEvaluatedShardId")
             if not last:
-                break
+                return found
             start = {"ExclusiveStartShardId": last}
-        return found
+        raise StoreRefusedError(f"The stream of {table} lists more than {len(found)} shards.")
 
     def records_after(self, table: str, shard: str, sequence: str | None) -> Iterator[list[Any]]:
         """The records of a shard behind a sequence number (None: all), a call at a time, empty answers included."""

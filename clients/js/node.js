@@ -6,6 +6,7 @@ import { closeSync, fsyncSync, mkdirSync, openSync, readdirSync, readFileSync, r
 import { join } from "node:path";
 
 const UNFINISHED = ".part";
+const OWN = /^[0-9a-f]{64}$/;
 
 const synced = (path, flags, text) => {
   const file = openSync(path, flags);
@@ -17,12 +18,12 @@ const synced = (path, flags, text) => {
   }
 };
 
-/** The text of a file; null if another process has removed it. */
+/** The text of a file; null if another process has removed it, or if it is none. */
 const read = (path) => {
   try {
     return readFileSync(path, "utf8");
   } catch (error) {
-    if (error.code === "ENOENT") return null;
+    if (error.code === "ENOENT" || error.code === "EISDIR") return null;
     throw error;
   }
 };
@@ -32,12 +33,19 @@ export const folder = (path) => {
   // A name may be longer than a file's. The first line of a file is its name, the rest the text.
   const at = (name) => join(path, createHash("sha256").update(name).digest("hex"));
   let files = [];
+  // A file keeps its name, so that is read once.
+  let names = new Map();
   return {
     get length() {
-      files = readdirSync(path).filter((file) => !file.endsWith(UNFINISHED));
+      files = readdirSync(path).filter((file) => OWN.test(file));
+      names = new Map(files.map((file) => [file, names.get(file)]));
       return files.length;
     },
-    key: (place) => read(join(path, files[place]))?.split("\n", 1)[0] ?? null,
+    key: (place) => {
+      const file = files[place];
+      names.get(file) ?? names.set(file, read(join(path, file))?.split("\n", 1)[0]);
+      return names.get(file) ?? null;
+    },
     getItem: (name) => read(at(name))?.slice(name.length + 1) ?? null,
     setItem: (name, text) => {
       const unfinished = `${at(name)}.${process.pid}${UNFINISHED}`;

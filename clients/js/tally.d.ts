@@ -12,13 +12,16 @@ export interface Store {
 export interface Options {
   /** The address of your API, as `https://api.example.com`. Without it: where this module was loaded from. */
   api?: string;
-  /** Who is signed in: the `sub` of their tokens; nothing if nobody is. */
-  user?: () => string | null | undefined;
-  /** A token of that user. `fresh`: the last one was refused (401). */
+  /** Who is signed in: the `sub` of their tokens; nothing, or an exception, if nobody is. */
+  user?: () => string | number | bigint | null | undefined;
+  /** A token of that user, within 35 s. `fresh`: the last one was refused (401). */
   token?: (fresh: boolean) => string | null | undefined | Promise<string | null | undefined>;
   /** Where changes wait. Without it: `localStorage`; in Node, the memory. `node.js` has a folder. */
   storage?: Store;
 }
+
+/** As databases give them. */
+export type Id = string | number | bigint;
 
 /** A change that waits for Tally's answer. */
 export interface Entry {
@@ -38,9 +41,23 @@ export interface Entry {
   readonly sent: number;
   /** How often it was sent. */
   readonly tries: number;
+  /** Why it still waits, as far as this page knows; absent: it is being sent, or has its turn soon. */
+  readonly why?: Why;
+  /** The HTTP status of the last answer, if somebody answered. */
+  readonly status?: number;
 }
 
-/** RFC 9457, as Tally refuses: `type` begins with `urn:problem-type:tally:`. */
+/** Why a change waits.
+ *
+ * `unanswered`: no answer of Tally's came; it is sent again. `offline`: the browser says so; the client tries seldom.
+ * `denied`: somebody before Tally refused it, as the gateway does with 401 or 403 without a token or a scope. It is sent
+ * again by another page, after `retry()`, when the browser comes online, or with another token if it has a user.
+ * `signed-out`: its user is not signed in. `no-token`: `token` gives none of that user's. `earlier`: an earlier wish for
+ * the same thing is not answered. `storage`: the storage cannot note that it is sent.
+ */
+export type Why = "unanswered" | "offline" | "denied" | "signed-out" | "no-token" | "earlier" | "storage";
+
+/** RFC 9457, as Tally refuses: `type` begins with `urn:problem-type:tally:`; `about:blank` where no answer came. */
 export interface Problem {
   readonly type: string;
   readonly title: string;
@@ -49,17 +66,19 @@ export interface Problem {
   readonly [member: string]: unknown;
 }
 
-/** How a change ended.
+/** What became of a change.
  *
  * `counted`: Tally said so; `replayed` if it had counted it before, and `answer` is what the API answers.
  * `refused`: Tally said why. It did not count, and is not sent again.
  * `superseded`: a like that was never sent, because the user changed their mind.
  * `doubt`: it was sent, no answer came, and the receipt may be gone. Nobody can tell whether it counted.
  * `forgotten`: `forget()` took it away.
+ * `denied`: it has not ended, and waits as `Why` says; the event `change` says how it ends.
  */
 export type Outcome =
   | { readonly state: "counted"; readonly replayed: boolean; readonly answer: Readonly<Record<string, unknown>> }
   | { readonly state: "refused"; readonly answer: Problem }
+  | { readonly state: "denied"; readonly status: number }
   | { readonly state: "superseded" | "doubt" | "forgotten" };
 
 /** One number, or why it cannot be read. `as_of`: it holds every change before, in seconds since 1970. */
@@ -72,10 +91,12 @@ export type Mine =
   | { readonly counter: string; readonly id: string; readonly child: string; readonly present: boolean }
   | { readonly counter: string; readonly id: string; readonly error: Problem };
 
-/** A change was made or sent (`outcome` is absent), or ended; in this tab or in another one of the same origin. */
+/** A change was made, sent, or waits for another reason (`outcome` is absent), or ended; in this tab or in another one of
+ * the same origin. */
 export type ChangeEvent = CustomEvent<{ readonly entry: Entry; readonly outcome?: Outcome }>;
 
-/** The client. Make one for each page, or for each process. It sends what earlier ones left. */
+/** The client. Make one for each page, or for each process. It sends what earlier ones left. Clients of one page share
+ * what waits, as tabs do. */
 export class Tally extends EventTarget {
   /** Throws TypeError if `api` is no http or https address. */
   constructor(options?: Options);
@@ -86,33 +107,36 @@ export class Tally extends EventTarget {
    *
    * `amount`: by how much; leave it out for a counter with a fixed step. `key`: your own name for the event, such as the
    * id of a playback; the same key counts once, from however many tabs and processes. A change of a stranger needs a key
-   * of at least 22 characters. `signed`: send it with the user's token, for a counter that not anyone may change.
-   * Throws TypeError for a counter or id that Tally would refuse, and Error if it is `signed` and nobody is signed in.
+   * of at least 22 characters; a key that waits with another amount is refused at once, as Tally would refuse it.
+   * `signed`: send it with the user's token, for a counter that not anyone may change. Ids, keys and amounts may be whole
+   * numbers and BigInts. Throws TypeError for a counter, id, key or amount that Tally would refuse for its form, and Error
+   * if it is `signed` and nobody is signed in.
    */
   increment(
     counter: string,
-    id: string,
-    options?: { amount?: number; key?: string; signed?: boolean },
+    id: Id,
+    options?: { amount?: number | bigint; key?: Id; signed?: boolean },
   ): Promise<Outcome>;
 
   /** Be counted, or be counted no more (`present` false). The last wish wins. Throws as `increment` does. */
-  like(counter: string, id: string, present?: boolean): Promise<Outcome>;
+  like(counter: string, id: Id, present?: boolean): Promise<Outcome>;
 
   /** Numbers that anyone may read, each asked for as `plays:9f3a`, in that order. They may be as old as the
-   * counter's `max_age_s` says; `fresh` asks no cache of the browser's. Rejects if Tally does not answer. */
+   * counter's `max_age_s` says; `fresh` asks no cache of the browser's. Many are asked for in parts, and those of a part
+   * without an answer have an `error`. Rejects if Tally answers none. */
   values(of: readonly string[], options?: { fresh?: boolean }): Promise<Value[]>;
 
   /** Which of these, asked for as `hearts:article-1`, count the user who is signed in. Rejects as `values`. */
   mine(of: readonly string[]): Promise<Mine[]>;
 
-  /** The changes that wait, also those of other tabs, in the order in which they were made. */
+  /** The changes that wait, also those of other tabs, in the order in which they were made. `why` says why. */
   waiting(): Entry[];
 
-  /** Send now what waits for a pause to end. A browser that comes online, and a page that is shown again, do it too. */
+  /** Send now what waits for a pause to end, or is denied. A browser that comes online does it too. */
   retry(): void;
 
   /** Take the changes of a user away that still wait, as when they sign out on a machine that others use. */
-  forget(user: string): void;
+  forget(user: Id): void;
 
   addEventListener(type: "change", listener: (event: ChangeEvent) => void, options?: AddEventListenerOptions): void;
   addEventListener(

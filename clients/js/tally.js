@@ -3,81 +3,153 @@
 
 // An answer later than this is none. API Gateway gives up after 30 s.
 const TIMEOUT_MS = 35e3;
+// A lock that does not come by then is done without, for so many turns: a page that was left may hold it for good.
+const LOCK_MS = 5e3;
+const LOCKLESS_TURNS = 20;
 // Who retries waits at most this long, and at most FORCED_MS_MAX if the server asks for more.
 const PAUSE_MS_MAX = 30e3;
 const FORCED_MS_MAX = 300e3;
+// Changes that wait for another user or token look for one after this time, and then ever more seldom.
+const LOOK_MS = 30e3;
+const LOOK_MS_MAX = 3600e3;
 const TOGETHER_MAX = 4;
-// The API takes twice as many, and 10 KB of address.
-const ASKED_MAX = 50;
+// The API takes as many, and 10 KB of address and headers: a token needs some of them.
+const ASKED_MAX = 100;
+const ASKED_BYTES_MAX = 6000;
 // A change that was first sent longer ago is asked for, before it is sent again. A receipt lives for a day or more.
 const ASK_AFTER_MS = 3600e3;
 // Requests take time, and clocks are set: this much before the end of its life nobody relies on a receipt.
 const MARGIN_MS = 3600e3;
 // A Date has whole seconds, so what was just sent may seem to lie ahead.
 const AHEAD_MS = 60e3;
-const NAME = /^[\w.:~@-]{1,128}$/;
-const PROBLEM = "urn:problem-type:tally:";
+// `make generate` writes this line from the server's own rules.
+const FORMS = { counter: /^(?=.{1,255}$)[a-z][a-z0-9_-]{0,31}$/, id: /^(?=.{1,128}$)(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)$/, key: /^(?=.{1,255}$)[!-+\--~]+$/, anyonesKey: /^(?=.{22,255}$)[!-+\--~]+$/, amountMax: 1000000000 };
 
-const NO_TOKEN = new Error("tally: `token` gives no token of the user");
+const PROBLEM = "urn:problem-type:tally:";
+const UNANSWERED = "unanswered";
+const DENIED = "denied";
+const SILENCE = { status: 0 };
+const REUSED = {
+  state: "refused",
+  answer: { type: `${PROBLEM}key-reused`, title: "Key reused", status: 422, detail: "This key was used for another change." },
+};
+
+// The clients of this page, by their storage: browsers tell only other pages what is stored.
+const PAGE = (globalThis[Symbol.for("tally")] ??= new WeakMap());
 
 const pause = (tries) => Math.min(PAUSE_MS_MAX, 500 * 2 ** tries) * (0.5 + Math.random() / 2);
 const newKey = () => crypto.getRandomValues(new Uint8Array(16)).join("-");
 const isWish = ({ present }) => present != null;
-const parsed = (text) => {
+const operation = ({ present }) => (present == null ? "increment" : present ? "put_mine" : "delete_mine");
+const query = (fields) => new URLSearchParams(fields).toString();
+const tried = (what) => {
   try {
-    return JSON.parse(text);
+    return what();
   } catch {}
+};
+const parsed = (text) => tried(() => JSON.parse(text));
+
+// Databases give ids and amounts as numbers and as BigInts.
+const text = (one) => (typeof one === "bigint" || Number.isSafeInteger(one) ? String(one) : one);
+const named = (what, one, form) => {
+  const given = text(one);
+  if (typeof given === "string" && form.test(given)) return given;
+  throw new TypeError(`tally: ${String(one)} is no ${what}`);
+};
+const whole = (one) => {
+  const given = typeof one === "bigint" ? Number(one) : one;
+  if (given === undefined || (Number.isInteger(given) && Math.abs(given) <= FORMS.amountMax)) return given;
+  throw new TypeError(`tally: ${String(one)} is no amount`);
 };
 
 const subject = (token) => {
   const bytes = atob(token.split(".")[1].replace(/-/g, "+").replace(/_/g, "/"));
-  return JSON.parse(new TextDecoder().decode(Uint8Array.from(bytes, (byte) => byte.charCodeAt(0)))).sub;
+  return text(JSON.parse(new TextDecoder().decode(Uint8Array.from(bytes, (byte) => byte.charCodeAt(0)))).sub);
+};
+
+// A promise that ends in time.
+const timely = (promise) => {
+  let timer;
+  const late = new Promise((_, fail) => (timer = setTimeout(() => fail(new Error("tally: no answer in time")), TIMEOUT_MS)));
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+};
+
+// What an answer is, whoever gave it. Only Tally's own words settle a change.
+const kindOf = ({ status, body }) => {
+  if (status < 300 && body instanceof Object) return "answer";
+  if (status === 500) return "alone";
+  if (status < 400 || status > 500 || [408, 425, 429].includes(status)) return "busy";
+  return status !== 401 && String(body?.type).startsWith(PROBLEM) ? "refusal" : DENIED;
+};
+
+const unread = (one, { message }) => {
+  const [counter] = one.split(":", 1);
+  const error = { type: "about:blank", title: "It was not read", status: 0, detail: message };
+  return { counter, id: one.slice(counter.length + 1), error };
+};
+
+// Parts of a list, of which each fits into an address.
+const packed = (queries) => {
+  const parts = [];
+  let bytes = Infinity;
+  for (const one of queries) {
+    bytes += one.length + 1;
+    if (bytes > ASKED_BYTES_MAX || parts.at(-1).length === ASKED_MAX) {
+      parts.push([]);
+      bytes = one.length;
+    }
+    parts.at(-1).push(one);
+  }
+  return parts;
 };
 
 export class Tally extends EventTarget {
-  // What this page has made and nobody has answered, by name: { entry, stored, promise, done }.
-  #made = new Map();
-  // The names of changes that wait for a timer of their own, and the timer that all changes wait for.
-  #later = new Map();
-  #paused = 0;
-  #fails = 0;
-  #running = false;
-  #again = false;
+  // What waits, by its name in the storage: { name, entry, stored }, and what this page alone knows of it: `promise` and
+  // `done` if a caller of this page made it, `why` it waits and the last `status`, `timer`, `fails`, and how it ended.
+  #states = new Map();
+  // Anonymous changes wait for no user and no token. What a lane has `ready` is sent before the storage is read again.
+  #anyones = { ready: [], fails: 0 };
+  #users = { ready: [], fails: 0, looks: 0 };
+  #lockless = 0;
+  #timed = false;
+  #listener = (event) => this.#heard(event);
+  #warned = new Set();
   #lives;
 
-  constructor({ api = new URL("..", import.meta.url).href, user = () => {}, token = () => {}, storage } = {}) {
+  // Bundlers take a `new URL` of import.meta.url for a file to copy.
+  constructor({ api = import.meta.url.replace(/[^/]*\/[^/]*$/, ""), user = () => {}, token = () => {}, storage } = {}) {
     super();
     if (!/^https?:/.test(api)) throw new TypeError(`tally: api must be an address, not ${api}`);
     this.api = api.replace(/\/+$/, "");
-    this.user = user;
+    // Where it throws, nobody is signed in.
+    this.user = () =>
+      tried(() => {
+        const found = user();
+        return found && typeof text(found) === "string" ? text(found) : undefined;
+      });
     this.token = token;
     this.prefix = `tally1 ${this.api} `;
-    try {
-      this.storage = storage ?? (document && localStorage);
-    } catch {}
-    this.aheadMs = this.#get(this.prefix) ?? 0;
-    const retry = () => this.retry();
-    globalThis.addEventListener?.("online", retry);
-    // Also when a page was prerendered and is shown, or comes back from the back/forward cache.
-    globalThis.document?.addEventListener("visibilitychange", retry);
-    // Another tab has stored a change, or says how one ended; without a name, the storage was cleared.
-    globalThis.addEventListener?.("storage", ({ key, newValue }) => {
-      if (key && !key.startsWith(this.prefix)) return;
-      const entry = parsed(newValue);
-      if (entry?.outcome) this.#settle(entry, entry.outcome);
-      else if (entry?.key) this.#say(entry);
-      if (!key || entry?.sent === 0) this.#run();
-    });
-    this.#run();
+    this.storage = storage ?? tried(() => document && localStorage);
+    const aheadMs = parsed(tried(() => this.storage.getItem(this.prefix)) ?? "");
+    this.#timed = Number.isFinite(aheadMs);
+    this.aheadMs = this.#timed ? aheadMs : 0;
+    if (this.storage) PAGE.set(this.storage, [...(PAGE.get(this.storage) ?? []), this.#listener]);
+    globalThis.addEventListener?.("storage", this.#listener);
+    globalThis.addEventListener?.("online", () => this.retry());
+    // Also when a page was prerendered and is shown, or comes back from the back/forward cache. Not when it is left: it
+    // would be kept while it asks for the lock.
+    globalThis.document?.addEventListener("visibilitychange", () => document.hidden || this.#wake());
+    this.#wake();
   }
 
   increment(counter, id, { amount, key, signed } = {}) {
-    return this.#add({ counter, id, amount, user: signed ? this.#signedIn() : undefined }, key);
+    const user = signed ? this.#signedIn() : undefined;
+    const own = key === undefined ? newKey() : named("key", key, user ? FORMS.key : FORMS.anyonesKey);
+    return this.#add({ counter, id, amount: whole(amount), user, key: own });
   }
 
   like(counter, id, present = true) {
-    const last = this.waiting().at(-1)?.at ?? 0;
-    return this.#add({ counter, id, present: !!present, user: this.#signedIn() }, undefined, last + 1);
+    return this.#add({ counter, id, present: !!present, user: this.#signedIn(), key: newKey() });
   }
 
   values(of, { fresh = false } = {}) {
@@ -85,274 +157,501 @@ export class Tally extends EventTarget {
   }
 
   async mine(of) {
-    return this.#read("/mine", of, "mine", { headers: await this.#signed(this.#signedIn()) });
+    return this.#read("/mine", of, "mine", this.#signed(await this.#tokenOf(this.#signedIn())));
   }
 
   waiting() {
-    const found = this.#stored();
-    for (const [name, { entry }] of this.#made) found.has(name) || found.set(name, entry);
-    return [...found.values()].filter((entry) => !entry.outcome).sort((one, other) => one.at - other.at);
+    const found = new Map();
+    for (const name of this.#names()) found.set(name, this.#load(name));
+    for (const [name, { entry, stored, promise, outcome }] of this.#states)
+      if (outcome) found.delete(name);
+      else if (!stored || (promise && !found.get(name))) found.set(name, entry);
+    return [...found.values()]
+      .filter((entry) => entry && !entry.outcome)
+      .map((entry) => this.#shown(entry))
+      .sort((one, other) => one.at - other.at);
   }
 
   retry() {
-    clearTimeout(this.#paused);
-    this.#paused = 0;
-    this.#later.forEach(clearTimeout);
-    this.#later.clear();
-    this.#run();
+    for (const state of this.#states.values()) if (state.why === DENIED) this.#release(state);
+    this.#wake();
   }
 
   forget(user) {
-    for (const entry of this.waiting()) if (entry.user === user) this.#settle(entry, { state: "forgotten" });
+    this.#list();
+    for (const state of this.#states.values())
+      if (state.entry.user === text(user)) this.#settle(state, { state: "forgotten" });
   }
 
   #signedIn() {
     const user = this.user();
     if (!user) throw new Error("tally: nobody is signed in");
-    return user;
+    return (this.#users.user = user);
   }
 
-  // Stored before anything is sent, in the task of the click. `after`: the least place in the order.
-  #add(change, key = newKey(), after = 0) {
-    for (const name of [change.counter, change.id])
-      if (!NAME.test(name ?? "")) throw new TypeError(`tally: ${name} is no counter or id`);
-    const entry = { ...change, key, at: Math.max(this.#now(), after), sent: 0, tries: 0 };
+  // Stored before anything is sent, in the task of the click.
+  #add(change) {
+    const counter = named("counter or id", change.counter, FORMS.counter);
+    const id = named("counter or id", change.id, FORMS.id);
+    const entry = { ...change, counter, id, at: this.#now(), sent: 0, tries: 0 };
     const name = this.#name(entry);
-    const made = this.#made.get(name) ?? {};
-    if (made.promise) return made.promise;
-    made.promise = new Promise((done) => (made.done = done));
-    this.#made.set(name, made);
+    if (isWish(entry)) entry.at = Math.max(entry.at, this.#lastAt(entry) + 1);
     // A key of the caller's own may wait here already: that one may have been sent.
-    this.#put(this.#get(name) ?? entry);
-    this.#say(entry);
-    this.#run();
-    return made.promise;
+    const found = this.#states.get(name) ?? this.#known(name, this.#load(name));
+    const state = found ?? { name, entry };
+    if (state.outcome) return Promise.resolve(state.outcome);
+    state.promise ??= new Promise((done) => (state.done = done));
+    const { amount } = state.entry;
+    if (amount !== entry.amount) {
+      if (amount !== undefined && entry.amount !== undefined) return Promise.resolve(REUSED);
+      // Whether the counter's own step is this amount, Tally alone knows.
+      return state.promise.then((outcome) => (outcome.state === DENIED ? outcome : this.#add(change)));
+    }
+    if (!found) {
+      this.#states.set(name, state);
+      this.#put(state);
+      this.#say(state);
+    }
+    this.#run(this.#lane(entry));
+    return state.promise;
+  }
+
+  // When the last wish for a thing was made. A later one comes after it, whatever the clock says.
+  #lastAt(entry) {
+    const things = this.#name({ ...entry, key: "" });
+    const names = [...this.#names(), ...this.#states.keys()].filter((name) => name.startsWith(things));
+    return Math.max(0, ...names.map((name) => (this.#states.get(name)?.entry ?? this.#load(name))?.at ?? 0));
   }
 
   #name({ user = "", counter, id, key }) {
-    return this.prefix + [user, counter, id, key].join(" ");
+    return this.prefix + [encodeURIComponent(user), counter, id, key].join(" ");
+  }
+
+  #lane({ user }) {
+    return user ? this.#users : this.#anyones;
   }
 
   #now() {
     return Date.now() + this.aheadMs;
   }
 
-  #put(entry) {
-    const name = this.#name(entry);
-    const made = this.#made.get(name) ?? {};
-    made.entry = entry;
-    try {
-      this.storage.setItem(name, JSON.stringify(entry));
-      made.stored = true;
-    } catch {
-      made.stored = false;
+  #set(name, value) {
+    this.storage.setItem(name, value);
+    for (const listener of PAGE.get(this.storage))
+      if (listener !== this.#listener) queueMicrotask(() => listener({ key: name, newValue: value }));
+    return true;
+  }
+
+  // False: the storage keeps what is no longer so. What it cannot take at all is in the memory alone.
+  #put(state) {
+    const set = () => !!tried(() => this.#set(state.name, JSON.stringify(state.entry)));
+    if (set()) return (state.stored = true);
+    if (state.stored && !tried(() => (this.storage.removeItem(state.name), true))) return false;
+    state.stored &&= set();
+    return true;
+  }
+
+  #names() {
+    const names = new Set();
+    for (let at = tried(() => this.storage.length) || 0; at--; ) {
+      const name = tried(() => this.storage.key(at));
+      // The prefix alone is the clock.
+      if (name?.startsWith(this.prefix) && name !== this.prefix) names.add(name);
     }
+    return names;
   }
 
-  #get(name) {
-    try {
-      return parsed(this.storage.getItem(name));
-    } catch {}
+  // An entry; null if there is none; undefined if it cannot be read, or somebody else wrote it.
+  #load(name) {
+    return tried(() => {
+      const found = this.storage.getItem(name);
+      return found == null ? null : this.#entry(name, found);
+    });
   }
 
-  #stored() {
-    const found = new Map();
-    try {
-      for (let at = this.storage.length; at--; ) {
-        const name = this.storage.key(at);
-        // The prefix alone is the clock. Another tab may have removed an entry since.
-        if (name?.startsWith(this.prefix) && name !== this.prefix) {
-          const entry = this.#get(name);
-          entry && found.set(name, entry);
-        }
-      }
-    } catch {}
-    return found;
+  // An entry is what its name says. Its text says the rest.
+  #entry(name, value) {
+    const entry = parsed(value);
+    const parts = name.slice(this.prefix.length).split(" ");
+    const [user, counter, id, key] = parts;
+    if (parts.length !== 4 || !FORMS.counter.test(counter) || !FORMS.id.test(id) || !FORMS.key.test(key)) return;
+    if (![entry?.at, entry?.sent, entry?.tries].every(Number.isFinite)) return;
+    if (isWish(entry) && !(user && typeof entry.present === "boolean")) return;
+    return { ...entry, user: tried(() => decodeURIComponent(user)) || undefined, counter, id, key };
   }
 
-  #say(entry, outcome) {
-    this.dispatchEvent(new CustomEvent("change", { detail: { entry, outcome } }));
+  // The state of an entry that is stored, if it is one.
+  #known(name, entry) {
+    if (!entry) return;
+    const state = this.#states.get(name) ?? { name, stored: true };
+    state.entry = entry;
+    this.#states.set(name, state);
+    // A tab has died after it wrote how this one ended.
+    if (entry.outcome) this.#settle(state, entry.outcome);
+    return state;
   }
 
-  #settle(entry, outcome) {
-    const name = this.#name(entry);
+  #list() {
+    const names = this.#names();
+    for (const [name, { promise, stored }] of this.#states)
+      if (!promise && stored && !names.has(name)) this.#states.delete(name);
+    for (const name of names) this.#states.has(name) || this.#known(name, this.#load(name));
+  }
+
+  // Another tab has stored a change, or says how one ended; without a name, the storage was cleared.
+  #heard({ key, newValue }) {
+    if (!key) return this.#wake();
+    if (!key.startsWith(this.prefix)) return;
+    const before = this.#states.get(key);
+    const entry = newValue && this.#entry(key, newValue);
+    if (entry?.outcome) before && this.#known(key, entry);
+    else if (entry) {
+      this.#say(this.#known(key, entry));
+      if (!entry.sent) this.#run(this.#lane(entry));
+    } else if (before?.promise) this.#run(this.#lane(before.entry));
+    else this.#states.delete(key);
+  }
+
+  #shown(entry) {
+    const { why, status } = this.#states.get(this.#name(entry)) ?? {};
+    const lane = this.#lane(entry);
+    return { ...entry, why: why ?? (entry.user === lane.user ? lane.why : "signed-out"), status };
+  }
+
+  #say({ entry, outcome }) {
+    this.dispatchEvent(new CustomEvent("change", { detail: { entry: outcome ? entry : this.#shown(entry), outcome } }));
+  }
+
+  #settle(state, outcome) {
+    if (state.outcome) return;
+    state.outcome = outcome;
+    clearTimeout(state.timer);
+    const { name, entry, stored } = state;
     // Other tabs learn from this how it ended: a removal alone does not say it.
-    if (!entry.outcome) this.#put({ ...entry, outcome });
+    if (stored && !entry.outcome) tried(() => this.#set(name, JSON.stringify({ ...entry, outcome })));
+    // What cannot be removed stays known, so that nobody here sends it again.
+    if (!stored || tried(() => (this.storage.removeItem(name), true))) this.#states.delete(name);
+    state.done?.(outcome);
+    this.#say(state);
+  }
+
+  #wake() {
+    for (const state of this.#states.values()) state.timer = clearTimeout(state.timer);
+    for (const lane of [this.#anyones, this.#users]) this.#resume(lane);
+  }
+
+  #resume(lane) {
+    lane.paused = clearTimeout(lane.paused);
+    this.#run(lane);
+  }
+
+  #pause(lane, why, leastMs = 0) {
+    Object.assign(lane, { why, ready: [], reached: false, fails: lane.fails + 1 });
+    lane.paused = setTimeout(() => this.#resume(lane), Math.max(leastMs, pause(lane.fails)));
+  }
+
+  async #run(lane) {
+    lane.again = true;
+    if (lane.running) return;
+    lane.running = true;
+    this.#list();
+    while (lane.again) {
+      lane.again = false;
+      if (await this.#turn(lane)) lane.again = true;
+    }
+    lane.running = false;
+  }
+
+  // The page's own functions are called here: outside of the lock, and with a limit. Returns whether there may be more.
+  async #turn(lane) {
+    if (lane.paused || globalThis.document?.prerendering || !this.#waits(lane)) return false;
+    // The browser may be wrong. A question leaves no change in doubt.
+    if (globalThis.navigator?.onLine === false && !lane.reached) {
+      lane.reached = lane.why === "offline" && !!(await this.#fetch("/health").catch(() => false));
+      if (!lane.reached) return this.#pause(lane, "offline");
+    }
+    const pass = lane === this.#users ? await this.#pass(lane) : {};
+    return pass && this.#locked(this.prefix + (pass.user ?? ""), () => this.#batch(lane, pass));
+  }
+
+  #waits(lane) {
+    for (const { entry, outcome, timer, why } of this.#states.values())
+      if (!outcome && !timer && this.#lane(entry) === lane && (entry.user || why !== DENIED)) return true;
+    return false;
+  }
+
+  // Who is signed in, with a token of theirs and of nobody else's; undefined if there is nothing to send for them.
+  async #pass(lane) {
+    const { fresh } = lane;
+    const user = this.user();
+    Object.assign(lane, { user, fresh: false });
+    const own = [...this.#states.values()].filter(({ entry, outcome }) => user && !outcome && entry.user === user);
     try {
-      this.storage.removeItem(name);
-    } catch {}
-    this.#made.get(name)?.done(outcome);
-    this.#made.delete(name);
-    this.#say(entry, outcome);
-    return 0;
+      const token = own.length ? await this.#tokenOf(user, fresh) : undefined;
+      for (const state of own) if (state.why === DENIED && state.token !== token) this.#release(state);
+      if (own.some(({ why, timer }) => why !== DENIED && !timer)) return { user, token, fresh };
+    } catch {
+      return this.#pause(lane, "no-token");
+    }
+    // Nobody says when somebody signs in. A process may end meanwhile.
+    clearTimeout(lane.look);
+    lane.look = setTimeout(() => this.#run(lane), Math.min(LOOK_MS_MAX, LOOK_MS * 2 ** lane.looks++));
+    lane.look.unref?.();
   }
 
   // One tab sends at a time. A second sender would do no harm, but for the requests.
-  async #run() {
-    this.#again = true;
-    if (this.#running) return;
-    this.#running = true;
-    const round = () => this.#round();
+  async #locked(name, run) {
     const locks = globalThis.navigator?.locks;
-    try {
-      while (this.#again) {
-        this.#again = false;
-        // A sandboxed page may not lock.
-        await (locks ? locks.request(this.prefix, round).catch(round) : round());
-      }
-    } finally {
-      this.#running = false;
+    let ran;
+    if (locks && --this.#lockless < 0) {
+      const cut = new AbortController();
+      const timer = setTimeout(() => cut.abort(), LOCK_MS);
+      const begin = () => {
+        clearTimeout(timer);
+        return (ran = run());
+      };
+      // A sandboxed page may not lock.
+      await locks.request(name, { signal: cut.signal }, begin).catch(() => (this.#lockless = LOCKLESS_TURNS));
+      clearTimeout(timer);
     }
+    return ran ?? run();
   }
 
-  async #round() {
-    for (;;) {
-      if (this.#paused || globalThis.navigator?.onLine === false || globalThis.document?.prerendering) return;
-      const ready = this.#ready();
-      if (!ready.length) return;
-      const pauses = await Promise.all(ready.map((entry) => this.#attempt(entry)));
-      const longest = Math.max(...pauses);
-      if (longest) {
-        this.#fails++;
-        this.#paused = setTimeout(() => this.retry(), Math.max(longest, pause(this.#fails)));
-      } else this.#fails = 0;
-    }
+  async #batch(lane, pass) {
+    if (!lane.ready.length) lane.ready = this.#heads(pass.user);
+    const [first] = lane.ready;
+    let tries;
+    if (first && this.#isOld(first)) {
+      tries = [this.#ask(lane, pass, lane.ready.filter((state) => this.#isOld(state)))];
+      lane.ready = [];
+    } else tries = lane.ready.splice(0, lane.fails ? 1 : TOGETHER_MAX).map((state) => this.#attempt(lane, pass, state));
+    const waits = await Promise.all(tries);
+    const longest = Math.max(0, ...waits);
+    if (longest) return this.#pause(lane, UNANSWERED, longest);
+    Object.assign(lane, { fails: 0, looks: 0, why: undefined });
+    return waits.length > 0;
   }
 
   // What to send now: of the wishes for one thing the oldest, and of those that were never sent the last.
-  #ready() {
-    const stored = this.#stored();
-    for (const [name, made] of this.#made) {
-      if (stored.has(name)) continue;
-      // It is gone: somebody cleared the storage, or another tab has settled it. A count is safe to send again. A wish
-      // is not: a later one may have been sent.
-      if (made.stored && isWish(made.entry)) this.#settle(made.entry, { state: "superseded" });
-      else stored.set(name, made.stored ? { ...made.entry, sent: made.entry.sent || made.entry.at } : made.entry);
-    }
+  #heads(user) {
     const heads = new Map();
-    for (const entry of [...stored.values()].sort((one, other) => one.at - other.at)) {
-      const of = this.#name(isWish(entry) ? { ...entry, key: "" } : entry);
-      const head = heads.get(of);
-      // A tab has died after it wrote how this one ended.
-      if (entry.outcome) this.#settle(entry, entry.outcome);
-      else if (!head) heads.set(of, entry);
-      else if (!head.sent) {
-        this.#settle(head, { state: "superseded" });
-        heads.set(of, entry);
+    for (const state of this.#states.values()) {
+      if (state.outcome || state.entry.user !== user) continue;
+      const of = isWish(state.entry) ? this.#name({ ...state.entry, key: "" }) : state.name;
+      const other = heads.get(of) ?? state;
+      const [first, last] = other.entry.at <= state.entry.at ? [other, state] : [state, other];
+      if (first !== last) {
+        if (this.#still(first) && !first.entry.sent) this.#settle(first, { state: "superseded" });
+        if (!first.outcome) last.why = "earlier";
       }
+      heads.set(of, first.outcome ? last : first);
     }
-    const user = this.user();
-    return [...heads.values()]
-      .filter((entry) => !this.#later.has(this.#name(entry)) && (!entry.user || entry.user === user))
-      .sort((one, other) => one.tries - other.tries)
-      .slice(0, this.#fails ? 1 : TOGETHER_MAX);
+    const found = [...heads.values()];
+    for (const state of found) if (state.why === "earlier") state.why = undefined;
+    const ready = found.filter(({ timer, why }) => !timer && why !== DENIED);
+    return ready.sort((one, other) => (one.fails ?? 0) - (other.fails ?? 0));
   }
 
-  // Sends one change. Returns for how many ms all changes have to wait; 0: they need not.
-  async #attempt(entry) {
-    try {
-      let signed = await this.#signed(entry.user);
-      const ageMs = this.#now() - entry.sent;
-      if (entry.sent && !(ageMs > -AHEAD_MS && ageMs < ASK_AFTER_MS)) {
-        const asked = await this.#ask(entry, signed);
-        if (asked) return this.#settle(entry, asked);
-        entry.sent = 0;
-      }
-      entry.sent ||= this.#now();
-      entry.tries++;
-      this.#put(entry);
-      let answer = await this.#send(entry, signed);
-      if (entry.user && answer.status === 401) answer = await this.#send(entry, await this.#signed(entry.user, true));
-      const { status, body, headers } = answer;
-      const counted = isWish(entry) ? body?.present === entry.present : body?.counted;
-      if (status < 300 && counted && body.counter === entry.counter && body.id === entry.id) {
-        this.#heardTime(headers);
-        const replayed = headers.get("idempotency-replayed") === "true";
-        return this.#settle(entry, { state: "counted", replayed, answer: body });
-      }
-      // A problem document of Tally's, and not somebody's between here and there.
-      if (status > 399 && status < 500 && status !== 401 && String(body?.type).startsWith(PROBLEM))
-        return this.#settle(entry, { state: "refused", answer: body });
-      // What one change alone meets, one change alone waits for.
-      if (status === 500 || (status > 399 && status < 429)) return this.#wait(entry);
-      return Math.min(FORCED_MS_MAX, 1 + 1000 * (Number(headers.get("retry-after")) || 0));
-    } catch (error) {
-      return error === NO_TOKEN ? this.#wait(entry) : 1;
-    }
+  // Whether a change still waits, by what is stored now: another tab may have sent it, or settled it.
+  #still(state) {
+    if (state.outcome || !state.stored) return !state.outcome;
+    const found = this.#load(state.name);
+    if (found) this.#known(state.name, found);
+    if (found !== null) return !state.outcome;
+    // Somebody cleared the storage, or another process has settled it. The page that made it still knows it.
+    state.stored = false;
+    if (!state.promise) {
+      state.outcome = { state: "forgotten" };
+      this.#states.delete(state.name);
+    } else if (isWish(state.entry)) state.cleared = true;
+    else state.entry = { ...state.entry, sent: state.entry.sent || state.entry.at };
+    return !state.outcome;
   }
 
-  #wait(entry) {
-    const name = this.#name(entry);
-    const again = () => this.#run(this.#later.delete(name));
-    this.#later.set(name, setTimeout(again, pause(entry.tries || 4)));
+  #isOld({ entry, cleared }) {
+    return cleared || (entry.sent && !this.#isYoung(entry, ASK_AFTER_MS));
+  }
+
+  // By the server's time, and by that of this machine if nobody had said the server's when it was sent.
+  #isYoung({ sent, timed }, ms) {
+    const ages = [this.#now() - sent, timed ? 0 : Date.now() - sent];
+    return ages.every((ageMs) => ageMs > -AHEAD_MS && ageMs < ms);
+  }
+
+  // Sends one change. Returns for how many ms the lane has to wait; 0: it need not.
+  async #attempt(lane, pass, state) {
+    if (!this.#still(state) || this.#isOld(state)) return 0;
+    const before = state.entry;
+    const first = before.sent ? {} : { sent: this.#now(), timed: this.#timed };
+    const entry = (state.entry = { ...before, ...first, tries: before.tries + 1 });
+    if (!this.#put(state)) {
+      state.entry = before;
+      return this.#wait(state, "storage");
+    }
+    const answer = await this.#send(entry, pass.token).catch(() => SILENCE);
+    const { body, headers } = answer;
+    const kind = kindOf(answer);
+    const counted = isWish(entry) ? body?.present === entry.present : body?.counted;
+    if (kind === "refusal") this.#settle(state, { state: "refused", answer: body });
+    else if (kind === "answer" && counted && body.counter === entry.counter && body.id === entry.id) {
+      this.#heardTime(headers);
+      const replayed = headers.get("idempotency-replayed") === "true";
+      this.#settle(state, { state: "counted", replayed, answer: body });
+    } else return this.#unsettled(lane, pass, state, answer, before.sent);
     return 0;
   }
 
-  #send({ counter, id, key, amount, present }, signed) {
-    const path = `/counters/${counter}/${encodeURIComponent(id)}/`;
-    // A string goes as text/plain, and needs no preflight: it leaves even as the visitor leaves.
-    return present == null
-      ? this.#fetch(`${path}increments`, { method: "POST", body: JSON.stringify({ key, amount }), headers: signed })
-      : this.#fetch(`${path}mine`, { method: present ? "PUT" : "DELETE", headers: { ...signed, "idempotency-key": key } });
+  // After an answer that settles nothing. `sent`: when it was sent before, for what is denied has not counted. Returns for
+  // how many ms the lane has to wait.
+  #unsettled(lane, pass, state, answer, sent) {
+    const { status, headers } = answer;
+    const kind = kindOf(answer);
+    if (state.outcome) return 0;
+    if (kind === DENIED) {
+      state.entry = { ...state.entry, sent };
+      this.#put(state);
+      if (status === 401 && pass.user && !pass.fresh) {
+        lane.fresh = true;
+        lane.ready.unshift(state);
+      } else this.#deny(state, status, pass.token);
+      return 0;
+    }
+    // What one change alone meets, one change alone waits for.
+    if (kind !== "busy") return this.#wait(state, UNANSWERED, status);
+    this.#hold(state, UNANSWERED, status);
+    return Math.min(FORCED_MS_MAX, 1 + 1000 * (Number(headers?.get("retry-after")) || 0));
   }
 
-  // How a change that was sent long ago ended; undefined if it did not count, and may be sent again.
-  async #ask({ counter, id, key, present, user, sent }, headers) {
-    const of = present == null ? "increment" : present ? "put_mine" : "delete_mine";
-    const query = new URLSearchParams({ of, target: `${counter}/${id}`, key });
-    this.#lives ??= (await this.#told("/health", "receipts_live_s")).said;
-    const { said, heard } = await this.#told(`/receipts${user ? "/own" : ""}?${query}`, "receipts", { headers });
-    const [{ state, answer }] = said;
-    this.#heardTime(heard);
-    if (state === "counted") return { state, replayed: true, answer };
-    const ageMs = this.#now() - sent;
-    if (!(ageMs > -AHEAD_MS && ageMs < this.#lives[counter] * 1000 - MARGIN_MS)) return { state: "doubt" };
+  // Somebody before Tally refuses, as the gateway does without a token or scope, and would refuse it again.
+  #deny(state, status, token) {
+    state.token = token;
+    this.#hold(state, DENIED, status);
+    state.done?.({ state: DENIED, status });
+    const what = `${status} to changes of ${state.entry.counter}`;
+    if (this.#warned.has(what)) return;
+    this.#warned.add(what);
+    console.warn(`tally: ${this.api} answers ${what}. They wait for another user, token or page.`);
+  }
+
+  #release(state) {
+    Object.assign(state, { why: undefined, status: undefined });
+    if (state.promise) state.promise = new Promise((done) => (state.done = done));
+  }
+
+  #hold(state, why, status) {
+    state.fails = (state.fails ?? 0) + 1;
+    Object.assign(state, { why, status });
+    this.#say(state);
+  }
+
+  // Lets one change alone wait.
+  #wait(state, why, status) {
+    this.#hold(state, why, status);
+    state.timer = setTimeout(() => {
+      state.timer = undefined;
+      this.#run(this.#lane(state.entry));
+    }, pause(state.fails));
+    return 0;
+  }
+
+  #send({ counter, id, key, amount, present }, token) {
+    const path = `/counters/${counter}/${encodeURIComponent(id)}/`;
+    const sent = this.#signed(token);
+    // A string goes as text/plain, and needs no preflight: it leaves even as the visitor leaves.
+    if (present == null) return this.#fetch(`${path}increments`, { ...sent, method: "POST", body: JSON.stringify({ key, amount }) });
+    const headers = { ...sent.headers, "idempotency-key": key };
+    return this.#fetch(`${path}mine`, { method: present ? "PUT" : "DELETE", headers });
+  }
+
+  // Asks how changes ended that were sent long ago, as many as one address takes.
+  async #ask(lane, pass, old) {
+    const of = operation(old[0].entry);
+    const alike = old[0].alone ? [old[0]] : old.filter(({ entry, alone }) => operation(entry) === of && !alone);
+    const [part] = packed(alike.map(({ entry: { counter, id, key } }) => query({ target: `${counter}/${id}`, key })));
+    const states = alike.slice(0, part.length);
+    const path = `/receipts${pass.user ? "/own" : ""}?of=${of}&${part.join("&")}`;
+    const answer = await this.#fetch(path, this.#signed(pass.token)).catch(() => SILENCE);
+    const kind = kindOf(answer);
+    if (kind === "answer" && (await this.#judge(states, answer).catch(() => false))) return 0;
+    // One of them may be to blame.
+    if (states.length > 1 && (kind === "refusal" || kind === "alone")) {
+      for (const state of states) state.alone = true;
+      return 0;
+    }
+    // What Tally does not look for has not counted, and it says so of the change itself.
+    if (kind === "refusal") return this.#renew(states[0]);
+    return Math.max(...states.map((state) => this.#unsettled(lane, pass, state, answer, state.entry.sent)));
+  }
+
+  // Whether Tally says of each how it ended. What did not count may be sent again.
+  async #judge(states, { headers, body: { receipts } }) {
+    if (receipts.length !== states.length) return false;
+    this.#heardTime(headers);
+    const left = states.filter((state, at) => {
+      const { state: found, answer } = receipts[at];
+      if (found === "counted") this.#settle(state, { state: found, replayed: true, answer });
+      else if (state.cleared) this.#settle(state, { state: "superseded" });
+      return !state.outcome;
+    });
+    if (left.length) this.#lives ??= (await this.#fetch("/health")).body.receipts_live_s;
+    for (const state of left)
+      if (this.#isYoung(state.entry, this.#lives[state.entry.counter] * 1000 - MARGIN_MS)) this.#renew(state);
+      else this.#settle(state, { state: "doubt" });
+    return true;
+  }
+
+  #renew(state) {
+    if (!this.#still(state)) return 0;
+    state.entry = { ...state.entry, sent: 0 };
+    return this.#put(state) ? 0 : this.#wait(state, "storage");
   }
 
   async #read(path, of, field, sent) {
-    const said = [];
-    for (let at = 0; at < of.length; at += ASKED_MAX) {
-      const query = new URLSearchParams(of.slice(at, at + ASKED_MAX).map((one) => ["of", one]));
-      said.push(...(await this.#told(`${path}?${query}`, field, sent)).said);
-    }
-    return said;
+    const parts = packed(of.map((one) => query({ of: one })));
+    const answers = await Promise.allSettled(parts.map((part) => this.#told(path, part, field, sent)));
+    if (answers.length && answers.every(({ reason }) => reason)) throw answers[0].reason;
+    let at = 0;
+    // One part that fails fails alone.
+    return answers.flatMap(({ value, reason }, index) => {
+      const asked = of.slice(at, (at += parts[index].length));
+      return value ?? asked.map((one) => unread(one, reason));
+    });
   }
 
-  // What a successful answer has in this field; else an error.
-  async #told(path, field, sent) {
-    const { status, body, headers } = await this.#fetch(path, sent);
-    if (status !== 200 || !body?.[field]) throw new Error(`tally: ${path}: ${body?.detail ?? `answered ${status}`}`);
-    return { said: body[field], heard: headers };
+  // The list that a successful answer has in this field; else an error.
+  async #told(path, part, field, sent) {
+    const { status, body } = await this.#fetch(`${path}?${part.join("&")}`, sent);
+    if (status === 200 && Array.isArray(body?.[field])) return body[field];
+    throw new Error(`tally: ${path}: ${body?.detail ?? `answered ${status}`}`);
   }
 
   async #fetch(path, sent) {
     const cut = new AbortController();
-    const timer = setTimeout(() => cut.abort(), TIMEOUT_MS);
-    try {
+    const asked = async () => {
       const answer = await fetch(this.api + path, { keepalive: true, credentials: "omit", signal: cut.signal, ...sent });
       return { status: answer.status, headers: answer.headers, body: parsed(await answer.text()) };
-    } finally {
-      clearTimeout(timer);
-    }
+    };
+    return timely(asked()).finally(() => cut.abort());
   }
 
   // The server's time, which pages may read. A visitor's clock may be wrong, or be set while changes wait.
   #heardTime(headers) {
     const aheadMs = Date.parse(headers.get("date")) - Date.now();
-    if (!(Math.abs(aheadMs - this.aheadMs) > 2000)) return;
-    this.aheadMs = aheadMs;
-    try {
-      this.storage.setItem(this.prefix, aheadMs);
-    } catch {}
+    const differs = Math.abs(aheadMs - this.aheadMs) > 2000;
+    if (Number.isNaN(aheadMs) || (this.#timed && !differs)) return;
+    this.#timed = true;
+    if (differs) this.aheadMs = aheadMs;
+    tried(() => this.#set(this.prefix, this.aheadMs));
   }
 
   // A token of this user's, and of nobody else's who has signed in since.
-  async #signed(user, fresh = false) {
-    if (!user) return {};
-    try {
-      const token = await this.token(fresh);
-      if (subject(token) === user) return { authorization: `Bearer ${token}` };
-    } catch {}
-    throw NO_TOKEN;
+  async #tokenOf(user, fresh = false) {
+    const token = await timely((async () => this.token(fresh))());
+    if (subject(token) !== user) throw new Error("tally: `token` gives no token of the user");
+    return token;
+  }
+
+  #signed(token) {
+    return { headers: token ? { authorization: `Bearer ${token}` } : {} };
   }
 }

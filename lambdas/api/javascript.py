@@ -1,8 +1,13 @@
-"""Makes the types of the JavaScript client that invokes functions: `make generate` writes clients/js/requests.*."""
+"""Makes what the JavaScript clients have of the operations.
+
+`make generate` writes clients/js/requests.*, and the line of clients/js/tally.js that says which ids, keys and amounts
+Tally takes.
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
 from collections.abc import Iterable
@@ -10,6 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
 from home import CLIENT
+from tally import fields
+from tally.counter import AMOUNT_MAX, NAME_FORM
 
 from .client import listed, taken, typed
 from .operation import Field, Operation
@@ -17,17 +24,20 @@ from .operation import Field, Operation
 _HEAD = "// `make generate` writes this file from the operations: do not edit it.\n\n"
 _PLAIN = {"str": "string", "int": "number", "bool": "boolean", "NoneType": "null"}
 _OPTIONAL = ("idempotency_key", "caller")
+_FORMS = re.compile(r"^const FORMS = .*$", re.MULTILINE)
 
 
 def sources(operations: Iterable[Operation]) -> dict[Path, str]:
-    """The texts of the two files, by their paths: which function serves an operation, and the types."""
+    """The texts of the files, by their paths: which function serves an operation, the types, and the client."""
     found = listed(operations)
     named = "".join(f'  {one.name}: "{one.module}",\n' for one in found)
     keyed = "".join(f'  "{one.name}",\n' for one in found if one.keyed)
     answers = {answer.__name__: answer for one in found for answer in typed(one.answer)}
     methods = "".join(map(_method, found))
     types_ = "\n".join(map(_answer, answers.values()))
+    client = CLIENT / "tally.js"
     return {
+        client: _FORMS.sub(lambda _: _forms(), client.read_text(encoding="utf-8")),
         CLIENT / "requests.js": f"{_HEAD}export const SERVED_BY = {{\n{named}}};\n\n"
         f"export const KEYED = new Set([\n{keyed}]);\n",
         CLIENT / "requests.d.ts": f"{_HEAD}{types_}\n"
@@ -36,6 +46,21 @@ def sources(operations: Iterable[Operation]) -> dict[Path, str]:
         f"/** A method for each operation. `caller`: who asks, a service's name or a user's `sub`. */\n"
         f"export interface Requests {{\n{methods}}}\n",
     }
+
+
+def _forms() -> str:
+    forms = {
+        "counter": _form(NAME_FORM),
+        "id": _form(fields.ID_FORM, 1, fields.ID_CHARACTERS_MAX),
+        "key": _form(fields.KEY_FORM, 1, fields.KEY_CHARACTERS_MAX),
+        "anyonesKey": _form(fields.KEY_FORM, fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX),
+        "amountMax": AMOUNT_MAX,
+    }
+    return f"const FORMS = {{ {', '.join(f'{name}: {form}' for name, form in forms.items())} }};"
+
+
+def _form(form: re.Pattern[str], shortest: int = 1, longest: int = 255) -> str:
+    return f"/^(?=.{{{shortest},{longest}}}$){form.pattern}$/"
 
 
 def _answer(kind: Any) -> str:

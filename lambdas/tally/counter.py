@@ -24,8 +24,9 @@ _SHARD_DIGITS_MAX = 3
 NOW, SOON = "now", "soon"
 ANYONE, CALLER, SERVICE = "anyone", "caller", "service"
 MAX_AGE_DEFAULT_S, MAX_AGE_MAX_S = 1, 24 * 3600  # the front door keeps nothing for longer than a day
+NAME_FORM = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _FORMS = {
-    "name": re.compile(r"[a-z][a-z0-9_-]{0,31}"),
+    "name": NAME_FORM,
     "prefix": re.compile(r"[A-Z][A-Z0-9]{0,15}"),
     "sort_key": re.compile(r"[A-Z][A-Z0-9.]{0,31}(#[A-Z][A-Z0-9.]{0,31})*"),  # no `#1`: that is a shard's
     "attribute": re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import subprocess
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import home
 from api import scripts
 from tests.patience import PATIENCE_S
 
-CORE_BYTES_MAX, ALL_BYTES_MAX = 4096, 6656  # as the API sends them: compressed
+CORE_BYTES_MAX, ALL_BYTES_MAX = 7168, 10240  # as the API sends them: compressed
 
 
 def test_the_promises_of_the_client_hold_in_node() -> None:
@@ -37,11 +38,14 @@ const said = (outcome: Outcome): string => {
   switch (outcome.state) {
     case "counted": return String(outcome.replayed);
     case "refused": return outcome.answer.detail;
+    case "denied": return `${outcome.status}`;
     default: return outcome.state;
   }
 };
 export const played: Promise<string> = tally.increment("usage", "7c20", { amount: 7, signed: true }).then(said);
 tally.like("hearts", "article-1", false);
+tally.increment("plays", 7n, { key: 1234567890123456789012n, amount: 1n });
+export const stuck = (): string[] => tally.waiting().filter(({ why }) => why === "denied").map(({ id }) => id);
 tally.addEventListener("change", ({ detail }) => console.log(detail.entry.key, detail.outcome?.state));
 export const shown = async (): Promise<number[]> =>
   (await tally.values(["plays:9f3a"], { fresh: true })).map((one) => ("value" in one ? one.value : NaN));
@@ -65,9 +69,9 @@ export const sold = async (): Promise<boolean> => {
     [
         ("", "", ""),
         (
-            'tally.like("hearts", 1',
+            'tally.like("hearts", true',
             'tally.like("hearts", "article-1"',
-            "'number' is not assignable to parameter of type 'string'",
+            "'boolean' is not assignable to parameter of type 'Id'",
         ),
     ],
     ids=["as documented", "a wrong id"],
@@ -92,6 +96,12 @@ def test_a_users_program_is_checked_by_typescript(instead: str, of: str, error: 
     )
     assert (ended.returncode == 0) == (not error), ended.stdout
     assert error in ended.stdout
+
+
+def test_no_bundler_takes_an_address_for_a_file() -> None:
+    """They copy what `new URL("..", import.meta.url)` names, and warn."""
+    for name in scripts.SERVED:
+        assert not re.search(r"new URL\([^)]*import\.meta", scripts.file(name).text)
 
 
 def test_the_client_is_small() -> None:

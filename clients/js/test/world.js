@@ -48,8 +48,12 @@ export class Server {
     if (path === "/health") return json(200, { receipts_live_s: { plays: this.lifeS, hearts: this.lifeS } }, date);
     if (path.startsWith("/receipts")) {
       const who = path.endsWith("/own") ? caller : "";
-      const found = this.receipts.get([query.get("of"), query.get("target"), who, query.get("key")].join());
-      return json(200, { receipts: [found ? { state: "counted", answer: found } : { state: "unknown" }] }, date);
+      const targets = query.getAll("target");
+      const receipts = query.getAll("key").map((one, at) => {
+        const found = this.receipts.get([query.get("of"), targets[at] ?? targets[0], who, one].join());
+        return found ? { state: "counted", answer: found } : { state: "unknown" };
+      });
+      return json(200, { receipts }, date);
     }
     const [, , counter, id, what] = path.split("/");
     const present = method === "PUT";
@@ -107,9 +111,21 @@ export class Shared {
 }
 
 /** Locks that pages of one origin share, in the order in which they are asked for. */
-const locks = () => {
-  let last = Promise.resolve();
-  return { request: (_, run) => (last = last.then(run, run)) };
+export const locks = () => {
+  const last = new Map();
+  return {
+    request: async (name, { signal }, run) => {
+      const before = last.get(name);
+      const got = new Promise((done, fail) => {
+        signal.addEventListener("abort", () => fail(signal.reason));
+        (before ?? Promise.resolve()).then(done);
+      });
+      // Who gives up leaves the queue: those behind wait for those before.
+      const held = got.then(run);
+      last.set(name, held.catch(() => before));
+      return held;
+    },
+  };
 };
 
 export class World {
@@ -125,6 +141,7 @@ export class World {
     globalThis.fetch = (...request) => this.server.fetch(...request);
     Object.defineProperty(globalThis, "navigator", { value: this.navigator, configurable: true });
     globalThis.addEventListener = (type, listener) => (this.windowListeners[type] ??= []).push(listener);
+    globalThis.document = { hidden: false, addEventListener: globalThis.addEventListener };
   }
 
   /** A new page. A closed one stays silent: its listeners are gone with it, and its timers are no more. */

@@ -310,6 +310,24 @@ def test_judge_that_runs_out_of_time_in_the_middle_of_a_minute_goes_on_there(sto
     assert drifts(store) == targets | {"v1": 2 + 7}
 
 
+def test_judge_comes_to_the_end_of_a_minute_however_little_each_run_can_do(store: Store) -> None:
+    """Rows that are done are not read again: of many, reading them would take the whole time."""
+    book(store, M, *(plays(1, f"v{number}") for number in range(550)))
+    client, now = Watched(store.client), [0.0]
+    slow = replace(through(store, client), clock=lambda: now[0])
+
+    def pass_time(_: int) -> None:
+        now[0] += 1
+
+    client.after = pass_time
+    judged = []
+    for _ in range(6):
+        known = replace(watermark.read(slow), known_s=60 * (M + 2) + 5)
+        judged.append(judge.judge(slow, known, NOW_S, until_s=now[0] + 50).changes)
+    assert judged == [100, 100, 100, 100, 100, 50]
+    assert (len(drifts(store)), watermark.judged(store)) == (550, M)
+
+
 def test_judge_that_has_time_for_the_last_minute_only_has_finished(store: Store) -> None:
     assert run(store, M, until_s=0) == judge.Judged(minutes=1)
     assert run(store, M + 2, until_s=0) == judge.Judged(minutes=1, finished=False)

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from ..dynamo import items
 from ..dynamo.client import Store, side_by_side
 from ..dynamo.transactions import apply_once
 from ..errors import StoreBusyError
@@ -54,20 +53,21 @@ class Judged:
 def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Judged:
     """Judge every closed minute, the oldest first, until the time runs out (`until_s`, on the store's clock).
 
-    The next run goes on where this one stopped. `seen`: what may be concluded now.
+    The next run goes on where this one stopped, also within a minute. `seen`: what may be concluded now.
     """
     result, read = Judged(last=seen.judged), Reading()
     for minute in range(seen.judged + 1, seen.closed(store.settings) + 1) if seen.judged >= 0 else ():
-        net = differences(store, minute, read)
-        changes = ((counter, *change) for counter in sorted(net) for change in sorted(net[counter].items()))
+        net, after = differences(store, minute, read), seen.after(minute)
+        tallies = ((counter, id_, amount) for counter in sorted(net) for id_, amount in sorted(net[counter].items()))
+        changes = (change for change in tallies if list(change[:2]) > after)
         while chunk := list(islice(changes, ROWS_READ_MAX)):
             if store.clock() >= until_s:
+                watermark.note_judged(store, minute - 1, minute - 1, after)
                 return replace(result, finished=False)
             _add(store, chunk, minute, now_s)
             result.changes += len(chunk)
-        was = {"judged": minute - 1}
-        note = items.update(store.settings.ledger_table, watermark.JUDGE, {"judged": minute}, was=was)
-        apply_once(store, [note])  # another judge may have been faster
+            after = list(chunk[-1][:2])
+        watermark.note_judged(store, minute, minute - 1)
         result.minutes += 1
         result.last = minute
         result.segments += read.segments

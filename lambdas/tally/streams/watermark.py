@@ -11,8 +11,10 @@ that moment in every shard of counts, it has passed the additions, and the next 
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .. import observe
@@ -65,6 +67,11 @@ class Watermark:
         after = settings.minute(restored_s) + LATE + 1 if restored_s else 0
         return max(self.judged, max(first, after) - 1)
 
+    def after(self, minute: int) -> list[str]:
+        """The last tally, by counter and id, that a judge has added this minute to; empty: none."""
+        noted, *after = json.loads(self.item["after"]["S"]) if "after" in self.item else (-1,)
+        return after if noted == minute else []
+
     def as_of(self, settings: Settings) -> int | None:
         """Epoch seconds: rolled-up numbers include every change that was accepted before. None without watermark."""
         return int(self.shown_s - SKEW * settings.minute_s) if self.shown_s else None
@@ -107,6 +114,13 @@ def begun(store: Store, made_s: float, now_s: float) -> Watermark:
 def judged(store: Store) -> int:
     """The last minute that is judged; -1 before judging starts."""
     return read(store).judged
+
+
+def note_judged(store: Store, minute: int, before: int, after: Sequence[str] = ()) -> None:
+    """Note the last minute that is judged, unless another judge was faster. `after`: the last tally, by counter and id,
+    that has the next minute, too."""
+    values: items.Values = {"judged": minute, "after": json.dumps([minute + 1, *after])}
+    apply_once(store, [items.update(store.settings.ledger_table, JUDGE, values, was={"judged": before})])
 
 
 def as_of(call: Call) -> int | None:

@@ -26,6 +26,7 @@ from tally.dynamo.client import Call, Store
 from tally.settings import MINUTE_DEFAULT_S
 from tally.streams import dead_letters, watermark
 from tally.streams.dead_letters import Marker
+from tally.streams.loss import LETTER, Loss, listed
 
 from . import values
 from .command import ID, Command, Counters, Parser, UsageError, add_counter
@@ -197,6 +198,21 @@ def say_letters(given: argparse.Namespace, found: list[Marker]) -> None:
         show(given, body, f"waits    {what}: a repair applies it")
 
 
+def losses(given: argparse.Namespace, stack: Stack) -> list[Loss]:
+    """What the streams may have lost, and nobody has acknowledged, if everything is asked for."""
+    return listed(stack.store) if given.parts == PARTS else []
+
+
+def say_losses(given: argparse.Namespace, found: list[Loss]) -> None:
+    """A line for each."""
+    for one in found:
+        times = {"since": one.since_s, "until": one.until_s}
+        when = f"from {moment(one.since_s)} to {moment(one.until_s)}"
+        what = "a dead letter" if one.name.startswith(LETTER) else "records"
+        line = f"gap      {one.consumer} may have lost {what}, {when}: as_of waits for `repair --acknowledge`"
+        show(given, {"found": "gap", "consumer": one.consumer, **times}, line)
+
+
 def say_numbers(given: argparse.Namespace, found: Numbers) -> None:
     """A line for each number that is wrong or unclear."""
     for look in found.unclear:
@@ -234,10 +250,13 @@ def _day(store: Store, day: int) -> str:
 
 def check(given: argparse.Namespace, stack: Stack) -> int:
     """Say what is wrong. 0: all is well, 1: something differs or is unclear, 2: nobody can tell, or it is not there."""
-    waiting, found, gone = letters(given, stack), numbers(given, stack), lost(given, stack)
+    waiting, gaps = letters(given, stack), losses(given, stack)
+    found, gone = numbers(given, stack), lost(given, stack)
     say_letters(given, waiting)
+    say_losses(given, gaps)
     say_numbers(given, found)
-    said = [f"{len(waiting)} wait"] * bool(waiting) + [f"{len(found.wrong)} differ"] * bool(found.wrong)
+    said = [f"{len(waiting)} wait"] * bool(waiting) + ["records may be lost"] * bool(gaps)
+    said += [f"{len(found.wrong)} differ"] * bool(found.wrong)
     if gone:
         say_lost(given, stack.store, gone)
         said += [f"{len(gone.found)} lost something"] * bool(gone.found)

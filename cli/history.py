@@ -26,11 +26,12 @@ def _arguments(made: Parser, counters: Counters) -> None:
     made.add_argument("id", metavar="ID", nargs="?", help=ID)
     made.add_argument("--user", metavar="ID", type=values.user, help="who had this user forgotten, instead")
     made.add_argument("--imports", action="store_true", help="who imported what, instead")
+    made.add_argument("--losses", action="store_true", help="who knows of which records that may be lost, instead")
 
 
 def _check(given: argparse.Namespace) -> None:
-    if (given.id is not None) + (given.user is not None) + given.imports != 1:
-        raise UsageError("history takes ID, --user ID, or --imports")
+    if (given.id is not None) + (given.user is not None) + given.imports + given.losses != 1:
+        raise UsageError("history takes ID, --user ID, --imports, or --losses")
 
 
 def _past(given: argparse.Namespace, stack: Stack) -> int:
@@ -39,6 +40,8 @@ def _past(given: argparse.Namespace, stack: Stack) -> int:
         return forget.past(given, stack)
     if given.imports:
         return imports.past(given, stack)
+    if given.losses:
+        return _losses(given, stack)
     named = _named(stack, given.id)
     found = [
         (entry["at"], *_repair(name, id_, entry))
@@ -52,6 +55,14 @@ def _past(given: argparse.Namespace, stack: Stack) -> int:
         show(given, body, f"{moment(at_s)}  {line}")
     if not found and not given.json:
         say(f"{given.id} was never repaired, and no import is known")
+    return 0
+
+
+def _losses(given: argparse.Namespace, stack: Stack) -> int:
+    """Print what was acknowledged. Returns 0."""
+    for entry in history.losses(stack.store):
+        what = f"{entry['consumer']}'s records from {moment(entry['since'])} to {moment(entry['until'])}"
+        show(given, entry, f"{moment(entry['at'])}  {what}, acknowledged by {entry['by']}: {entry['why']}")
     return 0
 
 

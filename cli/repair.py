@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tally.drift import rebuild
+from tally.drift import begun_again, rebuild
 from tally.drift.looks import moment
 from tally.drift.reconcile import Finding, Reconciler
 from tally.drift.recount import Recount
@@ -33,6 +33,7 @@ _CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeep
 def _arguments(made: Parser, counters: Counters) -> None:
     check.add_numbers(made, counters)
     made.add_argument("--drop", action="store_true", help="forget dead letters that nobody can apply any more")
+    made.add_argument("--acknowledge", action="store_true", help="let as_of go on past records that may be lost")
     made.add_argument("--yes", action="store_true", help="do not ask")
 
 
@@ -58,6 +59,14 @@ def repair(given: argparse.Namespace, stack: Stack) -> int:
     if gone and gone.found:
         check.say_lost(given, stack.store, gone)
         left += _rebuilt(given, reconciler, gone) if agreed(given, "Add this?") else len(gone.found)
+    gaps = check.losses(given, stack)
+    check.say_losses(given, gaps)
+    if gaps and given.acknowledge and agreed(given, "Acknowledge this?"):
+        _judged(reconciler, max(gap.again for gap in gaps) - 1)
+        begun_again.acknowledge(stack.store, gaps, given.by, given.why)
+        say(f"acknowledged {len(gaps)}: as_of goes on with the next sweep")
+    else:
+        left += len(gaps)
     said = [f"{left} left"] * bool(left) + [f"{found.missing} missing"] * bool(found.missing)
     say(", ".join(said) or check.well(given))
     return CANNOT_TELL if found.missing else WRONG if left else 0
@@ -137,9 +146,9 @@ def _moved(done: Finding) -> str:
     return f"{done.name}: {done.difference:+d} ({done.tally} to {done.tally + done.difference})"
 
 
-def _judged(reconciler: Reconciler) -> int:
-    """Wait until the ledger has judged this minute; the minute. Shows what it waits for."""
-    asked = reconciler.asked()
+def _judged(reconciler: Reconciler, asked: int | None = None) -> int:
+    """Wait until the ledger has judged a minute, by default this one; the minute. Shows what it waits for."""
+    asked = reconciler.asked() if asked is None else asked
     with bar(None, "minute", "judged") as shown:
 
         def tell(left: int) -> None:

@@ -23,7 +23,7 @@ from .terminal import note, say
 
 HEALTH_S_MAX = 10.0
 RUNBOOKS = "docs/operations.md says what to do"
-CHECKED = ("drift", "dead letters")
+CHECKED = ("drift", "dead letters", "lost records")
 """The parts of which `tally check` says more."""
 
 
@@ -142,6 +142,7 @@ LOOKS: Mapping[str, Callable[[Stack], Seen]] = {
     "lag": lambda stack: looks.lag(stack.store), "judged": lambda stack: looks.judged(stack.store),
     "drift": lambda stack: looks.drift(stack.store), "failed events": _failed_events,
     "dead letters": lambda stack: looks.aside(stack.store),
+    "lost records": lambda stack: looks.lost(stack.store),
 }  # fmt: skip
 
 

@@ -60,6 +60,9 @@ ITERATOR_AGE = Alarm(
 DEAD_LETTERS = Alarm(
     "dead-letters", "A stream consumer could not apply records and kept them as dead letters: redrive them", 0, 1
 )
+LOST_RECORDS = Alarm(
+    "lost-records", "Stream records may be lost: `as_of` waits until somebody acknowledges it", 0, 1, _Missing.IGNORE
+)
 SWEEP = Alarm("sweep", "No sweep has ended well for 10 minutes: nothing is judged", 1, 2, _Missing.MISSING, BELOW)
 UNJUDGED = Alarm(
     "unjudged", "No sweep has judged all that it could for 15 minutes: drift shows late", 0, 15, _Missing.IGNORE

@@ -129,6 +129,9 @@ class Monitoring(Construct):
         unjudged = watched(self._names, self._own.of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED)
         self._section("Unjudged", "Is all judged that could be?", {"Sweeps that did not come to the end": [unjudged]})
 
+        lost = watched(self._names, self._own.of_stack(observe.RECORDS_LOST, "Maximum"), alarms.LOST_RECORDS)
+        self._section("Lost", "May the streams have lost records?", {"Losses that nobody has acknowledged": [lost]})
+
         api, tables = self._parts.api, {table.value: made for table, made in self._parts.tables.by_name.items()}
         seconds = NEARLY_ALL * metrics.FIVE_MINUTES.to_seconds()
         requests = metrics.of(api.api, "Count", period=metrics.FIVE_MINUTES, label="requests")

@@ -55,6 +55,7 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
         "SEGMENT#": ("PutItem",),  # a redriven record is booked in a segment of its own
         "DRIFT": ("Query", "GetItem", "UpdateItem", "ConditionCheckItem"),
         "DEADLETTER": ("Query", "GetItem", "DeleteItem"),
+        "LOST": ("Query", "PutItem", "DeleteItem"),
         "HISTORY#": ("Query", "PutItem"),
         "HOLDS#": ("Query", "PutItem", "DeleteItem"),  # of a user that it forgets
         "DELETED": ("PutItem",),

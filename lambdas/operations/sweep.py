@@ -19,6 +19,7 @@ from tally.dynamo.shards import Shards
 from tally.series import hours
 from tally.settings import Settings
 from tally.streams import watermark
+from tally.streams.loss import NEVER_S
 from tally.streams.watermark import Watermark
 
 SCHEDULE = Schedule(
@@ -44,6 +45,7 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     judging = {
         "JUDGE": ("GetItem", "UpdateItem"),
         "DEADLETTER": ("Query",),
+        "LOST": ("Query", "PutItem"),
         "SEGMENT#": ("Query",),
         "DRIFT": ("Query", "BatchGetItem", "UpdateItem"),
         "PROGRESS": ("GetItem", "UpdateItem"),
@@ -107,6 +109,7 @@ def _share(store: Store, until_s: float, share: float) -> float:
 def renew(store: Store, shards: Shards, seen: Watermark, now_s: float) -> dict[str, int]:
     """Send the heartbeats, note the watermark, and say how old it is for each consumer."""
     found = watermark.renew(store, shards, seen, now_s)
+    observe.gauges({observe.RECORDS_LOST: int(seen.lost_s < NEVER_S)})
     ages_s = watermark.ages_s(found, seen, now_s)
     for consumer, age_s in ages_s.items():
         observe.gauges({observe.WATERMARK_AGE: age_s}, consumer=consumer)

@@ -133,7 +133,7 @@ def test_all_is_well_when_every_part_is(looked: Looked) -> None:
     body = looked.answer()
     assert body["well"] is True, body["parts"]
     assert [part["name"] for part in body["parts"]] == [
-        "store", "lag", "judged", "drift", "dead letters", "holds", "alarms", "subscribers",
+        "store", "lag", "judged", "drift", "dead letters", "lost records", "holds", "alarms", "subscribers",
     ]  # fmt: skip
     lines = {part["name"]: part["line"] for part in body["parts"]}
     assert (lines["drift"], lines["alarms"]) == ("0 confirmed, 1 not yet", "0 of 1 in alarm")
@@ -207,7 +207,9 @@ def test_a_store_that_does_not_answer_is_wrong_and_the_rest_unknown(looked: Look
     body = looked.answer()
     assert body["well"] is False
     unknown = {part["name"]: part["line"] for part in body["parts"] if part["state"] == "unknown"}
-    assert unknown == dict.fromkeys(("lag", "judged", "drift", "dead letters", "holds"), "the store does not answer")
+    assert unknown == dict.fromkeys(
+        ("lag", "judged", "drift", "dead letters", "lost records", "holds"), "the store does not answer"
+    )
     assert [part["name"] for part in body["parts"] if part["state"] == "wrong"] == ["store"]
 
 

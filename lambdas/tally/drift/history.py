@@ -13,6 +13,7 @@ from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, apply_once, put
+from ..streams.loss import Loss
 
 LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # repaired by its drift row, its children, or its receipts
 _REMOVED = ("posts", "children", "holds")
@@ -23,9 +24,23 @@ def entry(store: Store, counter: str, target: str, now_s: float, numbers: Mappin
 
     `numbers`: `before`, `amount`, and `added`: how much of it no series has. `texts`: `by`, `why`, `how`.
     """
-    sort = f"{int(now_s * 1000):015d}#{secrets.token_urlsafe(6)}"
     values: items.Values = {"at": int(now_s), **texts, **numbers, "after": numbers["before"] + numbers["amount"]}
-    return items.put(store.settings.ledger_table, keys.key(keys.history_key(counter, target), sort), values)
+    return items.put(store.settings.ledger_table, keys.key(keys.history_key(counter, target), _name(now_s)), values)
+
+
+def acknowledged(store: Store, lost: Loss, now_s: float, *, by: str, why: str) -> Write:
+    """The write that records who knows of a loss."""
+    values: items.Values = {**lost.values, "at": int(now_s), "by": by, "why": why}
+    return items.put(store.settings.ledger_table, keys.key(keys.LOST_HISTORY_KEY, _name(now_s)), values)
+
+
+def losses(store: Store) -> Iterator[dict[str, Any]]:
+    """What was acknowledged, the oldest first: `{"at","by","why","consumer","since","until","again"}`."""
+    return map(items.plain, queries.items(store, store.settings.ledger_table, keys.LOST_HISTORY_KEY))
+
+
+def _name(now_s: float) -> str:
+    return f"{int(now_s * 1000):015d}#{secrets.token_urlsafe(6)}"
 
 
 def newest(store: Store, counter: str, target: str) -> str:

@@ -17,7 +17,7 @@ from ..errors import StoreBusyError
 from ..streams import segments, watermark
 from ..streams.segments import Booked
 from ..streams.watermark import Watermark
-from . import rows
+from . import begun_again, rows
 
 ROWS_READ_MAX = 100  # DynamoDB's limit for one BatchGetItem
 TRIES_MAX = 5  # at one row: another judge or a repair wrote it meanwhile
@@ -55,6 +55,8 @@ def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Jud
 
     The next run goes on where this one stopped, also within a minute. `seen`: what may be concluded now.
     """
+    if 0 <= seen.judged < min(seen.again - 1, seen.closed(store.settings)):
+        seen = begun_again.begin(store, seen, now_s, until_s)
     result, read = Judged(last=seen.judged), Reading()
     for minute in range(seen.judged + 1, seen.closed(store.settings) + 1) if seen.judged >= 0 else ():
         net, after = differences(store, minute, read), seen.after(minute)

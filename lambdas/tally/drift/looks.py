@@ -23,6 +23,7 @@ from ..dynamo.client import Call, Store
 from ..errors import TallyError
 from ..settings import Settings
 from ..streams import dead_letters, watermark
+from ..streams.loss import NEVER_S
 from . import rows
 
 BEHIND = 10  # minutes without watermark: when the alarm `watermark-age` goes off
@@ -95,6 +96,15 @@ def aside(store: Store, most: int | None = None) -> Seen:
     since = f", the oldest since {moment(oldest_s)}" if oldest_s is not None else ""
     facts = {"records": len(markers), "oldest": oldest_s}
     return _some(f"{len(markers)}{since}", facts, len(markers), cut=len(markers) == most)
+
+
+def lost(store: Store) -> Seen:
+    """Since when the streams may have lost records, and nobody has acknowledged it."""
+    since_s = watermark.read(store).lost_s
+    if since_s == NEVER_S:
+        return Seen("none that is known", {"since": None})
+    line = f"records may be lost since {moment(since_s)}: `as_of` waits until somebody acknowledges it"
+    return Seen(line, {"since": since_s}, True)
 
 
 def holds(store: Store) -> Seen:
@@ -181,6 +191,7 @@ def _parts(call: Call) -> dict[str, Seen]:
         "judged": lambda: judged(store),
         "drift": lambda: drift(store, READ_MAX),
         "dead letters": lambda: aside(store, READ_MAX),
+        "lost records": lambda: lost(store),
         "holds": lambda: holds(store),
     }
     reached = _reached(store)

@@ -90,7 +90,7 @@ class Reconciler:
     def look(self, counter: Counter, target: str, seen: Watermark | None = None) -> Finding:
         """What the ledger says of one tally."""
         drift = rows.read(self.store, counter.name, target)
-        confirmed = drift.confirmed(seen or self._seen())
+        confirmed = drift.confirmed(seen or watermark.read(self.store))
         difference = -confirmed if periods.kept(counter, target, self.clock()) else 0
         if counter.numbered and difference * (counter.delta or 0) < 0:
             difference = 0  # a repair would give its numbers out again: accept the number that it has
@@ -103,19 +103,18 @@ class Reconciler:
 
     def asked(self) -> int:
         """The minute through which the ledger must be judged for a repair asked for now. Raises NotProvenError."""
-        self._check_dead_letters()
-        minute, noted_s = self.store.settings.minute, self._seen().noted_s
+        minute, noted_s = self.store.settings.minute, self._settled().noted_s
         return max(minute(self.clock()), minute(noted_s) + 1)  # the sweep's clock is better than a laptop's
 
     def wait(self, asked: int, tell: Callable[[int], object] = lambda left: None) -> None:
         """Wait until the ledger is judged through this minute. `tell` gets the minutes left. Raises NotProvenError."""
         for _ in range(WAIT_MAX * WAITS_PER_MINUTE):
-            left = asked - self._seen().judged
+            left = asked - watermark.read(self.store).judged
             if left <= 0:
                 return
             tell(left)
             self.sleep(self.store.settings.minute_s / WAITS_PER_MINUTE)
-        self._check_judged(self._seen(), asked)
+        self._judged(asked)
 
     def count_again(self, counter: Counter, target: str, first: Recount | None) -> Sequence[Recount]:
         """The counts that a repair needs, once the ledger is judged through the first one. If they are two, the second
@@ -158,9 +157,7 @@ class Reconciler:
         Raises NotProvenError, RestlessError.
         """
         for _ in range(REPAIRS_MAX):
-            seen = self._seen()
-            self._check_judged(seen, asked)
-            found = proven(seen)
+            found = proven(self._judged(asked))
             if found is None or apply_once(self.store, writes(self.store, found, by, why, self.clock())):
                 return found
             self.sleep(self.store.spread.random.uniform(0, PAUSE_S_MAX))
@@ -191,20 +188,24 @@ class Reconciler:
             raise NotProvenError(f"{found.name}: one count before does not prove {again.low:+d}: try again.")
         return replace(found, difference=again.low, shards=again.shards, how=history.RECOUNT)
 
-    def _check_judged(self, seen: Watermark, asked: int) -> None:
-        """Raise NotProvenError if the ledger is not judged through this minute, or there is a dead letter by now."""
+    def _judged(self, asked: int) -> Watermark:
+        """The watermark. Raises NotProvenError if the ledger is not judged through this minute, or not settled."""
+        seen = self._settled()
         if seen.judged < max(0, asked):
             late = self.store.settings.minute(self.clock()) - seen.judged
             until = f"judged up to {late} minutes ago only" if seen.judged >= 0 else "not judged yet"
             raise NotProvenError(f"The ledger is {until}: do its consumers and sweep run?")
-        self._check_dead_letters()
+        return seen
 
-    def _check_dead_letters(self) -> None:  # a redrive would add it again
+    def _settled(self) -> Watermark:
+        """The watermark. Raises NotProvenError while there is a dead letter, which a redrive would add again, and while
+        the ledger has to begin again."""
         if dead_letters.any_left(self.store):
             raise NotProvenError("There are dead letters. They may be what drifts: `tally repair` applies them first.")
-
-    def _seen(self) -> Watermark:
-        return watermark.read(self.store)
+        seen = watermark.read(self.store)
+        if seen.judged < watermark.begins_again(self.store, seen) - 1:
+            raise NotProvenError("Records may be lost, and the ledger has not begun again yet: try again.")
+        return seen
 
 
 def writes(store: Store, found: Finding, by: str, why: str, now_s: float) -> list[Write]:

@@ -106,24 +106,22 @@ def settle(
     waits = dead_letters.any_left(store)
     if waits and not without_dead_letters:
         raise NotProvenError("There were dead letters at that moment, and a redrive would add them once more.")
-    _drop_drift(store, everything=waits or apart)
+    _drop_drift(store, now_s, everything=waits or apart)
     _forget(store, keys.DEAD_LETTER_KEY)
+    _forget(store, keys.LOST_KEY)
     for found in chain(_lost_receipts(store, counters, restored_s, tell), _wrong_parents(store, counters, tell)):
         _write(store, found.name, writes(store, found, *why, now_s))
         yield found
     _begin_again(store, restored_s)
 
 
-def _drop_drift(store: Store, *, everything: bool) -> None:
+def _drop_drift(store: Store, now_s: float, *, everything: bool) -> None:
     """Remove the drift that proves nothing: what was not confirmed, or everything."""
-    seen, table = watermark.read(store), store.settings.ledger_table
+    seen = watermark.read(store)
     for row in list(rows.every(store)):
-        key, confirmed = rows.key(row.counter, row.target), 0 if everything else row.confirmed(seen)
-        write = items.update(table, key, {"drift": confirmed}, removed=["changes"], was=row.was)
-        if not confirmed:
-            write = {"Delete": items.only_if({"TableName": table, "Key": key}, row.was)}
+        confirmed = 0 if everything else row.confirmed(seen)
         if confirmed != row.drift:
-            _write(store, f"The drift of {row.counter} {row.target}", [write])
+            _write(store, f"The drift of {row.counter} {row.target}", [rows.forgotten(store, row, confirmed, now_s)])
 
 
 def window(store: Store, restored_s: float) -> Window | None:

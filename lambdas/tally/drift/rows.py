@@ -90,6 +90,13 @@ def moved(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | Non
     return items.update(table, name, values, removed=["expiration"] if drift else ["since", "changes"], was=row.was)
 
 
+def forgotten(store: Store, row: DriftRow, kept: int, now_s: float) -> Write:
+    """The write that leaves `kept` of a drift, as confirmed: nobody judges what its other changes waited for."""
+    values = {"drift": kept} if kept else {"drift": 0, "expiration": int(now_s) + ZERO_KEPT_S}
+    removed = ["changes"] if kept else ["changes", "since"]
+    return items.update(store.settings.ledger_table, key(row.counter, row.target), values, removed=removed, was=row.was)
+
+
 def read(store: Store, counter: str, target: str) -> DriftRow:
     """The drift row of one tally."""
     return _drift(counter, target, queries.get(store.client, store.settings.ledger_table, key(counter, target)))

@@ -2,12 +2,14 @@
 
 The ledger holds what the streams report of each tally, and how far their consumers have come. PK, SK -> attributes:
     segment     SEGMENT#minute#bucket, table#stream shard#first sequence -> body, pairs, imports
-    judge       JUDGE, JUDGE -> format, judged, after, known, rolled, shown, dead, asked, asked_rolled, proven, noted,
-                began; of a restored ledger: format, restored, notes
+    judge       JUDGE, JUDGE -> format, judged, after, known, booked, rolled, shown, dead, asked, asked_rolled, proven,
+                noted, began, lost, again, streams; of a restored ledger: format, restored, notes
     drift       DRIFT, digest -> counter, target, drift, upto, since, changes
     checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, heartbeat, note
     dead letters   DEADLETTER, consumer#epoch s of the record#shard#sequence -> object, reason, table, at
+    losses      LOST, gap#consumer or letter#its sort key -> consumer, since, until, again
     history     HISTORY#counter#target, epoch ms#nonce -> by, why, amount, before, after
+    losses, acknowledged   HISTORY#LOST, epoch ms#nonce -> by, why, at, consumer, since, until
     forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, children, holds, finished
     imported    HISTORY#IMPORT, counter#run -> by, why, at, digest, rows, refused, finished
     deleted     DELETED, epoch s#counter#target -> counter, target, calm
@@ -30,7 +32,8 @@ FORMAT = 1
 takes the next number, and migrates."""
 CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after its last move; a stream keeps its records for a day
 DRIFT_KEY, DEAD_LETTER_KEY, DELETED_KEY = "DRIFT", "DEADLETTER", "DELETED"
-JUDGE_KEY = "JUDGE"
+JUDGE_KEY, LOST_KEY = "JUDGE", "LOST"
+LOST_HISTORY_KEY = "HISTORY#LOST"
 IMPORT_KEY = "HISTORY#IMPORT"
 HEARTBEAT_START, RECEIPT_HEARTBEAT_START = "HEARTBEAT#", "heartbeat#"  # a heartbeat in counts, and in receipts
 MINUTE_MAX = 10**10

@@ -171,6 +171,8 @@ class SegmentRun(Run):
             self.counted[effect.counter] += effect.accepted != 0 and effect.day < 0  # an import is no traffic
             if effect.minute <= self.place.past:
                 effect = effect._replace(minute=self.place.unjudged, pair="")
+            if self.place.even:
+                effect = effect._replace(observed=effect.accepted)
             key = (effect.minute, effect.counter, effect.id, effect.pair, effect.day)
             if key not in self.sums:
                 self.minutes.add(effect.minute)

@@ -2,7 +2,8 @@
 
 The object is put first, and the marker in the transaction that moves the checkpoint over the record. So none is lost,
 and one that becomes a dead letter twice is one. A redrive deletes the marker and applies the effect in one transaction,
-on condition that nobody judges the minute yet that it books on.
+on condition that nobody judges the minute yet that it books on. One of a time before the ledger began again (loss.py)
+has lost its other half: it is booked as even, so that the series have it, and moves a tally as a repair does.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import StoreBusyError, StoreUnreachableError
+from . import loss, watermark
 from .fold import StreamConsumer, StreamPlace
 from .record import MALFORMED, Declared, Record, UnreadableError, created_s, sequence
-from .watermark import JUDGE
 
 REASON_CHARACTERS_MAX = 300
 REDRIVEN = "redrive"
@@ -95,6 +96,15 @@ class Marker(NamedTuple):
     def key(self) -> Item:
         return keys.key(keys.DEAD_LETTER_KEY, self.sort_key)
 
+    @property
+    def consumer(self) -> str:
+        return self.sort_key.partition("#")[0]
+
+    @property
+    def made_s(self) -> int:
+        """When the record was made, epoch seconds; 0: it does not say."""
+        return int(self.sort_key.split("#")[1])
+
 
 def keep(
     call: Call, objects: Objects, consumer: str, table: str, shard: str, name: str, record: object, reason: str
@@ -155,11 +165,13 @@ def redrive(
     settings = call.store.settings
     for _ in range(REDRIVES_MAX):
         minute = settings.minute(queries.clock_s(call.store, settings.ledger_table, marker.key))
-        place = StreamPlace("", f"{REDRIVEN}#{marker.sort_key}", minute)
+        seen = watermark.read(call.store)
+        even = settings.minute(marker.made_s) < watermark.begins_again(call.store, seen)
+        place = StreamPlace("", f"{REDRIVEN}#{marker.sort_key}", minute, even=even)
         outcome = Redriven.APPLIED
         try:
             writes = _writes(call, consumers, declared, objects.get(marker.object), place)
-            apply(call, [_removal(call, marker), _unjudged(call, minute), *writes])
+            apply(call, [_removal(call, marker), _unjudged(call, minute, seen), *writes])
         except (UnreadableError, RejectedError, MovedError) as error:
             there = queries.get(call.store.client, settings.ledger_table, marker.key)
             outcome = Redriven.LOST if isinstance(error, ObjectGoneError) else Redriven.KEPT
@@ -174,9 +186,10 @@ def redrive(
 
 
 def drop(call: Call, marker: Marker) -> None:
-    """Remove the marker of a record whose object is gone. It may be gone by now."""
+    """Remove the marker of a record whose object is gone, and note that it is lost. It may be gone by now."""
+    lost = loss.dropped(call.store.settings, marker.sort_key, marker.consumer, marker.made_s)
     try:
-        apply(call, [_removal(call, marker)])
+        apply(call, [_removal(call, marker), lost.write(call.store.settings)])
     except MovedError:
         return
 
@@ -186,13 +199,16 @@ def _removal(call: Call, marker: Marker) -> Write:
     return {"Delete": items.only_if(ledger, {"object": marker.object})}
 
 
-def _unjudged(call: Call, minute: int) -> Write:
-    """The check that a minute is not judged, nor the one before: the judge may be reading the next one."""
+def _unjudged(call: Call, minute: int, seen: watermark.Watermark) -> Write:
+    """The check that a minute is not judged, nor the one before: the judge may be reading the next one. And that the
+    ledger has not begun again meanwhile."""
     check = {
+        "TableName": call.store.settings.ledger_table,
+        "Key": watermark.JUDGE,
         "ConditionExpression": "attribute_not_exists(judged) OR judged < :before",
         "ExpressionAttributeValues": {":before": {"N": str(minute - 1)}},
     }
-    return {"ConditionCheck": {"TableName": call.store.settings.ledger_table, "Key": JUDGE, **check}}
+    return {"ConditionCheck": items.only_if(check, {"again": seen.item.get("again")})}
 
 
 def _writes(

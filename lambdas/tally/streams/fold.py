@@ -35,12 +35,16 @@ class Effect(NamedTuple):
 
 
 class StreamPlace(NamedTuple):
-    """The stream shard that records come from, the current minute, and the last one without new entries (-1: none)."""
+    """The stream shard that records come from, the current minute, and the last one without new entries (-1: none).
+
+    `even`: nothing that they do is drift, for their other halves are not judged.
+    """
 
     table: str
     shard: str
     minute: int = 0
     past: int = -1
+    even: bool = False
 
     @property
     def bucket(self) -> int:

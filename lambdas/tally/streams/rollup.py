@@ -124,7 +124,8 @@ class TallyRun(Run):
             counter = declared.by_name[effect.counter]
             days = {day: amount for day, amount in self.days[effect.counter, effect.id].items() if amount}
             if days:
-                shard, by = shard_of(counter, self.place), tallies.ROLLED_UP
+                shard = shard_of(counter, self.place)
+                by = tallies.REPAIRED if self.place.even else tallies.ROLLED_UP
                 add = tallies.add(call, counter, effect.id, shard, effect.accepted, effect.minute, by=by)
                 found.append({"Update": add if -1 in days else tallies.noted(add, days)})
         return found

@@ -25,13 +25,14 @@ from ..dynamo.shards import Shards
 from ..dynamo.transactions import Write, apply_once
 from ..errors import ConfigurationError, TallyError
 from ..settings import Settings
+from . import loss
 from .lineage import BOOKKEEPER, COUNTS, FRESH, RECEIPTS, ROLLUP, SKEW, Look, look
 from .lineage import LATE as LATE
 from .lineage import SETTLE as SETTLE
+from .loss import NEVER_S, Loss
 
 HEARTBEATS_GUESSED = 8  # random keys a sweep, in a stream with quiet leaves: a shard that all miss is peeked at
-HEARTBEAT_KEPT_S = 24 * 3600  # as long as a stream keeps its records
-NEVER_S = 10**11  # later than every time: nothing holds `as_of` up
+HEARTBEAT_KEPT_S = loss.KEPT_S  # as long as a stream keeps its records
 CACHED_S = 1.0  # a process reads the JUDGE item for `as_of` at most this often
 JUDGE = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
 
@@ -71,6 +72,16 @@ class Watermark:
         """The last tally, by counter and id, that a judge has added this minute to; empty: none."""
         noted, *after = json.loads(self.item["after"]["S"]) if "after" in self.item else (-1,)
         return after if noted == minute else []
+
+    @property
+    def again(self) -> int:
+        """The first minute that is judged after the streams may have lost records of the ledger's; 0: they have not."""
+        return items.number(self.item, "again")
+
+    @property
+    def lost_s(self) -> int:
+        """Since when records may be lost, epoch seconds, and nobody has acknowledged it; NEVER_S: none is."""
+        return items.number(self.item, "lost", NEVER_S)
 
     def as_of(self, settings: Settings) -> int | None:
         """Epoch seconds: rolled-up numbers include every change that was accepted before. None without watermark."""
@@ -116,6 +127,11 @@ def judged(store: Store) -> int:
     return read(store).judged
 
 
+def begins_again(store: Store, seen: Watermark) -> int:
+    """The first minute that is judged after a loss, also one that the next sweep takes up; 0: there was none."""
+    return max([seen.again, *(one.again for one in loss.listed(store))])
+
+
 def note_judged(store: Store, minute: int, before: int, after: Sequence[str] = ()) -> None:
     """Note the last minute that is judged, unless another judge was faster. `after`: the last tally, by counter and id,
     that has the next minute, too."""
@@ -150,27 +166,49 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
     if asked_s <= found.passed_s(BOOKKEEPER, COUNTS):
         proven_s = max(proven_s, asked_rolled_s)
         asked_s, asked_rolled_s = int(visible_s) + 1, rolled_s
-    dead_s = _oldest_dead_letter_s(store)
+    dead_s = _oldest_dead_letter_s(store)  # before the losses: one that is dropped meanwhile is among either
+    known = loss.listed(store)
+    gaps = _gaps(store.settings, known, before, now_s)
+    lost = [*known, *gaps]
+    lost_s = min((one.since_s for one in lost), default=NEVER_S)
     began_s = items.number(item, "began", int(now_s))
-    known_s = int(min(found.all_passed_s(BOOKKEEPER), proven_s))
+    booked_s = int(found.all_passed_s(BOOKKEEPER))
     values: dict[str, str | float] = {
         "format": keys.FORMAT,
-        "known": max(before.known_s, known_s),  # what was once passed stays passed
+        "known": max(before.known_s, min(booked_s, proven_s)),  # what was once passed stays passed
+        "booked": max(items.number(item, "booked"), booked_s),
         "rolled": max(before.rolled_s, rolled_s),
-        "shown": min(before.rolled_s, dead_s, items.number(item, "dead", dead_s)),  # a marker may come or go unseen
+        "shown": min(before.rolled_s, dead_s, items.number(item, "dead", dead_s), lost_s),  # a marker may come unseen
         "dead": dead_s,
+        "lost": lost_s,
+        "again": max([before.again, *(one.again for one in lost)]),
         "asked": asked_s,
         "asked_rolled": asked_rolled_s,
         "proven": proven_s,
         "noted": now_s,
         "began": began_s,
+        "streams": _streams(store.settings),
     }
     if before.judged < 0 and before.closed(store.settings) >= store.settings.minute(began_s):
         values["judged"] = before.past(store.settings)
     # A sweep that was overtaken by another one, or by the first record, notes nothing.
     seen = {name: item.get(name) for name in ("noted", "began")}
-    apply_once(store, [items.update(store.settings.ledger_table, JUDGE, values, was=seen)])
+    noted = items.update(store.settings.ledger_table, JUDGE, values, was=seen)
+    apply_once(store, [noted, *(gap.write(store.settings) for gap in gaps)])
     return found
+
+
+def _gaps(settings: Settings, known: list[Loss], before: Watermark, now_s: float) -> list[Loss]:
+    """What may be lost since what the sweep before noted."""
+    item, streams = before.item, _streams(settings)
+    began_s = items.number(item, "began", int(now_s))
+    passed_s = {ROLLUP: max(before.rolled_s, began_s), BOOKKEEPER: max(items.number(item, "booked"), began_s)}
+    other = item.get("streams", {"S": streams})["S"] != streams
+    return loss.gaps(settings, known, passed_s, now_s, other_streams=other)
+
+
+def _streams(settings: Settings) -> str:
+    return f"{settings.counts_stream} {settings.receipts_stream}"
 
 
 def _oldest_dead_letter_s(store: Store) -> int:

@@ -15,7 +15,9 @@ from cli.terminal import clock
 from tally.counting import tallies
 from tally.drift import reconcile
 from tally.dynamo.client import Call, Store
+from tally.dynamo.transactions import put
 from tally.streams import watermark
+from tally.streams.loss import Loss
 from tests.integration.command.numbers import SIGNED, SINCE, Run, drifts, edit, judged, post
 
 
@@ -258,3 +260,24 @@ def test_drift_of_a_counter_that_is_no_longer_declared_is_named(run: Run, store:
     code, _, err = run("check")
     assert code == 0
     assert "gone x drifts by +1" in err
+
+
+def test_what_may_be_lost_is_shown_until_somebody_acknowledges_it(run: Run, store: Store) -> None:
+    post(store)
+    for one in (Loss("gap#rollup", "rollup", 60, 120), Loss("letter#x", "bookkeeper", 0, 0, watermark.judged(store))):
+        put(Call(store), one.write(store.settings))
+    code, out, _ = run("check")
+    assert (code, out.splitlines()[-1].split("; ")[0]) == (1, "records may be lost")
+    assert [line[:50] for line in out.splitlines()[:-1]] == [
+        "gap      rollup may have lost records, from 1970-0",
+        "gap      bookkeeper may have lost a dead letter, f",
+    ]
+    assert run("repair", *SIGNED, "--yes")[1].endswith("2 left\n")
+    assert run("check", "--only", "drift")[0] == 0
+    code, out, _ = run("repair", *SIGNED, "--yes", "--acknowledge")
+    assert (code, out.splitlines()[-2:]) == (0, ["acknowledged 2: as_of goes on with the next sweep", "all is well"])
+    assert run("check")[:2] == (0, "all is well\n")
+    code, out, _ = run("history", "--losses")
+    assert (code, sorted(line.partition("  ")[2].partition(" ")[0] for line in out.splitlines())) == (
+        0, ["bookkeeper's", "rollup's"],
+    )  # fmt: skip

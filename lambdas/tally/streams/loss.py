@@ -1,0 +1,92 @@
+"""What the streams may have lost: noted until somebody acknowledges it.
+
+A stream keeps a record for a day. So what a consumer has not provably passed a day later may be lost, whatever it says
+when it is back: it was off, it was stuck in a shard, or the sweep was off, which proves what it passes. Streams under
+other ARNs begin with nothing. A dead letter that was dropped is lost for certain.
+
+Until then `as_of` does not pass what may be lost. What the bookkeeper lost is in no segment: the ledger begins again,
+and judges from `again` on (drift/begun_again.py). What the rollup alone lost is drift that the ledger knows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ..dynamo import items, keys, queries
+from ..dynamo.client import Store
+from ..dynamo.keys import Item
+from ..dynamo.transactions import Write
+from ..settings import Settings
+from .lineage import BOOKKEEPER, LATE
+
+KEPT_S = 24 * 3600  # by a stream
+LETTER, GAP = "letter#", "gap#"
+NEVER_S = 10**11  # later than every time: nothing holds `as_of` up
+
+
+class Loss(NamedTuple):
+    """Records of this time that a consumer may have lost. `name`: its sort key. `again`: the first minute whose changes
+    lack nothing of it; 0: the ledger has lost nothing."""
+
+    name: str
+    consumer: str
+    since_s: int
+    until_s: int
+    again: int = 0
+
+    @property
+    def key(self) -> Item:
+        return keys.key(keys.LOST_KEY, self.name)
+
+    @property
+    def values(self) -> dict[str, str | float]:
+        """Its attributes in the ledger."""
+        return {"consumer": self.consumer, "since": self.since_s, "until": self.until_s, "again": self.again}
+
+    def write(self, settings: Settings) -> Write:
+        """The write that notes it, over an older note of its name."""
+        return items.put(settings.ledger_table, self.key, self.values)
+
+
+def listed(store: Store) -> list[Loss]:
+    """What nobody has acknowledged."""
+    found = queries.items(store, store.settings.ledger_table, keys.LOST_KEY)
+    return [
+        Loss(
+            item["SK"]["S"], item["consumer"]["S"], *(items.number(item, name) for name in ("since", "until", "again"))
+        )
+        for item in found
+    ]
+
+
+def gaps(
+    settings: Settings, known: list[Loss], passed_s: Mapping[str, float], now_s: float, *, other_streams: bool
+) -> list[Loss]:
+    """What may be lost now. `passed_s`: what each consumer had passed, as a sweep noted it.
+
+    The engine of `make dev` keeps every record, also while it is off.
+    """
+    if settings.local_port:
+        return []
+    before = {loss.name: loss for loss in known}
+    until_s = now_s if other_streams else now_s - KEPT_S + LATE * settings.minute_s
+    found = list[Loss]()
+    for consumer, seen_s in passed_s.items():
+        if seen_s < until_s:
+            name = GAP + consumer
+            since_s = min(int(seen_s), before[name].since_s) if name in before else int(seen_s)
+            found.append(Loss(name, consumer, since_s, int(until_s), _again(settings, consumer, until_s)))
+    return found
+
+
+def dropped(settings: Settings, marker: str, consumer: str, made_s: int) -> Loss:
+    """A dead letter that somebody drops now. What was redriven just before is booked on this minute."""
+    now_s = time.time()
+    return Loss(LETTER + marker, consumer, made_s, made_s, _again(settings, consumer, now_s))
+
+
+def _again(settings: Settings, consumer: str, until_s: float) -> int:
+    """The other half of a change is booked on its own minute, or one of its neighbours. The rollup's may be two on."""
+    return settings.minute(until_s) + LATE + 2 if consumer == BOOKKEEPER else 0

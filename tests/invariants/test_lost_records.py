@@ -1,0 +1,329 @@
+"""Where a stream may have lost records, the ledger begins again: no false drift, no lost edit, no `as_of` that lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+import counters
+from tally.counter import Counter
+from tally.drift import begun_again, history, looks, rebuild, rows
+from tally.drift.rebuild import Accepted, Window
+from tally.drift.reconcile import NotProvenError
+from tally.dynamo.client import Call
+from tally.series import hours
+from tally.series import read as series
+from tally.series.read import Range
+from tally.streams import dead_letters, loss, watermark
+from tally.streams.record import UnreadableError
+from tests.invariants.judged import PLAYS, VISITS, Deployment, deployed
+
+DAY = 20
+"""Minutes for which a stream keeps a record here."""
+PAGE = "https://example.com/a"
+BOTH = ("rollup", "bookkeeper")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    monkeypatch.setattr(loss, "KEPT_S", DAY * 60)
+    with deployed() as made:
+        yield made
+
+
+def trim(world: Deployment, consumer: str, keep: int = 0) -> None:
+    """The streams lose what is older than a day and this consumer has not seen, but for the last ones."""
+    for shards in world.streams.shards.values():
+        for shard in shards:
+            made = [record["dynamodb"]["ApproximateCreationDateTime"] for record in shard.records]
+            old = sum(at < world.now_s - DAY * 60 for at in made)
+            way = world.way(consumer, shard)
+            way.at = max(way.at, old - keep)
+
+
+def off(world: Deployment, *consumers: str, minutes: float = DAY + 5, keep: int = 0) -> None:
+    """These consumers are off for so long, from now on, and lose what the streams no longer have."""
+    for consumer in consumers:
+        world.stall(consumer)
+    world.run(minutes)
+    for consumer in consumers:
+        trim(world, consumer, keep)
+    world.resume()
+
+
+def without_sweep(world: Deployment, *consumers: str) -> None:
+    """So are they, and the sweep with them."""
+    for consumer in consumers:
+        world.stall(consumer)
+    world.deliver()
+    world.skip((DAY + 5) * 60)
+    for consumer in consumers:
+        trim(world, consumer)
+    world.resume()
+
+
+def repaired(world: Deployment, counter: Counter, target: str) -> int:
+    """By how much the command repairs it."""
+    reconciler = world.reconciler()
+    asked = reconciler.asked()
+    reconciler.wait(asked)
+    found = reconciler.repair(counter, target, "ann", "test", asked=asked)
+    return found.difference if found else 0
+
+
+def acknowledge(world: Deployment) -> None:
+    begun_again.acknowledge(world.store, loss.listed(world.store), "ann", "a long weekend")
+
+
+@pytest.mark.parametrize("going", [off, without_sweep], ids=["sweep on", "sweep off"])
+@pytest.mark.parametrize("consumers", [("bookkeeper",), BOTH], ids="+".join)
+def test_a_right_number_stays_right_when_its_records_are_lost(
+    world: Deployment, consumers: tuple[str, ...], going: Callable[..., None]
+) -> None:
+    """Trimmed to other places in both streams: the ledger has halves of changes."""
+    world.play(times=5)
+    world.even()
+    at = world.now_s
+    for consumer in consumers:
+        world.stall(consumer)
+    world.play(times=7)
+    world.deliver()
+    for shard in world.streams.shards["receipts"]:
+        world.way("bookkeeper", shard).at = len(shard.records)
+    world.play(times=4)
+    going(world, *consumers)
+    world.even(25)
+    assert (world.tally(PLAYS, "v"), repaired(world, PLAYS, "v")) == (16, 0)
+    assert (world.as_of() or 0) <= at, "a visit of then may be in no number"
+    acknowledge(world)
+    world.run(3)
+    assert (world.as_of() or 0) > at + DAY * 60
+    assert {entry["by"] for entry in history.losses(world.store)} == {"ann"}
+
+
+def test_what_was_confirmed_stays_and_what_was_not_goes(world: Deployment) -> None:
+    world.edit(-5, PLAYS, "old")
+    world.run(12)
+    world.edit(-3, PLAYS, "young")
+    world.run(8)
+    assert world.drifts() == {("plays", "old"): -5, ("plays", "young"): -3}
+    off(world, "bookkeeper")
+    world.run(12)
+    assert world.drifts() == {("plays", "old"): -5}
+    assert repaired(world, PLAYS, "old") == 5
+    world.edit(2, PLAYS, "new")
+    world.run(14)
+    assert world.drifts() == {("plays", "new"): 2}
+    assert repaired(world, PLAYS, "new") == -2
+
+
+def test_what_is_not_a_day_old_is_judged_after_all(world: Deployment) -> None:
+    world.stall("bookkeeper")
+    world.run(DAY - 4)
+    world.edit(9, PLAYS, "v")
+    off(world, "bookkeeper", minutes=8)
+    world.run(12)
+    assert loss.listed(world.store), "it was off for more than a day"
+    assert world.drifts() == {("plays", "v"): 9}
+
+
+@pytest.mark.parametrize("consumers", [("bookkeeper",), ("rollup",), BOTH], ids="+".join)
+def test_less_than_a_day_loses_nothing(world: Deployment, consumers: tuple[str, ...]) -> None:
+    """Whoever is behind."""
+    for consumer in consumers:
+        world.stall(consumer)
+    world.play(times=3)
+    world.spill(PAGE, 3, VISITS)
+    world.run(DAY - 5)
+    world.resume()
+    world.run(12)
+    assert (loss.listed(world.store), world.drifts()) == ([], {})
+    assert watermark.read(world.store).again == 0
+
+
+def test_what_the_rollup_alone_has_lost_the_ledger_knows(world: Deployment) -> None:
+    at = world.now_s
+    world.stall("rollup")
+    world.spill(PAGE, 3, VISITS)
+    off(world, "rollup")
+    world.spill(PAGE, 4, VISITS)
+    world.run(14)
+    assert [one.consumer for one in loss.listed(world.store)] == ["rollup"]
+    assert (world.tally(VISITS, PAGE), world.drifts()) == (4, {("visits", PAGE): -3})
+    assert (world.as_of() or 0) <= at
+    assert repaired(world, VISITS, PAGE) == 3
+    acknowledge(world)
+    world.run(4)
+    assert (world.as_of() or 0) > at
+
+
+def test_what_both_have_lost_is_in_the_receipts(world: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bookkeeper has lost more of them than the rollup: what that has added is no drift."""
+    world.stall()
+    world.spill(PAGE, 10, VISITS)
+    world.deliver()
+    edge = {shard.id: len(shard.records) for shard in world.streams.shards["receipts"]}
+    world.spill(PAGE, 5, VISITS)
+    world.run(DAY + 5)
+    trim(world, "bookkeeper")
+    for shard in world.streams.shards["receipts"]:
+        world.way("rollup", shard).at = max(world.way("rollup", shard).at, edge[shard.id])
+    world.resume()
+    world.even(14)
+    day, found = world.store.settings.minute(world.now_s) // (24 * 60), Accepted()
+    list(rebuild.accepted(world.store, {"visits": VISITS}, Window(day - 1, day), found))
+    missing = rebuild.look(world.store, VISITS, PAGE, found["visits", PAGE]).difference
+    assert (world.tally(VISITS, PAGE), missing) == (5, 10)
+
+
+def test_streams_under_other_names_have_none_of_the_old_records(world: Deployment) -> None:
+    """The streams were switched off and on. The engine goes on: what was written meanwhile is lost."""
+    world.stall()
+    world.play(times=2)
+    for shards in world.streams.shards.values():
+        for shard in shards[:1]:
+            world.deliver()
+            world.way("bookkeeper", shard).at = len(shard.records)
+    world.resume()
+    world.store = replace(world.store, settings=world.store.settings._replace(receipts_stream="arn:…/new"))
+    world.even(14)
+    assert {one.consumer for one in loss.listed(world.store)} == set(BOTH)
+    acknowledge(world)
+    world.even(5)
+    assert (loss.listed(world.store), looks.lost(world.store).wrong) == ([], False)
+
+
+def test_the_engine_of_make_dev_keeps_every_record(world: Deployment) -> None:
+    world.store = replace(world.store, settings=world.store.settings._replace(local_port=8080))
+    without_sweep(world)
+    world.run(3)
+    assert loss.listed(world.store) == []
+
+
+def test_a_loss_is_said_until_somebody_acknowledges_it(world: Deployment) -> None:
+    without_sweep(world)
+    assert looks.lost(world.store).word == "ok"
+    world.run(1)
+    seen = looks.lost(world.store)
+    assert (seen.word, seen.facts["since"] < world.now_s - DAY * 60) == ("wrong", True)
+    with pytest.raises(NotProvenError, match="has not begun again yet"):
+        acknowledge(world)
+    with pytest.raises(NotProvenError, match="has not begun again yet"):
+        world.reconciler().asked()
+    world.run(8)
+    stale = loss.listed(world.store)
+    without_sweep(world)
+    world.run(8)
+    with pytest.raises(NotProvenError, match="try again"):
+        begun_again.acknowledge(world.store, stale, "ann", "of the first one")
+    acknowledge(world)
+    world.run(1)
+    assert looks.lost(world.store).word == "ok"
+
+
+def test_series_have_what_the_segments_have(world: Deployment) -> None:
+    """The bookkeeper was off for more than a day, and DynamoDB trimmed late: nothing is lost after all."""
+    world.series = True
+    world.run(1)
+    world.stall("bookkeeper")
+    world.play(times=6)
+    world.run(DAY + 5)
+    world.resume()
+    world.run(10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hours, "PART", 1)
+        hours.sum_up(world.store, world.judged, until_s=float("inf"))
+    told = series.read(Call(world.store), PLAYS, "v", Range(series.HOUR, 0, 10**6))
+    assert sum(point["value"] for point in told["series"]) == 6
+
+
+# ---- dead letters ----
+
+
+def set_aside(world: Deployment, *consumers: str, target: str = "v") -> Callable[[], object]:
+    """A bug makes these consumers unable to read receipts of a target, until what this returns is called."""
+    good = {consumer: world.handlers[consumer].consumer for consumer in consumers}
+
+    def read(consumer: str, declared, record):  # type: ignore[no-untyped-def]
+        if record["dynamodb"].get("NewImage", {}).get("target") == {"S": target}:
+            raise UnreadableError("a bug")
+        return good[consumer].read["receipts"](declared, record)
+
+    def mend() -> None:
+        for consumer in consumers:
+            world.handlers[consumer].consumer = good[consumer]
+
+    for consumer in consumers:
+        broken = {**good[consumer].read, "receipts": partial(read, consumer)}
+        world.handlers[consumer].consumer = replace(good[consumer], read=broken)
+    return mend
+
+
+def drop_all(world: Deployment) -> None:
+    """As the command does with --drop, once their objects are gone."""
+    world.bucket.objects.clear()
+    for marker in list(dead_letters.listed(Call(world.store))):
+        dead_letters.drop(Call(world.store), marker)
+
+
+def test_a_dropped_letter_of_the_bookkeeper_is_no_drift(world: Deployment) -> None:
+    """Nor is anything that was confirmed before: it may be its other half."""
+    mend = set_aside(world, "bookkeeper")
+    at = world.now_s
+    world.play(times=4)
+    world.run(16)
+    mend()
+    row = rows.read(world.store, "plays", "v")
+    assert (row.drift, row.confirmed(watermark.read(world.store))) == (4, 4)
+    drop_all(world)
+    with pytest.raises(NotProvenError, match="has not begun again yet"):
+        world.reconciler().asked()
+    world.run(12)
+    assert (repaired(world, PLAYS, "v"), world.tally(PLAYS, "v"), world.drifts()) == (0, 4, {})
+    assert (world.as_of() or 0) <= at
+    world.edit(1, PLAYS, "v")
+    world.run(14)
+    assert repaired(world, PLAYS, "v") == -1
+
+
+def test_a_dropped_letter_of_the_rollup_is_drift_that_a_repair_takes_back(world: Deployment) -> None:
+    mend = set_aside(world, "rollup", target=PAGE)
+    at = world.now_s
+    world.spill(PAGE, 4, VISITS)
+    world.run(14)
+    mend()
+    drop_all(world)
+    world.run(3)
+    assert (world.as_of() or 0) <= at
+    assert (repaired(world, VISITS, PAGE), world.tally(VISITS, PAGE)) == (4, 4)
+    acknowledge(world)
+    world.run(3)
+    assert (world.as_of() or 0) > at
+
+
+@pytest.mark.parametrize("consumers", [("bookkeeper",), ("rollup",), BOTH], ids="+".join)
+@pytest.mark.parametrize("lost", ["gap", "letter"])
+def test_a_letter_that_is_redriven_later_is_no_drift(world: Deployment, consumers: tuple[str, ...], lost: str) -> None:
+    """Its other half was forgotten. The number has it, and so have the series."""
+    mend = set_aside(world, *consumers, target=PAGE)
+    world.spill(PAGE, 2, VISITS)
+    world.run(9)
+    mend()
+    letters = list(dead_letters.listed(Call(world.store)))
+    if lost == "gap":
+        off(world, "bookkeeper")
+    else:
+        mend = set_aside(world, "bookkeeper")
+        world.play()
+        world.run(1)
+        mend()
+        [gone] = [one for one in dead_letters.listed(Call(world.store)) if one not in letters]
+        dead_letters.drop(Call(world.store), gone)
+        world.redrive(markers=letters[:1])  # before a sweep takes it up
+    world.run(14)
+    assert set(world.redrive(counters.COUNTERS, letters[1:] if lost == "letter" else letters)) <= {"applied"}
+    world.even(12)
+    assert (world.tally(VISITS, PAGE), repaired(world, VISITS, PAGE)) == (2, 0)

@@ -164,12 +164,12 @@ def _child(line: int, row: Sequence[Any], counter: Counter) -> Child:
 def _whole(value: object) -> int | None:
     if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
         return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return fields.integer(value)
 
 
 def seconds(value: object) -> int:
     """Epoch seconds of a time: these, or ISO 8601. One without a zone is UTC."""
-    found = int(value) if isinstance(value, float) and value.is_integer() else _whole(value)
+    found = _whole(value)
     if found is None and isinstance(value, str):
         try:
             when = datetime.fromisoformat(value.strip())

@@ -18,6 +18,7 @@ from tally.errors import CallerError, InvalidInputError, NotFoundError, Precondi
 from tally.pages import Pages
 
 Schema = dict[str, Any]
+_NUMBER = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4})?([eE][+-]?[0-9])?")  # as JSON writes one
 
 
 class Source(Enum):
@@ -120,11 +121,11 @@ def _whole(least: int, most: int, words: str, example: Any) -> Kind:
 
 
 def _size(most: int, default: int, words: str, example: int) -> Kind:
-    """How long a list is: a number, or digits in a query."""
+    """How long a list is: a number, or its text in a query."""
 
     def check(value: object, field: str, _: Context) -> int:
-        digits = isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value)
-        return fields.whole(int(digits[0]) if digits else value, field, 1, most)
+        written = isinstance(value, str) and _NUMBER.fullmatch(value)
+        return fields.whole(float(written[0]) if written else value, field, 1, most)
 
     return Kind(check, {"type": "integer", "minimum": 1, "maximum": most, "default": default}, words, example)
 

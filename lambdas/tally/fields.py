@@ -204,10 +204,18 @@ def changes(value: object, field: str) -> list[dict[str, object]]:
 
 
 def whole(value: object, field: str, least: int, most: int) -> int:
-    """A whole number from `least` to `most`; no booleans, no floats."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+    """A whole number from `least` to `most`."""
+    number = integer(value)
+    if number is None or not least <= number <= most:
         raise InvalidInputError(f"{field} must be a whole number from {least} to {most}.", field=field)
-    return value
+    return number
+
+
+def integer(value: object) -> int | None:
+    """The whole number that a value is; None if it is none. JSON has one kind of number: 7.0 and 7e0 are 7."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def version(value: object, field: str) -> int:
@@ -256,7 +264,8 @@ def time(value: object, field: str) -> int:
     """A time in epoch seconds: a number, or ISO 8601 (`2026-11-22`, `2026-11-22T13:00Z`); without an offset UTC."""
     from datetime import UTC, datetime
 
-    given = str(value) if isinstance(value, int) and not isinstance(value, bool) else string(value, field)
+    number = integer(value)
+    given = string(value, field) if number is None else str(number)
     try:
         if not TIME_FORM.fullmatch(given):
             raise ValueError(given)

@@ -105,6 +105,29 @@ def test_what_follows_from_the_operations_is_generated() -> None:
     assert folders | {"rollup", "bookkeeper"} == {path.name for path in generated.EVENTS.iterdir()}
 
 
+def whole(route: Route) -> bool:
+    """Whether a request of the route has whole numbers."""
+    asked = Asked(route.served(COUNTERS), anonymous=False)
+    return any(
+        field.name == "changes" or field.kind.schema_for(asked).get("type") == "integer" for field in route.fields
+    )
+
+
+@pytest.mark.parametrize("route", [*filter(whole, ROUTES.values())], ids=lambda route: route.id)
+def test_a_whole_number_is_the_same_with_a_fraction_or_an_exponent(route: Route, invoke: Invoke) -> None:
+    """To JSON Schema, and so to the document: some libraries write 7 so."""
+    changed = prepared(invoke, route.operation.name) | {"limit": 7}
+    event, direct = samples.http(route, COUNTERS, **changed), samples.direct(route, COUNTERS, **changed)
+    answers = []
+    for written in (r"\g<0>", r"\g<0>.0", r"\g<0>0e-1"):
+        body = re.sub(r"(?<=: )-?[0-9]+", written, event.get("body", ""))
+        query = re.sub(r"(?<=limit=)[0-9]+", written, event["rawQueryString"])
+        entry = json.loads(re.sub(r"(?<=: )-?[0-9]+", written, json.dumps(direct)))
+        answers += [invoke(event | {"body": body, "rawQueryString": query}), invoke(entry)]
+    assert {events.status_of(one) for one in answers} <= {*route.operation.success}
+    assert [steady(events.body_of(one)) for one in answers] == [steady(events.body_of(answers[0]))] * 6
+
+
 # Bad input
 
 ODD: list[object] = [

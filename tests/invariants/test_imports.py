@@ -287,7 +287,7 @@ def test_children_without_a_parent_or_with_a_time_in_milliseconds_are_named_by_t
 
 
 BAD_CSV = ["id,value", "a,1", "b,x", "c#,3", "d", "e,1.5", "..,1", "f,-1", f"g,{10**15 + 1}"]
-BAD_JSON = ['{"id": "a", "value": 1}', '{"id": "b", "value": true}', "[]", "x", '{"id": "c"}', '{"id": 7, "value": 1}']
+BAD_JSON = ['{"id":"a", "value": 1.0}', '{"id": "b", "value": true}', "[]", "x", '{"id": "c"}', '{"id": 7, "value": 1}']
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 import inspect
 import itertools
 import json
+import math
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import botocore.exceptions
 import pytest
@@ -310,6 +314,68 @@ def test_batches_that_cannot_be_handed_over_in_time_say_so(pauses: list[float]) 
     with pytest.raises(StoreBusyError, match="No time was left"):
         asked.enqueue_batch([requests.increment(*PLAY)] * 450)
     assert len(fake.calls) == 3
+
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+DEEP: Any = 0
+for _ in range(100_000):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("odd", "kind"),
+    [
+        *((odd, errors.InvalidInputError) for odd in (
+            math.nan, math.inf, Decimal("7.5"), Decimal("NaN"), Decimal("sNaN"), Decimal("1e999999"),
+            Decimal("1e-999999"), 10**5000, 7j, b"9f3a", datetime.date(2026, 1, 1), "\ud800", object(), CIRCLE, DEEP,
+            {("a", "b"): 1}, [{"id": b"x"}], type,
+        )),
+        ("x" * 1_000_001, PayloadTooLargeError),
+    ],
+    ids=lambda odd: type(odd).__name__,
+)  # fmt: skip
+def test_what_has_no_form_in_json_fails_alone(odd: Any, kind: type[TallyError]) -> None:
+    """Whatever field has it. It is never sent, and what stands beside it is."""
+    asked, fake = tally(lambda event: {"results": [PLAYED] * len(event["batch"])} if "batch" in event else PLAYED)
+    good = requests.increment(*PLAY)
+    for bad in (
+        requests.increment("usage", odd, amount=1),
+        requests.increment("usage", "7c20", amount=odd),
+        requests.increment("usage", "7c20", amount=1, idempotency_key=odd, caller=odd),
+        requests.change([{"counter": "usage", "id": "7c20", "amount": odd}]),
+    ):
+        with pytest.raises(kind):
+            asked.send(bad)
+        with pytest.raises(kind):
+            asked.enqueue(bad)
+        assert fake.events == []
+        assert [type(one) for one in asked.batch([good, bad, good])] == [dict, kind, dict]
+        with pytest.raises(kind):
+            asked.enqueue_batch([bad, good, good])
+        assert [len(event["batch"]) for event in fake.events] == [2, 2]
+        fake.calls.clear()
+
+
+def test_whole_numbers_and_uuids_of_other_types_are_sent_as_json_has_them() -> None:
+    uuid = UUID("5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11")
+    entry = MappingProxyType({"counter": "stock", "id": uuid, "amount": Decimal("-2.0")})
+    plain = {"counter": "stock", "id": str(uuid), "amount": -2}
+    assert requests.increment("usage", "x", idempotency_key=uuid).idempotency_key == str(uuid)  # type: ignore[arg-type]
+    asked, fake = tally(PLAYED, caller=uuid)
+    asked.increment("usage", uuid, amount=Decimal("7E+1"), idempotency_key=uuid)  # type: ignore[arg-type]
+    asked.change((entry for _ in range(2)), idempotency_key="k")
+    asked.get_tallies({uuid})  # type: ignore[arg-type]
+    usage, change, read = fake.events
+    assert usage == usage | dict.fromkeys(("id", "idempotency_key", "caller"), str(uuid)) | {"amount": 70}
+    assert change["changes"] == [plain] * 2
+    assert [str(uuid)] in read.values()
+
+
+def test_a_batch_is_cut_where_lambda_would_refuse_it() -> None:
+    asked, fake = tally(lambda event: {"results": [PLAYED] * len(event["batch"])})
+    asked.batch([requests.put_post(f"p{number}", "x" * 300_000) for number in range(7)])
+    assert [len(event["batch"]) for event in fake.events] == [3, 3, 1]
 
 
 def test_a_function_that_was_not_given_is_named() -> None:

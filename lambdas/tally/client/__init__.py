@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import SystemRandom
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -36,7 +36,7 @@ from ..errors import (
     TallyError,
 )
 from . import requests
-from .request import Reply, Request
+from .request import EVENT_BYTES_MAX, Reply, Request, encoded
 from .requests import Methods
 
 FUNCTIONS = (
@@ -117,12 +117,10 @@ class Tally(Methods):
 
     def send(self, request: Request[T]) -> T:
         """Send one request and return its result. Raises TallyError."""
-        end_s = time.monotonic() + self.deadline_s
-        return self._patiently(
-            lambda: request.read(_reply(self._invoke(request.function, self._event(request)))), end_s
-        )
+        end_s, event = time.monotonic() + self.deadline_s, self._event(request)
+        return self._patiently(lambda: request.read(_reply(self._invoke(request.function, event))), end_s)
 
-    def _hand_over(self, function: str, event: Mapping[str, Any], end_s: float) -> None:
+    def _hand_over(self, function: str, event: bytes, end_s: float) -> None:
         self._patiently(lambda: self._invoke(function, event, InvocationType="Event"), end_s)
 
     def enqueue(self, request: Request[Any]) -> None:
@@ -133,12 +131,14 @@ class Tally(Methods):
         """Hand requests to Lambda together and do not wait: Lambda itself retries those that meet a RetryableError.
 
         Requests of one function go 100 at a time. Refusals are not reported. If this raises, some may be on their way:
-        it is safe to hand all of them over again.
+        it is safe to hand all of them over again. A CallerError is of a request that cannot be sent: the others are.
         """
         end_s = time.monotonic() + self.deadline_s
-        for function, chunk in _chunks(requests):
-            events = [self._event(request) for request in chunk.values()]
-            self._hand_over(function, {"batch": events, "on_failure": "raise"}, end_s)
+        entries, refused = self._entries(requests)
+        for function, chunk in _chunks(entries):
+            self._hand_over(function, _batch(chunk, b', "on_failure": "raise"'), end_s)
+        for error in refused.values():
+            raise error
 
     def batch(self, requests: Sequence[Request[T]]) -> list[T | TallyError]:
         """Send requests together. Return, in order, the result or the error of each; raise for none of them.
@@ -146,18 +146,20 @@ class Tally(Methods):
         Requests of one function go 100 at a time, in order. Those that met a RetryableError go again.
         """
         end_s = time.monotonic() + self.deadline_s
-        results: dict[int, T | TallyError] = {}
-        for function, chunk in _chunks(requests):
-            results |= self._send_together(function, chunk, end_s)
+        entries, refused = self._entries(requests)
+        results: dict[int, T | TallyError] = {**refused}
+        for function, chunk in _chunks(entries):
+            answered = self._send_together(function, chunk, end_s)
+            results.update(answered)
         return [results[place] for place in range(len(requests))]
 
-    def _send_together(self, function: str, chunk: Mapping[int, Request[T]], end_s: float) -> dict[int, T | TallyError]:
+    def _send_together(self, function: str, chunk: Mapping[int, _Entry[T]], end_s: float) -> dict[int, T | TallyError]:
         results: dict[int, T | TallyError] = dict.fromkeys(chunk, StoreBusyError("No time was left to send this."))
         patience, left = _Patience(end_s, self._attempt_s), dict(chunk)
         while left and patience.has_time():
             answered = self._attempt(function, left)
             results.update(answered)
-            left = {place: request for place, request in left.items() if isinstance(results[place], RetryableError)}
+            left = {place: entry for place, entry in left.items() if isinstance(results[place], RetryableError)}
             if left and not patience.wait():
                 break
         return results
@@ -173,32 +175,42 @@ class Tally(Methods):
                 if not patience.wait():
                     raise
 
-    def _attempt(self, function: str, requests: Mapping[int, Request[T]]) -> dict[int, T | TallyError]:
+    def _attempt(self, function: str, entries: Mapping[int, _Entry[T]]) -> dict[int, T | TallyError]:
         try:
-            events = [self._event(request) for request in requests.values()]
-            answers = _results(self._invoke(function, {"batch": events}))
+            answers = _results(self._invoke(function, _batch(entries)))
         except TallyError as error:
-            return dict.fromkeys(requests, error)
+            return dict.fromkeys(entries, error)
         results: dict[int, T | TallyError] = {}
-        for (place, request), answer in zip(requests.items(), answers, strict=True):
+        for (place, entry), answer in zip(entries.items(), answers, strict=True):
             try:
-                results[place] = request.read(_reply(answer))
+                results[place] = entry.request.read(_reply(answer))
             except TallyError as error:
                 results[place] = error
         return results
 
-    def _event(self, request: Request[Any]) -> dict[str, Any]:
+    def _entries(self, requests: Sequence[Request[T]]) -> tuple[dict[int, _Entry[T]], dict[int, TallyError]]:
+        """What to send, and the errors of the requests that cannot be sent, by their places."""
+        entries: dict[int, _Entry[T]] = {}
+        refused: dict[int, TallyError] = {}
+        for place, request in enumerate(requests):
+            try:
+                entries[place] = _Entry(request, self._event(request))
+            except CallerError as error:
+                refused[place] = error
+        return entries, refused
+
+    def _event(self, request: Request[Any]) -> bytes:
+        """Raises what `encoded` raises."""
         caller = self.caller if request.caller is None else request.caller
         named = {} if caller is None else {"caller": caller}
-        return {"operation": request.operation, **request.fields, **named}
+        return encoded({"operation": request.operation, **request.fields, **named})
 
-    def _invoke(self, function: str, event: Mapping[str, Any], **how: str) -> Any:
+    def _invoke(self, function: str, event: bytes, **how: str) -> Any:
         """The function's answer; None for an asynchronous event. Raises TallyError if Lambda or the function fails."""
         if function not in self.functions:
             raise ConfigurationError(f"No name or ARN is set for the function {function!r}.")
-        payload = json.dumps(event).encode()
         try:
-            answer = self.lambda_client.invoke(FunctionName=self.functions[function], Payload=payload, **how)
+            answer = self.lambda_client.invoke(FunctionName=self.functions[function], Payload=event, **how)
             said = answer["Payload"].read()
             if how and not answer.get("FunctionError"):
                 return None
@@ -210,6 +222,13 @@ class Tally(Methods):
         if answer.get("FunctionError"):
             raise _crashed(document)
         return document
+
+
+class _Entry(NamedTuple, Generic[T]):
+    """A request, and its event in JSON."""
+
+    request: Request[T]
+    event: bytes
 
 
 @dataclass
@@ -235,12 +254,24 @@ class _Patience:
         return True
 
 
-def _chunks(requests: Sequence[Request[T]]) -> Iterator[tuple[str, dict[int, Request[T]]]]:
-    """The requests of each function, BATCH_ENTRIES_MAX at a time, by their places."""
-    for function in dict.fromkeys(request.function for request in requests):
-        places = [place for place, request in enumerate(requests) if request.function == function]
-        for start in range(0, len(places), BATCH_ENTRIES_MAX):
-            yield function, {place: requests[place] for place in places[start : start + BATCH_ENTRIES_MAX]}
+def _chunks(entries: Mapping[int, _Entry[T]]) -> Iterator[tuple[str, Mapping[int, _Entry[T]]]]:
+    """The entries of each function, by their places: BATCH_ENTRIES_MAX and EVENT_BYTES_MAX at a time."""
+    for function in dict.fromkeys(entry.request.function for entry in entries.values()):
+        chunk: dict[int, _Entry[T]] = {}
+        for place, entry in entries.items():
+            if entry.request.function != function:
+                continue
+            size = sum(len(one.event) for one in (*chunk.values(), entry))
+            if chunk and (len(chunk) == BATCH_ENTRIES_MAX or size > EVENT_BYTES_MAX):
+                yield function, chunk
+                chunk = {}
+            chunk[place] = entry
+        yield function, chunk
+
+
+def _batch(entries: Mapping[int, _Entry[Any]], more: bytes = b"") -> bytes:
+    """One event with all of them."""
+    return b'{"batch": [' + b", ".join(entry.event for entry in entries.values()) + b"]" + more + b"}"
 
 
 def _reply(answer: Any) -> Reply:

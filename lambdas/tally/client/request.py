@@ -4,11 +4,19 @@ only."""
 from __future__ import annotations
 
 import functools
+import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Integral
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
+from uuid import UUID
 
+from ..errors import InvalidInputError, PayloadTooLargeError
+
+DIGITS_MAX = 18  # Tally takes fewer, and an integer of a billion digits takes all memory
+EVENT_BYTES_MAX = 1_000_000  # Lambda takes 1 MB of what it retries itself, and 6 MB of what waits for its answer
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -35,7 +43,7 @@ class Request(Generic[T_co]):
     @classmethod
     def of(cls, function: str, operation: str, arguments: Mapping[str, Any]) -> Request[T_co]:
         """The request with the arguments that are given, and a key if it takes one."""
-        given = {name.rstrip("_"): _plain(value) for name, value in arguments.items() if value is not None}
+        given = {name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None}
         if "idempotency_key" in arguments:
             given.setdefault("idempotency_key", secrets.token_urlsafe(18))  # nobody guesses it
         return cls(function, operation, given.pop("caller", None), given)
@@ -51,9 +59,35 @@ class Request(Generic[T_co]):
         return cast(T_co, {**reply.body, **more})
 
 
-def _plain(value: Any) -> Any:
-    """The value as JSON has it."""
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+def plain(value: Any) -> Any:
+    """The value as JSON has it, if that is another: a whole number's, a UUID's, a list's or an object's form."""
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, Decimal):
+        return int(value) if value.is_finite() and value.adjusted() < DIGITS_MAX and value == int(value) else value
+    if isinstance(value, Integral) and not isinstance(value, int):  # NumPy's
+        return int(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray) else value
+
+
+def encoded(event: Mapping[str, Any]) -> bytes:
+    """The event in JSON. Raises InvalidInputError for what has no form there, PayloadTooLargeError."""
+    try:
+        made = json.dumps(event, default=_default, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:  # a date; NaN, a circle, half a surrogate; deep nesting
+        raise InvalidInputError(f"The request cannot be sent as JSON: {error}") from None
+    if len(made) > EVENT_BYTES_MAX:
+        raise PayloadTooLargeError(f"The request is larger than {EVENT_BYTES_MAX} bytes.")
+    return made
+
+
+def _default(value: Any) -> Any:
+    made = plain(value)
+    if made is value:
+        raise TypeError(f"{value!r:.80} has no form there")
+    return made
 
 
 class Sender(Protocol):

@@ -26,10 +26,11 @@
         });
     };
 
-    const address = (at) => at.origin + at.pathname + at.search;
+    const address = (at) => location.origin + at.pathname + at.search;
 
-    // The canonical link of the page as it was loaded, if it is of this host. A single-page application changes its link
-    // after the address, or never: so the link stands for the first address alone.
+    // The canonical link of the page as it was loaded, if it is of this host. Its scheme may be wrong: many servers do not
+    // know that a proxy in front of them ends TLS. A single-page application changes its link after the address, or
+    // never: so the link stands for the first address alone.
     const read = (page) => {
       first = name = page;
       const link = new URL(document.head.querySelector("link[rel~=canonical]").href);

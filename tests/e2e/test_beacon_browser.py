@@ -210,15 +210,16 @@ def test_a_page_is_counted_by_its_own_link_if_that_is_of_its_host(visits: Visits
         "/behind": f"{at_once}<link rel='alternate CANONICAL' href='{site.server.origin}/named?fbclid=x#top'>",
         "/stranger": f"<link rel=canonical href=https://other.example/named>{site.tag}",
         "/broken": f"<link rel=canonical href='http://['><link rel=canonical href=/named>{site.tag}",
+        "/tls": f"<link rel=canonical href={site.server.origin.replace('http:', 'https:')}/named>{site.tag}",
         "/late": f"{site.tag}<body><link rel=canonical href=/named>",  # not the page's own: anyone's text may be there
     }
     visitor = visits()
-    for path in ("/before?utm_source=mail", "/behind?id=1", "/stranger", "/broken", "/late"):
+    for path in ("/before?utm_source=mail", "/behind?id=1", "/stranger", "/broken", "/tls", "/late"):
         visitor.go(path)
-    paths = "/named", "/before", "/behind", "/behind?id=1", "/stranger", "/broken", "/late"
-    expected = [2, 0, 0, 0, 1, 1, 1]
+    paths = "/named", "/before", "/behind", "/behind?id=1", "/stranger", "/broken", "/tls", "/late"
+    expected = [3, 0, 0, 0, 1, 1, 0, 1]
     assert visitor.settled(*paths, expected=expected) == expected
-    assert len(api.visits) == 5
+    assert len(api.visits) == 6
 
 
 def test_the_link_of_a_single_page_application_stands_for_its_first_address(visits: Visits, site: Site) -> None:

@@ -5,7 +5,7 @@ Add a declaration to COUNTERS and deploy. The API, the roles, the metrics and th
 """
 
 from tally.counter import ANYONE, CALLER, Counter, declared
-from tally.pages import Pages
+from tally.pages import TRACKING, Pages
 from tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS
 
 USAGE = Counter("usage", prefix="USER", sort_key="USAGE", attribute="usage")
@@ -25,11 +25,4 @@ HEARTS = Counter(
 COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET, CALLS, MEMBERS, HEARTS])
 
 # What is no part of a page's name. A change renames pages; docs/beacon.md says what becomes of their tallies.
-PAGES = Pages(
-    drop=(
-        "utm_*", "mtm_*", "fbclid", "gclid", "gclsrc", "gbraid", "wbraid", "dclid", "gad_*", "srsltid", "msclkid",
-        "mc_cid", "mc_eid", "yclid", "ttclid", "twclid", "li_fat_id", "igshid", "_ga", "_gl", "_hsenc", "_hsmi",
-    ),
-    trailing_slash="keep",
-    index=("index.html",),
-)  # fmt: skip
+PAGES = Pages(drop=TRACKING, trailing_slash="keep", index=("index.html",))

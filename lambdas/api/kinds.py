@@ -215,10 +215,10 @@ def _check_key(value: object, field: str, context: Context) -> str:
 KEY_EXAMPLE = "5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11"
 PAGE_EXAMPLE = "https://example.com/a"
 HOLD_EXAMPLE = "1785542401-mFYxsn9wM2rBbRkD"
-_PAGE = _string(8, fields.PAGE_BYTES_MAX, fields.PAGE_FORM)  # no format: `uri` would rule out other alphabets
+_PAGE = _string(8, fields.SPELT_PAGE_BYTES_MAX, fields.PAGE_FORM)  # no format: `uri` would rule out other alphabets
 _URL = (
-    f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986). Its"
-    " fragment and the parameters that the deployment drops (`utm_source`, …) are no part of the page."
+    "An absolute http or https URL. Its fragment and the parameters that the deployment drops (`utm_source`, …) are no"
+    f" part of the page. What is left, normalised (RFC 3986), has at most {fields.PAGE_BYTES_MAX} bytes."
 )
 ID = Kind(
     _plain(fields.identifier),
@@ -314,9 +314,8 @@ TALLY = Kind(
 LISTED_TALLY = replace(TALLY, knows_hosts=True)
 OF_SERIES = replace(TALLY, words="`counter:id`, as `plays:9f3a`; a counter alone is all of its numbers together.")
 TARGET = _free(
-    fields.PAGE_BYTES_MAX,
-    "What was changed: `counter/id`, a page's URL, or `changes` for many together."
-    f" At most {fields.PAGE_BYTES_MAX} bytes.",
+    fields.SPELT_PAGE_BYTES_MAX,
+    "What was changed: `counter/id`, a page's URL, or `changes` for many together.",
     "plays/9f3a",
 )
 ANY_ID = replace(TARGET, words="The id of what is counted; of `visits` the page's URL.", example="7c20")

@@ -21,7 +21,8 @@ ID_CHARACTERS_MAX = 128
 KEY_CHARACTERS_MAX = 255
 ANONYMOUS_KEY_CHARACTERS_MIN = 22  # 22 base64 characters carry 128 bits: nobody guesses another's key
 PAGE_BYTES_MAX = 1024
-TALLY_BYTES_MAX = 33 + PAGE_BYTES_MAX  # a counter, `:`, and an id or a page
+SPELT_PAGE_BYTES_MAX = 8192  # before what PAGES drops is gone: an advertisement adds a thousand bytes and more
+TALLY_BYTES_MAX = 33 + SPELT_PAGE_BYTES_MAX  # a counter, `:`, and an id or a page
 USER_BYTES_MAX = 512
 TEXT_BYTES_MAX = 10_240
 CHANGES_MAX = 1000  # under one key
@@ -114,23 +115,23 @@ def user_name(quoted: str) -> str:
 
 
 def page(value: object, field: str, pages: Pages) -> str:
-    """A page's URL, normalised (RFC 3986, section 6.2): http or https, no fragment, no user, at most 1,024 bytes.
+    """A page's URL, normalised (RFC 3986, section 6.2): http or https, no fragment, no user.
 
     `HTTP://Example.com:80/a/../b#top` and `http://example.com/b` are one page. The query is part of the page, but for
-    what `pages` drops. Whatever names a page comes through here.
+    what `pages` drops; at most 1,024 bytes may be left. Whatever names a page comes through here.
     """
     from url_normalize import url_normalize  # 40 ms to import, and only visits have pages
 
     raw = string(value, field)
-    if len(raw.encode()) > PAGE_BYTES_MAX or not PAGE_FORM.fullmatch(raw):
+    if len(raw.encode()) > SPELT_PAGE_BYTES_MAX or not PAGE_FORM.fullmatch(raw):
         raise InvalidInputError(
-            f"{field} must be an absolute http or https URL of at most {PAGE_BYTES_MAX} bytes without spaces.",
+            f"{field} must be an absolute http or https URL of at most {SPELT_PAGE_BYTES_MAX} bytes without spaces.",
             field=field,
         )
     try:
         normal = urlsplit(url_normalize(raw.partition("#")[0]) or "")
         host, port = normal.hostname, normal.port
-        if not host or not re.fullmatch(r"[a-z0-9.:-]+", host) or port == 0:
+        if not host or not re.fullmatch(r"[a-z0-9._:-]+", host) or port == 0:
             raise ValueError("no usable host")
     except ValueError:  # url_normalize and idna raise subclasses of it
         raise InvalidInputError(f"{field} must be an absolute http or https URL.", field=field) from None

@@ -14,6 +14,29 @@ KEEP, DROP = "keep", "drop"
 _PARAMETER = re.compile(r"\*|[A-Za-z0-9._~\[\]-]+\*?")
 _FILE = re.compile(r"[A-Za-z0-9._~-]+")
 
+# Brave, uBlock Origin, AdGuard and ClearURLs take most of these off the addresses of every site (brave-core's
+# `query_filter/utils.cc`, uAssets' `privacy.txt` and `privacy-removeparam.txt`, AdguardFilters' `general_url.txt`,
+# ClearURLs' `globalRules`). Matomo's campaigns are here too, and the click ids of more advertisers. Left out are names
+# that pages give to parameters of their own, as `ref`. No package fits: of those on PyPI, courlan drops `source` and
+# `uid`, and detrack drops `context` and `pid`.
+_TRACKING = """
+    utm_* gclid gclsrc gbraid wbraid dclid gad_* srsltid _ga _gl usqp ga_source ga_medium ga_term ga_content ga_campaign
+    ga_place fbclid igshid igsh fb_action_* fb_comment_id fb_ref fb_source action_object_map action_ref_map
+    action_type_map msclkid ttclid twclid __twitter_impression li_fat_id epik rdt_cid sccid qclid tgclid yclid ysclid
+    ymclid yadclid yadordid _openstat erid tblci dicbo wickedid rb_clickid tduid sscid awc admitad_uid cjevent cjdata
+    irclickid irgwc ir_campaignid ir_adid ir_partnerid ef_id s_kwcid s_cid adobe_mc* adjust_* gps_adid unicorn_click_id
+    _branch_match_id _branch_referrer mtm_* matomo_* piwik_* pk_campaign pk_cpn pk_keyword pk_kwd pk_source pk_medium
+    pk_content pk_cid pk_vid itm_source itm_medium itm_campaign itm_content itm_term hmb_campaign hmb_medium hmb_source
+    cm_mmc* wt_mc wt_zmc at_campaign* at_custom* at_link* at_recipient_* at_medium at_creation at_emailtype at_ptr_name
+    at_send_date xtor mc_cid mc_eid mc_tc mkt_tok _hsenc _hsmi __hstc __hssc __hsfp hsCtaTracking hsa_* _kx _ke
+    oly_anon_id oly_enc_id vero_conv vero_id __s ml_subscriber ml_subscriber_hash bsft_* oft_id oft_ids oft_k oft_lk
+    oft_d oft_c oft_ck oft_sk vgo_ee dm_i _bhlid bbeml et_rid ss_email_id sc_customer sc_eh sc_uid elqTrackId
+    elqCampaignId _cldee mindbox-click-id mindbox-message-key cx_click cx_recsOrder cx_recsWidget guccounter
+    guce_referrer* __cf_chl_*
+"""
+TRACKING = tuple(_TRACKING.split())
+"""Parameters of advertisements, mails and campaigns: they say how a visitor came, and never what the page shows."""
+
 
 @dataclass(frozen=True)
 class Pages:

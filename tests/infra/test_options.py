@@ -84,6 +84,13 @@ def test_an_empty_value_counts_as_missing() -> None:
     assert Options.from_context(dict.fromkeys(names, "")) == Options.from_context({}) == Options()
 
 
+def test_a_host_of_pages_may_have_an_underscore() -> None:
+    assert Options.from_context({"pageHosts": "My_shop.example.com,_a.b_"}).page_hosts == (
+        "my_shop.example.com",
+        "_a.b_",
+    )
+
+
 def test_cdks_own_context_is_not_refused() -> None:
     context = {"aws:cdk:bundling-stacks": [], "@aws-cdk/core:checkSecretUsage": True, "hosted-zone:account=1": {}}
     assert Options.from_context(context) == Options()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import counters
 from tally import fields
-from tally.errors import ConfigurationError
+from tally.errors import ConfigurationError, InvalidInputError
 from tally.pages import AS_SPELT, Pages
 
 CASES = Path(__file__).with_name("page_spellings.txt")
@@ -37,6 +37,17 @@ def test_spellings_of_one_page_become_one_and_of_two_pages_two() -> None:
     assert [(name, page, made) for name, page, made in found if made != page] == []
     assert len({(name, spelt) for name, _, spelt in cases()}) == len(found) >= 200
     assert {name for name, _, _ in found} == set(DECLARATIONS)
+
+
+def test_only_what_is_left_of_an_address_counts_for_its_length() -> None:
+    """An advertisement may add more than a page may have."""
+    tracked = f"https://example.com/a?utm_term={'%D0%BA' * 300}&yclid={'7' * 300}"
+    assert fields.page(tracked, "url", counters.PAGES) == "https://example.com/a"
+    longest = "https://example.com/".ljust(fields.PAGE_BYTES_MAX, "a")
+    assert fields.page(f"{longest}?utm_source=x#part", "url", counters.PAGES) == longest
+    for more in (f"{longest}a", f"{longest}?a", f"{tracked}{'7' * fields.SPELT_PAGE_BYTES_MAX}"):
+        with pytest.raises(InvalidInputError):
+            fields.page(more, "url", counters.PAGES)
 
 
 @settings(max_examples=300)

@@ -52,6 +52,6 @@ def bucket_of(shard: str) -> int:
     return StreamPlace("receipts", shard).bucket
 
 
-def book(store: Store, minute: int, *entries: Booked, name: str = "s#1", bucket: int = 0) -> None:
+def book(store: Store, minute: int, *entries: Booked, name: str = "s#1", bucket: int = 0, now_s: float = 0) -> None:
     """Write the segment of a minute."""
-    assert apply_once(store, [segments.write(store.settings, minute, bucket, name, entries, 0)])
+    assert apply_once(store, [segments.write(store.settings, minute, bucket, name, entries, now_s)])

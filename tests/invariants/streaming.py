@@ -96,6 +96,13 @@ class Stored:
         """Every item of `counts`, `receipts` or `ledger`."""
         return list(itertools.chain(*queries.scan(self.through(self.raw), self.name(table))))
 
+    def expire(self, now_s: float) -> None:
+        """What DynamoDB does with expired items of the ledger, sooner or later."""
+        for item in self.scan("ledger"):
+            if int(item.get("expiration", {"N": "9" * 12})["N"]) <= now_s:
+                name = {part: item[part] for part in ("PK", "SK")}
+                self.raw.delete_item(TableName=self.store.settings.ledger_table, Key=name)
+
     def tallies(self) -> dict[tuple[str, str], int]:
         """(counter, target) -> the sum of its shards, as stored; zeros left out."""
         found: defaultdict[tuple[str, str], int] = defaultdict(int)

@@ -20,11 +20,12 @@ from tally.streams.segments import Booked
 from tally.streams.watermark import Watermark
 from tests.invariants.processes import Crash, Watched, interrupted, killed
 from tests.invariants.stream_records import book
-from tests.invariants.streaming import StreamWorld
+from tests.invariants.streaming import Stored, StreamWorld
 
 M = 29_900_000  # the first minute that is not judged
 NOW_S = (M + 100) * 60.0
-TWO_DAYS_S = 2 * 24 * 3600
+DAY_S = 24 * 3600
+NINE_DAYS_S = 9 * DAY_S
 FOREVER = float("inf")
 
 
@@ -141,11 +142,11 @@ def stored(store: Store) -> dict[str, str]:
     return {name: next(iter(value.values())) for name, value in item.items() if name not in ("PK", "SK")}
 
 
-def test_row_says_since_when_and_a_row_at_zero_goes_after_two_days(store: Store) -> None:
+def test_row_says_since_when_and_a_row_at_zero_goes_when_segments_do(store: Store) -> None:
     life = [
         (5, {"drift": "5", "since": str(60 * M), "changes": f"[[{M}, 5]]"}),
         (-7, {"drift": "-2", "since": str(60 * M), "changes": f"[[{M}, 5], [{M + 1}, -7]]"}),
-        (2, {"drift": "0", "expiration": str(int(NOW_S) + TWO_DAYS_S)}),
+        (2, {"drift": "0", "expiration": str(int(NOW_S) + NINE_DAYS_S)}),
         (4, {"drift": "4", "since": str(60 * (M + 3)), "changes": f"[[{M + 3}, 4]]"}),
     ]
     for number, (amount, facts) in enumerate(life):
@@ -231,6 +232,20 @@ def test_row_at_zero_keeps_a_judge_that_wakes_up_from_making_it_anew(store: Stor
     assert (drifts(store), watermark.judged(store)) == ({}, M + 1)
 
 
+@pytest.mark.parametrize("days", [1, 3, 8])
+def test_row_at_zero_outlives_a_judge_that_died_over_its_minute_and_comes_back_days_later(
+    store: Store, days: int
+) -> None:
+    book(store, M, plays(5), now_s=NOW_S)
+    run(store, M)
+    book(store, M + 1, plays(-5), now_s=NOW_S)
+    with pytest.raises(Crash):
+        run(through(store, killed(store.client, 0, committed=True)), M + 1)
+    Stored(store, store.client).expire(NOW_S + days * DAY_S)
+    run(store, M + 1, NOW_S + days * DAY_S)
+    assert (drifts(store), watermark.judged(store)) == ({}, M + 1)
+
+
 def repair(store: Store, found: DriftRow | None) -> bool:
     assert found
     return apply_once(store, [rows.moved(store, found, 0, NOW_S)])
@@ -255,7 +270,7 @@ def test_repair_is_refused_once_the_judge_has_moved_the_row_though_it_says_the_s
     assert repair(store, row(store))
     assert stored(store) == {
         "counter": "plays", "target": "v", "upto": str(M + 2), "drift": "0",
-        "expiration": str(int(NOW_S) + TWO_DAYS_S),
+        "expiration": str(int(NOW_S) + NINE_DAYS_S),
     }  # fmt: skip
     assert not repair(store, before), "nor twice"
 

@@ -36,6 +36,7 @@ from tally.streams import fold as streams_fold
 from tally.streams.segments import Booked
 from tests.invariants.processes import Crash, Watched, killed
 from tests.invariants.stream_records import book
+from tests.invariants.streaming import Stored
 from tests.tiers import in_long
 
 H = 500_000  # an hour since 1970
@@ -91,6 +92,43 @@ def test_series_that_are_kept_for_some_days_expire_and_say_since_when_they_are_s
     first = (H // 24 + 1) * 24
     assert told["since"] == 3600 * first
     assert told["series"][0] == {"from": 3600 * first, "value": 0}
+
+
+@pytest.mark.parametrize("days_off", [1, 3, 8])
+def test_an_hour_is_whole_when_the_sweep_was_off_in_its_middle(
+    store: Store, monkeypatch: pytest.MonkeyPatch, days_off: int
+) -> None:
+    """What it had so far is there as long as the segments that it still lacks."""
+    now_s = [float(M * MINUTE_S)]
+    monkeypatch.setattr(time, "time", lambda: now_s[0])
+    fold(store, M - 1)
+    for minute in range(4):
+        now_s[0] += MINUTE_S
+        book(store, M + minute, plays(5 + minute), now_s=now_s[0])
+        fold(store, min(M + minute, M + 1))
+    now_s[0] += days_off * hours.DAY_S
+    Stored(store, store.client).expire(now_s[0])
+    fold(store, M + 3)
+    assert (series(store), listed(store)) == ({H: 26}, {"v": 26})
+
+
+@pytest.mark.parametrize(("days_off", "since"), [(1, 0), (6, 0), (7, 1), (40, 34)])
+def test_days_that_go_while_the_sweep_is_off_are_not_shown_as_zeros(
+    store: Store, monkeypatch: pytest.MonkeyPatch, days_off: int, since: int
+) -> None:
+    first, midnight = H // 24 + 1, 24 * (H // 24 + 1)
+    brief = replace(store, settings=store.settings._replace(series_days=2))
+    fold(brief, 4 * midnight - 1)
+    for day in range(3):
+        book(brief, 4 * (midnight + 24 * day), plays(5))
+    fold(brief, 4 * (midnight + 24 * 3) - 1)
+    now_s = float((first + 3) * hours.DAY_S + days_off * hours.DAY_S)
+    monkeypatch.setattr(time, "time", lambda: now_s)
+    Stored(store, store.client).expire(now_s)
+    told = read.read(Call(store), PLAYS, "v", Range(DAY, midnight, midnight + 24 * 3))
+    shown = {point["from"] // hours.DAY_S - first: point["value"] for point in told["series"]}
+    assert shown == dict.fromkeys(range(1 + since, 3), 5)
+    assert told["since"] == hours.DAY_S * (first + 1 + since)
 
 
 @pytest.mark.parametrize("longer", [400, 0], ids=["longer", "for ever"])

@@ -21,10 +21,9 @@ from ..dynamo.items import Was
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
 from ..fields import to_cursor
-from ..streams import watermark
+from ..streams import segments, watermark
 from ..streams.watermark import Watermark
 
-ZERO_KEPT_S = 2 * 24 * 3600  # of a row at 0: no judge sleeps that long over a minute
 LOGGED_MAX = 20  # lines in a run; GET /drift lists them all
 _FIRST, _LAST = "0", "g"  # digests are hexadecimal
 _DRIFTING: Item = {"FilterExpression": "drift <> :zero", "ExpressionAttributeValues": {":zero": {"N": "0"}}}
@@ -81,7 +80,7 @@ def moved(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | Non
     if upto is not None:
         values |= {"counter": row.counter, "target": row.target, "upto": upto}
     if drift == 0:
-        values["expiration"] = int(now_s) + ZERO_KEPT_S
+        values["expiration"] = int(now_s) + segments.KEPT_S  # as long as the minutes that it has taken
     elif upto is not None:
         young = [change for change in row.changes if change[0] > upto - watermark.SETTLE]
         values["changes"] = json.dumps([*young, (upto, drift - row.drift)])
@@ -92,7 +91,7 @@ def moved(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | Non
 
 def forgotten(store: Store, row: DriftRow, kept: int, now_s: float) -> Write:
     """The write that leaves `kept` of a drift, as confirmed: nobody judges what its other changes waited for."""
-    values = {"drift": kept} if kept else {"drift": 0, "expiration": int(now_s) + ZERO_KEPT_S}
+    values = {"drift": kept} if kept else {"drift": 0, "expiration": int(now_s) + segments.KEPT_S}
     removed = ["changes"] if kept else ["changes", "since"]
     return items.update(store.settings.ledger_table, key(row.counter, row.target), values, removed=removed, was=row.was)
 

@@ -1,8 +1,9 @@
 """Hours: how much of each tally was accepted in each hour, summed up from the journal's segments.
 
 The sweep reads each judged minute once: then its segments never change. What an hour has so far is kept as running
-segments, sorted by digest and compressed, every PART minutes. When the hour is over, each tally that moved gets one
-attribute, `h13`, in its item of the day. It is SET, so a sweep that dies, or that runs twice, changes nothing.
+segments, sorted by digest and compressed, every PART minutes. They live as long as the segments that the hour still
+lacks. When the hour is over, each tally that moved gets one attribute, `h13`, in its item of the day. It is SET, so a
+sweep that dies, or that runs twice, changes nothing.
 
 What was imported is no traffic. The amount of each day that rows belong to is a sum of its own, with the id
 `9f3a#2024-05-03`. It gets an attribute for the hour in which it was imported, in hours since 1970: a second import into
@@ -38,17 +39,15 @@ from ..errors import StoreBusyError
 from ..settings import Settings
 from ..streams import segments
 from . import progress, top
-from .progress import PROGRESS, Progress, hour_of, minutes_of
+from .progress import LATE_DAYS, PROGRESS, Progress, hour_of, minutes_of
 
 PART = 20  # minutes between two sets of running segments: a tally and hour then costs less than 1.1 WCU
 BEFORE = 20  # minutes before the first sweep whose segments are read too: changes were booked before there was one
-RUNNING_KEPT_S = 2 * 24 * 3600
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are summed up in more parts
 SEGMENT_BYTES = 60_000  # of a running segment, before it is compressed: a reader takes one
 ENTRY_BYTES = 20  # of an entry, beside its id
 DAYS_AT_ONCE = 500  # between two looks at the time, and two notes of how far it has come
 DAY_S = 24 * 3600
-LATE_DAYS = 7  # by which an item outlives what is shown of it: sweeps may be late
 EPOCH = date(1970, 1, 1).toordinal()
 TOTAL = ""  # the id of all tallies of a counter together
 IMPORT = "IMPORT#"  # how the sort key of a day of imports begins
@@ -201,7 +200,7 @@ def _cut(moves: Iterable[Moved]) -> Iterator[list[Moved]]:
 
 def _running_segment(settings: Settings, hour: int, through: int, entries: list[Moved]) -> Write:
     key, body = keys.key(f"RUNNING#{hour}#{through}", entries[0].digest), items.packed([moved[1:] for moved in entries])
-    return items.put(settings.ledger_table, key, {"body": body, "expiration": int(time.time()) + RUNNING_KEPT_S})
+    return items.put(settings.ledger_table, key, {"body": body, "expiration": int(time.time()) + segments.KEPT_S})
 
 
 def _days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 
 from ..dynamo import items, keys, queries
@@ -11,6 +12,7 @@ from ..settings import Settings
 
 HOUR_S = 3600
 DAY_H = 24
+LATE_DAYS = 7  # by which an item outlives what is shown of it: sweeps may be late
 PROGRESS = keys.key("PROGRESS", "PROGRESS")
 
 
@@ -36,8 +38,12 @@ class Progress:
         return {"since": self.since, "through": self.through, "hour": self.hour, "after": self.after}
 
     def first_hour(self, settings: Settings) -> int:
-        """The first hour that is shown: that of `since`, or of the first day that is still there."""
+        """The first hour that is shown: that of `since`, or of the first day that is still there.
+
+        It moves on by the clock, too: while no sweep runs, days go all the same.
+        """
         kept = json.loads(self.kept)
+        kept = kept and json.loads(self.keeping(kept[-1][1]))
         return max(hour_of(settings, self.since), kept[0][0] * DAY_H if kept else 0)
 
     def keeping(self, option: int) -> str:
@@ -49,8 +55,9 @@ class Progress:
         was = kept[-1][1]
         if was != option:
             kept.append([day + (option == 0 or 0 < was < option), option])
-        ends = [*(first for first, _ in kept[1:]), day + 2]
-        gone = [min(end, day - days) for (first, days), end in zip(kept, ends, strict=True) if 0 < days < day - first]
+        at = max(day, int(time.time()) // (DAY_H * HOUR_S) - LATE_DAYS + 1)
+        ends = [*(first for first, _ in kept[1:]), at + 2]
+        gone = [min(end, at - days) for (first, days), end in zip(kept, ends, strict=True) if 0 < days < at - first]
         least = max(gone, default=0)
         return json.dumps(
             [[max(first, least), days] for (first, days), end in zip(kept, ends, strict=True) if end > least]

@@ -14,7 +14,7 @@ from tally.drift import begun_again, history, looks, rebuild, rows
 from tally.drift.rebuild import Accepted, Window
 from tally.drift.reconcile import NotProvenError
 from tally.dynamo.client import Call
-from tally.series import hours
+from tally.series import hours, top
 from tally.series import read as series
 from tally.series.read import Range
 from tally.streams import dead_letters, loss, watermark
@@ -287,6 +287,46 @@ def test_a_dropped_letter_of_the_bookkeeper_is_no_drift(world: Deployment) -> No
     world.edit(1, PLAYS, "v")
     world.run(14)
     assert repaired(world, PLAYS, "v") == -1
+
+
+def dated(world: Deployment) -> dict[str, float]:
+    """Up to when each answer with a part of the series says that it is complete."""
+    call, ever = Call(world.store), Range(series.HOUR, 0, 10**6)
+    answers = {
+        "series": series.read(call, PLAYS, "v", ever),
+        "top": top.over(call, PLAYS, top.HOUR, None, 10),
+        "imported": series.imported_in_all(call, PLAYS, "v") or {},
+    }
+    return {name: answer["as_of"] for name, answer in answers.items()}
+
+
+def in_series(world: Deployment) -> int:
+    return sum(
+        point["value"] for point in series.read(Call(world.store), PLAYS, "v", Range(series.HOUR, 0, 10**6))["series"]
+    )
+
+
+@pytest.mark.parametrize("drops", [False, True], ids=["redriven", "dropped"])
+def test_series_are_not_complete_past_a_letter_of_the_bookkeeper(
+    world: Deployment, monkeypatch: pytest.MonkeyPatch, *, drops: bool
+) -> None:
+    """Until what is redriven is summed up, or until somebody acknowledges what was dropped."""
+    monkeypatch.setattr(hours, "PART", 1)
+    world.series = True
+    mend = set_aside(world, "bookkeeper")
+    at = world.now_s
+    world.play(times=4)
+    world.run(12)
+    assert (in_series(world), max(dated(world).values()) <= at) == (0, True)
+    mend()
+    drop_all(world) if drops else world.redrive()
+    for _ in range(14):
+        world.run(1)
+        assert in_series(world) == 4 or max(dated(world).values()) <= at
+    if drops:
+        acknowledge(world)
+        world.run(12)
+    assert (in_series(world), min(dated(world).values()) > at) == (0 if drops else 4, True)
 
 
 def test_a_dropped_letter_of_the_rollup_is_drift_that_a_repair_takes_back(world: Deployment) -> None:

@@ -27,12 +27,15 @@ from counters import CALLS
 from tally.counter import Counter
 from tally.drift import history
 from tally.dynamo.client import WRITERS, Call, Store
+from tally.dynamo.keys import DEAD_LETTER_KEY, key
 from tally.dynamo.transactions import apply_once
 from tally.errors import InvalidInputError, NotFoundError, StoreBusyError
 from tally.series import hours, progress, read, top
 from tally.series.read import DAY, HOUR, Range, range_of
 from tally.shipped import PLAYS
 from tally.streams import fold as streams_fold
+from tally.streams.lineage import SKEW
+from tally.streams.loss import Loss
 from tally.streams.segments import Booked
 from tests.invariants.processes import Crash, Watched, killed
 from tests.invariants.stream_records import book
@@ -238,6 +241,49 @@ def days(store: Store) -> list[dict[str, Any]]:
     """The items of days."""
     found = store.client.scan(TableName=store.settings.ledger_table, ConsistentRead=True)["Items"]
     return [item for item in found if item["PK"]["S"].startswith("SERIES#")]
+
+
+def test_what_is_in_no_segment_holds_as_of_up_until_it_is_summed_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two letters of the bookkeeper: each is redriven on a later minute, and the other one waits until then."""
+    table, now_s = store.settings.ledger_table, [float((M + 4) * MINUTE_S)]
+    monkeypatch.setattr(time, "time", lambda: now_s[0])
+
+    def letter(consumer: str, minute: int) -> dict[str, Any]:
+        return key(DEAD_LETTER_KEY, f"{consumer}#{minute * MINUTE_S:010}#receipts#s#1")
+
+    def as_of(judged: int) -> float:
+        """The minute up to which the series are complete, as a sweep notes it."""
+        fold(store, judged)
+        return float(read.read(Call(store), PLAYS, "v", EVER)["as_of"] + SKEW * MINUTE_S) / MINUTE_S
+
+    fold(store, M - 1)
+    for name in (letter("rollup", M), letter("bookkeeper", M + 1), letter("bookkeeper", M + 3)):
+        store.client.put_item(TableName=table, Item=name)
+    assert [as_of(M), as_of(M + 4), as_of(M + 5)] == [M + SKEW, M + 1, M + 1]
+    now_s[0] += 2 * MINUTE_S
+    store.client.delete_item(TableName=table, Key=letter("bookkeeper", M + 1))  # redriven by now
+    assert [as_of(M + 6), as_of(M + 7), as_of(M + 8)] == [M + 1, M + 1, M + 3]
+    now_s[0] += 9 * MINUTE_S
+    store.client.delete_item(TableName=table, Key=letter("bookkeeper", M + 3))
+    assert [as_of(M + 15), as_of(M + 16), as_of(M + 17)] == [M + 3, M + 3, M + 17 + SKEW]
+
+
+@pytest.mark.parametrize(
+    ("consumer", "days", "held"), [("rollup", 2, None), ("bookkeeper", 2, 0), ("bookkeeper", 8, 2)]
+)
+def test_what_the_bookkeeper_may_have_lost_holds_as_of_up_until_somebody_knows(
+    store: Store, consumer: str, days: int, held: int | None
+) -> None:
+    """After a week, what its hour had may be gone, too."""
+    fold(store, M - 1)
+    since_s = (M + 2) * MINUTE_S
+    lost = Loss("gap", consumer, since_s, since_s + days * hours.DAY_S)
+    store.client.put_item(**lost.write(store.settings)["Put"])
+    fold(store, M + 7)
+    whole_s = (M + 7) * MINUTE_S if held is None else since_s - 3600 * held - SKEW * MINUTE_S
+    assert read.read(Call(store), PLAYS, "v", EVER)["as_of"] == whole_s
 
 
 def test_halves_of_unlikes_and_what_was_booked_before_the_judge_began_are_in_it(store: Store) -> None:

@@ -12,7 +12,7 @@ the same day adds up.
 All tallies of a counter together are one more, with an empty id. Those of an id's periods are one series.
 
 In the ledger, PK, SK -> attributes:
-    progress    PROGRESS, PROGRESS -> since, through, hour, after, kept
+    progress    PROGRESS, PROGRESS -> since, through, hour, after, kept, lost_s, redriven, lacking_s
     running     RUNNING#hour#through, digest of the first tally -> body
     day         SERIES#counter#id, 2026-11-22 -> h0 … h23, expiration (if series are not kept for ever)
     imports     SERIES#counter#id, IMPORT#2024-05-03 -> h498733 …
@@ -37,17 +37,21 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, apply, apply_once, put
 from ..errors import StoreBusyError
 from ..settings import Settings
-from ..streams import segments
+from ..streams import loss, segments, watermark
+from ..streams.lineage import BOOKKEEPER
+from ..streams.loss import Loss
 from . import progress, top
-from .progress import LATE_DAYS, PROGRESS, Progress, hour_of, minutes_of
+from .progress import HOUR_S, LATE_DAYS, PROGRESS, Progress, hour_of, minutes_of
 
 PART = 20  # minutes between two sets of running segments: a tally and hour then costs less than 1.1 WCU
+DAY_S = 24 * HOUR_S
 BEFORE = 20  # minutes before the first sweep whose segments are read too: changes were booked before there was one
+LONG_LOSS_S = segments.KEPT_S - 2 * DAY_S  # it ended a day ago, and TTL need not wait
+LONG_LOSS_HOURS_S = 2 * HOUR_S  # the hour in which it began, and the one before: its days may not be written
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are summed up in more parts
 SEGMENT_BYTES = 60_000  # of a running segment, before it is compressed: a reader takes one
 ENTRY_BYTES = 20  # of an entry, beside its id
 DAYS_AT_ONCE = 500  # between two looks at the time, and two notes of how far it has come
-DAY_S = 24 * 3600
 EPOCH = date(1970, 1, 1).toordinal()
 TOTAL = ""  # the id of all tallies of a counter together
 IMPORT = "IMPORT#"  # how the sort key of a day of imports begins
@@ -90,7 +94,7 @@ def sum_up(store: Store, judged: int, *, until_s: float) -> int:
         newest = judged if judged >= 0 else store.settings.minute(time.time())
         since = newest + 1 - BEFORE
         at = _note(store, at, Progress(since, since - 1, hour_of(store.settings, since)))
-    began = at
+    began = at = _lacking(store, at)
     while store.clock() < until_s:
         last = minutes_of(store.settings, at.hour)[-1]
         if at.through < last:
@@ -103,6 +107,20 @@ def sum_up(store: Store, judged: int, *, until_s: float) -> int:
         more, at = _days(store, at, until_s)
         written += more
     return written
+
+
+def _lacking(store: Store, at: Progress) -> Progress:
+    """Note since when changes may be in no hour: those of the bookkeeper's dead letters, and those that it may have
+    lost and nobody has acknowledged. What is judged has its markers."""
+    letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # before the losses: one may be dropped meanwhile
+    lost = [_whole_s(one) for one in loss.listed(store) if one.consumer == BOOKKEEPER]
+    now = at.lacking(min([letter_s, *lost]), store.settings.minute(time.time()))
+    return at if now == at else _note(store, at, now)
+
+
+def _whole_s(lost: Loss) -> int:
+    """Until when hours have all that was accepted before a loss. In a long one, what its hour had is gone, too."""
+    return lost.since_s - (LONG_LOSS_HOURS_S if lost.until_s - lost.since_s > LONG_LOSS_S else 0)
 
 
 def _note(store: Store, was: Progress, now: Progress) -> Progress:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..dynamo import items, keys, queries
 from ..dynamo.client import Store
 from ..settings import Settings
+from ..streams.lineage import SKEW
+from ..streams.loss import NEVER_S
 
 HOUR_S = 3600
 DAY_H = 24
@@ -31,11 +33,20 @@ class Progress:
     kept: str = "[]"
     """JSON, `[[first day, days]]`: the items from a day on were written to be kept for so many days, 0: for ever. The
     first one is the first day that is there at all; it only moves on."""
+    lost_s: int = NEVER_S
+    """When the oldest record was made that is in no segment: it is a dead letter, or may be lost."""
+    redriven: int = -1
+    """The minute up to which one was booked that was in none before."""
+    lacking_s: int = NEVER_S
+    """When the oldest change was made that may be in no hour: it is lost, or was redriven and is not summed up yet."""
 
     @property
     def values(self) -> dict[str, str | float]:
         """Its attributes in the ledger, but for `kept`: they say how far it has come."""
-        return {"since": self.since, "through": self.through, "hour": self.hour, "after": self.after}
+        return {
+            "since": self.since, "through": self.through, "hour": self.hour, "after": self.after,
+            "lost_s": self.lost_s, "redriven": self.redriven, "lacking_s": self.lacking_s,
+        }  # fmt: skip
 
     def first_hour(self, settings: Settings) -> int:
         """The first hour that is shown: that of `since`, or of the first day that is still there.
@@ -68,7 +79,14 @@ class Progress:
 
         A change may be booked on the minute after its own, so the newest minute does not count.
         """
-        return self.through * settings.minute_s if self.through >= self.since >= 0 else None
+        whole_s = min(self.through * settings.minute_s, int(self.lacking_s - SKEW * settings.minute_s))
+        return max(0, whole_s) if self.through >= self.since >= 0 else None
+
+    def lacking(self, lost_s: int, minute: int) -> Progress:
+        """As it is if a sweep finds, in `minute`, that the oldest record in no segment is of `lost_s`."""
+        redriven = minute + 1 if lost_s > self.lost_s else self.redriven
+        lacking_s = lost_s if self.through >= redriven else min(lost_s, self.lacking_s)
+        return replace(self, lost_s=lost_s, redriven=redriven, lacking_s=lacking_s)
 
 
 def read(store: Store) -> Progress:

@@ -166,7 +166,7 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
     if asked_s <= found.passed_s(BOOKKEEPER, COUNTS):
         proven_s = max(proven_s, asked_rolled_s)
         asked_s, asked_rolled_s = int(visible_s) + 1, rolled_s
-    dead_s = _oldest_dead_letter_s(store)  # before the losses: one that is dropped meanwhile is among either
+    dead_s = oldest_dead_letter_s(store, ROLLUP)  # before the losses: one that is dropped meanwhile is among either
     known = loss.listed(store)
     gaps = _gaps(store.settings, known, before, now_s)
     lost = [*known, *gaps]
@@ -211,9 +211,9 @@ def _streams(settings: Settings) -> str:
     return f"{settings.counts_stream} {settings.receipts_stream}"
 
 
-def _oldest_dead_letter_s(store: Store) -> int:
-    """When the oldest record was made that the rollup has not added, because it is a dead letter; or NEVER_S."""
-    start = keys.dead_letter(ROLLUP)
+def oldest_dead_letter_s(store: Store, consumer: str) -> int:
+    """When the oldest record was made that a consumer has not applied, because it is a dead letter; or NEVER_S."""
+    start = keys.dead_letter(consumer)
     for item in queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, start, f"{start}~", Limit=1):
         return int(item["SK"]["S"].removeprefix(start).partition("#")[0])
     return NEVER_S

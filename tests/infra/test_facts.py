@@ -60,6 +60,7 @@ BY_DEFAULT: Facts = {
     | {
         "DeletionProtection": Stage("INACTIVE", "ACTIVE"),
         "AdminCreateUserConfig": {"AllowAdminCreateUserOnly": True},
+        "UsernameConfiguration": {"CaseSensitive": False},  # fixed when the pool is made
         "UserPoolTier": "LITE",  # AWS's default is Essentials, at nearly three times the price
         "MfaConfiguration": "OPTIONAL",
         "EnabledMfas": ["SOFTWARE_TOKEN_MFA"],

@@ -49,9 +49,11 @@ def main() -> int:
         print(f"tally: {error}", file=sys.stderr)
         return 1
     except RuntimeError as error:  # CDK raises every error of its own as this in Python
-        if "ValidationFailed" not in str(error):
+        kind, _, said = str(error).partition(": ")
+        if kind not in ("ValidationFailed", "TooManyResourcesInStack"):
             raise
-        print("tally: the stack breaks the rules above", file=sys.stderr)
+        said = "the stack breaks the rules above" if kind == "ValidationFailed" else said.partition(": ")[0]
+        print(f"tally: {said}", file=sys.stderr)
         return 1
     return 0
 

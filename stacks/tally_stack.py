@@ -32,6 +32,7 @@ from .monitoring import Monitoring, Parts
 from .names import HIDDEN_ID, Names, camel, stack_name
 from .operator import Operator, operator_needs, runbooks
 from .options import Options, OptionsError
+from .quotas import keep_quotas
 from .streams import Streams
 from .tables import Tables
 
@@ -98,6 +99,7 @@ class Tally(Construct):
         names.check(with_users=not options.issuer)
         self._names = names
         self._build(declarations, options, bundle)
+        keep_quotas(self)
 
     def grant(self, grantee: iam.IGrantable, functions: Iterable[str] | None = None) -> iam.Grant:
         """Let a role, a function or what else has a role invoke these functions; all of them without a list.

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
+from stacks.quotas import QUOTAS, usage
 from tests.infra.template import Json, Template, joined, listed
 
 Rule = Callable[[Template], Iterator[str]]
@@ -38,41 +39,13 @@ GLOBAL_NAMES = {
 }
 
 
-class Quota(NamedTuple):
-    """A limit of AWS, and the page that says so, below https://docs.aws.amazon.com/ (read in November 2026)."""
-
-    most: int
-    source: str
-
-
-_CFN = "AWSCloudFormation/latest/UserGuide/cloudformation-limits.html"
-_HTTP_API = "apigateway/latest/developerguide/http-api-quotas.html"
-_IAM = "IAM/latest/UserGuide/reference_iam-quotas.html"
-_LAMBDA = "lambda/latest/dg/gettingstarted-limits.html"
-_CLOUDWATCH = "AmazonCloudWatch/latest/monitoring/cloudwatch_limits.html"
-# A stack may use a share of each: an account has other stacks, and the next counter comes.
-QUOTAS = {
-    "resources of a stack": Quota(500, _CFN),
-    "outputs of a stack": Quota(200, _CFN),
-    "bytes of a template": Quota(1_000_000, _CFN),
-    "routes of an API": Quota(300, _HTTP_API),
-    "metrics of an alarm's expression": Quota(10, _CLOUDWATCH),
-    "characters of all inline policies of a role": Quota(10_240, _IAM),
-    "characters of a managed policy": Quota(6_144, _IAM),
-    "bytes of a function's variables": Quota(4_096, _LAMBDA),
-    "characters of a function's description": Quota(256, "lambda/latest/api/API_CreateFunction.html"),
-    "bytes of the policy that says who may invoke an alias": Quota(20_480, _LAMBDA),
-    "characters of the domain of a user pool": Quota(
-        63, "cognito-user-identity-pools/latest/APIReference/API_CreateUserPoolDomain.html"
-    ),
-    "readers of a table's stream": Quota(2, "amazondynamodb/latest/developerguide/ServiceQuotas.html"),
-}
+# A stack may use a share of each quota: an account has other stacks, and the next counter comes.
 SHARE = 0.85
 SHARES = {"characters of a managed policy": 0.92}  # each counter adds about ten characters to one of two
 # What may be used whole: both consumers read both streams; no counter makes these longer.
-WHOLE = {"readers of a table's stream", "characters of a function's description"}
-REFERENCE_LENGTH = 120  # of an ARN that names a table: the stage, the account, a region and CloudFormation's suffix
-STATEMENT_LENGTH = 450  # of one permission to invoke an alias, with three ARNs
+WHOLE = {
+    "readers of a table's stream", "characters of a function's description", "metrics of an alarm's expression",
+}  # fmt: skip
 WRITES = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}
 
 
@@ -132,43 +105,22 @@ def writers_after_consumers(template: Template) -> Iterator[str]:
 
 def room_in_the_quotas(template: Template) -> Iterator[str]:
     """A deploy that meets a quota fails halfway, on the day on which a counter is added."""
-    for quota, subject, used in usage(template):
+    for quota, subject, used in usage(template.body, template.stack):
         most = QUOTAS[quota].most * (1 if quota in WHOLE else SHARES.get(quota, SHARE))
         if used > most:
             yield f"{subject}: {used} {quota}, of {QUOTAS[quota].most}"
 
 
-def usage(template: Template) -> Iterator[tuple[str, str, int]]:
-    """(quota, what uses it, how much of it). References count as long as what they become."""
-    stack = template.stack
-    yield "resources of a stack", stack, len(template.resources)
-    yield "outputs of a stack", stack, len(template.outputs)
-    yield "bytes of a template", stack, len(json.dumps(template.body))
-    yield "routes of an API", stack, len(template.of_type("AWS::ApiGatewayV2::Route"))
-    for role, documents in _inline_policies(template).items():
-        yield "characters of all inline policies of a role", role, sum(map(_length, documents))
-    for id_, policy in template.of_type("AWS::IAM::ManagedPolicy").items():
-        yield "characters of a managed policy", id_, _length(policy["Properties"]["PolicyDocument"])
-    for id_, function in template.of_type("AWS::Lambda::Function").items():
-        variables = function["Properties"].get("Environment", {}).get("Variables", {})
-        yield "bytes of a function's variables", id_, _length(variables)
-        yield "characters of a function's description", id_, len(function["Properties"]["Description"])
-    for id_, alarm in template.of_type("AWS::CloudWatch::Alarm").items():
-        yield "metrics of an alarm's expression", id_, len(alarm["Properties"].get("Metrics", []))
-    for id_, domain in template.of_type("AWS::Cognito::UserPoolDomain").items():
-        named = REFERENCE.sub("123456789012", joined(domain["Properties"]["Domain"]))
-        yield "characters of the domain of a user pool", id_, len(named)
-    invoked = [
-        joined(one["Properties"]["FunctionName"]) for one in template.of_type("AWS::Lambda::Permission").values()
-    ]
-    for alias in sorted(set(invoked)):
-        yield "bytes of the policy that says who may invoke an alias", alias, invoked.count(alias) * STATEMENT_LENGTH
-    read = [
-        joined(mapping["Properties"]["EventSourceArn"])
-        for mapping in template.of_type("AWS::Lambda::EventSourceMapping").values()
-    ]
-    for stream in sorted(set(read)):
-        yield "readers of a table's stream", stream, read.count(stream)
+def services_for_this_account_alone(template: Template) -> Iterator[str]:
+    """A service that may use a resource may do so for any account, unless a condition names this account or what of it
+    asks. A role is not among them: who lets a service take it needs iam:PassRole here."""
+    for id_, resource in template.resources.items():
+        properties = resource.get("Properties", {})
+        if resource["Type"] == "AWS::Lambda::Permission" and not {"SourceArn", "SourceAccount"} & properties.keys():
+            yield f"{id_}: {properties['Principal']} may invoke for any account"
+        for statement in _allowing(properties):
+            if not re.search(r'"aws:Source(Arn|Account)"', json.dumps(statement.get("Condition", {}))):
+                yield f"{id_}: {statement['Principal']} may {statement['Action']} for any account"
 
 
 RULES: tuple[Rule, ...] = (
@@ -205,25 +157,6 @@ def _writing(template: Template) -> set[str]:
         for function in template.functions().values()
         if WRITES & {action for found in template.statements(function) for action in listed(found["Action"])}
     }
-
-
-def _inline_policies(template: Template) -> dict[str, list[Json]]:
-    roles = template.of_type("AWS::IAM::Role").items()
-    return {id_: [one["PolicyDocument"] for one in role["Properties"].get("Policies", [])] for id_, role in roles}
-
-
-def _length(value: Any) -> int:
-    """Its length as JSON without spaces, with references as long as what they become."""
-
-    def resolved(part: Any) -> Any:
-        if isinstance(part, dict) and part.keys() & {"Ref", "Fn::GetAtt", "Fn::Join", "Fn::Sub"}:
-            text = part["Fn::Join"][1] if "Fn::Join" in part else []
-            return "x" * (REFERENCE_LENGTH + sum(len(each) for each in text if isinstance(each, str)))
-        if isinstance(part, dict):
-            return {key: resolved(each) for key, each in part.items()}
-        return [resolved(each) for each in part] if isinstance(part, list) else part
-
-    return len(json.dumps(resolved(value), separators=(",", ":")))
 
 
 def _waits_for(template: Template, id_: str) -> set[str]:

@@ -1,0 +1,197 @@
+"""The limits of AWS that a number of counters or an option can pass: synth refuses what a deploy would find halfway."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter as Multiset
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jsii
+from aws_cdk import (
+    IPolicyValidationContext,
+    IPolicyValidationPlugin,
+    PolicyValidationPluginReport,
+    Stage,
+    Validations,
+)
+from constructs import Construct
+
+from .options import OptionsError
+
+
+class Quota(NamedTuple):
+    """A limit of AWS, and the page that says so, below https://docs.aws.amazon.com/ (read in November 2026)."""
+
+    most: int
+    source: str
+
+
+_CFN = "AWSCloudFormation/latest/UserGuide/cloudformation-limits.html"
+_HTTP_API = "apigateway/latest/developerguide/http-api-quotas.html"
+_IAM = "IAM/latest/UserGuide/reference_iam-quotas.html"
+_LAMBDA = "lambda/latest/dg/gettingstarted-limits.html"
+_CLOUDWATCH = "AmazonCloudWatch/latest/monitoring/cloudwatch_limits.html"
+_DASHBOARD = "AmazonCloudWatch/latest/APIReference/CloudWatch-Dashboard-Body-Structure.html"
+QUOTAS = {
+    "resources of a stack": Quota(500, _CFN),
+    "outputs of a stack": Quota(200, _CFN),
+    "bytes of a template": Quota(1_000_000, _CFN),
+    "routes of an API": Quota(300, _HTTP_API),
+    "audiences of an authorizer": Quota(50, _HTTP_API),
+    "metrics of an alarm's expression": Quota(10, _CLOUDWATCH),
+    "alarms in a widget": Quota(100, _DASHBOARD),
+    "metrics in a widget": Quota(500, _CLOUDWATCH),
+    "characters of all inline policies of a role": Quota(10_240, _IAM),
+    "characters of a managed policy": Quota(6_144, _IAM),
+    "bytes of a function's variables": Quota(4_096, _LAMBDA),
+    "characters of a function's description": Quota(256, "lambda/latest/api/API_CreateFunction.html"),
+    "bytes of the policy that says who may invoke an alias": Quota(20_480, _LAMBDA),
+    "characters of the domain of a user pool": Quota(
+        63, "cognito-user-identity-pools/latest/APIReference/API_CreateUserPoolDomain.html"
+    ),
+    "readers of a table's stream": Quota(2, "amazondynamodb/latest/developerguide/ServiceQuotas.html"),
+    "cache behaviors of a distribution": Quota(
+        75, "AmazonCloudFront/latest/DeveloperGuide/cloudfront-limits.html#limits-web-distributions"
+    ),
+}
+STATEMENT_LENGTH = 450  # of one permission to invoke an alias, with three ARNs
+PLACE = {"AWS::Partition": "aws", "AWS::Region": "ap-southeast-1", "AWS::AccountId": "123456789012"}
+SUFFIX = "-" + 12 * "x"  # what CloudFormation adds to a name that it makes up
+NAME_MAX = 64  # of a function; it shortens the rest
+# What a reference to a resource becomes: an ARN, where it is not a name.
+ARNS = {
+    "AWS::Lambda::Alias": "lambda:{place}:function:{name}:live",
+    "AWS::Lambda::Function": "lambda:{place}:function:{name}",
+    "AWS::Lambda::EventSourceMapping": "lambda:{place}:event-source-mapping:aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee",
+    "AWS::DynamoDB::Table": "dynamodb:{place}:table/{name}",
+    "AWS::S3::Bucket": "s3:::{name}",
+    "AWS::SQS::Queue": "sqs:{place}:{name}",
+    "AWS::SNS::Topic": "sns:{place}:{name}",
+    "AWS::Logs::LogGroup": "logs:{place}:log-group:{name}:*",
+}
+ARN_BY_REF = ("lambda:{place}:function:{name}:live", "sns:")
+STREAM = "/stream/2026-11-25T00:00:00.000"
+
+
+@jsii.implements(IPolicyValidationPlugin)
+class _Quotas:
+    """CDK runs it over the templates of an app, and shows in one line what it raises."""
+
+    @property
+    def name(self) -> str:
+        """How CDK calls it."""
+        return "Tally"
+
+    version = rule_ids = property(lambda _: None)
+
+    def validate(self, context: IPolicyValidationContext) -> PolicyValidationPluginReport:
+        for path in map(Path, context.template_paths):
+            for quota, subject, used in usage(json.loads(path.read_text()), path.name.partition(".")[0]):
+                most, source = QUOTAS[quota]
+                if used > most:
+                    raise OptionsError(
+                        f"{subject} would have {used} {quota}, and AWS takes {most} (https://docs.aws.amazon.com/{source}):"
+                        " declare fewer counters or shorter options, or count some with a second Tally"
+                    )
+        return PolicyValidationPluginReport(success=True, violations=[])
+
+
+def keep_quotas(scope: Construct) -> None:
+    """Refuse the app of this construct if one of its stacks passes a quota."""
+    app = Stage.of(scope)
+    if app and not app.node.try_find_child("TallyQuotas"):
+        Construct(app, "TallyQuotas")
+        Validations.of(app).add_plugins(_Quotas())
+
+
+def usage(template: Mapping[str, Any], stack: str) -> Iterator[tuple[str, str, int]]:
+    """(quota, what uses it, how much of it) of a template. References count as long as what they become."""
+    body = _Body(template.get("Resources", {}), stack)
+    yield "resources of a stack", stack, len(body.resources)
+    yield "outputs of a stack", stack, len(template.get("Outputs", {}))
+    yield "bytes of a template", stack, len(json.dumps(template))
+    yield from _of_callers(body)
+    yield from _of_functions(body)
+    yield from _of_watching(body)
+
+
+class _Body(NamedTuple):
+    """The resources of a template. A reference in a value becomes a text as long as it can be."""
+
+    resources: Mapping[str, Any]
+    stack: str
+
+    def of_type(self, type_: str) -> Iterator[tuple[str, Any]]:
+        return ((id_, one.get("Properties", {})) for id_, one in self.resources.items() if one["Type"] == type_)
+
+    def each(self, type_: str, of: str) -> Iterable[tuple[str, int]]:
+        """How many resources of a type there are of each value of a property."""
+        return Multiset(str(self.resolved(one[of])) for _, one in self.of_type(type_)).items()
+
+    def length(self, value: Any) -> int:
+        """As JSON without spaces."""
+        return len(json.dumps(self.resolved(value), separators=(",", ":")))
+
+    def resolved(self, value: Any) -> Any:
+        match value:
+            case {"Ref": str(id_)}:
+                return self._reference(id_, "")
+            case {"Fn::GetAtt": [str(id_), str(attribute)]}:
+                return self._reference(id_, attribute)
+            case {"Fn::Join": [str(between), list(parts)]}:
+                return between.join(str(self.resolved(part)) for part in parts)
+            case dict():
+                return {key: self.resolved(part) for key, part in value.items()}
+            case list():
+                return [self.resolved(part) for part in value]
+        return value
+
+    def _reference(self, id_: str, attribute: str) -> str:
+        if id_ in PLACE:
+            return PLACE[id_]
+        resource = self.resources.get(id_, {"Type": ""})
+        made_up = f"{self.stack}-{id_}"[: NAME_MAX - len(SUFFIX)] + SUFFIX
+        name = str(resource.get("Properties", {}).get("TableName", made_up))
+        form = ARNS.get(resource["Type"])
+        if form is None or not (attribute or form.startswith(ARN_BY_REF)):
+            return name
+        place = f"{PLACE['AWS::Region']}:{PLACE['AWS::AccountId']}"
+        return "arn:aws:" + form.format(place=place, name=name) + (STREAM if attribute == "StreamArn" else "")
+
+
+def _of_callers(body: _Body) -> Iterator[tuple[str, str, int]]:
+    for api, routes in body.each("AWS::ApiGatewayV2::Route", "ApiId"):
+        yield "routes of an API", api, routes
+    for id_, one in body.of_type("AWS::ApiGatewayV2::Authorizer"):
+        yield "audiences of an authorizer", id_, len(one["JwtConfiguration"]["Audience"])
+    for id_, one in body.of_type("AWS::Cognito::UserPoolDomain"):
+        yield "characters of the domain of a user pool", id_, len(body.resolved(one["Domain"]))
+    for id_, one in body.of_type("AWS::CloudFront::Distribution"):
+        yield "cache behaviors of a distribution", id_, len(one["DistributionConfig"].get("CacheBehaviors", []))
+
+
+def _of_functions(body: _Body) -> Iterator[tuple[str, str, int]]:
+    for id_, one in body.of_type("AWS::IAM::Role"):
+        documents = [policy["PolicyDocument"] for policy in one.get("Policies", [])]
+        yield "characters of all inline policies of a role", id_, sum(map(body.length, documents))
+    for id_, one in body.of_type("AWS::IAM::ManagedPolicy"):
+        yield "characters of a managed policy", id_, body.length(one["PolicyDocument"])
+    for id_, one in body.of_type("AWS::Lambda::Function"):
+        yield "bytes of a function's variables", id_, body.length(one.get("Environment", {}).get("Variables", {}))
+        yield "characters of a function's description", id_, len(one.get("Description", ""))
+    for alias, allowed in body.each("AWS::Lambda::Permission", "FunctionName"):
+        yield "bytes of the policy that says who may invoke an alias", alias, allowed * STATEMENT_LENGTH
+    for stream, readers in body.each("AWS::Lambda::EventSourceMapping", "EventSourceArn"):
+        yield "readers of a table's stream", stream, readers
+
+
+def _of_watching(body: _Body) -> Iterator[tuple[str, str, int]]:
+    for id_, one in body.of_type("AWS::CloudWatch::Alarm"):
+        yield "metrics of an alarm's expression", id_, len(one.get("Metrics", []))
+    for _, one in body.of_type("AWS::CloudWatch::Dashboard"):
+        for widget in json.loads(body.resolved(one["DashboardBody"]))["widgets"]:
+            title = f"the widget {widget['properties'].get('title', '')!r} of the dashboard"
+            yield "alarms in a widget", title, len(widget["properties"].get("alarms", []))
+            yield "metrics in a widget", title, len(widget["properties"].get("metrics", []))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from aws_cdk import Acknowledgment, ArnFormat, Aws, Stack, Validations
 from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
@@ -15,7 +16,6 @@ from constructs import Construct
 
 from .names import Names
 
-PAGE = "docs/operations.md"
 _Missing = cloudwatch.TreatMissingData
 ABOVE = cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD
 BELOW = cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD
@@ -34,10 +34,10 @@ class Alarm:
     """How missing data counts. NOT_BREACHING: nothing happened, so nothing is wrong."""
     compare: cloudwatch.ComparisonOperator = ABOVE
 
-    def described(self, of: str | None) -> tuple[str, str]:
+    def described(self, names: Names, of: str | None = None) -> tuple[str, str]:
         """Its name and its text. `of` names its subject if there are several alarms of the kind."""
         name, says = (f"{self.name}-{of}", f"{self.says} ({of})") if of else (self.name, self.says)
-        return name, f"{says}. What to do: {PAGE}#alarm-{self.name}"
+        return name, f"{says}. {names.page(f'operations.md#alarm-{self.name}')}"
 
 
 # IGNORE: missing data from the sweep or a consumer means that it stopped, not that all is well. The alarm keeps its
@@ -81,8 +81,16 @@ WRITE_UNITS = Alarm("write-units", "For 10 minutes, write units as if the busies
 FAILED_EVENTS = Alarm(
     "failed-events", "Lambda has given up asynchronous events: they may not be counted", 0, 1, _Missing.IGNORE
 )
-# Over a canary's five minutes; of the new code alone, or code that mends a failing one could not be deployed.
-NEW_CODE = Alarm("new-code", "Code that was just deployed has failed more than 5 requests in a minute", 5, 1)
+# Nothing else sees a front door that lets nobody through: the API gets no request that could fail. It is MISSING, as
+# `sweep` is: silence notifies, and a new stack wakes nobody.
+SILENCE = Alarm("silence", "No request has reached the API for six hours", 1, 6, _Missing.MISSING, BELOW)
+EDGE_FAILING = Alarm("edge-5xx", "CloudFront has answered over 5 % of the requests with an error for 10 minutes", 5, 2)
+EDGE_REFUSING = Alarm("edge-4xx", "CloudFront has refused over half of the requests for 15 minutes", 50, 3)
+EDGE_BLOCKING = Alarm(
+    "edge-blocked", "AWS WAF has refused over 10,000 requests in 5 minutes, twice in a row", 10_000, 2
+)
+# Of the new code alone, or a correction of code that fails could not be deployed.
+NEW_CODE = Alarm("new-code", "Code that was just deployed fails: two requests in a minute, or more", 1, 1)
 ALARMS = tuple(value for value in list(vars().values()) if isinstance(value, Alarm))
 
 
@@ -90,7 +98,7 @@ def watched(
     names: Names, metric: cloudwatch.Metric | cloudwatch.MathExpression, alarm: Alarm, *, of: str | None = None
 ) -> CustomMetricWithAlarm:
     """The metric with its alarm."""
-    name, description = alarm.described(of)
+    name, description = alarm.described(names, of)
     threshold = CustomThreshold(
         threshold=alarm.threshold,
         comparison_operator=alarm.compare,
@@ -103,6 +111,36 @@ def watched(
         override_annotation_visibility=of is None,  # several lines of one kind would overlap
     )
     return CustomMetricWithAlarm(metric=metric, alarm_friendly_name=name, add_alarm={"Alarm": threshold})
+
+
+def alone(
+    scope: Construct,
+    id: str,
+    *,
+    names: Names,
+    metric: cloudwatch.Metric | cloudwatch.MathExpression,
+    alarm: Alarm,
+    topic: sns.ITopic,
+    of: str | None = None,
+) -> cloudwatch.Alarm:
+    """An alarm that is on no dashboard."""
+    name, description = alarm.described(names, of)
+    made = cloudwatch.Alarm(
+        scope,
+        id,
+        alarm_name=names.alarm(name),
+        alarm_description=description,
+        actions_enabled=True,
+        metric=metric,
+        threshold=alarm.threshold,
+        evaluation_periods=alarm.periods,
+        datapoints_to_alarm=alarm.periods,
+        comparison_operator=alarm.compare,
+        treat_missing_data=alarm.missing,
+    )
+    for add in (made.add_alarm_action, made.add_ok_action, made.add_insufficient_data_action):
+        add(actions.SnsAction(topic))
+    return made
 
 
 def counting_subscribers(topic: sns.Topic) -> iam.PolicyStatement:

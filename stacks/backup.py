@@ -18,7 +18,7 @@ DAILY = "cron(0 3 * * ? *)"  # UTC
 BEGUN_WITHIN_MIN = 60
 KEPT_HERE_DAYS = 3  # the way to the other vault: a large table takes hours
 KEPT_THERE_DAYS = 7
-HELP = "docs/restore.md#one-region"
+HELP = "restore.md#one-region"
 POLICY = "AWSBackupServiceRolePolicyForBackup"
 
 
@@ -73,7 +73,7 @@ class Backup(Construct):
                 resources=copied_tables,
             ),
         )
-        self._tell(copied_tables, topic)
+        self._tell(copied_tables, topic, names.page(HELP))
         Validations.of(role).acknowledge(
             Acknowledgment(
                 id=f"AwsSolutions-IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/service-role/{POLICY}]",
@@ -82,7 +82,7 @@ class Backup(Construct):
             )
         )
 
-    def _tell(self, copied_tables: list[str], topic: sns.ITopic) -> None:
+    def _tell(self, copied_tables: list[str], topic: sns.ITopic, help: str) -> None:
         """Tell of each job that failed. A copy that nobody misses would be missed on the day of the loss."""
         job, table, state = map(
             events.EventField.from_path, ("$.detail-type", "$.detail.resourceArn", "$.detail.state")
@@ -97,9 +97,7 @@ class Backup(Construct):
                 detail={"state": ["FAILED", "ABORTED", "EXPIRED"], "resourceArn": copied_tables},
             ),
             targets=[
-                targets.SnsTopic(
-                    topic, message=events.RuleTargetInput.from_text(f"{job} of {table}: {state}. What to do: {HELP}")
-                )
+                targets.SnsTopic(target, message=events.RuleTargetInput.from_text(f"{job} of {table}: {state}. {help}"))
             ],
         )
 

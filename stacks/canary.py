@@ -6,15 +6,14 @@ from collections.abc import Mapping
 
 from aws_cdk import Acknowledgment, Validations
 from aws_cdk import aws_cloudwatch as cloudwatch
-from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_codedeploy as codedeploy
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from . import alarms
-from .metrics import errors_of_new_code
+from .alarms import NEW_CODE, alone
+from .metrics import of_new_code, share_of_new_code
 from .names import Names, camel
 
 # Behind functions with few callers a tenth of the calls shows nothing: those move at once.
@@ -22,7 +21,11 @@ CONFIG = codedeploy.LambdaDeploymentConfig.CANARY_10_PERCENT_5_MINUTES
 
 
 class Canary(Construct):
-    """The deployments of the functions, by CodeDeploy, and the alarm that takes one back.
+    """The deployments of the functions, by CodeDeploy, and the alarms that take one back.
+
+    They see what the new code answers, so they need callers: docs/operations.md#new-code has the odds. A hook that
+    calls the new version before it gets traffic would take a function of its own, with a role, and an event that every
+    busy function answers from the tables without counting anything: over a hundred lines.
 
     The consumers move first and at once (`Streams.precede`): they must know what new code writes, and what they missed
     waits in the streams.
@@ -40,8 +43,8 @@ class Canary(Construct):
     ) -> None:
         """`failed`: the answers that are the new code's own fault. What gives no answer, Lambda counts."""
         super().__init__(scope, id)
-        self._names, self._topic = names, topic
-        failing = self._alarm(failed)
+        share = share_of_new_code(failed, aliases)
+        failing = alone(self, "Failing", names=names, metric=share, alarm=NEW_CODE, topic=topic)
         application = codedeploy.LambdaApplication(self, "Application")
         role = iam.Role(
             self,
@@ -50,6 +53,9 @@ class Canary(Construct):
             description="Moves the callers of Tally's functions to a new version",
         )
         for module, alias in aliases.items():
+            errors = of_new_code(alias, "Errors")
+            id_ = f"{camel(module)}Failing"
+            unanswered = alone(self, id_, names=names, metric=errors, alarm=NEW_CODE, topic=topic, of=module)
             codedeploy.LambdaDeploymentGroup(
                 self,
                 camel(module),
@@ -57,7 +63,7 @@ class Canary(Construct):
                 alias=alias,
                 role=role,
                 deployment_config=CONFIG,
-                alarms=[failing, self._alarm(errors_of_new_code(alias), of=module)],
+                alarms=[failing, unanswered],
                 auto_rollback=codedeploy.AutoRollbackConfig(deployment_in_alarm=True, failed_deployment=True),
             )
         Validations.of(role).acknowledge(
@@ -67,24 +73,3 @@ class Canary(Construct):
                 reason="It is what AWS has for this, and lets CodeDeploy change aliases only",
             )
         )
-
-    def _alarm(self, metric: cloudwatch.Metric, *, of: str | None = None) -> cloudwatch.Alarm:
-        """The alarm on a metric of new code. `of`: the function, if it is of one."""
-        kind = alarms.NEW_CODE
-        name, description = kind.described(of)
-        made = cloudwatch.Alarm(
-            self,
-            f"{camel(of or '')}Failing",
-            alarm_name=self._names.alarm(name),
-            alarm_description=description,
-            actions_enabled=True,
-            metric=metric,
-            threshold=kind.threshold,
-            evaluation_periods=kind.periods,
-            datapoints_to_alarm=kind.periods,
-            comparison_operator=kind.compare,
-            treat_missing_data=kind.missing,
-        )
-        for add in (made.add_alarm_action, made.add_ok_action, made.add_insufficient_data_action):
-            add(actions.SnsAction(self._topic))
-        return made

@@ -16,8 +16,10 @@ from constructs import Construct
 
 from api.operation import Route
 
+from .edge_alarms import CLIENT_RATE, EdgeAlarms
 from .names import edge_stack_name
 from .options import CLIENT_RATE_WINDOW_S, EDGE_REGION, Options
+from .quotas import keep_quotas
 
 CACHED_MAX = Duration.days(1)  # the API says for how long, and it never says as much
 # The errors that CloudFront keeps for 10 s, whatever the API says about them.
@@ -85,6 +87,8 @@ class Edge(Stack):
         if options.cdn_client_certificate_arn:
             _present(distribution, options.cdn_client_certificate_arn)
         _acknowledge(distribution)
+        EdgeAlarms(self, "Monitoring", distribution=distribution, options=options)
+        keep_quotas(self)
         if logs:
             CfnOutput(self, "EdgeLogsBucketName", value=logs.bucket_name, description="CloudFront's access log")
         target = f"Set a CNAME of {options.domain_name} to this"
@@ -194,7 +198,7 @@ def _client_rate(scope: Construct, requests: int) -> waf.CfnWebACL:
         },
         rules=[
             waf.CfnWebACL.RuleProperty(
-                name="ClientRate",
+                name=CLIENT_RATE,
                 priority=0,
                 statement=waf.CfnWebACL.StatementProperty(
                     rate_based_statement=waf.CfnWebACL.RateBasedStatementProperty(
@@ -204,7 +208,7 @@ def _client_rate(scope: Construct, requests: int) -> waf.CfnWebACL:
                 action=waf.CfnWebACL.RuleActionProperty(
                     block=waf.CfnWebACL.BlockActionProperty(custom_response=refused)
                 ),
-                visibility_config=seen("ClientRate"),
+                visibility_config=seen(CLIENT_RATE),
             )
         ],
     )

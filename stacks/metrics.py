@@ -85,12 +85,12 @@ def of(
     )
 
 
-def errors_of_new_code(alias: lambda_.Alias) -> cloudwatch.Metric:
-    """The invocations of the newest version that gave no answer, as with code that does not load."""
+def of_new_code(alias: lambda_.Alias, name: str) -> cloudwatch.Metric:
+    """AWS's metric of the newest version. `Errors`: what gave no answer, as with code that does not load."""
     function = alias.lambda_.function_name
     return cloudwatch.Metric(
         namespace="AWS/Lambda",
-        metric_name="Errors",
+        metric_name=name,
         dimensions_map={
             "FunctionName": function,
             "Resource": f"{function}:{alias.alias_name}",
@@ -98,7 +98,22 @@ def errors_of_new_code(alias: lambda_.Alias) -> cloudwatch.Metric:
         },
         statistic="Sum",
         period=MINUTE,
-        label="errors",
+        label=name.lower(),
+    )
+
+
+def share_of_new_code(failed: cloudwatch.Metric, aliases: Mapping[str, lambda_.Alias]) -> cloudwatch.MathExpression:
+    """How many answers of the newest version were its own fault, if they are over a tenth of its invocations; else 0.
+
+    A busy stack has a few of those a minute from any code, while the store is busy. FILL: a quiet function has no data.
+    """
+    calls = {module: of_new_code(alias, "Invocations") for module, alias in aliases.items()}
+    all_calls = " + ".join(f"FILL({module}, 0)" for module in calls)
+    return cloudwatch.MathExpression(
+        expression=f"IF(10 * failed > {all_calls}, failed, 0)",
+        using_metrics={"failed": failed, **calls},
+        period=MINUTE,
+        label="failed",
     )
 
 

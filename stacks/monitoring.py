@@ -142,6 +142,9 @@ class Monitoring(Construct):
             watched(self._names, refused, alarms.REFUSING),
             watched(self._names, written, replace(alarms.WRITE_UNITS, threshold=of_writes)),
         ]
+        if self._options.domain_name:  # behind it is what can stop every request before the API
+            hourly = metrics.of(api.api, "Count", period=Duration.hours(1), label="requests")
+            found.append(watched(self._names, hourly, alarms.SILENCE))
         self._section("Costly", "Is somebody using up the routes?", {"What strangers cost": found})
 
     def _numbers(self) -> None:

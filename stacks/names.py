@@ -25,13 +25,15 @@ class Names:
     """The stack's name: `Tally-prod`."""
     path: tuple[str, ...] = ()
     """The ids from the stack down to the scope of Tally, without hidden ones."""
+    docs: str = "docs"
+    """Where people read the pages of docs/: a URL, or the folder of a checkout."""
 
     @classmethod
-    def of(cls, scope: Construct) -> Names:
+    def of(cls, scope: Construct, docs: str = docs) -> Names:
         """The names of the Tally in this scope: a stack, or a construct in one."""
         stack = Stack.of(scope)
         ids = [above.node.id for above in scope.node.scopes[len(stack.node.scopes) :]]
-        return cls(stack.stack_name, tuple(id for id in ids if id != HIDDEN_ID))
+        return cls(stack.stack_name, tuple(id for id in ids if id != HIDDEN_ID), docs)
 
     def check(self, *, with_users: bool) -> None:
         """Raise OptionsError for a place that some AWS service has no name for. `with_users`: a user pool is there."""
@@ -60,6 +62,10 @@ class Names:
     def over_all_regions(self) -> str:
         """The dashboard and the budget: `Tally-prod-eu-west-1`."""
         return f"{self.base}-{Aws.REGION}"
+
+    def page(self, section: str) -> str:
+        """What a mail says of a section of the docs, such as `operations.md#alarm-drift`."""
+        return f"What to do: {self.docs}/{section}"
 
     def alarm(self, kind: str) -> str:
         """An alarm: `Tally-prod-drift-likes`."""

@@ -149,6 +149,10 @@ def _option(name: str, read: Read, default: Any) -> Any:
     return field(default=default, metadata={"name": name, "read": read})
 
 
+def _folder(url: str) -> str:
+    return url.rstrip("/")
+
+
 _name = _like(_NAME, "a name like api.example.com, in lower case")
 _certificate = _like(_CERTIFICATE, "arn:aws:acm:<region>:<account>:certificate/…")
 _vault = _like(VAULT, "arn:aws:backup:<region>:<account>:backup-vault:<name>")
@@ -197,6 +201,8 @@ class Options:
     alarm_email: str = _option("alarmEmail", _email, "")
     """Who gets a mail when an alarm goes off, beside those who subscribe to the topic."""
     # Every on-demand table starts with the lowest, and AWS refuses less. The highest is far above any quota.
+    docs_url: str = _option("docsUrl", _like("https://[!-~]+", "https://… of the folder docs", _folder), "docs")
+    """Where people read the pages of docs/, for the links in alarms. Without it they name the page in the checkout."""
     warm_writes: int | None = _option("warmWrites", _whole(4000, 10**7), None)
     """Write units a second that counts and receipts take from the start."""
     warm_reads: int | None = _option("warmReads", _whole(12_000, 10**7), None)

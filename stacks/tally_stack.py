@@ -95,7 +95,7 @@ class Tally(Construct):
         options = options or chosen(given, keep_data=keep_data)
         bundle = bundle or Bundle(LAMBDAS, declarations, kept_in=Path(_outdir(self)))
         options.check_region(*(None if Token.is_unresolved(one) else one for one in self._place()))
-        names = Names.of(self)
+        names = Names.of(self, options.docs_url)
         names.check(with_users=not options.issuer)
         self._names = names
         self._build(declarations, options, bundle)

@@ -18,6 +18,7 @@ Rule = Callable[[Template], Iterator[str]]
 OWN_NAMESPACE = "Tally"
 REFERENCE = re.compile(r"\$\{(\w+)(\.\w+)?\}")
 REGION = "${AWS::Region}"
+A_REGION = re.compile(r"\b[a-z]{2}-[a-z]+-\d$")  # the edge's names have that of its API
 # Types whose names are unique in an account over all its regions (a bucket's: in all accounts), and where the name is.
 # Not here: names that are unique in a region, such as those of alarms, functions, tables, queues and user pool domains.
 GLOBAL_NAMES = {
@@ -58,7 +59,9 @@ def metrics_of_its_own(template: Template) -> Iterator[str]:
             if dimensions.get("service") != template.stack:
                 yield f"{where}: {metric} of service {dimensions.get('service')}"
             continue
-        found = [REFERENCE.match(value) for value in dimensions.values()]
+        if template.stack in dimensions.values():  # the web ACL, which has the name of its stack
+            continue
+        found = [REFERENCE.match(value) for value in dimensions.values() if value != "Global"]
         if not found or not all(each and each[1] in template.resources for each in found):
             yield f"{where}: {namespace} {metric} of {dimensions}, which names no resource of the stack"
 
@@ -66,7 +69,7 @@ def metrics_of_its_own(template: Template) -> Iterator[str]:
 def region_in_global_names(template: Template) -> Iterator[str]:
     """The same stage in a second region would meet the name of the first one, and roll back."""
     for id_, name in global_names(template).items():
-        if REGION not in name:
+        if REGION not in name and not A_REGION.search(name):
             yield f"{id_}: {name} has no region"
 
 
@@ -140,7 +143,7 @@ def _looked_at(template: Template) -> Iterator[tuple[str, tuple[str, str, dict[s
         for metric in found or [properties]:
             dimensions = {one["Name"]: joined(one["Value"]) for one in metric.get("Dimensions", [])}
             yield id_, (metric["Namespace"], metric["MetricName"], dimensions)
-    for widget in template.dashboard()["widgets"]:
+    for widget in template.dashboard()["widgets"] if template.of_type("AWS::CloudWatch::Dashboard") else ():
         for row in widget["properties"].get("metrics", []):
             names = [part for part in row if isinstance(part, str)]
             if names:

@@ -29,6 +29,8 @@ def test_a_copy_that_fails_is_told_and_one_of_another_table_is_not(behind_cdn: T
     }
     topic = {"Ref": behind_cdn.only_name("AWS::SNS::Topic")}
     assert [target["Arn"] for target in rule["Targets"]] == [topic]
+    said = rule["Targets"][0]["InputTransformer"]["InputTemplate"]
+    assert said.rstrip('"').endswith("What to do: https://git.example.com/tally/docs/restore.md#one-region")
     [policy] = behind_cdn.of_type("AWS::SNS::TopicPolicy").values()
     told = [
         statement["Resource"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 
+from tests.infra.conftest import ROOT
 from tests.infra.template import Json, Template, joined
 from tests.infra.test_functions import CALLED, FROM_SNAPSHOTS, MODULES
 
@@ -52,20 +56,51 @@ def test_new_code_of_a_busy_function_gets_a_tenth_for_five_minutes_and_an_alarm_
 
 def test_the_alarms_look_at_the_new_code_alone(prod: Template) -> None:
     """An alarm on all failures would take back the code that mends them. Code that does not load writes no metric."""
-    answers, version = metric_of(failing(prod)[1]), prod.outputs["Version"]["Value"]
+    version = prod.outputs["Version"]["Value"]
+    answers, *calls = [entry["MetricStat"]["Metric"] for entry in failing(prod)[1]["Metrics"] if "MetricStat" in entry]
     assert (answers["Namespace"], answers["MetricName"]) == ("Tally", "Failed")
     assert dimensions(answers) == {"service": "Tally-prod", "version": version}
     for module in BUSY:
         errors, function = metric_of(failing(prod, module)[1]), prod.functions()[module]
+        assert {**errors, "MetricName": "Invocations"} in calls
         newest = prod.resources[prod.alias_of(function)]["Properties"]["FunctionVersion"]
         assert (errors["Namespace"], errors["MetricName"]) == ("AWS/Lambda", "Errors")
         assert dimensions(errors) == {
             "FunctionName": f"${{{function}}}", "Resource": f"${{{function}}}:live", "ExecutedVersion": joined(newest),
         }  # fmt: skip
+    assert len(calls) == len(BUSY)
     variables = [
         prod.resources[prod.functions()[module]]["Properties"]["Environment"]["Variables"] for module in CALLED
     ]
     assert {each["TALLY_VERSION"] for each in variables} == {version}
+
+
+def taken_back(calls_per_min: float, failing: float, threshold: float) -> float:
+    """The odds that the alarm goes off in a canary's five minutes, when calls come at random: more failures in a minute
+    than the threshold, and more than a tenth of the calls."""
+    to_new, no_alarm = calls_per_min * 0.1, 0.0
+    for calls in range(int(to_new + 10 * math.sqrt(to_new) + 20)):
+        happens = math.exp(calls * math.log(to_new) - to_new - math.lgamma(calls + 1))
+        quiet = sum(
+            math.comb(calls, failed) * failing**failed * (1 - failing) ** (calls - failed)
+            for failed in range(calls + 1)
+            if failed <= threshold or 10 * failed <= calls
+        )
+        no_alarm += happens * quiet
+    return 1 - no_alarm**5
+
+
+def test_the_odds_of_a_canary_are_those_of_the_page(prod: Template) -> None:
+    """Code that fails every call; code that fails one in a hundred, as any does while the store is busy."""
+    alarm = failing(prod)[1]
+    assert (alarm["EvaluationPeriods"], alarm["ComparisonOperator"]) == (1, "GreaterThanThreshold")
+    section = (ROOT / "docs/operations.md").read_text().partition("\n### New code\n")[2].partition("\n### ")[0]
+    rows = re.findall(r"^\| ([\d,]+) .*\| ([\d.]+) % \| ([\d.]+) % \|$", section, re.MULTILINE)
+    assert len(rows) == 5
+    for calls, broken, busy in rows:
+        per_min = int(calls.replace(",", ""))
+        odds = [100 * taken_back(per_min, share, alarm["Threshold"]) for share in (1.0, 0.01)]
+        assert odds == pytest.approx([float(broken), float(busy)], abs=0.06)
 
 
 @pytest.mark.parametrize("stack", ["dev", "behind_cdn"])

@@ -239,6 +239,9 @@ WITH_OPTIONS: dict[str, Facts] = {
         },
     },
     "edge": {
+        "AWS::CloudWatch::Alarm": BY_DEFAULT["AWS::CloudWatch::Alarm"],
+        "AWS::SNS::TopicPolicy": BY_DEFAULT["AWS::SNS::TopicPolicy"],
+        "AWS::SNS::Subscription": {"Protocol": "email", "Endpoint": "ops@example.com", "TopicArn": TOPIC[0]},
         "AWS::CloudFront::Distribution": {
             "DistributionConfig.Aliases": ["api.example.com"],
             "DistributionConfig.ViewerCertificate.AcmCertificateArn": EDGE_CERTIFICATE,

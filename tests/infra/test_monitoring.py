@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from tally import observe
 from tests.infra.conftest import DECLARED, ROOT
 from tests.infra.template import Json, Template, joined
 
+DOCS = "https://git.example.com/tally/docs"
 PAGE = (ROOT / "docs" / "operations.md").read_text()
 NO_METRICS = {"SERVICE", "CODE", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}
 EMITTED = {
@@ -135,18 +135,18 @@ def test_the_page_lists_every_widget_under_the_question_that_it_answers(dev: Tem
 
 
 @pytest.mark.parametrize("alarm", alarms.ALARMS, ids=lambda alarm: alarm.name)
-def test_an_alarm_leads_to_its_page_which_says_what_to_do(prod: Template, alarm: alarms.Alarm) -> None:
-    found = [
-        properties
-        for name, properties in alarms_of(prod).items()
-        if name.removeprefix("Tally-prod-").startswith(alarm.name)
-    ]
+def test_an_alarm_leads_to_its_page_which_says_what_to_do(
+    prod: Template, behind_cdn: Template, edge: Template, alarm: alarms.Alarm
+) -> None:
+    """By a URL that a mail makes a link of, if the deployment says where people read the pages."""
+    found = 0
+    for template, docs in ((prod, "docs"), (behind_cdn, DOCS), (edge, DOCS)):
+        for name, properties in alarms_of(template).items():
+            [anchor] = re.findall(rf"What to do: {docs}/operations\.md#(\S+)$", properties["AlarmDescription"])
+            assert anchor in ANCHORS
+            assert properties["AlarmDescription"].isprintable()
+            found += anchor == f"alarm-{alarm.name}" and alarm.name in name
     assert found, "declared, but watches nothing"
-    for properties in found:
-        [(page, anchor)] = re.findall(r"What to do: (\S+)#(\S+)$", properties["AlarmDescription"])
-        assert (ROOT / Path(page)).read_text() == PAGE
-        assert anchor in ANCHORS
-        assert properties["AlarmDescription"].isprintable()
     section = PAGE.partition(f"\n### Alarm: {alarm.name}\n")[2].partition("\n##")[0]
     for said in ("**Means**", "**Look**", "**Do**"):
         assert said in section
@@ -168,6 +168,7 @@ def judged(alarm: Json) -> tuple[Any, ...]:
     return what, f"{symbol} {alarm['Threshold']}", *often, alarm["TreatMissingData"]
 
 
+FAILING_NOW = ("> 1", 1, 60, "notBreaching")
 WHEN = {  # written out a second time, to check the declarations
     **{f"drift-{name}": ("Maximum", "> 0", 1, 60, "ignore") for name in counters.COUNTERS},
     "watermark-age-rollup": ("Maximum", "> 600", 5, 60, "ignore"),
@@ -189,7 +190,8 @@ WHEN = {  # written out a second time, to check the declarations
     "429": ("Sum", "> 1000", 2, 300, "notBreaching"),
     "write-units": ("counts + receipts + ledger", "> 480000", 2, 300, "notBreaching"),
     "failed-events": ("Maximum", "> 0", 1, 300, "ignore"),
-    **dict.fromkeys(("new-code", *(f"new-code-{busy}" for busy in BUSY)), ("Sum", "> 5", 1, 60, "notBreaching")),
+    "new-code": (f"IF(10 * failed > {' + '.join(f'FILL({one}, 0)' for one in BUSY)}, failed, 0)", *FAILING_NOW),
+    **dict.fromkeys((f"new-code-{busy}" for busy in BUSY), ("Sum", *FAILING_NOW)),
 }
 IN_DEV = {  # its routes let a tenth through
     "traffic": ("Sum", "> 24000", 2, 300, "notBreaching"),
@@ -204,3 +206,25 @@ def test_when_each_alarm_goes_off(dev: Template, prod: Template) -> None:
     assert found == {
         name: when for name, when in (WHEN | IN_DEV).items() if not name.startswith(("latency", "new-code"))
     }
+
+
+def test_a_front_door_that_lets_nobody_through_is_heard_of(behind_cdn: Template, edge: Template, dev: Template) -> None:
+    """No request reaches the API then: none of its other alarms has anything to judge."""
+    [silence] = [alarm for name, alarm in alarms_of(behind_cdn).items() if name == "Tally-prod-silence"]
+    assert judged(silence) == ("Sum", "< 1", 6, 3600, "missing"), "silence changes its state, which notifies"
+    found = {name.removeprefix("Tally-prod-edge-eu-west-1-"): judged(alarm) for name, alarm in alarms_of(edge).items()}
+    assert found == {
+        "edge-5xx": ("Average", "> 5", 2, 300, "notBreaching"),
+        "edge-4xx": ("IF(requests > 100, refused, 0)", "> 50", 3, 300, "notBreaching"),
+        "edge-blocked": ("Sum", "> 10000", 2, 300, "notBreaching"),
+    }
+    distribution = ("DistributionId", f"${{{edge.only_name('AWS::CloudFront::Distribution')}}}")
+    seen = {series for all_of_it in watched(edge).values() for series in all_of_it}
+    assert seen == {
+        *(
+            ("AWS/CloudFront", name, frozenset({distribution, ("Region", "Global")}))
+            for name in ("5xxErrorRate", "4xxErrorRate", "Requests")
+        ),
+        ("AWS/WAFV2", "BlockedRequests", frozenset({("WebACL", "Tally-prod-edge-eu-west-1"), ("Rule", "ClientRate")})),
+    }
+    assert not [name for name in alarms_of(dev) if "silence" in name], "an address of AWS's own has no front door"

@@ -87,7 +87,9 @@ class Backup(Construct):
         job, table, state = map(
             events.EventField.from_path, ("$.detail-type", "$.detail.resourceArn", "$.detail.state")
         )
-        events.Rule(
+        # An imported topic takes no statement from the target, whose own would let in the rules of every account.
+        target = sns.Topic.from_topic_arn(self, "Topic", topic.topic_arn)
+        rule = events.Rule(
             self,
             "Failed",
             description="Tells of copies of Tally's tables that failed",
@@ -99,6 +101,16 @@ class Backup(Construct):
             targets=[
                 targets.SnsTopic(target, message=events.RuleTargetInput.from_text(f"{job} of {table}: {state}. {help}"))
             ],
+        )
+        # https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-use-conditions.html: aws:SourceArn is the rule's.
+        topic.add_to_resource_policy(
+            iam.PolicyStatement(
+                sid="FailedCopies",
+                actions=["sns:Publish"],
+                principals=[iam.ServicePrincipal("events.amazonaws.com")],
+                resources=[topic.topic_arn],
+                conditions={"ArnEquals": {"aws:SourceArn": rule.rule_arn}},
+            )
         )
 
 

@@ -127,12 +127,24 @@ def services_for_this_account_alone(template: Template) -> Iterator[str]:
 
 
 RULES: tuple[Rule, ...] = (
+    services_for_this_account_alone,
     metrics_of_its_own,
     region_in_global_names,
     access_logs_beside_the_regions_policy,
     writers_after_consumers,
     room_in_the_quotas,
 )
+
+
+def _allowing(node: Any) -> Iterator[Json]:
+    """The statements that let somebody in, of every resource policy in the properties of a resource."""
+    if isinstance(node, dict):
+        if node.get("Effect") == "Allow" and "Principal" in node:
+            yield node
+        node = [part for key, part in node.items() if key != "AssumeRolePolicyDocument"]
+    if isinstance(node, list):
+        for part in node:
+            yield from _allowing(part)
 
 
 def _looked_at(template: Template) -> Iterator[tuple[str, tuple[str, str, dict[str, str]]]]:

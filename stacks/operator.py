@@ -18,11 +18,12 @@ from tally.counter import Counter
 from .alarms import counting_subscribers
 from .dead_letters import DeadLetters
 from .functions import statements
+from .streams import Streams
 from .tables import Tables
 
 
 def runbooks(
-    failed_events: sqs.Queue, mappings: Sequence[lambda_.CfnEventSourceMapping], sweep: lambda_.Alias, topic: sns.Topic
+    failed_events: sqs.Queue, streams: Streams, sweep: lambda_.Alias, topic: sns.Topic
 ) -> list[iam.PolicyStatement]:
     """What allows what docs/operations.md tells an operator to do beside the command `tally`.
 
@@ -37,7 +38,15 @@ def runbooks(
         iam.PolicyStatement(actions=["lambda:ListEventSourceMappings", "cloudwatch:DescribeAlarms"], resources=["*"]),
         iam.PolicyStatement(
             actions=["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"],
-            resources=[mapping.attr_event_source_mapping_arn for mapping in mappings],
+            resources=[mapping.attr_event_source_mapping_arn for mapping in streams.mappings],
+            # Of the mapping, or of the function that a request turns it to. Who may switch it turns it to no other one.
+            conditions={
+                "StringEqualsIfExists": {
+                    "lambda:FunctionArn": [
+                        arn for one in streams.consumers for arn in (one.function_arn, one.lambda_.function_arn)
+                    ]
+                }
+            },
         ),
         iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[sweep.function_arn]),
         counting_subscribers(topic),

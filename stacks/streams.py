@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aws_cdk import Duration
@@ -29,6 +29,7 @@ class Streams(Construct):
     """The event source mappings of all consumers."""
 
     mappings: list[lambda_.CfnEventSourceMapping]
+    consumers: Sequence[lambda_.Alias]
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Streams(Construct):
         consumers: Mapping[str, lambda_.Alias],
     ) -> None:
         super().__init__(scope, id)
-        self._consumers = consumers.values()
+        self.consumers = [*consumers.values()]
         for consumer in declarations.readers:
             _let_read(consumer, consumers[consumer.function], tables)
         self.mappings = [
@@ -57,7 +58,7 @@ class Streams(Construct):
         for writer in writers:
             for mapping in self.mappings:
                 _resource(writer).add_resource_dependency(mapping)
-            for consumer in self._consumers:
+            for consumer in self.consumers:
                 _resource(writer).add_resource_dependency(_resource(consumer))
 
     def _mapping(

@@ -189,7 +189,7 @@ class Tally(Construct):
             needs=operator_needs(declarations.counters),
             tables=tables,
             dead_letters=dead_letters,
-            beside=runbooks(failed_events.queue, streams.mappings, functions.unattended["sweep"], monitoring.topic),
+            beside=runbooks(failed_events.queue, streams, functions.unattended["sweep"], monitoring.topic),
         )
         self._name_what_is_deployed(functions, declarations, options)
         self._name_what_callers_use(tables, functions, api, options)

@@ -183,7 +183,13 @@ def test_the_policy_for_the_command_lets_it_read_repair_and_redrive(dev: Templat
     statements = policy["PolicyDocument"]["Statement"]
     bucket = {"Fn::GetAtt": ["DeadLetterBucket", "Arn"]}
     others = {str(found["Action"]): found["Resource"] for found in statements if "Condition" not in found}
-    mappings = others.pop(str(["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"]))
+    switch = ["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"]
+    [(mappings, only)] = [(one["Resource"], one["Condition"]) for one in statements if one["Action"] == switch]
+    consumers = [dev.functions()[module] for module in CONSUMERS]
+    own = [arn for one in consumers for arn in ({"Ref": dev.alias_of(one)}, {"Fn::GetAtt": [one, "Arn"]})]
+    [(operator, found)] = only.items()
+    assert operator == "StringEqualsIfExists", "turned to another function, a mapping would leave its consumer"
+    assert sorted(found["lambda:FunctionArn"], key=str) == sorted(own, key=str)
     assert sorted(arn["Fn::GetAtt"] for arn in mappings) == sorted(
         [name, "EventSourceMappingArn"] for name in dev.of_type("AWS::Lambda::EventSourceMapping")
     )

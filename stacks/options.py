@@ -194,7 +194,8 @@ class Options:
     cdn_client_certificate_arn: str = _option("cdnClientCertificateArn", _certificate, "")
     """The certificate that CloudFront presents to the API, in EDGE_REGION."""
     origin_trust_store: str = _option("originTrustStore", _like(_OBJECT, "s3://bucket/key"), "")
-    """The S3 object with the authorities of such certificates, as PEM, in the region of the API."""
+    """The S3 object with the authorities of such certificates, as PEM, in the region of the API. A live front door gets
+    it in a deploy of its own, after CloudFront presents the certificate."""
     budget_usd: int = _option("budgetUsd", _whole(1, 999_999), 0)
     """The account's budget for a month in US dollars."""
     budget_email: str = _option("budgetEmail", _email, "")
@@ -328,7 +329,6 @@ def _check_together(given: Mapping[str, str]) -> None:
         ("issuer", "audience", "neither for a Cognito user pool"),
         ("budgetUsd", "budgetEmail", "neither"),
         ("domainName", "certificateArn", "neither"),
-        ("cdnClientCertificateArn", "originTrustStore", "neither"),
     )
     for name in ("mfa", "usersPlan"):
         if name in given and "issuer" in given:
@@ -336,6 +336,11 @@ def _check_together(given: Mapping[str, str]) -> None:
     for one, other, or_ in pairs:
         if (one in given) != (other in given):
             raise OptionsError(f"context {one} and {other} go together: give both, or {or_}")
+    if "originTrustStore" in given and "cdnClientCertificateArn" not in given:
+        raise OptionsError(
+            "context originTrustStore needs cdnClientCertificateArn: the API would ask for a certificate that"
+            " CloudFront does not present"
+        )
     if given.get("cdn") == "true":
         for name in ("domainName", "originName"):
             if name not in given:

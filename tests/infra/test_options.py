@@ -65,7 +65,11 @@ BAD = [
         CDN | {"cdnCertificateArn": EDGE_CERTIFICATE.replace("aws", "aws-cn", 1)},
         "cdn is true, and cdnCertificateArn is of the partition aws-cn",
     ),
-    (CDN | {"originTrustStore": "s3://bucket/ca.pem"}, "cdnClientCertificateArn and originTrustStore go together"),
+    (
+        CDN | {"originTrustStore": "s3://bucket/ca.pem"},
+        "originTrustStore needs cdnClientCertificateArn: the API would ask",
+    ),
+    ({"docsUrl": "docs"}, "context docsUrl is 'docs': it must be https://"),
     (MUTUAL | {"originTrustStore": "bucket/ca.pem"}, "originTrustStore is 'bucket/ca.pem': it must be s3://bucket/key"),
     (MUTUAL | {"cdnClientCertificateArn": CERTIFICATE}, "cdnClientCertificateArn is of eu-west-1"),
 ]

@@ -201,9 +201,9 @@ class Options:
     budget_email: str = _option("budgetEmail", _email, "")
     alarm_email: str = _option("alarmEmail", _email, "")
     """Who gets a mail when an alarm goes off, beside those who subscribe to the topic."""
-    # Every on-demand table starts with the lowest, and AWS refuses less. The highest is far above any quota.
     docs_url: str = _option("docsUrl", _like("https://[!-~]+", "https://… of the folder docs", _folder), "docs")
     """Where people read the pages of docs/, for the links in alarms. Without it they name the page in the checkout."""
+    # Every on-demand table starts with the lowest, and AWS refuses less. The highest is far above any quota.
     warm_writes: int | None = _option("warmWrites", _whole(4000, 10**7), None)
     """Write units a second that counts and receipts take from the start."""
     warm_reads: int | None = _option("warmReads", _whole(12_000, 10**7), None)
@@ -219,8 +219,9 @@ class Options:
     """Whether a tenth of the calls goes to new code first, and back if it fails; None: not in dev."""
     throttle: float = _option("throttle", _like(r"1|0?\.[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
     """The share of each route's throttle that its callers get, all together; None: all, but a tenth in dev."""
-    tracing: str = _option("tracing", _one_of({which: which for which in ("callers", "all", "off")}), None)
-    """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`); None: `callers` in dev."""
+    tracing: str = _option("tracing", _one_of({which: which for which in ("callers", "all", "off")}), "off")
+    """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`). It shows what Lambda itself
+    knows of an invocation, and no call of DynamoDB: the log line of an answer has those."""
     log_sampling: float = _option(
         "logSampling", _like(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}", "a share from 0 to 1, as 0.05", float), None
     )
@@ -245,7 +246,6 @@ class Options:
             "snap_start": not dev,
             "canary": not dev,
             "throttle": DEV_THROTTLE if dev else 1,
-            "tracing": "callers" if dev else "off",  # Lambda traces 5 % of the calls: dear in prod for what it shows
             "log_sampling": 1 if dev else LOGGED_SHARE,
         }
         for name, value in by_stage.items():

@@ -84,7 +84,7 @@ CPU_MB = 1769  # the memory that comes with one
 
 # Bytes.
 EVENT = 26  # that CloudWatch adds to each line
-ACCESS_LINE, ANSWER_LINE, METRICS_LINE = 244, 276, 215
+ACCESS_LINE, ANSWER_LINE, METRICS_LINE = 244, 312, 215
 SWEEP_LINES = 3450
 LOG_COMPRESSED = 0.15
 ANSWER_BYTES = 400  # headers included

@@ -18,7 +18,7 @@ from tally import fields, observe
 from tally.counter import Counter
 from tally.counting import batches, increments, tallies
 from tally.counting.increments import Increment
-from tally.dynamo.client import Call, Store, dynamodb_client
+from tally.dynamo.client import ASKED, Call, Store, dynamodb_client
 from tally.errors import (
     CallerError,
     ForbiddenError,
@@ -54,6 +54,8 @@ class Request(NamedTuple):
     caller: object
     raw: Mapping[str, object]
     started_s: float
+    asked_before: tuple[int, float]
+    """What the process had asked of the store by then."""
 
 
 class Waiting(NamedTuple):
@@ -113,7 +115,7 @@ class Entry:
             client = self.store.settings.console_client
             caller = http.caller(event, route, client) if route.needs_caller else None
             raw = http.raw_fields(event, route)
-            return Request(route.operation, route.needs_caller, caller, raw, time.monotonic())
+            return Request(route.operation, route.needs_caller, caller, raw, time.monotonic(), ASKED.since())
 
         (answer,) = self._answer([read], deadline_s)
         if isinstance(answer, TallyError):
@@ -152,7 +154,7 @@ class Entry:
         if unknown:
             raise InvalidInputError(f"There is no field {unknown[0][:64]!r} here.", field=unknown[0][:64])
         needs_caller = self._needs_caller(operation, raw)
-        return Request(operation, needs_caller, event.get("caller"), raw, time.monotonic())
+        return Request(operation, needs_caller, event.get("caller"), raw, time.monotonic(), ASKED.since())
 
     def _needs_caller(self, operation: Operation, raw: Mapping[str, object]) -> bool:
         """Whether a direct event must say for whom it is: for a change, unless anyone may make it."""
@@ -272,8 +274,10 @@ def _as_error(error: Exception) -> TallyError:
 def _record(request: Request | None, outcome: Outcome) -> None:
     """Write the log line of one answer, which may be sampled if it is a success. Meter replays, refusals and failures.
 
-    The bookkeeper meters what is counted: a line for each batch of a stream costs less than one for each request.
+    The bookkeeper meters what is counted: a line for each batch of a stream costs less than one for each request. Of a
+    batch, what the store took is also that of the entries before it that wait with it.
     """
+    attempts, took_s = ASKED.since(request.asked_before) if request else (0, 0.0)
     failed = isinstance(outcome, TallyError)
     replayed = isinstance(outcome, Answer) and outcome.replayed
     log = logger.warning if failed else logger.info
@@ -285,6 +289,8 @@ def _record(request: Request | None, outcome: Outcome) -> None:
             "replayed": replayed,
             "error": outcome.slug if isinstance(outcome, TallyError) else None,
             "took_ms": round((time.monotonic() - request.started_s) * 1000, 1) if request else None,
+            "store_ms": round(took_s * 1000, 1),
+            "store_attempts": attempts,
         },
     )
     if _failed(outcome):

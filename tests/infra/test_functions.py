@@ -30,13 +30,10 @@ def on_tables(statement: Json) -> bool:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_beside_tables_a_role_allows_its_own_log_and_traces_and_who_reads_streams_those(
-    dev: Template, module: str
-) -> None:
+def test_beside_tables_a_role_allows_its_own_log_and_who_reads_streams_those(dev: Template, module: str) -> None:
     function = dev.functions()[module]
     log_group = dev.resources[function]["Properties"]["LoggingConfig"]["LogGroup"]["Ref"]
-    # X-Ray has no resources.
-    on_all = ["xray:PutTelemetryRecords", "xray:PutTraceSegments"] if module in CALLED else []
+    on_all: list[str] = []
     expected: list[tuple[list[str], list[Any]]] = [
         (["logs:CreateLogStream", "logs:PutLogEvents"], [{"Fn::GetAtt": [log_group, "Arn"]}]),
     ]
@@ -91,7 +88,7 @@ FROM_SNAPSHOTS = {
 QUIET = {"POWERTOOLS_LOG_LEVEL": "WARNING"}
 # Which functions start from snapshots, which X-Ray traces, and how those that answer log.
 BY_OPTIONS: list[tuple[str, set[str], set[str], dict[str, str]]] = [
-    ("dev", set(), set(CALLED), {"POWERTOOLS_LOG_LEVEL": "INFO"}),
+    ("dev", set(), set(), {"POWERTOOLS_LOG_LEVEL": "INFO"}),
     ("prod", FROM_SNAPSHOTS, set(), QUIET | {"POWERTOOLS_LOGGER_SAMPLE_RATE": "0.05"}),
     ("behind_cdn", set(), set(), QUIET | {"POWERTOOLS_LOGGER_SAMPLE_RATE": "0.05"}),
     ("lavish", FROM_SNAPSHOTS, set(MODULES), QUIET),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aws_lambda_powertools import Logger
+from botocore.awsrequest import AWSResponse
 
 import serve
 from api.entry import Entry
@@ -85,6 +86,28 @@ def test_a_log_line_carries_the_correlation_id_of_its_request(
     assert (http["correlation_id"], http["operation"], http["status"]) == ("JKJaXmPLvHcESHA=", "increment", 200)
     assert direct["correlation_id"] == Context().aws_request_id
     assert events.KEY not in json.dumps([http, direct])
+
+
+@pytest.mark.sdk
+def test_a_log_line_says_how_long_the_store_took_and_in_how_many_attempts(
+    invoke: Invoke, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The SDK's own retries, too, which nothing else shows."""
+    failure = AWSResponse("", 500, {}, None)
+    failure._content = b"{}"
+    answers = [failure]
+
+    def refuse_the_first(**_: Any) -> Any:
+        return answers.pop() if answers else None
+
+    store.client.meta.events.register("before-send.dynamodb", refuse_the_first)
+    invoke(HTTP_PLAY)
+    [line] = logs(capsys.readouterr().out)
+    assert (line["status"], line["store_attempts"]) == (200, 2)
+    assert 0 < line["store_ms"] <= line["took_ms"]
+    invoke({**PLAY, "id": "#"})
+    [refused] = logs(capsys.readouterr().out)
+    assert (refused["store_attempts"], refused["store_ms"]) == (0, 0.0)
 
 
 @pytest.fixture

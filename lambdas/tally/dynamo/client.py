@@ -60,6 +60,33 @@ CLIENT_CONFIG = Config(
 )
 
 
+class Asked:
+    """What this process has asked of the store: the attempts of the SDK, and the time until each was answered."""
+
+    attempts = 0
+    took_s = 0.0
+
+    def watch(self, client: DynamoDBClient) -> None:
+        """Count what the client sends from now on."""
+        client.meta.events.register("request-created.dynamodb", self._begin)
+        client.meta.events.register("response-received.dynamodb", self._end)
+
+    def since(self, before: tuple[int, float] = (0, 0.0)) -> tuple[int, float]:
+        """Attempts and seconds, less those of `before`."""
+        return self.attempts - before[0], self.took_s - before[1]
+
+    def _begin(self, request: Any, **_: Any) -> None:
+        self.attempts += 1
+        request.context["tally_began_s"] = time.monotonic()
+
+    def _end(self, context: dict[str, Any], **_: Any) -> None:
+        self.took_s += time.monotonic() - context["tally_began_s"]
+
+
+ASKED = Asked()
+"""Of the clients that `dynamodb_client` makes."""
+
+
 def reseed_after_restore() -> None:
     """Let each environment that SnapStart restores seed `random` again, where there is the Lambda runtime.
 
@@ -78,7 +105,9 @@ reseed_after_restore()
 def dynamodb_client(**overrides: Any) -> DynamoDBClient:
     """The client that all code uses. Make it once: it takes 3 ms or more."""
     with _uncollected():
-        return boto3.client("dynamodb", config=CLIENT_CONFIG, **overrides)
+        made: DynamoDBClient = boto3.client("dynamodb", config=CLIENT_CONFIG, **overrides)
+    ASKED.watch(made)
+    return made
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tests.e2e.dev import KEY, Dev
@@ -18,3 +19,18 @@ def test_what_functions_reported_is_shown(dev: Dev) -> None:
     before = counted()
     assert dev.play("metrics", f"{KEY}-metrics").status == 200
     wait_for(lambda: counted() > before)
+
+
+def test_in_the_log_format_of_lambda_every_line_of_a_function_comes_through_as_json(dev: Dev) -> None:
+    """AWS's runtime client writes them, as in Lambda: with AWS_LAMBDA_LOG_FORMAT=JSON."""
+    for _ in range(2):
+        assert dev.play("json", f"{KEY}-json").status == 200
+
+    def lines() -> list[dict[str, Any]]:
+        written = (dev.data / "logs/increments_open.log").read_text()
+        return [json.loads(line) for line in written.rpartition("\n")[0].splitlines()]
+
+    wait_for(lambda: any("Replayed" in line and "_aws" in line for line in lines()))
+    assert any(
+        (line.get("message"), line.get("level"), line.get("status")) == ("answered", "INFO", 200) for line in lines()
+    )

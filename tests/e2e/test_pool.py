@@ -104,6 +104,7 @@ def test_the_environment_is_lambdas_and_nothing_else(task_root: Path, monkeypatc
         assert (found["OWN"], found["EXTRA"], found["_HANDLER"]) == ("1", "2", "tried.handler")
         assert found["LAMBDA_TASK_ROOT"] == str(task_root)
         assert (found["AWS_LAMBDA_FUNCTION_NAME"], found["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]) == ("tried", "256")
+        assert found["AWS_LAMBDA_LOG_FORMAT"] == "JSON"
         assert not {"HTTP_PROXY", "AWS_PROFILE", "HOME", "TALLY_COUNTS_TABLE"} & found.keys()
         request_id, name, remaining_ms, arn, *_ = await call(made, do="context")
         assert (len(request_id), name) == (36, "tried")
@@ -121,7 +122,8 @@ def test_an_exception_is_the_functions_error_and_the_process_stays(task_root: Pa
         assert await call(made) == pid
 
     run(body, task_root / "log")
-    assert "[ERROR] ValueError: no" in (task_root / "log").read_text()
+    [line] = [line for line in (task_root / "log").read_text().splitlines() if "ValueError" in line]
+    assert (json.loads(line)["level"], json.loads(line)["errorMessage"]) == ("ERROR", "no")
 
 
 @pytest.mark.parametrize(("how", "says"), [("die", "signal: SIGKILL"), ("exit", "exit status 3")])

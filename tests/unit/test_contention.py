@@ -204,20 +204,16 @@ def test_one_of_many_threads_tries_whether_the_heat_is_over(breaker: Breaker, cl
 
 
 RESTORED = """
-import random, types, sys
-
-hooks = []
-runtime = types.ModuleType("snapshot_restore_py")
-runtime.register_after_restore = lambda function, *given: hooks.append(lambda: function(*given))
-sys.modules["snapshot_restore_py"] = runtime
+import random
+from snapshot_restore_py import get_after_restore
 import tally.dynamo.client
 
 snapshot = random.getstate()
 drawn = set()
 for _ in range(3):
     random.setstate(snapshot)
-    for hook in hooks:
-        hook()
+    for function, given, named in get_after_restore():  # as the runtime does
+        function(*given, **named)
     drawn.add(random.random())
 print(len(drawn))
 """

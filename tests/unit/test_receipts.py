@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+import tomllib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from tally.counting import receipts
 from tally.counting.receipts import Keyed, Stamp
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.errors import NotCommittedError, ReceiptFoundError
 from tally.settings import Settings
+from tests.environments import ROOT
 
 BODY = {"counted": True}
 KEYED = Keyed("play", "v1", "k", {"amount": 1})
@@ -66,3 +70,17 @@ def test_stamp_carries_the_payloads_hash_and_the_expiry(call: Call, monkeypatch:
     assert one.expires_s == 1_795_000_000 + 3600
     assert receipts.stamp(call, KEYED._replace(days=9)).expires_s == 1_795_000_000 + 9 * 86400
     assert json.loads(one.receipt(call, BODY)["Put"]["Item"]["data"]["S"]) == BODY
+
+
+def test_a_team_installs_no_other_minor_version_of_powertools_than_the_functions_have() -> None:
+    """Its private methods, which make the names of receipts, may change with each: a retry would count twice."""
+    given = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["functions"]
+    [taken] = [Requirement(one) for one in given if one.startswith("aws-lambda-powertools")]
+    [pinned] = re.findall(
+        r"^aws-lambda-powertools==(\d+)\.(\d+)\.(\d+)", (ROOT / "lambdas/requirements.in").read_text(), re.MULTILINE
+    )
+    major, minor, patch = map(int, pinned)
+    assert taken.specifier.contains(f"{major}.{minor}.{patch}")
+    assert taken.specifier.contains(f"{major}.{minor}.{patch + 1}")
+    for other in (f"{major}.{minor + 1}.0", f"{major}.{minor - 1}.9", f"{major + 1}.0.0"):
+        assert not taken.specifier.contains(other)

@@ -8,13 +8,14 @@ import pytest
 
 import counters
 from dev.streams.delivery import takes
+from operations.bookkeeper import READER as BOOKKEEPER
 from operations.rollup import READER as ROLLUP
 from tally.counting import tallies
 from tally.dynamo.keys import pair_of
 from tally.streams import bookkeeper, rollup
 from tally.streams.bookkeeper import SegmentRun
 from tally.streams.fold import Effect, StreamPlace
-from tally.streams.record import Declared, Record, for_rollup
+from tally.streams.record import Declared, Record, for_bookkeeper, for_rollup
 from tally.streams.segments import Booked
 
 NOW = 29_916_666
@@ -213,6 +214,7 @@ def test_entry_of_a_judged_minute_goes_to_the_current_one_without_its_name(judge
         ("receipts", {"id": {"S": "heartbeat#7"}}),
     ],
 )
-def test_what_is_for_the_rollup_is_what_its_filter_lets_through(name: str, table: str, keys: Keys) -> None:
+def test_what_is_for_a_consumer_is_what_its_filter_lets_through(name: str, table: str, keys: Keys) -> None:
     made = record(name, keys, {}, {})
     assert for_rollup(table, made) == takes(ROLLUP, table, made)
+    assert for_bookkeeper(table, made) == takes(BOOKKEEPER, table, made)

@@ -295,6 +295,20 @@ def quiet(stack: Stack) -> Stack:
     return stack
 
 
+@pytest.mark.parametrize(
+    ("removed", "then", "left"), [(3, [], False), (3, [RECORD], True), (18, [], False), (19, [], True)]
+)
+def test_what_expires_is_no_record_that_is_left(stack: Stack, removed: int, then: list[Any], left: bool) -> None:
+    """The bookkeeper gets no removal of a receipt. It gets every record of counts."""
+    stack.mark("r", 200, heartbeat="")
+    stack.mark("c", 200, heartbeat="")
+    answers = [*[[{"eventName": "REMOVE"}]] * removed, then]
+    stack.streams.answers = {"r": answers, "c": [[]] * 5}
+    assert ago_s(stack.look().passed_s("bookkeeper", "receipts")) == (200 if left else 60)
+    stack.streams.answers = {"c": answers}
+    assert ago_s(stack.look().passed_s("bookkeeper", "counts")) == 200
+
+
 @pytest.mark.parametrize(("ago_s", "peeked"), [(119, False), (120, False), (121, True)])
 @pytest.mark.parametrize("key", ["", "k"])
 def test_leaf_is_peeked_at_if_it_is_quiet_and_no_heartbeat_reaches_it(

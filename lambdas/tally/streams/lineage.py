@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice, product
+from itertools import product
 from typing import NamedTuple
 
 from .. import observe
@@ -20,6 +20,7 @@ from ..dynamo.client import Store
 from ..dynamo.keys import Item
 from ..dynamo.shards import Shards, Tree
 from ..errors import TallyError
+from .record import for_bookkeeper
 
 # The waits of the ledger, in minutes: they scale with the length of a minute (settings.minute_s).
 LATE = 1  # after its own, in which a change may be committed: retries end after 3 s; frozen writers get a minute
@@ -33,6 +34,7 @@ ROLLUP, BOOKKEEPER = "rollup", "bookkeeper"
 COUNTS, RECEIPTS = "counts", "receipts"
 Line = tuple[str, ...]  # a leaf: the id of a shard that no other one follows, and those of all that it follows
 PEEK_EMPTY = 5  # empty answers of GetRecords in one shard: one may be empty although records follow
+PEEKED_MAX = 20  # answers in all: more expired receipts than 20,000 in a leaf that no heartbeat reaches hold it up
 
 
 class Checkpoint(NamedTuple):
@@ -149,11 +151,18 @@ class Look:
         return self.peeks[table, leaf]
 
     def _any(self, table: str, id_: str, sequence: str | None) -> bool:
+        empty = 0
         try:
-            return any(islice(self.shards.records_after(table, id_, sequence), PEEK_EMPTY))
+            for answer, records in enumerate(self.shards.records_after(table, id_, sequence), 1):
+                empty += not records
+                if empty == PEEK_EMPTY:
+                    return False
+                if answer == PEEKED_MAX or any(for_bookkeeper(table, record) for record in records):
+                    return True
         except TallyError as error:
             observe.logger.warning("a shard cannot be read", exc_info=error, extra={"table": table, "shard": id_})
             return True
+        return False
 
 
 def look(store: Store, shards: Shards, now_s: float) -> Look:

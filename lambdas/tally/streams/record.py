@@ -135,6 +135,11 @@ def for_rollup(table: str, record: Record) -> bool:
     return kind == INSERT or heartbeat(record) is not None
 
 
+def for_bookkeeper(table: str, record: Record) -> bool:
+    """Whether Lambda hands a record to the bookkeeper, as `READER` in operations/bookkeeper.py declares."""
+    return table != "receipts" or record.get("eventName") != REMOVE
+
+
 def text(image: Image, name: str, kind: str = "S") -> str:
     """A string of an item; with `kind` N, a number as DynamoDB spells it. Raises UnreadableError without one."""
     value = image.get(name, "missing")

@@ -235,8 +235,11 @@ def say_lost(given: argparse.Namespace, store: Store, found: Lost) -> None:
         known = f", of which {repaired} was repaired" if repaired else ""
         first = f", drifts by {loss.drift.drift:+d}, which is repaired first" if loss.differs else ""
         body = {"found": "lost", **_named(loss), "repair": loss.difference}
-        line = f"lost     {loss.name}: {loss.tally}, its receipts say more: {days}{known}{first}"
-        show(given, body, f"{line}: a repair adds {loss.difference:+d}")
+        line = f"{loss.name}: {loss.tally}, its receipts say more: {days}{known}{first}"
+        if loss.unclear:
+            show(given, {**body, "found": "unclear"}, f"unclear  {line}: cannot tell: {loss.unclear}")
+        else:
+            show(given, body, f"lost     {line}: a repair adds {loss.difference:+d}")
 
 
 def _named(found: Finding) -> Mapping[str, object]:

@@ -99,12 +99,14 @@ class Deployment(World):
             body = {"video_id": video, "counted": True}
             increments.count(Call(self.store), Increment(counter, video, 1, "play", secrets.token_hex(12), body))
 
-    def spill(self, target: str = "v", times: int = 1, counter: Counter = PLAYS, at: int | None = None) -> None:
+    def spill(
+        self, target: str = "v", times: int = 1, counter: Counter = PLAYS, at: int | None = None, amount: int = 1
+    ) -> None:
         """Accepted, and written alone."""
         for _ in range(times):
             call, key = Call(self.store), secrets.token_hex(12)
             stamp = receipts.stamp(call, receipts.Keyed("play", target, key, {}))
-            facts = tallies.facts(counter, target, 1, tallies.minute_now(call) if at is None else at)
+            facts = tallies.facts(counter, target, amount, tallies.minute_now(call) if at is None else at)
             put_receipt(call, stamp.alone(call, {}, **facts))
 
     def like(self, user: str, liked: bool = True, post: str = "p", counter: Counter = LIKES) -> None:

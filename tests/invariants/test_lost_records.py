@@ -177,6 +177,11 @@ def test_what_both_have_lost_is_in_the_receipts(world: Deployment, monkeypatch: 
     list(rebuild.accepted(world.store, {"visits": VISITS}, Window(day - 1, day), found))
     missing = rebuild.look(world.store, VISITS, PAGE, found["visits", PAGE]).difference
     assert (world.tally(VISITS, PAGE), missing) == (5, 10)
+    world.edit(-7, VISITS, PAGE)
+    world.run(14)
+    assert repaired(world, VISITS, PAGE) == 7
+    found_again = rebuild.look(world.store, VISITS, PAGE, found["visits", PAGE])
+    assert (found_again.difference, found_again.unclear[:2]) == (10, "+7"), "the repair may have been for the loss"
 
 
 def test_streams_under_other_names_have_none_of_the_old_records(world: Deployment) -> None:

@@ -148,6 +148,42 @@ def test_what_the_ledger_knows_is_repaired_by_it_and_not_added_again(world: Depl
     assert mend(reconciler) == {("plays", "v"): 4}, "what was taken off once is not taken off again"
 
 
+def test_repair_of_something_else_does_not_hide_what_was_lost(world: Deployment, reconciler: Reconciler) -> None:
+    """Nobody can tell what it was for: nothing is added."""
+    lose(world, EVERYBODY, lambda: world.spill(times=3))
+    world.edit(-5, PLAYS, "v")
+    judge_on(world)
+    asked = reconciler.asked()
+    reconciler.wait(asked)
+    assert reconciler.repair(PLAYS, "v", "ann", "x", asked=asked) is not None
+    days, found = rebuild.window(world.store, watermark.read(world.store), world.now_s), Accepted()
+    list(rebuild.accepted(world.store, counters.COUNTERS, days, found))
+    unclear = rebuild.look(world.store, PLAYS, "v", found["plays", "v"])
+    assert (unclear.difference, unclear.unclear[:2]) == (3, "+5")
+    with pytest.raises(NotProvenError, match=r"cannot tell: \+5 was repaired"):
+        rebuild.rebuild(reconciler, unclear, "ann", "x", -1)
+    assert (losses(reconciler), world.tally(PLAYS, "v")) == ({}, 0)
+
+
+def test_what_was_lost_of_negative_amounts_is_added_too(world: Deployment, reconciler: Reconciler) -> None:
+    world.spill("u", 2, counters.USAGE)
+    world.run(1)
+    lose(world, EVERYBODY, lambda: world.spill("u", 3, counters.USAGE, amount=-20))
+    judge_on(world)
+    assert mend(reconciler) == {("usage", "u"): -60}
+    assert (mend(reconciler), world.tally(counters.USAGE, "u")) == ({}, -58)
+
+
+def test_receipts_that_somebody_removed_are_no_loss(world: Deployment, reconciler: Reconciler) -> None:
+    """The number of a counter that only counts up is not taken back for them."""
+    world.spill(times=3)
+    world.run(1)
+    for receipt in world.scan("receipts")[:2]:
+        world.wire.delete_item(TableName=world.name("receipts"), Key={"id": receipt["id"]})
+    judge_on(world)
+    assert (mend(reconciler), world.tally(PLAYS, "v")) == ({}, 3)
+
+
 def test_late_receipts_and_redriven_ones_are_not_lost(world: Deployment, reconciler: Reconciler) -> None:
     """Booked on other minutes than they are stamped with, and on another day."""
     set_one_aside(world)

@@ -6,7 +6,8 @@ come to beyond that was lost. Both sides go by the receipt's stamp, so late comm
 
 A day is looked at once the day after it is judged, too: by then no stream delivers its receipts any more. A rebuild
 adds and notes what is missing, on condition that the notes are as they were read: a second one finds nothing. What the
-ledger knows as drift is repaired first. Children that were lost are found by counting them (recount.py).
+ledger knows as drift is repaired first, and not added again. Where the ledger may have lost something, too, nobody can
+tell what a repair was for: then nothing is added. Children that were lost are found by counting them (recount.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from ..counter import Counter
@@ -22,7 +24,8 @@ from ..counting.receipts import ALONE_KEPT_S
 from ..dynamo import items, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
-from ..streams import record
+from ..streams import loss, record
+from ..streams.lineage import BOOKKEEPER
 from ..streams.record import YES, UnreadableError
 from ..streams.watermark import Watermark
 from . import history, recount, rows
@@ -104,27 +107,49 @@ def look(store: Store, counter: Counter, target: str, days: Mapping[int, int]) -
     row = rows.read(store, counter.name, target)
     shards = recount.shards_of(Call(store), counter, target)
     noted = {day: sum(items.number(item, tallies.day_note(day)) for item in shards.values()) for day in sorted(days)}
-    lost = {day: days[day] - noted[day] for day in noted if days[day] > noted[day]}
-    missing = sum(lost.values()) - _repaired(store, counter, target, min(lost)) if lost else 0
-    return Finding(counter, target, shards, row, max(0, missing), history.REBUILD, days=lost, accepted=days)
+    lost = {day: days[day] - noted[day] for day in noted if _lost(counter, days[day] - noted[day])}
+    missing = sum(lost.values())
+    found = Finding(counter, target, shards, row, missing, history.REBUILD, days=lost, accepted=days)
+    repaired = _repaired(store, counter, target, min(lost), missing) if lost else 0
+    if repaired and (abs(repaired) > abs(missing) or _ledger_lost(store, lost)):
+        return replace(found, unclear=f"{repaired:+d} was repaired since then, for this or for something else")
+    return replace(found, difference=missing - repaired)
+
+
+def _lost(counter: Counter, amount: int) -> bool:
+    """Whether receipts of this amount may be lost. One that somebody removed leaves a difference of the other sign."""
+    return amount != 0 if counter.delta is None else amount * counter.delta > 0
+
+
+def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
+    """Whether the ledger may have lost something of these days. Otherwise it knew what the rollup has lost."""
+    known = [(one.consumer, one.since_s, one.until_s) for one in loss.listed(store)]
+    known += [(entry["consumer"], entry["since"], entry["until"]) for entry in history.losses(store)]
+    minute = store.settings.minute
+    return any(
+        consumer == BOOKKEEPER
+        and minute(since_s) // tallies.DAY <= max(days)
+        and minute(until_s) // tallies.DAY >= min(days)
+        for consumer, since_s, until_s in known
+    )
 
 
 def losses(store: Store, counters: Mapping[str, Counter], found: Accepted) -> Iterator[Finding]:
-    """The tallies that lack something of what was `found`."""
+    """The tallies that provably lack something of what was `found`."""
     for (name, target), days in sorted(found.items()):
-        loss = look(store, counters[name], target, days)
-        if loss.difference:
-            yield loss
+        found_of = look(store, counters[name], target, days)
+        if found_of.difference and not found_of.unclear:
+            yield found_of
 
 
-def _repaired(store: Store, counter: Counter, target: str, day: int) -> int:
-    """What repairs by the ledger have added since a day, and since the last rebuild."""
+def _repaired(store: Store, counter: Counter, target: str, day: int, missing: int) -> int:
+    """What repairs have added since a day, and since the last rebuild, of the sign of what is missing."""
     total = 0
     for entry in history.read(store, counter.name, target):
         if entry["how"] == history.REBUILD:
             total = 0
-        elif store.settings.minute(entry["at"]) >= day * tallies.DAY:
-            total += max(0, entry["amount"])
+        elif store.settings.minute(entry["at"]) >= day * tallies.DAY and entry["amount"] * missing > 0:
+            total += entry["amount"]
     return total
 
 
@@ -138,6 +163,8 @@ def rebuild(reconciler: Reconciler, lost: Finding, by: str, why: str, asked: int
         now = look(reconciler.store, lost.counter, lost.target, lost.accepted)
         if now.difference and now.differs:
             raise NotProvenError(f"{now.name} drifts by {now.drift.drift:+d}: that is repaired first.")
+        if now.unclear:
+            raise NotProvenError(f"{now.name}: cannot tell: {now.unclear}.")
         return now if now.difference else None
 
     return reconciler.commit(lost.name, proven, asked, by, why)

@@ -65,6 +65,7 @@ class Finding:
     confirmed: int = 0  # what of the drift is
     days: Mapping[int, int] = field(default_factory=dict)  # amounts of lost receipts, by day
     accepted: Mapping[int, int] = field(default_factory=dict)  # amounts of all receipts of the days that were looked at
+    unclear: str = ""  # why nobody can tell whether the difference is one
 
     @property
     def name(self) -> str:
@@ -228,11 +229,16 @@ def writes(store: Store, found: Finding, by: str, why: str, now_s: float) -> lis
         made.append({"Update": items.only_if(add, was) if was else add})
     table, drift = store.settings.counts_table, found.drift.drift
     made += [items.check(table, tallies.key(counter, target, shard), was) for shard, was in held.items()]
-    lefts = {history.LEDGER: drift - found.confirmed, history.REBUILD: max(drift, min(0, drift + amount))}
+    lefts = {history.LEDGER: drift - found.confirmed, history.REBUILD: _less(drift, amount)}
     left = lefts.get(found.how, 0)
     made.append(rows.moved(store, found.drift, left, now_s))
     numbers = {"before": found.tally, "amount": amount, "added": amount + drift - left}
     return [*made, history.entry(store, counter.name, target, now_s, numbers, by=by, why=why, how=found.how)]
+
+
+def _less(drift: int, amount: int) -> int:
+    """What is left of a drift that an amount may be about."""
+    return drift if drift * amount >= 0 else 0 if abs(drift) <= abs(amount) else drift + amount
 
 
 def _held(found: Finding) -> dict[int, Was]:

@@ -96,13 +96,14 @@ export interface Removed {
   changed: boolean;
 }
 
-/** The amount is taken, and held until `expires_at`. */
+/** The amount is taken, and held until `expires_at`. Only a replay finds another `state` than `held`. */
 export interface Held {
   counter: string;
   id: string;
   hold: string;
   amount: number;
   expires_at: number;
+  state: "held" | "committed" | "released" | "expired";
 }
 
 /** The state of a hold, and whether this request changed it. */

@@ -20,13 +20,14 @@ from tally.errors import (
 
 
 class Held(TypedDict):
-    """The amount is taken, and held until `expires_at`."""
+    """The amount is taken, and held until `expires_at`. Only a replay finds another `state` than `held`."""
 
     counter: str
     id: str
     hold: str
     amount: Annotated[int, {"minimum": 1}]
     expires_at: Seconds
+    state: Literal["held", "committed", "released", "expired"]
 
 
 class Settled(TypedDict):
@@ -65,9 +66,11 @@ _STOCK = {"counter": "stock", "id": "7c20"}
     access=Access.WRITE,
     throttle=WRITES,
     refuses=_not_holdable,
-    needs=lambda counters: needs.release_expired(counters) | needs.find_before_refusal(counters),
+    needs=lambda counters: (
+        needs.release_expired(counters) | needs.find_before_refusal(counters) | needs.on_ledger({"HOLDS#": ["GetItem"]})
+    ),
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],
-    example={**_STOCK, "hold": HOLD_EXAMPLE, "amount": 2, "expires_at": 1785542401},
+    example={**_STOCK, "hold": HOLD_EXAMPLE, "amount": 2, "expires_at": 1785542401, "state": "held"},
     success=[201],
     counts=True,
     smoke=[201, 409],
@@ -83,7 +86,8 @@ def hold(
 ) -> Answer[Held]:
     """Take an amount and hold it
 
-    Before Tally refuses, expired holds give back their amounts.
+    Before Tally refuses, expired holds give back their amounts. A replay answers the `state` that the hold has now: one
+    that is released or has expired holds nothing any more, and another key takes another hold.
     """
     body, replayed = holds.take(call, counter, id, amount, ttl_s, operation="hold", key=idempotency_key)
     return Answer(body, status=201, replayed=replayed)

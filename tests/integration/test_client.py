@@ -149,6 +149,34 @@ def test_the_sample_consumer_counts_each_message_once_however_often_it_is_delive
     assert (tally.get_counter("plays", "9f3a")["value"], tally.get_counter("plays", "77aa")["value"]) == (2, 1)
 
 
+def test_the_sample_consumer_counts_an_event_once_whichever_message_brings_it(
+    tally: Tally, fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is lost, SQS gives up, and somebody moves the message back: it then has another id."""
+    consumer = example("consumer", tally, monkeypatch)
+    monkeypatch.setattr(client, "ATTEMPTS_MAX", 1)
+    body = json.dumps({"video_id": "9f3a", "playback_id": "p-1"})
+    fake.faults = [LOST]
+    assert consumer.handler({"Records": [{"messageId": "m-1", "body": body}]}, None)["batchItemFailures"]
+    assert consumer.handler({"Records": [{"messageId": "m-2", "body": body}]}, None) == {"batchItemFailures": []}
+    assert tally.get_counter("plays", "9f3a")["value"] == 1
+
+
+BAD_BODIES = [
+    "hello", "", "{}", "[1]", "null", "7", '{"video_id": 7}', '{"video_id": null}',
+    '{"Type": "Notification", "Message": "{}"}', "[" * 100_000, "9" * 5000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BAD_BODIES, ids=lambda body: body[:20])
+def test_a_body_that_is_no_playback_fails_alone(body: str, tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = example("consumer", tally, monkeypatch)
+    good = [{"messageId": f"m-{number}", "body": '{"video_id": "9f3a"}'} for number in range(3)]
+    answer = consumer.handler({"Records": [good[0], {"messageId": "bad", "body": body}, *good[1:]]}, None)
+    assert answer == {"batchItemFailures": [{"itemIdentifier": "bad"}]}
+    assert tally.get_counter("plays", "9f3a")["value"] == 3
+
+
 def test_the_function_that_other_tools_deploy_counts_a_play_once(
     tally: Tally, fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,3 +212,30 @@ def test_the_sample_checkout_sells_once_what_is_paid_and_gives_back_what_is_not_
     assert checkout.handler(last, None) == {"sold": False}
     assert paid_back == [last]
     assert tally.get_counter(*MUG)["value"] == 1
+
+
+def test_the_sample_checkout_sells_after_a_declined_card_and_after_a_hold_that_expired(
+    tally: Tally, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same order, and the same item is not sold twice."""
+    checkout = example("checkout", tally, monkeypatch)
+    tally.increment(*MUG, amount=4)
+    order = {"order_id": "o-1", "item_id": "mug", "amount": 1}
+    tried: list[str] = []
+    monkeypatch.setattr(checkout, "charge", lambda order: tried.append(order["card"]) or order["card"] == "good")
+    monkeypatch.setattr(checkout, "refund", lambda order: tried.append("refund"))
+    assert checkout.handler({**order, "card": "declined"}, None) == {"sold": False}
+    assert checkout.handler({**order, "card": "declined"}, None) == {"sold": False}
+    assert [checkout.handler({**order, "card": "good"}, None) for _ in range(2)] == [{"sold": True}] * 2
+    assert tried == ["declined", "declined", "good"]
+    assert tally.get_counter(*MUG)["value"] == 3
+    second = {**order, "order_id": "o-2", "card": "good"}
+    checkout.hold_for(second)  # and the run died
+    with monkeypatch.context() as later:
+        later.setattr(holds, "time", SimpleNamespace(time=lambda: time.time() + checkout.PAY_WITHIN_S + 1))
+        assert checkout.handler(second, None) == {"sold": True}
+    assert tried[3:] == ["good"]
+    checkout.handler({**order, "order_id": "o-3", "card": "declined"}, None)
+    tally.increment(*MUG, amount=-1)
+    assert checkout.handler({**order, "order_id": "o-3", "card": "good"}, None) == {"sold": False, "left": 0}
+    assert tried[4:] == ["declined"], "nobody is charged for what is gone"

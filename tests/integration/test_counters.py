@@ -118,6 +118,7 @@ def test_a_hold_over_http_is_taken_kept_and_given_back(invoke: Invoke, store: St
     first = {**STOCK, "hold": body["hold"]}
     assert events.body_of(invoke.http("commit_hold", **first)) == {**first, "state": "committed", "changed": True}
     problem(invoke.http("release_hold", **first), 409, "hold-settled")
+    assert events.body_of(invoke.http("hold", **STOCK, amount=2, ttl_s=900)) == body | {"state": "committed"}
     second = {**STOCK, "hold": events.body_of(invoke.http("hold", **STOCK, idempotency_key="another"))["hold"]}
     assert qty(store) == 6
     assert events.body_of(invoke.http("release_hold", **second))["state"] == "released"

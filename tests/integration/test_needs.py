@@ -224,14 +224,14 @@ def set_counter(world: World) -> Scenario:
 
 
 def hold(world: World) -> Scenario:
-    """Taken, taken of expired ones, refused."""
+    """Taken, taken of expired ones, refused, asked for again."""
     for counter in HOLDABLE:
         stocked_and_held(world.prepare, counter)
     world.pass_a_minute()
     yield
     for counter in HOLDABLE:
-        amounts = (counter.start + 5, 2)
-        assert [held(world.invoke, amount, counter)["status"] for amount in amounts] == [201, 409]
+        asked = (counter.start + 5, "all"), (2, "more"), (counter.start + 5, "all")
+        assert [held(world.invoke, amount, counter, key)["status"] for amount, key in asked] == [201, 409, 201]
 
 
 def settle(world: World) -> Scenario:
@@ -247,9 +247,10 @@ def settle(world: World) -> Scenario:
         world.do(**{**STOCK, "counter": counter}, hold=held_)
 
 
-def held(invoke: Invoke, amount: int, of: Counter = counters.STOCK) -> dict[str, Any]:
+def held(invoke: Invoke, amount: int, of: Counter = counters.STOCK, key: str = "") -> dict[str, Any]:
     """Hold some stock for a minute."""
-    asked = {**STOCK, "counter": of.name, "amount": amount, "ttl_s": 60, "idempotency_key": secrets.token_hex(8)}
+    key = key or secrets.token_hex(8)
+    asked = {**STOCK, "counter": of.name, "amount": amount, "ttl_s": 60, "idempotency_key": key}
     return invoke({**asked, "operation": "hold"})
 
 

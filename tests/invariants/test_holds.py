@@ -69,8 +69,35 @@ def test_a_replay_is_the_same_hold_and_takes_nothing_more(counting: Counting, cl
     assert counting.stored(counters.STOCK) == 7
     assert counting.hold()["hold_id"] == {"S": body["hold"]}
     counting.settle(body["hold"], RELEASED)
-    assert counting.take(3, key=key) == (body, True)
+    assert counting.take(3, key=key) == (body | {"state": RELEASED}, True)
     assert counting.stored(counters.STOCK) == 10
+
+
+@pytest.mark.parametrize("state", [COMMITTED, RELEASED, EXPIRED])
+def test_a_replay_of_the_take_says_what_became_of_the_hold(counting: Counting, clock: Clock, state: str) -> None:
+    """Who holds nothing any more must not charge anybody for it."""
+    counting.stock(10)
+    key = new_key()
+    body, _ = counting.take(3, 3600, key)
+    assert body["state"] == HELD
+    clock.pass_s(60)
+    assert counting.take(3, 3600, key)[0]["state"] == HELD
+    if state == EXPIRED:
+        clock.pass_s(3600)
+        assert counting.take(3, 3600, key) == (body | {"state": EXPIRED}, True)
+        assert counting.stored(counters.STOCK) == 7, "nobody has given it back yet"
+        counting.sweep()
+    else:
+        counting.settle(body["hold"], state)
+    assert counting.take(3, 3600, key) == (body | {"state": state}, True)
+
+
+def test_the_state_of_a_hold_is_kept_as_long_as_the_key_that_took_it(counting: Counting) -> None:
+    stock = replace(counters.STOCK, receipt_days=9)
+    counting.increment(stock, 1)
+    body, _ = counting.take(1, counter=stock)
+    holds.settle(counting.world.call("ann"), stock, ITEM, body["hold"], COMMITTED)
+    assert int(counting.hold()["expiration"]["N"]) >= time.time() + 9 * 24 * 3600 - 5
 
 
 def test_a_hold_that_never_was_or_is_of_another_item_is_not_found(counting: Counting) -> None:

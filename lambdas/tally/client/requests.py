@@ -125,13 +125,14 @@ class Removed(TypedDict):
 
 
 class Held(TypedDict):
-    """The amount is taken, and held until `expires_at`."""
+    """The amount is taken, and held until `expires_at`. Only a replay finds another `state` than `held`."""
 
     counter: str
     id: str
     hold: str
     amount: int
     expires_at: int
+    state: Literal["held", "committed", "released", "expired"]
     replayed: bool
 
 

@@ -32,19 +32,20 @@ from ..errors import (
     StoreBusyError,
 )
 from . import tallies
-from .receipts import KEY_PREFIX, Body, Counted, Keyed, Stamp, once, refuse_retired
+from .receipts import KEY_PREFIX, Body, Counted, Keyed, Stamp, lives_s, once, refuse_retired
 from .tallies import minute_now
 
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
 LEFT_MAX = 20  # enough to say that holds are left
 OVERDUE = "OVERDUE#"  # behind all times of expiry
-SETTLED_KEPT_S = 24 * 3600  # as long as receipts by default: a late commit or release gets the hold's state
+SETTLED_KEPT_S = 24 * 3600  # at least: a late commit or release gets the hold's state
 LOOK_MAX = 80  # holds that one look before a refusal reads: 5 read units, with UUIDs as ids
 HELD, COMMITTED, RELEASED, EXPIRED = "held", "committed", "released", "expired"
 
 
 def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, operation: str, key: str) -> Counted:
-    """Take `amount` now and hold it for `ttl_s` seconds; the body has the id of the `hold`.
+    """Take `amount` now and hold it for `ttl_s` seconds; the body has the id of the `hold`, and its `state`: that of a
+    replay may be settled.
 
     Raises LimitReachedError if less is left (expired holds are given back first), KeyReusedError, CounterRetiredError,
     and what `made_room` raises.
@@ -66,7 +67,9 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
         return body
 
     keyed = Keyed(operation, f"{counter.name}/{id_}", key, payload, counter.receipt_days)
-    return with_room(call, counter, id_, amount, lambda: once(call, keyed, change))
+    counted = with_room(call, counter, id_, amount, lambda: once(call, keyed, change))
+    state = _present(call, counter, id_, counted.body["hold"]) if counted.replayed else HELD
+    return counted._replace(body={**counted.body, "state": state})
 
 
 def with_room(call: Call, counter: Counter, id_: str, wanted: int, change: Callable[[], Counted]) -> Counted:
@@ -159,7 +162,8 @@ def move(call: Call, counter: Counter, id_: str, hold: Item, state: str) -> bool
         "ExpressionAttributeNames": {"#state": "state"},
         "ExpressionAttributeValues": {":held": {"S": HELD}, ":now": {"N": str(now_s)}},
     }
-    record: items.Values = {"state": state, "expiration": now_s + SETTLED_KEPT_S}
+    kept_s = max(SETTLED_KEPT_S, lives_s(call.store, counter))  # a replay of the take still asks for the state
+    record: items.Values = {"state": state, "expiration": now_s + kept_s}
     settled = items.put(table["TableName"], settled_key(owner_of(counter.name, id_), hold_id), record)
     back = _give_back(call, counter, id_, hold_id, amount) if amount else []
     try:
@@ -187,20 +191,37 @@ def _give_back(call: Call, counter: Counter, id_: str, hold_id: str, amount: int
 
 def _state(call: Call, counter: Counter, id_: str, hold_id: str) -> str:
     """How the hold is settled. One that is still held has expired: it is given back now. Raises NotFoundError."""
-    owner = owner_of(counter.name, id_)
-    live = _key(counter, id_, hold_id)
-    overdue = keys.key(live["PK"]["S"], f"{OVERDUE}{owner}#{hold_id}")
     held = False
-    for key in (live, overdue, settled_key(owner, hold_id)):  # a hold moves in this direction only
-        hold = _read(call, key)
-        if hold and hold["state"]["S"] != HELD:
+    for hold in _places(call, counter, id_, hold_id):
+        if hold["state"]["S"] != HELD:
             return str(hold["state"]["S"])
-        held = held or bool(hold)
-        if hold and move(call, counter, id_, hold, EXPIRED):
+        held = True
+        if move(call, counter, id_, hold, EXPIRED):
             return EXPIRED
     if held:
         raise StoreBusyError("Another call is settling the hold. Send the request again.")
-    raise NotFoundError(f"There is no hold {hold_id}.")
+    raise _unknown(hold_id)
+
+
+def _present(call: Call, counter: Counter, id_: str, hold_id: str) -> str:
+    """The state of the hold now; one whose time is over has expired. Raises NotFoundError."""
+    hold = next(_places(call, counter, id_, hold_id), None)
+    if hold is None:
+        raise _unknown(hold_id)
+    state = str(hold["state"]["S"])
+    return EXPIRED if state == HELD and int(hold["expires"]["N"]) <= time.time() else state
+
+
+def _places(call: Call, counter: Counter, id_: str, hold_id: str) -> Iterator[Item]:
+    """The hold, from each place where it is: it moves in this direction only."""
+    owner = owner_of(counter.name, id_)
+    live = _key(counter, id_, hold_id)
+    overdue = keys.key(live["PK"]["S"], f"{OVERDUE}{owner}#{hold_id}")
+    yield from filter(None, (_read(call, key) for key in (live, overdue, settled_key(owner, hold_id))))
+
+
+def _unknown(hold_id: str) -> NotFoundError:
+    return NotFoundError(f"There is no hold {hold_id}.")
 
 
 def _read(call: Call, key: Item) -> Item:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from api import declared, kinds, needs
 from api.kinds import ASKED_KEY, CALLER, KEY_EXAMPLE, TARGET
-from api.operation import RARE, Access, Answer, Call, operation
+from api.operation import READS, Access, Answer, Call, operation
 from tally import fields
 from tally.counting import receipts
 from tally.errors import InvalidInputError, NotCommittedError
@@ -46,7 +46,7 @@ _NEEDS = needs.FIND_RECEIPTS
 @operation(
     "GET /receipts",
     access=Access.ANYONE,
-    throttle=RARE,
+    throttle=READS,
     needs=lambda _: _NEEDS,
     raises=[NotCommittedError],
     example={"receipts": [{**_EXAMPLE, "state": "counted", "answer": _ANSWER}]},
@@ -62,7 +62,7 @@ def get_receipts(call: Call, *, of: Of, target: Targets, key: Keys) -> Answer[Re
 @operation(
     "GET /receipts/own",
     access=Access.SIGNED_IN,
-    throttle=RARE,
+    throttle=READS,
     needs=lambda _: _NEEDS,
     raises=[NotCommittedError],
     example={"receipts": [{**_EXAMPLE, "state": "unknown"}]},
@@ -78,7 +78,7 @@ def get_own_receipts(call: Call, *, of: Of, target: Targets, key: Keys) -> Answe
 @operation(
     "GET /receipts/any",
     access=Access.READ,
-    throttle=RARE,
+    throttle=READS,
     needs=lambda _: _NEEDS,
     raises=[NotCommittedError],
     example={"receipts": [{**_EXAMPLE, "state": "unknown"}]},

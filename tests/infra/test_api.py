@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from api.operation import Route
+from api.operation import READS, Route
 from dev.gateway.gateway import Entry
 from tests.infra.conftest import DECLARED
 from tests.infra.template import Json, Template
@@ -185,6 +185,12 @@ def test_every_route_has_its_throttle_under_cloudformations_names(dev: Template,
     }
     lowest = min(route.throttle.rate_per_s for route in ROUTES), min(route.throttle.burst for route in ROUTES)
     assert stage(dev)["DefaultRouteSettings"] == {"DetailedMetricsEnabled": False, **limits(*lowest)}
+
+
+def test_strangers_who_ask_whether_they_were_counted_keep_nobody_from_asking() -> None:
+    """A client that comes back after an hour sends nothing before it has an answer."""
+    slow = [route.key for route in ROUTES if route.path.startswith("/receipts") and route.throttle != READS]
+    assert slow == []
 
 
 def test_the_stage_waits_for_the_routes_that_it_throttles(dev: Template) -> None:

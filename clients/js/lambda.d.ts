@@ -23,8 +23,8 @@ export interface FunctionsOptions {
 
 /** Tally for other Lambda functions: a method for each operation. Each is sent up to 6 times, with one key.
  *
- * A method rejects with TallyError, with TypeError for a function without a name, and with the SDK's own error if Lambda
- * refuses the call. */
+ * A method rejects with TallyError, with TypeError for a function without a name and for fields that JSON cannot hold, and
+ * with the SDK's own error if Lambda refuses the call or there are no credentials. */
 export interface TallyFunctions extends Requests {}
 export class TallyFunctions {
   constructor(options?: FunctionsOptions);

@@ -21,6 +21,13 @@ export class TallyError extends Error {
   }
 }
 
+// Databases give amounts as BigInts, which JSON has not.
+const plain = (_, value) => {
+  if (typeof value !== "bigint") return value;
+  if (Number.isSafeInteger(Number(value))) return Number(value);
+  throw new TypeError(`tally: ${value} is too large for an amount`);
+};
+
 const unreachable = (detail) => new TallyError({ type: "urn:problem-type:tally:unreachable", title: "Try again", status: 503, detail });
 
 export class TallyFunctions {
@@ -32,9 +39,10 @@ export class TallyFunctions {
     const event = { operation, caller: this.caller, ...fields };
     // The key is there from the start: all attempts are one change.
     if (KEYED.has(operation)) event.idempotency_key ??= randomUUID();
+    const payload = JSON.stringify(event, plain);
     for (let attempt = 1; ; attempt++)
       try {
-        const { body, replayed } = await this.#invoke(SERVED_BY[operation], event);
+        const { body, replayed } = await this.#invoke(SERVED_BY[operation], payload);
         return KEYED.has(operation) ? { ...body, replayed } : body;
       } catch (error) {
         if (!error.retryable || attempt === ATTEMPTS_MAX) throw error;
@@ -43,19 +51,20 @@ export class TallyFunctions {
       }
   }
 
-  async #invoke(name, event) {
+  async #invoke(name, payload) {
     const FunctionName =
       this.functions[name] ?? (this.prefix == null ? null : `${this.prefix}${name}${this.qualifier ? `:${this.qualifier}` : ""}`);
     if (!FunctionName) throw new TypeError(`tally: give \`functions\` the name or ARN of ${name}, or give \`prefix\``);
     let answer;
     try {
-      const said = await this.lambda.send(new InvokeCommand({ FunctionName, Payload: JSON.stringify(event) }));
+      const said = await this.lambda.send(new InvokeCommand({ FunctionName, Payload: payload }));
       if (said.FunctionError) throw unreachable("The function failed. Send the request again.");
       answer = JSON.parse(new TextDecoder().decode(said.Payload));
     } catch (error) {
-      // Lambda's own refusals, as of a role that may not invoke, are no answer of Tally's.
+      // Lambda's own refusals, as of a role that may not invoke, are no answer of Tally's. Without credentials nobody asks.
       const status = error.$metadata?.httpStatusCode;
-      if (error instanceof TallyError || (status >= 400 && status < 500 && status !== 429)) throw error;
+      const refused = (status >= 400 && status < 500 && status !== 429) || error.name === "CredentialsProviderError";
+      if (refused || error instanceof TallyError) throw error;
       throw unreachable(`No answer came: ${error.message}`);
     }
     if (!answer?.body) throw new TypeError("tally: the answer does not come from one of Tally's functions");

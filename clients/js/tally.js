@@ -130,9 +130,8 @@ export class Tally extends EventTarget {
     this.token = token;
     this.prefix = `tally1 ${this.api} `;
     this.storage = storage ?? tried(() => document && localStorage);
-    const aheadMs = parsed(tried(() => this.storage.getItem(this.prefix)) ?? "");
-    this.#timed = Number.isFinite(aheadMs);
-    this.aheadMs = this.#timed ? aheadMs : 0;
+    this.aheadMs = 0;
+    this.#setClock(tried(() => this.storage.getItem(this.prefix)));
     if (this.storage) PAGE.set(this.storage, [...(PAGE.get(this.storage) ?? []), this.#listener]);
     globalThis.addEventListener?.("storage", this.#listener);
     globalThis.addEventListener?.("online", () => this.retry());
@@ -242,11 +241,11 @@ export class Tally extends EventTarget {
     return true;
   }
 
-  // False: the storage keeps what is no longer so. What it cannot take at all is in the memory alone.
+  // False: the storage keeps what is no longer so. What it cannot take is in the memory alone, if its page lives.
   #put(state) {
     const set = () => !!tried(() => this.#set(state.name, JSON.stringify(state.entry)));
     if (set()) return (state.stored = true);
-    if (state.stored && !tried(() => (this.storage.removeItem(state.name), true))) return false;
+    if (state.stored && !(state.promise && tried(() => (this.storage.removeItem(state.name), true)))) return false;
     state.stored &&= set();
     return true;
   }
@@ -298,9 +297,18 @@ export class Tally extends EventTarget {
     for (const name of names) this.#states.has(name) || this.#known(name, this.#load(name));
   }
 
+  // What an earlier answer said, here or in another tab.
+  #setClock(value) {
+    const aheadMs = parsed(value ?? "");
+    if (!Number.isFinite(aheadMs)) return;
+    this.#timed = true;
+    this.aheadMs = aheadMs;
+  }
+
   // Another tab has stored a change, or says how one ended; without a name, the storage was cleared.
   #heard({ key, newValue }) {
     if (!key) return this.#wake();
+    if (key === this.prefix) return this.#setClock(newValue);
     if (!key.startsWith(this.prefix)) return;
     const before = this.#states.get(key);
     const entry = newValue && this.#entry(key, newValue);
@@ -441,7 +449,7 @@ export class Tally extends EventTarget {
       const other = heads.get(of) ?? state;
       const [first, last] = other.entry.at <= state.entry.at ? [other, state] : [state, other];
       if (first !== last) {
-        if (this.#still(first) && !first.entry.sent) this.#settle(first, { state: "superseded" });
+        if (this.#still(first) && !first.entry.sent && !first.unread) this.#settle(first, { state: "superseded" });
         if (!first.outcome) last.why = "earlier";
       }
       heads.set(of, first.outcome ? last : first);
@@ -456,15 +464,18 @@ export class Tally extends EventTarget {
   #still(state) {
     if (state.outcome || !state.stored) return !state.outcome;
     const found = this.#load(state.name);
+    state.unread = found === undefined;
     if (found) this.#known(state.name, found);
     if (found !== null) return !state.outcome;
     // Somebody cleared the storage, or another process has settled it. The page that made it still knows it.
     state.stored = false;
+    state.entry = { ...state.entry, sent: state.entry.sent || state.entry.at };
+    // A user may have taken it away: it is asked for, and not sent again.
+    state.cleared = !!state.entry.user;
     if (!state.promise) {
       state.outcome = { state: "forgotten" };
       this.#states.delete(state.name);
-    } else if (isWish(state.entry)) state.cleared = true;
-    else state.entry = { ...state.entry, sent: state.entry.sent || state.entry.at };
+    }
     return !state.outcome;
   }
 
@@ -472,10 +483,10 @@ export class Tally extends EventTarget {
     return cleared || (entry.sent && !this.#isYoung(entry, ASK_AFTER_MS));
   }
 
-  // By the server's time, and by that of this machine if nobody had said the server's when it was sent.
+  // By the server's time, or by this machine's if nobody had said the server's when it was sent.
   #isYoung({ sent, timed }, ms) {
-    const ages = [this.#now() - sent, timed ? 0 : Date.now() - sent];
-    return ages.every((ageMs) => ageMs > -AHEAD_MS && ageMs < ms);
+    const ageMs = (timed ? this.#now() : Date.now()) - sent;
+    return ageMs > -AHEAD_MS && ageMs < ms;
   }
 
   // Sends one change. Returns for how many ms the lane has to wait; 0: it need not.
@@ -590,13 +601,13 @@ export class Tally extends EventTarget {
     const left = states.filter((state, at) => {
       const { state: found, answer } = receipts[at];
       if (found === "counted") this.#settle(state, { state: found, replayed: true, answer });
-      else if (state.cleared) this.#settle(state, { state: "superseded" });
       return !state.outcome;
     });
     if (left.length) this.#lives ??= (await this.#fetch("/health")).body.receipts_live_s;
     for (const state of left)
-      if (this.#isYoung(state.entry, this.#lives[state.entry.counter] * 1000 - MARGIN_MS)) this.#renew(state);
-      else this.#settle(state, { state: "doubt" });
+      if (!this.#isYoung(state.entry, this.#lives[state.entry.counter] * 1000 - MARGIN_MS)) this.#settle(state, { state: "doubt" });
+      else if (state.cleared) this.#settle(state, { state: isWish(state.entry) ? "superseded" : "forgotten" });
+      else this.#renew(state);
     return true;
   }
 

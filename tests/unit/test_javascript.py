@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -20,6 +21,15 @@ def test_the_promises_of_the_client_hold_in_node() -> None:
     tests = sorted(str(path) for path in home.CLIENT.glob("test/*.test.js"))
     assert tests
     ended = subprocess.run(["node", "--test", *tests], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert ended.returncode == 0, ended.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(41, 1041, 250))
+def test_a_thousand_more_worlds_are_as_the_model_says(first: int) -> None:
+    environment = {**os.environ, "SEED": str(first), "SEEDS": "250"}
+    command = ["node", "--test", str(home.CLIENT / "test/model.test.js")]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stdout
 
 

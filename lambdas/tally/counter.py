@@ -33,7 +33,9 @@ _FORMS = {
     "child": re.compile(r"([A-Z][A-Z0-9.]{0,31}#)+"),
     "path": re.compile(r"(/[a-z0-9-]+)*/\{id\}(/[a-z0-9-]+)*"),
 }
-_RESERVED_ATTRIBUTES = frozenset({"PK", "SK", "at", "nonce", "version", "expiration", "gone", "removal", "imported"})
+_RESERVED_ATTRIBUTES = frozenset(
+    {"PK", "SK", "at", "nonce", "version", "expiration", "gone", "removal", "imported", "start"}
+)
 _RESERVED_PREFIXES = frozenset({"HEARTBEAT", "HEALTH"})  # items of the counts table that count nothing
 
 
@@ -260,11 +262,6 @@ class Counter:
     def kept_s(self) -> int:
         """For how long a cache may keep its number, in seconds."""
         return MAX_AGE_DEFAULT_S if self.max_age_s is None else self.max_age_s
-
-    @cached_property
-    def signed(self) -> bool:
-        """Whether reads may show a value below zero. They never do for a counter that only counts up, or children."""
-        return self.child is None and (self.delta is None or self.delta < 0)
 
     @cached_property
     def counts_children(self) -> bool:

@@ -66,10 +66,10 @@ def test_a_tally_in_detail_has_its_shards_its_drift_and_who_repaired_it(invoke: 
 
 
 def test_a_period_has_details_of_its_own(invoke: Invoke, store: Store) -> None:
-    """The shard of a counter with one item is its number, and other items are none."""
+    """What a counter with one item has in others, from before it had one, is part of its number."""
     stored(store, counters.CALLS, "7c20#2030-01-01", 41, 1)
     body = invoke.direct("get_details", counter="calls", id="7c20", period="2030-01-01")["body"]
-    assert (body["id"], body["period"], body["value"]) == ("7c20", "2030-01-01", 41)
+    assert (body["id"], body["period"], body["value"]) == ("7c20", "2030-01-01", 42)
     nothing = invoke.direct("get_details", counter="calls", id="7c20")["body"]
     unknown = dict.fromkeys(("drift", "judged_up_to"))
     assert nothing == nothing | {"value": 0, "shards": [], "repairs": []} | unknown

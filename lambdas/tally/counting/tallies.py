@@ -21,6 +21,8 @@ ROLLED_UP, REPAIRED = "+", "~"
 GONE = "gone"
 """The attribute that marks what is there no more: the tally of a removed parent, and what the removal of a child leaves
 of one that was written alone."""
+START = "start"
+"""The attribute of a tally item that says with which start its number began; none if that was 0."""
 DAY = 24 * 60  # minutes
 DAYS_KEPT = 9  # days of notes on a tally: receipts that are written alone live 8
 DAYS_FORGOTTEN = 12  # notes that a write removes beyond those, whether they are there or not
@@ -48,8 +50,6 @@ class State(NamedTuple):
 def read(call: Call, counter: Counter, id_: str) -> int:
     """The tally of `id_`, strongly consistent; `start` if nothing was counted. One Query while its items fit into 1 MB,
     however many shards it has."""
-    if counter.versioned:
-        return read_state(call, counter, id_).value
     return total(counter, shards(call, counter, id_))
 
 
@@ -72,13 +72,16 @@ def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int
 
 
 def total(counter: Counter, items: Iterable[Item]) -> int:
-    """The sum over shards. It is no snapshot: while changes race it may be off by those in flight.
+    """The sum over shards, also of a counter that may have one by now; `start` if none has a number.
 
-    A tally that only counts up, or that counts children, is never shown below zero. That of a removed parent is 0.
+    It is no snapshot: while changes race it may be off by those in flight.
+
+    A tally that counts children is never shown below zero. That of a removed parent is 0.
     """
     shards = [item for item in items if counter.shard_of(item["SK"]["S"]) is not None]
-    number = 0 if any(GONE in item for item in shards) else sum(stored(counter, item, 0) for item in shards)
-    return number if counter.signed else max(0, number)
+    numbers = [stored(counter, item, 0) for item in shards if counter.attribute in item]
+    number = 0 if any(GONE in item for item in shards) else sum(numbers) if numbers else counter.start
+    return max(0, number) if counter.counts_children else number
 
 
 def stored(counter: Counter, item: Mapping[str, Any], missing: int) -> int:
@@ -92,9 +95,9 @@ def stored(counter: Counter, item: Mapping[str, Any], missing: int) -> int:
 
 def read_state(call: Call, counter: Counter, id_: str) -> State:
     """Number and version of a counter that has one shard."""
-    sort_key = counter.sort_key
-    found = items(call.store, call.store.settings.counts_table, counter.partition_start + id_, sort_key, sort_key)
-    return state_of(counter, next(found, {}))
+    found = shards(call, counter, id_)
+    first = next((item for item in found if item["SK"]["S"] == counter.sort_key), {})
+    return State(total(counter, found), state_of(counter, first).version)
 
 
 def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
@@ -136,7 +139,17 @@ def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int
     begins with `by`: ROLLED_UP, REPAIRED, `unliked(pair)`, or nothing; that of a repair has the amount too. It makes
     the shard if there is none. A refusal at a limit returns the old item.
     """
-    by = f"{by}{amount}." if by == REPAIRED else by
+    write = _moving(call, counter, id_, shard, amount, at, f"{by}{amount}." if by == REPAIRED else by)
+    limit, condition = _limit(counter, amount)
+    if limit is not None:
+        write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
+        write |= {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    return write
+
+
+def _moving(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, by: str = "") -> Write:
+    """The update without a condition. Where a number begins with a start, the item says with which: the bookkeeper may
+    know another one, as the counter is declared by then."""
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": key(counter, id_, shard),
@@ -149,10 +162,9 @@ def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int
             "SET #at = :at, nonce = :nonce, #number = if_not_exists(#number, :start) + :amount ADD version :one"
         )
         write["ExpressionAttributeValues"] |= {":start": {"N": str(counter.start)}, ":one": {"N": "1"}}
-    limit, condition = _limit(counter, amount)
-    if limit is not None:
-        write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
-        write |= {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    if counter.start:
+        write["UpdateExpression"] = f"SET #start = if_not_exists(#start, :start), {write['UpdateExpression'][4:]}"
+        write["ExpressionAttributeNames"] |= {"#start": START}
     return _expiring(write, counter, id_)
 
 
@@ -246,25 +258,12 @@ def fits(counter: Counter, value: int) -> bool:
 
 
 def assign(call: Call, counter: Counter, id_: str, seen: State, value: int, at: int) -> Write:
-    """The update that sets an unsharded counter on condition that it has not moved since it was `seen`."""
-    unmoved = "version = :seen" if seen.version else "attribute_not_exists(version)"
-    write: Write = {
-        "TableName": call.store.settings.counts_table,
-        "Key": key(counter, id_, 0),
-        "UpdateExpression": "SET #at = :at, nonce = :nonce, #number = :value, version = :next",
-        "ConditionExpression": unmoved,
-        "ExpressionAttributeNames": {"#at": "at", "#number": counter.attribute},
-        "ExpressionAttributeValues": {
-            ":at": {"N": str(at)},
-            ":nonce": _nonce(),
-            ":value": {"N": str(value)},
-            ":next": {"N": str(seen.version + 1)},
-        },
-        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-    }
+    """The update that moves an unsharded counter to `value` on condition that it has not moved since it was `seen`."""
+    write = _moving(call, counter, id_, 0, value - seen.value, at)
     if seen.version:
-        write["ExpressionAttributeValues"][":seen"] = {"N": str(seen.version)}
-    return _expiring(write, counter, id_)
+        write["ExpressionAttributeValues"] |= {":seen": {"N": str(seen.version)}}
+    unmoved = "version = :seen" if seen.version else "attribute_not_exists(version)"
+    return write | {"ConditionExpression": unmoved, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
 def _expiring(write: Write, counter: Counter, id_: str) -> Write:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ..counter import Counter
 from ..counting import periods, tallies
 from ..dynamo.client import Call
-from ..dynamo.keys import Item
 from ..streams import watermark
 from . import history, recount, rows
 
@@ -29,9 +27,9 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
     return {
         "counter": counter.name,
         **periods.shown(tally),
-        "value": _value(counter, shards),
+        "value": tallies.total(counter, shards.values()),
         "shards": [
-            {"shard": shard, "value": tallies.stored(counter, item, counter.start if counter.versioned else 0)}
+            {"shard": shard, "value": tallies.stored(counter, item, 0 if shard else counter.start)}
             for shard, item in sorted(shards.items())
         ],
         "drift": {name: drift[name] for name in ("drift", "since", "confirmed")} if drift else None,
@@ -41,10 +39,3 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
             for one in history.latest(store, counter.name, tally, REPAIRS_MAX)
         ],
     }
-
-
-def _value(counter: Counter, shards: Mapping[int, Item]) -> int:
-    """The number as every other read of the tally answers it."""
-    if counter.versioned:
-        return tallies.state_of(counter, shards.get(0, {})).value
-    return tallies.total(counter, shards.values())

@@ -19,6 +19,7 @@ from ..counting import periods, tallies
 from ..counting.children import SINCE
 from ..counting.receipts import DAY_S, IMPORTED
 from ..counting.tallies import GONE
+from ..dynamo import items
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of, pair_of
 from ..dynamo.transactions import Write
@@ -100,7 +101,9 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     new, old = change.get("NewImage") or {}, change.get("OldImage") or {}
     if (name != REMOVE and not new) or (name != INSERT and not old):
         raise UnreadableError(f"a {name} without its image")
-    moved = tallies.stored(counter, new, counter.start) - tallies.stored(counter, old, counter.start)
+    # Code of another declaration may have written it. What says no start, and has no nonce, somebody put.
+    began = items.number(dict(new), tallies.START, 0 if "nonce" in new else counter.start)
+    moved = tallies.stored(counter, new, began) - tallies.stored(counter, old, began)
     if not moved:
         return ()
     return _moved(Effect(counter.name, id_, declared.made(record), observed=moved), new, old)

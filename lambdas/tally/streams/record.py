@@ -47,10 +47,7 @@ class Declared:
         self.children: dict[str, list[tuple[str, Counter]]] = {}
         self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}
         for counter in counters.values():
-            low, high = counter.shard_range
-            if counter.versioned:
-                high = low  # readers of such a counter look at this one item
-            self._tallies.setdefault(counter.prefix, []).append((low, high, counter))
+            self._tallies.setdefault(counter.prefix, []).append((*counter.shard_range, counter))
             if counter.child is not None:
                 self.children.setdefault(counter.prefix, []).append((counter.child, counter))
 

@@ -79,6 +79,7 @@ def _command(arguments: Sequence[str]) -> int:
     from tally.errors import ConfigurationError
     from tally.pages import AS_SPELT
     from tally.shipped import SHIPPED
+    from tally.streams import forms
 
     from . import commands, connection, values
     from .terminal import CommandError, note
@@ -101,9 +102,11 @@ def _command(arguments: Sequence[str]) -> int:
         return command.run(given)
     if not there:
         raise CommandError(f"{file} is missing: go to the folder of your counters, or run `tally init`")
-    if given.local:
-        return command.run(given, connection.local(given.port, found.counters))
-    return command.run(given, connection.deployed(given.stack, found.counters))
+    local, counters = given.local, found.counters
+    stack = connection.local(given.port, counters) if local else connection.deployed(given.stack, counters)
+    if command.signed is not None:  # it may write
+        forms.check(forms.noted(stack.store), counters)
+    return command.run(given, stack)
 
 
 def _bare(arguments: Sequence[str], missing: str) -> int:

@@ -110,9 +110,9 @@ def _of_tally(stack: str, id_: str, outputs: Mapping[str, str]) -> dict[str, str
     return {name.removeprefix(id_): value for name, value in outputs.items() if name.startswith(id_)}
 
 
-def tables(names: Mapping[str, str], region: str) -> Store:
+def tables(names: Mapping[str, str], region: str, client: Any = None) -> Store:
     """Tables of a region that no stack has. `names`: of counts, receipts and ledger."""
-    client = boto3.client("dynamodb", config=CLIENT_CONFIG, region_name=region)
+    client = client or boto3.client("dynamodb", config=CLIENT_CONFIG, region_name=region)
     return Store(client, _settings(names, "", MINUTE_DEFAULT_S))
 
 

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 from declarations import Declarations
 from stacks.options import EDGE_REGION, Options
+from tally.errors import StoreRefusedError
+from tally.streams import forms
 
-from . import account, destroy
+from . import account, connection, destroy
 from .account import Account
 from .command import Command, Counters, Parser
-from .connection import check_format
 from .cost.strangers import worst_day
 from .folder import counters, lambdas
 from .terminal import CommandError, agreed, check_answerable
@@ -72,7 +73,7 @@ def deploy(given: argparse.Namespace) -> int:
     account.cdk()  # what it lacks is said at once
     at = Account.found(given.profile, given.region)
     options.check_region(at.region, at.id)
-    _introduce(given, context, options, at)
+    declared = _introduce(given, context, options, at)
     assembly = Path(given.app) if given.app else ASSEMBLY
     pairs = [part for key, value in given.context for part in ("-c", f"{key}={value}")]
     if not given.app and _cdk(at, "synth", "--quiet", "--output", str(assembly), *pairs):
@@ -99,9 +100,10 @@ def deploy(given: argparse.Namespace) -> int:
         running = None if stacks[0] in failed else running
     if running:
         outputs = {output["OutputKey"]: output["OutputValue"] for output in running.get("Outputs", [])}
-        check_format(stacks[0].name, outputs.get("Format", stacks[0].format), stacks[0].format)
+        connection.check_format(stacks[0].name, outputs.get("Format", stacks[0].format), stacks[0].format)
         if not importing:
             _check_tables(at, stacks[0])
+    _check_forms(at, stacks[0], declared)
     if _cdk(at, "diff", "--app", str(assembly), *importing):
         return 1
     if not agreed(given, "Deploy this?"):
@@ -112,8 +114,11 @@ def deploy(given: argparse.Namespace) -> int:
     return _deploy(assembly, stacks, at, others)
 
 
-def _introduce(given: argparse.Namespace, context: Mapping[str, Any], options: Options, at: Account) -> None:
-    """Check what the deploy needs, and say where it goes, with what, and what a person should know of that."""
+def _introduce(given: argparse.Namespace, context: Mapping[str, Any], options: Options, at: Account) -> Declarations:
+    """Check what the deploy needs, and say where it goes, with what, and what a person should know of that.
+
+    What the app declares.
+    """
     qualifier = str(context.get(account.QUALIFIER) or account.QUALIFIER_DEFAULT)
     edge = [EDGE_REGION] if options.cdn else []
     for region in dict.fromkeys([at.region, *edge]):
@@ -126,6 +131,7 @@ def _introduce(given: argparse.Namespace, context: Mapping[str, Any], options: O
     declared = Declarations.load(counters())
     for warning in warnings(options, declared, at):
         print(f"note: {warning}", flush=True)
+    return declared
 
 
 def _drop_left_throttles(at: Account, stack: str) -> None:
@@ -208,6 +214,18 @@ def _check_tables(at: Account, stack: Deployed) -> None:
             f"{stack.name} counts in {', '.join(sorted(counting - stack.tables))}, and would get new, empty tables: see"
             " docs/restore.md for a stack that changes its tables"
         )
+
+
+def _check_forms(at: Account, stack: Deployed, declared: Declarations) -> None:
+    """Raise ConfigurationError if a counter has counted in another form, in tables that are there: also in those that a
+    first deploy adopts. Who may not read the ledger is not stopped: the sweep looks itself."""
+    names = {name.rpartition("-")[2]: name for name in at.tables(stack.tables)}
+    if len(names) < len(stack.tables):
+        return
+    try:
+        forms.check(forms.noted(connection.tables(names, at.region, at.client("dynamodb"))), declared.counters)
+    except StoreRefusedError as error:
+        print(f"note: nobody compares the counters with what they have counted: {connection.explained(error)}")
 
 
 def _deploy(assembly: Path, stacks: Sequence[Deployed], at: Account, others: Sequence[str]) -> int:

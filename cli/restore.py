@@ -27,6 +27,7 @@ from tally.drift.looks import moment
 from tally.drift.reconcile import NotProvenError
 from tally.dynamo.client import Store
 from tally.settings import Settings
+from tally.streams import forms
 
 from . import connection, values
 from .command import Command, Counters, Parser, UsageError
@@ -197,6 +198,7 @@ def _settle(given: argparse.Namespace, counters: Counters, new: Store, to_s: int
     names = (new.settings.counts_table, new.settings.receipts_table)
     if any((_described(new.client, name) or {}).get("StreamSpecification", {}).get("StreamEnabled") for name in names):
         return
+    forms.check(forms.noted(new), counters)
     if apart and not restored.settled(new, to_s):
         _say_what_is_apart(new)
     why = restored.Why(given.by, given.why)

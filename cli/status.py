@@ -87,14 +87,15 @@ def _answers(stack: Stack) -> Seen:
 
 
 def _counters(stack: Stack) -> Seen:
-    """The counters that are deployed. The command works with those of the checkout."""
+    """The counters that are deployed. The command works with those of the checkout, which must fit what is stored."""
     deployed = [name for name in stack.outputs["Counters"].split(", ") if name] if stack.status else _running(stack)
     lacking, ahead = set(deployed) - set(stack.counters), set(stack.counters) - set(deployed)
     hints = [f"; this checkout lacks {', '.join(sorted(lacking))}"] * bool(lacking)
     hints += [f"; not deployed: {', '.join(sorted(ahead))}"] * bool(ahead)
-    return Seen(
-        (", ".join(deployed) or "none") + "".join(hints), {"deployed": deployed, "declared": list(stack.counters)}
-    )
+    fits = looks.declared(stack.store, stack.counters)
+    hints += [f"; {fits.line}"] * bool(fits.wrong)
+    facts = {"deployed": deployed, "declared": list(stack.counters), **fits.facts}
+    return Seen((", ".join(deployed) or "none") + "".join(hints), facts, fits.wrong)
 
 
 def _running(stack: Stack) -> list[str]:

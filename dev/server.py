@@ -116,6 +116,11 @@ async def _watch_code(stack: Stack, pools: Mapping[str, Pool], gateway: Gateway,
         now = _code_changed_at(stack.code)
         if now != seen:
             seen = now
+            try:
+                await asyncio.to_thread(stack.check_counters)
+            except LocalError as error:
+                say(f"{_changing(stack)} is not loaded: {error}")
+                continue
             for pool in pools.values():
                 pool.retire()
             say(f"{_changing(stack)} changed: the next invocations run the new code")

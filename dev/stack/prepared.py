@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from ..base import objects
 from ..base.account import REGION
 from ..base.engine import Engine
 from ..base.errors import LocalError
-from ..base.options import Options
+from ..base.options import COUNTERS, Options
 from ..base.words import DEV
 from . import tables
 from .cloudformation import STACK
@@ -76,6 +77,14 @@ class Stack:
             for name in ("counts", "receipts", "ledger")
         }
 
+    def check_counters(self) -> None:
+        """Raise LocalError if a counter is declared in another form than it has counted in here."""
+        if not self.options.packaged and str(self.code) not in sys.path:
+            sys.path.insert(0, str(self.code))
+        from . import fitting  # it reads what the app declares
+
+        fitting.check(self.code / COUNTERS, self.tables, self.endpoint)
+
     @property
     def console_client(self) -> str:
         """The client of the pool that people sign in to the console with; empty with an issuer of one's own."""
@@ -116,7 +125,9 @@ def prepared(options: Options) -> Iterator[Stack]:
         engine = None if options.endpoint else stack.enter_context(Engine(options.data / "engine.db"))
         endpoint = engine.endpoint if engine else str(options.endpoint)
         template = template.with_streams(tables.create(template.tables.values(), endpoint))
-        yield Stack(template, options, listener, endpoint, engine, code)
+        made = Stack(template, options, listener, endpoint, engine, code)
+        made.check_counters()
+        yield made
 
 
 def template_of(options: Options) -> Template:

@@ -48,6 +48,7 @@ PUT_RECEIPT: Needs = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)}
 FIND_RECEIPT: Needs = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 FIND_RECEIPTS: Needs = frozenset({Need("BatchGetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 READ_JUDGE = on_ledger({"JUDGE": ["GetItem"]})
+READ_FORMS = on_ledger({"FORM": ["Query"]})
 PROBE: Needs = frozenset({Need("GetItem", Table.COUNTS, "HEALTH")})
 
 
@@ -96,5 +97,7 @@ def dated(counters: Iterable[Counter]) -> Needs:
 
 
 def consume(consumer: str) -> Needs:
-    """What a stream consumer writes: its checkpoints, and markers of the records that it could not apply."""
-    return on_ledger({f"CHECKPOINT#{consumer}#": ("GetItem", "UpdateItem"), "DEADLETTER": ("PutItem",)})
+    """What a stream consumer reads and writes: the counters' forms; its checkpoints, and markers of the records that it
+    could not apply."""
+    written = {f"CHECKPOINT#{consumer}#": ("GetItem", "UpdateItem"), "DEADLETTER": ("PutItem",)}
+    return on_ledger(written) | READ_FORMS

@@ -17,8 +17,9 @@ READER = StreamReader(
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
-    """What it needs of the tables: it begins the ledger, and books nothing on a judged minute."""
-    ledger = needs.on_ledger({"JUDGE": ["GetItem", "UpdateItem"], "SEGMENT#": ["PutItem"]})
+    """What it needs of the tables: it begins the ledger, books nothing on a judged minute, and notes forms."""
+    written = {"JUDGE": ["GetItem", "UpdateItem"], "SEGMENT#": ["PutItem"], "FORM": ["UpdateItem"]}
+    ledger = needs.on_ledger(written)
     return needs.consume("bookkeeper") | ledger
 
 

@@ -198,6 +198,7 @@ def get_details(
     throttle=RARE,
     needs=lambda _: needs.PROBE
     | needs.READ_JUDGE
+    | needs.READ_FORMS
     | needs.on_ledger({"DRIFT": ["Query"], "DEADLETTER": ["Query"], "HOLDS#": ["Query"]}),
     example={
         "well": False,

@@ -18,7 +18,7 @@ from tally.dynamo.client import Store, dynamodb_client
 from tally.dynamo.shards import Shards
 from tally.series import hours
 from tally.settings import Settings
-from tally.streams import watermark
+from tally.streams import forms, watermark
 from tally.streams.loss import NEVER_S
 from tally.streams.watermark import Watermark
 
@@ -57,7 +57,7 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     }
     with_children = [counter for counter in every if counter.counts_children]
     removing = needs.on(with_children, "Query", "UpdateItem", "PutItem", "DeleteItem")
-    return needs.release_expired(every) | heartbeats | needs.on_ledger(judging) | removing
+    return needs.release_expired(every) | heartbeats | needs.on_ledger(judging) | removing | needs.READ_FORMS
 
 
 class Sweep:
@@ -151,6 +151,9 @@ def _holds(store: Store, until_s: float) -> dict[str, int]:
 
 
 def _removed(store: Store, until_s: float) -> dict[str, int]:
+    """Also says, as an error, which counters are declared in another form than they have counted in: what would be
+    removed for one of them might not be its own."""
+    forms.check(forms.noted(store), declared.counters())
     swept = deletion.sweep(store, declared.counters(), until_s)
     return {
         "children_removed": swept.children,

@@ -213,6 +213,18 @@ def test_a_counter_that_is_declared_while_it_runs_has_its_routes(start: Start, t
     assert dev.call("POST", "/counters/roses/g1/increments", {"amount": 2}, idempotency_key=KEY).status == 200
     assert dev.call("GET", "/counters/roses/g1").body["value"] == 2
 
+    other = text.replace('prefix="GARDEN"', 'prefix="PARK"')
+    wait_for(
+        lambda: other != declared.write_text(other) and "prefix='GARDEN', which is 'PARK' now" in dev.text, every_s=2
+    )
+    assert dev.call("GET", "/counters/roses/g1").body["value"] == 2, "the code of before goes on"
+    line = one_line(start("--data", str(dev.data), app=app)) if dev.stop() == 0 else ""
+    assert line.startswith(
+        "tally: counter 'roses' has counted with prefix='GARDEN', which is 'PARK' now: take that back"
+    )
+    declared.write_text(text)
+    dev = start("--data", str(dev.data), app=app).wait_until_ready()
+
     declared.write_text(text.replace('prefix="GARDEN"', 'prefix="garden"'))
     wait_for(lambda: "the routes stay as they were: the stack does not synthesize" in dev.text, every_s=0.5)
     assert dev.call("GET", "/visits?url=https://example.com/").status >= 500, "the code does not load"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -19,6 +20,7 @@ from cli.account import Account
 from stacks import names
 from stacks.options import Options
 from tally.dynamo import keys
+from tally.streams import forms
 from tests.commands import one_line
 from tests.infra.conftest import BEHIND_CDN, DECLARED, ROOT, Synthesize
 from tests.infra.template import Template
@@ -48,6 +50,8 @@ class Aws:
         self.events: list[Json] = []
         """Of a stack's life, the newest first."""
         self.tables: set[str] = set()
+        self.forms: Any = []
+        """The items of the ledger that say in which form counters have counted."""
         self.concurrency: int | ClientError = 1000
         self.routes = {"GET /health"}
         self.throttled = {"GET /health"}
@@ -92,7 +96,10 @@ class Aws:
                 raise refused("ResourceNotFoundException", "not found")
             return {}
 
-        return Answers(describe_table=describe_table)
+        def query(**_: Any) -> Json:
+            return {"Items": _answer(self.forms)}
+
+        return Answers(describe_table=describe_table, query=query)
 
     def _cloudformation(self, region: str) -> Any:
         def found(StackName: str) -> Json:
@@ -282,6 +289,28 @@ def test_a_stack_never_gets_code_that_reads_its_data_in_another_format(
         line = f"tally: the stack Tally-dev is in format 7, and this is format {keys.FORMAT}: use the version it runs\n"
         assert capsys.readouterr().err == line
     assert aws.cdk == []
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["a stack", "tables that a first deploy adopts"])
+def test_a_counter_never_gets_another_form_than_it_has_counted_in(
+    aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str], there: bool
+) -> None:
+    """One that fits, and who may not read the ledger, is not stopped."""
+    command = ["--yes", "--app", str(dev.folder)]
+    if there:
+        aws.deployed("Tally-dev", dev)
+    aws.tables = {f"Tally-dev-{table}" for table in ("counts", "receipts", "ledger")}
+    spread = {**forms.form(DECLARED.counters["stock"]), "shards": forms.MANY}
+    aws.forms = [{"SK": {"S": "stock"}, "form": {"S": json.dumps(spread)}}]
+    assert deploy.main(command) == 2
+    line = "counter 'stock' has counted in many shards: it can have no start, floor, ceiling, numbered or max_shards=1"
+    assert capsys.readouterr().err == f"tally: {line}: {forms.WHAT_TO_DO}\n"
+    assert aws.cdk == []
+    aws.forms = [{"SK": {"S": "stock"}, "form": {"S": json.dumps({**spread, "shards": forms.ONE})}}]
+    assert deploy.main(command) == 0
+    aws.forms = refused("AccessDeniedException", "ann may not")
+    assert deploy.main(command) == 0
+    assert "note: nobody compares the counters with what they have counted: " in capsys.readouterr().out
 
 
 def called(folder: Path, outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:

@@ -17,8 +17,8 @@ from tally.counting import holds, tallies
 from tally.drift import history, looks
 from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
-from tally.streams import dead_letters, watermark
-from tests.integration.command.numbers import drifts, judged
+from tally.streams import dead_letters, forms, watermark
+from tests.integration.command.numbers import drifts, judged, noted
 from tests.integration.conftest import Invoke
 from tests.invariants.streaming import Bucket
 
@@ -133,7 +133,7 @@ def test_all_is_well_when_every_part_is(looked: Looked) -> None:
     body = looked.answer()
     assert body["well"] is True, body["parts"]
     assert [part["name"] for part in body["parts"]] == [
-        "store", "lag", "judged", "drift", "dead letters", "lost records", "holds", "alarms", "subscribers",
+        "store", "lag", "judged", "drift", "dead letters", "lost records", "holds", "counters", "alarms", "subscribers",
     ]  # fmt: skip
     lines = {part["name"]: part["line"] for part in body["parts"]}
     assert (lines["drift"], lines["alarms"]) == ("0 confirmed, 1 not yet", "0 of 1 in alarm")
@@ -146,6 +146,7 @@ def test_what_is_wrong_is_named(looked: Looked) -> None:
     looked.alarms["Tally-prod-drift-likes"] = ("ALARM", TOPIC)
     looked.subscribers["SubscriptionsConfirmed"] = "0"
     drifts(looked.store, "likes", "a91f", 5)
+    noted(looked.store, replace(counters.STOCK, floor=None, max_shards=16))
     ledger, call = looked.settings.ledger_table, Call(looked.store)
     kept = dead_letters.keep(call, dead_letters.Objects("b", Bucket), "rollup", "receipts", "s", "7", {}, "for a test")
     looked.store.client.put_item(**kept["Put"])
@@ -159,6 +160,8 @@ def test_what_is_wrong_is_named(looked: Looked) -> None:
         "drift": "1 confirmed, 0 not yet: likes a91f +5",
         "dead letters": body["parts"][4]["line"],
         "holds": "2 expired and not given back",
+        "counters": "counter 'stock' has counted in many shards: it can have no start, floor, ceiling, numbered or"
+        f" max_shards=1: {forms.WHAT_TO_DO}",
         "alarms": "1 of 2 in alarm: Tally-prod-drift-likes",
         "subscribers": "nobody hears of alarms; 1 not confirmed yet",
     }
@@ -207,9 +210,8 @@ def test_a_store_that_does_not_answer_is_wrong_and_the_rest_unknown(looked: Look
     body = looked.answer()
     assert body["well"] is False
     unknown = {part["name"]: part["line"] for part in body["parts"] if part["state"] == "unknown"}
-    assert unknown == dict.fromkeys(
-        ("lag", "judged", "drift", "dead letters", "lost records", "holds"), "the store does not answer"
-    )
+    needing = ("lag", "judged", "drift", "dead letters", "lost records", "holds", "counters")
+    assert unknown == dict.fromkeys(needing, "the store does not answer")
     assert [part["name"] for part in body["parts"] if part["state"] == "wrong"] == ["store"]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,10 +27,10 @@ from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import FORMAT
 from tally.dynamo.transactions import put_receipt
 from tally.settings import Settings
-from tally.streams import watermark
+from tally.streams import forms, watermark
 from tests.conftest import create_tables
 from tests.events import KEY
-from tests.integration.command.numbers import Run
+from tests.integration.command.numbers import Run, noted
 from tests.vaults import TABLES
 
 PAGE = "https://example.com/a"
@@ -152,6 +153,19 @@ def test_the_same_command_continues_and_adds_nothing_twice(aws: Any, run: Run, m
     code, out, _ = run("restore", "--to", WHEN.isoformat(), *WHO)
     assert (code, "put right" in out) == (0, False)
     assert visits(store(PREFIX)) == 2
+
+
+def test_restored_tables_know_in_which_form_counters_have_counted(aws: Any, run: Run) -> None:
+    noted(store("Tally-prod"), counters.VISITS)
+    assert run("restore", "--to", WHEN.isoformat(), *WHO)[0] == 0
+    assert forms.noted(store(PREFIX)) == {"visits": forms.form(counters.VISITS)}
+
+
+def test_counters_in_another_form_put_nothing_right(aws: Any, run: Run) -> None:
+    noted(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
+    said = "tally: counter 'visits' has counted with attribute='seen', which is 'visits' now: "
+    assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", f"{said}{forms.WHAT_TO_DO}\n")
+    assert not [name for name in moto_tables() if name.startswith(PREFIX)]
 
 
 def test_a_ledger_that_has_a_stream_beside_it_is_left_alone(aws: Any, run: Run) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +15,14 @@ import boto3
 import pytest
 from moto import mock_aws
 
+import counters
 from cli import restore, vault
 from cli.restore import OF_TEMPLATE
 from tally.drift import rows
 from tally.dynamo.client import Store
 from tally.streams import watermark
 from tests.conftest import create_tables
-from tests.integration.command.numbers import Run
+from tests.integration.command.numbers import Run, noted
 from tests.integration.test_restore import count, facts, stopped_once, store, visits
 from tests.vaults import ACCOUNT, REGION, SOURCE, VAULT, Vault, table_of
 
@@ -134,6 +136,14 @@ def test_copies_of_one_day_alone_go_together(aws: Vault, run: Run) -> None:
     assert err.startswith("tally: the newest copies are not of one day (ledger ")
     earlier = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(MADE_S - 3600))
     assert run(*COMMAND[:4], earlier, *COMMAND[5:])[0] == 0
+
+
+def test_counters_in_another_form_than_the_copies_put_nothing_right(aws: Vault, run: Run) -> None:
+    noted(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
+    aws.copy(MADE_S)
+    code, out, err = run(*COMMAND)
+    assert (code, "put right" in out) == (2, False)
+    assert "tally: counter 'visits' has counted with attribute='seen', which is 'visits' now: " in err
 
 
 @pytest.mark.parametrize(

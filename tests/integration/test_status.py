@@ -6,6 +6,7 @@ import json
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from email.message import Message
 from io import BytesIO
 from typing import Any
@@ -21,8 +22,8 @@ from cli.connection import Stack
 from dev.base.engine import Engine
 from tally.dynamo import items, keys
 from tally.dynamo.client import Store
-from tally.streams import watermark
-from tests.integration.command.numbers import Run, drifts
+from tally.streams import forms, watermark
+from tests.integration.command.numbers import Run, drifts, noted
 
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-Topic"
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/Tally-prod-Queue"
@@ -113,7 +114,7 @@ def test_all_is_well_is_0_with_what_is_deployed(deployed: Deployed, run: Run) ->
     assert len(out.splitlines()) <= 24, "one screen"
 
 
-def test_make_dev_has_the_counters_that_it_runs_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_make_dev_has_the_counters_that_it_runs_now(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its template is that of its start: a declaration may be younger."""
     answers: dict[str, Any] = {
         "/dev/token": {"access_token": "t"},
@@ -127,13 +128,15 @@ def test_make_dev_has_the_counters_that_it_runs_now(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(urllib.request, "urlopen", api)
     outputs = {"ApiUrl": "http://localhost:9", "Counters": "plays"}
-    seen = status.LOOKS["counters"](Stack(None, None, counters.COUNTERS, outputs))  # type: ignore[arg-type]
+    seen = status.LOOKS["counters"](Stack(store, None, counters.COUNTERS, outputs))
     assert seen.line == ", ".join(counters.COUNTERS)
 
 
 @pytest.mark.parametrize(
     ("part", "breaks", "said"),
     [
+        ("counters", lambda stack: noted(stack.store, replace(counters.PLAYS, attribute="n")),
+         f"counter 'plays' has counted with attribute='n', which is 'play_count' now: {forms.WHAT_TO_DO}"),
         ("version", lambda stack: setattr(stack, "status", "UPDATE_ROLLBACK_COMPLETE"), "UPDATE_ROLLBACK_COMPLETE"),
         ("API", lambda stack: setattr(stack, "health", 503), "/health: 503"),
         ("alarms", lambda stack: stack.alarms.update({"Tally-prod-sweep": "ALARM"}), "1 of 2 in alarm, 1 without data:"

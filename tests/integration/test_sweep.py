@@ -20,12 +20,13 @@ from tally.dynamo import keys
 from tally.dynamo.client import Store
 from tally.dynamo.shards import Tree
 from tally.dynamo.transactions import apply_once
-from tally.errors import StoreBusyError, TallyError
+from tally.errors import ConfigurationError, StoreBusyError, TallyError
 from tally.series import hours, progress
 from tally.streams import segments, watermark
 from tally.streams.segments import Booked
 from tally.streams.watermark import Watermark
 from tests.contexts import Context
+from tests.integration.command.numbers import noted
 
 
 class Streams:
@@ -242,6 +243,19 @@ def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
     assert ("plays" in told) == (module is not rows)
     assert ("holds" in swept) == (module is not expired)
     assert ("parents" in swept) == (module is not deletion)
+
+
+def test_a_counter_that_is_declared_in_another_form_than_it_has_counted_in_is_an_error(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is removed for it, and all else is done."""
+    noted(ledger.store, replace(counters.HEARTS, child="STAR#USER#"))
+    monkeypatch.setattr(deletion, "sweep", lambda *_: pytest.fail("removed"))
+    with pytest.raises(
+        ConfigurationError, match="counter 'hearts' has counted with child='STAR#USER#', which is 'HEART"
+    ):
+        ledger.sweep()
+    assert (bool(ledger.heartbeats()), ledger.drift()) == (True, [5])
 
 
 def test_drift_is_answered_a_page_at_a_time(store: Store, ledger: Ledger, invoke: Any) -> None:

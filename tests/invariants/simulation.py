@@ -35,6 +35,7 @@ from tally.counting import tallies
 from tally.drift import judge, rows
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
+from tally.errors import ConfigurationError
 from tally.series import hours
 from tally.settings import Settings
 from tally.streams import dead_letters, watermark
@@ -332,7 +333,7 @@ class World(Tables):
         with self.skewed():
             try:
                 failed, answered = self.way(consumer, shard).invoke(batch, Context(60_000), process), True
-            except Crash:
+            except (Crash, ConfigurationError):  # of a declaration that does not fit: Lambda tries again
                 failed, answered = None, False
         self._rolled_up(shard, self.written())
         self._note_dead_letters()

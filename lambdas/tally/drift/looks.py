@@ -22,7 +22,7 @@ from ..dynamo import items, queries
 from ..dynamo.client import Call, Store
 from ..errors import TallyError
 from ..settings import Settings
-from ..streams import dead_letters, watermark
+from ..streams import dead_letters, forms, watermark
 from ..streams.loss import NEVER_S
 from . import rows
 
@@ -118,6 +118,13 @@ def _some(line: str, facts: Mapping[str, Any], wrong: int, *, cut: bool) -> Seen
     return Seen(f"at least {line}" if cut else line, facts, wrong > 0 or (None if cut else False))
 
 
+def declared(store: Store, counters: Mapping[str, Counter]) -> Seen:
+    """Whether the counters are declared in the forms that they have counted in."""
+    why = [str(one) for one in forms.refused(forms.noted(store), counters)]
+    line = f"{'; '.join(why)}: {forms.WHAT_TO_DO}" if why else "they fit what is stored"
+    return Seen(line, {"refused": why}, bool(why))
+
+
 def alarms(states: Mapping[str, str]) -> Seen:
     """The alarms of the stack: their states by name. A stack has some, so none at all says nothing."""
     if not states:
@@ -168,7 +175,7 @@ def status(call: Call, counters: Mapping[str, Counter]) -> dict[str, Any]:
     `well`: true if every part is, false if one is wrong, null if nobody can tell. `where`: the options that lead the
     command `tally` to this stack. Times are epoch seconds, null if they are not known.
     """
-    settings, seen = call.store.settings, _parts(call)
+    settings, seen = call.store.settings, _parts(call, counters)
     wrong = {one.wrong for one in seen.values()}
     return {
         "well": False if True in wrong else None if None in wrong else True,
@@ -183,7 +190,7 @@ def status(call: Call, counters: Mapping[str, Counter]) -> dict[str, Any]:
     }
 
 
-def _parts(call: Call) -> dict[str, Seen]:
+def _parts(call: Call, counters: Mapping[str, Counter]) -> dict[str, Seen]:
     """Every look. If the store does not answer the first one, those that need it are not tried: each would wait."""
     store = call.store
     parts: dict[str, Callable[[], Seen]] = {
@@ -193,6 +200,7 @@ def _parts(call: Call) -> dict[str, Seen]:
         "dead letters": lambda: aside(store, READ_MAX),
         "lost records": lambda: lost(store),
         "holds": lambda: holds(store),
+        "counters": lambda: declared(store, counters),
     }
     reached = _reached(store)
     untold = Seen("the store does not answer", {}, None)

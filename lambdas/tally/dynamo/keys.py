@@ -12,6 +12,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     losses, acknowledged   HISTORY#LOST, epoch ms#nonce -> by, why, at, consumer, since, until
     forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, children, holds, finished
     imported    HISTORY#IMPORT, counter#run -> by, why, at, digest, rows, refused, finished
+    form        FORM, counter -> form (streams/forms.py)
     deleted     DELETED, epoch s#counter#target -> counter, target, calm
 
 A segment holds what a run of stream records says of one minute (streams/segments.py). Holds are here too (holds.py).
@@ -32,7 +33,7 @@ FORMAT = 1
 takes the next number, and migrates."""
 CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after its last move; a stream keeps its records for a day
 DRIFT_KEY, DEAD_LETTER_KEY, DELETED_KEY = "DRIFT", "DEADLETTER", "DELETED"
-JUDGE_KEY, LOST_KEY = "JUDGE", "LOST"
+JUDGE_KEY, FORM_KEY, LOST_KEY = "JUDGE", "FORM", "LOST"
 LOST_HISTORY_KEY = "HISTORY#LOST"
 IMPORT_KEY = "HISTORY#IMPORT"
 HEARTBEAT_START, RECEIPT_HEARTBEAT_START = "HEARTBEAT#", "heartbeat#"  # a heartbeat in counts, and in receipts

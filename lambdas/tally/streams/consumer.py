@@ -27,6 +27,7 @@ from ..settings import Settings
 from . import dead_letters, fold, watermark
 from .dead_letters import Objects
 from .fold import DeadLetter, Run, StreamConsumer, StreamPlace
+from .forms import Forms
 from .lineage import Checkpoint
 from .record import Declared, Record, UnreadableError, created_s, sequence
 
@@ -50,13 +51,14 @@ class Handler:
         """Raises ConfigurationError without a bucket for dead letters: one bad record would block the rest."""
         self.consumer = consumer
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
-        self.declared = Declared(counters, self.store.settings.minute_s)
+        self.declared, self.forms = Declared(counters, self.store.settings.minute_s), Forms(self.store)
         if objects is None and not self.store.settings.dead_letter_bucket:
             raise ConfigurationError("TALLY_DEAD_LETTER_BUCKET is not set")
         self.objects = objects or Objects(self.store.settings.dead_letter_bucket)
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> Answer:
-        """Apply one batch. Raises ConfigurationError, and StoreRefusedError for a fault of the deployment."""
+        """Apply one batch. Raises ConfigurationError, also while a counter is declared in another form than it has
+        counted in, and StoreRefusedError for a fault of the deployment."""
         with observe.metrics():
             records = event.get("Records") or []
             if not records:  # the end of a window without records
@@ -85,6 +87,7 @@ class Batch:
         store, (numbered, unnumbered) = self.call.store, fold.in_order(records)
         failed = next(map(sequence, numbered.values()), FAILED_WHOLE)
         try:
+            every = self.handler.forms.fitting(self.handler.declared)
             for record in unnumbered:  # under a hash of its content: delivered twice, it is one dead letter
                 name = "unnumbered-" + hashlib.sha256(json.dumps(record, default=str).encode()).hexdigest()[:32]
                 kept = [(name, record, "no sequence number")]
@@ -96,7 +99,8 @@ class Batch:
                 place = StreamPlace(self.table, self.shard, store.settings.minute(time.time()), past)
                 try:
                     at = int(seen.sequence or -1)  # compared as numbers: as strings "9" is after "10"
-                    return self._apply([record for number, record in numbered.items() if number > at], place, seen)
+                    left = [record for number, record in numbered.items() if number > at]
+                    return self._apply(left, every, place, seen)
                 except MovedError:
                     continue
             self._warn("the checkpoint kept moving", failed)
@@ -117,20 +121,25 @@ class Batch:
             made_s = now_s
         return watermark.begun(store, made_s, now_s).past(store.settings)
 
-    def _apply(self, records: Sequence[Record], place: StreamPlace, seen: Checkpoint) -> str | None:
+    def _apply(self, records: Sequence[Record], every: Declared, place: StreamPlace, seen: Checkpoint) -> str | None:
         """Commit run by run; the first record that is left, because the time ran out or the store was busy.
+
+        The bookkeeper also books what is declared no more: one half of a change may be booked already.
 
         A run that DynamoDB rejects is retried with half as many records, down to the one at fault. So is one that keeps
         meeting conflicts: with fewer items it meets fewer transactions. Raises MovedError, StoreRefusedError.
         """
-        consumer, declared, most = self.handler.consumer, self.handler.declared, len(records)
+        consumer, most = self.handler.consumer, len(records)
+        declared = every if consumer.heeds_judge else self.handler.declared
         while records:
             run = fold.next_run(consumer, declared, place, records[:most], self.refused)
+            if consumer.heeds_judge:
+                self.handler.forms.note(self.handler.declared, (effect.counter for effect in run.sums.values()))
             if self.call.deadline_s - time.monotonic() < RESERVE_S:
                 return self._warn("out of time", run.first)
             after = Checkpoint(run.last, int(run.through_s or 0), run.heartbeat, run.note)
             try:
-                apply(self.call, self._writes(run, seen, after))
+                apply(self.call, [*run.writes(self.call, declared), *self._marks(run, seen, after)])
             except RejectedError as rejected:
                 if run.records == 1 and run.dead_letters:
                     raise StoreRefusedError(f"The ledger does not take a checkpoint: {rejected.detail}") from rejected
@@ -155,12 +164,12 @@ class Batch:
     def _key(self) -> Item:
         return keys.key(*keys.checkpoint_key(self.handler.consumer.name, self.table, self.shard))
 
-    def _writes(self, run: Run, seen: Checkpoint, after: Checkpoint) -> list[Write]:
-        """The writes of one transaction. The checkpoint moves on condition that it has not since it was read."""
+    def _marks(self, run: Run, seen: Checkpoint, after: Checkpoint) -> list[Write]:
+        """The writes beside the effects. The checkpoint moves on condition that it has not since it was read."""
         values = after.values | {"expiration": int(time.time()) + keys.CHECKPOINT_KEPT_S}
         table = self.call.store.settings.ledger_table
         moved = items.update(table, self._key, values, was={"sequence": seen.sequence})
-        return [*run.writes(self.call, self.handler.declared), *self._kept(run.dead_letters), moved]
+        return [*self._kept(run.dead_letters), moved]
 
     def _kept(self, kept: Sequence[DeadLetter]) -> list[Write]:
         """The markers of dead letters. Their objects are put first."""

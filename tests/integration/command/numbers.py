@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import counters
+from tally.counter import Counter
 from tally.counting import children, posts, tallies
 from tally.drift import rows
 from tally.dynamo import items
@@ -14,6 +15,8 @@ from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import apply_once, put
 from tally.series import hours, progress
 from tally.streams import segments, watermark
+from tally.streams.forms import Forms
+from tally.streams.record import Declared
 
 SINCE = "2027-01-15 08:00:00 UTC"
 SIGNED = ("--by", "ann", "--why", "edited by hand")
@@ -42,6 +45,11 @@ def edit(store: Store, key: Any, attribute: str, amount: int) -> None:
         TableName=store.settings.counts_table, Key=key, UpdateExpression="ADD #number :amount",
         ExpressionAttributeNames={"#number": attribute}, ExpressionAttributeValues={":amount": {"N": str(amount)}},
     )  # fmt: skip
+
+
+def noted(store: Store, counter: Counter) -> None:
+    """The counter has counted as it is here."""
+    Forms(store).note(Declared({counter.name: counter}), [counter.name])
 
 
 def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -> None:

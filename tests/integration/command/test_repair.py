@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from datetime import UTC
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import put
 from tally.streams import watermark
 from tally.streams.loss import Loss
-from tests.integration.command.numbers import SIGNED, SINCE, Run, drifts, edit, judged, post
+from tests.integration.command.numbers import SIGNED, SINCE, Run, drifts, edit, judged, noted, post
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +32,15 @@ def _one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a minute nor a day ends during the test."""
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s)
+
+
+def test_counters_in_another_form_write_nothing_and_show_what_is_stored(run: Run, store: Store) -> None:
+    post(store)
+    noted(store, replace(counters.LIKES, child="STAR#USER#"))
+    code, out, err = run("repair", *SIGNED, "--yes")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("tally: counter 'likes' has counted with child='STAR#USER#', which is 'LIKE#USER#' now: ")
+    assert run("get", "likes", "a91f")[:2] == (0, "likes a91f: 2\n")
 
 
 @pytest.mark.usefixtures("_one_moment")

@@ -1,0 +1,147 @@
+"""The form of a counter: what its stored items depend on of its declaration.
+
+The bookkeeper notes the form of a counter with the first change that it books: a counter that has never counted may
+take any. Under a declaration of another form, stored numbers would be read, bounded or compared wrongly. So nothing
+deploys one (`check`). A consumer that would book records wrongly waits, with what is in the streams, until the
+declaration fits again. Callers' changes are accepted meanwhile: they have receipts, and are compared then.
+
+A form never changes, but for `keep_periods`, which gets less: code from before a deploy still fits what it noted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ..counter import Counter, declared
+from ..dynamo import items, keys, queries
+from ..dynamo.client import Store
+from ..dynamo.transactions import apply_once
+from ..errors import ConfigurationError
+from .record import Declared
+
+Form = dict[str, Any]
+ONE, MANY = "one", "many"
+BOOKED = ("prefix", "sort_key", "attribute", "child", "period")
+"""The fields of which a record's effect depends."""
+_FIELDS = (*BOOKED, "timezone", "keep_periods", "pages")
+_NEEDS = {
+    ONE: "has counted in many shards: it can have no start, floor, ceiling, numbered or max_shards=1",
+    MANY: "has counted in one shard: it needs visible='now', and max_shards=1 or what implies it",
+}
+WHAT_TO_DO = (
+    "take that back, or declare a new counter and import the numbers (docs/operations.md, Change what a counter is)"
+)
+
+
+class Refused(NamedTuple):
+    """Why a declaration does not fit what is stored. `booked`: records would be booked wrongly."""
+
+    counter: str
+    why: str
+    booked: bool = False
+
+    def __str__(self) -> str:
+        return f"counter {self.counter!r} {self.why}"
+
+
+def form(counter: Counter) -> Form:
+    """The form of a counter as it is declared."""
+    return {field: getattr(counter, field) for field in _FIELDS} | {"shards": ONE if counter.versioned else MANY}
+
+
+def noted(store: Store) -> dict[str, Form]:
+    """The forms that the ledger has, by the name of the counter."""
+    found = queries.items(store, store.settings.ledger_table, keys.FORM_KEY)
+    return {item["SK"]["S"]: json.loads(item["form"]["S"]) for item in found}
+
+
+def refused(forms: Mapping[str, Form], counters: Mapping[str, Counter]) -> list[Refused]:
+    """What does not fit. A counter that is declared no more keeps its items: no other one may have their keys."""
+    found = [why for name, was in forms.items() if name in counters for why in _changed(counters[name], was)]
+    for name, gone in removed(forms, counters).items():
+        try:
+            declared([*counters.values(), gone])
+        except ConfigurationError as error:
+            found.append(Refused(name, f"has counted and is declared no more, but {error}", booked=True))
+    return found
+
+
+def removed(forms: Mapping[str, Form], counters: Mapping[str, Counter]) -> dict[str, Counter]:
+    """The counters that have counted and are declared no more, as far as records of them have an effect."""
+    return {
+        name: Counter(name, max_shards=1 if was["shards"] == ONE else 2, **{field: was[field] for field in _FIELDS})
+        for name, was in forms.items()
+        if name not in counters
+    }
+
+
+def check(forms: Mapping[str, Form], counters: Mapping[str, Counter], *, booked: bool = False) -> None:
+    """Raise ConfigurationError if a declaration does not fit. `booked`: only if records would be booked wrongly."""
+    found = [str(one) for one in refused(forms, counters) if one.booked or not booked]
+    if found:
+        raise ConfigurationError(f"{'; '.join(found)}: {WHAT_TO_DO}")
+
+
+def _changed(counter: Counter, was: Form) -> Iterator[Refused]:
+    now = form(counter)
+    for field in BOOKED:
+        if now[field] != was[field]:
+            yield Refused(counter.name, _differs(field, was, now), booked=True)
+    if now["shards"] != was["shards"]:
+        yield Refused(counter.name, _NEEDS[now["shards"]])
+    if now["period"] == was["period"] and _kept(now) > _kept(was):
+        yield Refused(counter.name, _differs("keep_periods", was, now))
+    for field in ("timezone", "pages"):
+        if now["period"] == was["period"] and now[field] != was[field]:
+            yield Refused(counter.name, _differs(field, was, now))
+
+
+def _kept(one: Form) -> float:
+    """For how many periods more a tally is kept."""
+    return math.inf if one["keep_periods"] is None else one["keep_periods"]
+
+
+def _differs(field: str, was: Form, now: Form) -> str:
+    return f"has counted with {field}={was[field]!r}, which is {now[field]!r} now"
+
+
+class Forms:
+    """The forms as one process knows them: it reads them again each minute."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, Form] = {}
+        self._read_s = 0.0
+        self._given: Declared | None = None
+        self._every = Declared({})
+
+    def fitting(self, given: Declared) -> Declared:
+        """The declared counters, and those that have counted and are declared no more.
+
+        Raises ConfigurationError while a declaration does not fit.
+        """
+        if given is not self._given or time.time() - self._read_s >= self._store.settings.minute_s:
+            self._given, self._known, self._read_s = None, noted(self._store), time.time()
+            check(self._known, given.by_name, booked=True)
+            self._every = Declared({**removed(self._known, given.by_name), **given.by_name}, given.minute_s)
+            self._given = given
+        return self._every
+
+    def note(self, given: Declared, names: Iterable[str]) -> None:
+        """Note the forms of counters that count. Raises ConfigurationError if another process has noted others."""
+        for name in sorted({*names} & given.by_name.keys()):
+            was, now = self._known.get(name), form(given.by_name[name])
+            if was is not None and _kept(now) >= _kept(was):
+                continue
+            before: items.Was = {"form": None if was is None else json.dumps(was)}
+            after = now if was is None else {**was, "keep_periods": now["keep_periods"]}
+            key, values = keys.key(keys.FORM_KEY, name), {"form": json.dumps(after)}
+            if apply_once(self._store, [items.update(self._store.settings.ledger_table, key, values, was=before)]):
+                self._known[name] = after
+            else:
+                self._given = None
+                self.fitting(given)

@@ -94,7 +94,7 @@ class Entry:
         request_id = getattr(context, "aws_request_id", "") or "local"
         logger.refresh_sample_rate_calculation()  # whether this invocation logs its successes
         with observe.metrics():
-            if isinstance(event, Mapping) and "routeKey" in event:
+            if http.is_request(event):
                 request_id = event["requestContext"]["requestId"]
                 logger.set_correlation_id(request_id)
                 return self._http(event, deadline_s, request_id)
@@ -160,7 +160,8 @@ class Entry:
         """Whether a direct event must say for whom it is: for a change, unless anyone may make it."""
         if operation.access is Access.ANYONE or not (operation.writes or operation.access is Access.SIGNED_IN):
             return False
-        counter = self.counters.get(str(raw.get("counter")))
+        name = raw.get("counter")
+        counter = self.counters.get(name) if isinstance(name, str) else None
         return counter is None or operation.access_of(counter) is not Access.ANYONE
 
     def _closed(self, counter: Counter) -> CallerError | None:

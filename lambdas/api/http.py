@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import parse_qsl
 
 from tally.errors import (
@@ -34,13 +34,31 @@ BEACON = "text/plain"  # what navigator.sendBeacon sends without a CORS prefligh
 Event = Mapping[str, Any]
 
 
+def is_request(event: object) -> TypeGuard[Event]:
+    """Whether the event is a request of API Gateway, by the types of what is read of it. Others can invoke, too."""
+    if not isinstance(event, Mapping) or "routeKey" not in event:
+        return False
+    context, headers, path = event.get("requestContext"), event.get("headers", {}), event.get("pathParameters")
+    if not (isinstance(context, Mapping) and isinstance(headers, Mapping) and isinstance(path, Mapping | None)):
+        return False
+    texts = (event["routeKey"], context.get("requestId"), event.get("rawQueryString", ""), event.get("body") or "")
+    return isinstance(_claims(context), Mapping) and all(isinstance(text, str) for text in (*texts, *headers.values()))
+
+
+def _claims(context: object) -> Any:
+    """What the gateway's authorizer verified; empty where there is none."""
+    for name in ("authorizer", "jwt", "claims"):
+        context = (context.get(name) or {}) if isinstance(context, Mapping) else None
+    return context
+
+
 def caller(event: Event, route: Route, console_client: str) -> object:
     """The JWT's `sub`, which the gateway's authorizer verified. Raises UnauthenticatedError if there is none.
 
     Every user of the stack's pool gets the scope tally/read at `console_client`. So its tokens may use a scope only in
     the hands of an operator. Raises ForbiddenError.
     """
-    claims = event["requestContext"].get("authorizer", {}).get("jwt", {}).get("claims", {})
+    claims = _claims(event["requestContext"])
     if not claims.get("sub"):
         raise UnauthenticatedError("This needs a token with a `sub`.")
     a_persons = console_client and claims.get("client_id") == console_client

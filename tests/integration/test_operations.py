@@ -288,7 +288,17 @@ def test_a_route_that_the_function_does_not_have_is_404_and_one_without_claims_4
 
 
 PLAY = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": events.KEY}
+REQUEST = events.http("increment_plays_short", id="9f3a", idempotency_key=events.KEY)
 DIRECT_REFUSALS: list[tuple[Any, int, str | None]] = [
+    *((REQUEST | odd, 400, "operation") for odd in (
+        {"routeKey": None}, {"routeKey": ["POST"]}, {"requestContext": None}, {"requestContext": {}},
+        {"requestContext": {"requestId": 7}}, {"requestContext": {"requestId": "r", "authorizer": "x"}},
+        {"requestContext": {"requestId": "r", "authorizer": {"jwt": 7}}},
+        {"requestContext": {"requestId": "r", "authorizer": {"jwt": {"claims": ["sub"]}}}},
+        {"headers": None}, {"headers": ["host"]}, {"headers": {"idempotency-key": 7}}, {"pathParameters": "id"},
+        {"rawQueryString": 7}, {"rawQueryString": None}, {"body": {"amount": 1}}, {"body": 7},
+    )),
+    ({"routeKey": "POST /videos/{id}/plays"}, 400, "operation"),
     ({"operation": "nothing"}, 400, "operation"),
     ({"operation": ["increment"]}, 400, "operation"),
     ([], 400, None),
@@ -300,7 +310,7 @@ DIRECT_REFUSALS: list[tuple[Any, int, str | None]] = [
     ({"batch": [{}] * 101}, 413, "batch"),
     ({"batch": [{}], "on_failure": "ignore"}, 400, "on_failure"),
     ({**PLAY, "on_failure": "raise"}, 400, "on_failure"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("event", "status", "field"), DIRECT_REFUSALS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextvars
 import gzip
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 import counters
 from api import crawlers, scripts
-from cli import commands
+from cli import commands, values
 from tally.dynamo.client import Store
 from tests import events
 from tests.integration.conftest import Invoke
@@ -102,14 +103,15 @@ def test_a_visit_sent_again_is_counted_once_whoever_is_said_to_send_it(invoke: I
 
 def test_every_way_to_ask_for_a_page_knows_it_by_every_spelling(invoke: Invoke, store: Store) -> None:
     spellings = [f"{PAGE}?utm_source=mail#top", f"{PAGE}?fbclid=x&gclid=y", "HTTPS://Example.com:443/b/../a"]
-    parser = commands.parser(counters.COUNTERS)
+    parser, command = commands.parser(counters.COUNTERS), contextvars.copy_context()
+    command.run(values.PAGES.set, counters.PAGES)
     for number, url in enumerate(spellings):
         visit = {"operation": "visit", "url": url, "idempotency_key": f"{events.KEY}-{number}"}
         assert invoke(visit)["status"] == 202
         for other in spellings:
             asked = invoke.direct("get_receipts", of="visit", target=[other], key=[visit["idempotency_key"]])
             assert asked["body"]["receipts"][0]["state"] == "counted"
-        assert commands.parsed(["get", "visits", url], parser).id == PAGE
+        assert command.run(commands.parsed, ["get", "visits", url], parser).id == PAGE
     assert counted(store) == (3, 0)
     key = {"PK": {"S": f"SITE#{PAGE}"}, "SK": {"S": "VISITS"}}
     store.client.put_item(TableName=store.settings.counts_table, Item={**key, "visits": {"N": "3"}})
@@ -121,15 +123,38 @@ def test_every_way_to_ask_for_a_page_knows_it_by_every_spelling(invoke: Invoke, 
         assert "<title>visits: 3</title>" in invoke(asked | {"operation": "get_visits_badge"})["body"]["text"]
 
 
+ANDROID = (
+    "Mozilla/5.0 (Linux; Android %s; wv) AppleWebKit/537.36 (KHTML, like Gecko) Version/4.0 Chrome/%s Mobile Safari"
+)
+IPHONE = "Mozilla/5.0 (iPhone; CPU iPhone OS 17_0 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Mobile/15E148"
+DESKTOP = "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/537.36 (KHTML, like Gecko)"
+PEOPLE = [
+    FIREFOX,
+    "Mozilla/5.0 (Linux; Android 9; CUBOT_X19) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0 Safari/537.36",
+    ANDROID % ("10; SM-A205F Build/QP1A.190711.020", "81.0.4044.138") + " WhatsApp/2.21.9.15 A",
+    ANDROID % ("10; Redmi Note 7 Build/QKQ1.190920.002", "81.0.4044.138") + " Viber/14.7.0.4",
+    ANDROID % ("15; CPH2557 Build/AP3A.240617.008", "142.0.7444.142") + " Instagram 406.0.0.58.159 Android",
+    *(f"{IPHONE} {app}" for app in ("WhatsApp/2.22.4.74 W", "Viber/21.3.0", "Feedly/98.0", "NewsBlur/13.4")),
+    f"{DESKTOP} WhatsApp/2.2424.0 Chrome/91.0.4472.164 Electron/13.6.9 Safari/537.36",
+]
+FETCHERS = [
+    "WhatsApp/2.23.20.0 A", "WhatsApp/2.16.16/i", "Viber", "Viber/18.0.1.286 CFNetwork/1335.0.3 Darwin/21.6.0",
+    "Feedly/1.0 (+http://www.feedly.com/fetcher.html; like FeedFetcher-Google)", "FeedlyBot/1.0 (http://feedly.com)",
+    "Mozilla/5.0 (compatible; Feedly/1.0; +http://feedly.com)", f"{DESKTOP} FeedlyBot/1.0", "",
+    f"{IPHONE} (compatible; Googlebot/2.1; +http://www.google.com/bot.html) WhatsApp/2.22.4.74",
+]  # fmt: skip
+
+
 def test_every_crawler_that_the_list_knows_by_an_example_is_one_and_browsers_are_people() -> None:
-    """Also a telephone with an unlucky name."""
-    cubot = (
-        "Mozilla/5.0 (Linux; Android 9; CUBOT_X19) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0 Safari/537.36"
-    )
-    assert not any(map(crawlers.is_crawler, (FIREFOX, cubot)))
-    known = [agent for entry in crawleruseragents.CRAWLER_USER_AGENTS_DATA for agent in entry["instances"]]
+    """Also a telephone with an unlucky name, and the browser within an app, unlike what fetches previews for it."""
+    assert [agent for agent in PEOPLE if crawlers.is_crawler(agent)] == []
+    assert [agent for agent in FETCHERS if not crawlers.is_crawler(agent)] == []
+    known = {
+        agent: entry["pattern"] for entry in crawleruseragents.CRAWLER_USER_AGENTS_DATA for agent in entry["instances"]
+    }
     assert len(known) > 2000
-    assert [agent for agent in known if not crawlers.is_crawler(agent)] == []
+    people = {pattern for agent, pattern in known.items() if not crawlers.is_crawler(agent)}
+    assert people == {"MetaIAB Facebook", r"AP3A\.240617\.008"}, "they are within an app, and a build of Android"
     crawlers.is_crawler.cache_clear()
 
 

@@ -128,6 +128,8 @@ def get_any_tallies(call: Call, *, of: Of) -> Answer[Values]:
 def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerError:
     """The tally that `name:id_` names; the reason if the caller cannot read it."""
     try:
+        if not id_:
+            raise InvalidInputError("of must be COUNTER:ID, such as plays:9f3a.", field="of")
         counter = fields.declared(name, "of", declared.counters())
         if anyone and (refusal := fields.closed(counter)):
             return refusal

@@ -222,6 +222,8 @@ def integer(value: object) -> int | None:
 def version(value: object, field: str) -> int:
     """The version in an `ETag`, `"7"`, or as a number."""
     found = ETAG_FORM.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, str) and not found:
+        raise InvalidInputError(f'{field} must be the one ETag that you read, with its quotes, as "7".', field=field)
     return whole(int(found[1]) if found else value, field, 0, 10**15)
 
 

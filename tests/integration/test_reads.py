@@ -132,6 +132,8 @@ def test_an_entry_that_is_refused_fails_no_other(invoke: Invoke, store: Store) -
     stored(store, COUNTERS["plays"], "9f3a", shard0=2)
     answer = invoke(refs("plays:9f3a", "nothing:x", "stock:mug", "plays:a b", "plays:", "plays", "visits:x"))
     assert numbers(answer) == [2, "not-found", "forbidden", *["invalid-input"] * 4]
+    for without_an_id in events.body_of(answer)["tallies"][4:6]:
+        assert without_an_id["error"]["detail"] == "of must be COUNTER:ID, such as plays:9f3a."
     refused = events.body_of(answer)["tallies"][2]
     assert (refused["counter"], refused["id"], refused["error"]["status"]) == ("stock", "mug", 403)
 

@@ -96,8 +96,12 @@ test: setup-tests lint $(OF_ENGINE) ## lint, and every test that guards the prod
 
 # On AWS's own engine: changes, limits, retries, keys and streams. On Python 3.14, which Lambda runs: the core.
 ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py lost_answers.py keys.py cost.py streams_wire.py)
-test-all: test ## `make test`, and what tests the tools or takes long: soak, quick bench, recipes, fuzz, emulator, DynamoDB Local, Python 3.14
-	@$(PYTEST) -m long
+IN_BROWSERS := tests/e2e/test_browsers.py
+test-all: test ## `make test`, and what tests the tools or takes long: soak, quick bench, recipes, fuzz, emulator, Firefox, WebKit, DynamoDB Local, Python 3.14
+	@$(PYTEST) -m long --ignore=$(IN_BROWSERS)
+	@for one in firefox:firefox-esr webkit:WebKitWebDriver; do \
+	  if command -v $${one#*:} && command -v Xvfb; then $(PY) -m pytest $(IN_BROWSERS) -k $${one%:*} || exit 1; \
+	  else echo "tally: LEFT OUT: the JavaScript client in $${one%:*}: there is no $${one#*:} with Xvfb here" >&2; fi; done
 	@if command -v java && command -v mvn; then $(MAKE) test ENGINE=dynamodb-local ARGS="$(ON_LOCAL)"; \
 	else echo "tally: LEFT OUT: the core's tests on DynamoDB Local: there is no Java with Maven (mvn) here" >&2; fi
 	@if command -v python3.14; then $(MAKE) test PYTHON=python3.14 VENV=.build/python3.14 ARGS="tests/unit tests/invariants"; \

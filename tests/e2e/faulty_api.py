@@ -27,16 +27,21 @@ MADE_UP = {
     "portal": Reply(200, b"<!doctype html><h1>Sign in to the Wi-Fi</h1>", {**CORS, "content-type": "text/html"}),
     "request lost": Reply(LOST, b"", {}),
 }
+CHANGES = ("POST", "PUT", "DELETE")
 _OWN = ("connection", "content-length", "transfer-encoding", "keep-alive", "server", "date")
 
 
 class FaultyApi:
-    """The API of `dev` at `server.origin`, with these faults while `failing`. `met` counts them."""
+    """The API of `dev` at `server.origin`, with these `faults` while `failing`. `met` counts them.
+
+    An answer to a change waits for the `gate` that is there as the change comes, if there is one.
+    """
 
     def __init__(self, dev: Dev, seed: int, faults: Mapping[str, float] = STORM) -> None:
-        self._dev, self._faults = dev, faults
+        self._dev, self.faults = dev, faults
         self._random, self._lock = random.Random(seed), threading.Lock()
         self.failing = True
+        self.gate: threading.Event | None = None
         self.met: Counter[str] = Counter()
         self.server = Server(self._answer)
 
@@ -44,16 +49,18 @@ class FaultyApi:
         fault = self._fault(method, target)
         if fault in MADE_UP:
             return MADE_UP[fault]
+        gate = self.gate if method in CHANGES else None
         reply = self._passed_on(method, target, headers, body)
+        if gate:
+            gate.wait(PATIENCE_S)
         return Reply(LOST, b"", {}) if fault == "answer lost" else reply
 
     def _fault(self, method: str, target: str) -> str:
-        changes = method in ("POST", "PUT", "DELETE")
-        if not (changes or target.startswith("/receipts")):
+        if not (method in CHANGES or target.startswith("/receipts")):
             return ""
         with self._lock:
             left, fault = self._random.random(), "none"
-            for name, chance in self._faults.items() if self.failing else ():
+            for name, chance in self.faults.items() if self.failing else ():
                 left -= chance
                 if left < 0:
                     fault = name

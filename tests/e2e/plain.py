@@ -1,0 +1,221 @@
+"""Firefox and WebKitGTK as people have them: no driver holds them, so they keep pages in their back/forward cache.
+
+Debian's `firefox-esr`, and the MiniBrowser that comes with `webkit2gtk-driver`, on a screen of `Xvfb`. Every page asks
+its site what to do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import queue
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.e2e.servers import Reply, Server
+from tests.patience import PATIENCE_S
+
+POLL_S = 5.0
+"""How long a page's question waits for something to do."""
+PAGE = """<!doctype html><html lang=en><meta charset=utf-8><title>page</title><link rel=icon href=data:,>
+<script>
+window.errors = []; window.kept = [];
+addEventListener("error", ({ message }) => errors.push(message));
+addEventListener("unhandledrejection", ({ reason }) => errors.push(`rejected: ${reason}`));
+const q = new URLSearchParams(location.search);
+const ask = (path, body) => fetch(path, { method: "POST", body: JSON.stringify(body) }).then((answer) => answer.json());
+const wait = setTimeout;
+const until = async (test) => {
+  while (!test()) await new Promise((done) => wait(done, 50));
+  return true;
+};
+const run = (script, arg) => (0, eval)(`async (arg) => (${script})`)(arg);
+const obey = async () => {
+  for (;;) {
+    const task = await ask(`/next?${q.get("tab")}`).catch(() => null);
+    if (!task) continue;
+    const said = await run(task.script, task.arg).then((value) => ({ value }), (error) => ({ error: String(error) }));
+    await ask(`/said?${task.number}`, said);
+    // Nothing is asked while the page is left.
+    if (task.last) return run(task.last, task.arg);
+  }
+};
+addEventListener("pageshow", ({ persisted }) => (kept.push(persisted), obey()));
+// No request of this page comes to its limit.
+if (q.has("endless")) window.setTimeout = (run, ms, ...more) => ms < 30e3 && wait(run, ms, ...more);
+if (q.has("haste")) window.setTimeout = (run, ms, ...more) => wait(run, ms / 10, ...more);
+</script>
+<script type=module>
+const api = q.get("api");
+if (api) {
+  const { Tally } = await import(`${api}/client/tally.js`);
+  window.heard = [];
+  const token = () => (q.has("slow") ? new Promise(() => {}) : q.get("token"));
+  window.tally = new Tally({ user: () => q.get("user"), token });
+  tally.addEventListener("change", ({ detail: { entry, outcome } }) => heard.push([entry.id, outcome?.state]));
+}
+</script>
+<p>a page"""
+# Nothing but what would come between a page and its visitor at the first start, and between a test and its windows.
+PREFERENCES = {
+    "browser.aboutwelcome.enabled": False,
+    "browser.shell.checkDefaultBrowser": False,
+    "datareporting.policy.dataSubmissionEnabled": False,
+    "dom.allow_scripts_to_close_windows": True,
+    "dom.disable_open_during_load": False,
+    "toolkit.telemetry.enabled": False,
+}
+
+
+class Site:
+    """A web site whose pages do what its tabs are to do."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, queue.Queue[dict[str, Any]]] = {}
+        self.said: dict[str, queue.Queue[dict[str, Any]]] = {}
+        self.server = Server(self._answer)
+
+    def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
+        path, _, name = target.partition("?")
+        if method == "GET":
+            return Reply(200, PAGE.encode(), {"content-type": "text/html", "cache-control": "no-cache"})
+        if path == "/said":
+            self.said[name].put(json.loads(body))
+        task = None
+        if path == "/next":
+            with suppress(queue.Empty):
+                task = self.tasks[name].get(timeout=POLL_S)
+        return Reply(200, json.dumps(task).encode(), {"content-type": "application/json"})
+
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Tab:
+    """A tab of a plain browser."""
+
+    site: Site
+    name: str
+
+    def run(self, script: str, arg: object = None, *, last: str = "") -> Any:
+        """What the expression is, or what its promise resolves to. Then the page does what is `last`, as it leaves."""
+        number = str(next(_numbers))
+        answer = self.site.said[number] = queue.Queue()
+        self.site.tasks[self.name].put({"number": number, "script": script, "arg": arg, "last": last})
+        said = answer.get(timeout=PATIENCE_S)
+        assert "error" not in said, said["error"]
+        return said.get("value")
+
+    def go(self, **query: str) -> None:
+        """Follow a link to a page of the site, and wait for its client."""
+        self.run("1", self.url(**query), last="location.assign(arg)")
+        self.ready()
+
+    def back(self) -> None:
+        """Go back to the page before."""
+        self.run("1", last="history.back()")
+        self.ready()
+
+    def reload(self) -> None:
+        """Load the page again."""
+        self.run("1", last="location.reload()")
+        self.ready()
+
+    def close(self) -> None:
+        """Close it."""
+        self.run("1", last="close()")
+
+    def ready(self) -> None:
+        """Wait until the page is there, with its client if it has one."""
+        self.run("until(() => window.tally || !q.has('api'))")
+
+    def waiting(self) -> int:
+        """How many changes wait for an answer."""
+        return int(self.run("tally.waiting().length"))
+
+    def url(self, **query: str) -> str:
+        """The address of a new page of the site."""
+        return f"{self.site.server.origin}/page-{next(_numbers)}?{urlencode({'tab': self.name, **query})}"
+
+
+class Browser:
+    """A plain browser with an empty profile. Its first tab opens the others."""
+
+    def __init__(self, site: Site, command: list[str], environment: dict[str, str]) -> None:
+        self._site, self._tabs = site, itertools.count()
+        self._first = self._named()
+        self._process = subprocess.Popen(
+            [*command, self._first.url()], env=os.environ | environment, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def tab(self, **query: str) -> Tab:
+        """Open a page of the site in a window of its own."""
+        made = self._named()
+        self._first.run("open(arg, '_blank', 'noopener,width=600,height=400') && 1", made.url(**query))
+        made.ready()
+        return made
+
+    def end(self) -> None:
+        """End it, with all its processes."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(PATIENCE_S)
+
+    def _named(self) -> Tab:
+        name = str(next(self._tabs))
+        self._site.tasks[name] = queue.Queue()
+        return Tab(self._site, name)
+
+
+def firefox(home: Path) -> list[str]:
+    """The command that starts it, with its profile in `home`."""
+    lines = [f"user_pref({json.dumps(name)}, {json.dumps(value)});" for name, value in PREFERENCES.items()]
+    (home / "user.js").write_text("\n".join(lines))
+    return ["firefox-esr", "--profile", str(home), "--no-remote", "--new-instance"]
+
+
+def webkit(_: Path) -> list[str]:
+    """The command that starts it. Its profile is where XDG's variables say."""
+    newest = sorted(Path("/usr/lib").glob("*/webkit*gtk-*/MiniBrowser"))[-1]
+    return [str(newest), "--javascript-can-open-windows-automatically=true"]
+
+
+COMMANDS = {"firefox": firefox, "webkit": webkit}
+
+
+@contextmanager
+def screen() -> Iterator[str]:
+    """A screen that nobody sees; its name."""
+    reads, writes = os.pipe()
+    server = subprocess.Popen(
+        ["Xvfb", "-displayfd", str(writes), "-screen", "0", "1280x900x24", "-nolisten", "tcp"],
+        pass_fds=[writes], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(writes)
+    try:
+        with open(reads) as said:
+            yield f":{said.readline().strip()}"
+    finally:
+        server.terminate()
+        server.wait(PATIENCE_S)
+
+
+@contextmanager
+def running(name: str, home: Path) -> Iterator[Browser]:
+    """The browser of this name, with its files in `home`."""
+    site = Site()
+    with site.server.running(), screen() as display:
+        folders = dict.fromkeys(("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), str(home))
+        browser = Browser(site, COMMANDS[name](home), {**folders, "DISPLAY": display})
+        try:
+            yield browser
+        finally:
+            browser.end()

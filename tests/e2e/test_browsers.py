@@ -1,0 +1,240 @@
+"""The JavaScript client and its elements in Firefox and in WebKitGTK, as people have them.
+
+`make test-all` runs this for each of them that the machine has.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e import plain
+from tests.e2e.dev import Dev
+from tests.e2e.faulty_api import FaultyApi
+from tests.e2e.plain import Browser, Tab
+from tests.patience import wait_for
+
+pytestmark = pytest.mark.long
+
+PLAY = "void tally.increment('plays', arg)"
+BURST = "void Array.from({ length: 10 }, () => tally.increment('plays', arg))"
+
+
+@pytest.fixture(scope="module", params=plain.COMMANDS)
+def browser(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with plain.running(request.param, tmp_path_factory.mktemp(request.param)) as running:
+        yield running
+
+
+@pytest.fixture
+def api(dev: Dev) -> Iterator[FaultyApi]:
+    """The API of `make dev`. It fails when a test says so."""
+    made = FaultyApi(dev, seed=1)
+    made.failing = False
+    with made.server.running():
+        yield made
+
+
+@pytest.fixture
+def video() -> str:
+    return f"video-{secrets.token_hex(4)}"
+
+
+def settled(*tabs: Tab) -> bool:
+    return not any(tab.waiting() for tab in tabs)
+
+
+def number(dev: Dev, counter: str, id_: str) -> int:
+    return int(dev.call("GET", f"/counters/{counter}/{id_}").body["value"])
+
+
+def test_plays_are_sent_on_each_page_that_one_comes_to_and_comes_back_to(
+    browser: Browser, api: FaultyApi, dev: Dev, video: str
+) -> None:
+    tab = browser.tab(api=api.server.origin)
+    tab.run(PLAY, video)
+    wait_for(lambda: settled(tab))
+    tab.go(api=api.server.origin)
+    tab.run(PLAY, video)
+    wait_for(lambda: settled(tab))
+    tab.back()
+    assert tab.run("kept") == [False, True]  # the page is the one that was left
+    tab.run(PLAY, video)
+    wait_for(lambda: settled(tab))
+    assert dev.plays(video) == 3
+    tab.close()
+
+
+def test_a_page_that_is_left_in_the_task_of_a_play_holds_up_no_other(
+    browser: Browser, api: FaultyApi, dev: Dev, video: str
+) -> None:
+    tab = browser.tab(api=api.server.origin)
+    tab.run(
+        "1", [video, tab.url(api=api.server.origin)], last="tally.increment('plays', arg[0]), location.assign(arg[1])"
+    )
+    tab.ready()
+    tab.run(PLAY, video)
+    wait_for(lambda: settled(tab))
+    tab.back()
+    tab.run(PLAY, video)
+    wait_for(lambda: settled(tab))
+    assert dev.plays(video) == 3
+    tab.close()
+
+
+def test_a_page_that_is_left_before_its_answers_holds_up_no_other_tab(
+    browser: Browser, api: FaultyApi, dev: Dev, video: str
+) -> None:
+    left, other = browser.tab(api=api.server.origin, endless="1"), browser.tab(api=api.server.origin)
+    gate = api.gate = threading.Event()
+    left.run(PLAY, video)
+    wait_for(lambda: dev.plays(video) == 1)
+    api.gate = None  # the other tab may send it again
+    left.go()
+    other.run(PLAY, video)
+    wait_for(lambda: dev.plays(video) == 2)
+    left.back()
+    left.run(PLAY, video)
+    wait_for(lambda: dev.plays(video) == 3)
+    gate.set()
+    wait_for(lambda: settled(other))
+    assert dev.plays(video) == 3
+    assert left.run("errors") + other.run("errors") == []
+    for tab in (left, other):
+        tab.close()
+
+
+def test_a_dialog_that_asks_for_the_password_holds_up_no_play(
+    browser: Browser, api: FaultyApi, dev: Dev, video: str
+) -> None:
+    ann = f"ann-{secrets.token_hex(4)}"
+    asks, other = browser.tab(api=api.server.origin, user=ann, slow="1"), browser.tab(api=api.server.origin)
+    asks.run("void tally.like('hearts', arg)", video)
+    for number_, tab in enumerate((asks, other), 1):
+        tab.run(PLAY, video)
+        wait_for(lambda number_=number_: dev.plays(video) == number_)  # type: ignore[misc]
+    assert number(dev, "hearts", video) == 0
+    for tab in (asks, other):
+        tab.run("tally.forget(arg)", ann)
+        tab.close()
+
+
+def test_through_faults_reloads_and_closed_tabs_each_play_counts_once(
+    browser: Browser, api: FaultyApi, dev: Dev, video: str
+) -> None:
+    api.failing = True
+    stays, reloads = (browser.tab(api=api.server.origin, haste="1") for _ in range(2))
+    for _ in range(4):
+        closes = browser.tab(api=api.server.origin, haste="1")
+        for tab in (stays, reloads, closes):
+            tab.run(BURST, video)
+        reloads.reload()
+        closes.close()
+    wait_for(lambda: settled(stays, reloads))
+    assert dev.plays(video) == 4 * 3 * 10
+    assert stays.run("errors") + reloads.run("errors") == []
+    for tab in (stays, reloads):
+        tab.close()
+
+
+def test_the_last_wish_of_two_tabs_wins_and_each_hears_of_the_other(
+    browser: Browser, api: FaultyApi, dev: Dev, video: str
+) -> None:
+    api.failing = True
+    user = f"ann-{secrets.token_hex(4)}"
+    token = dev.token(user)
+    one, other = (browser.tab(api=api.server.origin, user=user, token=token, haste="1") for _ in range(2))
+    for turn in range(7):
+        (one, other)[turn % 2].run("void tally.like('hearts', arg[0], arg[1])", [video, turn % 2 == 0])
+    wait_for(lambda: settled(one, other))
+    assert number(dev, "hearts", video) == 1
+    assert dev.call("GET", f"/counters/hearts/{video}/mine", token=token).body["present"]
+    for tab in (one, other):
+        assert tab.run("until(() => heard.some(([id, state]) => id === arg && state === 'counted'))", video)
+        assert tab.run("errors") == []
+        tab.close()
+
+
+def test_what_is_done_while_the_server_is_away_is_counted_when_it_is_back(
+    browser: Browser, api: FaultyApi, dev: Dev, video: str
+) -> None:
+    user = f"ann-{secrets.token_hex(4)}"
+    tab = browser.tab(api=api.server.origin, user=user, token=dev.token(user), haste="1")
+    api.failing, api.faults = True, {"request lost": 1.0}
+    tab.run(BURST, video)
+    tab.run("1", video, last="tally.like('hearts', arg), location.reload()")
+    tab.ready()
+    assert tab.waiting() == 11
+    api.failing = False
+    wait_for(lambda: settled(tab))
+    assert (dev.plays(video), number(dev, "hearts", video)) == (10, 1)
+    tab.close()
+
+
+SANDBOX = """new Promise((done) => {
+  onmessage = ({ data }) => done(data);
+  const frame = document.createElement("iframe");
+  frame.sandbox = "allow-scripts";
+  frame.srcdoc = `<script type=module>
+    let storage;
+    try { storage = !!localStorage } catch { storage = false }
+    const { Tally } = await import("${arg[0]}/client/tally.js");
+    const tally = new Tally();
+    const said = await Promise.all(Array.from({ length: 10 }, () => tally.increment("plays", "${arg[1]}")));
+    parent.postMessage({ storage, states: said.map(({ state }) => state), waiting: tally.waiting().length }, "*");
+  <\\/script>`;
+  document.body.append(frame);
+})"""
+
+
+def test_a_sandboxed_frame_without_storage_and_locks_counts(
+    browser: Browser, api: FaultyApi, dev: Dev, video: str
+) -> None:
+    api.failing = True
+    tab = browser.tab()
+    said = tab.run(SANDBOX, [api.server.origin, video])
+    assert said == {"storage": False, "states": ["counted"] * 10, "waiting": 0}
+    assert dev.plays(video) == 10
+    tab.close()
+
+
+ELEMENTS = """(async () => {
+  const { define } = await import(`${arg.api}/client/elements.js`);
+  window.refresh = define(tally);
+  document.body.insertAdjacentHTML("beforeend", `<audio id=player muted></audio>
+    <div id=box><tally-plays of="${arg.video}" for=player after=1 live=1></tally-plays></div>
+    <tally-like counter=hearts of="${arg.video}"></tally-like>`);
+  const rate = 8000, bytes = 3 * rate, wave = new DataView(new ArrayBuffer(44 + bytes));
+  const text = (at, word) => [...word].forEach((letter, index) => wave.setUint8(at + index, letter.charCodeAt(0)));
+  text(0, "RIFF"), wave.setUint32(4, 36 + bytes, true), text(8, "WAVEfmt "), wave.setUint32(16, 16, true);
+  wave.setUint16(20, 1, true), wave.setUint16(22, 1, true), wave.setUint32(24, rate, true);
+  wave.setUint32(28, rate, true), wave.setUint16(32, 1, true), wave.setUint16(34, 8, true);
+  text(36, "data"), wave.setUint32(40, bytes, true);
+  player.src = URL.createObjectURL(new Blob([wave], { type: "audio/wav" }));
+  window.like = document.querySelector("tally-like");
+  window.shows = (element, text) => element.shadowRoot.querySelector("[part=count]").textContent === text;
+})()"""
+
+
+def test_the_elements_count_a_playback_and_a_like_once(browser: Browser, api: FaultyApi, dev: Dev, video: str) -> None:
+    user = f"ann-{secrets.token_hex(4)}"
+    tab = browser.tab(api=api.server.origin, user=user, token=dev.token(user))
+    tab.run(ELEMENTS, {"api": api.server.origin, "video": video})
+    tab.run("until(() => shows(like, '0') && shows(box.firstElementChild, '0'))")
+    tab.run("player.play()")
+    tab.run("until(() => player.currentTime > .5)")
+    tab.run("void (box.innerHTML = box.innerHTML)")
+    tab.run("until(() => shows(box.firstElementChild, '1'))")
+    tab.run("void (box.innerHTML = box.innerHTML)")
+    tab.run("until(() => player.ended)")
+    tab.run("void like.button.click()")
+    tab.run("until(() => shows(like, '1') && like.button.getAttribute('aria-pressed') === 'true')")
+    wait_for(lambda: settled(tab))
+    assert (dev.plays(video), number(dev, "hearts", video)) == (1, 1)
+    tab.run("player.play()")
+    tab.run("until(() => shows(box.firstElementChild, '2'))")
+    assert tab.run("errors") == []
+    tab.close()

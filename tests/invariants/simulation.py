@@ -26,17 +26,19 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+import counters
 from counters import LIKES
 from dev.base.engine import Engine
 from dev.base.sync_wire import SyncWire
 from dev.streams.delivery import Delivery, Record
 from tally.counter import Counter
-from tally.counting import tallies
+from tally.counting import deletion, tallies
 from tally.drift import judge, rows
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
 from tally.errors import ConfigurationError
 from tally.series import hours
+from tally.series.progress import PROGRESS
 from tally.settings import Settings
 from tally.streams import dead_letters, watermark
 from tally.streams.dead_letters import Marker
@@ -118,6 +120,7 @@ class Plan:
 
 
 WRITES = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems", "BatchWriteItem"}
+CONFLICTS = 0.02
 CALM = Plan(splits_per_hour=0, slow=0, gaps=0, faults=0, skew_s=0)
 
 
@@ -128,19 +131,25 @@ class TimedWire(SyncWire):
         super().__init__(port)
         self._clock = clock
         self.throttled: set[str] = set()
+        self.chance: random.Random | None = None
+        """By which some updates of the ledger meet another one."""
         self.wrote = True
         """Whether it has written since somebody took the records of the streams."""
 
     def _call(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
         if operation == "PutItem" and parameters["Item"].get("PK", {}).get("S") in self.throttled:
             raise ClientError({"Error": {"Code": "ProvisionedThroughputExceededException"}}, operation)
+        of_ledger = operation == "UpdateItem" and parameters["TableName"] == SETTINGS.ledger_table
+        if of_ledger and self.chance and self.chance.random() < CONFLICTS and parameters["Key"] != PROGRESS:
+            raise ClientError({"Error": {"Code": "TransactionConflictException"}}, operation)
         self.wrote |= operation in WRITES
         said = {"HTTPHeaders": {"date": formatdate(self._clock.now_s, usegmt=True)}}
         return super()._call(operation, parameters) | {"ResponseMetadata": said}
 
 
 class World(Tables):
-    """One deployment, and the queue of what happens next. `series`: whether its sweep folds the hours too.
+    """One deployment, and the queue of what happens next. `series`: whether its sweep folds the hours too, and removes
+    the children of removed parents.
 
     `shards`: how many each stream has at first; None: as chance has it. `store`: of this engine, with streams of both
     tables; None: the engine has no tables yet.
@@ -183,6 +192,7 @@ class World(Tables):
             judge.judge(store, seen, now_s, until_s=float("inf"))
         if self.series:
             hours.sum_up(store, watermark.judged(store), until_s=float("inf"))
+            deletion.sweep(store, counters.COUNTERS, float("inf"))
 
     def drifts(self) -> dict[Tally, int]:
         """The rows that are listed."""
@@ -268,8 +278,7 @@ class World(Tables):
     def _append(self, table: str, record: Record, note: Callable[[Record, int], None]) -> None:
         shard = self.streams.append(table, record)
         note(record, shard.last_s)
-        if "alone" in record:
-            tally, number, amount = record["alone"]
+        for tally, number, amount in record.get("alone", ()):
             shard.alone[tally].append((number, amount))
         for consumer in CONSUMERS:
             self._wake(consumer, shard)
@@ -347,7 +356,7 @@ class World(Tables):
 
     def _read(self, consumer: str, declared: Declared, record: Record) -> Sequence[Effect]:
         """A receipt as a consumer reads it, unless its code has a bug now."""
-        if "alone" in record and (consumer, record["alone"][0][1]) in self.unreadable:
+        if any((consumer, tally[1]) in self.unreadable for tally, _, _ in record.get("alone", ())):
             raise UnreadableError("a bug")
         return CONSUMERS[consumer].read["receipts"](declared, record)
 
@@ -369,7 +378,7 @@ class World(Tables):
 
     def _dead_letter(self, marker: Marker) -> tuple[str, Tally, int, int, int, str]:
         kept = json.loads(self.bucket.objects[marker.object])
-        (counter, id_), number, amount = kept["record"]["alone"]
+        [((counter, id_), number, amount)] = kept["record"]["alone"]
         made_s = kept["record"]["dynamodb"]["ApproximateCreationDateTime"]
         return kept["consumer"], (counter, id_), number, amount, made_s, kept["shard"]
 

@@ -18,6 +18,7 @@ from tally.dynamo.client import Call
 from tally.dynamo.keys import Item
 from tally.errors import HoldSettledError, LimitReachedError
 from tally.streams import watermark
+from tally.streams.record import changes
 from tests.invariants.simulation import World
 from tests.invariants.stream_model import Record
 from tests.invariants.truth import Tally, amount_of
@@ -67,10 +68,14 @@ class Traffic:
             delay_s = chance.uniform(6, 55)
         if chance.random() < plan.late:
             delay_s = chance.uniform(60, 600)
-        kinds = (self.play, self.use, self.visit, self.like, self.unlike, self.stock, self.import_, self.import_likes)
-        (kind,) = chance.choices(kinds, [0.3, 0.1, 0.2, 0.2, 0.2, 0.1, 0.05, 0.05])
         with self.world.clock.off(chance.uniform(-plan.skew_s, plan.skew_s) - delay_s):
-            kind(chance.random() < 0.2)
+            self.kind()
+
+    def kind(self) -> None:
+        """One of these."""
+        kinds = (self.play, self.use, self.visit, self.like, self.unlike, self.stock, self.import_, self.import_likes)
+        (kind,) = self.chance.choices(kinds, [0.3, 0.1, 0.2, 0.2, 0.2, 0.1, 0.05, 0.05])
+        kind(self.chance.random() < 0.2)
 
     def play(self, hot: bool) -> None:
         """A play; a hot video's is written alone."""
@@ -92,7 +97,7 @@ class Traffic:
         self._spread(counter, id_, alone)
         increments.count(Call(self.world.store), change)
         self.truth.accepted[counter.name, id_] += amount
-        self._written(counter, id_, amount)
+        self._written()
 
     def like(self, hot: bool) -> None:
         """A like by a new user, or by one who took a like back; a hot post's is written alone, as a rule."""
@@ -105,7 +110,7 @@ class Traffic:
         children.set_child(Call(self.world.store), counters.LIKES, post, user, True)
         self.likes.append((post, user))
         self.truth.accepted["likes", post] += 1
-        self._written(counters.LIKES, post, 1)
+        self._written()
 
     def unlike(self, _: bool) -> None:
         """An unlike, of any like that there is or of a young one."""
@@ -122,7 +127,7 @@ class Traffic:
         self._spread(counters.LIKES, post, False)
         children.set_child(Call(self.world.store), counters.LIKES, post, user, False)
         self.truth.accepted["likes", post] -= 1
-        self._written(counters.LIKES, post, -1)
+        self._written()
 
     def stock(self, _: bool) -> None:
         """Stock up, hold some, or settle a hold, which may have expired."""
@@ -166,7 +171,7 @@ class Traffic:
         imports.add(Call(self.world.store), counter, secrets.token_hex(6), imports.Chunk(0, [row]))
         self.truth.accepted[counter.name, id_] += amount
         self.truth.imported[counter.name, id_] += amount
-        self._written(counter, id_, amount)
+        self._written()
 
     def import_likes(self, _: bool) -> None:
         """Likes from elsewhere, of two days that are long over."""
@@ -189,14 +194,15 @@ class Traffic:
         elif self.chance.random() < 0.4:
             store.spread.conflict(partition, counter.max_shards)
 
-    def _written(self, counter: Counter, id_: str, amount: int) -> None:
-        """Note whether it was written alone: then its record says so."""
-        tally, number = (counter.name, id_), self.world.number()
+    def _written(self) -> None:
+        """Note what was written alone: then its record says so."""
         for record in self.world.written():
             image = record["dynamodb"].get("NewImage", {})
-            if "rollup" in image and GONE not in image:
-                record["alone"] = tally, number, amount
-                self.truth.alone[number] = self.world.clock.now_s
+            if "rollup" in image and GONE not in image and record["eventName"] != "REMOVE":
+                record["alone"] = [
+                    ((counter, id_), self.world.number(), amount) for counter, id_, amount in _waiting(record, image)
+                ]
+                self.truth.alone |= dict.fromkeys((one[1] for one in record["alone"]), self.world.clock.now_s)
 
     # ---- edits by hand ----
 
@@ -338,3 +344,11 @@ class Traffic:
     def _user(self) -> str:
         self._users += 1
         return f"user{self._users}"
+
+
+def _waiting(record: Record, image: Item) -> list[tuple[str, str, int]]:
+    """What the rollup will add for a record: counter, id and amount."""
+    if "id" in record["dynamodb"]["Keys"]:
+        return changes(image, alone=True)
+    prefix, _, id_ = image["PK"]["S"].partition("#")
+    return [("likes" if prefix == counters.LIKES.prefix else "hearts", id_, 1)]

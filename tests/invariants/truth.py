@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import counters
@@ -37,8 +37,11 @@ class Truth:
         return edits + self.repaired[tally]
 
 
+MINS = Counter("mins", prefix="MIN", sort_key="M", attribute="m", period="minute", keep_periods=2)
+SOON_MINS = replace(MINS, name="soon_mins", prefix="SOONMIN", visible="soon", keep_periods=3)
+DECLARED = {**counters.COUNTERS, "mins": MINS, "soon_mins": SOON_MINS}
 _COUNTERS: dict[str, list[Counter]] = defaultdict(list)
-for _counter in counters.COUNTERS.values():
+for _counter in DECLARED.values():
     _COUNTERS[_counter.prefix].append(_counter)
 
 
@@ -55,7 +58,7 @@ def tally_of(item: dict[str, Any]) -> Tally | None:
 
 def amount_of(tally: Tally, item: dict[str, Any]) -> int:
     """The number in a tally's item."""
-    counter = counters.COUNTERS[tally[0]]
+    counter = DECLARED[tally[0]]
     return int(item.get(counter.attribute, {"N": counter.start})["N"])
 
 

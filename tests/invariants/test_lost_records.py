@@ -17,7 +17,7 @@ from tally.dynamo.client import Call
 from tally.series import hours, top
 from tally.series import read as series
 from tally.series.read import Range
-from tally.streams import dead_letters, loss, watermark
+from tally.streams import dead_letters, lineage, loss, watermark
 from tally.streams.record import UnreadableError
 from tests.invariants.judged import PLAYS, VISITS, Deployment, deployed
 
@@ -29,7 +29,7 @@ BOTH = ("rollup", "bookkeeper")
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
-    monkeypatch.setattr(loss, "KEPT_S", DAY * 60)
+    monkeypatch.setattr(lineage, "KEPT_S", DAY * 60)
     with deployed() as made:
         yield made
 

@@ -183,6 +183,17 @@ def test_rollup_has_passed_what_the_bookkeeper_has_if_it_has_passed_the_newest_r
     assert passed_s(stack.look())[0] == passed
 
 
+@pytest.mark.parametrize(("after_min", "passed"), [(5, 400), (7, 70)])
+def test_rollup_does_not_wait_for_what_is_gone_from_the_stream(stack: Stack, after_min: int, passed: int) -> None:
+    """It was off for more than a day, and no record for it came to the leaf since: that stopped judging for good."""
+    stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0")]
+    stack.mark("r")
+    stack.mark("c0", 400, consumer="rollup", sequence=9)
+    stack.mark("c0", lineage.KEPT_S + 60 * after_min, consumer="bookkeeper", sequence=12, note=10)
+    stack.mark("c1", 70, consumer="bookkeeper", note=0)
+    assert passed_s(stack.look())[0] == passed
+
+
 # Shard trees
 
 

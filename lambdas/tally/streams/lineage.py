@@ -28,8 +28,10 @@ SETTLE = 5  # judged ones that a drift must stand to be confirmed: one that come
 SKEW = 1 / 12  # how far clocks and DynamoDB's stamps may differ: 5 s
 LISTING = 1  # how late DynamoDB may list a new shard
 FRESH = 1 / 6  # how long the parts of a transaction may become visible one after the other: 10 s
+GONE = SETTLE + 1  # after a stream need not keep a record any more, until it has gone
 QUIET = 2  # without a record in a leaf, until the sweep reads the leaf itself
 
+KEPT_S = 24 * 3600  # by a stream, at least
 ROLLUP, BOOKKEEPER = "rollup", "bookkeeper"
 COUNTS, RECEIPTS = "counts", "receipts"
 Line = tuple[str, ...]  # a leaf: the id of a shard that no other one follows, and those of all that it follows
@@ -129,9 +131,11 @@ class Look:
         return self.listed_s - minutes * self.store.settings.minute_s
 
     def _abreast(self, table: str, leaf: Line) -> bool:
-        """Whether the rollup has passed all that the bookkeeper has in a leaf."""
+        """Whether the rollup has passed all that the bookkeeper has in a leaf, and that is not gone (loss.py)."""
+        gone_s = self._before_s(GONE) - KEPT_S
         for id_ in leaf:
-            rollup, note = self._mark(ROLLUP, table, id_).sequence, self._mark(BOOKKEEPER, table, id_).note
+            rollup, passed = self._mark(ROLLUP, table, id_).sequence, self._mark(BOOKKEEPER, table, id_)
+            note = passed.note if passed.through_s >= gone_s else ""
             if rollup:
                 return int(rollup) >= int(note or 0)  # the shards before it are finished
             if note:

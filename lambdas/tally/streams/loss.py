@@ -19,9 +19,9 @@ from ..dynamo.client import Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
 from ..settings import Settings
+from . import lineage
 from .lineage import BOOKKEEPER, LATE
 
-KEPT_S = 24 * 3600  # by a stream
 LETTER, GAP = "letter#", "gap#"
 NEVER_S = 10**11  # later than every time: nothing holds `as_of` up
 
@@ -71,7 +71,7 @@ def gaps(
     if settings.local_port:
         return []
     before = {loss.name: loss for loss in known}
-    until_s = now_s if other_streams else now_s - KEPT_S + LATE * settings.minute_s
+    until_s = now_s if other_streams else now_s - lineage.KEPT_S + LATE * settings.minute_s
     found = list[Loss]()
     for consumer, seen_s in passed_s.items():
         if seen_s < until_s:

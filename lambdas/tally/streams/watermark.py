@@ -26,13 +26,13 @@ from ..dynamo.transactions import Write, apply_once
 from ..errors import ConfigurationError, TallyError
 from ..settings import Settings
 from . import loss
-from .lineage import BOOKKEEPER, COUNTS, FRESH, RECEIPTS, ROLLUP, SKEW, Look, look
+from .lineage import BOOKKEEPER, COUNTS, FRESH, KEPT_S, RECEIPTS, ROLLUP, SKEW, Look, look
 from .lineage import LATE as LATE
 from .lineage import SETTLE as SETTLE
 from .loss import NEVER_S, Loss
 
 HEARTBEATS_GUESSED = 8  # random keys a sweep, in a stream with quiet leaves: a shard that all miss is peeked at
-HEARTBEAT_KEPT_S = loss.KEPT_S  # as long as a stream keeps its records
+HEARTBEAT_KEPT_S = KEPT_S  # as long as a stream keeps its records
 CACHED_S = 1.0  # a process reads the JUDGE item for `as_of` at most this often
 JUDGE = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
 

@@ -6,14 +6,17 @@ A row that cannot be imported comes as a Refused, with the number of its line an
 from __future__ import annotations
 
 import argparse
+import codecs
 import csv
 import json
 import re
 import shutil
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -27,6 +30,7 @@ from .terminal import CommandError
 from .values import stored_id
 
 CSV, JSONL = "csv", "jsonl"
+DELIMITERS = (",", ";", "\t")
 FORMATS = (CSV, JSONL)
 TIME_MAX_S = 10**11 - 1  # a larger number is in milliseconds
 ID, VALUE, CHILD, AT = COLUMNS = ("id", "value", "child", "at")
@@ -86,7 +90,7 @@ class Column(NamedTuple):
 
 def form_of(name: str | None, given: str | None) -> str:
     """The form of a file: the given one, or by its name."""
-    return given or (JSONL if Path(name or "").suffix in (".jsonl", ".ndjson") else CSV)
+    return given or (JSONL if Path(name or "").suffix.lower() in (".jsonl", ".ndjson") else CSV)
 
 
 def counted(number: int) -> str:
@@ -119,16 +123,22 @@ def named(given: argparse.Namespace) -> Named:
 
 
 def opened(name: str) -> IO[bytes]:
-    """The file; for `-` a copy of stdin, because it may be read more than once. Raises CommandError."""
+    """The file; for `-`, or a pipe, a copy, because it may be read more than once. Raises CommandError."""
     try:
-        if name != "-":
-            return Path(name).open("rb")
-        copy = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
-        shutil.copyfileobj(sys.stdin.buffer, copy)
-        copy.seek(0)
-        return copy
+        file = sys.stdin.buffer if name == "-" else Path(name).open("rb")  # noqa: SIM115  # the caller closes it
+        if name == "-" or not file.seekable():
+            copy = tempfile.TemporaryFile()  # noqa: SIM115
+            shutil.copyfileobj(file, copy)
+            copy.seek(0)
+            file = copy
+        begins = file.read(2)
+        file.seek(0)
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror or error}") from None
+    if begins in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in begins:
+        file.close()
+        raise CommandError(f"{name}: it is no UTF-8, but perhaps UTF-16: save it as UTF-8")
+    return file
 
 
 def columns(known: Mapping[str, Sequence[str]], named: Named) -> list[Column]:
@@ -182,20 +192,24 @@ def seconds(value: object) -> int:
 
 
 def _from_csv(lines: Iterable[str], columns: Sequence[Column]) -> Iterator[_Record]:
-    """The first line may name the columns: then they come in any order, among others."""
-    reader = csv.reader(lines, strict=True)
+    """The first line may name the columns: then they come in any order, among others.
+
+    A quote that nobody closes would take in the rows up to the next one. So what is wrong over several lines costs the
+    first of them only: the next row begins on the line after it. What Tally reads has no line breaks.
+    """
+    ahead = _Ahead(lines)
     places: Sequence[int] | None = None
-    width = len(columns)
-    while True:
+    width, delimiter = len(columns), ""
+    while ahead.more():
+        if not delimiter and ahead.first().strip():
+            delimiter = _delimiter(ahead.first(), columns)
+        number = ahead.number
         try:
-            row = next(reader, None)
-        except csv.Error as error:
-            yield Refused(reader.line_num, str(error))
+            row = next(csv.reader(ahead.taken(), strict=True, delimiter=delimiter or DELIMITERS[0]), [])
+        except csv.Error:
+            ahead.keep_first()
+            yield Refused(number, "a quote is not closed, or text stands behind one that is")
             continue
-        if row is None:
-            if places is None and any(column.given for column in columns):
-                raise CommandError("the file is empty: its first line must name the columns")
-            return
         if not row:
             continue
         if places is None:
@@ -204,10 +218,68 @@ def _from_csv(lines: Iterable[str], columns: Sequence[Column]) -> Iterator[_Reco
                 width = len(row)
                 continue
         if len(row) != width:
+            ahead.keep_first()
             how = "" if places else "; a first line may name them (--id-column and others)"
-            yield Refused(reader.line_num, f"there must be {width} columns, and there are {len(row)}{how}")
+            yield Refused(number, f"there must be {width} columns, and there are {len(row)}{how}")
+            continue
+        read = [row[place] for place in places] if places else row
+        if any("\n" in one or "\r" in one for one in read):
+            ahead.keep_first()
+            yield Refused(number, "a quote takes in the lines below")
         else:
-            yield reader.line_num, [row[place] for place in places] if places else row
+            yield number, read
+    if places is None and any(column.given for column in columns):
+        raise CommandError("the file is empty: its first line must name the columns")
+
+
+class _Ahead:
+    """The lines of a file. Those that a wrong row has taken can be read again. `number`: that of the next one."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self._again: deque[str] = deque()
+        self._taken: list[str] = []
+        self.number = 1
+
+    def more(self) -> bool:
+        """Whether there is a line more."""
+        if not self._again:
+            self._again.extend(islice(self._lines, 1))
+        return bool(self._again)
+
+    def first(self) -> str:
+        """The next line, which stays."""
+        return self._again[0]
+
+    def taken(self) -> Iterator[str]:
+        """The lines of one row."""
+        self._taken = []
+        while self.more():
+            self._taken.append(self._again.popleft())
+            self.number += 1
+            yield self._taken[-1]
+
+    def keep_first(self) -> None:
+        """Give the lines of the last row back, but for its first one."""
+        back = self._taken[1:]
+        self._again.extendleft(reversed(back))
+        self.number -= len(back)
+
+
+def _delimiter(line: str, columns: Sequence[Column]) -> str:
+    """What separates the columns: what the first line names them by, or has as many of as there are; else a comma."""
+    split = {one: next(csv.reader([line], delimiter=one), []) for one in DELIMITERS}
+    named = [one for one, row in split.items() if _names(row, columns)]
+    as_many = [one for one, row in split.items() if len(row) == len(columns)]
+    return next(iter(named + as_many), DELIMITERS[0])
+
+
+def _names(row: Sequence[str], columns: Sequence[Column]) -> bool:
+    """Whether the row names the columns."""
+    try:
+        return None not in [column.place(row) for column in columns]
+    except InvalidInputError:  # twice
+        return True
 
 
 def _header(names: Sequence[str], columns: Sequence[Column]) -> list[int]:

@@ -14,6 +14,7 @@ import pytest
 
 import counters
 from cli import imports
+from cli import rows as files
 from cli.terminal import CommandError
 from dev import faults
 from dev.base.engine import Engine
@@ -317,6 +318,47 @@ def test_bad_lines_are_named_and_nothing_is_imported_unless_they_are_skipped(
     assert run.import_(path, "plays", "--skip-bad") == 0
     assert value(store, PLAYS, "a") == 1
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 1
+
+
+MANY = b"".join(b"m%d,1\n" % number for number in range(20_000))
+
+
+@pytest.mark.parametrize(
+    ("content", "rows", "bad"),
+    [
+        (b'id,value\n"ab0,5\n' + MANY, 20_000, [2]),
+        (b"id,value\n" + MANY + b'"z,5\n', 20_000, [20_002]),
+        (b'id,value\na,1\n"b,2\nc,3\nd,4"\ne,5\n', 3, [3, 5]),  # the second quote closes the first
+        (b'id,value\na,1\n"b,2\nc,3\nd",4\ne,5\n', 3, [3, 5]),  # and the row has two columns
+        (b'id,value\n"a"b,1\n"c",2\nd"e,3\nf,"4"\n', 2, [2, 4]),
+        (b'id,text,value\na,"two\nlines, and ""quotes""",1\nb,x,2\n', 2, []),
+        (b'id,value,text\na,1,"x\nb,2,y\nc,3,z\n', 2, [2]),
+        (b"\xef\xbb\xbfid;value\r\na;1\r\nb;2\r\n", 2, []),
+        (b"\n\nvalue\tid\n1\ta\n", 1, []),
+        (b"a;1\nb;2\n", 2, []),
+        (b"id,value\na\0,1\nb,2\nc\xe9,3\n", 1, [2, 4]),
+        (b"id,value\n", 0, []),
+        (b"", 0, []),
+    ],
+)
+def test_a_row_that_is_wrong_costs_no_other_row(
+    run: Command, tmp_path: Path, content: bytes, rows: int, bad: list[int]
+) -> None:
+    path = tmp_path / "numbers.csv"
+    path.write_bytes(content)
+    assert run("import", path, "--counter", "plays", "--skip-bad") == 0
+    printed, said = run.said()
+    left_out = f", {files.counted(len(bad))} left out" if bad else ""
+    assert re.match(rf"would import into plays: {files.counted(rows)}, \d+ in all{left_out}, as the run ", printed)
+    assert [int(line.split(": ")[1].removeprefix("line ")) for line in said.splitlines() if ": line " in line] == bad
+
+
+@pytest.mark.parametrize("content", ["id,value\na,1\n".encode("utf-16"), "id,value\na,1\n".encode("utf-16-le")])
+def test_a_file_in_another_encoding_is_refused_as_a_whole(run: Command, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "numbers.csv"
+    path.write_bytes(content)
+    with pytest.raises(CommandError, match=r"numbers\.csv: it is no UTF-8, but perhaps UTF-16: save it as UTF-8"):
+        run("import", path, "--counter", "plays")
 
 
 NAMED = ("--id-column", "Slug", "--value-column", "hits (all)")

@@ -16,6 +16,7 @@ from tally.errors import InvalidInputError
 
 from . import (
     check,
+    count,
     deploy,
     destroy,
     dev,
@@ -86,7 +87,14 @@ INIT = Command(
 )
 PURPOSES = {
     "Is all well, and if not, what repairs it?": (status.STATUS, check.CHECK, repair.REPAIR, history.HISTORY),
-    "What is the number, and how did it move?": (get.GET, receipt.RECEIPT, series.SERIES, series.TOP, watch.WATCH),
+    "What is the number, and how did it move?": (
+        get.GET,
+        count.COUNT,
+        receipt.RECEIPT,
+        series.SERIES,
+        series.TOP,
+        watch.WATCH,
+    ),
     "Numbers from elsewhere, and to elsewhere": (imports.IMPORT, shadow.SHADOW, exports.EXPORT),
     "Going back, and forgetting a user": (restore.RESTORE, forget.FORGET),
     "A stack of your own": (INIT, dev.DEV, deploy.DEPLOY, destroy.DESTROY),

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -23,12 +24,13 @@ from tally.errors import TallyError
 from tally.settings import MINUTE_DEFAULT_S, Settings
 from tally.streams.dead_letters import Objects
 
+from .folder import folder
 from .terminal import CommandError, note
 
 BAD, INTERRUPTED = 2, 130
 LOCAL_TIMEOUT_S = 5
 PORT_DEFAULT = 8080
-_LOCAL: dict[str, Any] = {"aws_access_key_id": "local", "aws_secret_access_key": "local", "region_name": "eu-west-1"}
+LOCAL: dict[str, Any] = {"aws_access_key_id": "local", "aws_secret_access_key": "local", "region_name": "eu-west-1"}
 _TABLES = {"counts": "CountsTableName", "receipts": "ReceiptsTableName", "ledger": "LedgerTableName"}
 # Calls of CloudFormation, of S3 for each record, and for tables: waiting is better than failing.
 PATIENT = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3, "mode": "standard"})
@@ -55,10 +57,12 @@ def local(given: int | None, counters: Mapping[str, Counter]) -> Stack:
     try:
         with urllib.request.urlopen(url, timeout=LOCAL_TIMEOUT_S) as answer:
             where = json.load(answer)
-        client = boto3.client("dynamodb", config=CLIENT_CONFIG, endpoint_url=where["dynamodb"], **_LOCAL)
+        client = boto3.client("dynamodb", config=CLIENT_CONFIG, endpoint_url=where["dynamodb"], **LOCAL)
         store = Store(client, _settings(where, where["bucket"], where["minute_s"]))
-        s3 = {"config": PATIENT.merge(Config(s3={"addressing_style": "path"})), "endpoint_url": where["s3"], **_LOCAL}
+        s3 = {"config": PATIENT.merge(Config(s3={"addressing_style": "path"})), "endpoint_url": where["s3"], **LOCAL}
         objects = Objects(where["bucket"], lambda: boto3.client("s3", **s3)) if where["bucket"] else None
+        if (app := where.get("app")) and Path(app) != folder().resolve():  # two checkouts, and one of them has the port
+            note(f"port {port} is the {DEV} of {app}")
         return Stack(store, objects, counters, dict(where["outputs"]))
     except urllib.error.HTTPError as error:
         raise CommandError(f"{url} answered {error.code}: is that {DEV}?") from None

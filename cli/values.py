@@ -130,6 +130,17 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return checked
 
 
+def signed(most: int) -> Callable[[str], int]:
+    """The check of a whole number other than 0, with or without a sign."""
+
+    def checked(value: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,19}", value) or not 1 <= abs(int(value)) <= most:
+            raise argparse.ArgumentTypeError(f"{value!r} is not a whole number from 1 to {most}, or below 0")
+        return int(value)
+
+    return checked
+
+
 def run(value: str) -> str:
     """The name of a run of an import."""
     if len(value) > RUN_CHARACTERS_MAX or not fields.ID_FORM.fullmatch(value):

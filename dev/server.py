@@ -23,6 +23,7 @@ from .functions.pool import Pool, ThrottledError
 from .gateway import console
 from .gateway.gateway import Gateway
 from .gateway.site import site
+from .stack import code
 from .stack.prepared import Stack, open_log, template_of
 from .streams.positions import Positions
 from .streams.pump import Pump
@@ -57,7 +58,9 @@ async def serve(stack: Stack, say: Say) -> None:
         tasks = [asyncio.ensure_future(one) for one in waiting]
         data = f"data in {stack.options.data}" if stack.engine else "with its own data"
         say(f"ready on {stack.url} (DynamoDB at {stack.endpoint}, {data}, logs in {stack.logs}; Ctrl-C stops)")
-        print(f"\n{console.commands(stack.url)}", flush=True)
+        for line in stack.template.warnings:
+            say(line)
+        print(f"\n{console.commands(stack.template, stack.url)}", flush=True)
         done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             task.cancel()
@@ -109,49 +112,59 @@ async def _watch_engine(engine: Engine | None) -> None:
 
 
 async def _watch_code(stack: Stack, pools: Mapping[str, Pool], gateway: Gateway, say: Say) -> None:
-    """Reload changed code."""
-    seen = _code_changed_at(stack.code)
+    """Reload changed code. Functions read it where it is, but for the counters: these have to be right first."""
+    sources = stack.options.counters if stack.options.packaged else stack.options.counters.parent
+    seen = _changed_at(sources)
     while True:
         await asyncio.sleep(CODE_LOOK_S)
-        now = _code_changed_at(stack.code)
-        if now != seen:
-            seen = now
-            try:
-                await asyncio.to_thread(stack.check_counters)
-            except LocalError as error:
-                say(f"{_changing(stack)} is not loaded: {error}")
-                continue
-            for pool in pools.values():
-                pool.retire()
-            say(f"{_changing(stack)} changed: the next invocations run the new code")
-            await _serve_its_routes(stack, pools, gateway, say)
+        now = _changed_at(sources)
+        if now == seen:
+            continue
+        seen = now
+        counters = _read(stack.options.counters)
+        if counters == _read(stack.code / COUNTERS):
+            _retire(pools)
+            say("lambdas/ changed: the next invocations run the new code")
+        await _take(counters, stack, pools, gateway, say)
 
 
-async def _serve_its_routes(stack: Stack, pools: Mapping[str, Pool], gateway: Gateway, say: Say) -> None:
-    """Serve the routes that the changed code declares, such as those of a new counter."""
+async def _take(counters: bytes, stack: Stack, pools: Mapping[str, Pool], gateway: Gateway, say: Say) -> None:
+    """Count by what the file declares now, and serve its routes: all of it, or nothing if any of it is wrong."""
     try:
         template = await asyncio.to_thread(template_of, stack.options)
+        await asyncio.to_thread(stack.check_counters)
     except LocalError as error:
-        say(f"the routes stay as they were: {error}")
-        return
-    if template.routes == gateway.template.routes:
+        say(f"the counters and routes stay as they were: {error}")
         return
     if new := sorted({route.function for route in template.routes} - pools.keys()):
-        say(f"the routes stay as they were: start again for the new function {new[0]}")
+        say(f"the counters and routes stay as they were: start again for the new function {new[0]}")
         return
-    gateway.serve(template)
-    say(f"{len(template.routes)} routes: those of {_changing(stack)} as it is now")
+    if code.take(stack.code, counters):
+        _retire(pools)
+        say(f"{COUNTERS} changed: the next invocations count by it")
+    for line in template.warnings:
+        say(line)
+    if template.routes != gateway.template.routes:
+        gateway.serve(template)
+        say(f"{len(template.routes)} routes: those of {COUNTERS} as it is now")
 
 
-def _changing(stack: Stack) -> str:
-    """What a person changes while it runs."""
-    return COUNTERS if stack.options.packaged else "lambdas/"
+def _retire(pools: Mapping[str, Pool]) -> None:
+    for pool in pools.values():
+        pool.retire()
 
 
-def _code_changed_at(code: Path) -> tuple[int, int]:
-    """A value that differs after any write, creation or removal of a file in `code`."""
+def _read(path: Path) -> bytes:
+    """What is in it; nothing if it is gone, which is no right file of counters."""
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+def _changed_at(sources: Path) -> tuple[int, int]:
+    """A value that differs after any write, creation or removal of a file of the sources: a folder, or one file."""
     times = []
-    for path in code.rglob("*.*"):
+    for path in sources.rglob("*.*") if sources.is_dir() else (sources,):
         if path.suffix not in _CODE:
             continue
         with contextlib.suppress(OSError):  # removed meanwhile

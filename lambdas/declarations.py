@@ -59,6 +59,8 @@ class Declarations:
         if not isinstance(found, Mapping) or not found or not all(isinstance(one, Counter) for one in found.values()):
             raise ConfigurationError(f"{path} declares no COUNTERS: end it with COUNTERS = declared([…])")
         counters = declared(found.values())
+        if counters != dict(found):
+            raise ConfigurationError(f"{path}: COUNTERS has a counter by another name than its own: {', '.join(found)}")
         listed = counters.values()
         undeclared = [
             name for name, one in module.items() if isinstance(one, Counter) and one not in (*listed, *SHIPPED)

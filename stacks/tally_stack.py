@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from aws_cdk import Aws, CfnOutput, Stack, Stage, Token
+from aws_cdk import Annotations, Aws, CfnOutput, Stack, Stage, Token
 from aws_cdk import aws_apigatewayv2 as http
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
@@ -92,6 +92,8 @@ class Tally(Construct):
         """
         super().__init__(scope, id)
         declarations = counters if isinstance(counters, Declarations) else Declarations.load(Path(counters))
+        for line in declarations.warnings:
+            Annotations.of(self).add_warning_v2("tally:undeclared", line)
         options = options or chosen(given, keep_data=keep_data)
         bundle = bundle or Bundle(LAMBDAS, declarations, kept_in=Path(_outdir(self)))
         options.check_region(*(None if Token.is_unresolved(one) else one for one in self._place()))

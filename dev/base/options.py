@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from .errors import LocalError
@@ -44,10 +45,18 @@ class Options:
     context: Mapping[str, str] = field(default_factory=dict)
     """Options of the deployment, as `-c` gives them."""
 
-    @property
+    @cached_property
     def packaged(self) -> bool:
-        """Whether the folder has its counters alone, as `tally init` makes it: the package brings the rest."""
+        """Whether the folder has its counters alone, as `tally init` makes it: the package brings the rest.
+
+        It stays so: an editor may remove the file for a moment.
+        """
         return (self.app / COUNTERS).is_file()
+
+    @property
+    def counters(self) -> Path:
+        """The file that declares the counters."""
+        return self.app / COUNTERS if self.packaged else self.app / "lambdas" / COUNTERS
 
     @classmethod
     def read(cls, arguments: Sequence[str], environment: Mapping[str, str], app: Path) -> Options:

@@ -2,37 +2,59 @@
 
 from __future__ import annotations
 
+from ..base.words import DEV
 from ..stack.template import Template
 
-_COMMANDS = """\
+PLAY, POST, VISIT = "POST /videos/{id}/plays", "PUT /posts/{id}", "POST /visits"
+_COMMANDS = (
+    ("", """\
   # look at the numbers in a browser (any name signs in): {url}/console
-
+"""),
+    (PLAY, """\
   # count a play, once for its key (send it twice: Idempotency-Replayed), and read the count
   curl -i -X POST {url}/videos/9f3a/plays -H 'Idempotency-Key: first-play-of-9f3a-0001'
   curl {url}/videos/9f3a/plays
-
+"""),
+    ("!" + PLAY, """\
+  # count one, once for its key, and read the number; {url}/dev/openapi shows the routes
+  {tally} count {counter} 9f3a --local --port {port}
+  {tally} get {counter} 9f3a --local --port {port}
+"""),
+    (POST, """\
   # a token for alice, a post, a like
   TOKEN=$(curl -s {url}/dev/token -d '{{"sub": "alice"}}' | sed 's/.*"access_token": *"\\([^"]*\\)".*/\\1/')
   curl -X PUT {url}/posts/a91f -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \\
     -d '{{"body": "Hello"}}'
   curl -X PUT {url}/posts/a91f/like -H "Authorization: Bearer $TOKEN"
   curl {url}/posts/a91f
-
+"""),
+    (VISIT, """\
   # a visit of a page by a browser (Tally counts programs apart); it shows within two seconds. The count has every
   # visit that was answered before `as_of` (seconds since 1970), and perhaps later ones
   curl -A Mozilla/5.0 {url}/visits -H 'Content-Type: application/json' \\
     -d '{{"url": "https://example.com/a", "key": "first-visit-of-a-000001"}}'
   sleep 2; curl '{url}/visits?url=https://example.com/a'
-
+"""),
+    ("", """\
   # the call of another Lambda
   AWS_ENDPOINT_URL_LAMBDA={url} aws lambda invoke --function-name reads --cli-binary-format raw-in-base64-out \\
-    --payload '{{"operation": "get_counter", "counter": "plays", "id": "9f3a"}}' /dev/stdout
-"""
+    --payload '{{"operation": "get_counter", "counter": "{counter}", "id": "9f3a"}}' /dev/stdout
+"""),
+)  # fmt: skip
+"""Each with the route that it needs; with `!`, the one that it stands in for."""
 
 
-def commands(url: str) -> str:
-    """Shell commands that try everything, with the real port."""
-    return _COMMANDS.format(url=url)
+def commands(template: Template, url: str) -> str:
+    """Shell commands that try what is declared, with the real port."""
+    keys = {route.key for route in template.routes}
+    named = {
+        "url": url,
+        "port": url.rpartition(":")[2],
+        "counter": template.outputs.get("Counters", "plays").partition(",")[0],
+        "tally": "tally" if DEV == "`tally dev`" else ".venv/bin/tally",
+    }
+    fits = [text for key, text in _COMMANDS if not key or (key.removeprefix("!") in keys) is not key.startswith("!")]
+    return "\n".join(fits).format(**named)
 
 
 def page(template: Template, url: str) -> str:
@@ -43,4 +65,4 @@ def page(template: Template, url: str) -> str:
         who = " ".join(["signed in" if route.authorizer else "anyone", *route.scopes])
         rate = f"{route.throttle.rate_per_s:g}/s" if route.throttle else ""
         lines.append(f"  {route.key:56} {route.function:16} {who:22} {rate}".rstrip())
-    return "\n".join([*lines, "", commands(url)])
+    return "\n".join([*lines, "", commands(template, url)])

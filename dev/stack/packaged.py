@@ -6,7 +6,6 @@ follow from the counters.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,18 +19,8 @@ from ..base.errors import LocalError
 from ..base.options import COUNTERS
 from .template import Authorizer, Route, Template, Throttle, read
 
-
-def task(app: Path, folder: Path) -> Path:
-    """Write the folder of the functions' code anew, and return it.
-
-    It has links to the package's sources, to the functions' packages, and to the app's counters.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    linked = {path.name: path for one in (PACKAGES, LAMBDAS) if one.is_dir() for path in one.iterdir()}
-    for name, path in {**linked, COUNTERS: (app / COUNTERS).resolve()}.items():
-        (folder / name).symlink_to(path)
-    return folder
+SOURCES = (PACKAGES, LAMBDAS)
+"""What a function imports."""
 
 
 def template(app: Path, options: Mapping[str, str]) -> Template:
@@ -50,7 +39,9 @@ def template(app: Path, options: Mapping[str, str]) -> Template:
     except ValueError:
         kinds = ", ".join(one.value for one in Visible)
         raise LocalError(f"likersVisible is {options['likersVisible']!r}: it must be one of {kinds}") from None
-    return replace(found, routes=tuple(_routes(declared, authorizer, likers)))
+    routes = tuple(_routes(declared, authorizer, likers))
+    outputs = {**found.outputs, "Counters": ", ".join(declared.counters)}
+    return replace(found, routes=routes, outputs=outputs, warnings=tuple(declared.warnings))
 
 
 def _routes(declared: Declarations, authorizer: Authorizer, likers: Visible) -> Iterator[Route]:

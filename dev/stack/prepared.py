@@ -18,9 +18,9 @@ from ..base import objects
 from ..base.account import REGION
 from ..base.engine import Engine
 from ..base.errors import LocalError
-from ..base.options import COUNTERS, Options
+from ..base.options import Options
 from ..base.words import DEV
-from . import tables
+from . import code, tables
 from .cloudformation import STACK
 from .template import Template, synthesized
 
@@ -37,7 +37,7 @@ class Stack:
     endpoint: str
     engine: Engine | None
     code: Path
-    """The folder of the handlers."""
+    """The folder of the handlers: the sources, and the counters that run."""
 
     @property
     def url(self) -> str:
@@ -83,7 +83,7 @@ class Stack:
             sys.path.insert(0, str(self.code))
         from . import fitting  # it reads what the app declares
 
-        fitting.check(self.code / COUNTERS, self.tables, self.endpoint)
+        fitting.check(self.options.counters, self.tables, self.endpoint)
 
     @property
     def console_client(self) -> str:
@@ -100,6 +100,7 @@ class Stack:
             "bucket": next(iter(dead_letters), None),
             "minute_s": self.options.minute_s,
             "url": self.url,
+            "app": str(self.options.app.resolve()),
             "outputs": {
                 **self.template.outputs,
                 "ApiUrl": self.url,
@@ -121,11 +122,11 @@ def prepared(options: Options) -> Iterator[Stack]:
         listener = stack.enter_context(contextlib.closing(_listen(options.port)))
         stack.enter_context(_locked(options.data))
         template = template_of(options)
-        code = _code(options)
+        handlers = _code(options)
         engine = None if options.endpoint else stack.enter_context(Engine(options.data / "engine.db"))
         endpoint = engine.endpoint if engine else str(options.endpoint)
         template = template.with_streams(tables.create(template.tables.values(), endpoint))
-        made = Stack(template, options, listener, endpoint, engine, code)
+        made = Stack(template, options, listener, endpoint, engine, handlers)
         made.check_counters()
         yield made
 
@@ -140,12 +141,16 @@ def template_of(options: Options) -> Template:
 
 
 def _code(options: Options) -> Path:
-    """The folder of the handlers, for the processes of the functions."""
-    if not options.packaged:
-        return options.app / "lambdas"
-    from . import packaged
+    """The folder of the handlers, for the processes of the functions. Raises LocalError."""
+    sources: tuple[Path, ...] = (options.counters.parent,)
+    if options.packaged:
+        from . import packaged
 
-    return packaged.task(options.app, options.data.resolve() / "task")
+        sources = packaged.SOURCES
+    try:
+        return code.laid_out(sources, options.counters, options.data.resolve() / "task")
+    except OSError as error:
+        raise LocalError(f"the data folder {options.data} is not writable: {error.strerror}") from None
 
 
 def _listen(port: int) -> socket.socket:

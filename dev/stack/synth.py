@@ -100,5 +100,7 @@ def _synthesize(app: Path, build: Path, options: Mapping[str, str]) -> Path:
         log.write_text(run.stdout)
         lines = [line.strip() for line in run.stdout.splitlines() if line.strip()]
         reason = lines[-1] if lines else f"app.py ended with status {run.returncode}"
+        if reason.startswith("tally: "):  # app.py has said it in one line
+            raise LocalError(reason.removeprefix("tally: "))
         raise LocalError(f"the stack does not synthesize: {reason} (all output: {log.relative_to(app)})")
     return fresh

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -104,6 +104,8 @@ class Template:
     access_log_format: str | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
     """Those that the template spells out."""
+    warnings: tuple[str, ...] = ()
+    """What is odd about the counters, though the stack is right."""
 
     def with_streams(self, arns: Mapping[str, str]) -> Template:
         """The same stack, whose functions know their tables' streams. `arns`: the engine's, by table."""
@@ -129,7 +131,17 @@ def read(assembly: Path) -> Template:
     found = sorted(assembly.glob("*.template.json"))
     if len(found) != 1:
         raise LocalError(f"{assembly} holds {len(found)} templates: the local run reads one stack")
-    return parse(json.loads(found[0].read_text()))
+    return replace(parse(json.loads(found[0].read_text())), warnings=tuple(_warnings(assembly)))
+
+
+def _warnings(assembly: Path) -> Iterator[str]:
+    """What the construct says of the counters (stacks/tally_stack.py), as CDK writes it beside the template."""
+    for file in assembly.glob("*.metadata.json"):
+        for entries in json.loads(file.read_text()).values():
+            for entry in entries:
+                line, mark, _ = str(entry.get("data")).partition(" [ack: tally:")
+                if mark:
+                    yield line
 
 
 def parse(document: Mapping[str, Any]) -> Template:

@@ -2,11 +2,10 @@
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from api import console
+from api import console, declared
 from api.kinds import FILE
 from api.operation import RARE, Access, Answer, Call, Throttle, operation
 from api.texts import Text
-from counters import COUNTERS
 from tally.errors import NotFoundError
 
 TRIED = {"plays", "stock"}  # what *Try it* moves
@@ -89,5 +88,7 @@ def get_console_config(call: Call) -> Answer[Config]:
     `make dev`.
     """
     known = call.store.settings.console
-    try_it = known["try_it"] and COUNTERS.keys() >= TRIED
-    return Answer({**known, "try_it": try_it, "counters": [one.name for one in COUNTERS.values() if one.public]})
+    try_it = known["try_it"] and declared.counters().keys() >= TRIED
+    return Answer(
+        {**known, "try_it": try_it, "counters": [one.name for one in declared.counters().values() if one.public]}
+    )

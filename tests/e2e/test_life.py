@@ -226,10 +226,14 @@ def test_a_counter_that_is_declared_while_it_runs_has_its_routes(start: Start, t
     dev = start("--data", str(dev.data), app=app).wait_until_ready()
 
     declared.write_text(text.replace('prefix="GARDEN"', 'prefix="garden"'))
-    wait_for(lambda: "the routes stay as they were: the stack does not synthesize" in dev.text, every_s=0.5)
-    assert dev.call("GET", "/visits?url=https://example.com/").status >= 500, "the code does not load"
-    declared.write_text(text)
-    wait_for(lambda: dev.call("GET", "/counters/roses/g1").status == 200, every_s=0.5)
+    wrong = f"the counters and routes stay as they were: {declared}, line "
+    wait_for(lambda: wrong in dev.text, every_s=0.5)
+    for pid in [*dev.workers("visits"), *dev.workers("reads")]:  # a process that starts now has the last right ones
+        os.kill(pid, signal.SIGKILL)
+    assert dev.call("GET", "/visits?url=https://example.com/").status == 200
+    assert dev.call("GET", "/counters/roses/g1").body["value"] == 2
+    declared.write_text(f'{text}\nSEATS = Counter("seats", prefix="FLIGHT", sort_key="SEATS", attribute="free")\n')
+    wait_for(lambda: "SEATS is no counter of this deployment" in dev.text, every_s=0.5)
 
 
 @pytest.mark.parametrize("port", ["65536", "-1", "٣", "eighty"])

@@ -13,7 +13,7 @@ import pytest
 
 import home
 from dev.base.errors import LocalError
-from dev.stack import packaged, synth
+from dev.stack import code, packaged, synth
 from dev.stack.template import synthesized
 from tests.e2e.dev import ROOT
 
@@ -64,11 +64,17 @@ def copied(tmp_path: Path) -> Callable[[str], Path]:
     return copy
 
 
-def test_the_code_is_the_packages_with_the_counters_of_the_folder(app: Path) -> None:
+def test_the_code_is_the_packages_with_a_copy_of_the_right_counters(app: Path) -> None:
+    file = app / "counters.py"
     for _ in range(2):  # a second start finds the first one's
-        task = packaged.task(app, app / ".tally/task")
-        assert (task / "counters.py").resolve() == app / "counters.py"
+        task = code.laid_out(packaged.SOURCES, file, app / ".tally/task")
         assert (task / "serve.py").resolve() == home.LAMBDAS / "serve.py"
+    right = file.read_bytes()
+    file.write_text("COUNTERS = ")
+    assert (task / "counters.py").read_bytes() == right
+    assert not code.take(task, right)
+    assert code.take(task, b"COUNTERS = {}")
+    assert {path.name for path in task.iterdir()} == {path.name for path in home.LAMBDAS.glob("[!_]*")}
 
 
 def test_counters_that_do_not_run_are_one_line(app: Path) -> None:

@@ -63,6 +63,7 @@ def test_a_team_s_own_file_is_loaded_and_nothing_is_written_beside_it(tmp_path: 
         ("class Odd(BaseException): pass\nraise Odd('two\\nlines')", r"counters\.py, line 2: Odd: two lines$"),
         ("COUNTERS = {'plays': 1}", "declares no COUNTERS"),
         ("COUNTERS = {}", "declares no COUNTERS"),
+        (f"{HEAD}COUNTERS = {{'play': PLAYS}}", "a counter by another name than its own: play$"),
         (HEAD + "COUNTERS = declared([PLAYS, LIKES, VISITS])", "'visits': .* must list 'bot_visits' beside it"),
         (
             HEAD + "PLAYS = Counter('plays', prefix='P', sort_key='S', attribute='a')\n"
@@ -117,6 +118,13 @@ def test_who_declares_votes_gets_votes_and_nothing_of_other_counters(tmp_path: P
     text = document.text(found.operations, found.counters)
     assert '"votes"' in text
     assert not re.search(r"/posts|/visits|/mine|#/components/schemas/Post", text)
+
+
+def test_the_counter_of_the_readme_works_to_the_letter(tmp_path: Path) -> None:
+    section = (LAMBDAS.parent / "README.md").read_text().partition("## A counter of your own")[2]
+    [example] = re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], flags=re.DOTALL)
+    found = Declarations.load(written(tmp_path, (LAMBDAS / "counters.py").read_text() + example))
+    assert (found.counters["seats"].start, found.warnings) == (180, [])
 
 
 def test_a_counter_that_is_made_and_not_listed_is_a_warning(tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""The command `count`: one change, counted once for its key. It calls the functions, as a service does."""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from typing import Any
+
+import boto3
+
+from tally.client import Tally
+from tally.counter import AMOUNT_MAX, ANYONE, Counter
+from tally.errors import LimitReachedError
+from tally.shipped import VISITS
+
+from . import values
+from .command import Command, Counters, Parser, add_counter
+from .connection import LOCAL, Stack
+from .terminal import note, show
+
+FUNCTIONS = ("increments", "visits")
+CALLER = "tally"
+"""Whose change it is, of a counter that not anyone may change."""
+
+
+def _arguments(made: Parser, counters: Counters) -> None:
+    add_counter(made, counters, "that counts it")
+    made.add_argument("id", metavar="ID", help="of a post, a video, …; for visits the page's URL")
+    made.add_argument("--amount", metavar="N", type=values.signed(AMOUNT_MAX), help="by how much (its own step, or 1)")
+    made.add_argument("--key", help="the name of this change: the same key counts once (default: a new one)")
+
+
+def _count(given: argparse.Namespace, stack: Stack) -> int:
+    """Count, and print the key. Returns 1 if a limit refuses it."""
+    key = given.key or str(uuid.uuid4())
+    try:
+        answer = _sent(_client(given, stack), given.counter, given.id, given.amount, key)
+    except LimitReachedError as error:
+        note(error.detail)
+        return 1
+    number = f", and is {answer['value']}" if "value" in answer else ", visible within seconds"
+    how = "was counted before, and is not again" if answer["replayed"] else f"counted{number}"
+    show(given, {**answer, "key": key}, f"{given.counter.name} {given.id}: {how} (--key {key})")
+    return 0
+
+
+def _sent(tally: Tally, counter: Counter, id_: str, amount: int | None, key: str) -> dict[str, Any]:
+    """The answer."""
+    if counter == VISITS and amount is None:
+        return {**tally.visit(id_, idempotency_key=key)}
+    by = amount if amount is not None or counter.delta is not None else 1
+    return {**tally.increment(counter.name, id_, amount=by, value=True, idempotency_key=key)}
+
+
+def _client(given: argparse.Namespace, stack: Stack) -> Tally:
+    """Tally's own client, of the stack's functions."""
+    caller = None if given.counter.changes == ANYONE else CALLER
+    if given.local:
+        client = boto3.client("lambda", endpoint_url=stack.outputs["ApiUrl"], **LOCAL)
+        return Tally({name: name for name in FUNCTIONS}, caller=caller, lambda_client=client)
+    arns = {name: stack.outputs.get(f"{name.capitalize()}FunctionArn", "") for name in FUNCTIONS}
+    return Tally(arns, caller=caller)
+
+
+COUNT = Command(
+    "count", "count one change, once for its key", _count, _arguments, json=True,
+    examples="""  tally count plays 9f3a --local                 it prints the key, for --key
+  tally count stock mug --amount -2 --stack Tally-prod
+""",
+)  # fmt: skip

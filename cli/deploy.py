@@ -281,17 +281,30 @@ def what_to_call(stacks: Sequence[Deployed], outputs: Mapping[str, Mapping[str, 
     main, found = stacks[0], outputs[stacks[0].name]
     url, names = found["ApiUrl"], [(stack, outputs.get(stack.name, {}).get("CnameTarget")) for stack in stacks]
     cnames = [f"  # {stack.descriptions['CnameTarget']}: {target}" for stack, target in names if target]
+    tally = f"{at.prefix}{'.venv/bin/' if lambdas() else ''}tally"
+    stack = shlex.quote(main.name)
+    counters = found["Counters"].split(", ")
+    if "plays" in counters:
+        calls = [
+            "  # count a play, once for its key, and read the count",
+            f"  {PLAY.format(url=url, key=uuid.uuid4())}",
+            f"  {PLAYS.format(url=url)}\n",
+        ]
+    else:
+        calls = [
+            "  # count one, once for its key, and read the number",
+            *(f"  {tally} {does} {counters[0]} 9f3a --stack {stack}" for does in ("count", "get")),
+            "",
+        ]
     return "\n".join(
         [
             f"\n{main.name} answers at {url}\n",
             *([*cnames, ""] if cnames else []),
-            "  # count a play, once for its key, and read the count",
-            f"  {PLAY.format(url=url, key=uuid.uuid4())}",
-            f"  {PLAYS.format(url=url)}\n",
+            *calls,
             *_token(found, at),
             f"  # look at the numbers in a browser; docs/console.md says who may: {url}/console",
             *([f"  make smoke URL={url} TOKEN=$TOKEN WAIT=600"] if lambdas() else []),
-            f"  {at.prefix}{'.venv/bin/' if lambdas() else ''}tally status --stack {shlex.quote(main.name)}",
+            f"  {tally} status --stack {stack}",
         ]
     )
 

@@ -4,8 +4,8 @@
 
 PAGE is a page whose visits the stack counts. It checks what only AWS can prove: each role allows its function's calls,
 and tokens pass the authorizer; with WAIT, the seconds that a visit may take to show, also that streams reach their
-consumers and the sweep judges. It can run again and again: the calls are the samples of the operations, with ids of
-their own, and a declaration says what it expects where that is no success.
+consumers and the sweep judges, if the stack counts visits. It can run again and again: the calls are the samples of the
+operations, with ids of their own, and a declaration says what it expects where that is no success.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from urllib.parse import quote, urlsplit
 from api import samples, schemas
 from api.operation import Route
 from api.texts import Text
-from counters import COUNTERS
-from declarations import OPERATIONS
+from declarations import Declarations
+from home import LAMBDAS
+from tally.errors import ConfigurationError
 
 TIMEOUT_S = 30  # API Gateway answers within that, whatever the function does
 PAGE_DEFAULT = "https://example.com/smoke"
@@ -57,11 +58,17 @@ class Call(NamedTuple):
     """Why an unexpected answer is not a failure; empty if it is one."""
 
 
-def calls(page: str, key: str, *, page_given: bool, scopes: Set[str] = frozenset()) -> list[Call]:
+def calls(
+    declared: Declarations, page: str, key: str, *, page_given: bool, scopes: Set[str] = frozenset()
+) -> list[Call]:
     """Every route once, in an order in which each finds what it needs; a change twice. `key`: new in each run."""
-    routes = [route for one in OPERATIONS for route in one.routes(COUNTERS)]
-    found = [call for route in sorted(routes, key=_turn) for call in _calls(route, page, key, page_given, scopes)]
-    found.append(Call("no token", "GET", "/mine?of=likes:smoke", lambda a: a.status == 401))
+    found = [
+        call
+        for route in sorted(declared.routes, key=_turn)
+        for call in _calls(declared, route, page, key, page_given, scopes)
+    ]
+    closed = next(call for call in found if call.signed_in and call.method == "GET")
+    found.append(Call("no token", "GET", closed.path, lambda answer: answer.status == 401))
     return found
 
 
@@ -73,17 +80,20 @@ def _turn(route: Route) -> int:
     return removes.get(route.operation.name, 1 if route.operation.writes else 2)
 
 
-def _calls(route: Route, page: str, key: str, page_given: bool, scopes: Set[str]) -> Iterator[Call]:
+def _calls(
+    declared: Declarations, route: Route, page: str, key: str, page_given: bool, scopes: Set[str]
+) -> Iterator[Call]:
     """The calls of one route: its sample with ids of the smoke test."""
-    operation = route.operation
+    operation, counters = route.operation, declared.counters
     named: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page, "version": '"999999999"'}
     named |= {"amount": 10**9} if operation.name == "hold" else {}
     if "{counter}" in route.path:  # a counter with a route of its own would be answered by that one
-        own = {one.fixed["counter"] for one in operation.routes(COUNTERS) if one.fixed and not one.short}
-        rest = [counter.name for counter in route.served(COUNTERS) if counter.name not in own]
+        own = {one.fixed["counter"] for one in operation.routes(counters) if one.fixed and not one.short}
+        rest = [counter.name for counter in route.served(counters) if counter.name not in own]
         named |= {"counter": rest[0]} if rest else {}
-    fields = samples.values(route, COUNTERS, **named)
-    if operation.module == "posts" or fields.get("counter") == "likes":  # likes need a post
+    fields = samples.values(route, counters, **named)
+    counter = counters.get(fields.get("counter", ""))
+    if operation.module == "posts" or (counter and counter.parent_required):
         fields["id"] = f"smoke-{key}"
     path, headers, body = samples.request(route, fields)
     members = _members(operation.answer)
@@ -206,11 +216,16 @@ def main() -> int:
     if wrong := _wrong(url, token, wait or "0"):
         print(f"tally: {wrong}", file=sys.stderr)
         return 2
+    try:
+        declared = Declarations.load(LAMBDAS / "counters.py")
+    except ConfigurationError as error:
+        print(f"tally: {error}", file=sys.stderr)
+        return 2
     url = url.rstrip("/")
-    todo = calls(page or PAGE_DEFAULT, str(uuid.uuid4()), page_given=bool(page), scopes=scopes_of(token))
+    todo = calls(declared, page or PAGE_DEFAULT, str(uuid.uuid4()), page_given=bool(page), scopes=scopes_of(token))
     failed = sum(attempt(url, token, call) for call in todo)
     print(f"{failed} of {len(todo)} calls failed" if failed else "every operation works")
-    if not failed and int(wait or 0):
+    if not failed and int(wait or 0) and "visits" in declared.counters:
         failed = attempt(url, "", rolled_up(page or PAGE_DEFAULT), int(wait))
     return 1 if failed else 0
 

@@ -9,10 +9,12 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from counters import PAGES
+from declarations import Declarations
 from dev.base.errors import LocalError
-from tally.errors import InvalidInputError
+from home import LAMBDAS
+from tally.errors import ConfigurationError, InvalidInputError
 from tally.fields import page
+from tally.pages import Pages
 
 SITE = "http://kennedy.example"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -51,20 +53,24 @@ def read_log(path: Path) -> Weblog:
     except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise LocalError(f"the log {path} cannot be read: {reason}") from None
+    try:
+        pages = Declarations.load(LAMBDAS / "counters.py").pages
+    except ConfigurationError as error:
+        raise LocalError(str(error)) from None
     lines = text.splitlines()
-    visits = tuple(visit for number, line in enumerate(lines, 1) if (visit := _visit(number, line)))
+    visits = tuple(visit for number, line in enumerate(lines, 1) if (visit := _visit(number, line, pages)))
     if not visits:
         raise LocalError(f"the log {path} holds no request in common log format")
     return Weblog(path.name, visits, len(lines) - len(visits))
 
 
-def _visit(number: int, line: bytes) -> Visit | None:
+def _visit(number: int, line: bytes, pages: Pages) -> Visit | None:
     """The visit in a line; None if the line is malformed."""
     try:
         found = _LINE.fullmatch(line.decode())
         if found is None:
             return None
         url = SITE + found[1]
-        return Visit(number, url, page(url, "url", PAGES))
+        return Visit(number, url, page(url, "url", pages))
     except (UnicodeDecodeError, InvalidInputError):
         return None

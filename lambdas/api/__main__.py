@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import operations
-from counters import COUNTERS
-from declarations import OPERATIONS
-from home import HOME
+from declarations import OPERATIONS, Declarations
+from home import HOME, LAMBDAS
+from tally.errors import ConfigurationError
 
-from . import client, document, javascript, samples
+from . import client, declared, document, javascript, samples
 from .operation import Operation
 
 EVENTS = HOME / "events"
@@ -41,10 +41,10 @@ def stale() -> list[Path]:
 
 def _events(operation: Operation) -> dict[str, object]:
     """The direct event, one of the general route, and one of each short route of a counter."""
-    general, *others = operation.routes(COUNTERS)
+    general, *others = operation.routes(declared.counters())
     shown = [general, *(route for route in others if route.short)]
-    events = {f"http_{route.id}": samples.http(route, COUNTERS) for route in shown}
-    return {f"direct_{operation.name}": samples.direct(general, COUNTERS), **events}
+    events = {f"http_{route.id}": samples.http(route, declared.counters()) for route in shown}
+    return {f"direct_{operation.name}": samples.direct(general, declared.counters()), **events}
 
 
 def formatted(text: str) -> str:
@@ -55,8 +55,12 @@ def formatted(text: str) -> str:
 
 def main() -> None:
     """Write the files that differ, and remove those that are stale."""
+    try:
+        Declarations.load(LAMBDAS / "counters.py")
+    except ConfigurationError as error:
+        sys.exit(f"tally: {error}")
     if "--openapi" in sys.argv[1:]:
-        print(document.text(OPERATIONS, COUNTERS, indent=2))
+        print(document.text(OPERATIONS, declared.counters(), indent=2))
         return
     for path, text in files().items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:

@@ -10,6 +10,7 @@ import pytest
 
 from tally import errors
 from tally.client import Tally, requests
+from tests.commands import ran
 from tests.e2e.dev import Dev
 from tests.patience import wait_for
 
@@ -48,3 +49,18 @@ def test_a_call_whose_function_is_killed_is_counted_once(tally: Tally, dev: Dev)
         for worker in dev.workers("increments"):
             os.kill(worker, signal.SIGKILL)
     assert tally.get_counter("plays", "client-3")["value"] == 5
+
+
+def test_the_command_counts_once_for_its_key(dev: Dev, capsys: pytest.CaptureFixture[str]) -> None:
+    def count(*arguments: str) -> tuple[int, str, str]:
+        return ran(capsys, "count", *arguments, "--local", "--port", str(dev.port))
+
+    status, printed, _ = count("plays", "command-1")
+    assert (status, printed.partition(" (")[0]) == (0, "plays command-1: counted, and is 1")
+    again = printed.partition("--key ")[2].rstrip(")\n")
+    assert count("plays", "command-1", "--key", again)[1].startswith("plays command-1: was counted before")
+    assert dev.plays("command-1") == 1
+    assert count("stock", "command-2", "--amount", "3")[1].startswith("stock command-2: counted, and is 3 ")
+    assert count("stock", "command-2", "--amount", "-5")[::2] == (1, "tally: 3 are left.\n")
+    assert "visible within seconds" in count("visits", "https://example.com/command")[1]
+    assert count("hearts", "command-3")[0] == 2

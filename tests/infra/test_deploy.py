@@ -401,7 +401,9 @@ def test_an_edge_whose_first_deploy_failed_is_deleted_and_made_again(
 def test_it_ends_with_the_lines_of_the_readme_and_a_token(aws: Aws, dev: Template) -> None:
     url = "https://abc.execute-api.eu-west-1.amazonaws.com"
     of_pool = {"UserPoolId": "eu-west-1_x", "MachineClientId": "machine", "TokenUrl": "https://t/oauth2/token"}
-    text = called(dev.folder, {"Tally-dev": {"ApiUrl": url, **of_pool}}, Account.found(None, None))
+    text = called(
+        dev.folder, {"Tally-dev": {"ApiUrl": url, "Counters": "plays, likes", **of_pool}}, Account.found(None, None)
+    )
     readme = (ROOT / "README.md").read_text()
     for line in (deploy.PLAY, deploy.PLAYS):
         shown = line.format(url="localhost:8080", key="5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11")
@@ -413,6 +415,9 @@ def test_it_ends_with_the_lines_of_the_readme_and_a_token(aws: Aws, dev: Templat
         assert part in token
     assert ".venv/bin/tally status --stack Tally-dev" in text
     assert "CNAME" not in text
+    votes = called(dev.folder, {"Tally-dev": {"ApiUrl": url, "Counters": "votes"}}, Account.found(None, None))
+    assert "  .venv/bin/tally count votes 9f3a --stack Tally-dev\n" in votes
+    assert "/videos/" not in votes
 
 
 def test_no_such_stack_is_one_line(aws: Aws, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,15 +6,16 @@ import base64
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cli import smoke
-from counters import COUNTERS
-from declarations import OPERATIONS
+from declarations import Declarations
 from tests.e2e.servers import Reply, Server
+from tests.environments import ROOT
 
 
 def token_of(**claims: str) -> str:
@@ -22,7 +23,8 @@ def token_of(**claims: str) -> str:
 
 
 TOKEN = token_of(sub="auth0|alice", scope="tally/read tally/write")
-ROUTES = {route.id: route for one in OPERATIONS for route in one.routes(COUNTERS)}
+DECLARED = Declarations.load(ROOT / "lambdas/counters.py")
+ROUTES = {route.id: route for route in DECLARED.routes}
 PAGE = "https://example.com/a"
 Run = Callable[..., int]
 
@@ -37,6 +39,18 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         return smoke.main()
 
     return run
+
+
+def test_of_votes_alone_it_calls_what_there_is(tmp_path: Path) -> None:
+    text = 'VOTES = Counter("votes", prefix="POLL", sort_key="VOTES", attribute="votes", delta=1)'
+    (tmp_path / "counters.py").write_text(
+        f"from tally.counter import Counter, declared\n{text}\nCOUNTERS = declared([VOTES])\n"
+    )
+    declared = Declarations.load(tmp_path / "counters.py")
+    calls = {call.name: call for call in smoke.calls(declared, PAGE, "key", page_given=False)}
+    assert calls.keys() == {route.id for route in declared.routes} | {"no token", "increment again"}
+    assert calls["increment"].path == "/counters/votes/smoke/increments"
+    assert not calls["no token"].signed_in
 
 
 def test_it_calls_every_route_under_a_key_of_its_own(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,21 +89,21 @@ def test_a_call_carries_the_token_and_the_body_and_any_status_is_an_answer() -> 
 
 @pytest.mark.parametrize(("page_given", "state"), [(False, "skipped"), (True, "failed")])
 def test_an_uncounted_page_is_a_failure_only_if_it_was_named(page_given: bool, state: str) -> None:
-    todo = smoke.calls(PAGE, "key", page_given=page_given, scopes=smoke.scopes_of(TOKEN))
+    todo = smoke.calls(DECLARED, PAGE, "key", page_given=page_given, scopes=smoke.scopes_of(TOKEN))
     [visit] = [call for call in todo if call.name == "visit"]
     assert smoke.judge(visit, smoke.Answer(403, {}, {"title": "Forbidden"}))[0] == state
 
 
 def test_a_token_without_scopes_skips_the_counters() -> None:
     scoped = {route.id for route in ROUTES.values() if route.scope}
-    todo = smoke.calls("https://example.com/", "key", page_given=True)
+    todo = smoke.calls(DECLARED, "https://example.com/", "key", page_given=True)
     seen = {call.name: smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo}
     assert {name.removesuffix(" again") for name, state in seen.items() if state == "skipped"} == scoped
     assert smoke.scopes_of(token_of(sub="auth0|alice")) == set()
 
 
 def test_an_api_that_lets_anybody_like_fails() -> None:
-    todo = smoke.calls("https://example.com/", "key", page_given=False)
+    todo = smoke.calls(DECLARED, "https://example.com/", "key", page_given=False)
     [open_door] = [call for call in todo if call.name == "no token"]
     assert smoke.judge(open_door, smoke.Answer(200, {}, {"liked": True}))[0] == "failed"
 

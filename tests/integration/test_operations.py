@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,10 +21,11 @@ from api.kinds import Asked, Source
 from api.operation import Field, Operation, Route
 from cli import smoke
 from counters import COUNTERS
-from declarations import OPERATIONS
+from declarations import OPERATIONS, Declarations
 from dev.base.engine import Engine
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
+from tally.pages import AS_SPELT
 from tests import events
 from tests.conftest import fresh_tables
 from tests.contexts import Context
@@ -77,7 +79,9 @@ def test_a_sample_succeeds_and_is_answered_alike_over_http_and_directly(
 
 def test_the_smoke_test_calls_every_route_and_expects_what_it_gets(invoke: Invoke) -> None:
     scopes = {"tally/read", "tally/write"}
-    calls = smoke.calls("https://example.com/a", events.KEY, page_given=True, scopes=scopes)
+    calls = smoke.calls(
+        Declarations(Path(), COUNTERS, AS_SPELT), "https://example.com/a", events.KEY, page_given=True, scopes=scopes
+    )
     found = {call.name.removesuffix(" again") for call in calls}
     assert found == {*ROUTES, "no token"}
     for call in calls:

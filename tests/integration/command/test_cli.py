@@ -24,7 +24,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 import counters
-from cli import commands, connection, receipt, series, watch
+from cli import commands, connection, count, receipt, series, watch
 from cli.__main__ import main
 from dev.base.engine import Engine
 from operations.receipts import KEYED
@@ -62,6 +62,26 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
     body = {"counted": True}
     increments.count(Call(store), Increment(counters.USAGE, "u", 1, "increment", "k" * 22, body))
     assert run("get", "visits", "HTTPS://example.com:443/a")[1] == f"visits {page}: 0, nothing is stored\n"
+
+
+def test_a_make_dev_of_another_checkout_is_named(
+    run: Run, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TALLY_APP", str(ROOT))
+    where["app"] = str(ROOT)
+    assert run("get", "plays", "v")[2] == ""
+    where["app"] = "/home/ann/tally"
+    assert run("get", "plays", "v")[2].endswith("is the `make dev` of /home/ann/tally\n")
+
+
+def test_count_calls_the_functions_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Mock()
+    monkeypatch.setattr(count, "Tally", asked)
+    outputs = {"IncrementsFunctionArn": "arn:i", "VisitsFunctionArn": "arn:v"}
+    for counter, caller in ((counters.PLAYS, None), (counters.STOCK, "tally")):
+        stack = connection.Stack(None, None, counters.COUNTERS, outputs)  # type: ignore[arg-type]
+        count._client(SimpleNamespace(counter=counter, local=False), stack)  # type: ignore[arg-type]
+        asked.assert_called_with({"increments": "arn:i", "visits": "arn:v"}, caller=caller)
 
 
 def test_local_is_the_port_of_make_dev(
@@ -353,7 +373,7 @@ EVERY: dict[str, list[str]] = {
     "restore": ["--to", "2026-11-22T10:30:00Z", "--by", "a", "--why", "b"],
     "forget": ["--user", "u"], "import": [os.devnull, "--counter", "plays"], "export": ["plays", "--format", "jsonl"],
     "receipt": ["plays", "a", "k"], "series": ["plays", "a"], "top": ["plays"], "watch": ["plays", "a"],
-    "shadow": ["plays", os.devnull],
+    "shadow": ["plays", os.devnull], "count": ["plays", "a"],
 }  # fmt: skip
 
 

@@ -19,7 +19,11 @@ from tally.drift.reconcile import Finding, NotProvenError
 from tally.drift.restored import NotAtRestError, Why
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import FORMAT, Item
-from tally.streams import dead_letters, watermark
+from tally.series import progress
+from tally.series import read as series
+from tally.series.progress import minutes_of
+from tally.series.read import Range
+from tally.streams import dead_letters, segments, watermark
 from tests.engines import new_engine
 from tests.invariants.judged import LIKES, PLAYS, SEED, VISITS, Deployment, deployed
 from tests.invariants.processes import Crash, interrupted, killed
@@ -238,6 +242,30 @@ def test_loss_after_a_restore_is_found_on_any_day(world: Deployment, adopt: Adop
     days = rebuild.window(after.store, watermark.read(after.store), after.now_s)
     list(rebuild.accepted(after.store, counters.COUNTERS, days, found))
     assert sum(found["plays", "v"].values()) == 9
+
+
+def test_the_hour_that_ran_at_a_moment_long_ago_is_whole(
+    world: Deployment, adopt: Adopt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the ledger had of it expires once the restored tables have a TTL: before the first sweep."""
+    world.series = True
+    world.run(60)
+    world.run(50, world.play)
+    world.deliver()
+    moment_s, rest, read = world.now_s, copied(world), segments.read
+    at = progress.read(rest)
+    assert minutes_of(rest.settings, at.hour)[0] < at.through < rest.settings.minute(moment_s) - 1
+    world.clock.now_s += 35 * 86400
+    settle(world, rest, moment_s)
+    Stored(rest, world.wire).expire(world.now_s + 86400)
+    quiet = range(rest.settings.minute(moment_s) + 3, rest.settings.minute(world.now_s) - 2)  # nothing is read
+    monkeypatch.setattr(segments, "read", lambda store, at, **how: () if at in quiet else read(store, at, **how))
+    after = adopt(rest)
+    after.series = True
+    after.run(10)
+    told = series.read(Call(rest), PLAYS, "v", Range(series.HOUR, 0, 10**6))
+    assert sum(point["value"] for point in told["series"]) == after.tally(PLAYS, "v") == 100
+    assert told["as_of"] > moment_s
 
 
 def test_records_that_are_dead_letters_are_a_choice(world: Deployment, adopt: Adopt) -> None:

@@ -5,8 +5,9 @@ restored tables get new streams. But they are at rest: nobody writes to them, an
 to be waited for. Every receipt and every child that is there either is in its tally by now, or is added here.
 
 What the ledger knows of the old streams is forgotten: checkpoints, and segments that nobody judged. It begins again as
-in a new stack. The history stays, and so does drift that was confirmed. Other drift goes: it may be half of a late
-change whose other half is in a segment that nobody judges any more. Half of it may also be a dead letter.
+in a new stack. What the series have not summed up stays for the first sweep. So does the history, and so does drift
+that was confirmed. Other drift goes: it may be half of a late change whose other half is in a segment that nobody
+judges any more. Half of it may also be a dead letter.
 
 Copies of a vault are of three moments, which may be minutes apart. Numbers are as counts has them then, and what was
 written alone is added by the receipts. Of the ledger only the history and the holds are kept: a drift that it knew may
@@ -25,7 +26,7 @@ from ..dynamo import items, keys, queries
 from ..dynamo.client import Store
 from ..dynamo.transactions import Write, apply_once
 from ..errors import TallyError
-from ..streams import dead_letters, watermark
+from ..streams import dead_letters, segments, watermark
 from ..streams.lineage import BOOKKEEPER, COUNTS, RECEIPTS, ROLLUP
 from . import history, rebuild, recount, rows
 from .rebuild import Accepted, Window
@@ -112,7 +113,22 @@ def settle(
     for found in chain(_lost_receipts(store, counters, restored_s, tell), _wrong_parents(store, counters, tell)):
         _write(store, found.name, writes(store, found, *why, now_s))
         yield found
+    _keep_what_runs(store, restored_s)
     _begin_again(store, restored_s)
+
+
+def _keep_what_runs(store: Store, restored_s: float) -> None:
+    """Keep what the series have not summed up. It was to expire days after that moment, which may be long ago."""
+    table, minute = store.settings.ledger_table, store.settings.minute
+    at = queries.get(store.client, table, keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY))
+    through = items.number(at, "through", minute(restored_s))
+    first = max(through, minute(restored_s - segments.KEPT_S)) + 1
+    partitions = [keys.running(items.number(at, "hour"), through)]
+    for at_minute in range(first, minute(restored_s) + watermark.LATE + 1):
+        partitions += segments.partitions(at_minute)
+    for item in chain.from_iterable(queries.items(store, table, partition) for partition in partitions):
+        item.pop("expiration", None)
+        _write(store, "The ledger", [{"Put": {"TableName": table, "Item": item}}])
 
 
 def _drop_drift(store: Store, now_s: float, *, everything: bool) -> None:

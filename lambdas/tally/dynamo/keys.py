@@ -33,7 +33,7 @@ FORMAT = 1
 takes the next number, and migrates."""
 CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after its last move; a stream keeps its records for a day
 DRIFT_KEY, DEAD_LETTER_KEY, DELETED_KEY = "DRIFT", "DEADLETTER", "DELETED"
-JUDGE_KEY, FORM_KEY, LOST_KEY = "JUDGE", "FORM", "LOST"
+JUDGE_KEY, FORM_KEY, PROGRESS_KEY, LOST_KEY = "JUDGE", "FORM", "PROGRESS", "LOST"
 LOST_HISTORY_KEY = "HISTORY#LOST"
 IMPORT_KEY = "HISTORY#IMPORT"
 HEARTBEAT_START, RECEIPT_HEARTBEAT_START = "HEARTBEAT#", "heartbeat#"  # a heartbeat in counts, and in receipts
@@ -43,6 +43,11 @@ MINUTE_MAX = 10**10
 def key(partition_key: str, sort_key: str) -> Item:
     """The key of an item of the counts table or the ledger, in DynamoDB's wire form."""
     return {"PK": {"S": partition_key}, "SK": {"S": sort_key}}
+
+
+def running(hour: int, through: int) -> str:
+    """Partition key of what an hour has up to a minute (series/hours.py)."""
+    return f"RUNNING#{hour}#{through}"
 
 
 def digest(counter: str, target: str) -> str:

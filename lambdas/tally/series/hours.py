@@ -186,13 +186,13 @@ def _merged(*in_order: Iterable[Moved]) -> Iterator[Moved]:
 
 def running(store: Store, hour: int, through: int) -> Iterator[Moved]:
     """What an hour has up to the minute `through`, in order; nothing if no part of it is summed up."""
-    for item in queries.items(store, store.settings.ledger_table, f"RUNNING#{hour}#{through}"):
+    for item in queries.items(store, store.settings.ledger_table, keys.running(hour, through)):
         yield from _entries(item)
 
 
 def running_of(store: Store, at: Progress, counter: str, id_: str) -> Iterator[Moved]:
     """What one tally has in the hour that runs, in any order: one Query of one page, unless its imports go over two."""
-    partition, digest, table = f"RUNNING#{at.hour}#{at.through}", keys.digest(counter, id_), store.settings.ledger_table
+    partition, digest, table = keys.running(at.hour, at.through), keys.digest(counter, id_), store.settings.ledger_table
     for item in queries.items(store, table, partition, high=f"{digest}$", Limit=1, ScanIndexForward=False):
         yield from (moved for moved in _entries(item) if moved.digest.startswith(digest))
         if item["SK"]["S"] <= digest:
@@ -217,7 +217,7 @@ def _cut(moves: Iterable[Moved]) -> Iterator[list[Moved]]:
 
 
 def _running_segment(settings: Settings, hour: int, through: int, entries: list[Moved]) -> Write:
-    key, body = keys.key(f"RUNNING#{hour}#{through}", entries[0].digest), items.packed([moved[1:] for moved in entries])
+    key, body = keys.key(keys.running(hour, through), entries[0].digest), items.packed([moved[1:] for moved in entries])
     return items.put(settings.ledger_table, key, {"body": body, "expiration": int(time.time()) + segments.KEPT_S})
 
 

@@ -15,7 +15,7 @@ from ..streams.loss import NEVER_S
 HOUR_S = 3600
 DAY_H = 24
 LATE_DAYS = 7  # by which an item outlives what is shown of it: sweeps may be late
-PROGRESS = keys.key("PROGRESS", "PROGRESS")
+PROGRESS = keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY)
 
 
 @dataclass(frozen=True)

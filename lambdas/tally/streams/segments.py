@@ -55,8 +55,13 @@ def write(settings: Settings, minute: int, bucket: int, name: str, entries: Coll
 
 def read(store: Store, minute: int, **wanted: str) -> Iterator[Item]:
     """The segments of a minute, in any order. `wanted`: parameters of DynamoDB's Query."""
-    for bucket in range(fold.BUCKETS):
-        yield from queries.items(store, store.settings.ledger_table, f"SEGMENT#{minute}#{bucket}", **wanted)
+    for partition in partitions(minute):
+        yield from queries.items(store, store.settings.ledger_table, partition, **wanted)
+
+
+def partitions(minute: int) -> list[str]:
+    """The partition keys of the segments of a minute."""
+    return [f"SEGMENT#{minute}#{bucket}" for bucket in range(fold.BUCKETS)]
 
 
 def sums(segment: Item) -> Sums:

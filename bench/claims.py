@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tally.counting.tallies import DAY
 
-from . import consumers, designs, folding, hot_key, imports, journal, judging, local, manual_edits, many, plays
+from . import backlog, consumers, designs, folding, hot_key, imports, journal, judging, local, manual_edits, many, plays
 
 Rows = Mapping[str, Mapping[str, float]]
 """Figures by row and column. A column's name has its unit."""
@@ -89,6 +89,11 @@ MEASURES = (
     Measure("edits", "nobody counts", manual_edits.measure, (
         Claim("a manual edit, to its drift row", "minutes, median", "≤", 7),
         Claim("a quiet minute, one shard in each stream", "WCU", "≤", 8),
+    )),
+    Measure("backlog", "a backlog of the JavaScript client", backlog.measure, (
+        Claim("a change that waited", "reads", "≤", 2),
+        Claim("a change that waited", "requests", "=", 1),
+        Claim("a change that waited", "off by", "=", 0),
     )),
     Measure("hot", "one hot key, simulated", hot_key.measure, (
         *(Claim(f"{counter} 200/s", "p99 ms", "<", 100, full_only=True) for counter in ("plays", "likes")),

@@ -131,7 +131,6 @@ export class Tally extends EventTarget {
     this.prefix = `tally1 ${this.api} `;
     this.storage = storage ?? tried(() => document && localStorage);
     this.aheadMs = 0;
-    this.#setClock(tried(() => this.storage.getItem(this.prefix)));
     if (this.storage) PAGE.set(this.storage, [...(PAGE.get(this.storage) ?? []), this.#listener]);
     globalThis.addEventListener?.("storage", this.#listener);
     globalThis.addEventListener?.("online", () => this.retry());
@@ -255,7 +254,8 @@ export class Tally extends EventTarget {
     for (let at = tried(() => this.storage.length) || 0; at--; ) {
       const name = tried(() => this.storage.key(at));
       // The prefix alone is the clock.
-      if (name?.startsWith(this.prefix) && name !== this.prefix) names.add(name);
+      if (name === this.prefix) this.#timed || this.#setClock(tried(() => this.storage.getItem(name)));
+      else if (name?.startsWith(this.prefix)) names.add(name);
     }
     return names;
   }

@@ -1,0 +1,35 @@
+// How a backlog drains: `node backlog.mjs CHANGES`. An earlier page left them while the API was away. Prints as JSON how
+// often the storage was read, how many requests there were, and how many changes counted.
+
+import { Tally } from "../clients/js/tally.js";
+
+const changes = Number(process.argv[2]);
+const api = "https://api.example.com";
+const items = new Map();
+let reads = 0;
+let requests = 0;
+const counted = new Set();
+const storage = {
+  get length() {
+    return items.size;
+  },
+  key: (at) => names[at] ?? null,
+  getItem: (name) => (reads++, items.get(name) ?? null),
+  setItem: (name, value) => items.set(name, value),
+  removeItem: (name) => items.delete(name),
+};
+
+for (let at = 0; at < changes; at++) {
+  const key = `job-${String(at).padStart(24, "0")}`;
+  items.set(`tally1 ${api}  plays 9f3a ${key}`, JSON.stringify({ counter: "plays", id: "9f3a", key, at, sent: 0, tries: 0 }));
+}
+const names = [...items.keys()];
+globalThis.fetch = async (_, { body }) => {
+  requests++;
+  counted.add(JSON.parse(body).key);
+  return new Response(JSON.stringify({ counter: "plays", id: "9f3a", counted: true }));
+};
+let left = changes;
+new Tally({ api, storage }).addEventListener("change", ({ detail: { outcome } }) => {
+  if (outcome && !--left) console.log(JSON.stringify({ reads, requests, counted: counted.size }));
+});

@@ -1,0 +1,29 @@
+"""What the JavaScript client does to send the changes that an earlier page left. Nothing is timed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from dev.base.errors import LocalError
+
+from .consumers import Rows
+
+CHANGES = 4000
+RUN_S_MAX = 600
+
+
+def measure(quick: bool) -> Rows:
+    """Drain a backlog. Raises LocalError if Node fails."""
+    changes = CHANGES // 10 if quick else CHANGES
+    command = ["node", str(Path(__file__).with_suffix(".mjs")), str(changes)]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RUN_S_MAX)
+    except subprocess.TimeoutExpired:
+        raise LocalError(f"the backlog did not drain in {RUN_S_MAX} s") from None
+    if run.returncode or not run.stdout:
+        raise LocalError(f"the backlog did not drain: {run.stderr[-500:]}")
+    found = json.loads(run.stdout)
+    each = {name: found[name] / changes for name in ("reads", "requests")}
+    return {"a change that waited": {**each, "off by": found["counted"] - changes}}

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-OTHERS = ("cli/", "dev/", "stacks/")
+CLIENTS = "clients/"
+OTHERS = ("cli/", "dev/", "stacks/", CLIENTS)
 RUN_S_MAX = 3600  # it ends what hangs
 TIERS = ("not long", "long")
 """The tests of `make test` are asked first, then those that only `make test-all` runs."""
@@ -40,7 +41,8 @@ class Mutation:
     @property
     def file(self) -> Path:
         """The module's file, relative to the checkout."""
-        return Path("" if self.module.startswith(OTHERS) else "lambdas", f"{self.module}.py")
+        end = "js" if self.module.startswith(CLIENTS) else "py"
+        return Path("" if self.module.startswith(OTHERS) else "lambdas", f"{self.module}.{end}")
 
     def apply(self, root: Path) -> None:
         """Take the guard away in the copy of the checkout at `root`. Raises ValueError if it does not apply once."""
@@ -79,7 +81,8 @@ def failing_test(tests: Iterable[str], folder: Path, mutation: Mutation | None =
     files = filter(Path.is_file, ROOT.iterdir())
     read = (ROOT / name for name in ("node_modules", "events", "clients"))  # code looks for them beside itself
     for beside in (*files, *read):
-        (folder / beside.name).symlink_to(beside)
+        if not (folder / beside.name).exists():
+            (folder / beside.name).symlink_to(beside)
     if mutation:
         mutation.apply(folder)
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]

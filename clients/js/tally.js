@@ -3,7 +3,8 @@
 
 // An answer later than this is none. API Gateway gives up after 30 s.
 const TIMEOUT_MS = 35e3;
-// A lock that does not come by then is done without, for so many turns: a page that was left may hold it for good.
+// A lock that does not come by then is done without, for so many turns: a page that was left may hold it for good. The
+// next changes go while an answer takes longer.
 const LOCK_MS = 5e3;
 const LOCKLESS_TURNS = 20;
 // Who retries waits at most this long, and at most FORCED_MS_MAX if the server asks for more.
@@ -108,8 +109,8 @@ export class Tally extends EventTarget {
   // `done` if a caller of this page made it, `why` it waits and the last `status`, `timer`, `fails`, and how it ended.
   #states = new Map();
   // Anonymous changes wait for no user and no token. What a lane has `ready` is sent before the storage is read again.
-  #anyones = { ready: [], fails: 0 };
-  #users = { ready: [], fails: 0, looks: 0 };
+  #anyones = { ready: [], fails: 0, slow: 0 };
+  #users = { ready: [], fails: 0, slow: 0, looks: 0 };
   #lockless = 0;
   #timed = false;
   #listener = (event) => this.#heard(event);
@@ -354,6 +355,7 @@ export class Tally extends EventTarget {
   }
 
   #pause(lane, why, leastMs = 0) {
+    clearTimeout(lane.paused);
     Object.assign(lane, { why, ready: [], reached: false, fails: lane.fails + 1 });
     lane.paused = setTimeout(() => this.#resume(lane), Math.max(leastMs, pause(lane.fails)));
   }
@@ -383,8 +385,8 @@ export class Tally extends EventTarget {
   }
 
   #waits(lane) {
-    for (const { entry, outcome, timer, why } of this.#states.values())
-      if (!outcome && !timer && this.#lane(entry) === lane && (entry.user || why !== DENIED)) return true;
+    for (const state of this.#states.values())
+      if (this.#idle(state) && this.#lane(state.entry) === lane && (state.entry.user || state.why !== DENIED)) return true;
     return false;
   }
 
@@ -397,7 +399,7 @@ export class Tally extends EventTarget {
     try {
       const token = own.length ? await this.#tokenOf(user, fresh) : undefined;
       for (const state of own) if (state.why === DENIED && state.token !== token) this.#release(state);
-      if (own.some(({ why, timer }) => why !== DENIED && !timer)) return { user, token, fresh };
+      if (own.some((state) => state.why !== DENIED && this.#idle(state))) return { user, token, fresh };
     } catch {
       return this.#pause(lane, "no-token");
     }
@@ -432,12 +434,30 @@ export class Tally extends EventTarget {
     if (first && this.#isOld(first)) {
       tries = [this.#ask(lane, pass, lane.ready.filter((state) => this.#isOld(state)))];
       lane.ready = [];
-    } else tries = lane.ready.splice(0, lane.fails ? 1 : TOGETHER_MAX).map((state) => this.#attempt(lane, pass, state));
-    const waits = await Promise.all(tries);
-    const longest = Math.max(0, ...waits);
-    if (longest) return this.#pause(lane, UNANSWERED, longest);
-    Object.assign(lane, { fails: 0, looks: 0, why: undefined });
-    return waits.length > 0;
+    } else {
+      const together = lane.ready.splice(0, lane.fails || lane.slow ? 1 : TOGETHER_MAX);
+      tries = together.map((state) => this.#attempt(lane, pass, state));
+    }
+    if (!tries.length) return false;
+    let late = 0;
+    const ended = Promise.all(tries).then((waits) => {
+      lane.slow -= late;
+      const longest = Math.max(...waits);
+      if (longest) this.#pause(lane, UNANSWERED, longest);
+      else if (!lane.paused) Object.assign(lane, { fails: 0, looks: 0, why: undefined });
+      if (late) this.#run(lane);
+    });
+    // An answer that takes longer holds up its own change alone.
+    let timer;
+    const slow = new Promise((done) => (timer = setTimeout(() => done((lane.slow += late = 1)), LOCK_MS)));
+    await Promise.race([ended, slow]);
+    clearTimeout(timer);
+    return true;
+  }
+
+  // Whether a change waits for nothing but its turn.
+  #idle({ outcome, timer, busy }) {
+    return !outcome && !timer && !busy;
   }
 
   // What to send now: of the wishes for one thing the oldest, and of those that were never sent the last.
@@ -456,7 +476,7 @@ export class Tally extends EventTarget {
     }
     const found = [...heads.values()];
     for (const state of found) if (state.why === "earlier") state.why = undefined;
-    const ready = found.filter(({ timer, why }) => !timer && why !== DENIED);
+    const ready = found.filter((state) => state.why !== DENIED && this.#idle(state));
     return ready.sort((one, other) => (one.fails ?? 0) - (other.fails ?? 0));
   }
 
@@ -499,7 +519,9 @@ export class Tally extends EventTarget {
       state.entry = before;
       return this.#wait(state, "storage");
     }
+    state.busy = true;
     const answer = await this.#send(entry, pass.token).catch(() => SILENCE);
+    state.busy = false;
     const { body, headers } = answer;
     const kind = kindOf(answer);
     const counted = isWish(entry) ? body?.present === entry.present : body?.counted;
@@ -581,9 +603,12 @@ export class Tally extends EventTarget {
     const [part] = packed(alike.map(({ entry: { counter, id, key } }) => query({ target: `${counter}/${id}`, key })));
     const states = alike.slice(0, part.length);
     const path = `/receipts${pass.user ? "/own" : ""}?of=${of}&${part.join("&")}`;
+    for (const state of states) state.busy = true;
     const answer = await this.#fetch(path, this.#signed(pass.token)).catch(() => SILENCE);
     const kind = kindOf(answer);
-    if (kind === "answer" && (await this.#judge(states, answer).catch(() => false))) return 0;
+    const judged = kind === "answer" && (await this.#judge(states, answer).catch(() => false));
+    for (const state of states) state.busy = false;
+    if (judged) return 0;
     // One of them may be to blame.
     if (states.length > 1 && (kind === "refusal" || kind === "alone")) {
       for (const state of states) state.alone = true;

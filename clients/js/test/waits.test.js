@@ -69,6 +69,20 @@ test("a lock that does not come in time is done without", async () => {
   assert.equal(world.server.sent.length, 40);
 });
 
+test("an answer that does not come holds up its own change alone", async () => {
+  const world = new World();
+  world.server.plan = ({ path }) => (path.includes("hangs") ? never : undefined);
+  const page = world.tab();
+  const other = world.tab();
+  for (let one = 0; one < 4; one++) page.increment("plays", "hangs");
+  await world.now();
+  const began = Date.now();
+  await world.got(Promise.all([page, other].map((tab) => tab.increment("plays", "9f3a"))));
+  assert.ok(Date.now() - began < 10e3, `${Date.now() - began} ms`);
+  await world.until(() => Date.now() - began > MINUTE_MS);
+  assert.ok(world.server.sent.length < 30, `${world.server.sent.length} requests`);
+});
+
 test("a page that is left asks for no lock", async () => {
   const world = new World();
   const page = world.tab();

@@ -219,13 +219,15 @@ def _check_tables(at: Account, stack: Deployed) -> None:
 def _check_forms(at: Account, stack: Deployed, declared: Declarations) -> None:
     """Raise ConfigurationError if a counter has counted in another form, in tables that are there: also in those that a
     first deploy adopts. Who may not read the ledger is not stopped: the sweep looks itself."""
-    names = {name.rpartition("-")[2]: name for name in at.tables(stack.tables)}
-    if len(names) < len(stack.tables):
-        return
+    names = {name.rpartition("-")[2]: name for name in stack.tables}
     try:
-        forms.check(forms.noted(connection.tables(names, at.region, at.client("dynamodb"))), declared.counters)
+        found = forms.noted(connection.tables(names, at.region, at.client("dynamodb")))
     except StoreRefusedError as error:
-        print(f"note: nobody compares the counters with what they have counted: {connection.explained(error)}")
+        why = connection.explained(error)
+        if "ResourceNotFoundException" not in why:
+            print(f"note: nobody compares the counters with what they have counted: {why}", flush=True)
+        return
+    forms.check(found, declared.counters)
 
 
 def _deploy(assembly: Path, stacks: Sequence[Deployed], at: Account, others: Sequence[str]) -> int:

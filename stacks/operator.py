@@ -75,7 +75,7 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
     forget = need.on(users, "GetItem", "BatchGetItem", "PutItem", "DeleteItem")
     import_ = need.on(parents, "BatchGetItem", "PutItem", "UpdateItem")
     receipts = need.PUT_RECEIPT | need.FIND_RECEIPT | need.FIND_RECEIPTS
-    return repair | forget | import_ | receipts | need.on_ledger(on_ledger)
+    return repair | forget | import_ | receipts | need.on_ledger(on_ledger) | need.READ_FORMS
 
 
 class Operator(Construct):

@@ -117,6 +117,7 @@ def test_the_new_counter_operation_metric_and_fault_work(checkout: Path) -> None
         "tests/integration/test_busy.py",
         "tests/integration/command/test_counters.py",
         "tests/unit/test_counter.py",
+        "tests/unit/test_forms.py",
         "tests/integration/test_operations.py",
         "tests/integration/test_needs.py",
         "tests/invariants/test_fault_proxy.py::test_each_fault_reaches_the_engine_or_not_and_the_client_as_it_says[unavailable]",

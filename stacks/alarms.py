@@ -90,7 +90,7 @@ EDGE_BLOCKING = Alarm(
     "edge-blocked", "AWS WAF has refused over 10,000 requests in 5 minutes, twice in a row", 10_000, 2
 )
 # Of the new code alone, or a correction of code that fails could not be deployed.
-NEW_CODE = Alarm("new-code", "Code that was just deployed fails: two requests in a minute, or more", 1, 1)
+NEW_CODE = Alarm("new-code", "Code that was just deployed fails: two calls in a minute, or more", 1, 1)
 ALARMS = tuple(value for value in list(vars().values()) if isinstance(value, Alarm))
 
 

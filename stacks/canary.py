@@ -13,7 +13,7 @@ from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from .alarms import NEW_CODE, alone
-from .metrics import of_new_code, share_of_new_code
+from .metrics import failed_of_new_code
 from .names import Names, camel
 
 # Behind functions with few callers a tenth of the calls shows nothing: those move at once.
@@ -38,13 +38,11 @@ class Canary(Construct):
         *,
         names: Names,
         aliases: Mapping[str, lambda_.Alias],
-        failed: cloudwatch.Metric,
+        failed: Mapping[str, cloudwatch.Metric],
         topic: sns.ITopic,
     ) -> None:
-        """`failed`: the answers that are the new code's own fault. What gives no answer, Lambda counts."""
+        """`failed`: of each function, the answers that are the new code's own fault."""
         super().__init__(scope, id)
-        share = share_of_new_code(failed, aliases)
-        failing = alone(self, "Failing", names=names, metric=share, alarm=NEW_CODE, topic=topic)
         application = codedeploy.LambdaApplication(self, "Application")
         role = iam.Role(
             self,
@@ -53,9 +51,8 @@ class Canary(Construct):
             description="Moves the callers of Tally's functions to a new version",
         )
         for module, alias in aliases.items():
-            errors = of_new_code(alias, "Errors")
-            id_ = f"{camel(module)}Failing"
-            unanswered = alone(self, id_, names=names, metric=errors, alarm=NEW_CODE, topic=topic, of=module)
+            metric, id_ = failed_of_new_code(failed[module], alias), f"{camel(module)}Failing"
+            failing = alone(self, id_, names=names, metric=metric, alarm=NEW_CODE, topic=topic, of=module)
             codedeploy.LambdaDeploymentGroup(
                 self,
                 camel(module),
@@ -63,7 +60,7 @@ class Canary(Construct):
                 alias=alias,
                 role=role,
                 deployment_config=CONFIG,
-                alarms=[failing, unanswered],
+                alarms=[failing],
                 auto_rollback=codedeploy.AutoRollbackConfig(deployment_in_alarm=True, failed_deployment=True),
             )
         Validations.of(role).acknowledge(

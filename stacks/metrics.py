@@ -85,33 +85,28 @@ def of(
     )
 
 
-def of_new_code(alias: lambda_.Alias, name: str) -> cloudwatch.Metric:
-    """AWS's metric of the newest version. `Errors`: what gave no answer, as with code that does not load."""
-    function = alias.lambda_.function_name
-    return cloudwatch.Metric(
-        namespace="AWS/Lambda",
-        metric_name=name,
-        dimensions_map={
-            "FunctionName": function,
-            "Resource": f"{function}:{alias.alias_name}",
-            "ExecutedVersion": alias.version.version,
-        },
-        statistic="Sum",
-        period=MINUTE,
-        label=name.lower(),
-    )
+def failed_of_new_code(failed: cloudwatch.Metric, alias: lambda_.Alias) -> cloudwatch.MathExpression:
+    """How many calls of a function's newest version were its own fault, if they are over a tenth of them; else 0.
 
-
-def share_of_new_code(failed: cloudwatch.Metric, aliases: Mapping[str, lambda_.Alias]) -> cloudwatch.MathExpression:
-    """How many answers of the newest version were its own fault, if they are over a tenth of its invocations; else 0.
-
-    A busy stack has a few of those a minute from any code, while the store is busy. FILL: a quiet function has no data.
+    A busy stack has a few of those a minute from any code, while the store is busy. `failed`: the answers; what got
+    none, as from code that does not load, Lambda counts. FILL: what did not happen has no data.
     """
-    calls = {module: of_new_code(alias, "Invocations") for module, alias in aliases.items()}
-    all_calls = " + ".join(f"FILL({module}, 0)" for module in calls)
+    function = alias.lambda_.function_name
+    of = {
+        "FunctionName": function,
+        "Resource": f"{function}:{alias.alias_name}",
+        "ExecutedVersion": alias.version.version,
+    }
+    lambdas = {
+        label: cloudwatch.Metric(
+            namespace="AWS/Lambda", metric_name=name, dimensions_map=of, statistic="Sum", period=MINUTE, label=label
+        )
+        for label, name in (("errors", "Errors"), ("calls", "Invocations"))
+    }
+    all_failed = "FILL(failed, 0) + FILL(errors, 0)"
     return cloudwatch.MathExpression(
-        expression=f"IF(10 * failed > {all_calls}, failed, 0)",
-        using_metrics={"failed": failed, **calls},
+        expression=f"IF(10 * ({all_failed}) > FILL(calls, 0), {all_failed}, 0)",
+        using_metrics={"failed": failed, **lambdas},
         period=MINUTE,
         label="failed",
     )

@@ -13,6 +13,7 @@ from aws_cdk import (
     IPolicyValidationContext,
     IPolicyValidationPlugin,
     PolicyValidationPluginReport,
+    Stack,
     Stage,
     Validations,
 )
@@ -79,6 +80,9 @@ STREAM = "/stream/2026-11-25T00:00:00.000"
 class _Quotas:
     """CDK runs it over the templates of an app, and shows in one line what it raises."""
 
+    def __init__(self, app: Stage) -> None:
+        self._app = app
+
     @property
     def name(self) -> str:
         """How CDK calls it."""
@@ -87,8 +91,9 @@ class _Quotas:
     version = rule_ids = property(lambda _: None)
 
     def validate(self, context: IPolicyValidationContext) -> PolicyValidationPluginReport:
+        stacks = {made.template_file: made.stack_name for made in self._app.node.children if isinstance(made, Stack)}
         for path in map(Path, context.template_paths):
-            for quota, subject, used in usage(json.loads(path.read_text()), path.name.partition(".")[0]):
+            for quota, subject, used in usage(json.loads(path.read_text()), stacks.get(path.name, path.name)):
                 most, source = QUOTAS[quota]
                 if used > most:
                     raise OptionsError(
@@ -103,7 +108,7 @@ def keep_quotas(scope: Construct) -> None:
     app = Stage.of(scope)
     if app and not app.node.try_find_child("TallyQuotas"):
         Construct(app, "TallyQuotas")
-        Validations.of(app).add_plugins(_Quotas())
+        Validations.of(app).add_plugins(_Quotas(app))
 
 
 def usage(template: Mapping[str, Any], stack: str) -> Iterator[tuple[str, str, int]]:

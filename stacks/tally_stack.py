@@ -178,7 +178,8 @@ class Tally(Construct):
         )
         self.alarm_topic = monitoring.topic
         if options.canary:
-            failed = OwnMetrics(names, declarations).by_version(observe.FAILED, functions.version)
+            own = OwnMetrics(names, declarations)
+            failed = {each: own.by_version(observe.FAILED, f"{functions.version}.{each}") for each in functions.busy}
             Canary(scope, "Canary", names=names, aliases=functions.busy, failed=failed, topic=monitoring.topic)
         if options.budget_usd:
             Budget(scope, "Budget", names=names, usd=options.budget_usd, email=options.budget_email)

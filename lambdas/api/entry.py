@@ -295,7 +295,7 @@ def _record(request: Request | None, outcome: Outcome) -> None:
         },
     )
     if _failed(outcome):
-        observe.count(observe.FAILED, version=observe.CODE)
+        observe.count(observe.FAILED, version=observe.PART)
     if request is None or not request.operation.counts:
         return
     if isinstance(outcome, CallerError):

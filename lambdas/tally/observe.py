@@ -20,11 +20,13 @@ SERVICE = os.environ.get("POWERTOOLS_SERVICE_NAME", "tally")
 """The dimension of every metric, and a field of every log line: the name of the stack. The stack sets it."""
 CODE = os.environ.get("TALLY_VERSION", "dev")
 """The version of the code that runs."""
+PART = f"{CODE}.{os.environ.get('_HANDLER', '').removeprefix('serve.')}"
+"""That version in this function: the stack looks at each function's new code by itself."""
 NAMESPACE = "Tally"
 COUNTER, CONSUMER, VERSION = "counter", "consumer", "version"  # the other dimensions: a metric has one, or none
 COUNTED, DRIFT_CONFIRMED = "Counted", "DriftConfirmed"  # of each counter, by the bookkeeper and by the sweep
 WATERMARK_AGE, DEAD_LETTERS = "WatermarkAgeSeconds", "DeadLetters"  # of each consumer
-FAILED = "Failed"  # of each version of the code
+FAILED = "Failed"  # of each version of the code, in each function
 REPLAYED, REFUSED, CONFLICTS, SPILLED = (
     "Replayed",
     "Refused",

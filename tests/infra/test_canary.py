@@ -25,9 +25,9 @@ def group_of(template: Template, module: str) -> Json | None:
     return group
 
 
-def failing(template: Template, module: str = "") -> tuple[str, Json]:
-    """The logical id and the properties of an alarm that takes a deployment back: of all answers, or of a function."""
-    wanted = f"Tally-prod-new-code-{module}".rstrip("-")
+def failing(template: Template, module: str) -> tuple[str, Json]:
+    """The logical id and the properties of the alarm that takes a deployment of the function back."""
+    wanted = f"Tally-prod-new-code-{module}"
     [(name, found)] = [
         (name, found["Properties"])
         for name, found in template.of_type("AWS::CloudWatch::Alarm").items()
@@ -46,7 +46,7 @@ def test_new_code_of_a_busy_function_gets_a_tenth_for_five_minutes_and_an_alarm_
         return
     assert group is not None
     assert group["DeploymentConfigName"] == "CodeDeployDefault.LambdaCanary10Percent5Minutes"
-    alarms = [{"Name": {"Ref": failing(prod, name)[0]}} for name in ("", module)]
+    alarms = [{"Name": {"Ref": failing(prod, module)[0]}}]
     assert group["AlarmConfiguration"] == {"Alarms": alarms, "Enabled": True}
     assert group["AutoRollbackConfiguration"] == {
         "Enabled": True,
@@ -57,18 +57,20 @@ def test_new_code_of_a_busy_function_gets_a_tenth_for_five_minutes_and_an_alarm_
 def test_the_alarms_look_at_the_new_code_alone(prod: Template) -> None:
     """An alarm on all failures would take back the code that mends them. Code that does not load writes no metric."""
     version = prod.outputs["Version"]["Value"]
-    answers, *calls = [entry["MetricStat"]["Metric"] for entry in failing(prod)[1]["Metrics"] if "MetricStat" in entry]
-    assert (answers["Namespace"], answers["MetricName"]) == ("Tally", "Failed")
-    assert dimensions(answers) == {"service": "Tally-prod", "version": version}
     for module in BUSY:
-        errors, function = metric_of(failing(prod, module)[1]), prod.functions()[module]
-        assert {**errors, "MetricName": "Invocations"} in calls
-        newest = prod.resources[prod.alias_of(function)]["Properties"]["FunctionVersion"]
-        assert (errors["Namespace"], errors["MetricName"]) == ("AWS/Lambda", "Errors")
-        assert dimensions(errors) == {
-            "FunctionName": f"${{{function}}}", "Resource": f"${{{function}}}:live", "ExecutedVersion": joined(newest),
+        looked_at, function = failing(prod, module)[1]["Metrics"], prod.functions()[module]
+        metrics = {entry["Id"]: entry["MetricStat"]["Metric"] for entry in looked_at if "MetricStat" in entry}
+        assert {id_: (one["Namespace"], one["MetricName"]) for id_, one in metrics.items()} == {
+            "failed": ("Tally", "Failed"), "errors": ("AWS/Lambda", "Errors"), "calls": ("AWS/Lambda", "Invocations"),
         }  # fmt: skip
-    assert len(calls) == len(BUSY)
+        assert dimensions(metrics["failed"]) == {"service": "Tally-prod", "version": f"{version}.{module}"}
+        newest = prod.resources[prod.alias_of(function)]["Properties"]["FunctionVersion"]
+        for name in ("errors", "calls"):
+            assert dimensions(metrics[name]) == {
+                "FunctionName": f"${{{function}}}",
+                "Resource": f"${{{function}}}:live",
+                "ExecutedVersion": joined(newest),
+            }
     variables = [
         prod.resources[prod.functions()[module]]["Properties"]["Environment"]["Variables"] for module in CALLED
     ]
@@ -92,7 +94,7 @@ def taken_back(calls_per_min: float, failing: float, threshold: float) -> float:
 
 def test_the_odds_of_a_canary_are_those_of_the_page(prod: Template) -> None:
     """Code that fails every call; code that fails one in a hundred, as any does while the store is busy."""
-    alarm = failing(prod)[1]
+    alarm = failing(prod, "increments_open")[1]
     assert (alarm["EvaluationPeriods"], alarm["ComparisonOperator"]) == (1, "GreaterThanThreshold")
     section = (ROOT / "docs/operations.md").read_text().partition("\n### New code\n")[2].partition("\n### ")[0]
     rows = re.findall(r"^\| ([\d,]+) .*\| ([\d.]+) % \| ([\d.]+) % \|$", section, re.MULTILINE)
@@ -108,13 +110,6 @@ def test_dev_and_who_does_not_want_it_have_none(request: pytest.FixtureRequest, 
     template: Template = request.getfixturevalue(stack)
     assert "CodeDeploy" not in template.text
     assert "new-code" not in template.text
-
-
-def metric_of(alarm: Json) -> Json:
-    """The one metric that an alarm looks at."""
-    [found] = alarm["Metrics"]
-    metric: Json = found["MetricStat"]["Metric"]
-    return metric
 
 
 def dimensions(metric: Json) -> dict[str, str]:

@@ -83,7 +83,7 @@ def test_how_long_a_function_runs_and_with_how_much(dev: Template, prod: Templat
 
 # Operators and programs call the others, seldom. The console's files are kept by browsers, and no page waits for them.
 FROM_SNAPSHOTS = {
-    "increments", "increments_open", "reads", "children", "children_open", "holds", "posts", "visits",
+    "increments", "increments_open", "reads", "children", "children_open", "holds", "posts", "receipts", "visits",
 }  # fmt: skip
 QUIET = {"POWERTOOLS_LOG_LEVEL": "WARNING"}
 # Which functions start from snapshots, which X-Ray traces, and how those that answer log.

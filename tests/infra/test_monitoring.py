@@ -16,7 +16,7 @@ from tests.infra.template import Json, Template, joined
 
 DOCS = "https://git.example.com/tally/docs"
 PAGE = (ROOT / "docs" / "operations.md").read_text()
-NO_METRICS = {"SERVICE", "CODE", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}
+NO_METRICS = {"SERVICE", "CODE", "PART", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}
 EMITTED = {
     value: name
     for name, value in vars(observe).items()
@@ -85,7 +85,9 @@ def test_every_metric_that_the_code_emits_is_looked_at_and_no_other(prod: Templa
     }  # fmt: skip
 
 
-BUSY = ("increments", "increments_open", "reads", "children", "children_open", "holds", "posts", "visits")
+BUSY = (
+    "increments", "increments_open", "reads", "children", "children_open", "holds", "posts", "receipts", "visits",
+)  # fmt: skip
 CONSUMERS = {found.function for found in DECLARED.readers}
 OF = {  # written out a second time; every other metric is of the stack
     "Counted": ("counter", {*counters.COUNTERS}),
@@ -99,7 +101,7 @@ OF = {  # written out a second time; every other metric is of the stack
 def test_dimensions_are_the_stack_and_a_counter_consumer_or_version_never_an_item(prod: Template, metric: str) -> None:
     found = [dict(dimensions) for _, name, dimensions in own(shown(prod)) | own(watched(prod)) if name == metric]
     assert {dimensions.pop("service") for dimensions in found} == {"Tally-prod"}
-    of = OF | {"Failed": ("version", {prod.outputs["Version"]["Value"]})}
+    of = OF | {"Failed": ("version", {f"{prod.outputs['Version']['Value']}.{module}" for module in BUSY})}
     if metric not in of:
         assert found == [{}]
     else:
@@ -168,7 +170,8 @@ def judged(alarm: Json) -> tuple[Any, ...]:
     return what, f"{symbol} {alarm['Threshold']}", *often, alarm["TreatMissingData"]
 
 
-FAILING_NOW = ("> 1", 1, 60, "notBreaching")
+FAILURES = "FILL(failed, 0) + FILL(errors, 0)"
+FAILING_NOW = (f"IF(10 * ({FAILURES}) > FILL(calls, 0), {FAILURES}, 0)", "> 1", 1, 60, "notBreaching")
 WHEN = {  # written out a second time, to check the declarations
     **{f"drift-{name}": ("Maximum", "> 0", 1, 60, "ignore") for name in counters.COUNTERS},
     "watermark-age-rollup": ("Maximum", "> 600", 5, 60, "ignore"),
@@ -190,8 +193,7 @@ WHEN = {  # written out a second time, to check the declarations
     "429": ("Sum", "> 1000", 2, 300, "notBreaching"),
     "write-units": ("counts + receipts + ledger", "> 480000", 2, 300, "notBreaching"),
     "failed-events": ("Maximum", "> 0", 1, 300, "ignore"),
-    "new-code": (f"IF(10 * failed > {' + '.join(f'FILL({one}, 0)' for one in BUSY)}, failed, 0)", *FAILING_NOW),
-    **dict.fromkeys((f"new-code-{busy}" for busy in BUSY), ("Sum", *FAILING_NOW)),
+    **dict.fromkeys((f"new-code-{busy}" for busy in BUSY), FAILING_NOW),
 }
 IN_DEV = {  # its routes let a tenth through
     "traffic": ("Sum", "> 24000", 2, 300, "notBreaching"),

@@ -24,7 +24,7 @@ const MARGIN_MS = 3600e3;
 // A Date has whole seconds, so what was just sent may seem to lie ahead.
 const AHEAD_MS = 60e3;
 // `make generate` writes this line from the server's own rules.
-const FORMS = { counter: /^(?=.{1,255}$)[a-z][a-z0-9_-]{0,31}$/, id: /^(?=.{1,128}$)(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)$/, key: /^(?=.{1,255}$)[!-+\--~]+$/, anyonesKey: /^(?=.{22,255}$)[!-+\--~]+$/, amountMax: 1000000000 };
+const FORMS = { counter: /^(?=.{1,255}$)[a-z][a-z0-9_-]{0,31}$/, id: /^(?=.{1,128}$)(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)$/, key: /^(?=.{1,255}$)[!#-+\--~][!-+\--~]*$/, anyonesKey: /^(?=.{22,255}$)[!#-+\--~][!-+\--~]*$/, amountMax: 1000000000 };
 
 const PROBLEM = "urn:problem-type:tally:";
 const UNANSWERED = "unanswered";

@@ -23,11 +23,12 @@ _SECURITY = "token"
 _ABOUT = f"""\
 Counting that is right after retries, crashes and viral posts.
 
-- **Retries.** A change with an `Idempotency-Key` counts once, however often you send it. A replay has the header
-  `Idempotency-Replayed: true` and the same body, but for the state of a hold, which is that of now. Tally remembers a
-  key for {RECEIPT_TTL_DEFAULT_S // 3600} hours, unless the deployment or the counter says otherwise: `GET /health` has
-  the seconds for each counter. A key that is older counts again; `Date` tells a client with a wrong clock how old its
-  key is. The same key with another change of the same operation, target and caller is refused (422).
+- **Retries.** A change with an `Idempotency-Key` counts once, however often you send it. The header may have the key in
+  quotation marks: `"k"` is `k`. A replay has the header `Idempotency-Replayed: true` and the same body, but for the
+  state of a hold, which is that of now. Tally remembers a key for {RECEIPT_TTL_DEFAULT_S // 3600} hours, unless the
+  deployment or the counter says otherwise: `GET /health` has the seconds for each counter. A key that is older counts
+  again; `Date` tells a client with a wrong clock how old its key is. The same key with another change of the same
+  operation, target and caller is refused (422).
 - **Problems** are RFC 9457 documents (`application/problem+json`) with a stable `type`. API Gateway's own answers (a
   missing token or scope, an unknown route, too many requests) are `{{"message": …}}`.
 - **503** means that nothing is wrong with the request: send it again with the same key.

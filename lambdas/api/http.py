@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 from urllib.parse import parse_qsl
@@ -22,7 +23,7 @@ from tally.errors import (
     problem,
 )
 
-from .kinds import Source
+from .kinds import KEY, Source
 from .operation import Route
 
 PARAMETERS_MAX = 16  # in a query, beside the values of fields that have many
@@ -32,6 +33,7 @@ OPERATORS = "operators"  # the group of the pool's users who may read what needs
 BEACON = "text/plain"  # what navigator.sendBeacon sends without a CORS preflight
 
 Event = Mapping[str, Any]
+_QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # a string of RFC 9651
 
 
 def is_request(event: object) -> TypeGuard[Event]:
@@ -94,7 +96,7 @@ def raw_fields(event: Event, route: Route) -> dict[str, object]:
         known.get(field.source, set()).add(wire)
         name = wire.lower() if field.source is Source.HEADER else wire
         if name in sent[field.source]:
-            found[field.name] = sent[field.source][name]
+            found[field.name] = _unquoted(headers[name]) if wire == KEY.wire else sent[field.source][name]
         elif field.kind.absent is not None:
             found[field.name] = field.kind.absent
         if body_wire:
@@ -112,6 +114,15 @@ def raw_fields(event: Event, route: Route) -> dict[str, object]:
                 f"There is no field {unknown[0][:64]!r} in the {source.value} here.", field=unknown[0][:64]
             )
     return found
+
+
+def _unquoted(key: str) -> str:
+    """The key in its header: itself, or a quoted string, as the draft of the IETF has it. Raises InvalidInputError."""
+    if not key.startswith('"'):
+        return key
+    if not (quoted := _QUOTED.fullmatch(key)):
+        raise InvalidInputError(f"{KEY.wire} must be a key, or one quoted string.", field=KEY.wire)
+    return re.sub(r"\\(.)", r"\1", quoted[1])
 
 
 def _query(event: Event, route: Route) -> dict[str, object]:

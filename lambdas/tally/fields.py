@@ -37,7 +37,8 @@ CURSOR_CHARACTERS_MAX = 683  # the base64 of USER_BYTES_MAX
 # The OpenAPI document uses these patterns too: they must mean the same in Python and in ECMA 262.
 # Not `.` nor `..`: clients and proxies take these path segments away (RFC 3986, section 5.2.4).
 ID_FORM = re.compile(r"(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)")
-KEY_FORM = re.compile(r"[!-+\--~]+")  # visible ASCII but the comma, with which gateways join repeated headers
+# Visible ASCII but the comma, with which gateways join repeated headers. A quotation mark begins a quoted header.
+KEY_FORM = re.compile(r"[!#-+\--~][!-+\--~]*")
 _QUOTED_USER = re.compile(rf"[A-Za-z0-9._~%-]{{1,{USER_BYTES_MAX}}}")
 HOLD_FORM = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
 ETAG_FORM = re.compile(r'"([0-9]{1,15})"')
@@ -82,7 +83,9 @@ def identifier(value: object, field: str) -> str:
 
 
 def idempotency_key(value: object, field: str, *, anonymous: bool) -> str:
-    """The caller's name for one change: 1 to 255 visible ASCII characters but commas; at least 22 if anonymous."""
+    """The caller's name for one change: 1 to 255 visible ASCII characters but commas; at least 22 if anonymous.
+    The first one is no quotation mark.
+    """
     text = string(value, field)
     shortest = ANONYMOUS_KEY_CHARACTERS_MIN if anonymous else 1
     if not shortest <= len(text) <= KEY_CHARACTERS_MAX:
@@ -90,7 +93,10 @@ def idempotency_key(value: object, field: str, *, anonymous: bool) -> str:
             f"{field} must have {shortest} to {KEY_CHARACTERS_MAX} characters; a UUID fits.", field=field
         )
     if not KEY_FORM.fullmatch(text):
-        raise InvalidInputError(f"{field} must be visible ASCII characters without commas.", field=field)
+        raise InvalidInputError(
+            f"{field} must be visible ASCII characters without commas, and not begin with a quotation mark.",
+            field=field,
+        )
     return text
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import counters
+from api import samples
 from declarations import OPERATIONS
 from operations.receipts import KEYED as KEYED_OPERATIONS
 from tally.counting import receipts
@@ -54,6 +55,35 @@ def test_http_and_direct_calls_of_the_anonymous_share_keys_and_a_callers_keys_ar
         True, False,
     ]  # fmt: skip
     assert invoke.read("plays", "9f3a")["value"] == 2
+
+
+def test_a_key_in_quotation_marks_is_the_key_within_them(invoke: Invoke) -> None:
+    """The header is a structured field, by the draft of the IETF; a key in a body or a direct event is as it is."""
+    for quoted, key in (('"one-key"', "one-key"), (r'"a\"b\\c"', r'a"b\c'), ('a"b"', 'a"b"')):
+        sent = invoke.http("increment", **USAGE, amount=7, idempotency_key=quoted)
+        assert (sent["statusCode"], "idempotency-replayed" in sent["headers"]) == (200, False)
+        plain = {"amount": 7, "idempotency_key": key, "caller": samples.CALLER}
+        assert invoke.direct("increment", **USAGE, **plain)["replayed"]
+    visit = {"url": "https://example.com/a", "key": events.KEY}
+    header = {"idempotency-key": f'"{events.KEY}"'}
+    assert invoke.http("visit", idempotency_key=None, document=visit, headers=header)["statusCode"] == 202
+    for wrong in (
+        '"',
+        '"k',
+        '""',
+        '"k"x',
+        '"k";a=1',
+        '"a", "b"',
+        r'"a\b"',
+        '"a b"',
+        '"ä"',
+        r'"\"k"',
+        '"' + "k" * 256 + '"',
+    ):
+        answer = invoke.http("increment", **USAGE, amount=7, idempotency_key=wrong)
+        assert problem(answer, 400, "invalid-input")["field"] == "Idempotency-Key", wrong
+    short = invoke.http("increment_plays_short", idempotency_key='"' + "k" * 21 + '"')
+    assert problem(short, 400, "invalid-input")["field"] == "Idempotency-Key"
 
 
 def test_a_counter_with_a_delta_needs_no_body_and_takes_no_other_amount(invoke: Invoke) -> None:

@@ -88,7 +88,7 @@ class Api(Construct):
             for module, alias in aliases.items()
         }
         shown = [one for route in routes if (one := route.shown(options.likers_visible))]
-        made = [self._route(route, bound[functions[route.key]], authorizer) for route in shown]
+        made = [one for route in shown for one in self._routes(route, bound[functions[route.key]], authorizer)]
         self.stage = self._stage(shown, made)
         self._shown = shown
         self.domain = own_domain(self, options, self.api, self.stage) if options.domain_name else None
@@ -128,27 +128,27 @@ class Api(Construct):
             ],
         )
 
-    def _route(
+    def _routes(
         self,
         of: Route,
         integration: integrations.HttpLambdaIntegration,
         authorizer: http.IHttpRouteAuthorizer,
-    ) -> http.HttpRoute:
-        [route] = self.api.add_routes(
+    ) -> list[http.HttpRoute]:
+        made = self.api.add_routes(
             path=of.path,
-            methods=[http.HttpMethod[of.method]],
+            methods=[http.HttpMethod[method] for method in of.methods],
             integration=integration,
             authorizer=authorizer if of.needs_caller else None,
             authorization_scopes=[of.scope] if of.scope else None,
         )
-        if of.access is Access.ANYONE:
+        for route in made if of.access is Access.ANYONE else ():
             Validations.of(route).acknowledge(
                 Acknowledgment(
                     id="AwsSolutions-APIG4",
                     reason=f"{of.id} is for anyone, by contract: its input is checked, its rate is throttled",
                 )
             )
-        return route
+        return made
 
     def _stage(self, shown: Sequence[Route], routes: list[http.HttpRoute]) -> http.HttpStage:
         log_group = logs.LogGroup(
@@ -184,11 +184,12 @@ class Api(Construct):
         )
         # The construct has no throttle for a route. The keys are CloudFormation's, and only a test checks them.
         resource.route_settings = {
-            route.key: {
+            key: {
                 "ThrottlingRateLimit": throttle.rate_per_s,
                 "ThrottlingBurstLimit": throttle.burst,
             }
             for route in shown
+            for key in route.keys
             for throttle in [route.throttle.at(self._options.throttle)]
         }
         stage.node.add_dependency(*routes)  # a stage may only name routes that exist

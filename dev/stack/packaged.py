@@ -48,11 +48,12 @@ def _routes(declared: Declarations, authorizer: Authorizer, likers: Visible) -> 
     """As stacks/api.py makes them of the same declarations."""
     for function, routes in declared.functions.items():
         for route in filter(None, (one.shown(likers) for one in routes)):
-            yield Route(
-                method=route.method,
-                path=route.path,
-                function=function,
-                authorizer=authorizer if route.needs_caller else None,
-                scopes=(route.scope,) if route.scope else (),
-                throttle=Throttle(float(route.throttle.rate_per_s), route.throttle.burst),
-            )
+            for method in route.methods:
+                yield Route(
+                    method=method,
+                    path=route.path,
+                    function=function,
+                    authorizer=authorizer if route.needs_caller else None,
+                    scopes=(route.scope,) if route.scope else (),
+                    throttle=Throttle(float(route.throttle.rate_per_s), route.throttle.burst),
+                )

@@ -82,7 +82,7 @@ class Entry:
         is no part of a page's name. `served`: the counters that it may touch, if not all.
         """
         self.by_name = {operation.name: operation for operation in operations}
-        self.by_route = {route.key: route for route in routes}
+        self.by_route = {key: route for route in routes for key in route.keys}
         self.counters = counters
         self.served = counters if served is None else served
         self.pages = pages
@@ -97,7 +97,8 @@ class Entry:
             if http.is_request(event):
                 request_id = event["requestContext"]["requestId"]
                 logger.set_correlation_id(request_id)
-                return self._http(event, deadline_s, request_id)
+                answered = self._http(event, deadline_s, request_id)
+                return answered | {"body": ""} if event["routeKey"].startswith("HEAD ") else answered
             logger.set_correlation_id(request_id)
             if isinstance(event, Mapping) and "batch" in event:
                 return self._batch(event, deadline_s, request_id)

@@ -130,6 +130,8 @@ class Facts:
     media_type: str = "application/json"
     cached: bool = False
     """Whether caches may keep its answer on routes for anyone, and then ask whether it has changed (304)."""
+    head: bool = False
+    """Whether `HEAD` is answered, too: monitors ask so whether something answers."""
     any_query: bool = False
     body_bytes_max: int = 16 * 1024  # of an HTTP request
     names_users: bool = False
@@ -269,6 +271,16 @@ class Route:
     def key(self) -> str:
         """As API Gateway names it: `POST /videos/{id}/plays`."""
         return f"{self.method} {self.path}"
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """API Gateway has a route for each."""
+        return (self.method, "HEAD") if self.operation.head else (self.method,)
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """As API Gateway names them."""
+        return [f"{method} {self.path}" for method in self.methods]
 
     @property
     def id(self) -> str:

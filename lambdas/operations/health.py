@@ -58,6 +58,7 @@ def document() -> str:
 @operation(
     "GET /health",
     access=Access.ANYONE,
+    head=True,
     throttle=SELDOM,  # clients that come back after a day ask how long receipts live
     needs=lambda _: needs.PROBE,
     example={"status": "ok", "version": "dev", "receipts_live_s": {"plays": 86400, "visits": 691200}},

@@ -23,7 +23,7 @@ ORIGIN = "https://app.example.com"
     [
         ("GET", "/nothing"),
         ("PATCH", "/posts/a"),
-        ("HEAD", "/health"),
+        ("HEAD", "/openapi.json"),
         ("GET", "/health/"),
         ("GET", "/videos//plays"),
         ("GET", "/nothing%0Aat%0Dall"),
@@ -33,6 +33,11 @@ def test_an_unknown_route_is_404_in_the_gateways_shape(dev: Dev, method: str, pa
     answer = dev.call(method, path)
     assert (answer.status, answer.headers["content-type"]) == (404, "application/json")
     assert answer.raw == (b"" if method == "HEAD" else b'{"message":"Not Found"}')
+
+
+def test_a_monitor_may_ask_for_the_health_by_head(dev: Dev) -> None:
+    answer = dev.call("HEAD", "/health")
+    assert (answer.status, answer.headers["content-type"], answer.raw) == (200, "application/json", b"")
 
 
 def signed(dev: Dev, *, key: Any = None, headers: dict[str, str] | None = None, **changes: Any) -> str:

@@ -81,7 +81,8 @@ FOR_ANYONE = {
     "GET /videos/{id}/plays", "GET /counters/likes/{id}", "GET /counters/hearts/{id}",
     "GET /counters/{counter}/{id}/badge.svg", "GET /tallies", *LIKERS, "GET /posts/{id}", "POST /visits", "GET /visits",
     "GET /visits/badge.svg", "GET /receipts", "GET /series", "GET /top", "GET /console",
-    "GET /console/{file}", "GET /console/config.json", "GET /client/{file}", "GET /health", "GET /openapi.json",
+    "GET /console/{file}", "GET /console/config.json", "GET /client/{file}", "GET /health", "HEAD /health",
+    "GET /openapi.json",
 }  # fmt: skip
 FOR_THE_CALLER = {
     "PUT /counters/{counter}/{id}/mine", "DELETE /counters/{counter}/{id}/mine", "GET /counters/{counter}/{id}/mine",
@@ -179,9 +180,11 @@ def test_every_route_has_its_throttle_under_cloudformations_names(dev: Template,
     def limits(rate_per_s: int, burst: int) -> Json:
         return {"ThrottlingRateLimit": rate_per_s, "ThrottlingBurstLimit": burst}
 
-    assert stage(prod)["RouteSettings"] == {route.key: limits(*route.throttle) for route in ROUTES}
+    assert stage(prod)["RouteSettings"] == {key: limits(*route.throttle) for route in ROUTES for key in route.keys}
     assert stage(dev)["RouteSettings"] == {
-        route.key: limits(max(1, route.throttle.rate_per_s // 10), route.throttle.burst) for route in ROUTES
+        key: limits(max(1, route.throttle.rate_per_s // 10), route.throttle.burst)
+        for route in ROUTES
+        for key in route.keys
     }
     lowest = min(route.throttle.rate_per_s for route in ROUTES), min(route.throttle.burst for route in ROUTES)
     assert stage(dev)["DefaultRouteSettings"] == {"DetailedMetricsEnabled": False, **limits(*lowest)}

@@ -129,7 +129,10 @@ def test_a_store_that_is_away_is_503_over_http_and_in_a_batch_and_raised_so_that
     assert [result["status"] for result in answer["results"]] == [503]
     with pytest.raises(StoreUnreachableError):
         serve.entry("increments_open", dead_store)(PLAY, Context())
-    assert serve.entry("health", dead_store)(events.http("health"), Context())["statusCode"] == 503
+    for method in ("GET", "HEAD"):
+        asked = events.http("health") | {"routeKey": f"{method} /health"}
+        answer = serve.entry("health", dead_store)(asked, Context())
+        assert (answer["statusCode"], answer["body"] == "") == (503, method == "HEAD")
 
 
 def test_a_batch_that_asks_for_it_raises_so_that_lambda_retries_it_and_not_for_refusals(

@@ -43,7 +43,7 @@ from tally.settings import Settings
 from tally.streams import dead_letters, watermark
 from tally.streams.dead_letters import Marker
 from tally.streams.fold import Effect
-from tally.streams.record import Declared, UnreadableError
+from tally.streams.record import Declared, UnreadableError, label_of
 from tests.conftest import create_tables
 from tests.contexts import Context
 from tests.invariants.processes import Crash, Watched, killed
@@ -117,6 +117,13 @@ class Plan:
     faults: float = 0.1
     """Share of invocations that die, sleep, are repeated or lose their answer."""
     skew_s: float = 2.0
+    kept_s: float = float("inf")
+    """How long a stream keeps a record, at least. People also drop dead letters if that is not for ever."""
+
+    @property
+    def losing(self) -> bool:
+        """Whether records may be lost."""
+        return self.kept_s < float("inf")
 
 
 WRITES = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems", "BatchWriteItem"}
@@ -312,6 +319,7 @@ class World(Tables):
         self._polled.discard((consumer, shard.id))
         number = self.streams.shards[shard.table].index(shard)
         parent = shard.parent
+        self._trim(consumer, shard)
         if any(one.holds(self.clock.now_s, consumer, shard.table, number) for one in self.stalls):
             self._wake(consumer, shard, self.chance.uniform(0, 10))
         elif parent is not None and (not self.way(consumer, parent).done or shard.listed_s > self.clock.now_s):
@@ -321,10 +329,26 @@ class World(Tables):
             if not self.way(consumer, shard).done:
                 self._wake(consumer, shard)
 
+    def _trim(self, consumer: str, shard: Modelled) -> None:
+        """What is older than a stream keeps it goes, sooner or later. A consumer loses what it has not seen of it."""
+        old_s = self.clock.now_s - self.plan.kept_s - (self.chance.uniform(0, 300) if self.plan.losing else 0)
+        made = map(_made_s, shard.records[shard.trimmed :])
+        shard.trimmed += sum(1 for _ in itertools.takewhile(lambda made_s: made_s < old_s, made))
+        way = self.way(consumer, shard)
+        for record in shard.records[way.at : shard.trimmed] if consumer == "rollup" else ():
+            for tally, number, amount in record.get("alone", ()):
+                if (number, amount) not in shard.alone[tally]:
+                    continue  # it was added, and the answer was lost; or it is a dead letter
+                shard.alone[tally].remove((number, amount))
+                minute = label_of(record["dynamodb"]["NewImage"], self.settings.minute(_made_s(record)))
+                self.truth.edits[tally].append((minute, -amount))
+                self.truth.lost.add(number)
+        way.at = max(way.at, shard.trimmed)
+
     def _deliver(self, consumer: str, shard: Modelled) -> None:
         """One batch, with something going wrong or not."""
         way = self.way(consumer, shard)
-        back = self.chance.choice((1, 5, 40)) if self.faulty() else 0
+        back = min(way.at - shard.trimmed, self.chance.choice((1, 5, 40))) if self.faulty() else 0
         size = self.chance.choice((self.chance.randint(1, 60), 400))
         batch = way.batch(size, back)
         went = not batch or self._invoke(consumer, shard, batch)
@@ -388,13 +412,28 @@ class World(Tables):
         self._note_dead_letters()
         for marker in list(dead_letters.listed(Call(self.through(self.wire)))):
             consumer, tally, number, amount, *_ = self._dead_letter(marker)
+            even = self.settings.minute(marker.made_s) < watermark.begins_again(self.store, watermark.read(self.store))
             with self.clock.off(off_s):
                 assert self.redrive(markers=[marker]) == ["applied"]
             moved = amount if consumer == "rollup" else -amount
-            self.truth.edits[tally].append((self.settings.minute(self.clock.now_s), moved))
+            if even:  # its other half is forgotten
+                self.truth.gone[tally] += amount if consumer == "rollup" else 0
+            else:
+                self.truth.edits[tally].append((self.settings.minute(self.clock.now_s), moved))
             if consumer == "rollup":
                 del self.truth.alone[number]
-            self.written()
+            self.written(by_hand=even)
+
+    def drop_some(self) -> None:
+        """Objects of some dead letters expire, and somebody drops these."""
+        self.written()
+        self._note_dead_letters()
+        for marker in list(dead_letters.listed(Call(self.through(self.wire)))):
+            if self.chance.random() < 0.5:
+                consumer, _, number, *_ = self._dead_letter(marker)
+                del self.bucket.objects[marker.object]
+                dead_letters.drop(Call(self.through(self.wire)), marker)
+                self.truth.lost |= {number} if consumer == "rollup" else set()
 
     def _zombie(self, late: list[tuple[str, dict[str, Any]]]) -> Watched:
         """A client whose first write is on its way when the process is taken for dead: it is committed later."""
@@ -425,3 +464,7 @@ class World(Tables):
                 left -= amount
             if left:
                 self.bad["the rollup added what was not there"] += 1
+
+
+def _made_s(record: Record) -> float:
+    return float(record["dynamodb"]["ApproximateCreationDateTime"])

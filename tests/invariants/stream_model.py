@@ -25,7 +25,8 @@ Record = dict[str, Any]
 
 @dataclass
 class Modelled:
-    """A stream shard. `alone`: what was written alone and is not in its tally yet, by tally, in order."""
+    """A stream shard. `alone`: what was written alone and is not in its tally yet, by tally, in order. `trimmed`: how
+    many of its records are gone."""
 
     id: str
     parent: Modelled | None
@@ -36,6 +37,7 @@ class Modelled:
     is_open: bool = True
     records: list[Record] = field(default_factory=list)
     last_s: int = 0
+    trimmed: int = 0
     alone: defaultdict[tuple[str, str], deque[tuple[int, int]]] = field(default_factory=lambda: defaultdict(deque))
 
 
@@ -119,7 +121,8 @@ class Streams:
         (shard,) = (one for one in self.shards[table] if one.id == shard_id)
         after = int(sequence or 0)
         yield from [[]] * self.chance.randrange(3)
-        yield [one for one in shard.records if int(one["dynamodb"]["SequenceNumber"]) > after]
+        there = shard.records[shard.trimmed :]
+        yield [one for one in there if int(one["dynamodb"]["SequenceNumber"]) > after]
 
 
 def position(keys: dict[str, dict[str, str]]) -> float:

@@ -28,6 +28,10 @@ class Truth:
     """Tallies with edits that no minute can be told for: looked at in the end."""
     repaired: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """By how much repairs moved each tally."""
+    gone: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
+    """What of its drift the ledger has forgotten, because it may have lost records."""
+    lost: set[int] = field(default_factory=set)
+    """The changes that were written alone and that the rollup has lost for good."""
     alone: dict[int, float] = field(default_factory=dict)
     """When each change was accepted that was written alone and is not in its tally yet."""
 

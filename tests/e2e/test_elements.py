@@ -283,6 +283,16 @@ def test_a_number_that_cannot_be_read_again_stays_and_the_others_move(page: Page
     expect(count(page, "tally-like")).to_have_text(str(before))
 
 
+def test_a_request_that_fails_takes_no_number_from_others(page: Page) -> None:
+    page.route("**/tallies?*lost*", lambda route: route.abort())
+    page.evaluate(
+        """for (let n = 0; n < 60; n++) document.body.insertAdjacentHTML("beforeend",
+            `<tally-count of="${n ? "many" : "lost"}${"x".repeat(110)}${n}"></tally-count>`)"""
+    )  # more than one address has room for
+    expect(page.locator("tally-count [part=count]").last).to_have_text("0")
+    expect(page.locator("tally-count [part=count]").nth(1)).to_have_text("–")
+
+
 def test_the_elements_are_accessible_and_fit_in_light_and_dark_narrow_and_wide(page: Page) -> None:
     sign_in(page, "ann")
     page.route("**/mine", lambda route: None)  # an answer that never comes: something waits

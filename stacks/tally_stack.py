@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from aws_cdk import Annotations, Aws, CfnOutput, Stack, Stage, Token
@@ -100,6 +100,8 @@ class Tally(Construct):
         names = Names.of(self, options.docs_url)
         names.check(with_users=not options.issuer)
         self._names = names
+        self._counting: set[tuple[str, str]] = set()
+        """The functions that count with it, by their paths, each with its variable."""
         self._build(declarations, options, bundle)
         keep_quotas(self)
 
@@ -119,16 +121,21 @@ class Tally(Construct):
         )
 
     def grant_count(self, function: lambda_.Function, *, variable: str = "TALLY_FUNCTIONS") -> None:
-        """Let a function count with `tally.client`, whose `from_environment` reads the variable.
+        """Let a function count with `tally.client`, whose `from_environment` reads the variable. Again it adds nothing.
 
-        Raises OptionsError if the variable is another Tally's already: the client would count there, or here.
+        Raises OptionsError if the variable is taken: the client would count with another Tally.
         """
-        marker = f"Tally:{variable}"
+        marker, path = f"Tally:{variable}", function.node.path
+        if (path, variable) in self._counting:
+            return
         if function.node.try_find_child(marker):
             raise OptionsError(
-                f"{function.node.path} counts with another Tally by {variable} already: give variable=… here, and the"
+                f"{path} counts with another Tally by {variable} already: give variable=… here, and the"
                 " same to Tally.from_environment(variable=…)"
             )
+        if variable in _variables(function):
+            raise OptionsError(f"{path} has a variable {variable} already: give variable=… here")
+        self._counting.add((path, variable))
         Construct(function, marker)
         self.grant(function)
         arns = {name: alias.function_arn for name, alias in self.functions.items()}
@@ -270,6 +277,14 @@ class Tally(Construct):
     def _output(self, name: str, value: str, description: str) -> None:
         output = CfnOutput(self, name, value=value, description=description)
         output.override_logical_id(self._names.logical_id(name))  # programs look for it
+
+
+def _variables(function: lambda_.Function) -> Mapping[str, object]:
+    """The variables that a function has by now."""
+    made = function.node.default_child
+    assert isinstance(made, lambda_.CfnFunction)
+    found = Stack.of(function).resolve(made.environment)
+    return found["variables"] if found else {}
 
 
 def _outdir(scope: Construct) -> str:

@@ -22,10 +22,10 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
-def binary() -> Path:
+def binary(data: Path) -> Path:
     """The engine that npm installed in this folder or one above it, `dynoxide` on the PATH, or a fetched one.
 
-    Raises LocalError.
+    `data`: the folder that keeps a fetched one if the user's cache cannot. Raises LocalError.
     """
     here = Path.cwd()
     installed = [folder / "node_modules/@dynoxide" / _platform() / "dynoxide" for folder in (here, *here.parents)]
@@ -33,7 +33,7 @@ def binary() -> Path:
         if candidate and os.access(candidate, os.X_OK):
             return Path(candidate)
     if _platform() in fetched.INTEGRITY:
-        return fetched.engine(_platform())
+        return fetched.engine(_platform(), data)
     raise LocalError(
         f"no DynamoDB engine for {_platform()}:"
         f" run `npm install --no-save @dynoxide/{_platform()}@{fetched.VERSION}` if npm has it,"
@@ -79,7 +79,8 @@ class Engine:
 
     def command(self) -> list[str]:
         """The program and its arguments. Raises LocalError if there is no such program."""
-        command = [str(binary()), "serve", "--host", "127.0.0.1", "--port", str(self.port)]
+        data = self.db_path.parent if self.db_path else Path.cwd()
+        command = [str(binary(data)), "serve", "--host", "127.0.0.1", "--port", str(self.port)]
         return command if self.db_path is None else [*command, "--db-path", str(self.db_path)]
 
     def start(self) -> Engine:

@@ -27,19 +27,29 @@ ANSWER_S_MAX = 30.0  # for each wait; a slow line takes longer for all of it
 _SCOPE = "@dynoxide"
 
 
-def engine(platform: str) -> Path:
-    """The engine of a platform in INTEGRITY. Fetches and checks it if it is not there. Raises LocalError."""
-    kept = _folder() / f"dynoxide-{VERSION}-{platform}"
-    if kept.is_file():
-        return kept
+def engine(platform: str, beside: Path) -> Path:
+    """The engine of a platform in INTEGRITY. Fetches and checks it if it is not there. Raises LocalError.
+
+    It is kept in the user's cache; where that cannot be written, in the folder `beside`, which has the data.
+    """
+    name = f"dynoxide-{VERSION}-{platform}"
+    for kept in (_folder() / name, beside / name):
+        if kept.is_file():
+            return kept
     url = f"{registry(os.environ)}/{_SCOPE}/{platform}/-/{platform}-{VERSION}.tgz"
     print(f"tally: fetching the DynamoDB engine, once, from {url}", flush=True)
     content = _checked(_fetch(url), INTEGRITY[platform], url)
     try:
-        _keep(content, kept)
+        return _keep(content, _folder() / name)
+    except OSError:
+        pass
+    try:
+        return _keep(content, beside / name)
     except OSError as error:
-        raise LocalError(f"the engine cannot be kept in {kept.parent}: {error.strerror or error}") from None
-    return kept
+        raise LocalError(
+            f"the engine cannot be kept in {_folder()} or {beside}: {error.strerror or error}; XDG_CACHE_HOME names"
+            " another folder"
+        ) from None
 
 
 def registry(environment: Mapping[str, str]) -> str:
@@ -82,8 +92,8 @@ def _checked(content: bytes, integrity: str, url: str) -> bytes:
     return content
 
 
-def _keep(package: bytes, kept: Path) -> None:
-    """Write the program in a package to `kept`, whole or not at all."""
+def _keep(package: bytes, kept: Path) -> Path:
+    """Write the program in a package to `kept`, whole or not at all. Returns it."""
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder, tarfile.open(fileobj=io.BytesIO(package)) as files:
         program = files.extractfile("package/dynoxide")
@@ -92,3 +102,4 @@ def _keep(package: bytes, kept: Path) -> None:
         made.write_bytes(program.read())
         made.chmod(0o755)
         made.rename(kept)
+    return kept

@@ -83,19 +83,34 @@ def test_the_engine_is_fetched_once(
     monkeypatch.setitem(fetched.INTEGRITY, "linux-x64", sha512(made))
     with serving(made) as url:
         (home / ".npmrc").write_text(f"; mine\nfund=false\nregistry = {url}/\n//registry.example.com/:_authToken=x\n")
-        found = binary()
+        found = binary(home / "data")
     assert capsys.readouterr().out == f"{LINE}{url}{PATH}\n"
     assert found.read_bytes() == b"the engine"
     assert os.access(found, os.X_OK)
-    assert binary() == found, "nothing answers any more"
+    assert binary(home / "data") == found, "nothing answers any more"
     assert capsys.readouterr().out == ""
+
+
+def test_an_engine_is_kept_beside_the_data_where_the_cache_cannot_be_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = package(b"the engine")
+    monkeypatch.setitem(fetched.INTEGRITY, "linux-x64", sha512(made))
+    monkeypatch.setenv("HOME", os.devnull)
+    with serving(made) as url:
+        monkeypatch.setenv("npm_config_registry", url)
+        found = binary(home / "data")
+        with pytest.raises(LocalError, match=r"cannot be kept in .*; XDG_CACHE_HOME names another folder$"):
+            binary(Path(os.devnull))
+    assert found.parent == home / "data"
+    assert binary(home / "data") == found, "nothing answers any more"
 
 
 def test_another_content_is_refused_and_nothing_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(package(b"another engine")) as url:
         monkeypatch.setenv("npm_config_registry", url)
         with pytest.raises(LocalError, match="is not the engine that Tally was made with: its sha512 is another one"):
-            binary()
+            binary(home / "data")
     assert not [path for path in home.rglob("*") if path.is_file()]
 
 
@@ -103,9 +118,9 @@ def test_a_registry_that_does_not_answer_is_one_line(home: Path, monkeypatch: py
     with serving(b"") as url:
         monkeypatch.setenv("npm_config_registry", f"{url}/npm")
         with pytest.raises(LocalError, match=r"cannot be fetched from http.*: Not Found\. Put `dynoxide` on the PATH"):
-            binary()
+            binary(home / "data")
     with pytest.raises(LocalError, match=r"cannot be fetched from .*Connection refused") as offline:
-        binary()
+        binary(home / "data")
     assert "\n" not in str(offline.value)
     assert not [path for path in home.rglob("*") if path.is_file()]
 

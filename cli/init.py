@@ -40,8 +40,6 @@ stack = Stack(app, "Tally", stack_name=f"Tally-{options.stage}", termination_pro
 Tally(stack, "Default", counters="counters.py", options=options)
 app.synth()
 '''
-SILENT = "JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION=20,22"
-"""The CDK runs on these versions of Node, and prints a page about their age."""
 NEXT = """next{where}:
   tally dev      # runs the whole stack on this machine, until Ctrl-C
   tally deploy   # deploys it to the AWS account of your credentials (needs Node, and tallystick[cdk])"""
@@ -49,7 +47,8 @@ NEXT = """next{where}:
 
 def files() -> dict[str, str]:
     """The text of each file, by its name. The settings of `cdk` are those that Tally is tested with."""
-    settings = json.loads((HOME / "cdk.json").read_text(encoding="utf-8")) | {"app": f"{SILENT} python3 app.py"}
+    settings = json.loads((HOME / "cdk.json").read_text(encoding="utf-8"))
+    settings["app"] = settings["app"].replace(".venv/bin/python", "python3")
     return {"counters.py": COUNTERS, "app.py": APP, "cdk.json": json.dumps(settings, indent=2) + "\n"}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from aws_cdk import Annotations, Aws, CfnOutput, Stack, Stage, Token
@@ -123,7 +123,7 @@ class Tally(Construct):
     def grant_count(self, function: lambda_.Function, *, variable: str = "TALLY_FUNCTIONS") -> None:
         """Let a function count with `tally.client`, whose `from_environment` reads the variable. Again it adds nothing.
 
-        Raises OptionsError if the variable is taken: the client would count with another Tally.
+        Raises OptionsError if the variable is another Tally's already: the client would count there, or here.
         """
         marker, path = f"Tally:{variable}", function.node.path
         if (path, variable) in self._counting:
@@ -133,8 +133,6 @@ class Tally(Construct):
                 f"{path} counts with another Tally by {variable} already: give variable=… here, and the"
                 " same to Tally.from_environment(variable=…)"
             )
-        if variable in _variables(function):
-            raise OptionsError(f"{path} has a variable {variable} already: give variable=… here")
         self._counting.add((path, variable))
         Construct(function, marker)
         self.grant(function)
@@ -277,14 +275,6 @@ class Tally(Construct):
     def _output(self, name: str, value: str, description: str) -> None:
         output = CfnOutput(self, name, value=value, description=description)
         output.override_logical_id(self._names.logical_id(name))  # programs look for it
-
-
-def _variables(function: lambda_.Function) -> Mapping[str, object]:
-    """The variables that a function has by now."""
-    made = function.node.default_child
-    assert isinstance(made, lambda_.CfnFunction)
-    found = Stack.of(function).resolve(made.environment)
-    return found["variables"] if found else {}
 
 
 def _outdir(scope: Construct) -> str:

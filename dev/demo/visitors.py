@@ -162,6 +162,10 @@ class Server:
     def _check(self, status: int, document: Mapping[str, Any], path: str) -> None:
         if status == 403 and path == "/visits":
             raise LocalError("the server does not count the demo's pages: start it without TALLY_PAGE_HOSTS")
+        if status == 404 and path == "/visits":
+            raise LocalError(
+                "the server counts no visits: counters.py must list VISITS and BOT_VISITS of tally.shipped"
+            )
         if status >= 400:
             reason = document.get("detail") or document.get("message") or ""
             what = "a visit" if path == "/visits" else path

@@ -1,4 +1,4 @@
-"""The counters that Tally's own handlers count with. Every `counters.py` lists them beside its own."""
+"""Counters that a `counters.py` may list. Posts and visits have operations of their own, for who lists these."""
 
 from .counter import ANYONE, CALLER, SOON, Counter
 

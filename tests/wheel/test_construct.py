@@ -117,10 +117,6 @@ def invoked(template: dict[str, Any], whose: str) -> list[str]:
 def test_a_second_tally_on_one_variable_and_a_function_that_there_is_not_are_refused(shop: Shop) -> None:
     with pytest.raises(OptionsError, match=r"Shop/Checkout counts with another Tally by TALLY_FUNCTIONS already: give"):
         shop.polls.grant_count(shop.checkout)
-    taken = function(shop, "Taken")
-    taken.add_environment("TALLY_FUNCTIONS", "{}")
-    with pytest.raises(OptionsError, match=r"Shop/Taken has a variable TALLY_FUNCTIONS already: give variable=… here"):
-        shop.tally.grant_count(taken)
     with pytest.raises(OptionsError, match="Tally has no function 'plays': there are "):
         shop.tally.grant(shop.worker, ["plays"])
 

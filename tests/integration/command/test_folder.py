@@ -33,6 +33,7 @@ def test_init_writes_counters_that_are_right(team: Path, capsys: pytest.CaptureF
     found = Declarations.load(team / "shop/counters.py")
     assert "POST /articles/{id}/shares" in {route.key for route in found.routes}
     settings = json.loads((team / "shop/cdk.json").read_text())
+    assert settings["app"].endswith("_NODE_VERSION=20,22 python3 app.py"), "the CDK prints no page about their age"
     assert settings["context"] == json.loads((ROOT / "cdk.json").read_text())["context"]
 
 

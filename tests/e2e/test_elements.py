@@ -273,8 +273,8 @@ def test_a_number_that_cannot_be_read_again_stays_and_the_others_move(page: Page
 
     def fail(route: Route) -> None:
         answer = route.fetch()
-        told = [one if one["counter"] == "plays" else {"error": GONE} for one in answer.json()["tallies"]]
-        route.fulfill(response=answer, json={"tallies": told})
+        values = [one if one["counter"] == "plays" else {"error": GONE} for one in answer.json()["tallies"]]
+        route.fulfill(response=answer, json={"tallies": values})
 
     page.route("**/tallies?*", fail)
     dev.play("9f3a", secrets.token_urlsafe(24))

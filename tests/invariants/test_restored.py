@@ -182,7 +182,7 @@ def test_nothing_is_left_of_the_old_streams_and_the_history_is(world: Deployment
     settle(world, rest)
     found = everything(rest, "ledger")
     kinds = {one["PK"]["S"].partition("#")[0] for one in found}
-    assert kinds == {"JUDGE", "HISTORY", "DRIFT", "SEGMENT"}
+    assert kinds == {"JUDGE", "HISTORY", "DRIFT", "SEGMENT", "FORM"}
     [judge] = [one for one in found if one["PK"]["S"] == "JUDGE"]
     assert judge == watermark.JUDGE | {
         "format": {"N": str(FORMAT)},

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 import counters
+from tally.drift import rows
+from tally.streams import watermark
 from tests.engines import new_engine
 from tests.invariants.judged import SEED, Deployment
 from tests.invariants.simulation import CALM, Clock, seeded
@@ -42,4 +44,31 @@ def test_sweep_that_comes_late_for_the_first_time_makes_no_drift() -> None:
         world.resume()
         world.run(30)
         assert world.drifts() == {("plays", "v"): 5}
+        world.wire.close()
+
+
+def test_changes_from_before_the_ledger_began_are_not_confirmed_drift() -> None:
+    """Each consumer books its half on the minute in which it comes to it: half an hour lies between the two."""
+    clock = Clock()
+    with new_engine() as engine, seeded(clock, SEED):
+        world = Deployment(engine, clock, SEED, CALM, 1)
+        world.stall()
+        world.play(times=3)
+        world.sleep(10 * 60)
+        watermark.begun(world.store, world.now_s, world.now_s)  # a record of now, in another shard
+        world.resume()
+        world.stall("bookkeeper", "counts")
+        world.sweep_each_minute()
+        world.run(30)
+        world.resume()
+        drifted, confirmed = set[int](), set[int]()
+        for _ in range(30):
+            world.run(1)
+            row = rows.read(world.store, "plays", "v")
+            drifted.add(row.drift)
+            confirmed.add(row.confirmed(watermark.read(world.store)))
+        assert (drifted, confirmed, world.drifts()) == ({0, -3}, {0}, {})
+        world.edit(5, counters.PLAYS, "v")
+        world.run(15)
+        assert rows.read(world.store, "plays", "v").confirmed(watermark.read(world.store)) == 5
         world.wire.close()

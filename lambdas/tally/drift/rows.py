@@ -44,7 +44,12 @@ class DriftRow(NamedTuple):
     changes: tuple[tuple[int, int], ...] = ()
 
     def confirmed(self, seen: Watermark) -> int:
-        """What of the drift has stood for SETTLE judged minutes: its value next to 0 since then; 0 if it crossed 0."""
+        """What of the drift has stood for SETTLE judged minutes: its value next to 0 since then; 0 if it crossed 0.
+
+        Nothing that began with the ledger is confirmed before its first minutes are whole.
+        """
+        if seen.judged < seen.whole and self.since >= seen.first_s:
+            return 0
         before = least = self.drift
         for minute, amount in reversed(self.changes):
             if minute > max(seen.judged, self.upto) - watermark.SETTLE:

@@ -3,7 +3,7 @@
 The ledger holds what the streams report of each tally, and how far their consumers have come. PK, SK -> attributes:
     segment     SEGMENT#minute#bucket, table#stream shard#first sequence -> body, pairs, imports
     judge       JUDGE, JUDGE -> format, judged, after, known, booked, rolled, shown, dead, asked, asked_rolled, proven,
-                noted, began, lost, again, streams; of a restored ledger: format, restored, notes
+                noted, began, first, whole, lost, again, streams; of a restored ledger: format, restored, notes
     drift       DRIFT, digest -> counter, target, drift, upto, since, changes
     checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, heartbeat, note
     dead letters   DEADLETTER, consumer#epoch s of the record#shard#sequence -> object, reason, table, at

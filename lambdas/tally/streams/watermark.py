@@ -74,6 +74,17 @@ class Watermark:
         return after if noted == minute else []
 
     @property
+    def whole(self) -> int:
+        """The last minute on which changes from before the ledger began may be booked: each consumer books its half on
+        the minute in which it comes to it."""
+        return items.number(self.item, "whole", -1)
+
+    @property
+    def first_s(self) -> int:
+        """The beginning of the first minute that was judged since the ledger began, epoch seconds."""
+        return items.number(self.item, "first")
+
+    @property
     def again(self) -> int:
         """The first minute that is judged after the streams may have lost records of the ledger's; 0: they have not."""
         return items.number(self.item, "again")
@@ -190,7 +201,8 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
         "streams": _streams(store.settings),
     }
     if before.judged < 0 and before.closed(store.settings) >= store.settings.minute(began_s):
-        values["judged"] = before.past(store.settings)
+        past, minute_s = before.past(store.settings), store.settings.minute_s
+        values |= {"judged": past, "first": (past + 1) * minute_s, "whole": store.settings.minute(now_s) + 1}
     # A sweep that was overtaken by another one, or by the first record, notes nothing.
     seen = {name: item.get(name) for name in ("noted", "began")}
     noted = items.update(store.settings.ledger_table, JUDGE, values, was=seen)

@@ -138,8 +138,9 @@ class TimedWire(SyncWire):
         super().__init__(port)
         self._clock = clock
         self.throttled: set[str] = set()
-        self.chance: random.Random | None = None
-        """By which some updates of the ledger meet another one."""
+        self.conflicts: int | None = None
+        """The seed by which some updates of the ledger meet another one. Threads make them: each item has a chance."""
+        self._updates: defaultdict[str, int] = defaultdict(int)
         self.wrote = True
         """Whether it has written since somebody took the records of the streams."""
 
@@ -147,11 +148,17 @@ class TimedWire(SyncWire):
         if operation == "PutItem" and parameters["Item"].get("PK", {}).get("S") in self.throttled:
             raise ClientError({"Error": {"Code": "ProvisionedThroughputExceededException"}}, operation)
         of_ledger = operation == "UpdateItem" and parameters["TableName"] == SETTINGS.ledger_table
-        if of_ledger and self.chance and self.chance.random() < CONFLICTS and parameters["Key"] != PROGRESS:
+        if of_ledger and self.conflicts is not None and self._meets_another(parameters["Key"]):
             raise ClientError({"Error": {"Code": "TransactionConflictException"}}, operation)
         self.wrote |= operation in WRITES
         said = {"HTTPHeaders": {"date": formatdate(self._clock.now_s, usegmt=True)}}
         return super()._call(operation, parameters) | {"ResponseMetadata": said}
+
+    def _meets_another(self, key: Item) -> bool:
+        name = str(key)
+        self._updates[name] += 1
+        chance = random.Random(f"{self.conflicts} {name} {self._updates[name]}").random()
+        return key != PROGRESS and chance < CONFLICTS
 
 
 class World(Tables):

@@ -67,10 +67,10 @@ class Schedule:
         self.world, self.chance, self.truth, self.bad = world, world.chance, world.truth, world.bad
         self.traffic = Mixed(world)
         self.before = {**self.truth.accepted, ("contest", "t"): counters.CONTEST.start}  # no stream has it
-        world.wire.chance = random.Random(self.chance.random())
+        world.wire.conflicts = self.chance.randrange(10**9)
         self.asleep: list[Sleeper] = []
         self.repairs = True
-        self.again = 0
+        self.again = self.judged_before = 0
 
     # ---- the sweep ----
 
@@ -210,6 +210,7 @@ class Schedule:
             return
         if self.again != seen.again:
             self._begun_again(seen)
+        self.judged_before = judged
         stored = {(row.counter, row.target): row for row in rows.every(self.world.store)}
         for tally in {*stored, *self.truth.edits} - self._untold() - self._before_the_ledger():
             row = stored.get(tally) or rows.read(self.world.store, *tally)
@@ -228,11 +229,11 @@ class Schedule:
         self.again, truth = seen.again, self.truth
         for tally in {*self.world.drifts(), *truth.edits}:
             row = rows.read(self.world.store, *tally)
-            before = truth.drift(tally, seen.again - 1)
+            before, known = (truth.drift(tally, minute) for minute in (seen.again - 1, self.judged_before))
             later = [edit for edit in truth.edits[tally] if edit[0] >= seen.again]
             kept = row.drift - sum(amount for minute, amount in later if minute <= max(seen.judged, row.upto))
             if tally not in self._untold():
-                self.bad["kept what proves nothing"] += kept != 0 and not 0 < kept / (before or -kept) <= 1
+                self.bad["kept what proves nothing"] += kept != 0 and not 0 < kept / (known or -kept) <= 1
             truth.gone[tally] += before - kept
             truth.edits[tally] = [(0, kept - truth.repaired[tally]), *later]
 

@@ -13,10 +13,10 @@ from tests import events
 from tests.contexts import Context
 
 LAMBDAS = Path(tally.__file__).parents[1]
-PLAY_MODULES_MAX = 13
+PLAY_MODULES_MAX = 14
 
 
-def test_a_play_crosses_thirteen_modules(store: Store) -> None:
+def test_a_play_crosses_fourteen_modules(store: Store) -> None:
     """From the HTTP event to the transaction and back, after a first one that made what every play shares."""
     entry, event = serve.entry("increments_open", store), events.http("increment_plays_short")
     assert entry(event, Context())["statusCode"] == 200

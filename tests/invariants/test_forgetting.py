@@ -215,7 +215,7 @@ def test_children_of_parents_that_are_removed_meanwhile_are_the_sweeps(judged: D
         (("forget",), "the following arguments are required: --user"),
         (("forget", "--user", USER, "--by", "ann", "--why", "x"), "--by and --why go with --yes"),
         (("forget", "--user", USER, "--yes", "--by", "ann", "--why", f"{USER} asked"), "must not name the user"),
-        (("history",), "history takes ID, --user ID, or --imports"),
+        (("history",), "history takes ID, --user ID, --imports, or --losses"),
     ],
 )
 def test_wrong_command_line_gets_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:

@@ -200,6 +200,7 @@ export class Tally extends EventTarget {
     const state = found ?? { name, entry };
     if (state.outcome) return Promise.resolve(state.outcome);
     state.promise ??= new Promise((done) => (state.done = done));
+    if (state.why === DENIED) state.done({ state: DENIED, status: state.status });
     const { amount } = state.entry;
     if (amount !== entry.amount) {
       if (amount !== undefined && entry.amount !== undefined) return Promise.resolve(REUSED);

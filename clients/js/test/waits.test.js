@@ -175,6 +175,18 @@ test("what is denied goes with another token, and without its page's doing from 
   await next.until(() => next.server.counts.get("9f3a") === 1);
 });
 
+test("who hands over what another tab has made learns that it is denied", async () => {
+  const world = new World();
+  mock.method(console, "warn", () => {});
+  world.server.plan = () => gateway(404);
+  const [page, other] = [world.tab(), world.tab()];
+  await page.increment("plays", "9f3a", { key: KEY });
+  await world.until(() => why(other)[0] === "denied");
+  const ended = other.increment("plays", "9f3a", { key: KEY });
+  other.retry();
+  assert.equal((await world.got(ended)).state, "denied");
+});
+
 test("a later wish does not wait behind one that was denied", async () => {
   const world = new World();
   mock.method(console, "warn", () => {});

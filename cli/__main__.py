@@ -81,7 +81,7 @@ def _command(arguments: Sequence[str]) -> int:
     from tally.shipped import SHIPPED
     from tally.streams import forms
 
-    from . import commands, connection, values
+    from . import commands, connection
     from .terminal import CommandError, note
 
     file = counters_file()
@@ -95,7 +95,6 @@ def _command(arguments: Sequence[str]) -> int:
         found = Declarations(file, {}, AS_SPELT)
     for line in found.warnings if looks else ():
         note(line)
-    values.PAGES.set(found.pages)
     given = commands.parsed(arguments, commands.parser(found.counters))
     command = commands.COMMANDS[given.command]
     if not command.stack or getattr(given, command.without_stack, None):

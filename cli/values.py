@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import time
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from datetime import UTC, datetime, tzinfo
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from tally import fields
 from tally.counter import Counter
 from tally.counting import periods
 from tally.errors import InvalidInputError
-from tally.pages import AS_SPELT
+from tally.pages import AS_SPELT, Pages
+
+from . import folder
 
 RUN_CHARACTERS_MAX = 64
 TIME_MAX_S = 95_617_584_000  # the year 5000
 
 
-PAGES = ContextVar("PAGES", default=AS_SPELT)
-"""What is no part of a page's name: of the file that the command reads."""
+@functools.cache
+def _pages(file: Path) -> Pages:
+    """What a file of counters declares. What is wrong with it, the command has said in one line by then."""
+    from declarations import Declarations  # not for each command: it imports the operations
+
+    return Declarations.load(file).pages if file.is_file() else AS_SPELT
 
 
 def checked_id(counter: Counter, id_: str) -> str:
@@ -43,7 +50,7 @@ def check_id(given: argparse.Namespace) -> None:
 def stored_id(counter: Counter, id_: object) -> str:
     """The id as the counter stores it; with periods `ID#PERIOD`. It depends on no clock. Raises InvalidInputError."""
     if counter.period is None or not isinstance(id_, str):
-        return fields.counted_id(counter, id_, "ID", PAGES.get())
+        return fields.counted_id(counter, id_, "ID", _pages(folder.counters()))
     fields.identifier(id_.partition("#")[0], "ID")
     if not periods.is_tally(counter, id_):
         raise InvalidInputError(f"ID must name a {counter.period}: ID#PERIOD.", field="ID")

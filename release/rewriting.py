@@ -59,7 +59,8 @@ class _Edits:
         if isinstance(node, ast.JoinedStr):
             first = node.values[0] if node.values else None
             text = str(first.value) if isinstance(first, ast.Constant) else ""
-            return "." in text and self._of_room(text)
+            dotted = all(part.isidentifier() for part in text.removesuffix(".").split("."))  # `operations.md#` is none
+            return "." in text and dotted and self._of_room(text)
         return isinstance(node, ast.Constant) and "." in str(node.value) and node.value in self._modules
 
     def _of_room(self, module: str) -> bool:

@@ -87,6 +87,7 @@ def test_nothing_names_this_machine(files: dict[str, bytes]) -> None:
         ('é = "é"; import_module(f"operations.{é}")\n', 'é = "é"; import_module(f"tally._rooms.operations.{é}")\n'),
         ('import_module("cli.commands")\n', 'import_module("tally._rooms.cli.commands")\n'),
         ("from .api import X\n", "from .api import X\n"),
+        ('page(f"operations.md#{name}")\n', 'page(f"operations.md#{name}")\n'),
         ("from apis import api\n# from api import X\n", "from apis import api\n# from api import X\n"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Makes the typed client: `make client` writes lambdas/tally/client/requests.py from the operations."""
+"""Makes the typed client: `make generate` writes lambdas/tally/client/requests.py from the operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .texts import Text
 
 FILE = Path(__file__).parents[1] / "tally" / "client" / "requests.py"
 _HEAD = '''\
-"""The requests that other Lambdas can send to Tally, and the answers. `make client` writes this file: do not edit it.
+"""The requests that other Lambdas can send to Tally, and the answers. `make generate` writes this: do not edit it.
 
 `client.Tally` has a method for each, and sends them alone or in a batch. `caller` is who asks: a service's name, or a
 user's `sub`. A key that you do not give is made.

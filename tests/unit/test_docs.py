@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from pathlib import Path
 
 import pytest
+
+import operations
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), ROOT / "bench/data/README.md"]
@@ -64,3 +67,22 @@ def test_the_house_lists_every_room() -> None:
     rooms = [path.parent.name for path in (ROOT / "lambdas/tally").glob("*/__init__.py")]
     for room in rooms:
         assert f"    {room}/ " in text, room
+
+
+@pytest.mark.parametrize("room", ["counting", "series", "dynamo", "records"])
+def test_what_a_room_says_that_others_use_is_there(room: str) -> None:
+    """Its docstring has a line for each module: `    receipts    `once`, `find_many`: …`."""
+    said = importlib.import_module(f"tally.{room}").__doc__ or ""
+    for module, names in re.findall(r"^    (\w+) +(`.*)$", said, re.M):
+        made = importlib.import_module(f"tally.{room}.{module}")
+        assert [name for name in re.findall(r"`(\w+)`", names) if not hasattr(made, name)] == [], module
+
+
+def test_every_target_and_consumer_that_a_text_names_is_there() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    texts = [*(page for page in PAGES if page.name != "CHANGELOG.md"), *ROOT.glob("lambdas/**/*.py")]
+    named = {(name, path.name) for path in texts for name in re.findall(r"`make ([a-z-]+)", path.read_text())}
+    assert {(name, where) for name, where in named if name not in targets} == set()
+    page = (ROOT / "docs/operations.md").read_text()
+    consumers = set(re.findall(r"consumer`? \(`(\w+)`, `(\w+)`\)", page))
+    assert consumers == {tuple(operations.CONSUMERS)}

@@ -9,8 +9,8 @@ The other rooms use:
     expired     `sweep`: gives back what expired holds have taken
     posts       `read_post`, `write_post`
     forgetting  `traces`, `forget`: what there is of a user, and its removal
-    deletion    `delete`, and `sweep`: removes the likes of deleted posts
-    receipts    `once`, `find`: an idempotency key counts once
+    deletion    `remove_parent`, and `sweep`: removes the likes of deleted posts
+    receipts    `once`, `find_many`: an idempotency key counts once
     tallies     the reads of a tally, and the writes that move it
 
 It calls `dynamo` and nothing above itself. A change goes through `receipts` and `dynamo.transactions`, never past them.

@@ -177,7 +177,7 @@ def move(call: Call, counter: Counter, id_: str, hold: Item, state: str) -> bool
 
 
 def _give_back(call: Call, counter: Counter, id_: str, hold_id: str, amount: int) -> list[Write]:
-    """Add the amount to the tally, and put a receipt of it: from receipts, the drift consumer knows what to expect."""
+    """Add the amount to the tally, and put a receipt of it: from receipts, the bookkeeper knows what to expect."""
     at = minute_now(call)
     back: Write = {"Update": tallies.add(call, counter, id_, 0, amount, at)}
     receipt = {

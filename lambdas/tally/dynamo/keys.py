@@ -75,7 +75,7 @@ def pair_of(child: Mapping[str, Any]) -> str:
 
 
 def checkpoint_key(consumer: str, table: str, shard: str) -> tuple[str, str]:
-    """Key of how far a consumer (`rollup`, `drift`) has come in one stream shard of a table (`counts`, `receipts`)."""
+    """Key of how far a consumer (`rollup`, `bookkeeper`) has come in a stream shard of `counts` or `receipts`."""
     return f"CHECKPOINT#{consumer}#{table}", shard
 
 

@@ -1,4 +1,4 @@
-"""The drift consumer: it books on journal segments what is expected of each tally and what is observed.
+"""The bookkeeper, a consumer: it books on journal segments what is expected of each tally and what is observed.
 
 Expected: accepted changes (receipts), and children that were put or deleted, by Tally or manually. What was imported is
 expected, too, and says so. Observed: every change of a tally item, but for repairs. On which minute a half of a change

@@ -200,6 +200,20 @@ test("a later wish does not wait behind one that was denied", async () => {
   assert.deepEqual(page.waiting(), []);
 });
 
+test("a wish is not superseded where the storage cannot say whether another tab has sent it", async () => {
+  const world = new World();
+  world.navigator.onLine = false;
+  const page = world.tab(ANN);
+  let first;
+  page.like("hearts", "article-1").then(({ state }) => (first = state));
+  for (const view of world.shared.tabs) view.getItem = () => assert.fail();
+  page.like("hearts", "article-1", false);
+  world.navigator.onLine = true;
+  world.fire("online");
+  await world.now();
+  assert.notEqual(first, "superseded");
+});
+
 test("a browser that says it is offline is not believed for ever, and nothing is in doubt meanwhile", async () => {
   const world = new World();
   world.navigator.onLine = false;

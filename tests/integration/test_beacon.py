@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextvars
 import gzip
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 
 import counters
 from api import crawlers, scripts
-from cli import commands, values
+from cli import commands
 from tally.dynamo.client import Store
 from tests import events
 from tests.integration.conftest import Invoke
@@ -103,15 +102,14 @@ def test_a_visit_sent_again_is_counted_once_whoever_is_said_to_send_it(invoke: I
 
 def test_every_way_to_ask_for_a_page_knows_it_by_every_spelling(invoke: Invoke, store: Store) -> None:
     spellings = [f"{PAGE}?utm_source=mail#top", f"{PAGE}?fbclid=x&gclid=y", "HTTPS://Example.com:443/b/../a"]
-    parser, command = commands.parser(counters.COUNTERS), contextvars.copy_context()
-    command.run(values.PAGES.set, counters.PAGES)
+    parser = commands.parser(counters.COUNTERS)
     for number, url in enumerate(spellings):
         visit = {"operation": "visit", "url": url, "idempotency_key": f"{events.KEY}-{number}"}
         assert invoke(visit)["status"] == 202
         for other in spellings:
             asked = invoke.direct("get_receipts", of="visit", target=[other], key=[visit["idempotency_key"]])
             assert asked["body"]["receipts"][0]["state"] == "counted"
-        assert command.run(commands.parsed, ["get", "visits", url], parser).id == PAGE
+        assert commands.parsed(["get", "visits", url], parser).id == PAGE
     assert counted(store) == (3, 0)
     key = {"PK": {"S": f"SITE#{PAGE}"}, "SK": {"S": "VISITS"}}
     store.client.put_item(TableName=store.settings.counts_table, Item={**key, "visits": {"N": "3"}})

@@ -25,6 +25,7 @@ from tally.streams import bookkeeper, dead_letters, rollup, segments, watermark
 from tally.streams import consumer as streams
 from tally.streams import record as stream_records
 from tally.streams.dead_letters import Marker, Objects
+from tally.streams.forms import Forms
 from tally.streams.segments import Booked
 from tests.contexts import Context
 from tests.invariants.processes import Watched
@@ -78,6 +79,10 @@ class Stored:
         self, consumer: str, store: Store | None = None, declared: Mapping[str, Counter] = counters.COUNTERS
     ) -> streams.Handler:
         return streams.Handler(CONSUMERS[consumer], declared, store or self.store, self.objects)
+
+    def has_counted(self, counter: Counter) -> None:
+        """Note the form of a counter, as its first booked change does: what follows writes nothing but its effects."""
+        Forms(self.store).note(stream_records.Declared({counter.name: counter}), [counter.name])
 
     def watched(self) -> tuple[Store, Watched]:
         """A store whose writes are watched, and its client."""

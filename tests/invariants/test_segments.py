@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+import counters
 from tally.dynamo.transactions import apply_once
 from tally.streams import fold, segments
 from tally.streams.segments import Booked
@@ -42,6 +43,7 @@ def test_segments_are_read_as_they_were_written_from_every_bucket(stream: Stream
 
 
 def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(stream: StreamWorld) -> None:
+    stream.has_counted(counters.PLAYS)
     began_s, (store, client) = time.time(), stream.watched()
     records = [play(1, made=MINUTE - 1), play(2, made=MINUTE), play(3, made=MINUTE - 1), play(4, made=MINUTE + 1)]
     stream.deliver("bookkeeper", "receipts", SHARD, records, store=store)
@@ -59,6 +61,7 @@ A_MINUTE_EACH = [play(number, made=MINUTE + number) for number in range(1, 62)]
 
 
 def test_a_run_is_cut_at_forty_minutes(stream: StreamWorld) -> None:
+    stream.has_counted(counters.PLAYS)
     store, client = stream.watched()
     assert stream.deliver("bookkeeper", "receipts", SHARD, A_MINUTE_EACH, store=store) is None
     assert [len(sent["TransactItems"]) for _, sent in client.sent] == [41, 22]
@@ -67,6 +70,7 @@ def test_a_run_is_cut_at_forty_minutes(stream: StreamWorld) -> None:
 
 def test_a_run_is_cut_before_its_segments_grow_too_large_for_items(stream: StreamWorld) -> None:
     """Ids that no compression shortens, with long amounts."""
+    stream.has_counted(counters.PLAYS)
     store, client = stream.watched()
     targets = [secrets.token_hex(100) for _ in range(2000)]
     records = [play(number, target, secrets.randbelow(10**38)) for number, target in enumerate(targets, 1)]
@@ -79,6 +83,7 @@ def test_a_run_is_cut_before_its_segments_grow_too_large_for_items(stream: Strea
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_segment_is_there_exactly_when_its_checkpoint_is(stream: StreamWorld, after: bool) -> None:
     """The process dies before or after the commit of the second of two runs; then everything is delivered again."""
+    stream.has_counted(counters.PLAYS)
     store = stream.through(killed(stream.raw, 1, committed=after))
     with pytest.raises(Crash):
         stream.deliver("bookkeeper", "receipts", SHARD, A_MINUTE_EACH, store=store)

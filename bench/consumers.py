@@ -128,7 +128,7 @@ def _fold_speed(number: int) -> float:
 
 def _fold(declared: Declared, place: StreamPlace, batch: Sequence[Record]) -> None:
     """All the runs of a batch: those that a consumer commits if nothing interrupts it."""
-    records = list(fold.in_order(batch)[0].values())
+    records = list(fold.in_order(batch).values())
     while records:
         records = records[fold.next_run(rollup.CONSUMER, declared, place, records, {}).records :]
 

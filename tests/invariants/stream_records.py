@@ -26,7 +26,7 @@ def play(
     return record(sequence, "INSERT", {"NewImage": image | more}, NOW_S + 60 * (made - MINUTE))
 
 
-def record(sequence: int | str, name: str, change: dict[str, Any], created_s: float = NOW_S) -> dict[str, Any]:
+def record(sequence: int, name: str, change: dict[str, Any], created_s: float = NOW_S) -> dict[str, Any]:
     stamped = {**change, "SequenceNumber": str(sequence), "ApproximateCreationDateTime": created_s}
     return {"eventName": name, "dynamodb": stamped}
 

@@ -198,15 +198,6 @@ def test_dead_letters_of_two_streams_are_two_though_shard_and_number_are_the_sam
     assert (kept, len(stream.rows("DEADLETTER"))) == (["receipts", "counts"], 2)
 
 
-def test_records_without_a_sequence_number_become_dead_letters_once_and_are_never_applied(stream: StreamWorld) -> None:
-    bad: list[Any] = [None, 7, "x", [], {}, {"dynamodb": {"SequenceNumber": 7}}, play("1e3"), play("9" * 41)]
-    for _ in range(2):
-        assert stream.deliver("rollup", "receipts", SHARD, [play(1), *bad, play(2)]) is None
-    assert len(stream.marked()["rollup"]) == len(bad)
-    assert stream.redrive() == ["kept"] * len(bad)
-    assert stream.tallies() == {("plays", "v"): 2}
-
-
 def test_what_is_too_much_for_one_transaction_is_split_and_nothing_becomes_a_dead_letter(stream: StreamWorld) -> None:
     """DynamoDB takes 4 MB at once, and the items that stand there may be large."""
     store, client = stream.watched()

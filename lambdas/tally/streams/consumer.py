@@ -8,8 +8,6 @@ record that it cannot apply becomes a dead letter (dead_letters.py), and delays 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,11 +27,10 @@ from .dead_letters import Objects
 from .fold import DeadLetter, Run, StreamConsumer, StreamPlace
 from .forms import Forms
 from .lineage import Checkpoint
-from .record import Declared, Record, UnreadableError, created_s, sequence
+from .record import Declared, Record, UnreadableError, created_s
 
 STARTS_MAX = 8  # each time the checkpoint moved, another invocation made progress: little is left to do
 RESERVE_S = 5.0  # time that a transaction may need: 10 ms, and 3 s of retries under contention
-FAILED_WHOLE = ""  # in batchItemFailures: the whole batch
 
 Answer = dict[str, Any]  # {"state": {}, "batchItemFailures": [{"itemIdentifier": first number that is not applied}]}
 
@@ -82,19 +79,15 @@ class Batch:
     shard: str
     refused: dict[str, str] = field(default_factory=dict)  # by sequence number: why DynamoDB does not accept it
 
-    def apply(self, records: Sequence[Any]) -> str | None:
+    def apply(self, records: Sequence[Record]) -> str | None:
         """Apply the records beyond the checkpoint; the first sequence number that is left, or None if none is."""
-        store, (numbered, unnumbered) = self.call.store, fold.in_order(records)
-        failed = next(map(sequence, numbered.values()), FAILED_WHOLE)
+        store, numbered = self.call.store, fold.in_order(records)
+        first = next(iter(numbered.values()))
+        failed: str = first["dynamodb"]["SequenceNumber"]
         try:
             every = self.handler.forms.fitting(self.handler.declared)
-            for record in unnumbered:  # under a hash of its content: delivered twice, it is one dead letter
-                name = "unnumbered-" + hashlib.sha256(json.dumps(record, default=str).encode()).hexdigest()[:32]
-                kept = [(name, record, "no sequence number")]
-                apply(self.call, self._kept(kept))
-                self._report(kept)
             for _ in range(STARTS_MAX):
-                past = self._past(numbered)
+                past = self._past(first)
                 seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # then: `past` grows
                 place = StreamPlace(self.table, self.shard, store.settings.minute(time.time()), past)
                 try:
@@ -110,13 +103,13 @@ class Batch:
             self._warn("not applied", failed, error)
         return failed
 
-    def _past(self, numbered: Mapping[int, Record]) -> int:
+    def _past(self, first: Record) -> int:
         """The last minute that takes no entries any more."""
-        if not (self.handler.consumer.heeds_judge and numbered):
+        if not self.handler.consumer.heeds_judge:
             return -1
         store, now_s = self.call.store, time.time()
         try:
-            made_s = created_s(next(iter(numbered.values())))
+            made_s = created_s(first)
         except UnreadableError:
             made_s = now_s
         return watermark.begun(store, made_s, now_s).past(store.settings)

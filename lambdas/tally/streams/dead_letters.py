@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -26,7 +26,7 @@ from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import StoreBusyError, StoreUnreachableError
 from . import loss, watermark
 from .fold import StreamConsumer, StreamPlace
-from .record import MALFORMED, Declared, Record, UnreadableError, created_s, sequence
+from .record import MALFORMED, Declared, Record, UnreadableError, created_s
 
 REASON_CHARACTERS_MAX = 300
 REDRIVEN = "redrive"
@@ -107,21 +107,21 @@ class Marker(NamedTuple):
 
 
 def keep(
-    call: Call, objects: Objects, consumer: str, table: str, shard: str, name: str, record: object, reason: str
+    call: Call, objects: Objects, consumer: str, table: str, shard: str, spelled: str, record: Record, reason: str
 ) -> Write:
     """Put the record into the bucket; the write of its marker, which must commit with the checkpoint.
 
-    `name`: the sequence number, or a substitute. A record without a time comes first: it may be the oldest one. Raises
+    `spelled`: the sequence number. A record without a time comes first: it may be the oldest one. Raises
     StoreUnreachableError.
     """
-    object_key = f"{consumer}/{table}/{shard}/{name}.json"
+    object_key = f"{consumer}/{table}/{shard}/{spelled}.json"
     reason = reason[:REASON_CHARACTERS_MAX]
     objects.put(object_key, {"consumer": consumer, "table": table, "shard": shard, "reason": reason, "record": record})
     values: items.Values = {"object": object_key, "reason": reason, "table": table, "at": int(time.time())}
     made_s = 0
     with suppress(UnreadableError):
-        made_s = int(created_s(cast("Record", record)))
-    sort_key = f"{keys.dead_letter(consumer)}{made_s:010}#{table}#{shard}#{name}"
+        made_s = int(created_s(record))
+    sort_key = f"{keys.dead_letter(consumer)}{made_s:010}#{table}#{shard}#{spelled}"
     return items.put(call.store.settings.ledger_table, keys.key(keys.DEAD_LETTER_KEY, sort_key), values)
 
 
@@ -217,11 +217,9 @@ def _writes(
     """The effects of a dead letter. Raises UnreadableError if they cannot be read."""
     try:
         consumer, table, record = consumers[kept["consumer"]], kept["table"], kept["record"]
+        spelled = record["dynamodb"]["SequenceNumber"]
     except MALFORMED as error:
         raise UnreadableError(f"its object lacks a good consumer, table or record: {error}") from None
-    spelled = sequence(record)
-    if spelled is None:
-        raise UnreadableError("it has no sequence number: nothing shows whether it was applied")
     effects = consumer.effects(declared, table, record)
     run = consumer.run(spelled, place._replace(table=table))
     run.add([effect._replace(minute=place.minute, pair="") for effect in effects])

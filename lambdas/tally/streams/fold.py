@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..dynamo.client import Call
 from ..dynamo.transactions import Write
-from .record import MALFORMED, Declared, Record, UnreadableError, created_s, for_rollup, heartbeat, sequence
+from .record import MALFORMED, Declared, Record, UnreadableError, created_s, for_rollup, heartbeat
 
 DEAD_LETTERS_MAX = 25  # in a run: each is an object to put first, and the consumer looks at the time between runs
 DeadLetter = tuple[str, Record, str]  # the sequence number of a record that cannot be applied, the record, and why
@@ -112,17 +112,10 @@ class StreamConsumer:
             raise UnreadableError(f"malformed: {type(error).__name__}: {error}") from None
 
 
-def in_order(records: Iterable[Any]) -> tuple[dict[int, Record], list[Any]]:
-    """The records by sequence number, in their order, each once; and those without a number."""
-    numbered: dict[int, Record] = {}
-    unnumbered: list[Any] = []
-    for record in records:
-        spelled = sequence(record)
-        if spelled is None:
-            unnumbered.append(record)
-        else:
-            numbered.setdefault(int(spelled), record)
-    return dict(sorted(numbered.items())), unnumbered
+def in_order(records: Iterable[Record]) -> dict[int, Record]:
+    """The records by sequence number, in their order, each once."""
+    numbered = {int(record["dynamodb"]["SequenceNumber"]): record for record in records}
+    return dict(sorted(numbered.items()))
 
 
 def next_run(

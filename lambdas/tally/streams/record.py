@@ -22,7 +22,6 @@ Image = Mapping[str, Any]
 
 INSERT, MODIFY, REMOVE = "INSERT", "MODIFY", "REMOVE"
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-SEQUENCE_DIGITS_MAX = 40
 SHOWN_CHARACTERS_MAX = 64
 CREATED_S_MAX = keys.MINUTE_MAX
 YES = {"BOOL": True}
@@ -90,16 +89,6 @@ def accepted(record: Record) -> Image | None:
 def expired(record: Record) -> bool:
     """Whether DynamoDB removed an item because its TTL had come, and nobody else."""
     return bool(record.get("userIdentity", {}).get("principalId") == "dynamodb.amazonaws.com")
-
-
-def sequence(record: object) -> str | None:
-    """The sequence number, a string of up to 40 digits; None without one that can be compared."""
-    try:
-        found = record["dynamodb"]["SequenceNumber"]  # type: ignore[index]
-        good = found.isascii() and found.isdigit() and len(found) <= SEQUENCE_DIGITS_MAX
-    except MALFORMED:
-        return None
-    return found if good else None
 
 
 def created_s(record: Record) -> float:

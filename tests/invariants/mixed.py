@@ -110,7 +110,9 @@ class Mixed(Traffic):
         tally = counter.name, "t"
         with contextlib.suppress(LimitReachedError):
             increments.count(Call(self.world.store), change)
-            self.truth.accepted[tally] = self.truth.accepted.get(tally, counter.start) + change.amount
+            if tally not in self.truth.accepted:
+                self.truth.accepted[tally] = self.truth.began[tally] = counter.start
+            self.truth.accepted[tally] += change.amount
         self._written()
 
     def expire(self) -> None:

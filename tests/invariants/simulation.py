@@ -119,6 +119,8 @@ class Plan:
     skew_s: float = 2.0
     kept_s: float = float("inf")
     """How long a stream keeps a record, at least. People also drop dead letters if that is not for ever."""
+    deploys: bool = False
+    """Whether declarations change."""
 
     @property
     def losing(self) -> bool:
@@ -369,7 +371,7 @@ class World(Tables):
             client = killed(self.wire, self.chance.randrange(3), committed=self.chance.random() < 0.5)
             if self.chance.random() < 0.4:
                 client = self._zombie(late)
-            process = self.handler(consumer, self.through(client))
+            process = self.handler(consumer, self.through(client), process.declared.by_name)
         with self.skewed():
             try:
                 failed, answered = self.way(consumer, shard).invoke(batch, Context(60_000), process), True

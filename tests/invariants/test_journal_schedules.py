@@ -1,6 +1,7 @@
 """However streams, consumers, sweeps and repairs go: no false drift, no edit missed, `as_of` never ahead.
 
 In two seeds of ten a stream keeps a record for 20 minutes only, and dead letters are dropped: the ledger begins again.
+In one seed of ten declarations change in between.
 
 `make test` runs two of them, the long tier eight more.
 
@@ -14,12 +15,14 @@ import contextlib
 import os
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
 import counters
+from tally.counter import Counter
 from tally.counting import tallies
 from tally.counting.holds import RELEASED
 from tally.drift import begun_again, rows
@@ -30,7 +33,8 @@ from tally.dynamo.client import Call
 from tally.series import hours
 from tally.series import read as series
 from tally.series.read import Range
-from tally.streams import lineage, loss, watermark
+from tally.streams import forms, lineage, loss, watermark
+from tally.streams.record import Declared
 from tally.streams.watermark import Watermark
 from tests.engines import new_engine
 from tests.invariants.mixed import Mixed
@@ -45,9 +49,19 @@ LONG = [] if "SCHEDULES" in os.environ else in_long(range(1, 10))
 PASSING = {"wrong row-minutes", "not confirmed"}
 """What commits that are minutes late make of the rows, for a while (journal.md, section 4)."""
 PLANS = {
-    0: Plan(kept_s=1200), 7: Plan(kept_s=1200, gaps=0.5), 8: Plan(slow=0.2, gaps=0.5), 9: Plan(late=0.02),
+    0: Plan(kept_s=1200), 3: Plan(deploys=True), 7: Plan(kept_s=1200, gaps=0.5), 8: Plan(slow=0.2, gaps=0.5),
+    9: Plan(late=0.02),
 }  # fmt: skip
 """By the last digit of the seed."""
+FITTING: list[tuple[str, dict[str, Any]]] = [
+    ("plays", {"max_shards": 3}), ("plays", {"visible": "soon"}), ("visits", {"visible": "now"}),
+    ("usage", {"max_shards": 2}), ("stock", {"floor": -5}), ("contest", {"start": 120}),
+    ("ticket", {"numbered": False}),
+]  # fmt: skip
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("plays", {"attribute": "other"}), ("visits", {"sort_key": "OTHER"}), ("likes", {"child": "FAN#USER#"}),
+    ("usage", {"period": "day"}), ("stock", {"floor": None, "max_shards": 0}),
+]  # fmt: skip
 BEHIND_MAX = 10  # minutes that the judge is behind at rest: three to six, and more after a split
 CONFIRMED_BY = watermark.SETTLE + 6  # judged minutes after which a drift that has stood must be confirmed
 REST_MINUTES_MAX = 60  # to catch up in, once nothing happens any more
@@ -66,7 +80,7 @@ class Schedule:
     def __init__(self, world: World) -> None:
         self.world, self.chance, self.truth, self.bad = world, world.chance, world.truth, world.bad
         self.traffic = Mixed(world)
-        self.before = {**self.truth.accepted, ("contest", "t"): counters.CONTEST.start}  # no stream has it
+        self.truth.began.update(self.truth.accepted)
         world.wire.conflicts = self.chance.randrange(10**9)
         self.asleep: list[Sleeper] = []
         self.repairs = True
@@ -196,6 +210,36 @@ class Schedule:
     def _command(self, client: Any = None) -> Reconciler:
         return Reconciler(self.world.through(client), clock=self.world.clock, sleep=lambda _: None)
 
+    # ---- deploys ----
+
+    def redeclare(self) -> None:
+        """A deploy changes a declaration, and a rollback takes that back: of consumers first, then of writers.
+
+        Writers never have one that is refused.
+        """
+        places, after_s = [*self.world.handlers, "writers"], 0.0
+        name, change = self.chance.choice(FITTING)
+        counted = forms.noted(self.world.store)
+        refused = [one for one in REFUSED if one[0] in counted]
+        if refused and self.chance.random() < 0.5:
+            places, (name, change) = [*self.world.handlers], self.chance.choice(refused)
+        was = counters.COUNTERS[name]
+        for counter in (replace(was, **change), was):
+            for place in places:
+                self.world.soon(after_s, self._declare, place, counter)
+                after_s += self.chance.uniform(0, 60)
+            after_s += self.chance.uniform(60, 400)
+        if self.repairs:
+            self.world.soon(after_s, self.redeclare)
+
+    def _declare(self, place: str, counter: Counter) -> None:
+        if place in self.world.handlers:
+            handler = self.world.handlers[place]
+            handler.declared = Declared({**handler.declared.by_name, counter.name: counter})
+        else:
+            counters.COUNTERS[counter.name] = counter
+            setattr(counters, counter.name.upper(), counter)
+
     # ---- what must be ----
 
     def judged(self) -> int:
@@ -295,7 +339,7 @@ class Schedule:
                 continue  # its periods are one series
             told = series.read(Call(store), counters.COUNTERS[tally[0]], tally[1], asked)
             moved, imported = (sum(point["value"] for point in told[kind]) for kind in ("series", "imports"))
-            self.bad["series wrong"] += moved + imported != self.truth.accepted[tally] - self.before.get(tally, 0)
+            self.bad["series wrong"] += moved + imported != self.truth.accepted[tally] - self.truth.began.get(tally, 0)
             self.bad["imports wrong"] += imported != self.truth.imported[tally]
 
     # ---- a run ----
@@ -392,6 +436,8 @@ def _begin(world: World, schedule: Schedule, rate_s: float, end_s: float) -> Non
     world.soon(chance.uniform(0, 60), schedule.sweep_roughly)
     world.soon(chance.uniform(300, 900), schedule.repair_roughly)
     world.soon(60, schedule.check_as_of)
+    if world.plan.deploys:
+        world.soon(chance.uniform(0, 600), schedule.redeclare)
 
 
 def _trouble(world: World) -> None:
@@ -447,6 +493,7 @@ def stalls(chance: random.Random, begin_s: float, end_s: float) -> list[Stall]:
 def test_schedule(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, counter in DECLARED.items():
         monkeypatch.setitem(counters.COUNTERS, name, counter)
+        monkeypatch.setattr(counters, name.upper(), counter, raising=False)
     plan = PLANS.get(seed % 10, Plan())
     monkeypatch.setattr(lineage, "KEPT_S", plan.kept_s)
     clock = Clock()

@@ -20,6 +20,8 @@ class Truth:
 
     accepted: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """What each tally should say."""
+    began: dict[Tally, int] = field(default_factory=dict)
+    """What each said before its streams were switched on, or before its first change; without it, 0."""
     imported: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """What of it was imported."""
     edits: defaultdict[Tally, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))

@@ -350,7 +350,7 @@ class World(Tables):
                     continue  # it was added, and the answer was lost; or it is a dead letter
                 shard.alone[tally].remove((number, amount))
                 minute = label_of(record["dynamodb"]["NewImage"], self.settings.minute(_made_s(record)))
-                self.truth.edits[tally].append((minute, -amount))
+                self.truth.edited(tally, minute, -amount)
                 self.truth.lost.add(number)
         way.at = max(way.at, shard.trimmed)
 
@@ -403,11 +403,12 @@ class World(Tables):
                 if "alone" not in json.loads(self.bucket.objects[marker.object])["record"]:
                     continue  # a test made it itself
                 consumer, tally, number, amount, made_s, shard = self._dead_letter(marker)
-                moved = -amount if consumer == "rollup" else amount
-                self.truth.edits[tally].append((self.settings.minute(made_s), moved))
-                if consumer == "rollup":
-                    (of,) = (one for one in self.streams.shards["receipts"] if one.id == shard)
-                    of.alone[tally].remove((number, amount))
+                if consumer == "bookkeeper":
+                    self.truth.edits[tally].append((self.settings.minute(made_s), amount))
+                    continue
+                self.truth.edited(tally, self.settings.minute(made_s), -amount)
+                (of,) = (one for one in self.streams.shards["receipts"] if one.id == shard)
+                of.alone[tally].remove((number, amount))
 
     def _dead_letter(self, marker: Marker) -> tuple[str, Tally, int, int, int, str]:
         kept = json.loads(self.bucket.objects[marker.object])
@@ -424,12 +425,11 @@ class World(Tables):
             even = self.settings.minute(marker.made_s) < watermark.begins_again(self.store, watermark.read(self.store))
             with self.clock.off(off_s):
                 assert self.redrive(markers=[marker]) == ["applied"]
-            moved = amount if consumer == "rollup" else -amount
-            if even:  # its other half is forgotten
-                self.truth.gone[tally] += amount if consumer == "rollup" else 0
-            else:
+            if not even:  # else its other half is forgotten
+                moved = amount if consumer == "rollup" else -amount
                 self.truth.edits[tally].append((self.settings.minute(self.clock.now_s), moved))
             if consumer == "rollup":
+                self.truth.off[tally] += amount
                 del self.truth.alone[number]
             self.written(by_hand=even)
 

@@ -273,12 +273,11 @@ class Schedule:
         self.again, truth = seen.again, self.truth
         for tally in {*self.world.drifts(), *truth.edits}:
             row = rows.read(self.world.store, *tally)
-            before, known = (truth.drift(tally, minute) for minute in (seen.again - 1, self.judged_before))
+            known = truth.drift(tally, self.judged_before)
             later = [edit for edit in truth.edits[tally] if edit[0] >= seen.again]
             kept = row.drift - sum(amount for minute, amount in later if minute <= max(seen.judged, row.upto))
             if tally not in self._untold():
                 self.bad["kept what proves nothing"] += kept != 0 and not 0 < kept / (known or -kept) <= 1
-            truth.gone[tally] += before - kept
             truth.edits[tally] = [(0, kept - truth.repaired[tally]), *later]
 
     def _untold(self) -> set[Tally]:
@@ -316,7 +315,7 @@ class Schedule:
             if stored.get(tally, 0) != self.truth.drift(tally):
                 self.bad["edits missed or wrong"] += 1
         for tally in {*numbers, *self.truth.accepted}:
-            off_by = self.truth.drift(tally) + self.truth.gone[tally]
+            off_by = self.truth.off[tally] + self.truth.repaired[tally]
             if numbers.get(tally, 0) - off_by != self.truth.accepted[tally]:
                 self.bad["tallies wrong"] += 1
         if self.truth.alone:

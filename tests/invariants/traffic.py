@@ -242,7 +242,7 @@ class Traffic:
         old = self._restore(number, self.chance.choice([46, 47, 55]), now - self.chance.randint(60, 1000), by)
         self.truth.unbooked.add(tally)
         for record in self.world.written(by_hand=True):
-            self.truth.edits[tally].append((0, amount_of(tally, record["dynamodb"]["NewImage"]) - old))
+            self.truth.edited(tally, 0, amount_of(tally, record["dynamodb"]["NewImage"]) - old)
 
     def delete_tally(self) -> None:
         """Delete an item of a tally, but not a post."""
@@ -326,7 +326,7 @@ class Traffic:
         def note(record: Record, created_s: int) -> None:
             minute = self.world.settings.minute(created_s)
             near = at is not None and minute - 1 <= at <= minute + 1
-            self.truth.edits[tally].append((at if near and at is not None else minute, amount))
+            self.truth.edited(tally, at if near and at is not None else minute, amount)
 
         (_,) = self.world.written(note)
 

@@ -25,17 +25,23 @@ class Truth:
     imported: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """What of it was imported."""
     edits: defaultdict[Tally, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    """Manual edits of each tally: minute, and by how much the tally is off for it."""
+    """What the ledger knows as drift of each tally, repairs aside: minute and amount."""
+    off: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
+    """By how much each tally is off, repairs aside: by edits, and by what the rollup has lost or set aside. The ledger
+    has no say in it: a dead letter of the bookkeeper makes drift, and the tally stays right."""
     unbooked: set[Tally] = field(default_factory=set)
     """Tallies with edits that no minute can be told for: looked at in the end."""
     repaired: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """By how much repairs moved each tally."""
-    gone: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
-    """What of its drift the ledger has forgotten, because it may have lost records."""
     lost: set[int] = field(default_factory=set)
     """The changes that were written alone and that the rollup has lost for good."""
     alone: dict[int, float] = field(default_factory=dict)
     """When each change was accepted that was written alone and is not in its tally yet."""
+
+    def edited(self, tally: Tally, minute: int, amount: int) -> None:
+        """Note that a tally is off by an amount, which the ledger knows by its minute."""
+        self.edits[tally].append((minute, amount))
+        self.off[tally] += amount
 
     def drift(self, tally: Tally, through: float = float("inf")) -> int:
         """The drift of a tally by its edits in the minutes up to `through`, and by repairs."""

@@ -2,7 +2,7 @@
 // the disk before the call returns: a process that is killed loses nothing, nor does a machine.
 
 import { createHash } from "node:crypto";
-import { closeSync, fsyncSync, mkdirSync, openSync, readdirSync, readFileSync, renameSync, rmSync, writeSync } from "node:fs";
+import { closeSync, fsyncSync, mkdirSync, openSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
 const UNFINISHED = ".part";
@@ -11,7 +11,8 @@ const OWN = /^[0-9a-f]{64}$/;
 const synced = (path, flags, text) => {
   const file = openSync(path, flags);
   try {
-    if (text !== undefined) writeSync(file, text);
+    // Unlike `writeSync` it goes on where the disk took a part, and throws where it takes no more.
+    if (text !== undefined) writeFileSync(file, text);
     fsyncSync(file);
   } finally {
     closeSync(file);

@@ -122,10 +122,11 @@ export class Tally extends EventTarget {
     super();
     if (!/^https?:/.test(api)) throw new TypeError(`tally: api must be an address, not ${api}`);
     this.api = api.replace(/\/+$/, "");
-    // Where it throws, nobody is signed in.
+    // Where it throws, nobody is signed in. Nobody waits for a promise, but one that rejects would end a process.
     this.user = () =>
       tried(() => {
         const found = user();
+        Promise.resolve(found).catch(() => {});
         return found && typeof text(found) === "string" ? text(found) : undefined;
       });
     this.token = token;
@@ -179,7 +180,7 @@ export class Tally extends EventTarget {
   forget(user) {
     this.#list();
     for (const state of this.#states.values())
-      if (state.entry.user === text(user)) this.#settle(state, { state: "forgotten" });
+      if (state.entry.user && state.entry.user === text(user)) this.#settle(state, { state: "forgotten" });
   }
 
   #signedIn() {
@@ -553,7 +554,7 @@ export class Tally extends EventTarget {
     // What one change alone meets, one change alone waits for.
     if (kind !== "busy") return this.#wait(state, UNANSWERED, status);
     this.#hold(state, UNANSWERED, status);
-    return Math.min(FORCED_MS_MAX, 1 + 1000 * (Number(headers?.get("retry-after")) || 0));
+    return Math.min(FORCED_MS_MAX, Math.max(1, 1000 * headers?.get("retry-after") || 0));
   }
 
   // Somebody before Tally refuses, as the gateway does without a token or scope, and would refuse it again.
@@ -683,7 +684,7 @@ export class Tally extends EventTarget {
 
   // A token of this user's, and of nobody else's who has signed in since.
   async #tokenOf(user, fresh = false) {
-    const token = await timely((async () => this.token(fresh))());
+    const token = `${await timely((async () => this.token(fresh))())}`;
     if (subject(token) !== user) throw new Error("tally: `token` gives no token of the user");
     return token;
   }

@@ -2,6 +2,7 @@
 // change, no other tab and no process.
 
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -23,10 +24,11 @@ const named = (name, fields = {}) => [
 
 for (const [what, options] of Object.entries({
   "user throws": { user: () => null.sub },
-  "user rejects": { user: () => Promise.reject(new Error("no session")).catch(() => null) },
+  "user rejects": { user: () => Promise.reject(new Error("no session")) },
   "token throws": { ...ANN, token: () => null.value },
   "token rejects": { ...ANN, token: () => Promise.reject(new Error("no session")) },
   "token hangs": { ...ANN, token: never },
+  "token is an object": { ...ANN, token: () => ({ split: () => token("ann").split("."), toString: () => null.value }) },
   "token is of somebody else": { ...ANN, token: () => token("bob") },
 }))
   test(`${what}: what is anonymous counts at once, here and in other tabs`, async () => {
@@ -229,6 +231,25 @@ test("a browser that says it is offline is not believed for ever, and nothing is
   assert.equal(world.server.counts.get("9f3a"), 9);
 });
 
+test("a server that asks for less than no time is left alone as if it asked for none", async () => {
+  const world = new World();
+  world.server.plan = () => (world.server.requests.length > 50 ? never : () => json(429, {}, { "retry-after": "-0.001" }));
+  const page = world.tab();
+  for (let at = 0; at < 5; at++) page.increment("plays", `video-${at}`);
+  const began = Date.now();
+  await world.until(() => Date.now() - began > MINUTE_MS);
+  assert.ok(world.server.requests.length < 20, String(world.server.requests.length));
+});
+
+test("who forgets nobody forgets nothing", async () => {
+  const world = new World();
+  world.navigator.onLine = false;
+  const page = world.tab();
+  page.increment("plays", "9f3a");
+  page.forget(undefined);
+  assert.equal(page.waiting().length, 1);
+});
+
 test("what is forgotten while a token is awaited stays forgotten", async () => {
   const world = new World();
   let give;
@@ -270,6 +291,16 @@ test("what others wrote under the client's names is left alone, and hides nothin
   const page = world.tab(ANN);
   await world.until(() => !page.waiting().length);
   assert.deepEqual(world.server.sent.map(({ path }) => path), ["/counters/plays/9f3d/increments"]);
+});
+
+test("a folder without room keeps no half of a change", { skip: process.platform === "win32" }, () => {
+  const path = mkdtempSync(join(tmpdir(), "tally-"));
+  // A file may have 1 KB here. The system writes that much, and refuses the rest.
+  const program = `import { folder } from "${new URL("../node.js", import.meta.url)}";
+    try { folder("${path}").setItem("name", "x".repeat(3000)); } catch {}`;
+  const limited = `trap "" XFSZ; ulimit -f 1; exec "$0" --input-type=module --eval "$1"`;
+  assert.equal(spawnSync("bash", ["-c", limited, process.execPath, program]).status, 0);
+  assert.equal(folder(path).length, 0);
 });
 
 test("a folder may hold other things", async () => {

@@ -421,8 +421,10 @@ class World(Tables):
         self.written()
         self._note_dead_letters()
         for marker in list(dead_letters.listed(Call(self.through(self.wire)))):
-            consumer, tally, number, amount, *_ = self._dead_letter(marker)
-            even = self.settings.minute(marker.made_s) < watermark.begins_again(self.store, watermark.read(self.store))
+            consumer, tally, number, amount, made_s, _ = self._dead_letter(marker)
+            receipt = json.loads(self.bucket.objects[marker.object])["record"]["dynamodb"]["NewImage"]
+            booked = label_of(receipt, self.settings.minute(made_s))
+            even = booked < watermark.begins_again(self.store, watermark.read(self.store))
             with self.clock.off(off_s):
                 assert self.redrive(markers=[marker]) == ["applied"]
             if not even:  # else its other half is forgotten

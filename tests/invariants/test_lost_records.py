@@ -372,3 +372,25 @@ def test_a_letter_that_is_redriven_later_is_no_drift(world: Deployment, consumer
     assert set(world.redrive(counters.COUNTERS, letters[1:] if lost == "letter" else letters)) <= {"applied"}
     world.even(12)
     assert (world.tally(VISITS, PAGE), repaired(world, VISITS, PAGE)) == (2, 0)
+
+
+@pytest.mark.parametrize("minutes", [-1, 0])
+@pytest.mark.parametrize("off_s", [-5, 5])
+def test_a_letter_is_even_by_the_minute_that_its_other_half_is_booked_on(
+    world: Deployment, minutes: int, off_s: float
+) -> None:
+    """It was made next to the minute from which the ledger is judged again, and stamped across its edge."""
+    mend = set_aside(world, "bookkeeper")
+    world.play()
+    world.deliver()
+    drop_all(world)
+    [gone] = loss.listed(world.store)
+    world.until((gone.again + minutes) * 60 + (1 if off_s < 0 else 59))
+    with world.clock.off(off_s):
+        world.play()
+    world.run(3)
+    mend()
+    world.run(8)
+    assert world.redrive() == ["applied"]
+    world.run(14)
+    assert (repaired(world, PLAYS, "v"), world.tally(PLAYS, "v"), world.drifts()) == (0, 2, {})

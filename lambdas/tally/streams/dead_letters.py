@@ -166,11 +166,11 @@ def redrive(
     for _ in range(REDRIVES_MAX):
         minute = settings.minute(queries.clock_s(call.store, settings.ledger_table, marker.key))
         seen = watermark.read(call.store)
-        even = settings.minute(marker.made_s) < watermark.begins_again(call.store, seen)
-        place = StreamPlace("", f"{REDRIVEN}#{marker.sort_key}", minute, even=even)
+        again = watermark.begins_again(call.store, seen)
+        place = StreamPlace("", f"{REDRIVEN}#{marker.sort_key}", minute)
         outcome = Redriven.APPLIED
         try:
-            writes = _writes(call, consumers, declared, objects.get(marker.object), place)
+            writes = _writes(call, consumers, declared, objects.get(marker.object), place, again)
             apply(call, [_removal(call, marker), _unjudged(call, minute, seen), *writes])
         except (UnreadableError, RejectedError, MovedError) as error:
             there = queries.get(call.store.client, settings.ledger_table, marker.key)
@@ -212,15 +212,20 @@ def _unjudged(call: Call, minute: int, seen: watermark.Watermark) -> Write:
 
 
 def _writes(
-    call: Call, consumers: Mapping[str, StreamConsumer], declared: Declared, kept: Any, place: StreamPlace
+    call: Call, consumers: Mapping[str, StreamConsumer], declared: Declared, kept: Any, place: StreamPlace, again: int
 ) -> list[Write]:
-    """The effects of a dead letter. Raises UnreadableError if they cannot be read."""
+    """The effects of a dead letter. Raises UnreadableError if they cannot be read.
+
+    `again`: the first minute that is judged after a loss. The other half of a change is booked on the minute that its
+    record asks for, and that may not be the one in which the record was made.
+    """
     try:
         consumer, table, record = consumers[kept["consumer"]], kept["table"], kept["record"]
         spelled = record["dynamodb"]["SequenceNumber"]
     except MALFORMED as error:
         raise UnreadableError(f"its object lacks a good consumer, table or record: {error}") from None
     effects = consumer.effects(declared, table, record)
-    run = consumer.run(spelled, place._replace(table=table))
+    even = any(effect.minute < again for effect in effects)
+    run = consumer.run(spelled, place._replace(table=table, even=even))
     run.add([effect._replace(minute=place.minute, pair="") for effect in effects])
     return run.writes(call, declared)

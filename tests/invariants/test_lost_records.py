@@ -394,3 +394,22 @@ def test_a_letter_is_even_by_the_minute_that_its_other_half_is_booked_on(
     assert world.redrive() == ["applied"]
     world.run(14)
     assert (repaired(world, PLAYS, "v"), world.tally(PLAYS, "v"), world.drifts()) == (0, 2, {})
+
+
+@pytest.mark.parametrize("minutes", [1, DAY + 5])
+@pytest.mark.parametrize("consumer", BOTH)
+def test_a_letter_that_is_redriven_while_the_bookkeeper_is_off_is_no_drift(
+    world: Deployment, consumer: str, minutes: int
+) -> None:
+    """It had drifted for long. What takes that back is lost, or on a minute that is passed over."""
+    mend = set_aside(world, consumer, target=PAGE)
+    world.spill(PAGE, 4, VISITS)
+    world.run(14)
+    mend()
+    assert world.drifts()
+    world.stall("bookkeeper")
+    world.run(minutes)
+    world.redrive()
+    off(world, "bookkeeper", minutes=DAY + 10)
+    world.run(14)
+    assert (repaired(world, VISITS, PAGE), world.tally(VISITS, PAGE), world.drifts()) == (0, 4, {})

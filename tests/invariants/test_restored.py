@@ -284,6 +284,17 @@ def test_records_that_are_dead_letters_are_a_choice(world: Deployment, adopt: Ad
     assert after.drifts() == {}
 
 
+def test_drift_that_a_redriven_record_explains_is_forgotten(world: Deployment, adopt: Adopt) -> None:
+    """It was redriven just before: what takes the drift back is on a minute that nobody judges any more."""
+    set_one_aside(world)
+    world.run(14)
+    assert world.drifts()
+    assert world.redrive() == ["applied"]
+    after = adopt()
+    after.run(14)
+    assert after.drifts() == {}
+
+
 def test_interrupted_at_any_write_it_is_finished_by_the_next_run(world: Deployment) -> None:
     world.post(1)
     world.run(2)

@@ -2,8 +2,8 @@
 
 What is lost has no half in the ledger, so no difference up to then proves anything. The judge passes over these
 minutes once they are closed. Drift that was not confirmed goes: it may be half of a change whose other half is lost.
-What was confirmed stays, for it has stood since before. But if a dead letter waits or was dropped, half of that may be
-one. Segments stay: the series sum up what they have.
+What was confirmed stays, for it has stood since before. But if a dead letter waits, was dropped, or was redriven on
+minutes that are passed over, half of that may be one. Segments stay: the series sum up what they have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def begin(store: Store, seen: Watermark, now_s: float, until_s: float) -> Waterm
     The watermark then. If the time runs out (`until_s`, on the store's clock) or a row moves, nothing is closed in it:
     the next sweep goes on.
     """
-    letters = dead_letters.any_left(store) or any(one.name.startswith(loss.LETTER) for one in loss.listed(store))
+    letters = seen.redriven or dead_letters.any_left(store)
+    letters = letters or any(one.name.startswith(loss.LETTER) for one in loss.listed(store))
     found = ((row, 0 if letters else row.confirmed(seen)) for row in rows.every(store))
     writes = ([rows.forgotten(store, row, kept, now_s)] for row, kept in found if kept != row.drift or row.changes)
     while chunk := list(islice(writes, FORGOTTEN_AT_ONCE)):

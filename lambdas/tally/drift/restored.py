@@ -7,7 +7,7 @@ to be waited for. Every receipt and every child that is there either is in its t
 What the ledger knows of the old streams is forgotten: checkpoints, and segments that nobody judged. It begins again as
 in a new stack. What the series have not summed up stays for the first sweep. So does the history, and so does drift
 that was confirmed. Other drift goes: it may be half of a late change whose other half is in a segment that nobody
-judges any more. Half of it may also be a dead letter.
+judges any more. Half of it may also be a dead letter, or what was redriven just before.
 
 Copies of a vault are of three moments, which may be minutes apart. Numbers are as counts has them then, and what was
 written alone is added by the receipts. Of the ledger only the history and the holds are kept: a drift that it knew may
@@ -107,7 +107,7 @@ def settle(
     waits = dead_letters.any_left(store)
     if waits and not without_dead_letters:
         raise NotProvenError("There were dead letters at that moment, and a redrive would add them once more.")
-    _drop_drift(store, now_s, everything=waits or apart)
+    _drop_drift(store, now_s, everything=waits or apart or watermark.read(store).redriven)
     _forget(store, keys.DEAD_LETTER_KEY)
     _forget(store, keys.LOST_KEY)
     for found in chain(_lost_receipts(store, counters, restored_s, tell), _wrong_parents(store, counters, tell)):

@@ -94,6 +94,11 @@ class Watermark:
         """Since when records may be lost, epoch seconds, and nobody has acknowledged it; NEVER_S: none is."""
         return items.number(self.item, "lost", NEVER_S)
 
+    @property
+    def redriven(self) -> bool:
+        """Whether a dead letter waited lately, or was redriven on a minute that is not judged."""
+        return items.number(self.item, "redriven", -1) > self.judged
+
     def as_of(self, settings: Settings) -> int | None:
         """Epoch seconds: rolled-up numbers include every change that was accepted before. None without watermark."""
         return int(self.shown_s - SKEW * settings.minute_s) if self.shown_s else None
@@ -177,8 +182,9 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
     if asked_s <= found.passed_s(BOOKKEEPER, COUNTS):
         proven_s = max(proven_s, asked_rolled_s)
         asked_s, asked_rolled_s = int(visible_s) + 1, rolled_s
-    dead_s = oldest_dead_letter_s(store, ROLLUP)  # before the losses: one that is dropped meanwhile is among either
-    known = loss.listed(store)
+    waits = bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
+    dead_s = oldest_dead_letter_s(store, ROLLUP) if waits else NEVER_S
+    known = loss.listed(store)  # after the dead letters: one that is dropped meanwhile is among either
     gaps = _gaps(store.settings, known, before, now_s)
     lost = [*known, *gaps]
     lost_s = min((one.since_s for one in lost), default=NEVER_S)
@@ -191,6 +197,7 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
         "rolled": max(before.rolled_s, rolled_s),
         "shown": min(before.rolled_s, dead_s, items.number(item, "dead", dead_s), lost_s),  # a marker may come unseen
         "dead": dead_s,
+        "redriven": NEVER_S if waits else _redriven(store.settings, item, now_s),
         "lost": lost_s,
         "again": max([before.again, *(one.again for one in lost)]),
         "asked": asked_s,
@@ -208,6 +215,12 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
     noted = items.update(store.settings.ledger_table, JUDGE, values, was=seen)
     apply_once(store, [noted, *(gap.write(store.settings) for gap in gaps)])
     return found
+
+
+def _redriven(settings: Settings, item: Item, now_s: float) -> int:
+    """The last minute on which dead letters that the sweeps before have seen may be booked, now that none waits."""
+    before = items.number(item, "redriven", -1)
+    return settings.minute(now_s) + 1 if before == NEVER_S else before
 
 
 def _gaps(settings: Settings, known: list[Loss], before: Watermark, now_s: float) -> list[Loss]:

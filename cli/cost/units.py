@@ -70,8 +70,8 @@ SERIES_DAY_BYTES, SERIES_HOUR_BYTES = 170, 8  # of a day in which it moved, Dyna
 
 # A sweep, each minute: it looks at what is due, judges, and folds the series. Each shard's heartbeat is a write more.
 JUDGE_WRITES = 2
-QUIET_READS, FOLD_READS = 57.5, 16.0
-SWEEP_REQUESTS = 84  # one after the other, for four shards in each stream
+QUIET_READS, FOLD_READS = 62.0, 16.0
+SWEEP_REQUESTS = 88  # one after the other, for four shards in each stream
 
 # Milliseconds, of which nobody has measured any in an account.
 REQUEST_MS = 15.0  # computes about 4 ms at 512 MB, and waits 5 to 10 ms for DynamoDB

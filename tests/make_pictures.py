@@ -140,7 +140,7 @@ def take_day(browser: Browser, server: Dev, filled: Filled) -> None:
     page = _signed_in(browser, server.url, filled.zone)
     expect(page.locator(".verdict")).to_contain_text("Needs a person: drift.", timeout=WAIT_MS)  # nothing else
     page.goto(f"{server.url}/console#/drift")
-    expect(page.locator("#page")).to_contain_text("1 tally, 1 confirmed", timeout=WAIT_MS)
+    expect(page.locator("#page")).to_contain_text("1 number, 1 confirmed", timeout=WAIT_MS)
     _settled(page)
     save(page, DRIFT)
     _repair(server)

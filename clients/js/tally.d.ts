@@ -49,7 +49,8 @@ export interface Entry {
 
 /** Why a change waits.
  *
- * `unanswered`: no answer of Tally's came; it is sent again. `offline`: the browser says so; the client tries seldom.
+ * `unanswered`: no answer of Tally's came; it is sent again. Also: it was sent long ago, and `GET /health` does not say
+ * how long receipts of its counter live; it is asked for again. `offline`: the browser says so; the client tries seldom.
  * `denied`: somebody before Tally refused it, as the gateway does with 401 or 403 without a token or a scope. It is sent
  * again by another page, after `retry()`, when the browser comes online, or with another token if it has a user.
  * `signed-out`: its user is not signed in. `no-token`: `token` gives none of that user's. `earlier`: an earlier wish for

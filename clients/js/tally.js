@@ -115,7 +115,6 @@ export class Tally extends EventTarget {
   #timed = false;
   #listener = (event) => this.#heard(event);
   #warned = new Set();
-  #lives;
 
   // Bundlers take a `new URL` of import.meta.url for a file to copy.
   constructor({ api = import.meta.url.replace(/[^/]*\/[^/]*$/, ""), user = () => {}, token = () => {}, storage } = {}) {
@@ -608,9 +607,9 @@ export class Tally extends EventTarget {
     for (const state of states) state.busy = true;
     const answer = await this.#fetch(path, this.#signed(pass.token)).catch(() => SILENCE);
     const kind = kindOf(answer);
-    const judged = kind === "answer" && (await this.#judge(states, answer).catch(() => false));
+    const left = kind === "answer" ? await this.#judge(states, answer).catch(() => states) : states;
     for (const state of states) state.busy = false;
-    if (judged) return 0;
+    if (!left.length) return 0;
     // One of them may be to blame.
     if (states.length > 1 && (kind === "refusal" || kind === "alone")) {
       for (const state of states) state.alone = true;
@@ -618,24 +617,27 @@ export class Tally extends EventTarget {
     }
     // What Tally does not look for has not counted, and it says so of the change itself.
     if (kind === "refusal") return this.#renew(states[0]);
-    return Math.max(...states.map((state) => this.#unsettled(lane, pass, state, answer, state.entry.sent)));
+    return Math.max(...left.map((state) => this.#unsettled(lane, pass, state, answer, state.entry.sent)));
   }
 
-  // Whether Tally says of each how it ended. What did not count may be sent again.
+  // Settles those of which Tally says how they ended. What did not count may be sent again. Returns those that wait on.
   async #judge(states, { headers, body: { receipts } }) {
-    if (receipts.length !== states.length) return false;
+    if (receipts.length !== states.length) return states;
     this.#heardTime(headers);
-    const left = states.filter((state, at) => {
+    const unknown = states.filter((state, at) => {
       const { state: found, answer } = receipts[at];
       if (found === "counted") this.#settle(state, { state: found, replayed: true, answer });
       return !state.outcome;
     });
-    if (left.length) this.#lives ??= (await this.#fetch("/health")).body.receipts_live_s;
-    for (const state of left)
-      if (!this.#isYoung(state.entry, this.#lives[state.entry.counter] * 1000 - MARGIN_MS)) this.#settle(state, { state: "doubt" });
+    // A deployment may declare counters, and change how long receipts live. Silence about a counter says nothing.
+    const lives = unknown.length && (await this.#fetch("/health")).body.receipts_live_s;
+    return unknown.filter((state) => {
+      const lifeMs = lives[state.entry.counter] * 1000;
+      if (!(lifeMs > 0)) return true;
+      if (!this.#isYoung(state.entry, lifeMs - MARGIN_MS)) this.#settle(state, { state: "doubt" });
       else if (state.cleared) this.#settle(state, { state: isWish(state.entry) ? "superseded" : "forgotten" });
       else this.#renew(state);
-    return true;
+    });
   }
 
   #renew(state) {

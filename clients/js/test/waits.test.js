@@ -368,6 +368,37 @@ test("what is in doubt is asked for together, and one that cannot be asked for a
   assert.ok(asked.length < 120, `${asked.length} questions`);
 });
 
+const old = (world, counter, key) =>
+  world.shared.items.set(...named(` ${counter} old ${KEY}-${key}`, { sent: Date.now() - 2 * HOUR_MS, tries: 1 }));
+
+test("what is in doubt of a counter that Tally does not name waits until a deployment declares it, and holds up no other", async () => {
+  const world = new World();
+  for (const counter of ["constructor", "plays", "votes"]) old(world, counter, 1);
+  const page = world.tab();
+  await world.now();
+  assert.equal(world.server.sent.length, 1);
+  await world.until(() => world.server.requests.length > 20);
+  assert.deepEqual(page.waiting().map(({ counter, why, sent }) => [counter, why, sent > 0]).sort(), [
+    ["constructor", "unanswered", true], ["votes", "unanswered", true],
+  ]);
+  assert.deepEqual(world.server.sent.map(({ path }) => path), ["/counters/plays/old/increments"]);
+  Object.assign(world.server.livesS, { votes: 24 * 3600, constructor: 24 * 3600 });
+  await world.until(() => !page.waiting().length);
+  assert.equal(world.server.counts.get("old"), 3);
+});
+
+test("how long receipts live is asked each time: a deployment may change it", async () => {
+  const world = new World();
+  old(world, "plays", 1);
+  const page = world.tab();
+  await world.until(() => world.server.sent.length === 1);
+  world.server.livesS.plays = 2 * 3600;
+  old(world, "plays", 2);
+  page.retry();
+  await world.until(() => !page.waiting().length);
+  assert.equal(world.server.sent.length, 1);
+});
+
 test("receipts that cannot be asked for hold up no other change", async () => {
   const world = new World();
   world.shared.items.set(...named(` plays old ${KEY}`, { sent: Date.now() - 2 * HOUR_MS, tries: 1 }));

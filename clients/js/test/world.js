@@ -24,7 +24,7 @@ export class Server {
   receipts = new Map();
   likers = new Set();
   plan = [];
-  lifeS = 24 * 3600;
+  livesS = { plays: 24 * 3600, hearts: 24 * 3600 };
   aheadMs = 0;
 
   fetch = async (url, { method = "GET", body, headers = {}, signal } = {}) => {
@@ -45,7 +45,7 @@ export class Server {
 
   answer({ method, path, query, key, caller, amount = 1 }) {
     const date = { date: new Date(Date.now() + this.aheadMs).toUTCString() };
-    if (path === "/health") return json(200, { receipts_live_s: { plays: this.lifeS, hearts: this.lifeS } }, date);
+    if (path === "/health") return json(200, { receipts_live_s: this.livesS }, date);
     if (path.startsWith("/receipts")) {
       const who = path.endsWith("/own") ? caller : "";
       const targets = query.getAll("target");

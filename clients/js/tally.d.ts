@@ -110,8 +110,8 @@ export class Tally extends EventTarget {
    * id of a playback; the same key counts once, from however many tabs and processes. A change of a stranger needs a key
    * of at least 22 characters; a key that waits with another amount is refused at once, as Tally would refuse it.
    * `signed`: send it with the user's token, for a counter that not anyone may change. Ids, keys and amounts may be whole
-   * numbers and BigInts. Throws TypeError for a counter, id, key or amount that Tally would refuse for its form, and Error
-   * if it is `signed` and nobody is signed in.
+   * numbers and BigInts. Throws TypeError for a counter, id, key or amount that Tally would refuse for its form, and for
+   * a user who is no text (a lone surrogate); Error if it is `signed` and nobody is signed in.
    */
   increment(
     counter: string,

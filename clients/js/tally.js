@@ -185,7 +185,7 @@ export class Tally extends EventTarget {
   #signedIn() {
     const user = this.user();
     if (!user) throw new Error("tally: nobody is signed in");
-    return (this.#users.user = user);
+    return (this.#users.user = named("user", user, /^\P{Cs}*$/u));
   }
 
   // Stored before anything is sent, in the task of the click.
@@ -686,8 +686,9 @@ export class Tally extends EventTarget {
 
   // A token of this user's, and of nobody else's who has signed in since.
   async #tokenOf(user, fresh = false) {
-    const token = `${await timely((async () => this.token(fresh))())}`;
-    if (subject(token) !== user) throw new Error("tally: `token` gives no token of the user");
+    const token = (await timely((async () => this.token(fresh))())).trim();
+    // What no header can hold would fail as a network does.
+    if (subject(token) !== user || !/^[!-~]+$/.test(token)) throw new Error("tally: `token` gives no token of the user");
     return token;
   }
 

@@ -29,6 +29,9 @@ for (const [what, options] of Object.entries({
   "token rejects": { ...ANN, token: () => Promise.reject(new Error("no session")) },
   "token hangs": { ...ANN, token: never },
   "token is an object": { ...ANN, token: () => ({ split: () => token("ann").split("."), toString: () => null.value }) },
+  "token has a letter that no header holds": { ...ANN, token: () => `${token("ann")}\u0100` },
+  "token has a line break": { ...ANN, token: () => `${token("ann")}\nx` },
+  "token has a control character": { ...ANN, token: () => `${token("ann")}\u0001` },
   "token is of somebody else": { ...ANN, token: () => token("bob") },
 }))
   test(`${what}: what is anonymous counts at once, here and in other tabs`, async () => {
@@ -239,6 +242,21 @@ test("a server that asks for less than no time is left alone as if it asked for 
   const began = Date.now();
   await world.until(() => Date.now() - began > MINUTE_MS);
   assert.ok(world.server.requests.length < 20, String(world.server.requests.length));
+});
+
+test("a token may end with a line break, as a file does", async () => {
+  const world = new World();
+  const page = world.tab({ user: () => "ann", token: () => `${token("ann")}\n` });
+  assert.equal((await world.got(page.like("hearts", "article-1"))).state, "counted");
+  assert.equal(world.server.sent[0].headers.authorization, `Bearer ${token("ann")}`);
+});
+
+test("a user who is no text is refused at the call, and nothing is stored", () => {
+  const world = new World();
+  const page = world.tab({ user: () => "ann\ud800", token: () => token("ann\ud800") });
+  for (const call of [() => page.like("hearts", "article-1"), () => page.increment("plays", "9f3a", { signed: true })])
+    assert.throws(call, /TypeError: tally: .* is no user/);
+  assert.deepEqual(world.shared.entries, []);
 });
 
 test("who forgets nobody forgets nothing", async () => {

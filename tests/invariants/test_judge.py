@@ -343,6 +343,13 @@ def test_judge_comes_to_the_end_of_a_minute_however_little_each_run_can_do(store
     assert (len(drifts(store)), watermark.judged(store)) == (550, M)
 
 
+def test_judge_that_has_no_time_to_begin_again_has_not_finished(store: Store) -> None:
+    book(store, M, plays(3))
+    run(store, M)
+    lost = replace(seen(store, M + 9), item={"again": {"N": str(M + 3)}})
+    assert judge.judge(store, lost, NOW_S, until_s=-1) == judge.Judged(last=M, finished=False)
+
+
 def test_judge_that_has_time_for_the_last_minute_only_has_finished(store: Store) -> None:
     assert run(store, M, until_s=0) == judge.Judged(minutes=1)
     assert run(store, M + 2, until_s=0) == judge.Judged(minutes=1, finished=False)

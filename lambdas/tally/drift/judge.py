@@ -57,6 +57,8 @@ def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Jud
     """
     if 0 <= seen.judged < min(seen.again - 1, seen.closed(store.settings)):
         seen = begun_again.begin(store, seen, now_s, until_s)
+        if not seen.known_s:
+            return Judged(last=seen.judged, finished=False)
     result, read = Judged(last=seen.judged), Reading()
     for minute in range(seen.judged + 1, seen.closed(store.settings) + 1) if seen.judged >= 0 else ():
         net, after = differences(store, minute, read), seen.after(minute)

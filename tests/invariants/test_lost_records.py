@@ -14,7 +14,7 @@ from tally.drift import begun_again, history, looks, rebuild, rows
 from tally.drift.rebuild import Accepted, Window
 from tally.drift.reconcile import NotProvenError
 from tally.dynamo.client import Call
-from tally.series import hours, top
+from tally.series import hours, progress, top
 from tally.series import read as series
 from tally.series.read import Range
 from tally.streams import dead_letters, lineage, loss, watermark
@@ -246,6 +246,24 @@ def test_series_have_what_the_segments_have(world: Deployment) -> None:
 
 
 # ---- dead letters ----
+
+
+def test_the_ledger_of_an_older_sweep_has_lost_nothing_and_its_series_go_on(
+    world: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hours, "PART", 1)
+    world.series = True
+    world.play(times=3)
+    world.run(DAY + 10)
+    for key, names in (
+        (watermark.JUDGE, "booked, lost, again, streams, redriven"),
+        (progress.PROGRESS, "lost_s, redriven, lacking_s"),
+    ):
+        world.wire.update_item(TableName=world.name("ledger"), Key=key, UpdateExpression=f"REMOVE {names}")
+    world.play(times=2)
+    world.run(30)
+    assert loss.listed(world.store) == []
+    assert in_series(world) == 5
 
 
 def set_aside(world: Deployment, *consumers: str, target: str = "v") -> Callable[[], object]:

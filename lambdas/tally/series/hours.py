@@ -125,8 +125,8 @@ def _whole_s(lost: Loss) -> int:
 
 def _note(store: Store, was: Progress, now: Progress) -> Progress:
     """Note how far it has come, unless another sweep was faster; how far it is then."""
-    seen = was.values if was.since >= 0 else items.NO_ITEM
-    now = replace(now, kept=was.keeping(store.settings.series_days))
+    seen = {**was.values, **dict.fromkeys(was.unset)} if was.since >= 0 else items.NO_ITEM
+    now = replace(now, kept=was.keeping(store.settings.series_days), unset=())
     noted = {**now.values, "kept": now.kept}
     write = items.update(store.settings.ledger_table, PROGRESS, noted, was=seen)
     return now if apply_once(store, [write]) else progress.read(store)

@@ -39,6 +39,8 @@ class Progress:
     """The minute up to which one was booked that was in none before."""
     lacking_s: int = NEVER_S
     """When the oldest change was made that may be in no hour: it is lost, or was redriven and is not summed up yet."""
+    unset: tuple[str, ...] = ()
+    """What the ledger does not have of it: an older sweep has noted the rest."""
 
     @property
     def values(self) -> dict[str, str | float]:
@@ -91,7 +93,8 @@ class Progress:
 
 def read(store: Store) -> Progress:
     """How far the hours are summed up."""
-    return Progress(**items.plain(queries.get(store.client, store.settings.ledger_table, PROGRESS)))
+    found = items.plain(queries.get(store.client, store.settings.ledger_table, PROGRESS))
+    return Progress(**found, unset=tuple(name for name in ("lost_s", "redriven", "lacking_s") if name not in found))
 
 
 def hour_of(settings: Settings, minute: int) -> int:

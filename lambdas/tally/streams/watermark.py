@@ -227,7 +227,8 @@ def _gaps(settings: Settings, known: list[Loss], before: Watermark, now_s: float
     """What may be lost since what the sweep before noted."""
     item, streams = before.item, _streams(settings)
     began_s = items.number(item, "began", int(now_s))
-    passed_s = {ROLLUP: max(before.rolled_s, began_s), BOOKKEEPER: max(items.number(item, "booked"), began_s)}
+    booked_s = items.number(item, "booked", before.known_s)  # an older sweep noted only what both had passed
+    passed_s = {ROLLUP: max(before.rolled_s, began_s), BOOKKEEPER: max(booked_s, began_s)}
     other = item.get("streams", {"S": streams})["S"] != streams
     return loss.gaps(settings, known, passed_s, now_s, other_streams=other)
 

@@ -196,11 +196,15 @@ function leaders(name, top) {
   return make("ol.leaders", { "aria-label": `Top ${TOP} of ${name}, ${top.span}` }, top.top.slice(0, TOP).map(row));
 }
 
-/** How much of these ids a narrow card leaves out: the parts that all begin with, if they are long. */
+/**
+ * How much of these ids a narrow card leaves out: the parts that all begin with, if they are long.
+ *
+ * The sign between two parts stays: the page of a whole site is `…/`.
+ */
 function beginning(ids) {
   let same = 0;
   while (ids.length > 1 && same < ids[0].length && ids.every((id) => id[same] === ids[0][same])) same++;
-  const parts = ids[0].slice(0, same).search(/[^/:#._~@-]*$/);
+  const parts = ids[0].slice(0, same).search(/[/:#._~@-][^/:#._~@-]*$/);
   return parts > SHARED_MAX ? parts : 0;
 }
 

@@ -380,13 +380,14 @@ def test_signing_in_and_out_takes_away_what_the_page_said_before(console: Consol
 
 def test_a_narrow_overview_tells_long_ids_apart(console: Console) -> None:
     ids = [f"https://example.com/a/long/way/into/the/site/{name}.html" for name in ("first", "second", "fifth")]
+    ids.append("https://example.com/a/long/way/into/the/site/")
     found = {"counter": "visits", "span": "2026-01-01", "as_of": 1_800_000_000, "error_max": 0, "cursor": None}
     found["top"] = [{"id": id_, "value": 9} for id_ in ids]
     console.page.route("**/top/any?counter=visits*", lambda route: route.fulfill(json=found))
     console.page.set_viewport_size(NARROW)
     page = console.open(name="ann")
     leaders = page.locator(".counter", has=page.get_by_role("link", name="visits", exact=True)).get_by_role("listitem")
-    expect(leaders.get_by_role("link")).to_have_text(["…first.html", "…second.html", "…fifth.html"])
+    expect(leaders.get_by_role("link")).to_have_text(["…/first.html", "…/second.html", "…/fifth.html", "…/"])
     expect(leaders.get_by_role("link", name=ids[0], exact=True)).to_be_visible()
     cut = "links => links.filter(link => link.scrollWidth > link.clientWidth + 1).length"
     assert leaders.get_by_role("link").evaluate_all(cut) == 0

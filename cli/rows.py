@@ -47,7 +47,7 @@ _CHILD = {
 """The names that each column may have: lower case, letters only."""
 _READING = {**_NUMBER, AT: ("at", "time", "readat")}
 _ABOUT = {ID: "the id", VALUE: "the value", CHILD: "the child: who liked", AT: "the time"}
-_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_WRITTEN = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
 _Record = tuple[int, Sequence[Any]] | Refused
 Named = Mapping[str, str]
 """The columns that a person named: the name of each."""
@@ -172,9 +172,9 @@ def _child(line: int, row: Sequence[Any], counter: Counter) -> Child:
 
 
 def _whole(value: object) -> int | None:
-    if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
-        return int(value)
-    return fields.integer(value)
+    """The whole number that a value is, or that a text says. A float has each one in range exactly."""
+    written = isinstance(value, str) and _WRITTEN.fullmatch(value.strip())
+    return fields.integer(float(written[0]) if written else value)
 
 
 def seconds(value: object) -> int:

@@ -288,6 +288,8 @@ def test_children_without_a_parent_or_with_a_time_in_milliseconds_are_named_by_t
 
 
 BAD_CSV = ["id,value", "a,1", "b,x", "c#,3", "d", "e,1.5", "..,1", "f,-1", f"g,{10**15 + 1}"]
+WHOLE = ["a,1.0", "a,0e2", "a,-0.0"]
+FRACTIONS = [f"b,{one}" for one in ("7.5", "nan", "inf", "1e400", "0x10", "1_000", "", "1e16", "7e-1")]
 BAD_JSON = ['{"id":"a", "value": 1.0}', '{"id": "b", "value": true}', "[]", "x", '{"id": "c"}', '{"id": 7, "value": 1}']
 
 
@@ -296,6 +298,7 @@ BAD_JSON = ['{"id":"a", "value": 1.0}', '{"id": "b", "value": true}', "[]", "x",
     [
         (BAD_CSV, ".csv", [(3, "value must be a whole number"), (4, "ID must be"), (5, "there must be 2 columns"),
                            (6, "value"), (7, "a dot or two"), (8, "multiple of 1"), (9, "value must be")]),
+        (["id,value", *WHOLE, *FRACTIONS], ".csv", [(line, "value must be a whole") for line in range(5, 14)]),
         (["value,id", "1,a", "x,b"], ".csv", [(3, "value must be a whole number")]),
         (["a,1", "b,2,3"], ".csv", [(2, "there must be 2 columns, and there are 3")]),
         (["id,value,by", "a,1,x", "b,7,8,x"], ".csv", [(3, "there must be 3 columns, and there are 4")]),

@@ -48,6 +48,7 @@ _CHILD = {
 _READING = {**_NUMBER, AT: ("at", "time", "readat")}
 _ABOUT = {ID: "the id", VALUE: "the value", CHILD: "the child: who liked", AT: "the time"}
 _WRITTEN = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
+_TOO_LONG = f"a field is longer than {csv.field_size_limit()} characters"
 _Record = tuple[int, Sequence[Any]] | Refused
 Named = Mapping[str, str]
 """The columns that a person named: the name of each."""
@@ -149,8 +150,12 @@ def columns(known: Mapping[str, Sequence[str]], named: Named) -> list[Column]:
 def _number(line: int, row: Sequence[Any], counter: Counter) -> Number:
     id_, value, *at = row
     found = _value(value)
-    if counter.delta is not None and (found % counter.delta or found * counter.delta < 0) and not counter.start:
-        raise InvalidInputError(f"value must be a multiple of {counter.delta}, as {counter.name} counts")
+    if counter.delta is not None and not counter.start:
+        if found * counter.delta < 0:
+            below, up = ("below", "up") if counter.delta > 0 else ("above", "down")
+            raise InvalidInputError(f"value must not be {below} 0: {counter.name} only counts {up}")
+        if found % counter.delta:
+            raise InvalidInputError(f"value must be a multiple of {counter.delta}, as {counter.name} counts")
     return Number(line, stored_id(counter, id_), found, seconds(at[0]) // DAY_S if at else None)
 
 
@@ -201,14 +206,15 @@ def _from_csv(lines: Iterable[str], columns: Sequence[Column]) -> Iterator[_Reco
     places: Sequence[int] | None = None
     width, delimiter = len(columns), ""
     while ahead.more():
-        if not delimiter and ahead.first().strip():
-            delimiter = _delimiter(ahead.first(), columns)
-        number = ahead.number
+        number, first = ahead.number, ahead.first()
+        if not delimiter and first.strip():
+            delimiter = _delimiter(first, columns)
         try:
             row = next(csv.reader(ahead.taken(), strict=True, delimiter=delimiter or DELIMITERS[0]), [])
-        except csv.Error:
+        except csv.Error as error:
             ahead.keep_first()
-            yield Refused(number, "a quote is not closed, or text stands behind one that is")
+            too_long = len(first) > csv.field_size_limit() and "limit" in str(error)  # else a quote took in more lines
+            yield Refused(number, _TOO_LONG if too_long else "a quote is not closed, or text stands behind one that is")
             continue
         if not row:
             continue
@@ -268,10 +274,18 @@ class _Ahead:
 
 def _delimiter(line: str, columns: Sequence[Column]) -> str:
     """What separates the columns: what the first line names them by, or has as many of as there are; else a comma."""
-    split = {one: next(csv.reader([line], delimiter=one), []) for one in DELIMITERS}
+    split = {one: _split(line, one) for one in DELIMITERS}
     named = [one for one, row in split.items() if _names(row, columns)]
     as_many = [one for one, row in split.items() if len(row) == len(columns)]
     return next(iter(named + as_many), DELIMITERS[0])
+
+
+def _split(line: str, delimiter: str) -> list[str]:
+    """The columns of a line; none if one is too long."""
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        return []
 
 
 def _names(row: Sequence[str], columns: Sequence[Column]) -> bool:

@@ -15,7 +15,7 @@ from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 import botocore.exceptions
@@ -323,13 +323,27 @@ for _ in range(100_000):
     DEEP = [DEEP]
 
 
+class Broken:
+    """Its text raises."""
+
+    def __repr__(self) -> NoReturn:
+        raise RuntimeError("broken")
+
+
+class BrokenList:
+    """Its members raise."""
+
+    def __iter__(self) -> NoReturn:
+        raise RuntimeError("broken")
+
+
 @pytest.mark.parametrize(
     ("odd", "kind"),
     [
         *((odd, errors.InvalidInputError) for odd in (
             math.nan, math.inf, Decimal("7.5"), Decimal("NaN"), Decimal("sNaN"), Decimal("1e999999"),
             Decimal("1e-999999"), 10**5000, 7j, b"9f3a", datetime.date(2026, 1, 1), "\ud800", object(), CIRCLE, DEEP,
-            {("a", "b"): 1}, [{"id": b"x"}], type,
+            {("a", "b"): 1}, [{"id": b"x"}], type, Broken(), BrokenList(),
         )),
         ("x" * 1_000_001, PayloadTooLargeError),
     ],
@@ -355,6 +369,13 @@ def test_what_has_no_form_in_json_fails_alone(odd: Any, kind: type[TallyError]) 
             asked.enqueue_batch([bad, good, good])
         assert [len(event["batch"]) for event in fake.events] == [2, 2]
         fake.calls.clear()
+
+
+def test_a_generator_that_raises_is_not_sent_as_an_empty_list() -> None:
+    asked, fake = tally(PLAYED)
+    with pytest.raises(errors.InvalidInputError, match="ZeroDivisionError"):
+        asked.change({"amount": 1 // zero} for zero in [0])
+    assert fake.events == []
 
 
 def test_whole_numbers_and_uuids_of_other_types_are_sent_as_json_has_them() -> None:

@@ -67,16 +67,19 @@ def plain(value: Any) -> Any:
         return int(value) if value.is_finite() and value.adjusted() < DIGITS_MAX and value == int(value) else value
     if isinstance(value, Integral) and not isinstance(value, int):  # NumPy's
         return int(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray) else value
+    try:
+        if isinstance(value, Mapping):
+            return dict(value)
+        return list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray) else value
+    except Exception as error:  # the value's own. `encoded` refuses the error; a generator would be empty by then
+        return error
 
 
 def encoded(event: Mapping[str, Any]) -> bytes:
     """The event in JSON. Raises InvalidInputError for what has no form there, PayloadTooLargeError."""
     try:
         made = json.dumps(event, default=_default, allow_nan=False, ensure_ascii=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:  # a date; NaN, a circle, half a surrogate; deep nesting
+    except Exception as error:  # a date; NaN, a circle, half a surrogate; deep nesting; an object's own
         raise InvalidInputError(f"The request cannot be sent as JSON: {error}") from None
     if len(made) > EVENT_BYTES_MAX:
         raise PayloadTooLargeError(f"The request is larger than {EVENT_BYTES_MAX} bytes.")

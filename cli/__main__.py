@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -15,6 +16,7 @@ from .folder import lambdas
 
 INTERRUPTED = 130
 BAD = 2
+UNWRITTEN = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}  # of stdout
 LINE_MAX = 300  # characters of what an endpoint said: it may be a page of HTML
 
 
@@ -24,11 +26,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a line may quote characters that the terminal lacks
     try:
-        return _run(sys.argv[1:] if arguments is None else arguments)
+        try:
+            return _run(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            if sys.stdout:  # None if it was closed from the start
+                sys.stdout.flush()
     except KeyboardInterrupt:
         print("tally: stopped", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # `tally check | head`
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # `tally check | head`
+            print(f"tally: the output cannot be written: {error.strerror or error}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BAD
 
@@ -59,11 +67,9 @@ def _run(arguments: Sequence[str]) -> int:
 
     try:
         return connection.ended(lambda: _command(arguments))
-    except BrokenPipeError:  # for `main`
-        raise
     except Exception as error:  # an answer that is not DynamoDB's fails anywhere: what a person can use is one line
-        if os.environ.get("TALLY_TRACEBACK"):
-            raise
+        if os.environ.get("TALLY_TRACEBACK") or (isinstance(error, OSError) and error.errno in UNWRITTEN):
+            raise  # for `main`
         what = " ".join(f"{type(error).__name__}: {error}".split())
         print(
             f"tally: an answer was not understood, or this is a bug of Tally: {what[:LINE_MAX]}"

@@ -36,6 +36,10 @@ class Parser(argparse.ArgumentParser):
         """Exit 2."""
         self.exit(2, f"tally: {message}; --help says more\n")
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help. argparse would hide that it cannot be written."""
+        print(self.format_help(), end="", file=file)
+
     def format_help(self) -> str:
         """The help."""
         return self.overview or super().format_help()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -155,6 +156,19 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
 )
 def test_bad_input_is_one_line_and_2(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert said in one_line(main, arguments, capsys)
+
+
+@pytest.mark.parametrize("buffered", [0, -1], ids=["unbuffered", "buffered"])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["help", "get"], ["get", "--help"], ["version"], ["completion", "zsh"]]
+)
+def test_output_that_cannot_be_written_is_one_line_and_2(
+    buffered: int, arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = open("/dev/full", "wb", buffering=buffered)  # noqa: SIM115  # `full` closes it
+    with io.TextIOWrapper(device, write_through=not buffered) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert one_line(main, arguments, capsys) == "the output cannot be written: No space left on device"
 
 
 HOUR = 500_000  # since 1970: 2027-01-15 08:00 UTC

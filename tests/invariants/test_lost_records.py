@@ -120,6 +120,17 @@ def test_what_was_confirmed_stays_and_what_was_not_goes(world: Deployment) -> No
     assert repaired(world, PLAYS, "new") == -2
 
 
+def test_a_sweep_that_slept_forgets_nothing_that_was_judged_since(world: Deployment) -> None:
+    before = world.judged
+    off(world, "bookkeeper")
+    world.run(12)
+    world.edit(2, PLAYS, "new")
+    world.run(10)
+    seen = watermark.read(world.store)
+    begun_again.begin(world.store, replace(seen, judged=before), world.now_s, float("inf"))
+    assert world.drifts() == {("plays", "new"): 2}
+
+
 def test_what_is_not_a_day_old_is_judged_after_all(world: Deployment) -> None:
     world.stall("bookkeeper")
     world.run(DAY - 4)

@@ -28,11 +28,11 @@ def begin(store: Store, seen: Watermark, now_s: float, until_s: float) -> Waterm
     """Forget the drift that proves nothing, and pass over what is closed of the minutes before `again`.
 
     The watermark then. If the time runs out (`until_s`, on the store's clock) or a row moves, nothing is closed in it:
-    the next sweep goes on.
+    the next sweep goes on. A sweep that slept leaves what was judged since.
     """
     letters = seen.redriven or dead_letters.any_left(store)
     letters = letters or any(one.name.startswith(loss.LETTER) for one in loss.listed(store))
-    found = ((row, 0 if letters else row.confirmed(seen)) for row in rows.every(store))
+    found = ((row, 0 if letters else row.confirmed(seen)) for row in rows.every(store) if row.upto < seen.again)
     writes = ([rows.forgotten(store, row, kept, now_s)] for row, kept in found if kept != row.drift or row.changes)
     while chunk := list(islice(writes, FORGOTTEN_AT_ONCE)):
         if store.clock() >= until_s or not all(side_by_side(lambda write: apply_once(store, write), chunk)):

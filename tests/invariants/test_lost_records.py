@@ -442,3 +442,19 @@ def test_a_letter_that_is_redriven_while_the_bookkeeper_is_off_is_no_drift(
     off(world, "bookkeeper", minutes=DAY + 10)
     world.run(14)
     assert (repaired(world, VISITS, PAGE), world.tally(VISITS, PAGE), world.drifts()) == (0, 4, {})
+
+
+@pytest.mark.parametrize("minutes", [6, 18])
+def test_a_letter_that_is_redriven_on_a_minute_that_is_judged_is_no_drift(world: Deployment, minutes: int) -> None:
+    """Its other half is on a minute that is passed over, for the bookkeeper was off since before it became a letter."""
+    mend = set_aside(world, "rollup", target=PAGE)
+    world.stall("bookkeeper")
+    world.spill(PAGE, 2, VISITS)
+    world.run(minutes)
+    mend()
+    assert set(world.redrive()) == {"applied"}
+    world.run(DAY + 4 - minutes)
+    trim(world, "bookkeeper")
+    world.resume()
+    world.even(14)
+    assert (world.tally(VISITS, PAGE), repaired(world, VISITS, PAGE)) == (2, 0)

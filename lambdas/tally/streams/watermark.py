@@ -185,7 +185,8 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
     waits = bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
     dead_s = oldest_dead_letter_s(store, ROLLUP) if waits else NEVER_S
     known = loss.listed(store)  # after the dead letters: one that is dropped meanwhile is among either
-    gaps = _gaps(store.settings, known, before, now_s)
+    redriven = NEVER_S if waits else _redriven(store.settings, item, now_s)
+    gaps = _gaps(store.settings, known, before, redriven, now_s)
     lost = [*known, *gaps]
     lost_s = min((one.since_s for one in lost), default=NEVER_S)
     began_s = items.number(item, "began", int(now_s))
@@ -197,7 +198,7 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
         "rolled": max(before.rolled_s, rolled_s),
         "shown": min(before.rolled_s, dead_s, items.number(item, "dead", dead_s), lost_s),  # a marker may come unseen
         "dead": dead_s,
-        "redriven": NEVER_S if waits else _redriven(store.settings, item, now_s),
+        "redriven": redriven,
         "lost": lost_s,
         "again": max([before.again, *(one.again for one in lost)]),
         "asked": asked_s,
@@ -223,14 +224,21 @@ def _redriven(settings: Settings, item: Item, now_s: float) -> int:
     return settings.minute(now_s) + 1 if before == NEVER_S else before
 
 
-def _gaps(settings: Settings, known: list[Loss], before: Watermark, now_s: float) -> list[Loss]:
-    """What may be lost since what the sweep before noted."""
+def _gaps(settings: Settings, known: list[Loss], before: Watermark, redriven: int, now_s: float) -> list[Loss]:
+    """What may be lost since what the sweep before noted.
+
+    The ledger begins again after the minute on which letters were redriven before anybody knew of the loss: the other
+    half of these may be lost, or on a minute that is passed over.
+    """
     item, streams = before.item, _streams(settings)
     began_s = items.number(item, "began", int(now_s))
     booked_s = items.number(item, "booked", before.known_s)  # an older sweep noted only what both had passed
     passed_s = {ROLLUP: max(before.rolled_s, began_s), BOOKKEEPER: max(booked_s, began_s)}
     other = item.get("streams", {"S": streams})["S"] != streams
-    return loss.gaps(settings, known, passed_s, now_s, other_streams=other)
+    found = loss.gaps(settings, known, passed_s, now_s, other_streams=other)
+    noted = {one.name for one in known}
+    past = redriven + 1 if redriven < NEVER_S else 0
+    return [one._replace(again=max(one.again, past)) if one.again and one.name not in noted else one for one in found]
 
 
 def _streams(settings: Settings) -> str:

@@ -145,9 +145,12 @@ def hold(store: Store, entry: Entry, ttl_s: int, key: str) -> Wish:
 
     def send() -> Answered:
         counter, id_, amount, _ = entry
-        return _answered(
+        body, replayed = _answered(
             holds.hold(Call(store), counter=counter, id=id_, amount=amount, ttl_s=ttl_s, idempotency_key=key)
         )
+        return {
+            name: value for name, value in body.items() if name != "state"
+        }, replayed  # a replay answers that of now
 
     return Wish(key, [entry], send, lambda body: [entry.note(notes.HELD, key, body["hold"])])
 

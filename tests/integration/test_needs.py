@@ -32,6 +32,7 @@ from tally.drift import rows
 from tally.dynamo import items, queries
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.shards import Tree
+from tally.dynamo.transactions import apply_once
 from tally.series import progress
 from tally.streams import dead_letters, segments, watermark
 from tests import events
@@ -322,13 +323,19 @@ class OneShard:
 
 
 def something_to_judge(store: Store) -> None:
-    """A closed minute: one tally that comes out even, one that begins to drift, and one that ends to."""
+    """A closed minute: one tally that comes out even, one that begins to drift, and one that ends to.
+
+    And a day that the bookkeeper has not provably passed.
+    """
     now_s = int(time.time())
     minute = judged(store, ahead=-5) + 1
     booked = {"even": (1, 1), "begins": (0, 1), "ends": (3, 0)}
     entries = [segments.Booked("plays", name, "", *amounts) for name, amounts in booked.items()]
     page = segments.write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
     store.client.put_item(**page["Put"])
+    stalled = {"booked": now_s - 2 * 24 * 3600}
+    was: items.Was = {"booked": None}
+    assert apply_once(store, [items.update(store.settings.ledger_table, watermark.JUDGE, stalled, was=was)])
     drifts(store, "plays", "ends", 3, ago=0)
 
 

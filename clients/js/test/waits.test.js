@@ -88,6 +88,39 @@ test("an answer that does not come holds up its own change alone", async () => {
   assert.ok(world.server.sent.length < 30, `${world.server.sent.length} requests`);
 });
 
+test("a page that cannot write how a change ended says it once, though another tab sends it again", async () => {
+  const world = new World();
+  const page = world.tab();
+  const ends = [];
+  page.addEventListener("change", ({ detail }) => detail.outcome && ends.push(detail.outcome.state));
+  const denied = () => {
+    throw new DOMException("denied", "SecurityError");
+  };
+  const broken = (request, server) => (Object.assign(page.storage, { setItem: denied, removeItem: denied }), server.answer(request));
+  world.server.plan = [broken];
+  await world.got(page.increment("plays", "9f3a"));
+  const other = world.tab();
+  await world.until(() => !other.waiting().length);
+  assert.equal(world.server.sent.length, 2);
+  assert.deepEqual(ends, ["counted"]);
+});
+
+test("a page that thaws says once how a change ended, though another tab has sent and settled it, too", async () => {
+  const world = new World();
+  const page = world.tab();
+  const ends = [];
+  page.addEventListener("change", ({ detail }) => detail.outcome && ends.push(detail.outcome.state));
+  const events = [];
+  const view = world.shared.tab();
+  view.listeners.push((event) => events.push(event));
+  await world.got(page.increment("plays", "9f3a"));
+  // The answer came first. What the other tab wrote is the same, and reaches this page now.
+  for (const event of events) for (const listener of page.storage.listeners) listener(event);
+  await world.now();
+  assert.deepEqual(ends, ["counted"]);
+  assert.deepEqual(page.waiting(), []);
+});
+
 test("a page that is left asks for no lock", async () => {
   const world = new World();
   const page = world.tab();

@@ -14,7 +14,6 @@ const FORCED_MS_MAX = 300e3;
 const LOOK_MS = 30e3;
 const LOOK_MS_MAX = 3600e3;
 const TOGETHER_MAX = 4;
-const SAID_MAX = 1000;
 // The API takes as many, and 10 KB of address and headers: a token needs some of them.
 const ASKED_MAX = 100;
 const ASKED_BYTES_MAX = 6000;
@@ -109,8 +108,6 @@ export class Tally extends EventTarget {
   // What waits, by its name in the storage: { name, entry, stored }, and what this page alone knows of it: `promise` and
   // `done` if a caller of this page made it, `why` it waits and the last `status`, `timer`, `fails`, and how it ended.
   #states = new Map();
-  // The last changes of which this page has said how they ended: another tab may send and settle them once more.
-  #said = new Set();
   // Anonymous changes wait for no user and no token. What a lane has `ready` is sent before the storage is read again.
   #anyones = { ready: [], fails: 0, slow: 0 };
   #users = { ready: [], fails: 0, slow: 0, looks: 0 };
@@ -317,9 +314,10 @@ export class Tally extends EventTarget {
     if (!key.startsWith(this.prefix)) return;
     const before = this.#states.get(key);
     const entry = newValue && this.#entry(key, newValue);
-    if (before?.outcome) return;
     if (entry?.outcome) before && this.#known(key, entry);
     else if (entry) {
+      // It has ended: what is heard of it is older, or another tab sends it once more.
+      if (before ? before.outcome : !this.#load(key)) return;
       this.#say(this.#known(key, entry));
       if (!entry.sent) this.#run(this.#lane(entry));
     } else if (before?.promise) this.#run(this.#lane(before.entry));
@@ -346,8 +344,6 @@ export class Tally extends EventTarget {
     // What cannot be removed stays known, so that nobody here sends it again.
     if (!stored || tried(() => (this.storage.removeItem(name), true))) this.#states.delete(name);
     state.done?.(outcome);
-    if (this.#said.has(name)) return;
-    if (this.#said.add(name).size > SAID_MAX) this.#said.delete(this.#said.values().next().value);
     this.#say(state);
   }
 

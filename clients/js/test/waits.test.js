@@ -121,6 +121,16 @@ test("a page that thaws says once how a change ended, though another tab has sen
   assert.deepEqual(page.waiting(), []);
 });
 
+test("a key that is handed over again after it ended ends again", async () => {
+  const world = new World();
+  const page = world.tab();
+  const ends = [];
+  page.addEventListener("change", ({ detail }) => ends.push(detail.outcome?.state));
+  const key = "job-000000000000000000001";
+  for (let time = 0; time < 2; time++) await world.got(page.increment("plays", "9f3a", { key }));
+  assert.deepEqual(ends.filter(Boolean), ["counted", "counted"]);
+});
+
 test("a page that is left asks for no lock", async () => {
   const world = new World();
   const page = world.tab();

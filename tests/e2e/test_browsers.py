@@ -47,6 +47,12 @@ def settled(*tabs: Tab) -> bool:
     return not any(tab.waiting() for tab in tabs)
 
 
+def played(tab: Tab, video: str) -> None:
+    """Play a video, and wait until nothing waits."""
+    tab.run(PLAY, video)
+    wait_for(lambda: settled(tab))
+
+
 def number(dev: Dev, counter: str, id_: str) -> int:
     return int(dev.call("GET", f"/counters/{counter}/{id_}").body["value"])
 
@@ -55,15 +61,12 @@ def test_plays_are_sent_on_each_page_that_one_comes_to_and_comes_back_to(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     tab = browser.tab(api=api.server.origin)
-    tab.run(PLAY, video)
-    wait_for(lambda: settled(tab))
+    played(tab, video)
     tab.go(api=api.server.origin)
-    tab.run(PLAY, video)
-    wait_for(lambda: settled(tab))
+    played(tab, video)
     tab.back()
     assert tab.run("kept") == [False, True]  # the page is the one that was left
-    tab.run(PLAY, video)
-    wait_for(lambda: settled(tab))
+    played(tab, video)
     assert dev.plays(video) == 3
     tab.close()
 
@@ -76,11 +79,9 @@ def test_a_page_that_is_left_in_the_task_of_a_play_holds_up_no_other(
         "1", [video, tab.url(api=api.server.origin)], last="tally.increment('plays', arg[0]), location.assign(arg[1])"
     )
     tab.ready()
-    tab.run(PLAY, video)
-    wait_for(lambda: settled(tab))
+    played(tab, video)
     tab.back()
-    tab.run(PLAY, video)
-    wait_for(lambda: settled(tab))
+    played(tab, video)
     assert dev.plays(video) == 3
     tab.close()
 

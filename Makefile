@@ -57,7 +57,7 @@ $(VENV)/.tests: tests/requirements.txt $(VENV)/.ready
 
 # The command runs from the checkout and reads its declarations.
 $(VENV)/bin/tally: $(VENV)/.ready Makefile
-	@printf '%s\n' '#!/bin/sh' 'TALLY_APP="$(CURDIR)" PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" exec "$(CURDIR)/$(VENV)/bin/python" -P -m cli "$$@"' > $@
+	@printf '%s\n' '#!/bin/sh' 'TALLY_APP="$(CURDIR)" PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" exec "$(CURDIR)/$(VENV)/bin/python" -P -m tally.cli "$$@"' > $@
 	@chmod +x $@
 
 node_modules/.ready: package-lock.json
@@ -80,10 +80,10 @@ node_modules/.tests: package-lock.json | node_modules/.ready
 	@touch $@
 
 dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tally), AWS_ENDPOINT_URL_DYNAMODB
-	@$(PY) -m dev --port $(PORT)
+	@$(PY) -m tally.dev --port $(PORT)
 
 demo: setup ## replay a real web server log against `make dev` and recount it
-	@$(PY) -m dev.demo --port $(PORT) $(ARGS)
+	@$(PY) -m tally.dev.demo --port $(PORT) $(ARGS)
 
 bench: setup-tests ## the same play counted in six ways, what each thing costs, the streams, the journal, one hot key
 	@$(PY) -m bench $(ARGS)
@@ -117,10 +117,10 @@ mutations: setup-tests ## take each guard of the core away, one at a time: a tes
 	@$(PY) -m tests.mutations $(ARGS)
 
 openapi: setup ## print the OpenAPI document
-	@PYTHONPATH=lambdas $(PY) -m api --openapi
+	@$(PY) -m tally.contract --openapi
 
 generate: setup-tests ## write what follows from the operations: the samples in events/ and the typed client
-	@PYTHONPATH=lambdas $(PY) -m api
+	@$(PY) -m tally.contract
 
 pictures: setup-tests ## take the pictures of README.md and docs/: the console and the dashboard, with a day of a real log
 	@PYTHONPATH=lambdas $(PY) -m tests.make_pictures
@@ -132,7 +132,7 @@ fuzz: setup-tests ## thousands of made-up requests against a running `make dev`,
 SINCE := f778003
 lint: setup-tests ## ruff, mypy, the contracts of the rooms (.importlinter), and the subjects of commits
 	@$(VENV)/bin/ruff format --check --quiet . && $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/mypy --no-error-summary
-	@found=$$(PYTHONPATH=lambdas:. $(VENV)/bin/lint-imports --no-cache --no-logo) || { echo "$$found"; exit 1; }
+	@found=$$($(VENV)/bin/lint-imports --no-cache --no-logo) || { echo "$$found"; exit 1; }
 	@git log --no-merges --format=%s $(SINCE)..HEAD 2>/dev/null | awk 'length > 72 || tolower($$1) ~ /^wip/ {print "commit: " $$0 "\n  a subject has at most 72 characters, and is not wip"; bad = 1} END {exit bad}' >&2
 
 synth: setup-tests ## the CloudFormation template, with cdk-nag and cfn-lint
@@ -142,16 +142,16 @@ diff: setup ## what a deploy would change
 	@$(CDK) diff $(ARGS)
 
 deploy: setup ## deploy to the AWS account of your credentials: shows, asks, deploys (ARGS="-c stage=prod --yes")
-	@PYTHONPATH=lambdas $(PY) -m cli.deploy $(ARGS)
+	@$(PY) -m tally.cli.deploy $(ARGS)
 
 destroy: setup ## delete a deployed stack: says what is kept and where, and asks (ARGS="-c stage=prod")
-	@PYTHONPATH=lambdas $(PY) -m cli.destroy $(ARGS)
+	@$(PY) -m tally.cli.destroy $(ARGS)
 
 cost: setup ## run the commands of docs/cost.md again, and write what they print
-	@PYTHONPATH=lambdas $(PY) -m cli.cost.page
+	@$(PY) -m tally.cli.cost.page
 
 smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://… WAIT=600
-	@PYTHONPATH=lambdas $(PY) -m cli.smoke
+	@$(PY) -m tally.cli.smoke
 
 wheel: setup ## build the distribution `tallystick` into dist/, from the files that git knows
 	@$(PY) -m release.build $(ARGS)

@@ -1,4 +1,4 @@
-"""Synthesizes Tally's CloudFormation template. `cdk` runs it; stacks/options.py describes its context."""
+"""Synthesizes Tally's CloudFormation template. `cdk` runs it; tally/cdk/options.py describes its context."""
 
 import os
 import sys
@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent / "lambdas"))  # routes and roles follow from the declarations there
-
 from aws_cdk import App, Validations
 from cdk_nag import AwsSolutionsChecks
 
-from declarations import Declarations
-from home import HOME, LAMBDAS
-from stacks.bundling import Bundle, BundlingError
-from stacks.front_door import Edge
-from stacks.options import Options, OptionsError
+from stacks.edge import Edge
 from stacks.tally_stack import TallyStack
+from tally.cdk.bundling import Bundle, BundlingError
+from tally.cdk.options import Options, OptionsError
+from tally.contract.declarations import Declarations
 from tally.errors import ConfigurationError
+from tally.home import LAMBDAS
 
 
 def build(
@@ -32,7 +30,7 @@ def build(
     options = Options.from_context(app.node.get_all_context())
     options.check_region(*map(os.environ.get, ("CDK_DEFAULT_REGION", "CDK_DEFAULT_ACCOUNT")))  # the command says them
     declarations = Declarations.load(counters)
-    bundle = Bundle(LAMBDAS, declarations, kept_in=HOME / ".build")
+    bundle = Bundle(LAMBDAS, declarations, kept_in=Path(__file__).resolve().parent / ".build")
     tally = TallyStack(app, "Tally", declarations=declarations, options=options, bundle=bundle)
     if options.cdn:
         edge = Edge(app, "TallyEdge", routes=declarations.routes, options=options)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from dev.base.errors import LocalError
+from tally.dev.base.errors import LocalError
 
 from . import ROOT
 from .claims import MEASURES, Claim, Measure, Rows

@@ -1,7 +1,7 @@
 // How a backlog drains: `node backlog.mjs CHANGES`. An earlier page left them while the API was away. Prints as JSON how
 // often the storage was read, how many requests there were, and how many changes counted.
 
-import { Tally } from "../clients/js/tally.js";
+import { Tally } from "../tally/javascript/tally.js";
 
 const changes = Number(process.argv[2]);
 const api = "https://api.example.com";

@@ -6,7 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from dev.base.errors import LocalError
+from tally.dev.base.errors import LocalError
 
 from .consumers import Rows
 

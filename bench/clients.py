@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import boto3
 
 import counters
-from dev.base.engine import Engine
 from tally.counting import tallies
+from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
 

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import counters
-from declarations import READERS
-from dev.base.sync_wire import SyncWire
-from dev.streams import delivery
-from dev.streams.delivery import BATCH_RECORDS, Delivery, Record, Stream
+from tally.contract.declarations import READERS
 from tally.counting.tallies import DAY
+from tally.dev.base.sync_wire import SyncWire
+from tally.dev.streams import delivery
+from tally.dev.streams.delivery import BATCH_RECORDS, Delivery, Record, Stream
 from tally.drift import judge
 from tally.dynamo.client import Store
 from tally.dynamo.transactions import apply_once

@@ -10,8 +10,8 @@ import random
 import time
 from uuid import UUID
 
-from operations.sweep import RESERVE_S, SERIES_SHARE
 from tally.dynamo.client import Store
+from tally.operations.sweep import RESERVE_S, SERIES_SHARE
 from tally.series import hours, progress
 from tally.series.progress import Progress
 from tally.streams import segments
@@ -22,7 +22,7 @@ from .judging import put
 
 HOUR = 495_000
 FIRST = 60 * HOUR
-SWEEP_S = 55.0  # SCHEDULED_TIMEOUT, stacks/functions.py
+SWEEP_S = 55.0  # SCHEDULED_TIMEOUT, tally/cdk/functions.py
 SWEEPS = 60  # in an hour
 ACTIVE = "an hour in which tallies moved, on one core"
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-from dev.base.errors import LocalError
+from tally.dev.base.errors import LocalError
 
 from . import ROOT
 from .clients import SETTINGS
@@ -45,14 +45,14 @@ def measure(quick: bool) -> dict[str, dict[str, float]]:
     The ratio is the median of pairs. A pair runs back to back, because caches and clock rates change. Raises
     LocalError with the interpreter's message if an import fails.
     """
-    codes = {"boto3": _BOTO3, "handler": f"import serve; serve.{HOT_HANDLERS[0]}"}
+    codes = {"boto3": _BOTO3, "handler": f"import handlers; handlers.{HOT_HANDLERS[0]}"}
     taken_s: dict[str, list[float]] = {name: [] for name in codes}
     for number in range((1 if quick else 15) + 1):
         for name in sorted(codes, reverse=number % 2 == 1):
             took_s = imported(codes[name]).took_s
             if number:  # the first run fills the caches of the file system and of byte code
                 taken_s[name].append(took_s)
-    heavy = {module for handler in HOT_HANDLERS for module in imported(f"import serve; serve.{handler}").heavy}
+    heavy = {module for handler in HOT_HANDLERS for module in imported(f"import handlers; handlers.{handler}").heavy}
     ratio = statistics.median(
         handler_s / boto3_s for handler_s, boto3_s in zip(taken_s["handler"], taken_s["boto3"], strict=True)
     )
@@ -68,7 +68,7 @@ def imported(what: str) -> Import:
     """Run `what` in a fresh interpreter with a function's environment. Raises LocalError if it fails."""
     environment = {
         "PATH": os.environ.get("PATH", ""),
-        "PYTHONPATH": str(ROOT / "lambdas"),
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "lambdas"))),
         "AWS_DEFAULT_REGION": "eu-west-1",
         "AWS_ACCESS_KEY_ID": "local",
         "AWS_SECRET_ACCESS_KEY": "local",

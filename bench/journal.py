@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from contextlib import closing
 
 import counters
-from dev.streams.delivery import Stream
 from tally.counting import children, posts, tallies
 from tally.counting.increments import Increment, count
+from tally.dev.streams.delivery import Stream
 from tally.dynamo.client import Call
 from tally.streams import rollup
 

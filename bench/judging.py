@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
-from dev.base.errors import LocalError
-from dev.streams.delivery import BATCH_RECORDS
+from tally.dev.base.errors import LocalError
+from tally.dev.streams.delivery import BATCH_RECORDS
 from tally.drift import judge
 from tally.dynamo.client import Store
 from tally.dynamo.transactions import apply_once

@@ -13,8 +13,8 @@ import time
 from contextlib import ExitStack, closing
 
 import counters
-from dev.streams.delivery import Stream
 from tally.counting import tallies
+from tally.dev.streams.delivery import Stream
 from tally.drift import judge, rows
 from tally.dynamo.shards import Shards, streams_client
 from tally.streams import bookkeeper, rollup, watermark

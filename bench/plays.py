@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 import counters
-from dev.faults import LOSE_RESPONSE, Fault, FaultProxy
+from tally.dev.faults import LOSE_RESPONSE, Fault, FaultProxy
 from tally.streams import rollup
 
 from .clients import clients_of, fresh_engine

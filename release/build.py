@@ -1,11 +1,10 @@
-"""`make wheel`: the distribution `tallystick`, laid out in a temporary folder from the files that git knows.
+"""`make wheel`: the distribution `tallystick`: `tally/` as git knows it, and what a team's synth and `tally dev` need:
 
-In the wheel nothing but `tally` is at the top. A checkout's files are in three places below it:
-
-    tally/         lambdas/tally as it is: the core and the typed client; and `cdk`, the construct
-    tally/_rooms/  the other rooms of the house as modules, their imports rewritten
-    tally/_home/   what is read or deployed, where a checkout has it (lambdas/home.py): the sources of the functions and
-                   their packages, what browsers load, `cdk.json`, and the template that `tally dev` reads
+    tally/cdk/lambdas/     the handlers and their pins (tally/home.py)
+    tally/cdk/packages/    the functions' packages for Lambda's processor
+    tally/dev/stack/shipped/  the template of the shipped counters
+    tally/console/uPlot.*  the charts
+    tally/cli/cdk.json     the settings that `tally init` writes
 
 Uncommitted changes are in it. What git ignores never is.
 """
@@ -20,21 +19,18 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dev.base.errors import LocalError
-from dev.stack import synth
-
-from .rewriting import RewriteError, rewritten
+from tally.api.console import UPLOT
+from tally.cdk.bundling import install
+from tally.dev.base.errors import LocalError
+from tally.dev.stack import synth
 
 ROOT = Path(__file__).resolve().parents[1]
-UPLOT = ("dist/uPlot.iife.min.js", "dist/uPlot.min.css", "LICENSE")
-ROOMS = ("stacks/", "cli/", "dev/", "lambdas/api/", "lambdas/operations/")
-ROOM_FILES = ("lambdas/counters.py", "lambdas/declarations.py", "lambdas/home.py")
-CORE = "lambdas/tally/"
-COUNTERS = "lambdas/counters.py"  # a team brings its own
-DATA = ("lambdas/", "clients/js/")
-DATA_FILES = ("cdk.json",)
-NOT_DATA = ("clients/js/test/", COUNTERS)
-PACKAGING = ("pyproject.toml", "README.md", "LICENSE")
+BROUGHT = {
+    "lambdas/handlers.py": "tally/cdk/lambdas",
+    "lambdas/requirements.txt": "tally/cdk/lambdas",
+    "cdk.json": "tally/cli",
+    **dict.fromkeys(("pyproject.toml", "README.md", "LICENSE"), "."),
+}
 BUILD_S_MAX = 300
 
 
@@ -43,42 +39,26 @@ class BuildError(Exception):
 
 
 def exported(target: Path) -> list[str]:
-    """Copy the files that git knows or would know, as they are now, and uPlot. Their paths."""
+    """Copy the files that git knows or would know, as they are now, and uPlot. The paths of the first."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if run.returncode:
         raise BuildError(f"git does not list the files of {ROOT}: {' '.join(run.stderr.split())}")
     paths = sorted({path for path in run.stdout.split("\0") if path and (ROOT / path).is_file()})
-    uplot = [f"node_modules/uplot/{name}" for name in UPLOT]
-    for path in [*paths, *uplot]:
+    for path in [*paths, *(file.relative_to(ROOT).as_posix() for file in UPLOT.values())]:
         _copy(ROOT / path, target / path)
-    return [*paths, *uplot]
+    return paths
 
 
 def laid_out(checkout: Path, paths: Iterable[str], target: Path) -> None:
-    """Write the package, as the wheel has it, from an exported checkout. Raises RewriteError."""
-    found = list(paths)
-    rooms = {path: path.removeprefix("lambdas/") for path in found if path.startswith(ROOMS) or path in ROOM_FILES}
-    modules = {_module(name) for name in rooms.values() if name.endswith(".py")}
-    home = [path for path in found if path.startswith((*DATA, "node_modules/")) or path in DATA_FILES]
-    for path in found:
-        if path.startswith(CORE):
-            _copy(checkout / path, target / "tally" / path.removeprefix(CORE))
-        if path in PACKAGING:
+    """Write the package as the wheel has it, without what `prepared` adds."""
+    for path in paths:
+        if path.startswith("tally/"):
             _copy(checkout / path, target / path)
-    for path, name in rooms.items():
-        _copy_room(checkout / path, target / "tally/_rooms" / name, modules)
-    (target / "tally/_rooms/__init__.py").write_text(
-        '"""The rooms of Tally\'s house. Nothing here is a public name."""\n'
-    )
-    _copy_room(checkout / "release/cdk.py", target / "tally/cdk.py", modules)
-    for path in home:
-        if not path.startswith(NOT_DATA):
-            _copy(checkout / path, target / "tally/_home" / path)
-
-
-def _module(name: str) -> str:
-    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    for path, folder in BROUGHT.items():
+        _copy(checkout / path, target / folder / Path(path).name)
+    for name, file in UPLOT.items():
+        _copy(checkout / file.relative_to(ROOT), target / "tally/console" / name)
 
 
 def _copy(path: Path, target: Path) -> None:
@@ -86,24 +66,15 @@ def _copy(path: Path, target: Path) -> None:
     shutil.copyfile(path, target)
 
 
-def _copy_room(path: Path, target: Path, modules: set[str]) -> None:
-    _copy(path, target)
-    if path.suffix == ".py":
-        target.write_text(rewritten(str(path), path.read_text(encoding="utf-8"), modules), encoding="utf-8")
-
-
-def prepared(checkout: Path, home: Path) -> None:
+def prepared(checkout: Path, package: Path) -> None:
     """Add what takes a registry or Node, so that a team's synth and `tally dev` need neither.
 
     The packages of the functions for Lambda's processor, and the template of the shipped counters.
     """
-    sys.path.insert(0, str(ROOT / "lambdas"))
-    from stacks.bundling import install
-
-    install(checkout / "lambdas/requirements.txt", home / "packages")
+    install(checkout / "lambdas/requirements.txt", package / "cdk/packages")
     for path in synth.assembly(checkout).glob("*.json"):
         if path.name in ("manifest.json", "tree.json") or path.name.endswith(".template.json"):
-            _copy(path, home / "template" / path.name)
+            _copy(path, package / "dev/stack/shipped" / path.name)
 
 
 def build(out: Path) -> Path:
@@ -111,7 +82,7 @@ def build(out: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         checkout, stage, made = Path(folder, "checkout"), Path(folder, "stage"), Path(folder, "made")
         laid_out(checkout, exported(checkout), stage)
-        prepared(checkout, stage / "tally/_home")
+        prepared(checkout, stage / "tally")
         command = [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--offline", "--out-dir", str(made)]
         run = subprocess.run([*command, str(stage)], capture_output=True, text=True, timeout=BUILD_S_MAX)
         if run.returncode:
@@ -128,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         wheel = build(given.out)
-    except (BuildError, RewriteError, LocalError, OSError) as error:
+    except (BuildError, LocalError, OSError) as error:
         print(f"tally: {error}", file=sys.stderr)
         return 1
     print(f"{wheel} ({wheel.stat().st_size // 1024} KB)")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import counters
-from cli import commands
-from cli.__main__ import main
-from cli.connection import Stack
+from tally.cli import commands
+from tally.cli.__main__ import main
+from tally.cli.connection import Stack
 from tally.dynamo.client import Store
 
 BY = ("--yes", "--by", "ann", "--why", "INC-9")

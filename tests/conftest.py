@@ -30,8 +30,8 @@ import hypothesis
 import pytest
 from botocore.config import Config
 
-from dev.base.engine import Engine
-from dev.base.sync_wire import SyncWire
+from tally.dev.base.engine import Engine
+from tally.dev.base.sync_wire import SyncWire
 from tally.dynamo import client as dynamo
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings

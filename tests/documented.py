@@ -17,9 +17,9 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from api.document import document
 from counters import COUNTERS
-from declarations import OPERATIONS
+from tally.contract.declarations import OPERATIONS
+from tally.contract.document import document
 from tally.counter import Counter
 
 HEADERS = {"etag": "ETag", "retry-after": "Retry-After", "idempotency-replayed": "Idempotency-Replayed"}

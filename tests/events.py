@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from api import samples
-from api.operation import Operation, Route
 from counters import COUNTERS
-from declarations import OPERATIONS
+from tally.api.operation import Operation, Route
+from tally.contract import samples
+from tally.contract.declarations import OPERATIONS
 
 EVENTS = Path(__file__).resolve().parent.parent / "events"
 KEY = "k-0123456789-0123456789-0123"

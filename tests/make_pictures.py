@@ -29,11 +29,11 @@ sys.path.insert(0, str(Path.cwd() / "lambdas"))
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 import app
-from dev.demo.__main__ import APP, LOG
-from dev.demo.replay import replay
-from dev.demo.report import complaints, report
-from dev.demo.weblog import read_log
-from dev.running import Dev, bare_environment
+from tally.dev.demo.__main__ import APP, LOG
+from tally.dev.demo.replay import replay
+from tally.dev.demo.report import complaints, report
+from tally.dev.demo.weblog import read_log
+from tally.dev.running import Dev, bare_environment
 from tests.e2e import chromium
 from tests.engines import MEMORY
 from tests.infra.template import Json, Template
@@ -46,7 +46,7 @@ OVERVIEW, TALLY, DASHBOARD = "console-overview.webp", "console-tally.webp", "das
 NEW, TRIED, RECEIPT = "console-new.webp", "console-edit.webp", "console-receipt.webp"
 DRIFT, REPAIRED = "console-drift.webp", "console-repaired.webp"
 PICTURES = (OVERVIEW, TALLY, DASHBOARD, NEW, TRIED, DRIFT, REPAIRED, RECEIPT)
-CONSOLE = APP / "lambdas/console"
+CONSOLE = APP / "tally/console"
 VIEW = ViewportSize(width=1120, height=860)
 WAIT_MS = 120_000.0  # the first answers of functions on a busy machine
 MOST = 10  # the most visited pages: their charts are compared with the log
@@ -167,7 +167,7 @@ def take_day(browser: Browser, server: Dev, filled: Filled) -> None:
 def _repair(server: Dev) -> None:
     """As the console's command says. Raises CalledProcessError if something is left."""
     given = ["--local", "--port", str(server.port), "--by", "ana", "--why", f"a script added {EDIT}", "--yes"]
-    subprocess.run([sys.executable, "-m", "cli", "repair", *given, "plays", EDITED], cwd=APP, check=True)
+    subprocess.run([sys.executable, "-m", "tally.cli", "repair", *given, "plays", EDITED], cwd=APP, check=True)
 
 
 def take_new(browser: Browser, url: str) -> None:

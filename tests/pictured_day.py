@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from counters import CALLS, LIKES, PAGES, PLAYS, VISITS
-from dev.base.engine_file import trim
-from dev.base.options import Options
-from dev.demo.weblog import SITE
-from dev.stack.prepared import prepared
-from dev.streams.delivery import Record, Stream
 from tally import fields
 from tally.counter import Counter
 from tally.counting import children, increments, periods, posts, tallies
 from tally.counting.increments import Increment
+from tally.dev.base.engine_file import trim
+from tally.dev.base.options import Options
+from tally.dev.demo.weblog import SITE
+from tally.dev.stack.prepared import prepared
+from tally.dev.streams.delivery import Record, Stream
 from tally.drift import judge
 from tally.dynamo.client import Call, Store
 from tally.dynamo.shards import Shards

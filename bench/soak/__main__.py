@@ -17,8 +17,8 @@ from typing import Any
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 import counters
-from dev.streams.delivery import Stream
 from tally.counting import posts
+from tally.dev.streams.delivery import Stream
 from tally.dynamo.client import Call
 
 from ..clients import STREAMED

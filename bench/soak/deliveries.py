@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import counters
-from declarations import READERS
-from dev.streams import delivery
-from dev.streams.delivery import BATCH_RECORDS, Delivery, Stream
+from tally.contract.declarations import READERS
+from tally.dev.streams import delivery
+from tally.dev.streams.delivery import BATCH_RECORDS, Delivery, Stream
 from tally.streams import bookkeeper, rollup
 from tally.streams.consumer import Handler
 from tally.streams.dead_letters import Objects
@@ -112,7 +112,7 @@ def _deliver(way: Delivery, chance: random.Random) -> None:
 def sweep(stage: Stage, name: str) -> None:
     """Be the schedule of the sweep, until killed: one each minute of the ledger."""
     become(stage, name)
-    from operations import sweep as function
+    from tally.operations import sweep as function
 
     swept = function.Sweep()  # it makes its client
 

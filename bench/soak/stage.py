@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 import boto3
 
 import counters
-from dev.base.engine import Engine, die_with_parent
-from dev.base.engine_file import index_stream_records
-from dev.base.sync_wire import SyncWire
 from tally.counter import Counter
+from tally.dev.base.engine import Engine, die_with_parent
+from tally.dev.base.engine_file import index_stream_records
+from tally.dev.base.sync_wire import SyncWire
 from tally.dynamo.client import Store, dynamodb_client
 from tally.settings import Settings
 

@@ -8,8 +8,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 import counters
-from dev.base.engine_file import trim
 from tally.counting import tallies
+from tally.dev.base.engine_file import trim
 from tally.drift import rows
 from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable
 
-from dev.faults import Fault, Kind, Plan
+from tally.dev.faults import Fault, Kind, Plan
 
 SHARE = 0.05
 READ_TIMEOUT_S = 2.0  # of the core's client

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import counters
-from cli.connection import Stack
-from cli.imports import IMPORT
-from operations import changes, children, holds, increments, visits
+from tally.cli.connection import Stack
+from tally.cli.imports import IMPORT
 from tally.counter import Counter
 from tally.counting import increments as counting
 from tally.counting import periods, receipts, tallies
@@ -24,6 +23,7 @@ from tally.counting.tallies import State
 from tally.dynamo import queries
 from tally.dynamo.client import Call, Store
 from tally.errors import StoreBusyError
+from tally.operations import changes, children, holds, increments, visits
 from tally.streams import record
 
 from ..watch import Crasher, CrashError

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from dev.running import Dev as Process
-from dev.running import bare_environment
+from tally.dev.running import Dev as Process
+from tally.dev.running import bare_environment
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -49,7 +49,7 @@ class Dev(Process):
 
     def workers(self, function: str) -> list[int]:
         """The processes of a function."""
-        return [pid for pid in self.descendants() if f"serve.{function}" in command(pid).split()]
+        return [pid for pid in self.descendants() if f"handlers.{function}" in command(pid).split()]
 
     def call(
         self,

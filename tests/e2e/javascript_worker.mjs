@@ -3,8 +3,8 @@
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { folder } from "../../clients/js/node.js";
-import { Tally } from "../../clients/js/tally.js";
+import { folder } from "../../tally/javascript/node.js";
+import { Tally } from "../../tally/javascript/tally.js";
 
 // Pauses of a tenth: the test is about what happens, and not about how long it takes.
 const wait = setTimeout;

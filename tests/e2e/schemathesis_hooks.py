@@ -22,10 +22,10 @@ from schemathesis.generation.meta import TestPhase
 from schemathesis.openapi.checks import IgnoredAuth, UnsupportedMethodResponse
 
 import counters
-from api.kinds import KEY_EXAMPLE, PAGE_EXAMPLE
-from api.operation import Route
-from declarations import OPERATIONS
 from tally import fields
+from tally.api.kinds import KEY_EXAMPLE, PAGE_EXAMPLE
+from tally.api.operation import Route
+from tally.contract.declarations import OPERATIONS
 from tally.counter import Counter
 from tally.counting import periods
 from tally.errors import InvalidInputError

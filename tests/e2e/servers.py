@@ -15,9 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from api import scripts
 from counters import PAGES
 from tally import fields
+from tally.api import scripts
 
 LOST = -1
 """Instead of a status: count the request, then do not answer."""

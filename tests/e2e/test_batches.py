@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dev.base.errors import LocalError
-from dev.stack.mappings import StreamMapping, read_mapping
-from dev.streams.batches import Buffer, Record, judge
+from tally.dev.base.errors import LocalError
+from tally.dev.stack.mappings import StreamMapping, read_mapping
+from tally.dev.streams.batches import Buffer, Record, judge
 
 NOW_S = 1_000_020.0
 RECORDS = [Record(str(number), "{}") for number in range(1, 5)]

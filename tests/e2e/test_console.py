@@ -21,8 +21,8 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, expect
 
-from api import console as served
-from cli import connection
+from tally.api import console as served
+from tally.cli import connection
 from tally.drift import history as repairs
 from tally.drift import rows
 from tally.dynamo import items
@@ -537,7 +537,7 @@ def test_an_edit_by_hand_shows_its_drift_its_repair_and_its_history(console: Con
     repair = steps.locator(".command code").inner_text().replace("$(whoami)", "ann").replace("WHY", "a script")
     program, *arguments = shlex.split(repair)
     assert (program, arguments[0]) == ("tally", "repair")
-    command = [sys.executable, "-m", "cli", *arguments, "--yes"]
+    command = [sys.executable, "-m", "tally.cli", *arguments, "--yes"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert "-50 (55 to 5), by ledger" in ran.stdout, ran
     expect(steps.last).to_contain_text("The number is 5 again.")

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from dev.demo import replay
-from dev.demo.weblog import read_log
+from tally.dev.demo import replay
+from tally.dev.demo.weblog import read_log
 from tests.e2e import chromium
 from tests.e2e.dev import Dev
 from tests.patience import PATIENCE_S

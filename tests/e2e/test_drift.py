@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dev.stack import tables
+from tally.dev.stack import tables
 from tally.streams import watermark
 from tests.e2e.dev import ROOT, Dev
 from tests.patience import PATIENCE_S, wait_for
@@ -34,7 +34,7 @@ PAGE = "https://example.com/stalled"
 def tally(dev: Dev, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command, against this `make dev`."""
     return subprocess.run(
-        [sys.executable, "-m", "cli", *arguments, "--local", "--port", str(dev.port)],
+        [sys.executable, "-m", "tally.cli", *arguments, "--local", "--port", str(dev.port)],
         cwd=ROOT, env={**os.environ}, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from dev.base import fetched
-from dev.base.engine import binary
-from dev.base.errors import LocalError
+from tally.dev.base import fetched
+from tally.dev.base.engine import binary
+from tally.dev.base.errors import LocalError
 from tests.e2e.dev import ROOT
 
 LINE = "tally: fetching the DynamoDB engine, once, from "

@@ -7,11 +7,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from dev.running import bare_environment
+from tally.dev.running import bare_environment
 from tests.e2e.dev import Dev
 from tests.patience import PATIENCE_S
 
-LAMBDA = Path(__file__).resolve().parents[2] / "clients/js/lambda.js"
+LAMBDA = Path(__file__).resolve().parents[2] / "tally/javascript/lambda.js"
 PROGRAM = """
 import { TallyFunctions } from %s;
 const tally = new TallyFunctions({ prefix: "", caller: "shop" });

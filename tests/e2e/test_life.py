@@ -17,13 +17,12 @@ from types import ModuleType
 
 import pytest
 
-import cli
-import dev
-from dev.base.engine import Engine
-from dev.base.errors import LocalError
-from dev.base.options import Options
-from dev.functions import loop
-from dev.stack.prepared import prepared
+from tally import cli, dev
+from tally.dev.base.engine import Engine
+from tally.dev.base.errors import LocalError
+from tally.dev.base.options import Options
+from tally.dev.functions import loop
+from tally.dev.stack.prepared import prepared
 from tests.e2e.dev import HIDDEN, KEY, ROOT, Answer, Dev, command, running
 from tests.patience import PATIENCE_S, wait_for
 
@@ -82,7 +81,7 @@ def test_ctrl_c_stops_everything_without_a_traceback(start: Start) -> None:
 
 @pytest.mark.long
 def test_a_machine_without_the_clients_native_part_runs_all_of_it(start: Start) -> None:
-    """As a Mac has it (dev/functions/loop.py). `CLIENT=hidden make test ARGS=tests/e2e` runs every test so."""
+    """As a Mac has it (tally/dev/functions/loop.py). `CLIENT=hidden make test ARGS=tests/e2e` runs every test so."""
     dev = start(**HIDDEN).wait_until_ready()
     assert dev.play("v", KEY).status == 200
     assert dev.play("v", KEY).headers["idempotency-replayed"] == "true"
@@ -121,14 +120,19 @@ sys.meta_path.insert(0, Meets())
 
 @pytest.mark.parametrize(
     ("module", "meets", "status"),
-    [(dev, "asyncio", 0), (cli, "botocore", 130), (cli, "cli.commands", 130), (cli, "declarations", 130)],
+    [
+        (dev, "asyncio", 0),
+        (cli, "botocore", 130),
+        (cli, "tally.cli.commands", 130),
+        (cli, "tally.contract.declarations", 130),
+    ],
 )
 def test_ctrl_c_that_meets_an_import_is_one_line(module: ModuleType, meets: str, status: int, tmp_path: Path) -> None:
     """CPython 3.11 made a TypeError of the handler's exception, once in eight runs of all tests on a busy machine."""
     (tmp_path / "sitecustomize.py").write_text(MEETS)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "MEETS": meets}
     command = [sys.executable, "-m", module.__name__]
-    folder = Path(str(module.__file__)).parents[1]  # a mutation's copy, or the checkout
+    folder = Path(str(module.__file__)).parents[2]  # a mutation's copy, or the checkout
     run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (run.returncode, run.stdout + run.stderr) == (status, "tally: stopped\n")
 
@@ -198,7 +202,7 @@ def test_a_killed_function_is_replaced(dev: Dev) -> None:
 def test_a_counter_that_is_declared_while_it_runs_has_its_routes(start: Start, tmp_path: Path) -> None:
     app = tmp_path / "app"
     app.mkdir()
-    for name in ("lambdas", "stacks", "dev", "cli", "clients"):
+    for name in ("lambdas", "stacks", "tally"):
         shutil.copytree(ROOT / name, app / name, ignore=shutil.ignore_patterns("__pycache__"))
     for file in filter(Path.is_file, ROOT.iterdir()):
         shutil.copy(file, app)

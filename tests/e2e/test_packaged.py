@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import home
-from dev.base.errors import LocalError
-from dev.stack import code, packaged, synth
-from dev.stack.template import synthesized
+from tally import home
+from tally.dev.base.errors import LocalError
+from tally.dev.stack import code, packaged, synth
+from tally.dev.stack.template import synthesized
 from tests.e2e.dev import ROOT
 
 SEATS = """
@@ -54,10 +54,9 @@ def copied(tmp_path: Path) -> Callable[[str], Path]:
         made.mkdir()
         for name in ("app.py", "cdk.json", "requirements.txt"):
             shutil.copy(ROOT / name, made)
-        for name in ("stacks", "lambdas"):
+        for name in ("stacks", "lambdas", "tally"):
             shutil.copytree(ROOT / name, made / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("node_modules", "clients"):
-            (made / name).symlink_to(ROOT / name)
+        (made / "node_modules").symlink_to(ROOT / "node_modules")
         (made / "lambdas/counters.py").write_text(counters)
         return made
 
@@ -67,14 +66,15 @@ def copied(tmp_path: Path) -> Callable[[str], Path]:
 def test_the_code_is_the_packages_with_a_copy_of_the_right_counters(app: Path) -> None:
     file = app / "counters.py"
     for _ in range(2):  # a second start finds the first one's
-        task = code.laid_out(packaged.SOURCES, file, app / ".tally/task")
-        assert (task / "serve.py").resolve() == home.LAMBDAS / "serve.py"
+        task = code.laid_out(file, app / ".tally/task")
+        assert (task / "handlers.py").resolve() == home.LAMBDAS / "handlers.py"
+        assert (task / "tally").resolve() == home.PACKAGE
     right = file.read_bytes()
     file.write_text("COUNTERS = ")
     assert (task / "counters.py").read_bytes() == right
     assert not code.take(task, right)
     assert code.take(task, b"COUNTERS = {}")
-    assert {path.name for path in task.iterdir()} == {path.name for path in home.LAMBDAS.glob("[!_]*")}
+    assert {path.name for path in task.iterdir()} == {"counters.py", "handlers.py", "tally"}
 
 
 def test_counters_that_do_not_run_are_one_line(app: Path) -> None:

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from dev.base.objects import ObjectError, Objects
-from dev.base.wire import WireError
-from dev.gateway import event
-from dev.gateway.event import Request, Response
-from dev.gateway.routes import decoded
-from dev.stack.mappings import StreamMapping
-from dev.stack.template import Route
-from dev.streams.positions import Place, Positions
-from dev.streams.pump import Pump, Reader
+from tally.dev.base.objects import ObjectError, Objects
+from tally.dev.base.wire import WireError
+from tally.dev.gateway import event
+from tally.dev.gateway.event import Request, Response
+from tally.dev.gateway.routes import decoded
+from tally.dev.stack.mappings import StreamMapping
+from tally.dev.stack.template import Route
+from tally.dev.streams.positions import Place, Positions
+from tally.dev.streams.pump import Pump, Reader
 from tests.events import sample
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from dev.functions import loop, pool, runtime
-from dev.functions.pool import Pool, ThrottledError
-from dev.stack.template import Function
+from tally.dev.functions import loop, pool, runtime
+from tally.dev.functions.pool import Pool, ThrottledError
+from tally.dev.stack.template import Function
 from tests.e2e.dev import running
 from tests.patience import PATIENCE_S
 

@@ -17,7 +17,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from dev.stack import tables
+from tally.dev.stack import tables
 from tests.e2e.dev import KEY, ROOT, Dev
 from tests.patience import PATIENCE_S, wait_for
 
@@ -88,7 +88,7 @@ def processor_ticks(pid: int) -> int:
 def redrive(dev: Dev) -> tuple[int, list[str]]:
     """The exit status and the lines of a repair of the dead letters, without those that show them."""
     repair = ["repair", "--only", "dead-letters", "--by", "ann", "--why", "x", "--yes"]
-    command = [sys.executable, "-m", "cli", *repair, "--local", "--port", str(dev.port)]
+    command = [sys.executable, "-m", "tally.cli", *repair, "--local", "--port", str(dev.port)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ran.stderr == ""
     return ran.returncode, [line for line in ran.stdout.splitlines() if not line.startswith("waits ")]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from counters import COUNTERS
-from declarations import OPERATIONS
+from tally.contract.declarations import OPERATIONS
 from tests.e2e.dev import Dev
 from tests.e2e.schemathesis_run import SCOPES, prepare, run
 

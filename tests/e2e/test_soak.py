@@ -13,7 +13,7 @@ import pytest
 import counters
 from bench.soak.notes import Accepted, Note
 from bench.soak.verdict import Found, complaints
-from dev.faults import Kind
+from tally.dev.faults import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = 20_000

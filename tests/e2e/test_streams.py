@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from dev.base import engine_file
-from dev.base.engine import Engine
-from dev.base.wire import Wire
-from dev.functions import runtime
-from dev.functions.pool import Pool
-from dev.stack import tables
-from dev.stack.mappings import StreamMapping
-from dev.stack.template import Function, Table
-from dev.streams import pump
-from dev.streams.positions import Positions
-from dev.streams.pump import Pump
+from tally.dev.base import engine_file
+from tally.dev.base.engine import Engine
+from tally.dev.base.wire import Wire
+from tally.dev.functions import runtime
+from tally.dev.functions.pool import Pool
+from tally.dev.stack import tables
+from tally.dev.stack.mappings import StreamMapping
+from tally.dev.stack.template import Function, Table
+from tally.dev.streams import pump
+from tally.dev.streams.positions import Positions
+from tally.dev.streams.pump import Pump
 from tally.streams.record import expired
 from tests.patience import PATIENCE_S
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from dev.base.engine import Engine
-from dev.base.errors import LocalError
-from dev.stack import synth, tables
-from dev.stack.template import Template, parse, read, synthesized
+from tally.dev.base.engine import Engine
+from tally.dev.base.errors import LocalError
+from tally.dev.stack import synth, tables
+from tally.dev.stack.template import Template, parse, read, synthesized
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNTS, RECEIPTS = (f"Tally-local-{name}Table" for name in ("Counts", "Receipts"))

@@ -13,7 +13,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from dev.base.engine import die_with_parent, free_port
+from tally.dev.base.engine import die_with_parent, free_port
 from tests.environments import environment
 from tests.patience import PATIENCE_S
 

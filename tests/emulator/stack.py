@@ -18,11 +18,11 @@ from typing import Any
 from aws_cdk import App
 
 import app
-from declarations import Declarations
-from stacks.bundling import Bundle
-from stacks.names import camel
-from stacks.options import Options
 from stacks.tally_stack import TallyStack
+from tally.cdk.bundling import Bundle
+from tally.cdk.names import camel
+from tally.cdk.options import Options
+from tally.contract.declarations import Declarations
 from tests.emulator.server import ACCOUNT, REGION, Emulator
 from tests.environments import ROOT
 from tests.infra.conftest import context_of_cdk_json

@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from dev.base.wire import Wire
-from dev.functions.pool import Pool
-from dev.functions.runtime import Outcome
-from dev.stack import template
-from dev.stack.cloudformation import STACK
-from dev.streams.positions import Positions
-from dev.streams.pump import Pump
+from tally.dev.base.wire import Wire
+from tally.dev.functions.pool import Pool
+from tally.dev.functions.runtime import Outcome
+from tally.dev.stack import template
+from tally.dev.stack.cloudformation import STACK
+from tally.dev.streams.positions import Positions
+from tally.dev.streams.pump import Pump
 from tests.emulator.stack import MINUTE_S, TEMPLATE, Stack
 
 

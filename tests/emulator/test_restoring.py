@@ -19,9 +19,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from cli import restore
-from cli import vault as vaults
-from cli.__main__ import main
+from tally.cli import restore
+from tally.cli import vault as vaults
+from tally.cli.__main__ import main
 from tally.dynamo.keys import Item
 from tally.streams import watermark
 from tests.emulator.server import ACCOUNT, REGION, Emulator

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dev.base.engine import Engine
+from tally.dev.base.engine import Engine
 from tests.engines.dynamodb_local import FAILS, DynamoDBLocal
 
 MEMORY = Path("/dev/shm")

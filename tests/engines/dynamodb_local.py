@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from dev.base.engine import Engine
-from dev.base.errors import LocalError
+from tally.dev.base.engine import Engine
+from tally.dev.base.errors import LocalError
 
 JARS = Path(__file__).parents[2] / ".build" / "dynamodb-local"
 MAIN = "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"

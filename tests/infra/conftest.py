@@ -16,7 +16,7 @@ os.environ["JSII_DEPRECATED"] = "fail"  # deprecated parts of CDK fail, as Pytho
 import pytest
 
 import app
-from declarations import Declarations
+from tally.contract.declarations import Declarations
 from tests.infra.template import Template
 
 DECLARED = Declarations.load(app.LAMBDAS / "counters.py")

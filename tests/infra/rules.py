@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from stacks.quotas import QUOTAS, usage
+from tally.cdk.quotas import QUOTAS, usage
 from tests.infra.template import Json, Template, joined, listed
 
 Rule = Callable[[Template], Iterator[str]]

@@ -58,7 +58,7 @@ class Template:
     def functions(self) -> dict[str, str]:
         """The logical ids of the functions, by the names of their handlers."""
         return {
-            found["Properties"]["Handler"].removeprefix("serve."): name
+            found["Properties"]["Handler"].removeprefix("handlers."): name
             for name, found in self.of_type("AWS::Lambda::Function").items()
         }
 

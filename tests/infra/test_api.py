@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from api.operation import READS, Route
-from dev.gateway.gateway import Entry
+from tally.api.operation import READS, Route
+from tally.dev.gateway.gateway import Entry
 from tests.infra.conftest import DECLARED
 from tests.infra.template import Json, Template
 

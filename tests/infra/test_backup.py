@@ -5,10 +5,10 @@ from __future__ import annotations
 from aws_cdk import Stack, assertions
 from aws_cdk import aws_sns as sns
 
-from stacks.backup import Backup
-from stacks.names import Names
-from stacks.options import Options
-from stacks.tables import Tables
+from tally.cdk.backup import Backup
+from tally.cdk.names import Names
+from tally.cdk.options import Options
+from tally.cdk.tables import Tables
 from tests.infra.conftest import VAULT
 from tests.infra.template import Template
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from cli.cost.prices import bill
-from cli.cost.units import CPU_MB, FUNCTION_GB, KB, STAGES, WINDOW_S, Stage
-from cli.cost.usage import Month, usage
+from tally.cli.cost.prices import bill
+from tally.cli.cost.units import CPU_MB, FUNCTION_GB, KB, STAGES, WINDOW_S, Stage
+from tally.cli.cost.usage import Month, usage
 from tests.infra.conftest import Synthesize
 from tests.infra.template import Json, Template
 
@@ -24,7 +24,9 @@ def read(template: Template) -> Stage:
         snapshots=sum("SnapStart" in one for one in functions),
         sweep_mb=sweep_mb,
         alarm_metrics=sum(sum("MetricStat" in metric for metric in metrics) or 1 for metrics in alarms),
-        logged=_logged([one["Environment"]["Variables"] for one in functions if one["Handler"] == "serve.increments"]),
+        logged=_logged(
+            [one["Environment"]["Variables"] for one in functions if one["Handler"] == "handlers.increments"]
+        ),
         traced=any("TracingConfig" in one for one in functions),
     )
 
@@ -44,8 +46,10 @@ def test_an_idle_stage_is_cheap_and_the_calculator_knows_it(synthesize: Synthesi
     """An alarm or a metric more is no reason to edit the calculator, two snapshots are."""
     template = synthesize(stage=stage)
     assert idle(read(template)) < IDLE_USD[stage]
-    assert idle(read(template)) == pytest.approx(idle(STAGES[stage]), rel=0.1), "stale: STAGES of cli/cost/units.py"
-    assert read(template)[-2:] == STAGES[stage][-2:], "stale: STAGES of cli/cost/units.py"
+    assert idle(read(template)) == pytest.approx(idle(STAGES[stage]), rel=0.1), (
+        "stale: STAGES of tally/cli/cost/units.py"
+    )
+    assert read(template)[-2:] == STAGES[stage][-2:], "stale: STAGES of tally/cli/cost/units.py"
     functions = [one["Properties"] for one in template.of_type("AWS::Lambda::Function").values()]
     assert {one["MemorySize"] for one in functions} <= {FUNCTION_GB * KB, CPU_MB}
     assert {one["MemorySize"] for one in functions if "SnapStart" in one} <= {FUNCTION_GB * KB}

@@ -13,16 +13,18 @@ from pathlib import Path
 import boto3
 import pytest
 
-from api.document import document
 from app import LAMBDAS
 from counters import COUNTERS
-from declarations import Declarations
-from stacks.bundling import PYTHON_VERSION, Bundle, BundlingError
+from tally.api.operation import Visible
+from tally.cdk.bundling import PYTHON_VERSION, TOOLS, Bundle, BundlingError
+from tally.contract.declarations import Declarations
+from tally.contract.document import document
+from tally.operations.health import document_of
 from tests.infra.template import Template
 from tests.patience import PATIENCE_S
 
 BUNDLE = Bundle(LAMBDAS, Declarations.load(LAMBDAS / "counters.py"), kept_in=LAMBDAS.parent / ".build")
-BYTES_MAX = 6_350_000  # unpacked; Powertools alone is 4 MB, pydantic would add 6, boto3 100
+BYTES_MAX = 6_450_000  # unpacked; Powertools alone is 4 MB, pydantic would add 6, boto3 100
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +46,15 @@ def contents(folder: Path) -> dict[str, tuple[int, str]]:
 def test_handlers_core_and_packages_are_there(bundle: Path) -> None:
     for name, path in BUNDLE.sources.items():
         assert (bundle / name).read_bytes() == path.read_bytes()
-    assert (bundle / "operations" / "increments.py").is_file()
+    assert (bundle / "tally" / "operations" / "increments.py").is_file()
     assert (bundle / "tally" / "dynamo" / "transactions.py").is_file()
-    assert (bundle / "client" / "beacon.js").is_file()
+    assert (bundle / "tally" / "javascript" / "beacon.js").is_file()
     for name in ("index.html", "app.js", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE"):
-        assert (bundle / "console" / name).is_file()
-    assert json.loads((bundle / "operations" / "openapi.json").read_text(encoding="utf-8")) == document(
-        BUNDLE.declarations.operations, COUNTERS
-    )
+        assert (bundle / "tally" / "console" / name).is_file()
+    for likers in Visible:
+        text = (bundle / "tally" / "operations" / document_of(likers)).read_text(encoding="utf-8")
+        assert json.loads(text) == document(BUNDLE.declarations.operations, COUNTERS, likers)
+    assert not [name for name in TOOLS if (bundle / "tally" / name).exists()]
     for package in ("aws_lambda_powertools", "url_normalize", "idna", "jmespath", "typing_extensions.py"):
         assert (bundle / package).exists(), package
 
@@ -128,7 +131,11 @@ def test_the_sources_use_nothing_that_the_deployed_python_no_longer_has() -> Non
     """The stubs of the standard library say which version dropped what."""
     command = [str(Path(sys.executable).with_name("mypy")), "--no-error-summary", "--python-version", PYTHON_VERSION]
     run = subprocess.run(
-        [*command, str(LAMBDAS)], cwd=LAMBDAS.parent, capture_output=True, text=True, timeout=PATIENCE_S
+        [*command, *(str(path) for path in BUNDLE.sources.values() if path.suffix == ".py" and path.parent != LAMBDAS)],
+        cwd=LAMBDAS.parent,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert run.returncode == 0, run.stdout
 
@@ -144,8 +151,8 @@ def test_the_deployed_python_compiles_the_bundle_and_imports_every_handler_witho
         "sys.path[:0] = [bundle]",
         "sys.path.append(of_the_runtime)",
         "assert compileall.compile_dir(bundle, quiet=1, force=True)",
-        "for found in sorted(pathlib.Path(bundle, 'operations').glob('*.py')):",
-        "    importlib.import_module(f'operations.{found.stem}')",
+        "for found in sorted(pathlib.Path(bundle, 'tally/operations').glob('*.py')):",
+        "    importlib.import_module(f'tally.operations.{found.stem}')",
         "print(sys.version_info[:2], len(sys.modules))",
     ]
     command = [python, "-I", "-B", "-W", "error", "-c", "\n".join(importing), str(bundle), str(of_the_runtime)]

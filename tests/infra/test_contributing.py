@@ -69,7 +69,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for changes in RECIPES.values():
         for change in changes:
             change.apply(copy)
-    run(copy, "-m", "api")
+    run(copy, "-m", "tally.contract")
     run(copy, "-m", "ruff", "format", "--check", "--quiet", ".")
     return copy
 

@@ -15,10 +15,10 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError, WaiterError
 
-from cli import deploy, destroy
-from cli.account import Account
-from stacks import names
-from stacks.options import Options
+from tally.cdk import names
+from tally.cdk.options import Options
+from tally.cli import deploy, destroy
+from tally.cli.account import Account
 from tally.dynamo import keys
 from tally.streams import forms
 from tests.commands import one_line
@@ -188,9 +188,9 @@ def test_an_empty_environment_is_one_line() -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     nowhere = {"AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
     run = subprocess.run(
-        [sys.executable, "-m", "cli.destroy"], cwd=ROOT, text=True, capture_output=True, timeout=PATIENCE_S,
+        [sys.executable, "-m", "tally.cli.destroy"], cwd=ROOT, text=True, capture_output=True, timeout=PATIENCE_S,
         stdin=subprocess.DEVNULL,
-        env={**kept, **nowhere, "AWS_EC2_METADATA_DISABLED": "true", "PYTHONPATH": "lambdas", "AWS_REGION": "x"},
+        env={**kept, **nowhere, "AWS_EC2_METADATA_DISABLED": "true", "AWS_REGION": "x"},
     )  # fmt: skip
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
     assert run.stderr.startswith("tally: there are no AWS credentials: sign in (aws sso login)")

@@ -10,10 +10,10 @@ from aws_cdk import Stack, assertions
 from aws_cdk import aws_apigatewayv2 as http
 
 import app
-from api.kinds import Source
-from api.operation import Access
-from stacks.front_door import own_domain
-from stacks.options import CLIENT_RATE_WINDOW_S, Options, OptionsError
+from tally.api.kinds import Source
+from tally.api.operation import Access
+from tally.cdk.domain import own_domain
+from tally.cdk.options import CLIENT_RATE_WINDOW_S, Options, OptionsError
 from tests.infra.conftest import BEHIND_CDN, DECLARED, EDGE_CERTIFICATE, LAVISH
 from tests.infra.template import Json, Template
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from api.operation import OPEN
-from stacks.names import camel
+from tally.api.operation import OPEN
+from tally.cdk.names import camel
 from tests.infra.conftest import DECLARED
 from tests.infra.template import Json, Template, listed
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from policy_sentry.querying.actions import get_action_data
 
-from api.needs import Needs, Table
-from stacks.operator import operator_needs
+from tally.api.needs import Needs, Table
+from tally.cdk.operator import operator_needs
 from tests.infra.conftest import DECLARED, ROOT
 from tests.infra.template import Template, listed
 from tests.patience import PATIENCE_S

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import counters
-from stacks import alarms
 from tally import observe
+from tally.cdk import alarms
 from tests.infra.conftest import DECLARED, ROOT
 from tests.infra.template import Json, Template, joined
 

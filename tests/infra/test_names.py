@@ -13,10 +13,10 @@ from cdk_nag import AwsSolutionsChecks
 from constructs import Construct
 
 from app import LAMBDAS
-from declarations import Declarations
-from stacks.bundling import Bundle
-from stacks.options import Options
-from stacks.tally_stack import Tally
+from tally.cdk.bundling import Bundle
+from tally.cdk.construct import Tally
+from tally.cdk.options import Options
+from tally.contract.declarations import Declarations
 from tests.infra.conftest import UNBUNDLED, context_of_cdk_json
 from tests.infra.template import Template
 

@@ -12,7 +12,7 @@ from dataclasses import fields
 import pytest
 
 from app import build
-from stacks.options import Options, OptionsError
+from tally.cdk.options import Options, OptionsError
 from tests.infra.conftest import CERTIFICATE, EDGE_CERTIFICATE, ROOT, VAULT, Synthesize
 
 DOMAIN = {"domainName": "api.example.com", "certificateArn": CERTIFICATE}

@@ -74,7 +74,7 @@ def account() -> Iterator[str]:
 def folder(tmp_path: Path) -> Path:
     """The example with the layer, made as the page says."""
     copy = shutil.copytree(EXAMPLE, tmp_path / "docs/examples/play")
-    (tmp_path / "lambdas").symlink_to(ROOT / "lambdas")
+    (tmp_path / "tally").symlink_to(ROOT / "tally")
     (command,) = re.findall(r"^```sh\n(mkdir .*?)```", PAGE, flags=re.MULTILINE | re.DOTALL)
     subprocess.run(["sh", "-ec", command], cwd=tmp_path, check=True)
     return copy

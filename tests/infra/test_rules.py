@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import app
-from stacks.quotas import QUOTAS, usage
+from tally.cdk.quotas import QUOTAS, usage
 from tests.infra.conftest import DECLARED, UNBUNDLED, context_of_cdk_json
 from tests.infra.rules import RULES, Rule
 from tests.infra.template import Template

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cli import smoke
-from declarations import Declarations
+from tally.cli import smoke
+from tally.contract.declarations import Declarations
 from tests.e2e.servers import Reply, Server
 from tests.environments import ROOT
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from api.needs import Table
-from dev.stack.mappings import read_mapping
+from tally.api.needs import Table
+from tally.dev.stack.mappings import read_mapping
 from tally.dynamo import keys
 from tests.infra.conftest import DECLARED
 from tests.infra.template import Json, Template, listed

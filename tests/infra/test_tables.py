@@ -8,10 +8,10 @@ import re
 import pytest
 from aws_cdk import Stack, assertions
 
-from cli.restore import OF_TEMPLATE
-from stacks.names import Names
-from stacks.options import Options
-from stacks.tables import Tables
+from tally.cdk.names import Names
+from tally.cdk.options import Options
+from tally.cdk.tables import Tables
+from tally.cli.restore import OF_TEMPLATE
 from tests.infra.conftest import Synthesize
 from tests.infra.template import Json, Template
 

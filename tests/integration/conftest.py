@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import serve
-from api.entry import Entry
-from api.operation import functions
+import handlers
 from bench.watch import Meter
 from counters import COUNTERS
-from declarations import OPERATIONS
+from tally.api.entry import Entry
+from tally.api.operation import functions
+from tally.contract.declarations import OPERATIONS
 from tally.dynamo.client import Store
 from tests import documented, events
 from tests.commands import ran
@@ -43,7 +43,7 @@ class Invoke:
     def entry(self, function: str) -> Entry:
         """The handler of a function."""
         if function not in self._entries:
-            self._entries[function] = serve.entry(function, self.store)
+            self._entries[function] = handlers.entry(function, self.store)
         return self._entries[function]
 
     def __call__(self, event: Any, context: Context | None = None, function: str = "") -> Event:

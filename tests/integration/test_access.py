@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import counters
-from api.operation import SELDOM, WRITES, Access
 from counters import COUNTERS
-from declarations import Declarations
+from tally.api.operation import SELDOM, WRITES, Access
+from tally.contract.declarations import Declarations
 from tally.counter import ANYONE, CALLER, Counter, declared
 from tally.dynamo.client import Store
 from tally.errors import ConfigurationError

@@ -12,15 +12,15 @@ import crawleruseragents
 import pytest
 
 import counters
-from api import crawlers, scripts
-from cli import commands
+from tally.api import crawlers, scripts
+from tally.cli import commands
 from tally.dynamo.client import Store
 from tests import events
 from tests.integration.conftest import Invoke
 
 GZIP = {"accept-encoding": "gzip"}
 SCRIPT = scripts.file("beacon.js").text
-LAMBDAS = Path(__file__).parents[2] / "lambdas"
+ROOT = Path(__file__).parents[2]
 PAGE = "https://example.com/a"
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
@@ -158,9 +158,9 @@ def test_every_crawler_that_the_list_knows_by_an_example_is_one_and_browsers_are
 
 @pytest.mark.parametrize(("start", "ready"), [("on-demand", False), ("snap-start", True)])
 def test_the_list_is_read_when_it_is_needed_or_before_a_snapshot_is_taken(start: str, ready: bool) -> None:
-    script = "import sys, operations.visits; print('crawleruseragents' in sys.modules)"
+    script = "import sys, tally.operations.visits; print('crawleruseragents' in sys.modules)"
     environment = {
-        "PYTHONPATH": str(LAMBDAS), "AWS_LAMBDA_INITIALIZATION_TYPE": start, "AWS_DEFAULT_REGION": "eu-west-1",
+        "PYTHONPATH": str(ROOT), "AWS_LAMBDA_INITIALIZATION_TYPE": start, "AWS_DEFAULT_REGION": "eu-west-1",
         "TALLY_COUNTS_TABLE": "a", "TALLY_RECEIPTS_TABLE": "b", "TALLY_LEDGER_TABLE": "c",
     }  # fmt: skip
     run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from api.operation import Access, Route
 from bench.watch import Meter
+from tally.api.operation import Access, Route
 from tests import events
 
 pytestmark = pytest.mark.sdk

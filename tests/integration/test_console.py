@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from api import console
+from tally.api import console
 from tally.dynamo.client import Store
 from tests import events
 from tests.integration.conftest import Invoke

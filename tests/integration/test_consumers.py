@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import counters
-import serve
-from api.unattended import StreamReader
-from declarations import READERS, Declarations
+import handlers
+from tally.api.unattended import StreamReader
+from tally.contract.declarations import READERS, Declarations
 from tally.dynamo.client import Store
 from tally.errors import ConfigurationError
 from tally.streams.consumer import Handler
@@ -79,7 +79,7 @@ def test_an_event_without_a_shard_says_what_is_missing(consume: Callable[..., di
 
 def test_a_consumer_of_this_deployment_sets_aside_into_its_bucket() -> None:
     for consumer in READERS:
-        handler = getattr(serve, consumer.function)
+        handler = getattr(handlers, consumer.function)
         assert handler.objects.bucket == "tally-test-dead-letters"
 
 

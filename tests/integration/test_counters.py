@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import counters
-from api import samples
-from declarations import OPERATIONS
-from operations.receipts import KEYED as KEYED_OPERATIONS
+from tally.contract import samples
+from tally.contract.declarations import OPERATIONS
 from tally.counting import receipts
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
+from tally.operations.receipts import KEYED as KEYED_OPERATIONS
 from tests import events
 from tests.integration.conftest import Invoke
 

@@ -14,12 +14,12 @@ import pytest
 from aws_lambda_powertools import Logger
 from botocore.awsrequest import AWSResponse
 
-import serve
-from api.entry import Entry
-from cli.cost import units
+import handlers
 from counters import COUNTERS, PAGES
-from dev.base.engine import Engine
 from tally import observe
+from tally.api.entry import Entry
+from tally.cli.cost import units
+from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.errors import StoreRefusedError, StoreUnreachableError, TallyError
 from tally.settings import Settings
@@ -119,19 +119,19 @@ def dead_store(settings: Settings) -> Store:
 def test_a_store_that_is_away_is_503_over_http_and_in_a_batch_and_raised_so_that_lambda_sends_it_again(
     dead_store: Store,
 ) -> None:
-    answer = serve.entry("increments_open", dead_store)(HTTP_PLAY, Context())
+    answer = handlers.entry("increments_open", dead_store)(HTTP_PLAY, Context())
     assert answer["statusCode"] == 503
     assert answer["headers"]["retry-after"] == "1"
     document = events.body_of(answer)
     assert document["type"].endswith(":unreachable")
     assert document["request_id"] == "JKJaXmPLvHcESHA="
-    answer = serve.entry("increments_open", dead_store)({"batch": [PLAY]}, Context())
+    answer = handlers.entry("increments_open", dead_store)({"batch": [PLAY]}, Context())
     assert [result["status"] for result in answer["results"]] == [503]
     with pytest.raises(StoreUnreachableError):
-        serve.entry("increments_open", dead_store)(PLAY, Context())
+        handlers.entry("increments_open", dead_store)(PLAY, Context())
     for method in ("GET", "HEAD"):
         asked = events.http("health") | {"routeKey": f"{method} /health"}
-        answer = serve.entry("health", dead_store)(asked, Context())
+        answer = handlers.entry("health", dead_store)(asked, Context())
         assert (answer["statusCode"], answer["body"] == "") == (503, method == "HEAD")
 
 
@@ -139,7 +139,7 @@ def test_a_batch_that_asks_for_it_raises_so_that_lambda_retries_it_and_not_for_r
     dead_store: Store, invoke: Invoke
 ) -> None:
     with pytest.raises(StoreUnreachableError, match=r"^2 of 3 entries are to be sent again\. The first: "):
-        serve.entry("increments_open", dead_store)(
+        handlers.entry("increments_open", dead_store)(
             {"batch": [PLAY, {**PLAY, "id": "#"}, PLAY], "on_failure": "raise"}, Context()
         )
     refused = invoke({"batch": [PLAY, {**PLAY, "id": "#"}], "on_failure": "raise"})
@@ -175,8 +175,8 @@ def test_a_table_that_is_missing_is_the_deployments_fault_and_503(engine: Engine
     settings = Settings.from_environment(names)
     store = Store(dynamodb_client(endpoint_url=engine.endpoint), settings)
     with pytest.raises(StoreRefusedError):
-        serve.entry("increments_open", store)(PLAY, Context())
-    assert serve.entry("reads", store)(events.http("get_counter_plays_short"), Context())["statusCode"] == 503
+        handlers.entry("increments_open", store)(PLAY, Context())
+    assert handlers.entry("reads", store)(events.http("get_counter_plays_short"), Context())["statusCode"] == 503
 
 
 def test_a_bug_is_a_500_that_tells_nothing_and_is_logged_whole(
@@ -224,7 +224,7 @@ def test_successes_are_sampled_by_invocation(
     store: Store, capsys: pytest.CaptureFixture[str], sampled: Callable[[float], None], lot: float, logged: list[int]
 ) -> None:
     sampled(lot)
-    answers = serve.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "77aa"}]}, Context())["results"]
+    answers = handlers.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "77aa"}]}, Context())["results"]
     assert [answer["status"] for answer in answers] == [200, 200]
     printed = capsys.readouterr().out
     assert [line["status"] for line in logs(printed)] == logged
@@ -240,7 +240,7 @@ def test_refusals_failures_and_bugs_are_never_sampled_and_the_codes_own_faults_a
 
     sampled(0.06)
     doing(store, fail)({"batch": [{**PLAY, "id": name} for name in ("#", "busy", "bug")]}, Context())
-    serve.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "#"}]}, Context())
+    handlers.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "#"}]}, Context())
     printed = capsys.readouterr().out
     found = [line for line in emf(printed) if "Failed" in line]
     assert [(line["Failed"], line["version"]) for line in found] == [([2.0], observe.PART)]
@@ -252,6 +252,6 @@ def test_refusals_failures_and_bugs_are_never_sampled_and_the_codes_own_faults_a
 
 def test_a_play_logs_what_the_calculator_bills(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     """AWS bills the bytes of every line. Those of API Gateway and Lambda come on top."""
-    assert serve.entry("increments_open", store)(HTTP_PLAY, Context())["statusCode"] == 200
+    assert handlers.entry("increments_open", store)(HTTP_PLAY, Context())["statusCode"] == 200
     [answer] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert len(answer) + units.EVENT == pytest.approx(units.ANSWER_LINE, rel=0.15)

@@ -18,21 +18,21 @@ from unittest.mock import Mock
 import pytest
 
 import counters
-from api.needs import Need, Table
-from api.operation import Operation, functions, of_function, served_by
-from cli import commands, watch
-from cli.connection import Stack
-from declarations import OPERATIONS, Declarations
-from dev.base.engine import Engine
-from operations.sweep import Sweep
-from stacks.operator import operator_needs
+from tally.api.needs import Need, Table
+from tally.api.operation import Operation, functions, of_function, served_by
+from tally.cdk.operator import operator_needs
+from tally.cli import commands, watch
+from tally.cli.connection import Stack
+from tally.contract.declarations import OPERATIONS, Declarations
 from tally.counter import Counter
 from tally.counting import children, deletion, holds, posts, tallies
+from tally.dev.base.engine import Engine
 from tally.drift import rows
 from tally.dynamo import items, queries
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.shards import Tree
 from tally.dynamo.transactions import apply_once
+from tally.operations.sweep import Sweep
 from tally.series import progress
 from tally.streams import dead_letters, segments, watermark
 from tests import events

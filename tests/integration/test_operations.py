@@ -15,14 +15,14 @@ from urllib.parse import unquote
 import pytest
 from jsonschema import Draft202012Validator
 
-from api import __main__ as generated
-from api import samples
-from api.kinds import Asked, Source
-from api.operation import Field, Operation, Route
-from cli import smoke
 from counters import COUNTERS
-from declarations import OPERATIONS, Declarations
-from dev.base.engine import Engine
+from tally.api.kinds import Asked, Source
+from tally.api.operation import Field, Operation, Route
+from tally.cli import smoke
+from tally.contract import __main__ as generated
+from tally.contract import samples
+from tally.contract.declarations import OPERATIONS, Declarations
+from tally.dev.base.engine import Engine
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
 from tally.pages import AS_SPELT
@@ -103,9 +103,11 @@ def test_the_smoke_test_calls_every_route_and_expects_what_it_gets(invoke: Invok
 
 def test_what_follows_from_the_operations_is_generated() -> None:
     """`make generate`: the samples in `events/`, and the client."""
-    old = [path for path, text in generated.files().items() if not path.exists() or path.read_text("utf-8") != text]
-    assert (old, generated.stale()) == ([], [])
-    folders = {path.parent.name for path in generated.files() if path.is_relative_to(generated.EVENTS)}
+    old = [
+        path for path, text in generated.files(COUNTERS).items() if not path.exists() or path.read_text("utf-8") != text
+    ]
+    assert (old, generated.stale(generated.files(COUNTERS))) == ([], [])
+    folders = {path.parent.name for path in generated.files(COUNTERS) if path.is_relative_to(generated.EVENTS)}
     assert folders | {"rollup", "bookkeeper"} == {path.name for path in generated.EVENTS.iterdir()}
 
 

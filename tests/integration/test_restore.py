@@ -21,7 +21,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.dynamodb.models.table import RestoredPITTable
 
 import counters
-from cli import restore
+from tally.cli import restore
 from tally.counting import receipts, tallies
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import FORMAT

@@ -16,8 +16,8 @@ import pytest
 from moto import mock_aws
 
 import counters
-from cli import restore, vault
-from cli.restore import OF_TEMPLATE
+from tally.cli import restore, vault
+from tally.cli.restore import OF_TEMPLATE
 from tally.drift import rows
 from tally.dynamo.client import Store
 from tally.streams import watermark

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import counters
-from api.document import document
-from api.needs import FIND_RECEIPT
-from declarations import OPERATIONS
-from operations import children, holds, increments
+from tally.api.needs import FIND_RECEIPT
+from tally.contract.declarations import OPERATIONS
+from tally.contract.document import document
 from tally.counter import Counter
 from tally.counting import expired, tallies
 from tally.dynamo.client import Call, Store
+from tally.operations import children, holds, increments
 from tests.integration.conftest import Invoke
 
 ROLLED = Counter("rolled", prefix="RLD", sort_key="N", attribute="n", visible="soon")

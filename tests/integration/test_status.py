@@ -17,9 +17,9 @@ import pytest
 from botocore.stub import Stubber
 
 import counters
-from cli import status
-from cli.connection import Stack
-from dev.base.engine import Engine
+from tally.cli import status
+from tally.cli.connection import Stack
+from tally.dev.base.engine import Engine
 from tally.dynamo import items, keys
 from tally.dynamo.client import Store
 from tally.streams import forms, watermark

@@ -11,9 +11,8 @@ import pytest
 
 import counters
 from bench.watch import Meter
-from cli.cost import units
-from operations.sweep import RESERVE_S, Sweep
 from tally import observe
+from tally.cli.cost import units
 from tally.counting import deletion, expired
 from tally.drift import judge, rows
 from tally.dynamo import keys
@@ -21,6 +20,7 @@ from tally.dynamo.client import Store
 from tally.dynamo.shards import Tree
 from tally.dynamo.transactions import apply_once
 from tally.errors import ConfigurationError, StoreBusyError, TallyError
+from tally.operations.sweep import RESERVE_S, Sweep
 from tally.series import hours, progress
 from tally.streams import segments, watermark
 from tally.streams.segments import Booked

@@ -11,12 +11,12 @@ import pytest
 from botocore.config import Config
 from botocore.retries.standard import ExponentialBackoff
 
-from dev.base.engine import Engine
-from dev.faults import FaultProxy
 from tally.counter import Counter
-from tally.drift.reconcile import Reconciler
+from tally.dev.base.engine import Engine
+from tally.dev.faults import FaultProxy
 from tally.dynamo.client import CLIENT_CONFIG, Store, dynamodb_client
 from tally.dynamo.contention import Spread
+from tally.maintenance.reconcile import Reconciler
 from tally.settings import Settings
 from tests.invariants.counting import Clock, Counting
 from tests.invariants.judged import Deployment, deployed

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 import counters
-from api.operation import Answer
-from operations import increments as handler
-from operations import reads
+from tally.api.operation import Answer
 from tally.counter import Counter
 from tally.counting import expired, holds, receipts, tallies
 from tally.counting.increments import Increment, count
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store
 from tally.dynamo.keys import Item
 from tally.errors import CallerError, LimitReachedError
+from tally.operations import increments as handler
+from tally.operations import reads
 from tests.invariants.world import Outcome, World, persist
 
 ITEM = "i1"

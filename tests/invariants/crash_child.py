@@ -12,7 +12,7 @@ from tests.contexts import Context
 def serve(connection: Connection, environment: dict[str, str]) -> None:
     """Answer each event that comes over the connection, and end with it."""
     os.environ.update(environment)
-    import serve as functions
+    import handlers as functions
 
     handler = functions.increments_open
     while True:

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 import counters
-from dev.base.engine import Engine
 from tally.counter import Counter
 from tally.counting import children, increments, posts, receipts, tallies
 from tally.counting.increments import Increment
+from tally.dev.base.engine import Engine
 from tally.drift import recount
-from tally.drift.reconcile import Reconciler
 from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import put_receipt
+from tally.maintenance.reconcile import Reconciler
 from tally.streams import watermark
 from tests.engines import new_engine
 from tests.invariants.simulation import CALM, Clock, Stall, World, seeded

@@ -28,11 +28,11 @@ from botocore.exceptions import ClientError
 
 import counters
 from counters import LIKES
-from dev.base.engine import Engine
-from dev.base.sync_wire import SyncWire
-from dev.streams.delivery import Delivery, Record
 from tally.counter import Counter
 from tally.counting import deletion, tallies
+from tally.dev.base.engine import Engine
+from tally.dev.base.sync_wire import SyncWire
+from tally.dev.streams.delivery import Delivery, Record
 from tally.drift import judge, rows
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item

@@ -13,11 +13,11 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 import counters
-from declarations import READERS
-from dev.base.sync_wire import SyncWire
-from dev.streams import delivery
-from dev.streams.delivery import Delivery, Record, Stream, refused
+from tally.contract.declarations import READERS
 from tally.counter import Counter
+from tally.dev.base.sync_wire import SyncWire
+from tally.dev.streams import delivery
+from tally.dev.streams.delivery import Delivery, Record, Stream, refused
 from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import counters
-from dev import faults
-from dev.base.engine import Engine
-from dev.base.sync_wire import SyncWire
 from tally.counter import Counter
 from tally.counting import changes, holds
 from tally.counting.receipts import Counted
+from tally.dev import faults
+from tally.dev.base.engine import Engine
+from tally.dev.base.sync_wire import SyncWire
 from tally.dynamo.client import Call
 from tally.errors import (
     CounterRetiredError,

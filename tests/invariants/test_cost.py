@@ -12,12 +12,12 @@ import pytest
 import counters
 from bench import consumers, designs, journal
 from bench.claims import claimed
-from cli.cost import units
-from dev.streams.delivery import BATCH_RECORDS
 from tally import fields
+from tally.cli.cost import units
 from tally.counting import batches, children, increments, periods
 from tally.counting.increments import Increment
 from tally.counting.tallies import Tally
+from tally.dev.streams.delivery import BATCH_RECORDS
 from tests.invariants.world import POST, VIDEO, World
 
 LONGEST_ID = "~" * fields.ID_CHARACTERS_MAX

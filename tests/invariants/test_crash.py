@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dev import faults
+from tally.dev import faults
 from tests.invariants import crash_child
 from tests.invariants.threads import at_once
 from tests.invariants.world import World

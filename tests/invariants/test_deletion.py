@@ -11,13 +11,13 @@ import pytest
 from botocore.exceptions import ClientError
 
 import counters
-import operations.children
-from dev import faults
+import tally.operations.children
 from tally.counter import Counter
-from tally.counting import children, deletion, imports, many, posts, tallies
+from tally.counting import children, deletion, many, posts, tallies
 from tally.counting.children import GONE_KEPT_S
 from tally.counting.deletion import MARKS_S_MAX, Swept
 from tally.counting.tallies import GONE, Tally
+from tally.dev import faults
 from tally.dynamo import keys
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store
 from tally.dynamo.contention import Breaker, Spread
@@ -30,6 +30,7 @@ from tally.errors import (
     StoreUnreachableError,
     TallyError,
 )
+from tally.maintenance import imports
 from tests.invariants.judged import Deployment
 from tests.invariants.world import Shard, World, killed, meanwhile
 from tests.tiers import in_long
@@ -149,7 +150,7 @@ def test_only_the_author_deletes_a_post_and_its_text_goes_with_it(family: Family
     with pytest.raises(NotFoundError):
         posts.read_post(Call(family.store), family.counter, ID)
     assert not [item for item in family.stored() if "body" in item]
-    serves = operations.children.remove_parent.serves
+    serves = tally.operations.children.remove_parent.serves
     assert (serves(counters.LIKES), serves(counters.MEMBERS)) == (False, True), "a service would leave the text"
 
 

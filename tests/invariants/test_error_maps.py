@@ -15,8 +15,8 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NoConnectionError
 
 import tally
-from dev import faults
 from tally import errors
+from tally.dev import faults
 from tally.errors import RetryableError, StoreBusyError, StoreUnreachableError, TallyError, from_botocore, problem
 from tally.records import RecordChangedError, RecordExistsError
 from tests.invariants.world import World, persist

@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 
 import counters
-from dev import faults
-from operations import holds as handler
-from operations import sweep as sweep_handler
 from tally.counter import Counter, declared
 from tally.counting import expired, holds, tallies
 from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
+from tally.dev import faults
 from tally.dynamo import items
 from tally.dynamo.client import Call
 from tally.dynamo.contention import Spread
@@ -26,6 +24,8 @@ from tally.errors import (
     HoldSettledError,
     LimitReachedError,
 )
+from tally.operations import holds as handler
+from tally.operations import sweep as sweep_handler
 from tests.contexts import Context
 from tests.invariants.counting import ITEM, Clock, Counting, neighbour, refusal
 from tests.invariants.world import FIRST, LAST, meanwhile

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import counters
-from cli.terminal import CommandError
+from tally.cli.terminal import CommandError
 from tally.counting import children, tallies
 from tally.dynamo.client import Call, Store
 from tests.commands import Command

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
-from dev import faults
-from dev.faults import Fault, Kind
+from tally.dev import faults
+from tally.dev.faults import Fault, Kind
 from tests.invariants.world import World
 
 pytestmark = pytest.mark.long  # it tests a tool

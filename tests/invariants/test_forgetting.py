@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 import counters
-from cli import __main__ as command
-from cli import connection
-from cli.connection import Stack
 from tally import fields
-from tally.counting import children, deletion, forgetting, holds, increments, posts, tallies
-from tally.counting.forgetting import Kind
+from tally.cli import __main__ as command
+from tally.cli import connection
+from tally.cli.connection import Stack
+from tally.counting import children, deletion, holds, increments, posts, tallies
 from tally.counting.increments import Increment
 from tally.drift import history
 from tally.dynamo.client import Call
+from tally.maintenance import forgetting
+from tally.maintenance.forgetting import Kind
 from tally.streams import dead_letters
 from tests.invariants.judged import LIKES, Deployment
 from tests.invariants.world import World, killed, meanwhile

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import counters
-from cli.cost import units
-from dev import faults
+from tally.cli.cost import units
 from tally.counting import holds
 from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
+from tally.dev import faults
 from tally.errors import (
     HoldSettledError,
     KeyReusedError,

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 import counters
-from cli import imports
-from cli import rows as files
-from cli.terminal import CommandError
-from dev import faults
-from dev.base.engine import Engine
+from tally.cli import imports
+from tally.cli import rows as files
+from tally.cli.terminal import CommandError
 from tally.counter import Counter
 from tally.counting import children, increments, periods, posts, tallies
-from tally.counting import imports as chunks
 from tally.counting.increments import Increment
+from tally.dev import faults
+from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call, Store
+from tally.maintenance import imports as chunks
 from tally.series import hours, top
 from tally.series import read as series
 from tally.series.read import HOUR, Range

@@ -25,11 +25,12 @@ import counters
 from tally.counter import Counter
 from tally.counting import tallies
 from tally.counting.holds import RELEASED
-from tally.drift import begun_again, rows
-from tally.drift.reconcile import WAIT_MAX, Finding, NotProvenError, Reconciler, RestlessError
+from tally.drift import rows
 from tally.drift.recount import Recount
 from tally.dynamo import items
 from tally.dynamo.client import Call
+from tally.maintenance import losses
+from tally.maintenance.reconcile import WAIT_MAX, Finding, NotProvenError, Reconciler, RestlessError
 from tally.series import hours
 from tally.series import read as series
 from tally.series.read import Range
@@ -139,7 +140,7 @@ class Schedule:
         """Somebody knows of what may be lost, and lets `as_of` go on."""
         with contextlib.suppress(NotProvenError):
             if found := loss.listed(self.world.store):
-                begun_again.acknowledge(self.world.store, found, "ann", "test")
+                losses.acknowledge(self.world.store, found, "ann", "test")
                 for number in self.truth.lost:
                     self.truth.alone.pop(number, None)
                 self.truth.lost.clear()

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import counters
-from dev import faults
 from tally.counting import batches
 from tally.counting.increments import Increment
+from tally.dev import faults
 from tally.dynamo.contention import SPILL_RETRIES_MAX
 from tests.invariants.world import POST, VIDEO, World
 

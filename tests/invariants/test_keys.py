@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import counters
-from dev import faults
+from tally.dev import faults
 from tally.errors import KeyReusedError, NotCommittedError
 from tests.invariants.world import VIDEO, World
 

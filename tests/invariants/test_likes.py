@@ -10,10 +10,10 @@ from functools import partial
 import pytest
 
 import counters
-from dev import faults
 from tally.counter import Counter
 from tally.counting import tallies
 from tally.counting.children import TURNS_MAX, present_of
+from tally.dev import faults
 from tally.dynamo.contention import Spread
 from tally.errors import CounterRetiredError, KeyReusedError, NotFoundError, StoreBusyError
 from tests.invariants.threads import at_once

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import counters
-from dev import faults
 from tally.counter import Counter
 from tally.counting import tallies
+from tally.dev import faults
 from tally.errors import (
     KeyReusedError,
     LimitReachedError,

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import counters
-from dev import faults
-from dev.faults import Fault
 from tally.counter import Counter
 from tally.counting import batches
 from tally.counting.increments import Increment
+from tally.dev import faults
+from tally.dev.faults import Fault
 from tally.dynamo.client import Store
 from tally.errors import RetryableError, StoreUnreachableError
 from tally.records import Condition, Records, atomic_counter, partition_key, record, sort_key

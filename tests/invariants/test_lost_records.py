@@ -10,10 +10,11 @@ import pytest
 
 import counters
 from tally.counter import Counter
-from tally.drift import begun_again, history, looks, rebuild, rows
-from tally.drift.rebuild import Accepted, Window
-from tally.drift.reconcile import NotProvenError
+from tally.drift import begun_again, history, looks, rows
 from tally.dynamo.client import Call
+from tally.maintenance import losses, rebuild
+from tally.maintenance.rebuild import Accepted, Window
+from tally.maintenance.reconcile import NotProvenError
 from tally.series import hours, progress, top
 from tally.series import read as series
 from tally.series.read import Range
@@ -75,7 +76,7 @@ def repaired(world: Deployment, counter: Counter, target: str) -> int:
 
 
 def acknowledge(world: Deployment) -> None:
-    begun_again.acknowledge(world.store, loss.listed(world.store), "ann", "a long weekend")
+    losses.acknowledge(world.store, loss.listed(world.store), "ann", "a long weekend")
 
 
 @pytest.mark.parametrize("going", [off, without_sweep], ids=["sweep on", "sweep off"])
@@ -234,7 +235,7 @@ def test_a_loss_is_said_until_somebody_acknowledges_it(world: Deployment) -> Non
     without_sweep(world)
     world.run(8)
     with pytest.raises(NotProvenError, match="try again"):
-        begun_again.acknowledge(world.store, stale, "ann", "of the first one")
+        losses.acknowledge(world.store, stale, "ann", "of the first one")
     acknowledge(world)
     world.run(1)
     assert looks.lost(world.store).word == "ok"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import counters
-import serve
-from dev import faults
+import handlers
 from tally.counter import Counter
 from tally.counting import batches, tallies
 from tally.counting import increments as increments_core
 from tally.counting.increments import Increment
 from tally.counting.receipts import Counted
+from tally.dev import faults
 from tally.dynamo.client import Call
 from tally.errors import (
     KeyReusedError,
@@ -196,7 +196,7 @@ def test_what_is_set_behind_increments_in_one_batch_sees_them(world: World) -> N
     named = {"counter": "stock", "id": ITEM}
     more = [{"operation": "increment", **named, "amount": 1, "idempotency_key": f"key-{number}"} for number in range(3)]
     put = {"operation": "set_counter", **named, "value": 50, "version": 3}
-    answer = serve.entry("increments", world.store)(
+    answer = handlers.entry("increments", world.store)(
         {"batch": [{**one, "caller": "shop"} for one in [*more, put]]}, Context()
     )
     assert [result["status"] for result in answer["results"]] == [200] * 4

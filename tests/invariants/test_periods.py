@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dev import faults
-from dev.faults.plans import Fault
 from tally.counter import Counter
 from tally.counting import periods
+from tally.dev import faults
+from tally.dev.faults.plans import Fault
 from tally.errors import RetryableError
 from tests.invariants.counting import ITEM, Clock, Counting, new_key
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import counters
-from dev import faults
 from tally.counting import posts, tallies
+from tally.dev import faults
 from tally.errors import EditConflictError, ForbiddenError, NotFoundError
 from tests.invariants.world import POST, World, meanwhile
 

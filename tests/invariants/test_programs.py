@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import counters
-from dev import faults
-from dev.base.engine import Engine
-from dev.faults import Fault, FaultProxy
+from tally.dev import faults
+from tally.dev.base.engine import Engine
+from tally.dev.faults import Fault, FaultProxy
 from tally.dynamo import contention
 from tally.dynamo.client import Store, dynamodb_client
 from tally.dynamo.contention import Breaker, Spread

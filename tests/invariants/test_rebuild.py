@@ -8,10 +8,11 @@ import pytest
 
 import counters
 from tally.counting import changes, tallies
-from tally.drift import history, rebuild, recount
-from tally.drift.rebuild import Accepted, Window
-from tally.drift.reconcile import Finding, NotProvenError, Reconciler
+from tally.drift import history, recount
 from tally.dynamo.client import Call
+from tally.maintenance import rebuild
+from tally.maintenance.rebuild import Accepted, Window
+from tally.maintenance.reconcile import Finding, NotProvenError, Reconciler
 from tally.streams import watermark
 from tests.invariants.judged import PLAYS, VISITS, Deployment, deployed
 from tests.invariants.processes import interrupted

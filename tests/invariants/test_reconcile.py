@@ -10,11 +10,12 @@ import pytest
 
 import counters
 from tally.counter import Counter
-from tally.counting import imports, tallies
-from tally.drift import history, looks, reconcile, recount, rows
-from tally.drift.reconcile import NotProvenError, Reconciler
+from tally.counting import tallies
+from tally.drift import history, looks, recount, rows
 from tally.dynamo import keys
 from tally.dynamo.client import Call
+from tally.maintenance import imports, reconcile
+from tally.maintenance.reconcile import NotProvenError, Reconciler
 from tally.series import hours
 from tally.series import read as series
 from tally.streams import watermark

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tally.drift import history
-from tally.drift.reconcile import NotProvenError
+from tally.maintenance.reconcile import NotProvenError
 from tests.invariants.judged import LIKES, PLAYS, Deployment, deployed
 from tests.invariants.processes import Watched
 from tests.tiers import in_long

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import counters
-from cli import commands
-from cli.connection import Stack
-from dev import faults
-from dev.faults import FaultProxy
+from tally.cli import commands
+from tally.cli.connection import Stack
+from tally.dev import faults
+from tally.dev.faults import FaultProxy
 from tally.dynamo import queries
 from tally.dynamo.client import Call
 from tally.errors import StoreBusyError, StoreUnreachableError

@@ -11,9 +11,9 @@ import counters
 from tally.counter import Counter
 from tally.counting import periods, tallies
 from tally.drift import rows
-from tally.drift.reconcile import Reconciler
 from tally.dynamo import keys
 from tally.dynamo.client import Call
+from tally.maintenance.reconcile import Reconciler
 from tests.invariants.judged import Deployment, deployed
 from tests.invariants.stream_records import SHARD, play, record
 from tests.invariants.streaming import StreamWorld

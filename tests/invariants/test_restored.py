@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 import counters
-from dev.base.engine import Engine
 from tally.counting import tallies
-from tally.drift import history, rebuild, recount, restored
-from tally.drift.rebuild import Accepted
-from tally.drift.reconcile import Finding, NotProvenError
-from tally.drift.restored import NotAtRestError, Why
+from tally.dev.base.engine import Engine
+from tally.drift import history, recount
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import FORMAT, Item
+from tally.maintenance import rebuild, restored
+from tally.maintenance.rebuild import Accepted
+from tally.maintenance.reconcile import Finding, NotProvenError
+from tally.maintenance.restored import NotAtRestError, Why
 from tally.series import progress
 from tally.series import read as series
 from tally.series.progress import minutes_of

@@ -16,10 +16,10 @@ from random import SystemRandom
 import pytest
 
 import counters
-from dev import faults
-from dev.faults import Fault, Plan
 from tally.counter import Counter
 from tally.counting import posts
+from tally.dev import faults
+from tally.dev.faults import Fault, Plan
 from tally.dynamo.contention import ATTEMPTS_MAX, Spread
 from tally.errors import StoreBusyError
 from tests.invariants.threads import at_once

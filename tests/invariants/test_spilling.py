@@ -11,8 +11,6 @@ from functools import partial
 import pytest
 
 import counters
-from dev import faults
-from dev.faults import Fault
 from tally import observe
 from tally.counter import Counter
 from tally.counting import batches as packs
@@ -20,6 +18,8 @@ from tally.counting import children, tallies
 from tally.counting.children import GONE_KEPT_S
 from tally.counting.increments import Increment
 from tally.counting.receipts import ALONE_KEPT_S
+from tally.dev import faults
+from tally.dev.faults import Fault
 from tally.drift import recount
 from tally.dynamo.contention import ATTEMPTS_MAX, HOT_S, SPILL_RETRIES_MAX, THROTTLED_S, Breaker
 from tally.dynamo.keys import Item, pair_of

@@ -12,12 +12,12 @@ import pytest
 from botocore.exceptions import ClientError
 
 import counters
-from cli.cost import units
-from dev import faults
-from dev.faults import FaultProxy
-from dev.streams.delivery import refused
 from tally import observe
+from tally.cli.cost import units
 from tally.counting import tallies
+from tally.dev import faults
+from tally.dev.faults import FaultProxy
+from tally.dev.streams.delivery import refused
 from tally.dynamo import keys
 from tally.dynamo.client import Store
 from tally.errors import ConfigurationError, StoreRefusedError

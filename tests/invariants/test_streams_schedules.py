@@ -18,10 +18,10 @@ from types import SimpleNamespace
 import pytest
 
 import counters
-from dev import faults
-from dev.faults import FaultProxy
-from dev.streams.delivery import Delivery, Record
 from tally.counting import tallies
+from tally.dev import faults
+from tally.dev.faults import FaultProxy
+from tally.dev.streams.delivery import Delivery, Record
 from tally.dynamo import keys
 from tally.streams import consumer as streams
 from tally.streams import dead_letters

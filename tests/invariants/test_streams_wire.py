@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import counters
-from dev.base.engine import Engine
-from dev.base.sync_wire import SyncWire
-from dev.streams.delivery import Record
 from tally.counting import children, tallies
+from tally.dev.base.engine import Engine
+from tally.dev.base.sync_wire import SyncWire
+from tally.dev.streams.delivery import Record
 from tally.drift import judge
 from tally.dynamo.client import Call, Store
 from tests.contexts import Context

@@ -10,13 +10,14 @@ from typing import Any
 
 import counters
 from tally.counter import Counter
-from tally.counting import children, holds, imports, increments, posts
+from tally.counting import children, holds, increments, posts
 from tally.counting.increments import Increment
 from tally.counting.tallies import GONE
 from tally.dynamo import keys, queries
 from tally.dynamo.client import Call
 from tally.dynamo.keys import Item
 from tally.errors import HoldSettledError, LimitReachedError
+from tally.maintenance import imports
 from tally.streams import watermark
 from tally.streams.record import changes
 from tests.invariants.simulation import World

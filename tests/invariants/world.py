@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import counters
-from dev import faults
-from dev.base.sync_wire import SyncWire
-from dev.faults import FaultProxy, Plan
-from dev.streams.delivery import Record, Stream
 from tally.counter import Counter
 from tally.counting import children, increments, posts, tallies
 from tally.counting.increments import Increment
 from tally.counting.receipts import Keyed
 from tally.counting.tallies import GONE
+from tally.dev import faults
+from tally.dev.base.sync_wire import SyncWire
+from tally.dev.faults import FaultProxy, Plan
+from tally.dev.streams.delivery import Record, Stream
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
 from tally.errors import RetryableError

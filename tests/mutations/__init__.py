@@ -1,6 +1,6 @@
 """Guards of the code, each with the text that takes it away: a test must notice.
 
-The files beside this one list them, one file for each room of `lambdas/`, and one for each other folder. A block is
+The files beside this one list them, one file for each room. A block is
 `module | tests | name`, the text that goes, `=>`, and the text that replaces it. `---` separates blocks. The target
 `make mutations` runs them all.
 """
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CLIENTS = "clients/"
-OTHERS = ("cli/", "dev/", "stacks/", CLIENTS)
+FOLDERS = ("tally", "lambdas", "stacks")
+SCRIPTS = "tally/javascript/"
 RUN_S_MAX = 3600  # it ends what hangs
 TIERS = ("not long", "long")
 """The tests of `make test` are asked first, then those that only `make test-all` runs."""
@@ -29,7 +29,7 @@ NO_TESTS = 5  # pytest's exit status
 class Mutation:
     """A guard taken away: `old` becomes `new` in the module; one of `tests`, below `tests/`, must fail.
 
-    `module`: `tally/errors`, below `lambdas/`; or `stacks/tables`, in another folder of OTHERS.
+    `module`: `tally/errors`, from the top of the checkout.
     """
 
     name: str
@@ -41,8 +41,7 @@ class Mutation:
     @property
     def file(self) -> Path:
         """The module's file, relative to the checkout."""
-        end = "js" if self.module.startswith(CLIENTS) else "py"
-        return Path("" if self.module.startswith(OTHERS) else "lambdas", f"{self.module}.{end}")
+        return Path(f"{self.module}.{'js' if self.module.startswith(SCRIPTS) else 'py'}")
 
     def apply(self, root: Path) -> None:
         """Take the guard away in the copy of the checkout at `root`. Raises ValueError if it does not apply once."""
@@ -76,10 +75,10 @@ def failing_test(tests: Iterable[str], folder: Path, mutation: Mutation | None =
 
     Raises ValueError if the mutation does not apply, or if pytest does not run.
     """
-    for name in {"lambdas", mutation.file.parts[0]} if mutation else {"lambdas", *OTHERS}:
+    for name in FOLDERS:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     files = filter(Path.is_file, ROOT.iterdir())
-    read = (ROOT / name for name in ("node_modules", "events", "clients"))  # code looks for them beside itself
+    read = (ROOT / name for name in ("node_modules", "events"))  # code looks for them beside itself
     for beside in (*files, *read):
         if not (folder / beside.name).exists():
             (folder / beside.name).symlink_to(beside)

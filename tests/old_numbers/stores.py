@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dev.base.engine import die_with_parent, free_port
+from tally.dev.base.engine import die_with_parent, free_port
 from tests.environments import environment
 from tests.patience import wait_for
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import counters
-from cli import exports
-from cli.terminal import CommandError
+from tally.cli import exports
+from tally.cli.terminal import CommandError
 from tally.counting import posts, tallies
-from tally.counting.imports import Child, Chunk, put
 from tally.dynamo.client import Call, Store
+from tally.maintenance.imports import Child, Chunk, put
 from tests.commands import Command
 from tests.old_numbers import stores
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import counters
-from dev.base.engine import Engine
 from tally.counting import tallies
+from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call
 from tally.streams import fold
 from tests.commands import Command

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api import badge
+from tally.api import badge
 
 SVG = "{http://www.w3.org/2000/svg}"
 

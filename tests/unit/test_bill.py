@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import counters
-from cli.cost import page, units
-from cli.cost.prices import bill, price_list
-from cli.cost.strangers import worst_day
-from cli.cost.units import STAGES
-from cli.cost.usage import Month, usage
-from declarations import Declarations
+from tally.cli.cost import page, units
+from tally.cli.cost.prices import bill, price_list
+from tally.cli.cost.strangers import worst_day
+from tally.cli.cost.units import STAGES
+from tally.cli.cost.usage import Month, usage
+from tally.contract.declarations import Declarations
 from tests.commands import ran
 
 PRICES = price_list().prices

@@ -22,9 +22,9 @@ import botocore.exceptions
 import pytest
 from botocore.exceptions import ClientError
 
-from declarations import OPERATIONS
 from tally import client, errors, fields
 from tally.client import Request, Tally, requests
+from tally.contract.declarations import OPERATIONS
 from tally.errors import (
     CallerError,
     ConfigurationError,

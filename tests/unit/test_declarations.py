@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import counters
-import serve
-from api import document
-from api.needs import Need, Table
-from declarations import Declarations
-from operations import CONSUMERS, SCHEDULES, SERVING
-from stacks.operator import operator_needs
+import handlers
+from tally.api.needs import Need, Table
+from tally.cdk.operator import operator_needs
+from tally.contract import document
+from tally.contract.declarations import Declarations
 from tally.errors import ConfigurationError
+from tally.operations import CONSUMERS, SCHEDULES, SERVING
 from tally.pages import AS_SPELT
 
 LAMBDAS = Path(counters.__file__).parent
@@ -93,10 +93,10 @@ def test_every_function_has_its_needs_and_a_handler() -> None:
     unattended = {one.function for one in (*found.schedules, *found.readers)}
     assert set(found.needs) == set(found.functions) | unattended == {*SERVING, *CONSUMERS, *SCHEDULES, *OPEN}
     for name in found.needs:
-        assert callable(getattr(serve, name))
+        assert callable(getattr(handlers, name))
     for name in ("posts_open", "nothing", "drift_open"):
         with pytest.raises(AttributeError):
-            getattr(serve, name)
+            getattr(handlers, name)
 
 
 VOTES = """from tally.counter import ANYONE, Counter, declared

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import pytest
 from aiohttp import web
 
-from dev.base.errors import LocalError
-from dev.demo import __main__ as demo
-from dev.demo import replay, visitors
-from dev.demo.replay import Compared, Outcome
-from dev.demo.report import complaints, report
-from dev.demo.visitors import Drifting, Sent
-from dev.demo.weblog import SITE, Weblog, read_log
+from tally.dev.base.errors import LocalError
+from tally.dev.demo import __main__ as demo
+from tally.dev.demo import replay, visitors
+from tally.dev.demo.replay import Compared, Outcome
+from tally.dev.demo.report import complaints, report
+from tally.dev.demo.visitors import Drifting, Sent
+from tally.dev.demo.weblog import SITE, Weblog, read_log
 from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.long  # it tests a tool
@@ -239,7 +239,7 @@ def test_the_log_is_gzipped_or_plain_and_malformed_lines_count_apart(tmp_path: P
 
 def test_sigterm_ends_it_as_ctrl_c_does_in_one_line(serve: Serve, log: Path) -> None:
     tally = serve(refuses_every=1)  # keeps the demo busy
-    command = [sys.executable, "-m", "dev.demo", "--port", str(tally.port), "--log", str(log)]
+    command = [sys.executable, "-m", "tally.dev.demo", "--port", str(tally.port), "--log", str(log)]
     process = subprocess.Popen(command, cwd=demo.APP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: tally.requests >= 20)
     process.send_signal(signal.SIGTERM)

@@ -7,7 +7,7 @@ import gc
 from bench import ROOT
 from bench.clients import LOCAL
 from bench.imports import HEAVY, imported
-from declarations import READERS, SCHEDULES, Declarations
+from tally.contract.declarations import READERS, SCHEDULES, Declarations
 from tally.dynamo.client import dynamodb_client
 
 SERVING = sorted(Declarations.load(ROOT / "lambdas/counters.py").functions)
@@ -15,8 +15,8 @@ UNATTENDED = [one.function for one in (*READERS, *SCHEDULES)]
 
 
 def test_no_function_imports_anything_heavy() -> None:
-    every = "; ".join(f"serve.{function}" for function in (*SERVING, *UNATTENDED))
-    assert imported(f"import serve; {every}").heavy == []
+    every = "; ".join(f"handlers.{function}" for function in (*SERVING, *UNATTENDED))
+    assert imported(f"import handlers; {every}").heavy == []
 
 
 def test_heavy_modules_are_installed_here() -> None:

@@ -1,4 +1,4 @@
-"""The client for browsers and Node (clients/js): its own tests, in Node, and the size of what the API serves."""
+"""The client for browsers and Node (tally/javascript): its own tests, in Node, and the size of what the API serves."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-import home
-from api import scripts
+from tally.api import scripts
 from tests.patience import PATIENCE_S
 
 CORE_BYTES_MAX, ALL_BYTES_MAX = 7424, 10240  # as the API sends them: compressed
 
 
 def test_the_promises_of_the_client_hold_in_node() -> None:
-    tests = sorted(str(path) for path in home.CLIENT.glob("test/*.test.js"))
+    tests = sorted(str(path) for path in (TSC.parents[2] / "tests/javascript").glob("*.test.js"))
     assert tests
     ended = subprocess.run(["node", "--test", *tests], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stdout
@@ -28,7 +27,7 @@ def test_the_promises_of_the_client_hold_in_node() -> None:
 @pytest.mark.parametrize("first", range(41, 1041, 250))
 def test_a_thousand_more_worlds_are_as_the_model_says(first: int) -> None:
     environment = {**os.environ, "SEED": str(first), "SEEDS": "250"}
-    command = ["node", "--test", str(home.CLIENT / "test/model.test.js")]
+    command = ["node", "--test", str(TSC.parents[2] / "tests/javascript/model.test.js")]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stdout
 
@@ -88,7 +87,7 @@ export const sold = async (): Promise<boolean> => {
 )
 def test_a_users_program_is_checked_by_typescript(instead: str, of: str, error: str, tmp_path: Path) -> None:
     program = tmp_path / "user.ts"
-    text = A_USER % {"client": home.CLIENT}
+    text = A_USER % {"client": scripts.CLIENT}
     program.write_text(text.replace(of, instead) if of else text)
     options = [
         "--strict",

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import counters
-from dev.streams.delivery import takes
-from operations.bookkeeper import READER as BOOKKEEPER
-from operations.rollup import READER as ROLLUP
 from tally.counting import tallies
+from tally.dev.streams.delivery import takes
 from tally.dynamo.keys import pair_of
+from tally.operations.bookkeeper import READER as BOOKKEEPER
+from tally.operations.rollup import READER as ROLLUP
 from tally.streams import bookkeeper, rollup
 from tally.streams.bookkeeper import SegmentRun
 from tally.streams.fold import Effect, StreamPlace

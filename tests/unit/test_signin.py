@@ -1,4 +1,4 @@
-"""Leaving the console, and a token that is pasted: lambdas/console/signin.js in Node.
+"""Leaving the console, and a token that is pasted: tally/console/signin.js in Node.
 
 Signing in with a pool is tested in a browser: tests/e2e/test_console.py.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.patience import PATIENCE_S
 
-SIGN_IN = Path(__file__).parents[2] / "lambdas" / "console" / "signin.js"
+SIGN_IN = Path(__file__).parents[2] / "tally" / "console" / "signin.js"
 REDIRECT = "https://api.example.com/console"
 CLAIMS = {"sub": "7c20", "username": "ann"}
 TOKEN = f"e30.{base64.urlsafe_b64encode(json.dumps(CLAIMS).encode()).decode().rstrip('=')}.signature"

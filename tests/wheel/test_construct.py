@@ -12,9 +12,9 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 
 from app import LAMBDAS
-from release.cdk import OptionsError, Tally
-from stacks.arguments import chosen
-from stacks.options import Options
+from tally.cdk import OptionsError, Tally
+from tally.cdk.arguments import chosen
+from tally.cdk.options import Options
 from tally.client import FUNCTIONS
 from tests.infra.conftest import UNBUNDLED, context_of_cdk_json
 from tests.infra.template import Template

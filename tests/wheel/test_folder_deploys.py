@@ -40,7 +40,7 @@ def live(shop: Path, stack: Stack, python: Path) -> None:
         return done.stdout
 
     def tally(*arguments: str) -> str:
-        return run(str(python), "-P", "-m", "tally._rooms.cli", *arguments)  # the fixture has moved the environment
+        return run(str(python), "-P", "-m", "tally.cli", *arguments)  # the fixture has moved the environment
 
     tally("init")
     stack.bootstrap()

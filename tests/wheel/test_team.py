@@ -22,7 +22,7 @@ pytestmark = pytest.mark.long
 IMPORT_ALL = """
 import importlib, pkgutil, sys, tally
 found = [one.name for one in pkgutil.walk_packages(tally.__path__, "tally.") if not one.name.endswith("__main__")]
-names = [name for name in found if not name.startswith("tally._home")]
+names = found
 for name in names:
     importlib.import_module(name)
 own = ("api", "operations", "counters", "declarations", "home", "stacks", "cli", "dev")
@@ -82,9 +82,9 @@ def test_the_page_leads_to_a_stack_without_a_network(shop: Path, wheel: Path) ->
     assert "USER#" not in keys  # a counter of the repository, not of the shop
     [bundle] = (shop / "cdk.out").glob("lambdas-*")
     assert (bundle / "counters.py").read_text() == (shop / "counters.py").read_text()
-    assert '"seats"' in (bundle / "operations/openapi.json").read_text()
+    assert '"seats"' in (bundle / "tally/operations/openapi.anyone.json").read_text()
     assert (bundle / "aws_lambda_powertools").is_dir()
-    assert (bundle / "console/uPlot.iife.min.js").is_file()
+    assert (bundle / "tally/console/uPlot.iife.min.js").is_file()
     assert not list(bundle.rglob("__pycache__"))
 
 
@@ -133,7 +133,7 @@ def test_the_next_version_changes_code_alone(shop: Path, python: Path, wheel: Pa
     """A wheel with one handler changed: what differs in the template are the code and the versions of the functions."""
     checkout, out = tmp_path_factory.mktemp("next"), tmp_path_factory.mktemp("dist")
     build.exported(checkout)
-    handler = checkout / "lambdas/operations/holds.py"
+    handler = checkout / "tally/operations/holds.py"
     handler.write_text(handler.read_text() + "\n# changed\n")
     run("git", "init", "--quiet", cwd=checkout)
     run(sys.executable, "-m", "release.build", "--out", str(out), cwd=checkout)

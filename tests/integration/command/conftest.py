@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dev.base.engine import Engine
+from tally.dev.base.engine import Engine
 from tally.dynamo.client import Store
 from tests.commands import ran
 from tests.e2e.servers import Reply, Server

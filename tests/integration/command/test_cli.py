@@ -25,16 +25,16 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 import counters
-from cli import commands, connection, count, receipt, series, watch
-from cli.__main__ import main
-from dev.base.engine import Engine
-from operations.receipts import KEYED
+from tally.cli import commands, connection, count, receipt, series, watch
+from tally.cli.__main__ import main
 from tally.counting import increments, tallies
 from tally.counting.increments import Increment
+from tally.dev.base.engine import Engine
 from tally.drift import history
 from tally.dynamo import keys
 from tally.dynamo.client import CLIENT_CONFIG, Call, Store
 from tally.dynamo.transactions import apply_once
+from tally.operations.receipts import KEYED
 from tally.streams import fold
 from tests.commands import one_line, ran
 from tests.conftest import create_tables, new_engine
@@ -280,7 +280,7 @@ def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     nowhere = {"AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
     return subprocess.Popen(
-        [sys.executable, "-m", "cli", *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+        [sys.executable, "-m", "tally.cli", *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, env={**kept, **nowhere, "AWS_EC2_METADATA_DISABLED": "true", **environment},
     )  # fmt: skip
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cli import account, destroy, init
-from cli.__main__ import main
-from cli.terminal import CommandError
-from declarations import Declarations
+from tally.cli import account, destroy, init
+from tally.cli.__main__ import main
+from tally.cli.terminal import CommandError
+from tally.contract.declarations import Declarations
 from tests.commands import one_line, ran
 from tests.environments import ROOT
 from tests.infra.conftest import BEHIND_CDN
@@ -106,7 +106,7 @@ def test_a_cdn_is_refused_and_not_left_out(capsys: pytest.CaptureFixture[str]) -
 def test_the_bare_package_says_what_the_command_needs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "cli.commands")
+    monkeypatch.delitem(sys.modules, "tally.cli.commands")
     monkeypatch.setitem(sys.modules, "shtab", None)
     said = one_line(main, ["status"], capsys)
     assert said == "shtab is missing, and the command needs it: install 'tallystick[dev]'"

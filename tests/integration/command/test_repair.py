@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import counters
-from cli.terminal import clock
+from tally.cli.terminal import clock
 from tally.counting import tallies
-from tally.drift import reconcile
 from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import put
+from tally.maintenance import reconcile
 from tally.streams import watermark
 from tally.streams.loss import Loss
 from tests.integration.command.numbers import SIGNED, SINCE, Run, drifts, edit, judged, noted, post

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import shadow
+from tally.cli import shadow
 from tally.drift import history
 from tally.dynamo.client import Store
 from tally.dynamo.transactions import apply_once

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dev.base.engine import Engine
+from tally.dev.base.engine import Engine
 from tally.dynamo.client import dynamodb_client
 from tally.records import Records
 from tests.unit.records.samples import Customer, Meta, Note, new_table

@@ -1,0 +1,51 @@
+"""What AWS Lambda asks for: `handlers.increments` is the handler of the function `increments`.
+
+A handler is made when it is asked for. So a stack can read the declarations without an environment, and a function
+imports its own file of `operations/` only.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import counters
+from tally import operations
+from tally.api import declared
+
+if TYPE_CHECKING:
+    from tally.api.entry import Entry
+    from tally.dynamo.client import Store
+
+declared.by(counters)
+
+
+def __getattr__(name: str) -> Callable[[Any, Any], Any]:
+    """The handler of a function. Raises AttributeError if there is none of this name."""
+    if name in operations.CONSUMERS or name in operations.SCHEDULES:
+        made: Callable[[Any, Any], Any] = importlib.import_module(f"tally.operations.{name}").handler()
+        return made
+    if name.partition("_")[0] in operations.SERVING:
+        return entry(name)
+    raise AttributeError(name)
+
+
+def entry(name: str, store: Store | None = None) -> Entry:
+    """The handler of a function that serves callers. Raises AttributeError if there is none of this name."""
+    from tally.api.entry import Entry
+    from tally.api.operation import functions, of_file, of_function, served_by
+
+    found = of_file(importlib.import_module(f"tally.operations.{name.partition('_')[0]}"))
+    routes = functions(found, declared.counters()).get(name)
+    if routes is None:
+        raise AttributeError(name)
+    served = {one.name for one in served_by(name, routes, declared.counters())}
+    return Entry(
+        of_function(name, routes, found, declared.counters()),
+        routes,
+        declared.counters(),
+        declared.pages(),
+        store,
+        served,
+    )

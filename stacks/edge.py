@@ -1,0 +1,210 @@
+"""The front door: the API's own domain, and CloudFront with AWS WAF before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+
+from aws_cdk import Acknowledgment, CfnOutput, Duration, Environment, RemovalPolicy, Stack, Validations
+from aws_cdk import aws_certificatemanager as acm
+from aws_cdk import aws_cloudfront as cloudfront
+from aws_cdk import aws_cloudfront_origins as origins
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_wafv2 as waf
+from constructs import Construct
+
+from tally.api.operation import Route
+from tally.cdk.edge_alarms import CLIENT_RATE, EdgeAlarms
+from tally.cdk.names import edge_stack_name
+from tally.cdk.options import CLIENT_RATE_WINDOW_S, EDGE_REGION, Options
+from tally.cdk.quotas import keep_quotas
+
+CACHED_MAX = Duration.days(1)  # the API says for how long, and it never says as much
+# The errors that CloudFront keeps for 10 s, whatever the API says about them.
+CACHED_ERRORS = (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
+CLIENT_RATE_BODY = '{"message":"Too Many Requests"}'  # as API Gateway says it
+
+
+class Edge(Stack):
+    """CloudFront and AWS WAF before the API of one stage, in us-east-1 because both want it so.
+
+    It refers to nothing of Tally's stack: it finds the API by the name that the options give it.
+    """
+
+    def __init__(self, scope: Construct, id: str, *, routes: Sequence[Route], options: Options) -> None:
+        super().__init__(
+            scope,
+            id,
+            env=Environment(region=EDGE_REGION),
+            stack_name=edge_stack_name(options.stage, options.region),
+            description="Tally's front door: CloudFront and AWS WAF before its HTTP API",
+            termination_protection=options.keeps_data,
+        )
+        origin = origins.HttpOrigin(
+            options.origin_name,
+            protocol_policy=cloudfront.OriginProtocolPolicy.HTTPS_ONLY,
+            origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
+        )
+        kept = _as_the_answer_says(self)
+        logs = _logs(self, options.edge_logs_days) if options.edge_logs_days else None
+        paths = _patterns(route for route in routes if route.cached)
+        distribution = cloudfront.Distribution(
+            self,
+            "Distribution",
+            comment=self.stack_name,
+            domain_names=[options.domain_name],
+            certificate=acm.Certificate.from_certificate_arn(self, "Certificate", options.edge_certificate_arn),
+            minimum_protocol_version=cloudfront.SecurityPolicyProtocol.TLS_V1_2_2021,
+            http_version=cloudfront.HttpVersion.HTTP2_AND_3,
+            # AWS WAF counts by address, and one client of IPv6 may have 2**64 of them. The API is IPv4 alone, too.
+            enable_ipv6=False,
+            enable_logging=logs is not None,
+            log_bucket=logs,
+            web_acl_id=_client_rate(self, options.client_rate).attr_arn,
+            default_behavior=_forward(origin, cloudfront.CachePolicy.CACHING_DISABLED),
+            additional_behaviors={path: _forward(origin, kept) for path in paths},
+            error_responses=[
+                cloudfront.ErrorResponse(http_status=status, ttl=Duration.seconds(0)) for status in CACHED_ERRORS
+            ],
+        )
+        if options.cdn_client_certificate_arn:
+            _present(distribution, options.cdn_client_certificate_arn)
+        _acknowledge(distribution)
+        EdgeAlarms(self, "Monitoring", distribution=distribution, options=options)
+        keep_quotas(self)
+        if logs:
+            CfnOutput(self, "EdgeLogsBucketName", value=logs.bucket_name, description="CloudFront's access log")
+        target = f"Set a CNAME of {options.domain_name} to this"
+        CfnOutput(self, "CnameTarget", value=distribution.domain_name, description=target)
+
+
+def _logs(scope: Construct, days: int) -> s3.Bucket:
+    """Where CloudFront writes its access log. It writes by an access control list: buckets refuse those by default."""
+    bucket = s3.Bucket(
+        scope,
+        "Logs",
+        object_ownership=s3.ObjectOwnership.BUCKET_OWNER_PREFERRED,
+        block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+        encryption=s3.BucketEncryption.S3_MANAGED,
+        enforce_ssl=True,
+        lifecycle_rules=[s3.LifecycleRule(expiration=Duration.days(days))],
+        removal_policy=RemovalPolicy.RETAIN,
+    )
+    Validations.of(bucket).acknowledge(
+        Acknowledgment(id="AwsSolutions-S1", reason="It holds a log: a log of who read that has no end")
+    )
+    return bucket
+
+
+def _pattern(route: Route) -> str:
+    """What CloudFront calls the paths of a route: `/videos/*` for `/videos/{id}/plays`. A distribution takes few."""
+    return f"/{route.path.split('/')[1]}/*" if "{" in route.path or route.fixed else route.path
+
+
+def _patterns(routes: Iterable[Route]) -> list[str]:
+    """The fewest patterns for these routes: those that no other one covers."""
+    found = {_pattern(route) for route in routes}
+    wide = tuple(pattern.removesuffix("*") for pattern in found if pattern.endswith("/*"))
+    return sorted(pattern for pattern in found if pattern.endswith("/*") or not pattern.startswith(wide))
+
+
+def _as_the_answer_says(scope: Construct) -> cloudfront.CachePolicy:
+    """Keep an answer for as long as its Cache-Control says, and not at all without one.
+
+    The key has all that these answers depend on: path, query, encoding and token, and the origin of the page, which
+    API Gateway answers with CORS headers. So nobody gets what was answered to the token of another.
+    """
+    return cloudfront.CachePolicy(
+        scope,
+        "AsTheAnswerSays",
+        cache_policy_name=Stack.of(scope).stack_name,
+        min_ttl=Duration.seconds(0),
+        default_ttl=Duration.seconds(0),
+        max_ttl=CACHED_MAX,
+        query_string_behavior=cloudfront.CacheQueryStringBehavior.all(),
+        header_behavior=cloudfront.CacheHeaderBehavior.allow_list("Authorization", "Origin"),
+        cookie_behavior=cloudfront.CacheCookieBehavior.none(),
+        enable_accept_encoding_gzip=True,
+    )
+
+
+def _forward(origin: cloudfront.IOrigin, cache_policy: cloudfront.ICachePolicy) -> cloudfront.BehaviorOptions:
+    """Forward all that the caller sends, its agent and its token too, but the name that it has called."""
+    return cloudfront.BehaviorOptions(
+        origin=origin,
+        cache_policy=cache_policy,
+        origin_request_policy=cloudfront.OriginRequestPolicy.ALL_VIEWER_EXCEPT_HOST_HEADER,
+        allowed_methods=cloudfront.AllowedMethods.ALLOW_ALL,
+        viewer_protocol_policy=cloudfront.ViewerProtocolPolicy.HTTPS_ONLY,  # a redirect would lose the body
+        compress=False,  # the API does; CloudFront would also weaken the ETags that counters give
+    )
+
+
+def _present(distribution: cloudfront.Distribution, certificate_arn: str) -> None:
+    """Let CloudFront present its certificate to the API. The construct has no option for it yet."""
+    resource = distribution.node.default_child
+    assert isinstance(resource, cloudfront.CfnDistribution)
+    resource.add_property_override(
+        "DistributionConfig.Origins.0.CustomOriginConfig.OriginMtlsConfig",
+        {"ClientCertificateArn": certificate_arn},
+    )
+
+
+def _client_rate(scope: Construct, requests: int) -> waf.CfnWebACL:
+    """The web ACL: an address that sends more than `requests` in five minutes gets 429, until it sends fewer."""
+    name = Stack.of(scope).stack_name
+
+    def seen(metric: str) -> waf.CfnWebACL.VisibilityConfigProperty:
+        return waf.CfnWebACL.VisibilityConfigProperty(
+            cloud_watch_metrics_enabled=True, metric_name=metric, sampled_requests_enabled=True
+        )
+
+    refused = waf.CfnWebACL.CustomResponseProperty(
+        response_code=HTTPStatus.TOO_MANY_REQUESTS.value,
+        custom_response_body_key="refused",
+        response_headers=[
+            waf.CfnWebACL.CustomHTTPHeaderProperty(name="Retry-After", value=str(CLIENT_RATE_WINDOW_S)),
+            waf.CfnWebACL.CustomHTTPHeaderProperty(name="Cache-Control", value="no-store"),
+        ],
+    )
+    return waf.CfnWebACL(
+        scope,
+        "WebAcl",
+        name=name,
+        scope="CLOUDFRONT",
+        default_action=waf.CfnWebACL.DefaultActionProperty(allow={}),
+        visibility_config=seen(name),
+        custom_response_bodies={
+            "refused": waf.CfnWebACL.CustomResponseBodyProperty(
+                content_type="APPLICATION_JSON", content=CLIENT_RATE_BODY
+            )
+        },
+        rules=[
+            waf.CfnWebACL.RuleProperty(
+                name=CLIENT_RATE,
+                priority=0,
+                statement=waf.CfnWebACL.StatementProperty(
+                    rate_based_statement=waf.CfnWebACL.RateBasedStatementProperty(
+                        aggregate_key_type="IP", limit=requests, evaluation_window_sec=CLIENT_RATE_WINDOW_S
+                    )
+                ),
+                action=waf.CfnWebACL.RuleActionProperty(
+                    block=waf.CfnWebACL.BlockActionProperty(custom_response=refused)
+                ),
+                visibility_config=seen(CLIENT_RATE),
+            )
+        ],
+    )
+
+
+def _acknowledge(distribution: cloudfront.Distribution) -> None:
+    Validations.of(distribution).acknowledge(
+        Acknowledgment(
+            id="AwsSolutions-CFR1",
+            reason="An API counts for callers of every country; who wants to exclude some adds the restriction",
+        ),
+        Acknowledgment(
+            id="AwsSolutions-CFR3",
+            reason="API Gateway logs what reaches it; -c edgeLogs=30 keeps every visitor's address for so many days",
+        ),
+    )

@@ -1,0 +1,73 @@
+"""The console: a page, its modules and its style sheets, for people who look at the numbers.
+
+Nothing here depends on who asks: the page signs in, and asks the API as any other client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tally.errors import NotFoundError
+
+from .texts import Text
+
+MAX_AGE_S = 0  # each load asks whether a file has changed: after a deploy, no page runs with modules of two versions
+FOLDER = Path(__file__).parents[1] / "console"
+_PAGE = "index.html"
+_TYPES = {".js": "text/javascript", ".css": "text/css"}
+_CHARTS = {"uPlot.esm.js": "uPlot.iife.min.js", "uPlot.min.css": "uPlot.min.css"}
+_UPLOT = Path(__file__).resolve().parents[2] / "node_modules/uplot"  # a local run has links
+_THERE = {name: f"dist/{name}" for name in _CHARTS.values()} | {"uPlot.LICENSE": "LICENSE"}
+UPLOT = {name: FOLDER / name if (FOLDER / name).exists() else _UPLOT / path for name, path in _THERE.items()}
+"""The charts, and their licence: `make setup` installs them as package-lock.json pins them; a bundle and a wheel have
+them in FOLDER."""
+_HEADERS = (("cross-origin-resource-policy", "same-origin"), ("referrer-policy", "no-referrer"))
+
+
+def page(config: Mapping[str, Any]) -> Text:
+    """The page. Its policy lets it run and load what this stack serves, and sign in at the pool of `config`."""
+    headers = (
+        *_HEADERS,
+        ("content-security-policy", policy(str(config["sign_in"].get("domain", "")))),
+        ("cross-origin-opener-policy", "same-origin"),
+    )
+    return Text((FOLDER / _PAGE).read_text(encoding="utf-8"), "text/html", MAX_AGE_S, headers=headers)
+
+
+def policy(domain: str) -> str:
+    """The Content-Security-Policy. `domain`: the origin where a code becomes a token; empty if there is none."""
+    return "; ".join(
+        (
+            "default-src 'none'",
+            "script-src 'self'",
+            "style-src 'self'",
+            " ".join(("connect-src 'self'", domain)).strip(),
+            "img-src 'self' data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+    )
+
+
+def file(name: str) -> Text:
+    """A module or a style sheet. Raises NotFoundError."""
+    path = _files().get(name)
+    if path is None:
+        raise NotFoundError(f"The console has no file {name[:64]!r}.")
+    text = path.read_text(encoding="utf-8")
+    if name == "uPlot.esm.js":  # uPlot minifies its script for pages only, which is a third of its module
+        text += "export default uPlot;\n"
+    return Text(text, _TYPES[path.suffix], MAX_AGE_S, headers=_HEADERS)
+
+
+@cache
+def _files() -> dict[str, Path]:
+    """The files by the names that callers may give. A name is looked up, and never becomes a part of a path."""
+    found = {
+        path.name: path for path in FOLDER.iterdir() if path.suffix in _TYPES and path.name not in _CHARTS.values()
+    }
+    return found | {name: UPLOT[kept] for name, kept in _CHARTS.items()}

@@ -1,0 +1,28 @@
+"""The scripts that pages of other sites load: the beacon, and the client with its elements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tally.errors import NotFoundError
+
+from .texts import Text
+
+MAX_AGE_S = 3600  # a new version is everywhere within the hour
+BEACON = "beacon.js"
+SERVED = (BEACON, "tally.js", "elements.js")
+CLIENT = Path(__file__).parents[1] / "javascript"
+TYPE = "text/javascript"
+
+
+def bare(source: str) -> str:
+    """A script for browsers: without indentation, and without comments, which all have lines of their own."""
+    lines = (line.strip() for line in source.splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
+
+
+def file(name: str) -> Text:
+    """A script, as browsers get it. Raises NotFoundError."""
+    if name not in SERVED:
+        raise NotFoundError(f"There is no script {name[:64]!r}: there are {', '.join(SERVED)}.")
+    return Text(bare((CLIENT / name).read_text(encoding="utf-8")), TYPE, MAX_AGE_S)

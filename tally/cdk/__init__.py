@@ -1,0 +1,23 @@
+"""Tally as a construct, for a stack of your own: `from tally.cdk import Tally` (docs/adopt.md).
+
+`Tally` is imported when it is asked for: the command reads `options` without the CDK.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .options import Options, OptionsError
+
+if TYPE_CHECKING:
+    from .construct import Tally
+
+__all__ = ["Options", "OptionsError", "Tally"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Tally":
+        from .construct import Tally
+
+        return Tally
+    raise AttributeError(name)

@@ -1,0 +1,196 @@
+"""The HTTP API: routes, who may call them and how often, and the access log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Validations
+from aws_cdk import aws_apigatewayv2 as http
+from aws_cdk import aws_apigatewayv2_authorizers as authorizers
+from aws_cdk import aws_apigatewayv2_integrations as integrations
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from constructs import Construct
+
+from tally.api.operation import Access, Route
+from tally.operations.console import get_console
+
+from .domain import own_domain
+from .names import Names, camel
+from .options import Options
+from .users import Users
+
+CORS_HEADERS = ["authorization", "content-type", "idempotency-key", "if-match"]
+CORS_EXPOSED = ["Date", "ETag", "Idempotency-Replayed", "Retry-After"]  # Date: a client's own clock may be wrong
+CORS_MAX_AGE = Duration.days(1)  # browsers keep a preflight for a day at most
+DEFAULT_RATE_PER_S, DEFAULT_BURST = 10, 20  # for routes without a throttle; no route should be
+ACCESS_LOG_RETENTION = logs.RetentionDays.ONE_MONTH
+# A line has no text from the caller (path, query, user agent), which could leak. Each value stands between quotes: API
+# Gateway writes a bare `-` where there is none, and escapes what would break the JSON.
+ACCESS_LOG_FIELDS = {
+    "requestId": "$context.requestId",
+    "time": "$context.requestTime",
+    "ip": "$context.identity.sourceIp",
+    "route": "$context.routeKey",
+    "status": "$context.status",
+    "bytes": "$context.responseLength",
+    "tookMs": "$context.responseLatency",
+    "functionMs": "$context.integrationLatency",
+    "functionError": "$context.integrationErrorMessage",
+    "error": "$context.error.message",
+    "authorizerError": "$context.authorizer.error",
+}
+
+
+class Api(Construct):
+    """The HTTP API of all operations, with its stage and authorizer; `users` if the stack makes a pool."""
+
+    api: http.HttpApi
+    domain: http.DomainName | None
+    refused: logs.MetricFilter
+    """The requests that a throttle refused, by the access log: AWS's metric has every 4xx."""
+    users: Users | None = None
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        names: Names,
+        served: Mapping[str, Sequence[Route]],
+        aliases: Mapping[str, lambda_.Alias],
+        options: Options,
+    ) -> None:
+        super().__init__(scope, id)
+        self._names = names
+        self._options = options
+        routes = [route for found in served.values() for route in found]
+        functions = {route.key: module for module, found in served.items() for route in found}
+        self.api = http.HttpApi(
+            self,
+            "Http",
+            api_name=names.base,
+            create_default_stage=False,
+            disable_execute_api_endpoint=bool(options.domain_name),  # else the domain, and what guards it, is optional
+            cors_preflight=http.CorsPreflightOptions(
+                allow_origins=list(options.cors_origins),
+                allow_methods=[http.CorsHttpMethod[method] for method in sorted({route.method for route in routes})],
+                allow_headers=CORS_HEADERS,
+                expose_headers=CORS_EXPOSED,
+                max_age=CORS_MAX_AGE,
+            ),
+        )
+        authorizer = self._authorizer()
+        bound = {
+            # One permission for all routes of a function: one for each is a quarter of the stack's 500 resources.
+            module: integrations.HttpLambdaIntegration(camel(module), alias, scope_permission_to_route=False)
+            for module, alias in aliases.items()
+        }
+        shown = [one for route in routes if (one := route.shown(options.likers_visible))]
+        made = [one for route in shown for one in self._routes(route, bound[functions[route.key]], authorizer)]
+        self.stage = self._stage(shown, made)
+        self._shown = shown
+        self.domain = own_domain(self, options, self.api, self.stage) if options.domain_name else None
+
+    @property
+    def url(self) -> str:
+        """Where callers find the API."""
+        return self._options.url or self.api.api_endpoint
+
+    @property
+    def console_url(self) -> str:
+        """Where people look at the numbers."""
+        return self.url + get_console.path
+
+    @property
+    def sign_in(self) -> dict[str, str]:
+        """How people sign in to the console."""
+        if self.users is None:
+            return {"kind": "token"}
+        client = self.users.console.user_pool_client_id
+        return {"kind": "pkce", "domain": self.users.domain_url, "client_id": client, "redirect": self.console_url}
+
+    def busiest_per_s(self, *, writes: bool = False) -> int:
+        """How many requests a second the route with the highest throttle takes. `writes`: of those that change."""
+        found = [route for route in self._shown if route.operation.writes or not writes]
+        return max(route.throttle.at(self._options.throttle).rate_per_s for route in found)
+
+    def _authorizer(self) -> http.IHttpRouteAuthorizer:
+        if self._options.issuer:
+            return authorizers.HttpJwtAuthorizer("Jwt", self._options.issuer, jwt_audience=list(self._options.audience))
+        self.users = Users(self, "Users", names=self._names, options=self._options, console_url=self.console_url)
+        return authorizers.HttpJwtAuthorizer(
+            "Jwt",
+            self.users.pool.user_pool_provider_url,
+            jwt_audience=[
+                client.user_pool_client_id for client in (self.users.client, self.users.machines, self.users.console)
+            ],
+        )
+
+    def _routes(
+        self,
+        of: Route,
+        integration: integrations.HttpLambdaIntegration,
+        authorizer: http.IHttpRouteAuthorizer,
+    ) -> list[http.HttpRoute]:
+        made = self.api.add_routes(
+            path=of.path,
+            methods=[http.HttpMethod[method] for method in of.methods],
+            integration=integration,
+            authorizer=authorizer if of.needs_caller else None,
+            authorization_scopes=[of.scope] if of.scope else None,
+        )
+        for route in made if of.access is Access.ANYONE else ():
+            Validations.of(route).acknowledge(
+                Acknowledgment(
+                    id="AwsSolutions-APIG4",
+                    reason=f"{of.id} is for anyone, by contract: its input is checked, its rate is throttled",
+                )
+            )
+        return made
+
+    def _stage(self, shown: Sequence[Route], routes: list[http.HttpRoute]) -> http.HttpStage:
+        log_group = logs.LogGroup(
+            self,
+            "AccessLogs",
+            log_group_name=self._names.access_log,
+            retention=ACCESS_LOG_RETENTION,
+            removal_policy=RemovalPolicy.RETAIN if self._options.keeps_data else RemovalPolicy.DESTROY,
+        )
+        self.refused = logs.MetricFilter(
+            self,
+            "Refused",
+            log_group=log_group,
+            filter_pattern=logs.FilterPattern.string_value("$.status", "=", "429"),
+            metric_namespace=self._names.base,
+            metric_name="Throttled",
+            metric_value="1",
+        )
+        stage = http.HttpStage(
+            self,
+            "Stage",
+            http_api=self.api,
+            stage_name="$default",
+            auto_deploy=True,
+            detailed_metrics_enabled=False,
+            throttle=http.ThrottleSettings(rate_limit=DEFAULT_RATE_PER_S, burst_limit=DEFAULT_BURST),
+        )
+        resource = stage.node.default_child
+        assert isinstance(resource, http.CfnStage)
+        resource.access_log_settings = http.CfnStage.AccessLogSettingsProperty(
+            destination_arn=log_group.log_group_arn,
+            format=json.dumps(ACCESS_LOG_FIELDS),
+        )
+        # The construct has no throttle for a route. The keys are CloudFormation's, and only a test checks them.
+        resource.route_settings = {
+            key: {
+                "ThrottlingRateLimit": throttle.rate_per_s,
+                "ThrottlingBurstLimit": throttle.burst,
+            }
+            for route in shown
+            for key in route.keys
+            for throttle in [route.throttle.at(self._options.throttle)]
+        }
+        stage.node.add_dependency(*routes)  # a stage may only name routes that exist
+        return stage

@@ -1,0 +1,152 @@
+"""The code that the functions run: handlers, counting core and pinned packages, built without Docker."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from aws_cdk import AssetHashType
+from aws_cdk import aws_lambda as lambda_
+
+from tally.api import scripts
+from tally.api.console import UPLOT
+from tally.api.operation import Visible
+from tally.api.scripts import CLIENT
+from tally.contract.declarations import Declarations
+from tally.home import PACKAGE, PACKAGES
+from tally.operations.health import document_of
+
+SOURCE_SUFFIXES = {".py", ".js", ".html", ".css"}
+# What is imported where something is built or run, and by no function.
+TOOLS = {"cdk", "cli", "contract", "dev", "home.py", "maintenance", "records"}
+COUNTERS = "counters.py"
+PYTHON_VERSION = "3.14"
+PLATFORM = "aarch64-manylinux2014"
+INSTALL_TIMEOUT_S = 300  # five packages take seconds; a registry that hangs must not hang a deploy
+# An installer writes these about itself and this machine. The licences beside them stay.
+INSTALLER_FILES = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
+
+
+class BundlingError(Exception):
+    """The packages could not be installed. The message is one line, for the person who deploys."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The one asset of all functions."""
+
+    lambdas: Path
+    """The folder of the sources, with their `requirements.txt`."""
+    declarations: Declarations
+    """Its file replaces the `counters.py` of the sources."""
+    kept_in: Path
+    """The folder that keeps built bundles, by their digest: a synth without a change installs nothing."""
+
+    @property
+    def sources(self) -> dict[str, Path]:
+        """The deployed files by their path in the bundle, in a fixed order: the handlers, and what browsers load."""
+        found = {path.name: path for path in self.lambdas.glob("*.py")}
+        for path in PACKAGE.rglob("*"):
+            inside = path.relative_to(PACKAGE)
+            if path.suffix in SOURCE_SUFFIXES and _deployed(inside):
+                found[f"tally/{inside.as_posix()}"] = path
+        charts = {f"tally/console/{name}": path for name, path in UPLOT.items()}
+        return dict(sorted({**found, **charts, COUNTERS: self.declarations.path}.items()))
+
+    @property
+    def requirements(self) -> Path:
+        """The pins of the packages."""
+        return self.lambdas / "requirements.txt"
+
+    def digest(self) -> str:
+        """A hash of the sources, the pins and how they are installed: equal on every machine. Raises BundlingError."""
+        if not all(path.exists() for path in UPLOT.values()):
+            raise BundlingError("node_modules/uplot is missing: run `make setup`")
+        found = hashlib.sha256(f"{PYTHON_VERSION} {PLATFORM} {INSTALLER_FILES}\n".encode())
+        for name, path in {self.requirements.name: self.requirements, **self.sources}.items():
+            content = path.read_bytes()
+            found.update(f"{name} {len(content)}\n".encode() + content)
+        return found.hexdigest()
+
+    def code(self, *, bundled: bool) -> lambda_.AssetCode:
+        """The asset; the bare sources if not `bundled`, for templates that nobody deploys. Raises BundlingError.
+
+        This does not use CDK's ILocalBundling. Its errors arrive through two languages as a page of traceback, and it
+        keeps no bundle from one synth to the next.
+        """
+        name = self.digest()
+        if not bundled:
+            return lambda_.Code.from_asset(
+                str(self.lambdas),
+                asset_hash=f"{name}-unbundled",  # never confused with the bundle that a deployment uploaded
+                asset_hash_type=AssetHashType.CUSTOM,
+                exclude=["**/__pycache__", "**/*.pyc"],
+            )
+        target = self.kept_in / f"lambdas-{name[:16]}"
+        if not target.exists():
+            self._keep(target)
+        return lambda_.Code.from_asset(str(target), asset_hash=name, asset_hash_type=AssetHashType.CUSTOM)
+
+    def _keep(self, target: Path) -> None:
+        """Write the bundle to `target`, whole or not at all, and remove the bundles of older sources."""
+        self.kept_in.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.kept_in) as folder:
+            made = Path(folder) / "bundle"
+            self.write(made)
+            try:
+                made.rename(target)
+            except OSError:
+                if not target.exists():  # else another synth has just made the same
+                    raise
+        for old in self.kept_in.glob("lambdas-*"):
+            if old != target:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def write(self, target: Path) -> None:
+        """Write sources and packages for Lambda's arm64 Python to the new folder `target`. Raises BundlingError."""
+        if PACKAGES.is_dir():  # a wheel brings them as `install` below made them
+            shutil.copytree(PACKAGES, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            install(self.requirements, target)
+        for name, path in self.sources.items():
+            copy = target / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+        for likers in Visible:  # operations/health.py serves one of them
+            (target / "tally/operations" / document_of(likers)).write_text(self._openapi(likers), encoding="utf-8")
+        for path in target.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)  # Lambda reads them as another user, whatever the umask here
+
+    def _openapi(self, likers: Visible) -> str:
+        """The OpenAPI document of the declarations. Imported here: it loads the core, which other synths do without."""
+        from tally.contract.document import text
+
+        return text(self.declarations.operations, self.declarations.counters, likers=likers)
+
+
+def _deployed(inside: Path) -> bool:
+    """Whether functions have this file of the package."""
+    return inside.parts[0] not in TOOLS and (inside.parts[0] != CLIENT.name or inside.name in scripts.SERVED)
+
+
+def install(requirements: Path, target: Path) -> None:
+    """Install what is pinned for Lambda's arm64 Python into the new folder `target`. Raises BundlingError."""
+    command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--target", str(target)]
+    command += ["--python-platform", PLATFORM, "--python-version", PYTHON_VERSION, "--only-binary", ":all:"]
+    command += ["--require-hashes", "--no-deps", "--requirement", str(requirements)]  # the pins are complete
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
+    except subprocess.CalledProcessError as error:
+        reason = " ".join(error.stderr.split()) or f"exit code {error.returncode}"
+        raise BundlingError(f"uv could not install {requirements}: {reason}") from None
+    except subprocess.TimeoutExpired:
+        raise BundlingError(f"uv did not install {requirements} within {INSTALL_TIMEOUT_S} s") from None
+    shutil.rmtree(target / "bin", ignore_errors=True)  # the packages' commands: nothing in Lambda runs them
+    for path in target.glob("*.dist-info/*"):
+        if path.name in INSTALLER_FILES:
+            path.unlink()

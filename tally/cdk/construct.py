@@ -1,0 +1,267 @@
+"""Tally, put together from its constructs: for a stack of a team's own, or for the stack of one stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from aws_cdk import Annotations, Aws, CfnOutput, Stack, Stage, Token
+from aws_cdk import aws_apigatewayv2 as http
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sns as sns
+from constructs import Construct
+
+from tally import observe
+from tally.api.operation import OPEN
+from tally.contract.declarations import Declarations
+from tally.dynamo.keys import FORMAT
+from tally.home import LAMBDAS
+
+from .api import Api
+from .arguments import chosen
+from .backup import Backup
+from .budget import Budget
+from .bundling import Bundle
+from .canary import Canary
+from .dead_letters import DeadLetters
+from .failed_events import FailedEvents
+from .functions import RUNTIME, Functions
+from .metrics import OwnMetrics
+from .monitoring import Monitoring, Parts
+from .names import Names, camel
+from .operator import Operator, operator_needs, runbooks
+from .options import Options, OptionsError
+from .quotas import keep_quotas
+from .streams import Streams
+from .tables import Tables
+
+
+class Tally(Construct):
+    """Tables, functions, HTTP API, alarms, and the outputs that name them.
+
+        tally = Tally(self, "Tally", counters="counters.py", page_hosts=["example.com"])
+        tally.grant_count(checkout)
+
+    Names and logical ids follow its path in the stack. A construct named `Default` has those of a stack of Tally's own.
+    Each has about 240 resources, and a stack may have 500.
+    """
+
+    tables: Tables
+    api: http.HttpApi
+    functions: dict[str, lambda_.Alias]
+    """Those that other functions invoke, by their names in the client."""
+    alarm_topic: sns.Topic
+    url: str
+    """Where callers find the API."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        counters: str | Path | Declarations,
+        keep_data: bool = True,
+        options: Options | None = None,
+        bundle: Bundle | None = None,
+        **given: object,
+    ) -> None:
+        """`counters`: the file that declares them, from the folder where `cdk` runs.
+
+        `keep_data`: whether tables and users outlive the stack and are protected from deletion. Without it this is like
+        the stage dev: what is cheap and slow there is so here. `given`: options by the names of their fields
+        (tally/cdk/options.py). TallyStack has read `options` from the context, and keeps the `bundle` elsewhere.
+
+        Raises OptionsError, and ConfigurationError for wrong declarations.
+        """
+        super().__init__(scope, id)
+        declarations = counters if isinstance(counters, Declarations) else Declarations.load(Path(counters))
+        for line in declarations.warnings:
+            Annotations.of(self).add_warning_v2("tally:undeclared", line)
+        options = options or chosen(given, keep_data=keep_data)
+        bundle = bundle or Bundle(LAMBDAS, declarations, kept_in=Path(_outdir(self)))
+        options.check_region(*(None if Token.is_unresolved(one) else one for one in self._place()))
+        names = Names.of(self, options.docs_url)
+        names.check(with_users=not options.issuer)
+        self._names = names
+        self._counting: set[tuple[str, str]] = set()
+        """The functions that count with it, by their paths, each with its variable."""
+        self._build(declarations, options, bundle)
+        keep_quotas(self)
+
+    def grant(self, grantee: iam.IGrantable, functions: Iterable[str] | None = None) -> iam.Grant:
+        """Let a role, a function or what else has a role invoke these functions; all of them without a list.
+
+        Raises OptionsError for a function that there is not.
+        """
+        wanted = list(self.functions if functions is None else functions)
+        for name in wanted:
+            if name not in self.functions:
+                raise OptionsError(f"Tally has no function {name!r}: there are {', '.join(self.functions)}")
+        return iam.Grant.add_to_principal(
+            grantee=grantee,
+            actions=["lambda:InvokeFunction"],
+            resource_arns=[self.functions[name].function_arn for name in wanted],
+        )
+
+    def grant_count(self, function: lambda_.Function, *, variable: str = "TALLY_FUNCTIONS") -> None:
+        """Let a function count with `tally.client`, whose `from_environment` reads the variable. Again it adds nothing.
+
+        Raises OptionsError if the variable is another Tally's already: the client would count there, or here.
+        """
+        marker, path = f"Tally:{variable}", function.node.path
+        if (path, variable) in self._counting:
+            return
+        if function.node.try_find_child(marker):
+            raise OptionsError(
+                f"{path} counts with another Tally by {variable} already: give variable=… here, and the"
+                " same to Tally.from_environment(variable=…)"
+            )
+        self._counting.add((path, variable))
+        Construct(function, marker)
+        self.grant(function)
+        arns = {name: alias.function_arn for name, alias in self.functions.items()}
+        function.add_environment(variable, Stack.of(function).to_json_string(arns))
+
+    def _place(self) -> tuple[str, str]:
+        stack = Stack.of(self)
+        return stack.region, stack.account
+
+    def _build(self, declarations: Declarations, options: Options, bundle: Bundle) -> None:
+        scope, names = self, self._names
+        tables = Tables(scope, "Tables", names=names, options=options)
+        dead_letters = DeadLetters(
+            scope, "DeadLetters", names=names, keeps_data=options.keeps_data, expires_days=options.dead_letter_days
+        )
+        functions = Functions(
+            scope,
+            "Functions",
+            names=names,
+            declarations=declarations,
+            bundle=bundle,
+            tables=tables,
+            dead_letters=dead_letters,
+            options=options,
+        )
+        streams = Streams(scope, "Streams", declarations=declarations, tables=tables, consumers=functions.consumers)
+        streams.precede(functions.writers)
+        api = Api(scope, "Api", names=names, served=declarations.functions, aliases=functions.aliases, options=options)
+        self.tables, self.api, self.url = tables, api.api, api.url
+        self.functions = {name: alias for name, alias in functions.aliases.items() if not name.endswith(OPEN)}
+        self._tell_of_console(functions, declarations, api, names, options)
+        failed_events = FailedEvents(
+            scope,
+            "FailedEvents",
+            functions=declarations.functions,
+            aliases=functions.aliases,
+            keeps_data=options.keeps_data,
+        )
+        parts = Parts(tables, functions, api, failed_events)
+        monitoring = Monitoring(
+            scope,
+            "Monitoring",
+            names=names,
+            declarations=declarations,
+            parts=parts,
+            options=options,
+        )
+        self.alarm_topic = monitoring.topic
+        if options.canary:
+            own = OwnMetrics(names, declarations)
+            failed = {each: own.by_version(observe.FAILED, f"{functions.version}.{each}") for each in functions.busy}
+            Canary(scope, "Canary", names=names, aliases=functions.busy, failed=failed, topic=monitoring.topic)
+        if options.budget_usd:
+            Budget(scope, "Budget", names=names, usd=options.budget_usd, email=options.budget_email)
+        if options.backup_to:
+            vault, topic = options.backup_to, monitoring.topic
+            Backup(scope, "Backup", names=names, tables=tables, vault_arn=vault, topic=topic)
+        operator = Operator(
+            scope,
+            "Operator",
+            needs=operator_needs(declarations.counters),
+            tables=tables,
+            dead_letters=dead_letters,
+            beside=runbooks(failed_events.queue, streams, functions.unattended["sweep"], monitoring.topic),
+        )
+        self._name_what_is_deployed(functions, declarations, options)
+        self._name_what_callers_use(tables, functions, api, options)
+        self._name_what_operators_use(dead_letters, failed_events, monitoring, operator)
+
+    def _tell_of_console(
+        self, functions: Functions, declarations: Declarations, api: Api, names: Names, options: Options
+    ) -> None:
+        """What `/console/config.json` says; and whose tokens are those of people, to functions that scopes guard."""
+        known = {"stage": options.stage, "stack": names.stack, "region": Aws.REGION, "sign_in": api.sign_in}
+        config = Stack.of(self).to_json_string({**known, "try_it": False})
+        functions.tell(["console"], "TALLY_CONSOLE", config)
+        if api.users:
+            guarded = [module for module, found in declarations.functions.items() if any(one.scope for one in found)]
+            functions.tell(guarded, "TALLY_CONSOLE_CLIENT", api.users.console.user_pool_client_id)
+
+    def _name_what_is_deployed(self, functions: Functions, declarations: Declarations, options: Options) -> None:
+        self._output("Stage", options.stage, "The stage: any other than dev keeps its data")
+        self._output("Version", functions.version, "The code that the functions run, as GET /health says it")
+        self._output("Runtime", RUNTIME.name, "What the functions run on")
+        self._output(
+            "Format", str(FORMAT), "The form of what is stored: a Tally of another one refuses to work with it"
+        )
+        self._output("Counters", ", ".join(declarations.counters), "The counters that are declared")
+
+    def _name_what_callers_use(self, tables: Tables, functions: Functions, api: Api, options: Options) -> None:
+        self._output("ApiUrl", api.url, "Where the HTTP API answers")
+        self._output("ConsoleUrl", api.console_url, "Where people look at the numbers")
+        if api.domain:
+            self._output("CnameTarget", api.domain.regional_domain_name, f"Set a CNAME of {options.api_name} to this")
+        hosts = (
+            ", ".join(options.page_hosts)
+            or "none: POST /visits refuses every page; deploy with -c pageHosts=example.com"
+        )
+        self._output("PageHosts", hosts, "Hosts whose pages may be counted")
+        if api.users:
+            self._output("UserPoolId", api.users.pool.user_pool_id, "The Cognito pool of those who sign in")
+            self._output("UserPoolClientId", api.users.client.user_pool_client_id, "The audience of their tokens")
+            self._output("MachineClientId", api.users.machines.user_pool_client_id, "The client of programs that count")
+            self._output(
+                "TokenUrl",
+                f"{api.users.domain_url}/oauth2/token",
+                "Where programs get tokens: grant_type=client_credentials",
+            )
+        for table, made in tables.by_name.items():
+            self._output(f"{table.value.capitalize()}TableName", made.table_name, f"The {table.value} table")
+        for module, alias in self.functions.items():
+            self._output(f"{camel(module)}FunctionArn", alias.function_arn, f"Invoke this for {module}")
+        policy = iam.ManagedPolicy(
+            self,
+            "InvokePolicy",
+            description="Lets a role invoke Tally's functions",
+            statements=[
+                iam.PolicyStatement(
+                    actions=["lambda:InvokeFunction"],
+                    resources=[alias.function_arn for alias in self.functions.values()],
+                )
+            ],
+        )
+        self._output("InvokePolicyArn", policy.managed_policy_arn, "Attach it to a role that invokes the functions")
+
+    def _name_what_operators_use(
+        self,
+        dead_letters: DeadLetters,
+        failed_events: FailedEvents,
+        monitoring: Monitoring,
+        operator: Operator,
+    ) -> None:
+        self._output("DeadLetterBucketName", dead_letters.bucket.bucket_name, "Records that no consumer could apply")
+        self._output("FailedEventsUrl", failed_events.queue.queue_url, "Asynchronous events that Lambda gave up")
+        self._output("OperatorPolicyArn", operator.policy.managed_policy_arn, "Attach it to those who run `tally`")
+        self._output("AlarmTopicArn", monitoring.topic.topic_arn, "Subscribe to this: every alarm goes there")
+        self._output("DashboardName", monitoring.dashboard_name, "The dashboard, in CloudWatch")
+
+    def _output(self, name: str, value: str, description: str) -> None:
+        output = CfnOutput(self, name, value=value, description=description)
+        output.override_logical_id(self._names.logical_id(name))  # programs look for it
+
+
+def _outdir(scope: Construct) -> str:
+    stage = Stage.of(scope)
+    assert stage is not None
+    return stage.outdir

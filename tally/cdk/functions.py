@@ -1,0 +1,287 @@
+"""One Lambda function for each handler module, with a role that allows what its operations need and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Stack, Validations
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from constructs import Construct
+
+from tally.api.needs import Need, Table
+from tally.api.operation import Route, Visible
+from tally.api.unattended import Schedule, StreamReader
+from tally.contract.declarations import Declarations
+
+from .bundling import Bundle
+from .dead_letters import DeadLetters
+from .names import Names, camel
+from .options import Options
+from .tables import Tables
+
+MEMORY_MB = 512  # 0.29 of a CPU: a call computes about 4 ms and waits 5 to 10 ms for DynamoDB
+# A whole CPU: a million tallies may change in a minute, which takes its judge seconds and up to 500 MB. In dev they do
+# not, and most of a quiet sweep is waiting.
+SCHEDULED_MEMORY_MB, SCHEDULED_MEMORY_DEV_MB = 1769, 512
+SCHEDULED_AGE_MAX = Duration.seconds(60)  # the least that Lambda takes: by then the next run is there
+TIMEOUT = Duration.seconds(15)  # retries of a contended change end before; API Gateway would wait for 30
+SCHEDULED_TIMEOUT = Duration.seconds(55)  # a sweep judges as much as it can, and ends before the next one begins
+CONSUMER_TIMEOUT = Duration.seconds(60)  # more than a batch of 1,000 records takes if each first commit fails
+# From this rate on a route is busy: visitors wait for it. Behind the others are operators and programs that ask seldom.
+BUSY_PER_S = 500
+LOG_RETENTION = logs.RetentionDays.ONE_MONTH
+ALIAS = "live"
+RUNTIME = lambda_.Runtime.PYTHON_3_14
+
+
+class Functions(Construct):
+    """The functions, by the name of their handler's module, each behind its alias `live`."""
+
+    aliases: dict[str, lambda_.Alias]
+    """Those that serve operations. Other Lambdas may invoke these."""
+    consumers: dict[str, lambda_.Alias]
+    writers: list[lambda_.Alias]
+    """Those that write what the consumers read: the operations', and the sweep, which gives back expired holds."""
+    unattended: dict[str, lambda_.Alias]
+    """Those whose failure no caller sees: the consumers and what runs on a schedule."""
+    busy: dict[str, lambda_.Alias]
+    """Those that serve the routes that strangers and programs call all the time."""
+    version: str
+    """Of their code: what `GET /health` says."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        names: Names,
+        declarations: Declarations,
+        bundle: Bundle,
+        tables: Tables,
+        dead_letters: DeadLetters,
+        options: Options,
+    ) -> None:
+        super().__init__(scope, id)
+        self._names = names
+        self._tables = tables
+        self._dead_letters = dead_letters
+        self._options = options
+        self._code = bundle.code(bundled=Stack.of(self).bundling_required)
+        self.version = bundle.digest()[:12]
+        self._needs = declarations.needs
+        self._functions: dict[str, lambda_.Function] = {}
+        self.busy = {}
+        self.aliases = {module: self._serving(module, found) for module, found in declarations.functions.items()}
+        scheduled = {schedule.function: self._scheduled(schedule) for schedule in declarations.schedules}
+        self.consumers = {consumer.function: self._consumer(consumer) for consumer in declarations.readers}
+        self.unattended = {**self.consumers, **scheduled}
+        writing = [
+            module for module, found in declarations.functions.items() if any(one.operation.writes for one in found)
+        ]
+        self.writers = [*(self.aliases[module] for module in writing), *scheduled.values()]
+
+    def tell(self, modules: Iterable[str], name: str, value: str) -> None:
+        """Give functions a variable that is known only after they are made."""
+        for module in modules:
+            self._functions[module].add_environment(name, value)
+
+    def _serving(self, module: str, found: Sequence[Route]) -> lambda_.Alias:
+        """A function whose callers wait.
+
+        It starts from a snapshot where it is busy, because a cold start takes a second. For what needs no table (the
+        beacon's script, which browsers keep) nobody waits.
+        """
+        options = self._options
+        busy = bool(self._needs[module]) and any(route.throttle.rate_per_s >= BUSY_PER_S for route in found)
+        alias = self._function(
+            module,
+            ", ".join(dict.fromkeys(route.operation.name for route in found)),
+            environment={**_sampled(options.log_sampling), **self._hosts(found)},
+            snapshot=options.snap_start and busy,
+            traced=options.tracing != "off",
+        )
+        if busy:
+            self.busy[module] = alias
+        return alias
+
+    def _consumer(self, consumer: StreamReader) -> lambda_.Alias:
+        alias = self._function(
+            consumer.function,
+            consumer.does,
+            timeout=CONSUMER_TIMEOUT,
+            environment={"TALLY_DEAD_LETTER_BUCKET": self._dead_letters.bucket.bucket_name},
+            reserved=self._options.reserved_concurrency,
+        )
+        self._dead_letters.let_put(consumer, alias)
+        return alias
+
+    def _scheduled(self, schedule: Schedule) -> lambda_.Alias:
+        streams = {f"TALLY_{table.name}_STREAM": self._tables.by_name[table] for table in schedule.watches}
+        alias = self._function(
+            schedule.function,
+            schedule.does,
+            timeout=SCHEDULED_TIMEOUT,
+            memory_mb=SCHEDULED_MEMORY_MB if self._options.keeps_data else SCHEDULED_MEMORY_DEV_MB,
+            environment={name: str(table.table_stream_arn) for name, table in streams.items()},
+            reserved=1 if self._options.reserved_concurrency else None,  # runs must not overlap
+        )
+        if schedule.watches:
+            assert isinstance(alias.role, iam.Role)
+            alias.role.add_to_policy(self._tables.reading_streams(schedule.watches))
+        # EventBridge invokes it asynchronously. Nothing is retried or kept: the next run continues.
+        alias.configure_async_invoke(retry_attempts=0, max_event_age=SCHEDULED_AGE_MAX)
+        events.Rule(
+            alias,
+            "Schedule",
+            description=f"Runs Tally's {schedule.function}, which {schedule.does}",
+            schedule=events.Schedule.rate(Duration.minutes(schedule.every_min)),
+            targets=[targets.LambdaFunction(alias, retry_attempts=0)],
+        )
+        return alias
+
+    def _function(
+        self,
+        module: str,
+        does: str,
+        *,
+        timeout: Duration = TIMEOUT,
+        memory_mb: int = MEMORY_MB,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        reserved: int | None = None,
+        snapshot: bool = False,
+        traced: bool | None = None,
+    ) -> lambda_.Alias:
+        """`traced`: None is the same as for all that no caller waits for."""
+        traced = self._options.tracing == "all" if traced is None else traced
+        scope = Construct(self, camel(module))
+        log_group = logs.LogGroup(
+            scope,
+            "Logs",
+            retention=LOG_RETENTION,
+            removal_policy=RemovalPolicy.RETAIN if self._options.keeps_data else RemovalPolicy.DESTROY,
+        )
+        role = FunctionRole(scope, "Role", description=f"What Tally's {module} function may do")
+        log_group.grant_write(role)
+        for statement in statements(self._tables, self._needs[module]):
+            role.add_to_policy(statement)
+        function = lambda_.Function(
+            scope,
+            "Function",
+            description=f"Tally: {does}"[:256],
+            code=self._code,
+            handler=f"handlers.{module}",
+            runtime=RUNTIME,
+            architecture=lambda_.Architecture.ARM_64,
+            memory_size=memory_mb,
+            timeout=timeout,
+            reserved_concurrent_executions=reserved,
+            role=role,
+            log_group=log_group,
+            # Lambda's own lines of a success (START, END, REPORT) are longer than the function's, and say what metrics
+            # say. It still writes those of a failure.
+            logging_format=lambda_.LoggingFormat.JSON,
+            system_log_level_v2=lambda_.SystemLogLevel.WARN,
+            tracing=lambda_.Tracing.ACTIVE if traced else lambda_.Tracing.DISABLED,
+            snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if snapshot else None,
+            environment={**self._environment(), **environment},
+        )
+        _acknowledge(role, function)
+        self._functions[module] = function
+        return lambda_.Alias(scope, "Live", alias_name=ALIAS, version=function.current_version)
+
+    def _hosts(self, found: Sequence[Route]) -> dict[str, str]:
+        """The hosts whose pages count, for a function that looks at them: they may be most of its variables."""
+        knows = any(route.operation.knows_hosts for route in found)
+        return {"TALLY_PAGE_HOSTS": ",".join(self._options.page_hosts)} if knows and self._options.page_hosts else {}
+
+    def _environment(self) -> dict[str, str]:
+        likers = self._options.likers_visible
+        ttl_h = self._options.receipt_ttl_hours
+        return {
+            "TALLY_COUNTS_TABLE": self._tables.counts.table_name,
+            "TALLY_RECEIPTS_TABLE": self._tables.receipts.table_name,
+            "TALLY_LEDGER_TABLE": self._tables.ledger.table_name,
+            "TALLY_VERSION": self.version,
+            "POWERTOOLS_SERVICE_NAME": self._names.base,
+            "POWERTOOLS_METRICS_NAMESPACE": "Tally",
+            "POWERTOOLS_LOG_LEVEL": "INFO",
+            **({"TALLY_RECEIPT_TTL_S": str(ttl_h * 3600)} if ttl_h else {}),
+            **({"TALLY_SERIES_DAYS": str(self._options.series_days)} if self._options.series_days else {}),
+            **({} if likers is Visible.ANYONE else {"TALLY_LIKERS_VISIBLE": likers.value}),
+        }
+
+
+class FunctionRole(iam.Role):
+    """The role of one function, with all that it allows in itself.
+
+    CDK puts what is granted to a role into a policy beside it: one of the 500 resources of a stack, for each function.
+    """
+
+    def __init__(self, scope: Construct, id: str, *, description: str) -> None:
+        self._allowed = iam.PolicyDocument()
+        lambda_service = iam.ServicePrincipal("lambda.amazonaws.com")
+        inline = {"Allowed": self._allowed}
+        super().__init__(scope, id, assumed_by=lambda_service, description=description, inline_policies=inline)
+
+    def add_to_principal_policy(self, statement: iam.PolicyStatement) -> iam.AddToPrincipalPolicyResult:
+        self._allowed.add_statements(statement)
+        return iam.AddToPrincipalPolicyResult(statement_added=True, policy_dependable=self)
+
+    def add_to_policy(self, statement: iam.PolicyStatement) -> bool:
+        return bool(self.add_to_principal_policy(statement).statement_added)
+
+
+def _sampled(share: float) -> dict[str, str]:
+    """Powertools writes everything in this share of the invocations, and only warnings and errors in the others."""
+    if share == 1:
+        return {}
+    return {"POWERTOOLS_LOG_LEVEL": "WARNING", **({"POWERTOOLS_LOGGER_SAMPLE_RATE": f"{share:g}"} if share else {})}
+
+
+def statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyStatement]:
+    """The fewest statements that allow `needs`: the actions that share a table and key prefixes go together."""
+    prefixes: dict[tuple[Table, str], set[str]] = {}
+    for need in needs:
+        prefixes.setdefault((need.table, need.action), set()).add(need.prefix)
+    actions: dict[tuple[Table, tuple[str, ...]], list[str]] = {}
+    for (table, action), found in sorted(prefixes.items(), key=lambda entry: (entry[0][0].value, entry[0][1])):
+        actions.setdefault((table, tuple(sorted(found))), []).append(f"dynamodb:{action}")
+    return [
+        iam.PolicyStatement(
+            actions=named,
+            resources=[tables.by_name[table].table_arn],
+            conditions={
+                "ForAllValues:StringLike": {"dynamodb:LeadingKeys": [_pattern(prefix) for prefix in found_prefixes]},
+                # ForAllValues is also true of a request that names no key at all.
+                "Null": {"dynamodb:LeadingKeys": "false"},
+            },
+        )
+        for (table, found_prefixes), named in actions.items()
+    ]
+
+
+def _pattern(prefix: str) -> str:
+    """`VID#` matches every key that begins so. A prefix that does not end in the separator is a whole key."""
+    return f"{prefix}*" if prefix.endswith("#") else prefix
+
+
+def _acknowledge(role: iam.Role, function: lambda_.Function) -> None:
+    """Objections of cdk-nag and CDK, and why the resources stay as they are."""
+    Validations.of(role).acknowledge(
+        Acknowledgment(
+            id="AwsSolutions-IAM5[Resource::*]",
+            reason="xray:PutTraceSegments and PutTelemetryRecords of those that are traced, and dynamodb:ListStreams of"
+            " those that read streams, know no resources; nothing else is on *",
+        )
+    )
+    Validations.of(function).acknowledge(
+        Acknowledgment(
+            id="@aws-cdk/aws-lambda:snapStartRequirePublish",
+            reason="The version is published below, and nothing but its alias is ever invoked",
+        )
+    )

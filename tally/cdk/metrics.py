@@ -1,0 +1,136 @@
+"""The metrics of dashboard and alarms: Tally's own, and those of the services that it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from aws_cdk import Duration
+from aws_cdk import aws_apigatewayv2 as http
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_lambda as lambda_
+
+from tally import observe
+from tally.contract.declarations import Declarations
+
+from .names import Names
+
+MINUTE, FIVE_MINUTES = Duration.minutes(1), Duration.minutes(5)
+Resource = lambda_.Alias | dynamodb.Table | http.HttpApi
+
+
+@dataclass(frozen=True)
+class OwnMetrics:
+    """The metrics that the functions write themselves (tally/observe.py), of this Tally alone."""
+
+    names: Names
+    declarations: Declarations
+
+    def of_stack(self, name: str, statistic: str = "Sum") -> cloudwatch.Metric:
+        """The one metric of this name."""
+        return self._own(name, {}, statistic, MINUTE, name)
+
+    def by_counter(self, name: str, *, of: Collection[str], statistic: str = "Sum") -> dict[str, cloudwatch.Metric]:
+        """The metric of each of these counters. A counter that never moves has no data, and costs nothing."""
+        return {counter: self._own(name, {observe.COUNTER: counter}, statistic, MINUTE, counter) for counter in of}
+
+    def by_consumer(self, name: str, statistic: str, *, period: Duration = MINUTE) -> dict[str, cloudwatch.Metric]:
+        """The metric of each stream consumer."""
+        consumers = [consumer.function for consumer in self.declarations.readers]
+        return {each: self._own(name, {observe.CONSUMER: each}, statistic, period, each) for each in consumers}
+
+    def by_version(self, name: str, version: str) -> cloudwatch.Metric:
+        """The metric of one version of the code."""
+        return self._own(name, {observe.VERSION: version}, "Sum", MINUTE, version)
+
+    def _own(self, name: str, of: Mapping[str, str], statistic: str, period: Duration, label: str) -> cloudwatch.Metric:
+        return cloudwatch.Metric(
+            namespace=observe.NAMESPACE,
+            metric_name=name,
+            dimensions_map={"service": self.names.base, **of},
+            statistic=statistic,
+            period=period,
+            label=label,
+        )
+
+
+def summed(metric: cloudwatch.Metric) -> cloudwatch.Metric:
+    """The metric with its sum over the time that a widget shows, in the legend."""
+    return metric.with_(label=f"{metric.label} ${{SUM}}")
+
+
+def of(
+    resource: Resource,
+    name: str,
+    statistic: str = "Sum",
+    *,
+    period: Duration = MINUTE,
+    label: str,
+) -> cloudwatch.Metric:
+    """AWS's metric of a function, over all its versions, of a table, or of the whole API."""
+    if isinstance(resource, lambda_.Alias):
+        namespace, dimension, value = "AWS/Lambda", "FunctionName", resource.lambda_.function_name
+    elif isinstance(resource, dynamodb.Table):
+        namespace, dimension, value = "AWS/DynamoDB", "TableName", resource.table_name
+    else:
+        namespace, dimension, value = "AWS/ApiGateway", "ApiId", resource.api_id
+    return cloudwatch.Metric(
+        namespace=namespace,
+        metric_name=name,
+        dimensions_map={dimension: value},
+        statistic=statistic,
+        period=period,
+        label=label,
+    )
+
+
+def failed_of_new_code(failed: cloudwatch.Metric, alias: lambda_.Alias) -> cloudwatch.MathExpression:
+    """How many calls of a function's newest version were its own fault, if they are over a tenth of them; else 0.
+
+    A busy stack has a few of those a minute from any code, while the store is busy. `failed`: the answers; what got
+    none, as from code that does not load, Lambda counts. FILL: what did not happen has no data.
+    """
+    function = alias.lambda_.function_name
+    of = {
+        "FunctionName": function,
+        "Resource": f"{function}:{alias.alias_name}",
+        "ExecutedVersion": alias.version.version,
+    }
+    lambdas = {
+        label: cloudwatch.Metric(
+            namespace="AWS/Lambda", metric_name=name, dimensions_map=of, statistic="Sum", period=MINUTE, label=label
+        )
+        for label, name in (("errors", "Errors"), ("calls", "Invocations"))
+    }
+    all_failed = "FILL(failed, 0) + FILL(errors, 0)"
+    return cloudwatch.MathExpression(
+        expression=f"IF(10 * ({all_failed}) > FILL(calls, 0), {all_failed}, 0)",
+        using_metrics={"failed": failed, **lambdas},
+        period=MINUTE,
+        label="failed",
+    )
+
+
+def failed(api: http.HttpApi) -> cloudwatch.MathExpression:
+    """The percentage of HTTP requests that failed, in five minutes."""
+    return _made("100 * failed / requests", "5xx", failed=(api, "5xx"), requests=(api, "Count"))
+
+
+def written(tables: Mapping[str, dynamodb.Table]) -> cloudwatch.MathExpression:
+    """The write units of all tables, in five minutes."""
+    units = {name: (table, "ConsumedWriteCapacityUnits") for name, table in tables.items()}
+    return _made(" + ".join(tables), "all tables", **units)
+
+
+def ended_well(alias: lambda_.Alias) -> cloudwatch.MathExpression:
+    """How many runs of a function ended without an error, in five minutes."""
+    return _made("runs - failed", "ended well", runs=(alias, "Invocations"), failed=(alias, "Errors"))
+
+
+def _made(expression: str, label: str, **metrics: tuple[Resource, str]) -> cloudwatch.MathExpression:
+    """A number that is made of AWS's metrics, over five minutes."""
+    using = {
+        name: of(resource, metric, period=FIVE_MINUTES, label=name) for name, (resource, metric) in metrics.items()
+    }
+    return cloudwatch.MathExpression(expression=expression, using_metrics=using, period=FIVE_MINUTES, label=label)

@@ -1,0 +1,266 @@
+"""The dashboard: a section for each question of an operator, and the alarms on the same metrics.
+
+docs/operations.md lists the widgets and has a section for each alarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from aws_cdk import Duration
+from aws_cdk import aws_cloudwatch as cloudwatch
+from cdk_monitoring_constructs import (
+    AlarmFactoryDefaults,
+    CustomMetricGroup,
+    CustomMetricWithAlarm,
+    DynamicDashboardFactory,
+    MetricFactoryDefaults,
+    MonitoringFacade,
+    SnsAlarmActionStrategy,
+)
+from cdk_monitoring_constructs import Monitoring as Monitored
+from constructs import Construct
+
+from tally import observe
+from tally.contract.declarations import Declarations
+
+from . import alarms, metrics
+from .alarms import AlarmTopic, watched
+from .api import Api
+from .failed_events import FailedEvents
+from .functions import Functions
+from .metrics import OwnMetrics
+from .names import Names
+from .options import Options
+from .tables import Tables
+
+NEARLY_ALL = 0.8  # of what a route lets through
+WRITES_OF_A_CHANGE = 4  # write units, of one that is visible now
+Shown = cloudwatch.Metric | cloudwatch.MathExpression | CustomMetricWithAlarm
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The constructs that the dashboard and the alarms watch."""
+
+    tables: Tables
+    functions: Functions
+    api: Api
+    failed_events: FailedEvents
+
+
+class Monitoring(Construct):
+    """Dashboard, alarms and their topic.
+
+    A dashboard of up to 50 metrics is in CloudWatch's free tier. So a widget has only what an operator looks at, and
+    the alarms are on the dashboard by their state, not by their metrics.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        names: Names,
+        declarations: Declarations,
+        parts: Parts,
+        options: Options,
+    ) -> None:
+        super().__init__(scope, id)
+        self._names = names
+        self._own = OwnMetrics(names, declarations)
+        self._counters = declarations.counters
+        self._parts = parts
+        self._options = options
+        alarm_topic = AlarmTopic(self, "Alarms", names=names, email=options.alarm_email)
+        alarm_topic.let_look(parts.functions.aliases["drift"])  # GET /status
+        self.topic = alarm_topic.topic
+        self.dashboard_name = names.over_all_regions
+        self._facade = MonitoringFacade(
+            self,
+            "Facade",
+            alarm_factory_defaults=AlarmFactoryDefaults(
+                actions_enabled=True,
+                alarm_name_prefix=names.base,
+                action=SnsAlarmActionStrategy(
+                    on_alarm_topic=self.topic, on_ok_topic=self.topic, on_insufficient_data_topic=self.topic
+                ),
+            ),
+            metric_factory_defaults=MetricFactoryDefaults(period=metrics.MINUTE),
+            # The dashboard is made below: it begins with the alarms, which the sections make.
+            dashboard_factory=DynamicDashboardFactory(self, "None", dashboard_configs=[], dashboard_name_prefix="-"),
+        )
+        self._numbers()
+        self._callers()
+        self._streams()
+        self._journal()
+        self._machinery()
+        sections = self._facade.created_monitorings()
+        self._alarms_alone()
+        self._dashboard(sections)
+
+    def _section(self, name: str, question: str, widgets: dict[str, Sequence[Shown]]) -> None:
+        """One question and the widgets that answer it, by title. `name` only appears in construct ids."""
+        self._facade.monitor_custom(
+            human_readable_name=question,
+            alarm_friendly_name=name,
+            metric_groups=[CustomMetricGroup(title=title, metrics=list(found)) for title, found in widgets.items()],
+        )
+
+    def _dashboard(self, sections: Sequence[Monitored]) -> None:
+        """The state of every alarm, then the sections."""
+        shown = Duration.hours(1)  # at first: the sums in its legends are then an hour's
+        dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self.dashboard_name, default_interval=shown)
+        dashboard.add_widgets(cloudwatch.TextWidget(markdown="### Is anything wrong now?", width=24, height=1))
+        on = [made.alarm for made in self._facade.created_alarms()]
+        dashboard.add_widgets(cloudwatch.AlarmStatusWidget(alarms=on, title="Alarms", width=24, height=4))
+        for section in sections:
+            dashboard.add_widgets(*section.widgets())
+
+    def _alarms_alone(self) -> None:
+        """Alarms whose metrics are not on the dashboard, which has the state of each alarm.
+
+        Drift has one for each counter: a drift that nobody has repaired yet must not hide that of another counter.
+        """
+        confirmed = self._own.by_counter(observe.DRIFT_CONFIRMED, of=self._counters, statistic="Maximum")
+        found = [watched(self._names, metric, alarms.DRIFT, of=counter) for counter, metric in confirmed.items()]
+        self._section("Confirmed", "Which counters drift?", {"Drifting tallies, confirmed": found})
+        unjudged = watched(self._names, self._own.of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED)
+        self._section("Unjudged", "Is all judged that could be?", {"Sweeps that did not come to the end": [unjudged]})
+
+        lost = watched(self._names, self._own.of_stack(observe.RECORDS_LOST, "Maximum"), alarms.LOST_RECORDS)
+        self._section("Lost", "May the streams have lost records?", {"Losses that nobody has acknowledged": [lost]})
+
+        api, tables = self._parts.api, {table.value: made for table, made in self._parts.tables.by_name.items()}
+        seconds = NEARLY_ALL * metrics.FIVE_MINUTES.to_seconds()
+        requests = metrics.of(api.api, "Count", period=metrics.FIVE_MINUTES, label="requests")
+        refused = api.refused.metric(period=metrics.FIVE_MINUTES, statistic="Sum", label="refused")
+        written, of_writes = metrics.written(tables), seconds * WRITES_OF_A_CHANGE * api.busiest_per_s(writes=True)
+        found = [
+            watched(self._names, requests, replace(alarms.TRAFFIC, threshold=seconds * api.busiest_per_s())),
+            watched(self._names, refused, alarms.REFUSING),
+            watched(self._names, written, replace(alarms.WRITE_UNITS, threshold=of_writes)),
+        ]
+        if self._options.domain_name:  # behind it is what can stop every request before the API
+            hourly = metrics.of(api.api, "Count", period=Duration.hours(1), label="requests")
+            found.append(watched(self._names, hourly, alarms.SILENCE))
+        self._section("Costly", "Is somebody using up the routes?", {"What strangers cost": found})
+
+    def _numbers(self) -> None:
+        own = self._own
+        counted = own.by_counter(observe.COUNTED, of=self._counters).values()
+        self._section(
+            "Drift",
+            "Are the numbers right?",
+            {
+                "Drifting tallies": [own.of_stack(observe.DRIFTING_TALLIES, "Maximum")],
+                "Drift, summed without its sign": [own.of_stack(observe.DRIFT_ABSOLUTE, "Maximum")],
+                "Oldest drift, seconds": [own.of_stack(observe.OLDEST_DRIFT, "Maximum")],
+                "Expired holds that could not be given back": [
+                    watched(self._names, own.of_stack(observe.HOLDS_NOT_RETURNED, "Maximum"), alarms.HOLDS)
+                ],
+            },
+        )
+        self._section(
+            "Traffic",
+            "How much is counted, and how often would a retry have counted twice?",
+            {
+                "Changes counted, by counter": [metrics.summed(metric) for metric in counted],
+                "Retries answered from their receipt": [own.of_stack(observe.REPLAYED)],
+                "Refused: the caller has to correct it": [own.of_stack(observe.REFUSED)],
+            },
+        )
+        self._section(
+            "Heat",
+            "Is one key hotter than its shards?",
+            {
+                "Conflicts, retried on another shard": [own.of_stack(observe.CONFLICTS)],
+                "Spilled: counted now, visible soon": [own.of_stack(observe.SPILLED)],
+            },
+        )
+
+    def _callers(self) -> None:
+        api = self._parts.api.api
+        p99 = metrics.of(api, "Latency", "p99", label="p99")
+        # Without snapshots cold starts alone would set the alarm off.
+        latency: Shown = watched(self._names, p99, alarms.LATENCY) if self._options.snap_start else p99
+        self._section(
+            "Callers",
+            "Are callers answered, and fast?",
+            {
+                "HTTP requests": [metrics.of(api, "Count", label="all")],
+                "HTTP requests that failed, %": [watched(self._names, metrics.failed(api), alarms.FAILING)],
+                "Latency, ms": [latency],
+            },
+        )
+
+    def _streams(self) -> None:
+        ages = {
+            consumer: metrics.of(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=consumer)
+            for consumer, alias in self._parts.functions.consumers.items()
+        }
+        watermark = self._own.by_consumer(observe.WATERMARK_AGE, "Maximum")
+        dead = self._own.by_consumer(observe.DEAD_LETTERS, "Sum", period=metrics.FIVE_MINUTES)
+        self._section(
+            "Behind",
+            "How far behind are the numbers that are rolled up, and the ledger?",
+            {
+                "Age of the proof that a consumer passed every shard, seconds": [
+                    watched(self._names, metric, alarms.WATERMARK_AGE, of=consumer)
+                    for consumer, metric in watermark.items()
+                ],
+                "Age of the oldest record read, ms": [
+                    watched(self._names, age, alarms.ITERATOR_AGE, of=consumer) for consumer, age in ages.items()
+                ],
+                "Dead letters": [
+                    watched(self._names, metric, alarms.DEAD_LETTERS, of=consumer) for consumer, metric in dead.items()
+                ],
+            },
+        )
+
+    def _journal(self) -> None:
+        own = self._own
+        self._section(
+            "Journal",
+            "What does the journal hold, and how far is it judged?",
+            {
+                "Age of the newest judged minute, seconds": [own.of_stack(observe.JUDGED_AGE, "Maximum")],
+                "Segments of the minutes judged": [metrics.summed(own.of_stack(observe.JOURNAL_SEGMENTS))],
+                "Bytes of these segments": [metrics.summed(own.of_stack(observe.JOURNAL_BYTES))],
+            },
+        )
+
+    def _machinery(self) -> None:
+        tables = {table.value: found for table, found in self._parts.tables.by_name.items()}
+        self._section(
+            "Throttles",
+            "Does DynamoDB refuse anything, and what does it bill?",
+            {
+                "Writes throttled": [
+                    watched(
+                        self._names, metrics.of(table, "WriteThrottleEvents", label=name), alarms.THROTTLES, of=name
+                    )
+                    for name, table in tables.items()
+                ],
+                "Write units": [
+                    metrics.of(table, "ConsumedWriteCapacityUnits", label=name) for name, table in tables.items()
+                ],
+            },
+        )
+        left = self._parts.failed_events.queue.metric_approximate_number_of_messages_visible(
+            period=metrics.FIVE_MINUTES, statistic="Maximum", label="events"
+        )
+        unattended = self._parts.functions.unattended
+        self._section(
+            "Functions",
+            "Do the functions run that nobody waits for?",
+            {
+                "Function errors": [metrics.of(found, "Errors", label=name) for name, found in unattended.items()],
+                "Functions throttled": [
+                    metrics.of(found, "Throttles", label=name) for name, found in unattended.items()
+                ],
+                "Sweeps that ended well": [watched(self._names, metrics.ended_well(unattended["sweep"]), alarms.SWEEP)],
+                "Asynchronous events given up": [watched(self._names, left, alarms.FAILED_EVENTS)],
+            },
+        )

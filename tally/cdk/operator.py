@@ -1,0 +1,140 @@
+"""A policy for the people who run the command `tally`: it may read, repair and redrive, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from aws_cdk import Acknowledgment, ArnFormat, Stack, Validations
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sns as sns
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from tally.api import needs as need
+from tally.api.needs import Need, Needs
+from tally.counter import Counter
+
+from .alarms import counting_subscribers
+from .dead_letters import DeadLetters
+from .functions import statements
+from .streams import Streams
+from .tables import Tables
+
+
+def runbooks(
+    failed_events: sqs.Queue, streams: Streams, sweep: lambda_.Alias, topic: sns.Topic
+) -> list[iam.PolicyStatement]:
+    """What allows what docs/operations.md tells an operator to do beside the command `tally`.
+
+    Counting again what was given up takes `InvokePolicy`.
+    """
+    return [
+        iam.PolicyStatement(
+            actions=["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"],
+            resources=[failed_events.queue_arn],
+        ),
+        # The first takes no other resource. The second is asked for the alarms of one topic, so for any name.
+        iam.PolicyStatement(actions=["lambda:ListEventSourceMappings", "cloudwatch:DescribeAlarms"], resources=["*"]),
+        iam.PolicyStatement(
+            actions=["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"],
+            resources=[mapping.attr_event_source_mapping_arn for mapping in streams.mappings],
+            # Of the mapping, or of the function that a request turns it to. Who may switch it turns it to no other one.
+            conditions={
+                "StringEqualsIfExists": {
+                    "lambda:FunctionArn": [
+                        arn for one in streams.consumers for arn in (one.function_arn, one.lambda_.function_arn)
+                    ]
+                }
+            },
+        ),
+        iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[sweep.function_arn]),
+        counting_subscribers(topic),
+    ]
+
+
+def operator_needs(counters: Mapping[str, Counter]) -> Needs:
+    """What the command `tally` does beside scanning counts and receipts: it reads, repairs, redrives, forgets,
+    imports."""
+    every = list(counters.values())
+    users = [counter for counter in every if counter.counts_users]
+    parents = [counter for counter in every if counter.counts_children]
+    on_ledger = {
+        "JUDGE": ("GetItem", "ConditionCheckItem"),
+        "SEGMENT#": ("PutItem",),  # a redriven record is booked in a segment of its own
+        "DRIFT": ("Query", "GetItem", "UpdateItem", "ConditionCheckItem"),
+        "DEADLETTER": ("Query", "GetItem", "DeleteItem"),
+        "LOST": ("Query", "PutItem", "DeleteItem"),
+        "HISTORY#": ("Query", "PutItem"),
+        "HOLDS#": ("Query", "PutItem", "DeleteItem"),  # of a user that it forgets
+        "DELETED": ("PutItem",),
+        "PROGRESS": ("GetItem",),
+        **dict.fromkeys(("SERIES#", "RUNNING#", "TOP#"), ("Query",)),
+    }
+    repair = need.on(every, "Query", "UpdateItem", "ConditionCheckItem")
+    forget = need.on(users, "GetItem", "BatchGetItem", "PutItem", "DeleteItem")
+    import_ = need.on(parents, "BatchGetItem", "PutItem", "UpdateItem")
+    receipts = need.PUT_RECEIPT | need.FIND_RECEIPT | need.FIND_RECEIPTS
+    return repair | forget | import_ | receipts | need.on_ledger(on_ledger) | need.READ_FORMS
+
+
+class Operator(Construct):
+    """The managed policy. It is attached to nobody."""
+
+    policy: iam.ManagedPolicy
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        needs: Iterable[Need],
+        tables: Tables,
+        dead_letters: DeadLetters,
+        beside: Sequence[iam.PolicyStatement],
+    ) -> None:
+        super().__init__(scope, id)
+        stack = Stack.of(self)
+        # The command knows only the name of the stack; the ARN ends in an id.
+        by_name = stack.format_arn(
+            service="cloudformation",
+            resource="stack",
+            resource_name=f"{stack.stack_name}/*",
+            arn_format=ArnFormat.SLASH_RESOURCE_NAME,
+        )
+        bucket = dead_letters.bucket
+        self.policy = iam.ManagedPolicy(
+            self,
+            "Policy",
+            # Another text would be another policy under another ARN, which nobody has attached.
+            description="Lets people run the command tally: look, mend, redrive",
+            statements=[
+                iam.PolicyStatement(actions=["cloudformation:DescribeStacks"], resources=[by_name]),
+                *statements(tables, needs),
+                # A scan names no key, so a condition on keys would refuse it.
+                iam.PolicyStatement(
+                    actions=["dynamodb:Scan"], resources=[tables.counts.table_arn, tables.receipts.table_arn]
+                ),
+                iam.PolicyStatement(
+                    actions=["s3:GetObject", "s3:DeleteObject"], resources=[bucket.arn_for_objects("*")]
+                ),
+                # Without this S3 answers "forbidden" for a missing object, and a redrive could not see that it is gone.
+                iam.PolicyStatement(actions=["s3:ListBucket"], resources=[bucket.bucket_arn]),
+                *beside,
+            ],
+        )
+        self._acknowledge(stack, dead_letters)
+
+    def _acknowledge(self, stack: Stack, dead_letters: DeadLetters) -> None:
+        objects = f"<{dead_letters.logical_id}.Arn>/*"
+        stacks = f"arn:<AWS::Partition>:cloudformation:<AWS::Region>:<AWS::AccountId>:stack/{stack.stack_name}/*"
+        reasons = {
+            "*": "lambda:ListEventSourceMappings knows no resources, and cloudwatch:DescribeAlarms is asked for those"
+            " of a topic, whatever their names: both only show a state",
+            objects: "A dead letter lies under shard and sequence number, which nobody knows before; the bucket"
+            " holds nothing else",
+            stacks: "It is this one stack, whose arn ends in an id that the command does not know",
+        }
+        for resource, reason in reasons.items():
+            rule = f"AwsSolutions-IAM5[Resource::{resource}]"
+            Validations.of(self.policy).acknowledge(Acknowledgment(id=rule, reason=reason))

@@ -1,0 +1,103 @@
+"""The three tables (docs/how-it-works.md describes their items).
+
+Their names are fixed, so that CloudFormation can adopt a table that exists (docs/restore.md). A restored table has a
+logical id of its own: CloudFormation adopts only what is new in a template, and lets go of what is no longer in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aws_cdk import RemovalPolicy
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+from tally.api.needs import Table
+
+from .names import Names
+from .options import Options
+
+TTL_ATTRIBUTE = "expiration"  # the name that Powertools writes
+
+
+class Tables(Construct):
+    """Counts, receipts and ledger: on-demand, with point-in-time recovery, encrypted.
+
+    DynamoDB's own key encrypts them. Managed and customer keys bill KMS requests, put KMS's limits on the hot path, and
+    protect against nothing that a role on this table does not.
+    """
+
+    counts: dynamodb.Table
+    receipts: dynamodb.Table
+    ledger: dynamodb.Table
+    by_name: dict[Table, dynamodb.Table]
+    """The same tables by the names that needs use."""
+    restored: str
+    """The moment to which they were restored; empty: they were not."""
+
+    def __init__(self, scope: Construct, id: str, *, names: Names, options: Options) -> None:
+        super().__init__(scope, id)
+        self._names = names
+        self.restored = options.restored
+        # CloudFormation adopts no table that it may delete.
+        self._keeps_data = options.keeps_data or bool(self.restored)
+        warm = _warm(options)  # not for the ledger: it takes a few writes a batch, and AWS's start is plenty
+        # No LSI, ever: with one, DynamoDB cannot split a hot item collection by sort key.
+        # Only tallies of a period and heartbeats carry the TTL attribute: every other count is kept.
+        # Old images of receipts too: they distinguish a receipt that was edited by hand from a new one (both MODIFY).
+        images = dynamodb.StreamViewType.NEW_AND_OLD_IMAGES
+        self.counts = self._table("Counts", "PK", sort_key="SK", stream=images, warm=warm)
+        self.receipts = self._table("Receipts", "id", stream=images, warm=warm)
+        # No stream: consumers write here, and must not feed themselves.
+        self.ledger = self._table("Ledger", "PK", sort_key="SK")
+        self.by_name = {Table.COUNTS: self.counts, Table.RECEIPTS: self.receipts, Table.LEDGER: self.ledger}
+
+    def reading_streams(self, tables: Iterable[Table]) -> iam.PolicyStatement:
+        """What lets a role read the streams of these tables."""
+        return iam.PolicyStatement(
+            actions=["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"],
+            resources=[str(self.by_name[table].table_stream_arn) for table in tables],
+        )
+
+    def _table(
+        self,
+        name: str,
+        partition_key: str,
+        *,
+        sort_key: str | None = None,
+        stream: dynamodb.StreamViewType | None = None,
+        warm: dynamodb.WarmThroughput | None = None,
+    ) -> dynamodb.Table:
+        # Table, not TableV2: the latter is a GlobalTable, which moto cannot create.
+        table = dynamodb.Table(
+            self,
+            name,
+            table_name=self._names.table(name.lower(), self.restored),
+            partition_key=_string(partition_key),
+            sort_key=_string(sort_key) if sort_key else None,
+            stream=stream,
+            time_to_live_attribute=TTL_ATTRIBUTE,
+            warm_throughput=warm,
+            billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
+            point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
+                point_in_time_recovery_enabled=True
+            ),
+            removal_policy=RemovalPolicy.RETAIN if self._keeps_data else RemovalPolicy.DESTROY,
+            deletion_protection=self._keeps_data,
+        )
+        # A table under another logical id is a new, empty table: no refactoring of the constructs may cause that.
+        resource = table.node.default_child
+        assert isinstance(resource, dynamodb.CfnTable)
+        resource.override_logical_id(self._names.logical_id(f"{name}Table{self.restored}"))
+        return table
+
+
+def _warm(options: Options) -> dynamodb.WarmThroughput | None:
+    if options.warm_writes is None and options.warm_reads is None:
+        return None
+    return dynamodb.WarmThroughput(write_units_per_second=options.warm_writes, read_units_per_second=options.warm_reads)
+
+
+def _string(name: str) -> dynamodb.Attribute:
+    return dynamodb.Attribute(name=name, type=dynamodb.AttributeType.STRING)

@@ -1,0 +1,115 @@
+"""The Cognito user pool, for deployments without a token issuer of their own."""
+
+from __future__ import annotations
+
+from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Stack, Validations
+from aws_cdk import aws_cognito as cognito
+from constructs import Construct
+
+from tally.api.http import OPERATORS
+
+from .names import Names
+from .options import Options
+
+CONSOLE_REFRESH = Duration.hours(1)  # the least that Cognito takes: the console throws refresh tokens away
+
+
+class Users(Construct):
+    """A user pool and its clients. Only operators add users; sign-up needs a deployment with an issuer of its own."""
+
+    pool: cognito.UserPool
+    client: cognito.UserPoolClient
+    machines: cognito.UserPoolClient
+    console: cognito.UserPoolClient
+    domain_url: str
+    """Where people sign in, and programs get tokens."""
+
+    def __init__(self, scope: Construct, id: str, *, names: Names, options: Options, console_url: str) -> None:
+        """`console_url`: the address that the pool's page sends people back to."""
+        super().__init__(scope, id)
+        keeps_data = options.keeps_data
+        self.pool = cognito.UserPool(
+            self,
+            "Pool",
+            self_sign_up_enabled=False,
+            sign_in_aliases=cognito.SignInAliases(email=True),
+            sign_in_case_sensitive=False,  # nobody can change it later, and Ana@ and ana@ are one mailbox
+            password_policy=cognito.PasswordPolicy(
+                min_length=12, require_lowercase=True, require_uppercase=True, require_digits=True, require_symbols=True
+            ),
+            feature_plan=cognito.FeaturePlan[options.users_plan],
+            mfa=cognito.Mfa[options.mfa],
+            mfa_second_factor=cognito.MfaSecondFactor(sms=False, otp=True),  # an authenticator app: costs nothing
+            account_recovery=cognito.AccountRecovery.EMAIL_ONLY,
+            deletion_protection=keeps_data,
+            removal_policy=RemovalPolicy.RETAIN if keeps_data else RemovalPolicy.DESTROY,
+        )
+        resource = self.pool.node.default_child
+        assert isinstance(resource, cognito.CfnUserPool)
+        resource.override_logical_id(names.logical_id("UserPool"))  # another id would be a new pool without users
+        Validations.of(self.pool).acknowledge(
+            Acknowledgment(
+                id="AwsSolutions-COG2",
+                reason="A token lets its user like posts and edit their own, and an operator read numbers, nothing"
+                " more: -c mfa=required asks everybody for a second factor",
+            ),
+            Acknowledgment(
+                id="AwsSolutions-COG8",
+                reason="Plus bills every user a month for threat protection; who needs that gives its own issuer",
+            ),
+        )
+        self.client = self.pool.add_client(
+            "Client",
+            # SRP is for programs. The password flow needs the account's credentials: the smoke test uses it.
+            auth_flows=cognito.AuthFlow(user_srp=True, admin_user_password=True),
+            prevent_user_existence_errors=True,
+            disable_o_auth=True,
+        )
+        prefix = names.login_domain(Stack.of(self).account)
+        domain = self.pool.add_domain("Domain", cognito_domain=cognito.CognitoDomainOptions(domain_prefix=prefix))
+        self.domain_url = domain.base_url()
+        read = cognito.ResourceServerScope(scope_name="read", scope_description="Read counters")
+        write = cognito.ResourceServerScope(scope_name="write", scope_description="Change counters")
+        server = self.pool.add_resource_server("Server", identifier="tally", scopes=[read, write])
+        self._add_machines(server, [read, write])
+        self._add_console(cognito.OAuthScope.resource_server(server, read), console_url)
+
+    def _add_machines(self, server: cognito.UserPoolResourceServer, scopes: list[cognito.ResourceServerScope]) -> None:
+        """The client of programs that count. Its id and secret buy tokens with Tally's scopes."""
+        self.machines = self.pool.add_client(
+            "Machines",
+            generate_secret=True,
+            # Nobody signs in with it. Without a flow listed Cognito would allow its three defaults; a token of client
+            # credentials has no refresh token.
+            auth_flows=cognito.AuthFlow(user_srp=False),
+            o_auth=cognito.OAuthSettings(
+                flows=cognito.OAuthFlows(client_credentials=True),
+                scopes=[cognito.OAuthScope.resource_server(server, scope) for scope in scopes],
+            ),
+        )
+
+    def _add_console(self, read: cognito.OAuthScope, url: str) -> None:
+        """The client of people who look at the numbers, and their group.
+
+        It has no secret, which a browser could not keep: a code is worth nothing without the verifier of the tab that
+        asked for it. Any user gets a token here. Only the group's may read with it (api/http.py).
+        """
+        self.console = self.pool.add_client(
+            "Console",
+            auth_flows=cognito.AuthFlow(user_srp=False),  # on the pool's page only
+            prevent_user_existence_errors=True,
+            refresh_token_validity=CONSOLE_REFRESH,
+            o_auth=cognito.OAuthSettings(
+                flows=cognito.OAuthFlows(authorization_code_grant=True),
+                scopes=[cognito.OAuthScope.OPENID, read],
+                callback_urls=[url],
+                logout_urls=[url],
+            ),
+        )
+        cognito.CfnUserPoolGroup(
+            self,
+            "Operators",
+            user_pool_id=self.pool.user_pool_id,
+            group_name=OPERATORS,
+            description="May look at every number in the console",
+        )

@@ -1,0 +1,132 @@
+"""The command `tally`: `tally --help`."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import io
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from .folder import counters as counters_file
+
+INTERRUPTED = 130
+BAD = 2
+UNWRITTEN = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}  # of stdout
+LINE_MAX = 300  # characters of what an endpoint said: it may be a page of HTML
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 if all is well, 1 if something differs, 2 and one line for an error that a person can fix, 130 for Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a line may quote characters that the terminal lacks
+    try:
+        try:
+            return _run(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            if sys.stdout:  # None if it was closed from the start
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("tally: stopped", file=sys.stderr)
+        return INTERRUPTED
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # `tally check | head`
+            print(f"tally: the output cannot be written: {error.strerror or error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BAD
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Handle Ctrl-C while modules are imported. An exception would not do: CPython makes a TypeError of one that meets
+    an import."""
+    os.write(sys.stderr.fileno(), b"tally: stopped\n")
+    os._exit(INTERRUPTED)
+
+
+def _load() -> None:
+    """Import all that a command needs, which takes half a second."""
+    importlib.import_module("tally.cli.commands")
+    importlib.import_module("tally.contract.declarations")
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Run one command."""
+    try:
+        _load()
+    except ModuleNotFoundError as error:
+        return _bare(arguments, str(error.name))
+    from . import connection
+
+    try:
+        return connection.ended(lambda: _command(arguments))
+    except Exception as error:  # an answer that is not DynamoDB's fails anywhere: what a person can use is one line
+        if os.environ.get("TALLY_TRACEBACK") or (isinstance(error, OSError) and error.errno in UNWRITTEN):
+            raise  # for `main`
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        print(
+            f"tally: an answer was not understood, or this is a bug of Tally: {what[:LINE_MAX]}"
+            " (TALLY_TRACEBACK=1 shows where)",
+            file=sys.stderr,
+        )
+    return BAD
+
+
+def _command(arguments: Sequence[str]) -> int:
+    """Find the counters and the stack, and run the command. What looks at no stack runs also if the file is wrong."""
+    from tally.contract.declarations import Declarations
+    from tally.errors import ConfigurationError
+    from tally.pages import AS_SPELT
+    from tally.shipped import SHIPPED
+    from tally.streams import forms
+
+    from . import commands, connection
+    from .terminal import CommandError, note
+
+    file = counters_file()
+    there = file.is_file()  # `tally init` makes it
+    looks = commands.looks_at_a_stack(arguments)
+    try:
+        found = Declarations.load(file) if there else Declarations(file, {one.name: one for one in SHIPPED}, AS_SPELT)
+    except ConfigurationError:
+        if looks:
+            raise
+        found = Declarations(file, {}, AS_SPELT)
+    for line in found.warnings if looks else ():
+        note(line)
+    given = commands.parsed(arguments, commands.parser(found.counters))
+    command = commands.COMMANDS[given.command]
+    if not command.stack or getattr(given, command.without_stack, None):
+        return command.run(given)
+    if not there:
+        raise CommandError(f"{file} is missing: go to the folder of your counters, or run `tally init`")
+    local, counters = given.local, found.counters
+    stack = connection.local(given.port, counters) if local else connection.deployed(given.stack, counters)
+    if command.signed is not None:  # it may write
+        forms.check(forms.noted(stack.store), counters)
+    return command.run(given, stack)
+
+
+def _bare(arguments: Sequence[str], missing: str) -> int:
+    """Run `init` in the bare package, which is the client for other functions and lacks what other commands need."""
+    from . import init
+    from .terminal import CommandError
+
+    try:
+        if list(arguments[:1]) == ["init"]:
+            return init.bare(arguments[1:])
+        reason = f"{missing} is missing, and the command needs it: install 'tallystick[dev]'"
+    except CommandError as error:
+        reason = str(error)
+    print(f"tally: {reason}", file=sys.stderr)
+    return BAD
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, _leave)
+    _load()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.exit(main())

@@ -1,0 +1,300 @@
+"""The command `check`: what is wrong with the numbers, and what would repair it. It reads, and writes nothing.
+
+There are four things to look at, the cheapest first: the dead letters, the drift that is known, the children of each
+parent (it reads every item that is counted), and the receipts of changes that were never added up (it reads every
+receipt). `tally repair` repairs what this finds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import time
+from collections.abc import Mapping
+from datetime import UTC
+from typing import NamedTuple
+
+from tally.counter import Counter
+from tally.counting import periods, tallies
+from tally.drift import recount, rows
+from tally.drift.looks import moment
+from tally.drift.recount import Recount
+from tally.dynamo import queries
+from tally.dynamo.client import Call, Store
+from tally.maintenance import rebuild
+from tally.maintenance.rebuild import Accepted, Window
+from tally.maintenance.reconcile import Finding, NotProvenError, Reconciler
+from tally.settings import MINUTE_DEFAULT_S
+from tally.streams import dead_letters, watermark
+from tally.streams.dead_letters import Marker
+from tally.streams.loss import LETTER, Loss, listed
+
+from . import values
+from .command import ID, Command, Counters, Parser, UsageError, add_counter
+from .connection import Stack
+from .terminal import CommandError, bar, clock, note, say, show
+
+LETTERS, DRIFT, CHILDREN, RECEIPTS = "dead-letters", "drift", "children", "receipts"
+PARTS = (LETTERS, DRIFT, CHILDREN, RECEIPTS)
+WRONG, CANNOT_TELL = 1, 2
+
+
+class Number(NamedTuple):
+    """A number: its counter, and the id that it counts."""
+
+    counter: Counter
+    id: str
+
+
+class Look(NamedTuple):
+    """What one number looks like: by the ledger, and by its children if it counts any."""
+
+    found: Finding
+    counted: Recount | None
+
+    @property
+    def exact(self) -> int | None:
+        """The amount that is missing by an exact count; None if there is no such count."""
+        return self.counted.low if self.counted and not self.counted.unclear else None
+
+    @property
+    def differs(self) -> bool:
+        """Whether something is wrong."""
+        return self.found.differs or (self.counted is not None and not self.counted.low <= 0 <= self.counted.high)
+
+    @property
+    def amount(self) -> int:
+        """What a repair would add."""
+        return self.found.difference if self.exact is None else self.exact
+
+    @property
+    def line(self) -> str:
+        """The number, and what is wrong with it."""
+        found, counted, row = self.found, self.counted, self.found.drift
+        parts = [str(found.tally)]
+        if counted and self.exact is not None:
+            parts.append(f"children {counted.children}")
+        if row.drift:
+            part = f"{found.confirmed:+d} of it " if found.confirmed != row.drift else ""
+            when = f"{part}confirmed" if found.confirmed else "not confirmed yet"
+            parts.append(f"drift {row.drift:+d} since {moment(row.since)}, {when}")
+        if counted and counted.unclear:
+            bounds = f"{counted.low:+d}" if counted.low == counted.high else f"{counted.low:+d} to {counted.high:+d}"
+            parts.append(f"by its children {bounds}, but {counted.unclear}")
+        return f"{found.name}: {', '.join(parts)}"
+
+
+class Numbers(NamedTuple):
+    """What was found of numbers: those that are wrong, those of which nobody can tell now, and how many are missing."""
+
+    wrong: list[Look]
+    unclear: list[Look]
+    missing: int
+
+
+class Lost(NamedTuple):
+    """What the receipts of some days say that numbers lack."""
+
+    found: list[Finding]
+    days: Window
+
+
+def add_numbers(made: Parser, counters: Counters) -> None:
+    """The arguments of `check` and `repair`: which numbers, and which part of the work."""
+    add_counter(made, counters, "whose numbers; default: everything", nargs="?")
+    made.add_argument("ids", metavar="ID", nargs="*", default=[], help=f"one or more, {ID}")
+    made.add_argument("--only", choices=PARTS, help="one part of the work; numbers that are named: drift and children")
+
+
+def check_numbers(given: argparse.Namespace) -> None:
+    """Completes `named`, the numbers, and `parts`. Raises UsageError or InvalidInputError."""
+    if given.counter and not given.ids:
+        raise UsageError(f"{given.command} takes COUNTER and one ID or more, or neither")
+    given.named = [Number(given.counter, values.checked_id(given.counter, id_)) for id_ in dict.fromkeys(given.ids)]
+    if given.named and given.only == LETTERS:
+        raise UsageError("dead letters have no COUNTER and ID")
+    given.parts = (given.only,) if given.only else (DRIFT, CHILDREN) if given.named else PARTS
+
+
+def letters(given: argparse.Namespace, stack: Stack) -> list[Marker]:
+    """The dead letters, if they are asked for."""
+    return list(dead_letters.listed(Call(stack.store))) if LETTERS in given.parts else []
+
+
+def numbers(given: argparse.Namespace, stack: Stack) -> Numbers:
+    """The numbers that drift, or differ from their children, as far as they are asked for. Says which are missing."""
+    reconciler = Reconciler(stack.store)
+    missing = [one for one in given.named if not _is_there(stack.store, *one)]
+    for counter, id_ in missing:
+        note(f"there is no {counter.name} {id_}")
+    asked = [one for one in given.named if one not in missing] if given.named else _suspects(given, stack)
+    looks = []
+    if DRIFT in given.parts or CHILDREN in given.parts:
+        with bar(asked, "number", "looked at") as each:
+            for counter, id_ in each:
+                counted = reconciler.count(counter, id_) if counter.child else None
+                looks.append(Look(reconciler.look(counter, id_), counted))
+    wrong = [look for look in looks if look.differs]
+    unclear = [look for look in looks if not look.differs and look.counted and look.counted.unclear]
+    return Numbers(wrong, unclear, len(missing))
+
+
+def _is_there(store: Store, counter: Counter, id_: str) -> bool:
+    """Whether there is a number, a child of it, or a drift."""
+    first, last = counter.shard_range
+    if counter.child is not None:
+        first, last = min(first, counter.children[0]), max(last, counter.children[1])
+    there = queries.query(store, store.settings.counts_table, counter.partition_start + id_, first, last, Limit=1)
+    return bool(there) or rows.read(store, counter.name, id_).upto >= 0
+
+
+def _suspects(given: argparse.Namespace, stack: Stack) -> list[Number]:
+    """Every number that drifts, and those that differ from their children in a scan."""
+    found: dict[tuple[str, str], Number] = {}
+    if CHILDREN in given.parts:
+        with bar(recount.families(stack.store, stack.counters), "parent", "scanned") as families:
+            for counter, id_, number, children in families:
+                if number != children:
+                    found[counter.name, id_] = Number(counter, id_)
+    for row in rows.every(stack.store) if DRIFT in given.parts else ():
+        if row.counter in stack.counters:
+            found[row.counter, row.target] = Number(stack.counters[row.counter], row.target)
+        else:
+            note(
+                f"{row.counter} {row.target} drifts by {row.drift:+d}, but lambdas/counters.py declares no such counter"
+            )
+    return [found[name] for name in sorted(found)]
+
+
+def lost(given: argparse.Namespace, stack: Stack) -> Lost | None:
+    """What numbers lack by their receipts; None if that is not asked for, or if nobody can tell yet."""
+    if RECEIPTS not in given.parts:
+        return None
+    for counter, _ in given.named:
+        if not rebuild.rebuildable(counter):
+            hint = "its children are counted instead" if counter.child else "it is never added up"
+            raise CommandError(f"{counter.name} has no receipts to rebuild it from: {hint}")
+    store, found = stack.store, Accepted()
+    try:
+        days = rebuild.window(store, watermark.read(store), time.time())
+    except NotProvenError:
+        if given.only:
+            raise
+        note("receipts: not known yet: that takes two whole days of a stack")
+        return None
+    with bar(rebuild.accepted(store, stack.counters, days, found), "page", "scanned") as pages:
+        for _ in pages:
+            pass
+    only = {(counter.name, id_) for counter, id_ in given.named} or set(found)
+    with bar(sorted(only.intersection(found)), "number", "looked at") as each:
+        looks = [rebuild.look(store, stack.counters[name[0]], name[1], found[name]) for name in each]
+    return Lost([loss for loss in looks if loss.difference], days)
+
+
+def say_letters(given: argparse.Namespace, found: list[Marker]) -> None:
+    """A line for each dead letter."""
+    for marker in found:
+        body = {"found": "dead letter", "object": marker.object, "at": marker.at_s, "reason": marker.reason}
+        what = f"{marker.object}, a dead letter since {moment(marker.at_s)}: {marker.reason}"
+        show(given, body, f"waits    {what}: a repair applies it")
+
+
+def losses(given: argparse.Namespace, stack: Stack) -> list[Loss]:
+    """What the streams may have lost, and nobody has acknowledged, if everything is asked for."""
+    return listed(stack.store) if given.parts == PARTS else []
+
+
+def say_losses(given: argparse.Namespace, found: list[Loss]) -> None:
+    """A line for each."""
+    for one in found:
+        times = {"since": one.since_s, "until": one.until_s}
+        when = f"from {moment(one.since_s)} to {moment(one.until_s)}"
+        what = "a dead letter" if one.name.startswith(LETTER) else "records"
+        line = f"gap      {one.consumer} may have lost {what}, {when}: as_of waits for `repair --acknowledge`"
+        show(given, {"found": "gap", "consumer": one.consumer, **times}, line)
+
+
+def say_numbers(given: argparse.Namespace, found: Numbers) -> None:
+    """A line for each number that is wrong or unclear."""
+    for look in found.unclear:
+        show(given, {"found": "unclear", **_named(look.found)}, f"unclear  {look.line}: try again when it is calmer")
+    for look in found.wrong:
+        row = look.found.drift
+        known = {"drift": row.drift, "since": row.since, "confirmed": look.found.confirmed != 0} if row.drift else {}
+        body = {"found": "differs", **_named(look.found), **known, "repair": look.amount}
+        effect = f"a repair adds {look.amount:+d}" if look.amount else "a repair accepts the number"
+        if row.drift and not look.found.confirmed:
+            effect = "a repair waits for that"
+        show(given, body, f"differs  {look.line}: {effect}")
+
+
+def say_lost(given: argparse.Namespace, store: Store, found: Lost) -> None:
+    """A line for each number that lacks something."""
+    for loss in found.found:
+        days = ", ".join(f"{_day(store, day)} {amount}" for day, amount in loss.days.items())
+        repaired = sum(loss.days.values()) - loss.difference
+        known = f", of which {repaired} was repaired" if repaired else ""
+        first = f", drifts by {loss.drift.drift:+d}, which is repaired first" if loss.differs else ""
+        body = {"found": "lost", **_named(loss), "repair": loss.difference}
+        line = f"{loss.name}: {loss.tally}, its receipts say more: {days}{known}{first}"
+        if loss.unclear:
+            show(given, {**body, "found": "unclear"}, f"unclear  {line}: cannot tell: {loss.unclear}")
+        else:
+            show(given, body, f"lost     {line}: a repair adds {loss.difference:+d}")
+
+
+def _named(found: Finding) -> Mapping[str, object]:
+    return {"counter": found.counter.name, **periods.shown(found.target), "value": found.tally}
+
+
+def _day(store: Store, day: int) -> str:
+    begins_s = day * tallies.DAY * store.settings.minute_s
+    return moment(begins_s) if store.settings.minute_s < MINUTE_DEFAULT_S else moment(begins_s)[:10]
+
+
+def check(given: argparse.Namespace, stack: Stack) -> int:
+    """Say what is wrong. 0: all is well, 1: something differs or is unclear, 2: nobody can tell, or it is not there."""
+    waiting, gaps = letters(given, stack), losses(given, stack)
+    found, gone = numbers(given, stack), lost(given, stack)
+    say_letters(given, waiting)
+    say_losses(given, gaps)
+    say_numbers(given, found)
+    said = [f"{len(waiting)} wait"] * bool(waiting) + ["records may be lost"] * bool(gaps)
+    said += [f"{len(found.wrong)} differ"] * bool(found.wrong)
+    if gone:
+        say_lost(given, stack.store, gone)
+        said += [f"{len(gone.found)} lost something"] * bool(gone.found)
+        note(f"receipts: of {_day(stack.store, gone.days.first)} to {_day(stack.store, gone.days.last)}")
+    unclear = [f"{len(found.unclear)} unclear"] * bool(found.unclear)
+    now_s = time.time()
+    until = watermark.read(stack.store).judged_up_to(stack.store.settings)
+    known = f"known up to {clock(until, UTC, now_s)} UTC" if until else "not known yet: a new stack needs some minutes"
+    note(f"drift: {known}")
+    if said and not given.json:
+        say(f"{', '.join(said + unclear)}; to repair it: {repair_command(given)}")
+    elif not given.json:
+        say(", ".join(unclear) or (well(given) if until and not found.missing else "nothing is known to be wrong"))
+    return CANNOT_TELL if found.missing or not (until or said) else WRONG if said or unclear else 0
+
+
+def well(given: argparse.Namespace) -> str:
+    """What to say if nothing was found."""
+    return f"all is well: {given.only}" if given.only else "all is well"
+
+
+def repair_command(given: argparse.Namespace) -> str:
+    """The command that repairs what `check` found."""
+    named = [given.counter.name, *given.ids] if given.counter else []
+    only = ["--only", given.only] if given.only else []
+    where = ["--local"] if given.local else ["--stack", given.stack]
+    port = ["--port", str(given.port)] if given.port else []
+    return f"tally repair {shlex.join([*where, *port, *only, *named])} --by NAME --why TEXT"
+
+
+CHECK = Command(
+    "check", "what is wrong with the numbers, and what would repair it", check, add_numbers, check_numbers, json=True,
+    examples="""  tally check --local                            everything, of a running `make dev`
+  tally check likes a91f 7b20                    two posts of the stack Tally-dev
+  tally check --only drift --stack Tally-prod    what is known already: no scan
+""",
+)  # fmt: skip

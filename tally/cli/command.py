@@ -1,0 +1,120 @@
+"""What a command is: one declaration of its name, help, arguments, checks and function."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from tally.counter import Counter
+from tally.dev.base.words import DEV
+
+from . import values
+from .connection import PORT_DEFAULT
+
+EXIT_STATUS = (
+    "exit status: 0 all is well, 1 something differs (or could not be applied), 2 bad input or no stack, 130 Ctrl-C"
+)
+NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # the history keeps them for ever
+ID = "of a post, a video, …; for visits the page's URL; 7c20#2026-11-22 with a period"
+STACK_DEFAULT = "Tally-dev"
+Counters = Mapping[str, Counter]
+
+
+class UsageError(Exception):
+    """Options that do not go together. The message says which, in one line."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a wrong command line in one line."""
+
+    overview = ""
+    """What --help prints; empty: what argparse makes."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit 2."""
+        self.exit(2, f"tally: {message}; --help says more\n")
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help. argparse would hide that it cannot be written."""
+        print(self.format_help(), end="", file=file)
+
+    def format_help(self) -> str:
+        """The help."""
+        return self.overview or super().format_help()
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of `tally`."""
+
+    name: str
+    about: str
+    """One line, for `tally help`."""
+    run: Callable[..., int]
+    """Gets the options and the stack, and returns the exit status; without a stack the options alone."""
+    arguments: Callable[[Parser, Counters], object] = lambda made, counters: None
+    check: Callable[[argparse.Namespace], None] = lambda given: None
+    """Checks one option against another, and completes them. Raises UsageError or InvalidInputError."""
+    examples: str = ""
+    json: bool = False
+    signed: str | None = None
+    """`--by` and `--why` go with what writes: the option that does, or empty if every run does. None: nothing does."""
+    stack: bool = True
+    """Whether it looks at a stack."""
+    without_stack: str = ""
+    """The option with which it looks at none; empty: there is no such option."""
+    passes_on: bool = False
+    """Whether it gets the options that it does not know, as `others`, for a program that it runs."""
+
+    def add(self, commands: argparse._SubParsersAction[Parser], counters: Counters) -> None:
+        """Add it to the command line."""
+        made = commands.add_parser(
+            self.name, help=self.about, description=self.about[0].upper() + self.about[1:] + ".",
+            epilog=(f"examples:\n{self.examples.rstrip()}\n\n" if self.examples else "") + EXIT_STATUS,
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=not self.passes_on,
+        )  # fmt: skip
+        self.arguments(made, counters)
+        if self.json:
+            made.add_argument("--json", action="store_true", help="print JSON, one document a line")
+        if self.signed:
+            made.add_argument(self.signed, action="store_true", help="do it; needs --by and --why")
+        if self.signed is not None:
+            by, why = values.text(NAME_CHARACTERS_MAX), values.text(WHY_CHARACTERS_MAX)
+            always = not self.signed
+            made.add_argument("--by", metavar="NAME", type=by, required=always, help="who does it, for the history")
+            made.add_argument("--why", metavar="TEXT", type=why, required=always, help="why, for the history")
+        if self.stack:
+            where = made.add_mutually_exclusive_group()
+            where.add_argument("--local", action="store_true", help=f"use a running {DEV}")
+            where.add_argument("--stack", metavar="NAME", default=STACK_DEFAULT, help=f"in AWS ({STACK_DEFAULT})")
+            port = values.whole(1, 65535)
+            made.add_argument("--port", type=port, help=f"with --local: of {DEV} (PORT, or {PORT_DEFAULT})")
+
+    def checked(self, given: argparse.Namespace) -> None:
+        """Check the options together. Raises UsageError or InvalidInputError."""
+        if self.stack and given.port and not given.local:  # else it would go to AWS though the person means `make dev`
+            raise UsageError("--port goes with --local")
+        if self.signed:
+            writes = getattr(given, self.signed.strip("-"))
+            if writes and not (given.by and given.why):
+                raise UsageError(f"{self.signed} needs --by NAME and --why TEXT: the history keeps them")
+            if not writes and (given.by or given.why):
+                raise UsageError(f"--by and --why go with {self.signed}")
+        self.check(given)
+
+
+def add_counter(
+    made: argparse._ActionsContainer, counters: Counters, about: str = "whose number", name: str = "counter", **how: Any
+) -> None:
+    """An argument, or an option, that names a counter: TAB completes it with those that are declared."""
+    added = made.add_argument(name, metavar="COUNTER", type=values.counter(counters), help=about, **how)
+    added.complete = {"bash": "_tally_counters", "zsh": "_tally_counters"}  # type: ignore[attr-defined]  # for shtab
+
+
+def add_forms(made: Parser) -> None:
+    """JSON or CSV in place of a drawing."""
+    form = made.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON, as the API answers")
+    form.add_argument("--csv", action="store_true", help="print CSV, as into a pipe")

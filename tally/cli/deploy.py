@@ -1,0 +1,349 @@
+"""`make deploy`, `tally deploy`: says what is missing, shows what it will do, asks, deploys, and says what to call.
+
+The real work is done by `cdk`: it makes the assembly once, and shows and deploys that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tally.cdk.options import EDGE_REGION, Options
+from tally.contract.declarations import Declarations
+from tally.errors import StoreRefusedError
+from tally.streams import forms
+
+from . import account, connection, destroy
+from .account import Account
+from .command import Command, Counters, Parser
+from .cost.strangers import worst_day
+from .folder import counters, lambdas
+from .terminal import CommandError, agreed, check_answerable
+
+ASSEMBLY = Path("cdk.out")
+# Two consumers read four shards in each of two streams, once a minute at the same time; a sweep; a few callers.
+CONCURRENCY = 2 * 2 * 4 + 1 + 13
+UNRESERVED = 100  # AWS refuses to reserve the last hundred
+ABOUT = "deploy Tally to the account and region of your credentials"
+ADOPT = "--import-existing-resources"
+_NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")
+_FOLLOWED = "cancelled"  # CloudFormation says so of what it stopped because something else had failed
+_TABLE, _API = "AWS::DynamoDB::Table", "AWS::ApiGatewayV2::Api"
+# The first of README.md. A video and a key of their own: the second line shows what the first one counted.
+PLAY = "curl -s -X POST {url}/videos/9f3a/plays -H 'Idempotency-Key: {key}'"
+PLAYS = "curl -s {url}/videos/9f3a/plays"
+_SECRET = (
+    "aws cognito-idp describe-user-pool-client --region {region} --user-pool-id {pool} --client-id {client}"
+    " --query UserPoolClient.ClientSecret --output text{profile}"
+)
+_ACCESS_TOKEN = "python3 -c 'import json,sys; print(json.load(sys.stdin)[\"access_token\"])'"
+_TOKEN = 'TOKEN=$(curl -s {url} -d grant_type=client_credentials -u "{client}:$({secret})" | {access_token})'
+
+
+class Deployed(NamedTuple):
+    """One stack of the assembly."""
+
+    name: str
+    region: str
+    keeps_data: bool
+    descriptions: Mapping[str, str]
+    """What its outputs say of themselves."""
+    tables: frozenset[str]
+    """The names of its tables."""
+    format: str
+    """The form of what it stores; empty for the edge."""
+
+
+def deploy(given: argparse.Namespace) -> int:
+    """Show, ask, deploy, and say what to call. 0 if it is deployed, 1 if `cdk` failed or the person said no."""
+    others: Sequence[str] = given.others  # options for `cdk deploy` alone
+    context = account.context(given.context)
+    options = Options.from_context(context)
+    if options.cdn and not lambdas():
+        raise CommandError("a CDN is a second stack, which only a checkout of Tally has: see docs/front-door.md")
+    account.cdk()  # what it lacks is said at once
+    at = Account.found(given.profile, given.region)
+    options.check_region(at.region, at.id)
+    declared = _introduce(given, context, options, at)
+    assembly = Path(given.app) if given.app else ASSEMBLY
+    pairs = [part for key, value in given.context for part in ("-c", f"{key}={value}")]
+    if not given.app and _cdk(at, "synth", "--quiet", "--output", str(assembly), *pairs):
+        return 1
+    stacks = stacks_of(assembly, at.region)
+    for stack in stacks:
+        kept = "keeps its data when it is deleted" if stack.keeps_data else "keeps nothing when it is deleted"
+        print(f"stack {stack.name} in {stack.region}: {kept}", flush=True)
+    importing = [option for option in others if option.startswith(ADOPT)]
+    described = [at.stack(stack.name, stack.region) for stack in stacks]
+    running = described[0]
+    failed = [
+        stack
+        for stack, found in zip(stacks, described, strict=True)
+        if found and found["StackStatus"] in _NEVER_DEPLOYED
+    ]
+    if failed:
+        adopted = _cleared(given, at, failed)
+        if adopted is None:
+            return 1
+        if adopted and not importing:
+            importing = [ADOPT]
+            others = [*others, ADOPT]
+        running = None if stacks[0] in failed else running
+    if running:
+        outputs = {output["OutputKey"]: output["OutputValue"] for output in running.get("Outputs", [])}
+        connection.check_format(stacks[0].name, outputs.get("Format", stacks[0].format), stacks[0].format)
+        if not importing:
+            _check_tables(at, stacks[0])
+    _check_forms(at, stacks[0], declared)
+    if _cdk(at, "diff", "--app", str(assembly), *importing):
+        return 1
+    if not agreed(given, "Deploy this?"):
+        print("nothing is deployed")
+        return 1
+    if running:
+        _drop_left_throttles(at, stacks[0].name)
+    return _deploy(assembly, stacks, at, others)
+
+
+def _introduce(given: argparse.Namespace, context: Mapping[str, Any], options: Options, at: Account) -> Declarations:
+    """Check what the deploy needs, and say where it goes, with what, and what a person should know of that.
+
+    What the app declares.
+    """
+    qualifier = str(context.get(account.QUALIFIER) or account.QUALIFIER_DEFAULT)
+    edge = [EDGE_REGION] if options.cdn else []
+    for region in dict.fromkeys([at.region, *edge]):
+        at.check_bootstrap(region, qualifier)
+    check_answerable(given.yes)
+    # CDK's own have `:` or `@` in their names.
+    own = [f"{key}={value}" for key, value in context.items() if ":" not in key and "@" not in key and value]
+    shown = f"those of {given.app}" if given.app else ", ".join(own) or "none: the defaults of docs/operations.md"
+    print(f"to account {at.id}, region {at.region}, as {at.who}\noptions: {shown}", flush=True)
+    declared = Declarations.load(counters())
+    for warning in warnings(options, declared, at):
+        print(f"note: {warning}", flush=True)
+    return declared
+
+
+def _drop_left_throttles(at: Account, stack: str) -> None:
+    """Delete the throttles of routes that are gone. A deploy that takes a route away leaves its throttle in the stage,
+    and API Gateway then refuses every update of the stage: "Unable to find Route by key"."""
+    apis = [one["PhysicalResourceId"] for one in at.resources(stack) if one["ResourceType"] == _API]
+    client = at.client("apigatewayv2")
+    for api in filter(None, apis):
+        stage = {"ApiId": api, "StageName": "$default"}
+        pages = client.get_paginator("get_routes").paginate(ApiId=api)
+        routes = {route["RouteKey"] for page in pages for route in page["Items"]}
+        for key in sorted(client.get_stage(**stage).get("RouteSettings", {}).keys() - routes):
+            print(f"deletes the throttle of a route that is gone: {key}", flush=True)
+            client.delete_route_settings(RouteKey=key, **stage)
+
+
+def warnings(options: Options, declared: Declarations, at: Account) -> Iterator[str]:
+    """What a person should know before they say yes."""
+    needed = CONCURRENCY + (2 * options.reserved_concurrency + UNRESERVED if options.reserved_concurrency else 0)
+    runs = at.concurrency()
+    if runs is not None and runs < needed:
+        yield (
+            f"Lambda runs {runs} functions at once in this account and region, and Tally needs {needed}: with fewer,"
+            " numbers are rolled up and judged late, and callers get 503. Ask AWS for more, which is free:"
+            f" aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384"
+            f" --desired-value 1000 --region {at.region}"
+        )
+    if options.keeps_data and not options.issuer and options.mfa != "REQUIRED":
+        yield "users sign in without a second factor: -c mfa=required asks for one"
+    if options.keeps_data and not options.alarm_email:
+        yield "no address gets the alarms by mail: -c alarmEmail=… names one; or subscribe to the topic yourself"
+    told = "a budget tells you" if options.budget_usd else "no budget tells you: -c budgetUsd=50 -c budgetEmail=… does"
+    usd = worst_day(declared, options.throttle)
+    yield f"strangers who use up every route that is for anyone cost up to ${usd:,.0f} a day; {told}"
+
+
+def _cleared(given: argparse.Namespace, at: Account, failed: Sequence[Deployed]) -> list[str] | None:
+    """Delete what first deploys left that failed: CloudFormation takes no other one over it. Says why, and asks.
+
+    The names of the tables that are there, which the next deploy adopts; None if the person said no.
+    """
+    tables = at.tables(table for stack in failed for table in stack.tables)
+    for stack in failed:
+        print(f"the first deploy of {stack.name} failed, and CloudFormation rolled it back. The reasons:")
+        events = at.events(stack.name, stack.region)
+        print("".join(f"  {reason}\n" for reason in _reasons(events)), end="")
+        kept = [destroy.Kept.of(event) for event in events if event["ResourceStatus"] == "DELETE_SKIPPED"]
+        left = [f"  {one.kind:9}  {one.name}\n" for one in sorted(set(kept)) if one.name not in tables]
+        if left:
+            print(f"the deploy below makes others in place of these, so you may delete them:\n{''.join(left)}", end="")
+    print(f"the stack is deleted first. These tables stay, and are adopted: {', '.join(tables) or 'none'}", flush=True)
+    if not agreed(given, "Delete it, and deploy again?"):
+        print("nothing is deleted, and nothing is deployed")
+        return None
+    for stack in reversed(failed):  # an edge before what it leads to
+        at.client("cloudformation", stack.region).update_termination_protection(
+            EnableTerminationProtection=False, StackName=stack.name
+        )
+        if found := destroy.stack(at, stack.name, stack.region):
+            destroy.delete(found, at)
+    return tables
+
+
+def _reasons(events: Sequence[Any]) -> list[str]:
+    """What failed first in a stack's life, the oldest first."""
+    reasons = [
+        f"{event['LogicalResourceId']}: {event.get('ResourceStatusReason', '')}"
+        for event in reversed(events)
+        if event["ResourceStatus"].endswith("_FAILED")
+    ]
+    return [reason for reason in dict.fromkeys(reasons) if _FOLLOWED not in reason]
+
+
+def _check_tables(at: Account, stack: Deployed) -> None:
+    """Raise CommandError if a stack that counts would get other tables, which are empty."""
+    counting = {one.get("PhysicalResourceId", "") for one in at.resources(stack.name) if one["ResourceType"] == _TABLE}
+    counting -= {""}  # one that is not made yet
+    if counting and not stack.tables <= counting:
+        raise CommandError(
+            f"{stack.name} counts in {', '.join(sorted(counting - stack.tables))}, and would get new, empty tables: see"
+            " docs/restore.md for a stack that changes its tables"
+        )
+
+
+def _check_forms(at: Account, stack: Deployed, declared: Declarations) -> None:
+    """Raise ConfigurationError if a counter has counted in another form, in tables that are there: also in those that a
+    first deploy adopts. Who may not read the ledger is not stopped: the sweep looks itself."""
+    names = {name.rpartition("-")[2]: name for name in stack.tables}
+    try:
+        found = forms.noted(connection.tables(names, at.region, at.client("dynamodb")))
+    except StoreRefusedError as error:
+        why = connection.explained(error)
+        if "ResourceNotFoundException" not in why:
+            print(f"note: nobody compares the counters with what they have counted: {why}", flush=True)
+        return
+    forms.check(found, declared.counters)
+
+
+def _deploy(assembly: Path, stacks: Sequence[Deployed], at: Account, others: Sequence[str]) -> int:
+    """Deploy what was shown, and say what to call."""
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = Path(folder) / "outputs.json"
+        asked = ["--require-approval", "never", "--outputs-file", str(outputs)]
+        if _cdk(at, "deploy", "--all", "--app", str(assembly), *asked, *others):
+            print("tally: it is not deployed: what cdk says above is the reason", file=sys.stderr)
+            return 1
+        found = json.loads(outputs.read_text()) if outputs.exists() else {}
+    if stacks[0].name in found:  # not with --no-execute
+        print(what_to_call(stacks, found, at))
+    return 0
+
+
+def _cdk(at: Account, *arguments: str) -> int:
+    """The pinned command, for the person to see. Its exit status."""
+    command = [*account.cdk(), *arguments, *at.options]
+    region = {"AWS_REGION": at.region, "AWS_DEFAULT_REGION": at.region}  # it asks nobody for another one
+    # The app runs with the Python that has its packages, whether or not its environment is active.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return subprocess.run(command, env={**os.environ, **region, "PATH": path}, check=False).returncode
+
+
+def stacks_of(assembly: Path, region: str) -> list[Deployed]:
+    """The stacks in a folder of `cdk synth`, first the one of the API. Raises CommandError for another folder."""
+    try:
+        artifacts = json.loads((assembly / "manifest.json").read_text())["artifacts"]
+    except (OSError, ValueError, KeyError):
+        raise CommandError(f"{assembly} is no folder that `cdk synth` made") from None
+    found = []
+    for name, artifact in artifacts.items():
+        if artifact["type"] == "aws:cloudformation:stack":
+            properties, own = artifact["properties"], artifact["environment"].rpartition("/")[2]
+            template = json.loads((assembly / properties["templateFile"]).read_text())
+            outputs, resources = template.get("Outputs", {}), template["Resources"].values()
+            found.append(
+                Deployed(
+                    properties.get("stackName", name),
+                    region if own == "unknown-region" else own,
+                    bool(properties.get("terminationProtection")),
+                    {output: one.get("Description", "") for output, one in outputs.items()},
+                    frozenset(one["Properties"]["TableName"] for one in resources if one["Type"] == _TABLE),
+                    outputs.get("Format", {}).get("Value", ""),
+                )
+            )
+    return sorted(found, key=lambda stack: "ApiUrl" not in stack.descriptions)
+
+
+def what_to_call(stacks: Sequence[Deployed], outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:
+    """The address, and commands to paste. `outputs`: of each stack, by its name."""
+    main, found = stacks[0], outputs[stacks[0].name]
+    url, names = found["ApiUrl"], [(stack, outputs.get(stack.name, {}).get("CnameTarget")) for stack in stacks]
+    cnames = [f"  # {stack.descriptions['CnameTarget']}: {target}" for stack, target in names if target]
+    tally = f"{at.prefix}{'.venv/bin/' if lambdas() else ''}tally"
+    stack = shlex.quote(main.name)
+    counters = found["Counters"].split(", ")
+    if "plays" in counters:
+        calls = [
+            "  # count a play, once for its key, and read the count",
+            f"  {PLAY.format(url=url, key=uuid.uuid4())}",
+            f"  {PLAYS.format(url=url)}\n",
+        ]
+    else:
+        calls = [
+            "  # count one, once for its key, and read the number",
+            *(f"  {tally} {does} {counters[0]} 9f3a --stack {stack}" for does in ("count", "get")),
+            "",
+        ]
+    return "\n".join(
+        [
+            f"\n{main.name} answers at {url}\n",
+            *([*cnames, ""] if cnames else []),
+            *calls,
+            *_token(found, at),
+            f"  # look at the numbers in a browser; docs/console.md says who may: {url}/console",
+            *([f"  make smoke URL={url} TOKEN=$TOKEN WAIT=600"] if lambdas() else []),
+            f"  {tally} status --stack {stack}",
+        ]
+    )
+
+
+def _token(outputs: Mapping[str, str], at: Account) -> list[str]:
+    """How to get a token: by the pool's client for programs, or from the issuer of the options."""
+    if "TokenUrl" not in outputs:
+        return ["  # tokens come from the issuer that you gave: TOKEN=…"]
+    client, profile = outputs["MachineClientId"], f" {shlex.join(at.options)}" if at.options else ""
+    secret = _SECRET.format(region=at.region, pool=outputs["UserPoolId"], client=client, profile=profile)
+    token = _TOKEN.format(url=outputs["TokenUrl"], client=client, secret=secret, access_token=_ACCESS_TOKEN)
+    return [
+        "  # a token of a program, with the scopes tally/read and tally/write, for an hour; then a call of each",
+        f"  {token}",
+    ]
+
+
+def _arguments(made: Parser, counters: Counters) -> None:
+    account.add_arguments(made, counters)
+    made.add_argument("-a", "--app", help="a folder that `cdk synth` made, instead of a new one")
+
+
+DEPLOY = Command(
+    "deploy",
+    ABOUT,
+    account.checked(deploy),
+    _arguments,
+    examples="  tally deploy -c stage=prod -c pageHosts=example.com",
+    stack=False,
+    passes_on=True,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`make deploy`."""
+    return account.make(DEPLOY, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""`make destroy`, `tally destroy`: says what a deleted stack keeps, asks, deletes it and its edge; says the way back.
+
+It asks CloudFormation for what is deployed, and needs no synthesis: the checkout may be another version by now.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from botocore.exceptions import WaiterError
+
+from tally.cdk.options import EDGE_REGION, Options
+
+from . import account
+from .account import Account
+from .command import Command
+from .folder import lambdas
+from .terminal import CommandError, answer, check_answerable, note
+
+ABOUT = "delete a deployed stack, with its edge; data of other stages than dev is kept"
+LOOK_S, LOOKS_MAX = 5, 1440  # two hours: a distribution is deleted in minutes
+_KEPT = ("Retain", "RetainExceptOnCreate")
+_KINDS = {
+    "AWS::DynamoDB::Table": "table", "AWS::S3::Bucket": "bucket", "AWS::Cognito::UserPool": "user pool",
+    "AWS::Logs::LogGroup": "log group", "AWS::SQS::Queue": "queue",
+    "AWS::Backup::BackupVault": "vault",
+}  # fmt: skip
+_RESTORED = re.compile(r".+-[0-9]{8}T[0-9]{6}(?=-counts$)")
+
+
+class Kept(NamedTuple):
+    """A resource that outlives its stack."""
+
+    kind: str
+    name: str
+
+    @classmethod
+    def of(cls, resource: Mapping[str, Any]) -> Kept:
+        """As CloudFormation lists it, or tells of it."""
+        kind = resource["ResourceType"]
+        return cls(_KINDS.get(kind, kind), resource["PhysicalResourceId"])
+
+
+class Stack(NamedTuple):
+    """A stack that is deployed. `id` is its ARN, under which it is found when it is deleted, too."""
+
+    name: str
+    id: str
+    region: str
+    protected: bool
+    kept: tuple[Kept, ...]
+
+
+def destroy(given: argparse.Namespace) -> int:
+    """Show, ask, delete, and say what remains."""
+    stage = Options.from_context(account.context(given.context)).stage
+    at = Account.found(given.profile, given.region)
+    name, edge = names(stage, at.region)
+    # CloudFront is in the partition `aws` alone: other credentials know no us-east-1.
+    found = [stack(at, edge, EDGE_REGION) if at.who.startswith("arn:aws:") else None, stack(at, name, at.region)]
+    stacks = [one for one in found if one]
+    if not stacks:
+        raise CommandError(f"there is no stack {name} in account {at.id}, region {at.region}")
+    _check_protection(stacks, at)
+    check_answerable(given.yes)
+    print(f"in account {at.id}, as {at.who}")
+    for one in stacks:
+        print(f"deletes {one.name} in {one.region}: keeps {len(one.kept) or 'nothing'}")
+        print("".join(f"  keeps {kept.kind} {kept.name}\n" for kept in one.kept), end="", flush=True)
+    if not given.yes and answer(f"Type {name} to delete it: ") != name:
+        print("nothing is deleted")
+        return 1
+    for one in stacks:
+        note(f"deleting {one.name} in {one.region}: Ctrl-C stops the wait, and not the deletion")
+        delete(one, at)
+    print(what_remains(stage, stacks, at))
+    return 0
+
+
+def names(stage: str, region: str) -> tuple[str, str]:
+    """The stacks of a stage: its own, and its edge. As tally/cdk/names.py has them, which would load CDK."""
+    return f"Tally-{stage}", f"Tally-{stage}-edge-{region}"
+
+
+def stack(at: Account, name: str, region: str) -> Stack | None:
+    """What is deployed under this name, and what of it is kept; None if nothing is."""
+    described = at.stack(name, region)
+    if described is None:
+        return None
+    template = at.client("cloudformation", region).get_template(StackName=name)["TemplateBody"]
+    kept = {id for id, one in template["Resources"].items() if one.get("DeletionPolicy") in _KEPT}
+    names = {
+        Kept.of(one)
+        for one in at.resources(name, region)
+        if one["LogicalResourceId"] in kept and one.get("PhysicalResourceId")
+    }
+    protected = bool(described.get("EnableTerminationProtection"))
+    return Stack(name, described["StackId"], region, protected, tuple(sorted(names)))
+
+
+def _check_protection(stacks: Sequence[Stack], at: Account) -> None:
+    """Raise CommandError for stacks that are protected, with what takes the protection away."""
+    protected = [one for one in stacks if one.protected]
+    if protected:
+        commands = [
+            " ".join(
+                ["aws cloudformation update-termination-protection --no-enable-termination-protection --region",
+                 one.region, "--stack-name", one.name, *at.options]
+            )
+            for one in protected
+        ]  # fmt: skip
+        names = " and ".join(one.name for one in protected)
+        raise CommandError(f"{names}: protected from deletion. To delete, run first: {' && '.join(commands)}")
+
+
+def delete(one: Stack, at: Account) -> None:
+    """Delete it and wait. Raises CommandError with the reasons of what cannot be deleted."""
+    client = at.client("cloudformation", one.region)
+    client.delete_stack(StackName=one.id)
+    try:
+        client.get_waiter("stack_delete_complete").wait(
+            StackName=one.id, WaiterConfig={"Delay": LOOK_S, "MaxAttempts": LOOKS_MAX}
+        )
+    except WaiterError as error:
+        why = {
+            f"{event['LogicalResourceId']}: {event.get('ResourceStatusReason', '')}"
+            for event in at.events(one.id, one.region)
+            if event["ResourceStatus"] == "DELETE_FAILED" and event["PhysicalResourceId"] != one.id
+        }
+        raise CommandError(f"{one.name} is not deleted: {'; '.join(sorted(why)) or error}") from None
+
+
+def what_remains(stage: str, stacks: Sequence[Stack], at: Account) -> str:
+    """The names of what remains, and the command that adopts the tables again."""
+    kept = [(stack.region, *one) for stack in stacks for one in stack.kept]
+    if not kept:
+        return "deleted; nothing remains"
+    lines = [f"deleted; in account {at.id} remain, and are billed:"]
+    lines += [f"  {kind:9}  {name}  ({region})" for region, kind, name in kept]
+    tables = [name for _, kind, name in kept if kind == "table"]
+    if tables:
+        moments = {found[0] for found in map(_RESTORED.match, tables) if found}
+        restored = "".join(f" -c tables={moment}" for moment in moments)
+        lines += [
+            "to have the stack back with these tables, and with the options that it had (docs/restore.md):",
+            f"  {at.prefix}{deploys(f'-c stage={stage}{restored} --import-existing-resources')}",
+        ]
+    return "\n".join(lines)
+
+
+def deploys(options: str) -> str:
+    """The command that deploys with these options, in this folder."""
+    return f'make deploy ARGS="{options}"' if lambdas() else f"tally deploy {options}"
+
+
+DESTROY = Command(
+    "destroy",
+    ABOUT,
+    account.checked(destroy),
+    account.add_arguments,
+    stack=False,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`make destroy`."""
+    return account.make(DESTROY, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""The command `dev`: the whole stack of this folder, on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from tally import dev
+from tally.dev.base import options
+
+from .command import Command
+from .folder import folder
+
+
+def _run(given: argparse.Namespace) -> int:
+    """Become the local stack, which takes Ctrl-C from then on. Does not return."""
+    passed = [f"--{name}={value}" for name in ("port", "data") if (value := getattr(given, name))]
+    passed += ["--verbose"] if given.verbose else []
+    os.chdir(folder())
+    # -P: a file of the team's that has the name of a module is not that module.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", dev.__name__, *passed])
+
+
+DEV = Command(
+    "dev",
+    "run the whole stack of this folder on this machine",
+    _run,
+    lambda made, counters: options.add_arguments(made),
+    examples=f"  tally dev\n  tally dev --port 8081 --data .tally-2\n\n{options.VARIABLES}\n",
+    stack=False,
+)

@@ -1,0 +1,24 @@
+"""The folder that a command acts for: a checkout, or one that `tally init` made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tally.dev.base.options import COUNTERS
+
+
+def folder() -> Path:
+    """The present one, unless TALLY_APP names another."""
+    return Path(os.environ.get("TALLY_APP") or Path.cwd())
+
+
+def lambdas() -> Path | None:
+    """The sources of the functions, in a checkout; None elsewhere."""
+    found = folder() / "lambdas"
+    return found if (found / "handlers.py").is_file() else None
+
+
+def counters() -> Path:
+    """The file that declares the counters. Elsewhere than in a checkout it is beside app.py."""
+    return (lambdas() or folder()) / COUNTERS

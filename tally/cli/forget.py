@@ -1,0 +1,116 @@
+"""The command `forget`: what there is of a user, and its removal. The history keeps a digest of the user's name."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections import Counter as Multiset
+from collections.abc import Mapping, Sequence
+
+from tally import fields
+from tally.drift import history
+from tally.drift.history import Forgetting
+from tally.drift.looks import moment
+from tally.dynamo.client import Call
+from tally.errors import TallyError
+from tally.maintenance import forgetting
+from tally.maintenance.forgetting import Kind, Trace
+from tally.streams import dead_letters
+
+from . import values
+from .command import Command, Counters, Parser, UsageError
+from .connection import Stack, explained
+from .terminal import bar, note, say, show
+
+_STAYS = (
+    "failed events may name the user for 14 days more, logs for 30, backups for 35; so may tallies whose ids are users:"
+    " docs/privacy.md"
+)
+NOTED_EVERY = 50  # traces; what a killed run removed after its last note is missing in the history
+
+
+def _arguments(made: Parser, counters: Counters) -> None:
+    made.add_argument("--user", metavar="ID", type=values.user, required=True, help="the `sub` of the user's tokens")
+
+
+def _check(given: argparse.Namespace) -> None:
+    if re.search(rf"(?<!\w){re.escape(given.user)}(?!\w)", f"{given.by} {given.why}"):
+        raise UsageError("--by and --why must not name the user: the history keeps them")
+
+
+def _forget(given: argparse.Namespace, stack: Stack) -> int:
+    """Say what there is of a user; remove it with --yes. Returns 1 if something is left."""
+    user = fields.user(given.user, "--user")
+    found = _found(stack, user)
+    if not given.yes:
+        say(
+            f"found    {_counts(Multiset(trace.kind for trace in found))}" if found else "there is nothing of this user"
+        )
+        return 1 if found else 0
+    run = Forgetting(stack.store, given.user, given.by, given.why, int(time.time()), len(found))
+    left = _removed(stack, user, found, run)
+    say(f"removed  {_counts({kind: run.removed[kind.plural] for kind in Kind})}")
+    if run.removed["posts"]:
+        note("the likes of the posts go in the background")
+    if dead_letters.any_left(stack.store):
+        note("there are dead letters, which may name the user: `tally repair`, then look again")
+    say(f"{left} left: run it again" if left else "nothing is left")
+    if not left:
+        note(_STAYS)
+    return 1 if left else 0
+
+
+def _found(stack: Stack, user: str) -> list[Trace]:
+    """What there is. Posts come last: the likes of a post that is deleted are left to the sweep."""
+    found: list[Trace] = []
+    with bar(forgetting.traces(stack.store, stack.counters, user), "page", "scanned") as pages:
+        for page in pages:
+            found += page
+    return sorted(found, key=lambda trace: trace.kind is Kind.POST)
+
+
+def _removed(stack: Stack, user: str, found: Sequence[Trace], run: Forgetting) -> int:
+    """Remove these, and note it in the history, also when somebody stops it. Returns how many are left."""
+    left, finished = 0, False
+    run.note(finished=False)
+    try:
+        with bar(found, "item", "removed") as traces:
+            for number, trace in enumerate(traces, 1):
+                try:
+                    forgetting.forget(Call(stack.store, user), stack.counters, trace)
+                    run.removed[trace.kind.plural] += 1
+                except TallyError as error:
+                    note(f"{trace.kind.value} {trace.id}: {explained(error)}")
+                    left += 1
+                if number % NOTED_EVERY == 0:
+                    run.note(finished=False)
+        finished = not left
+    finally:
+        run.note(finished=finished)
+    return left
+
+
+def past(given: argparse.Namespace, stack: Stack) -> int:
+    """Print the runs that removed what there was of a user."""
+    found = list(history.forgotten(stack.store, given.user))
+    for entry in found:
+        done = _counts({kind: entry[kind.plural] for kind in Kind})
+        more = "" if entry["finished"] else f", not finished, of {entry['found']}"
+        show(given, entry, f"{moment(entry['at'])}  removed {done}{more}, by {entry['by']}: {entry['why']}")
+    if not found and not given.json:
+        say("this user was never forgotten")
+    return 0
+
+
+def _counts(numbers: Mapping[Kind, int]) -> str:
+    """`1 post, 51 children, 0 holds`."""
+    counts = {kind: numbers.get(kind, 0) for kind in Kind}
+    return ", ".join(f"{count} {kind.value if count == 1 else kind.plural}" for kind, count in counts.items())
+
+
+FORGET = Command(
+    "forget", "what there is of a user: posts, likes and other children, holds; with --yes, remove it", _forget,
+    _arguments, _check, signed="--yes",
+    examples="  tally forget --user 'auth0|7c20'               what there is; with --yes, remove it\n",
+)  # fmt: skip

@@ -1,0 +1,270 @@
+"""The command `import`: numbers or children from a file, each row once for the name of the run.
+
+It reads the file twice: first it checks every row and writes nothing, then it imports in chunks. The history keeps the
+run with the digest of what it read before anything is counted. So another content under the same name is refused, and
+a run that has ended is never repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import IO, Any
+
+from tally.counter import Counter
+from tally.drift import history
+from tally.drift.history import Importing
+from tally.drift.looks import moment
+from tally.dynamo.client import Call, Store
+from tally.errors import RetryableError, StoreRefusedError, TallyError
+from tally.maintenance import imports
+from tally.maintenance.imports import Child, Chunk, Number, Refused
+
+from . import rows, values
+from .command import Command, Counters, Parser, UsageError, add_counter
+from .connection import Stack
+from .rows import counted
+from .terminal import CommandError, bar, note, say, show
+
+SHOWN_MAX = 20  # lines of a kind that are named
+RUN_CHARACTERS = 16  # of the SHA-256, in the name of a run
+BUSY_MAX, BUSY_S_MAX = 30, 20.0  # waits of a chunk for a busy store: ten minutes in all
+BAD_INPUT = 2
+_DAYS = imports.RESTART_S // 86400
+
+
+def _arguments(made: Parser, counters: Counters) -> None:
+    made.add_argument(
+        "file", metavar="FILE", help="with the columns id and value, or post, user and liked_at; - is stdin"
+    )
+    into = made.add_mutually_exclusive_group(required=True)
+    add_counter(into, counters, "add the values to its numbers", "--counter")
+    add_counter(into, counters, "put the items that it counts: likes", "--children")
+    made.add_argument(
+        "--run", metavar="NAME", type=values.run, help="the name of the run (default: from the SHA-256 of its rows)"
+    )
+    made.add_argument("--format", choices=rows.FORMATS, help="default: by the file's name; csv for stdin")
+    rows.add_columns(made)
+    made.add_argument("--skip-bad", action="store_true", help="import the other rows if some cannot be imported")
+
+
+@dataclass
+class Checked:
+    """What the check of a file found. `total`: the sum of the values. `bad`: the first rows that cannot be imported."""
+
+    rows: int = 0
+    """Those that can be read."""
+    orphans: int = 0
+    """Those of them whose parents are missing."""
+    total: int = 0
+    digest: str = ""
+    """The SHA-256 of the rows that can be read, in whichever format."""
+    bad_rows: int = 0
+    bad: list[Refused] = field(default_factory=list)
+
+    def refuse(self, row: Refused) -> None:
+        """Note a row that cannot be imported."""
+        self.bad_rows += 1
+        if len(self.bad) < SHOWN_MAX:
+            self.bad.append(row)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of a file for one counter. `children`: whether they are children."""
+
+    file: IO[bytes]
+    form: str
+    counter: Counter
+    children: bool
+    named: rows.Named
+
+    def rows(self) -> Iterator[Number | Child | Refused]:
+        """Every row, from the first one on."""
+        self.file.seek(0)
+        text = io.TextIOWrapper(self.file, "utf-8-sig", errors="surrogateescape", newline="")
+        try:
+            kind = rows.CHILDREN if self.children else rows.NUMBERS
+            yield from rows.read(text, self.form, kind, self.counter, self.named)
+        finally:
+            text.detach()
+
+    def chunks(self) -> Iterator[Chunk[Number] | Chunk[Child]]:
+        """The rows that are none of Refused, in chunks. They depend on the file alone."""
+        good: Iterator[Any] = (row for row in self.rows() if not isinstance(row, Refused))
+        return imports.families(good) if self.children else imports.chunks(self.counter, good)
+
+
+def _run(given: argparse.Namespace, stack: Stack) -> int:
+    """Check a file; import it with --yes. Returns 1 if a row was refused, 2 for bad rows."""
+    counter: Counter = given.children or given.counter
+    if wrong := imports.refused(counter, children=bool(given.children)):
+        raise CommandError(wrong)
+    store = stack.store
+    with rows.opened(given.file) as file:
+        form, named = rows.form_of(given.file, given.format), rows.named(given)
+        source = Source(file, form, counter, bool(given.children), named)
+        found = _check(source, store)
+        name = given.run or found.digest[:RUN_CHARACTERS]
+        for bad in found.bad:
+            note(f"line {bad.line}: {bad.why}")
+        if found.bad_rows and not given.skip_bad:
+            more = f" ({found.bad_rows - len(found.bad)} more than these)" if found.bad_rows > len(found.bad) else ""
+            note(f"{counted(found.bad_rows)} cannot be imported{more}: nothing is; --skip-bad leaves them out")
+            return BAD_INPUT
+        if not given.yes:
+            _would(source, store, found, name)
+            return 0
+        begun = Importing(store, counter.name, name, given.by, given.why, int(time.time()), found.digest, found.rows)
+        return _import(source, store, begun)
+
+
+def _check_columns(given: argparse.Namespace) -> None:
+    """Raise UsageError for a column that such rows do not have."""
+    other, option = (rows.VALUE, "--counter") if given.children else (rows.CHILD, "--children")
+    if other in rows.named(given):
+        raise UsageError(f"--{other}-column goes with {option}")
+
+
+def _check(source: Source, store: Store) -> Checked:
+    """Read every row. Those whose parents are missing cannot be imported either."""
+    found, digest = Checked(), hashlib.sha256()
+    waiting: dict[str, list[int]] = {}
+    known: set[str] = set()
+    with bar(source.rows(), "row", "checked") as every:
+        for row in every:
+            if isinstance(row, Refused):
+                found.refuse(row)
+                continue
+            found.rows += 1
+            digest.update(json.dumps(row[1:]).encode())
+            if isinstance(row, Number):
+                found.total += row.value
+            elif row.id not in known:
+                waiting.setdefault(row.id, []).append(row.line)
+                if len(waiting) == imports.PARENTS_MAX:
+                    _check_parents(source.counter, store, waiting, known, found)
+    _check_parents(source.counter, store, waiting, known, found)
+    found.digest = digest.hexdigest()
+    return found
+
+
+def _check_parents(
+    counter: Counter, store: Store, waiting: dict[str, list[int]], known: set[str], found: Checked
+) -> None:
+    """Refuse the waiting rows whose parents are missing; the others' parents are known from now on."""
+    missing = imports.missing_parents(Call(store), counter, list(waiting)) if waiting else set()
+    for id_ in missing:
+        for line in waiting[id_]:
+            found.orphans += 1
+            found.refuse(Refused(line, f"there is no {counter.prefix.lower()} {id_}"))
+    known |= waiting.keys() - missing
+    waiting.clear()
+
+
+def _would(source: Source, store: Store, found: Checked, name: str) -> None:
+    """Say what an import would do, and what was imported before."""
+    before = [_told(entry) for entry in history.imports(store, source.counter.name)]
+    total = "" if source.children else f", {found.total} in all"
+    skipped = f", {counted(found.bad_rows)} left out" if found.bad_rows else ""
+    what = f"{source.counter.name}: {counted(found.rows - found.orphans)}{total}{skipped}"
+    say(f"would import into {what}, as the run {name}; --yes does it")
+    for line in before:
+        note(line)
+
+
+def _import(source: Source, store: Store, asked: Importing) -> int:
+    """Import what the run has not imported yet. Returns 1 if a row was refused."""
+    before = asked.begin()
+    if before is not None:
+        _check_again(before, asked)
+        if before["finished"]:
+            say(f"the run {asked.run} ended before: {counted(before['rows'])}, {before['refused']} refused")
+            return 1 if before["refused"] else 0
+        asked = replace(asked, by=before["by"], why=before["why"], at_s=before["at"])
+    note(f"the run {asked.run}: if it stops, start it again within {_DAYS} days; each row counts once")
+    imported = refused = already = 0
+    with bar(None, "row", "imported", asked.rows) as shown:
+        for chunk in source.chunks():
+            if time.time() > asked.at_s + imports.RESTART_S:
+                raise CommandError(
+                    f"the run {asked.run} has gone on for {_DAYS} days: its first receipts are about to go"
+                )
+            done, there = _patiently(partial(_commit, source, store, asked.run, chunk))
+            for row in done[: max(0, SHOWN_MAX - refused)]:
+                note(f"line {row.line}: {row.why}")
+            refused, already = refused + len(done), already + there
+            imported += len(chunk.rows) - len(done) - there
+            shown.update(len(chunk.rows))
+    asked.finish(refused)
+    parts = [f"imported {counted(imported)}"]
+    parts += [f"{already} were there"] * bool(already) + [f"{refused} refused"] * bool(refused)
+    say(f"{', '.join(parts)}, as the run {asked.run}")
+    return 1 if refused else 0
+
+
+def _check_again(before: Mapping[str, Any], asked: Importing) -> None:
+    """Raise CommandError if this is another file than the one that the run began with, or too late to go on."""
+    if before["digest"] != asked.digest:
+        raise CommandError(f"the run {asked.run} began with another file: another content needs another --run NAME")
+    if not before["finished"] and time.time() > before["at"] + imports.RESTART_S:
+        when = moment(before["at"])
+        raise CommandError(
+            f"the run {asked.run} began at {when}: its receipts are gone, and nobody can tell what counted"
+        )
+
+
+def _commit(source: Source, store: Store, name: str, chunk: Any) -> tuple[list[Refused], int]:
+    """Import a chunk once: the rows that were refused, and how many were there before."""
+    if not source.children:
+        return imports.add(Call(store), source.counter, name, chunk), 0
+    body = imports.put(Call(store), source.counter, name, chunk)
+    ids = {row.line: row.id for row in chunk.rows}
+    gone = [Refused(line, f"there is no {source.counter.prefix.lower()} {ids[line]}") for line in body["missing"]]
+    return gone, int(body["already"])
+
+
+def _patiently(commit: Callable[[], tuple[list[Refused], int]]) -> tuple[list[Refused], int]:
+    """Commit a chunk, again while the store is busy: a new table takes minutes to grow."""
+    wait_s = 0.25
+    for _ in range(BUSY_MAX):
+        try:
+            return commit()
+        except StoreRefusedError:
+            raise
+        except RetryableError:
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, BUSY_S_MAX)
+        except TallyError as error:
+            raise CommandError(f"it stopped: {error.detail}") from None
+    raise CommandError("the store is busy: start it again later, and it goes on")
+
+
+def past(given: argparse.Namespace, stack: Stack) -> int:
+    """Print the runs, by counter."""
+    for entry in history.imports(stack.store):
+        show(given, entry, _told(entry))
+    return 0
+
+
+def _told(entry: Mapping[str, Any]) -> str:
+    """A run in one line."""
+    did = f"{'imported' if entry['finished'] else 'began to import'} {counted(entry['rows'])}"
+    refused = f", {entry['refused']} refused" if entry["refused"] else ""
+    run = f"{moment(entry['at'])}  {entry['counter']}: the run {entry['run']}"
+    return f"{run} {did}{refused}, by {entry['by']}: {entry['why']}"
+
+
+IMPORT = Command(
+    "import", "check the numbers in a file; with --yes, import them, each row once", _run, _arguments, _check_columns,
+    signed="--yes",
+    examples="""  tally import plays.csv --counter plays         what is in the file; with --yes, import it
+  psql --csv -c 'SELECT * FROM stats' | tally import - --counter plays --id-column slug --value-column views
+""",
+)  # fmt: skip

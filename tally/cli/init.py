@@ -1,0 +1,84 @@
+"""The command `init`: a folder with counters of its own, which runs and deploys without a checkout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from .terminal import CommandError
+
+_BROUGHT = Path(__file__).with_name("cdk.json")
+CDK_JSON = _BROUGHT if _BROUGHT.is_file() else Path(__file__).parents[2] / "cdk.json"  # a wheel brings it
+ABOUT = "write counters.py, app.py and cdk.json into a folder of your own"
+COUNTERS = '''"""The counters of this deployment. `tally dev` loads a change at once; `tally deploy` deploys it.
+
+Add a declaration to COUNTERS: the routes, the roles, the metrics and the API document follow from it.
+`help(tally.counter.Counter)` explains the fields; importing this file checks them.
+"""
+
+from tally.counter import ANYONE, Counter, declared
+from tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS
+
+SHARES = Counter(
+    "shares", prefix="ARTICLE", sort_key="SHARES", attribute="shares", delta=1, changes=ANYONE, read=ANYONE,
+    path="/articles/{id}/shares",
+)  # fmt: skip
+
+COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, SHARES])
+'''
+APP = '''"""A stack with Tally in it. `tally deploy` deploys it; options are arguments of it: `-c stage=prod`."""
+
+from aws_cdk import App, Stack
+from tally.cdk import Options, Tally
+
+app = App()
+options = Options.from_context(app.node.get_all_context())
+stack = Stack(app, "Tally", stack_name=f"Tally-{options.stage}", termination_protection=options.keeps_data)
+Tally(stack, "Default", counters="counters.py", options=options)
+app.synth()
+'''
+NEXT = """next{where}:
+  tally dev      # runs the whole stack on this machine, until Ctrl-C
+  tally deploy   # deploys it to the AWS account of your credentials (needs Node, and tallystick[cdk])"""
+
+
+def files() -> dict[str, str]:
+    """The text of each file, by its name. The settings of `cdk` are those that Tally is tested with."""
+    settings = json.loads(CDK_JSON.read_text(encoding="utf-8"))
+    settings["app"] = settings["app"].replace(".venv/bin/python", "python3")
+    return {"counters.py": COUNTERS, "app.py": APP, "cdk.json": json.dumps(settings, indent=2) + "\n"}
+
+
+def add_arguments(made: argparse.ArgumentParser, _: object = None) -> None:
+    """Add the folder."""
+    made.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help="(this one)")
+
+
+def init(given: argparse.Namespace) -> int:
+    """Write the files, all or none. Raises CommandError if one is there."""
+    folder = Path(given.folder)
+    made = {folder / name: text for name, text in files().items()}
+    try:
+        there = [str(path) for path in made if os.path.lexists(path)]
+        if there:
+            raise CommandError(f"nothing is written: there already is {', '.join(there)}")
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in made.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{folder} cannot hold the files: {error.strerror or error}") from None
+    print(f"wrote {', '.join(map(str, made))}")
+    print(NEXT.format(where="" if given.folder == "." else f", in {folder}"))
+    return 0
+
+
+def bare(arguments: Sequence[str]) -> int:
+    """`uvx tallystick init [FOLDER]`: the package without what other commands need. Raises CommandError."""
+    parser = argparse.ArgumentParser(prog="tallystick init", description=f"{ABOUT[0].upper()}{ABOUT[1:]}.")
+    add_arguments(parser)
+    ended = init(parser.parse_args(arguments))
+    print("The command `tally` comes with: uv tool install 'tallystick[cdk,dev]'")
+    return ended

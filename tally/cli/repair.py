@@ -1,0 +1,172 @@
+"""The command `repair`: repairs what `check` finds, part by part, in the order in which one part rests on the other.
+
+First it applies the dead letters: until then nobody can prove what drifts. Then it repairs the numbers that drift or
+differ from their children. At last it adds what receipts say and nobody added. Each part shows what it found, asks,
+and looks again as it writes: each repair is one transaction on condition that nothing has changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tally.drift.looks import moment
+from tally.drift.recount import Recount
+from tally.dynamo.client import Call
+from tally.errors import TallyError
+from tally.maintenance import losses, rebuild
+from tally.maintenance.reconcile import Finding, Reconciler
+from tally.streams import bookkeeper, dead_letters, rollup
+from tally.streams.dead_letters import Marker, Redriven
+from tally.streams.record import Declared
+
+from . import check
+from .check import CANNOT_TELL, LETTERS, WRONG
+from .command import Command, Counters, Parser
+from .connection import Stack
+from .terminal import CommandError, agreed, bar, check_answerable, note, say
+
+_CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER)}
+
+
+def _arguments(made: Parser, counters: Counters) -> None:
+    check.add_numbers(made, counters)
+    made.add_argument("--drop", action="store_true", help="forget dead letters that nobody can apply any more")
+    made.add_argument("--acknowledge", action="store_true", help="let as_of go on past records that may be lost")
+    made.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def repair(given: argparse.Namespace, stack: Stack) -> int:
+    """Show, ask and repair, part by part. 0: nothing is left, 1: something is, 2: a number is not there."""
+    check_answerable(given.yes)
+    given.json = False
+    waiting = check.letters(given, stack)
+    check.say_letters(given, waiting)
+    left = _redrive(given, stack, waiting) if waiting and agreed(given, f"Apply {len(waiting)}?") else len(waiting)
+    if left:
+        say(f"{left} dead letters are left: nothing else is repaired before")
+        return WRONG
+    reconciler = Reconciler(stack.store)
+    if waiting and given.only != LETTERS:
+        _judged(reconciler)  # what they moved is known then
+    found = check.numbers(given, stack)
+    check.say_numbers(given, found)
+    left += len(found.unclear)
+    if found.wrong:
+        left += _repaired(given, reconciler, found.wrong) if agreed(given, "Repair this?") else len(found.wrong)
+    gone = check.lost(given, stack)
+    if gone and gone.found:
+        check.say_lost(given, stack.store, gone)
+        left += _rebuilt(given, reconciler, gone) if agreed(given, "Add this?") else len(gone.found)
+    gaps = check.losses(given, stack)
+    check.say_losses(given, gaps)
+    if gaps and given.acknowledge and agreed(given, "Acknowledge this?"):
+        _judged(reconciler, max(gap.again for gap in gaps) - 1)
+        losses.acknowledge(stack.store, gaps, given.by, given.why)
+        say(f"acknowledged {len(gaps)}: as_of goes on with the next sweep")
+    else:
+        left += len(gaps)
+    said = [f"{left} left"] * bool(left) + [f"{found.missing} missing"] * bool(found.missing)
+    say(", ".join(said) or check.well(given))
+    return CANNOT_TELL if found.missing else WRONG if left else 0
+
+
+def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[Marker]) -> int:
+    """Apply each dead letter once; with --drop, forget those that have expired. Returns how many are left."""
+    objects = stack.objects
+    if objects is None:
+        raise CommandError("the stack has no output 'DeadLetterBucketName', where the records would be")
+    done = dict.fromkeys(Redriven, 0)
+    declared = Declared(stack.counters, stack.store.settings.minute_s)
+    with bar(waiting, "dead letter", "applied") as markers:
+        for marker in markers:
+            outcome, why = dead_letters.redrive(Call(stack.store), objects, _CONSUMERS, declared, marker)
+            done[outcome] += 1
+            if outcome is Redriven.KEPT:
+                say(f"kept     {marker.object}: {why}")
+            if outcome is Redriven.LOST and given.drop:
+                dead_letters.drop(Call(stack.store), marker)
+                say(f"dropped  {marker.object}, a dead letter since {moment(marker.at_s)}: {why}")
+            elif outcome is Redriven.LOST:
+                say(f"lost     {marker.object}, a dead letter since {moment(marker.at_s)}: {why}; --drop forgets it")
+    lost = f", {done[Redriven.LOST]} {'dropped' if given.drop else 'lost'}" if done[Redriven.LOST] else ""
+    say(f"{done[Redriven.APPLIED]} applied, {done[Redriven.GONE]} already gone, {done[Redriven.KEPT]} kept{lost}")
+    return done[Redriven.KEPT] + (0 if given.drop else done[Redriven.LOST])
+
+
+def _repaired(given: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[check.Look]) -> int:
+    """Repair these once the ledger has judged what happened so far. Returns how many still differ."""
+    asked = _judged(reconciler)
+    with bar(wrong, "number", "looked at again") as each:
+        counted = [(look, reconciler.count_again(look.found.counter, look.found.target, look.counted)) for look in each]
+    twice = sum(len(counts) > 1 for _, counts in counted)
+    if twice:
+        note(f"the ledger does not explain {twice} of {len(wrong)}: their children are counted once more")
+        asked = _judged(reconciler)
+
+    def one(looked: tuple[check.Look, Sequence[Recount]]) -> None:
+        look, counts = looked
+        counter, id_ = look.found.counter, look.found.target
+        done = reconciler.repair(counter, id_, given.by, given.why, asked=asked, counted=counts)
+        if done is None:
+            say(f"even     {look.found.name}: {reconciler.look(counter, id_).tally}")
+        else:
+            say(f"repaired {_moved(done)}, by {done.how}")
+
+    return _each(counted, one)
+
+
+def _rebuilt(given: argparse.Namespace, reconciler: Reconciler, gone: check.Lost) -> int:
+    """Add what these lack. Returns how many still lack something."""
+    asked = _judged(reconciler)
+
+    def one(loss: Finding) -> None:
+        done = rebuild.rebuild(reconciler, loss, given.by, given.why, asked)
+        if done:
+            say(f"rebuilt  {_moved(done)}")
+
+    return _each(gone.found, one)
+
+
+def _each(things: Sequence[Any], fix: Callable[[Any], None]) -> int:
+    """Repair each. What cannot be repaired does not stop the others. Returns how many could not."""
+    left = 0
+    with bar(things, "number", "repaired") as each:
+        for one in each:
+            try:
+                fix(one)
+            except TallyError as error:
+                note(error.detail)
+                left += 1
+    return left
+
+
+def _moved(done: Finding) -> str:
+    return f"{done.name}: {done.difference:+d} ({done.tally} to {done.tally + done.difference})"
+
+
+def _judged(reconciler: Reconciler, asked: int | None = None) -> int:
+    """Wait until the ledger has judged a minute, by default this one; the minute. Shows what it waits for."""
+    asked = reconciler.asked() if asked is None else asked
+    with bar(None, "minute", "judged") as shown:
+
+        def tell(left: int) -> None:
+            if not shown.total:
+                about_s = left * reconciler.store.settings.minute_s
+                note(f"nothing is written until drift is known of all that happened so far: about {about_s} s")
+                shown.total = left
+            shown.update(shown.total - left - shown.n)
+
+        reconciler.wait(asked, tell)
+    return asked
+
+
+REPAIR = Command(
+    "repair", "repair what `tally check` finds: shows it, asks, and does it", repair, _arguments, check.check_numbers,
+    signed="",
+    examples="""  tally repair --by ann --why "edited by hand" --local
+  tally repair likes a91f 7b20 --by ann --why "INC-412: an import" --stack Tally-prod
+  tally repair --only dead-letters --by ann --why "fixed in 1.2" --yes
+""",
+)  # fmt: skip

@@ -1,0 +1,273 @@
+"""`tally restore`: all three tables as they were at one moment, beside the live ones, ready for a stack to adopt.
+
+It changes nothing that is live. It restores each table to the same second under a new name, puts the tallies right
+while nobody writes to these tables, and gives the tables the settings that a restore leaves out: stream, TTL, backups,
+protection, tags. Each step looks whether it is done: after Ctrl-C the same command continues.
+
+With `--from-vault` it makes the tables from copies in a vault of AWS Backup, where the stack need not be any more. Then
+each table is of a moment of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import boto3
+
+from tally.dev.base.words import DEV
+from tally.drift.looks import moment
+from tally.dynamo.client import Store
+from tally.maintenance import restored
+from tally.maintenance.reconcile import NotProvenError
+from tally.settings import Settings
+from tally.streams import forms
+
+from . import connection, values
+from .command import Command, Counters, Parser, UsageError
+from .connection import PATIENT, Stack
+from .terminal import CommandError, bar, note, say
+from .vault import TABLES, Vault
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+LOOK_S = 10.0  # between two looks at tables that are being made: a restore takes from minutes to hours
+LOOKS_MAX = 48 * 360  # two days
+_SUFFIX = re.compile(r"(-[0-9]{8}T[0-9]{6})?-counts$")
+WHAT_IS_OFF = "docs/restore.md#what-may-be-off"
+_STAGE = re.compile(r"Tally-([a-z][a-z0-9-]*)-[0-9]{8}T[0-9]{6}")
+
+
+class Missing(NamedTuple):
+    """The settings of a table that a restore leaves out."""
+
+    ttl_attribute: str
+    """Empty: nothing expires."""
+    stream: dict[str, Any]
+    """Empty: it has none."""
+    protected: bool
+    tags: list[Any]
+
+
+_IMAGES = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
+OF_TEMPLATE = {
+    "counts": Missing("expiration", _IMAGES, True, []),
+    "receipts": Missing("expiration", _IMAGES, True, []),
+    "ledger": Missing("expiration", {}, True, []),
+}
+"""As tally/cdk/tables.py has them for a restored table: the tables that were copied may be lost."""
+
+
+def _arguments(made: Parser, counters: Counters) -> None:
+    made.add_argument("--to", metavar="TIME", type=values.second, required=True, help="like 2026-11-22T10:30:00Z")
+    made.add_argument("--without-dead-letters", action="store_true", help="give up the dead letters at that moment")
+    made.add_argument(
+        "--from-vault",
+        metavar="ARN",
+        type=values.vault,
+        help="from the newest copies of then in this vault (AWS Backup)",
+    )
+
+
+def _check(given: argparse.Namespace) -> None:
+    if given.from_vault and given.local:
+        raise UsageError(f"--from-vault does not go with --local: {DEV} has no vault")
+
+
+def _restore(given: argparse.Namespace, stack: Stack | None = None) -> int:
+    """Make the tables, put them right, and print what adopts them. Returns 0."""
+    if given.local:
+        raise CommandError(f"{DEV} has no backups to restore: name a stack in AWS with --stack")
+    if stack is None:
+        prefix = _restored_from_vault(given, Vault(given.from_vault))
+    else:
+        prefix = _restored(boto3.client("dynamodb", config=PATIENT), given, stack)
+    _say_what_adopts_them(prefix)
+    return 0
+
+
+def _restored(client: DynamoDBClient, given: argparse.Namespace, stack: Stack) -> str:
+    """Make the tables and put them right; how their names begin."""
+    old, when = stack.store.settings, datetime.fromtimestamp(given.to, UTC)
+    prefix = f"{_SUFFIX.sub('', old.counts_table)}-{when:%Y%m%dT%H%M%S}"
+    new = old._replace(**{f"{table}_table": f"{prefix}-{table}" for table in TABLES})  # type: ignore[arg-type]
+    tables = dict(zip(_tables(old), _tables(new), strict=True))
+    missing = [source for source, target in tables.items() if not _made_before(client, source, target, given.to)]
+    for source in missing:
+        _check_moment(client, source, given.to)
+    for source in missing:
+        client.restore_table_to_point_in_time(
+            SourceTableName=source, TargetTableName=tables[source], RestoreDateTime=when
+        )
+    _wait(client, list(tables.values()))
+    _settle(given, stack.counters, replace(stack.store, settings=new), given.to)
+    for source, target in tables.items():
+        _set(client, target, _settings_of(client, source))
+        say(f"ready    {target}")
+    return prefix
+
+
+def _restored_from_vault(given: argparse.Namespace, vault: Vault) -> str:
+    """Make the tables of the copies in a vault, and put them right; how their names begin."""
+    base, copies = vault.copies(given.stack, given.to)
+    to_s = max(int(copy.made_s) for copy in copies.values())
+    prefix = f"{base}-{datetime.fromtimestamp(to_s, UTC):%Y%m%dT%H%M%S}"
+    client = boto3.client("dynamodb", config=PATIENT, region_name=vault.region)
+    names = {table: f"{prefix}-{table}" for table in TABLES}
+    made = {table: _described(client, name) is not None for table, name in names.items()}
+    for table, copy in copies.items():
+        say(f"copy     {table}: {moment(int(copy.made_s))}")
+    jobs = [vault.begin(copies[table], name, there=made[table]) for table, name in names.items()]
+    _wait(client, list(names.values()), lambda: vault.check(jobs))
+    new = connection.tables(names, vault.region)
+    _settle(given, given.declared, new, to_s, apart=True)
+    for table, name in names.items():
+        _set(client, name, OF_TEMPLATE[table])
+        say(f"ready    {name}")
+    return prefix
+
+
+def _tables(settings: Settings) -> tuple[str, str, str]:
+    return settings.counts_table, settings.receipts_table, settings.ledger_table
+
+
+def _described(client: DynamoDBClient, name: str) -> dict[str, Any] | None:
+    try:
+        return dict(client.describe_table(TableName=name)["Table"])
+    except client.exceptions.ResourceNotFoundException:
+        return None
+
+
+def _made_before(client: DynamoDBClient, source: str, target: str, to_s: int) -> bool:
+    """Whether this command has begun to make a table. Raises CommandError for another table of that name."""
+    table = _described(client, target)
+    if table is None:
+        return False
+    summary = table.get("RestoreSummary", {})
+    same = str(summary.get("SourceTableArn", "")).endswith(f":table/{source}")
+    if not same or int(summary["RestoreDateTime"].timestamp()) != to_s:
+        raise CommandError(f"there is a table {target} that this command has not made: choose another second")
+    return True
+
+
+def _check_moment(client: DynamoDBClient, source: str, to_s: int) -> None:
+    """Raise CommandError for a moment that the backups do not reach."""
+    backups: Any = client.describe_continuous_backups(TableName=source)["ContinuousBackupsDescription"]
+    reach = backups.get("PointInTimeRecoveryDescription", {})
+    if reach.get("PointInTimeRecoveryStatus") != "ENABLED":
+        raise CommandError(f"{source} has no point-in-time recovery")
+    first, last = (int(reach[f"{end}RestorableDateTime"].timestamp()) for end in ("Earliest", "Latest"))
+    if not first <= to_s <= last:
+        raise CommandError(f"{source} can be restored to any second from {moment(first)} to {moment(last)}")
+
+
+def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] = lambda: None) -> None:
+    """Wait until every table is there, with a bar on a terminal. Ctrl-C stops the wait and nothing else.
+
+    `check` raises CommandError if one never will be.
+    """
+    with bar(None, "table", "restored", len(names)) as shown:
+        for look in range(LOOKS_MAX):
+            check()
+            found = [_described(client, name) for name in names]
+            made = sum(table is not None and table["TableStatus"] == "ACTIVE" for table in found)
+            shown.update(made - shown.n)
+            shown.refresh()
+            if made == len(names):
+                return
+            if not look:
+                note(
+                    "DynamoDB makes the tables: minutes to hours. Ctrl-C stops the wait; the same command continues it"
+                )
+            time.sleep(LOOK_S)
+    raise CommandError("the tables are still not there: run the same command again")
+
+
+def _settle(given: argparse.Namespace, counters: Counters, new: Store, to_s: int, *, apart: bool = False) -> None:
+    """Put the restored tables right, if they are at rest. Those with a stream have been put right.
+
+    `apart`: each table is of a moment of its own.
+    """
+    names = (new.settings.counts_table, new.settings.receipts_table)
+    if any((_described(new.client, name) or {}).get("StreamSpecification", {}).get("StreamEnabled") for name in names):
+        return
+    forms.check(forms.noted(new), counters)
+    if apart and not restored.settled(new, to_s):
+        _say_what_is_apart(new)
+    why = restored.Why(given.by, given.why)
+    try:
+        with bar(None, "item", "put right") as scanned:
+            how: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update}
+            for one in restored.settle(new, counters, why, to_s, time.time(), apart=apart, **how):
+                after = one.tally + one.difference
+                say(f"put right {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")
+    except NotProvenError as error:
+        raise CommandError(f"{error.detail} Choose another second, or give them up: --without-dead-letters") from None
+
+
+def _say_what_is_apart(new: Store) -> None:
+    """Print up to when each table was written, how far apart that is, and the drift that is forgotten for it."""
+    moments = restored.moments(new)
+    say("as of    " + ", ".join(f"{table} {moment(at_s) if at_s else 'unknown'}" for table, at_s in moments.items()))
+    far = "an unknown time, for want of heartbeats"
+    if all(moments.values()):  # each is as it was then, or up to a minute later
+        far = f"at most {math.ceil((max(moments.values()) - min(moments.values())) / 60) + 1} minutes"
+    say(f"apart    {far}: {WHAT_IS_OFF} says what may be off by it")
+    for row in restored.known(new):
+        say(f"forgets  the drift of {row.counter} {row.target}: {row.drift:+d}")
+
+
+def _settings_of(client: DynamoDBClient, source: str) -> Missing:
+    """Those of a table that is there."""
+    was = _described(client, source) or {}
+    ttl: Any = client.describe_time_to_live(TableName=source)["TimeToLiveDescription"]
+    pages = client.get_paginator("list_tags_of_resource").paginate(ResourceArn=was["TableArn"])
+    stream = was.get("StreamSpecification", {})
+    return Missing(
+        ttl_attribute=ttl["AttributeName"] if ttl["TimeToLiveStatus"] == "ENABLED" else "",
+        stream=stream if stream.get("StreamEnabled") else {},
+        protected=bool(was.get("DeletionProtectionEnabled")),
+        tags=[tag for page in pages for tag in page["Tags"] if not tag["Key"].startswith("aws:")],
+    )
+
+
+def _set(client: DynamoDBClient, target: str, wanted: Missing) -> None:
+    """Give a restored table the settings that a restore leaves out. The stream comes last."""
+    table = _described(client, target) or {}
+    has: Any = client.describe_time_to_live(TableName=target)["TimeToLiveDescription"]
+    if wanted.ttl_attribute and has.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
+        there = {"Enabled": True, "AttributeName": wanted.ttl_attribute}
+        client.update_time_to_live(TableName=target, TimeToLiveSpecification=there)  # type: ignore[arg-type]
+    client.update_continuous_backups(
+        TableName=target, PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True}
+    )
+    if wanted.tags:
+        client.tag_resource(ResourceArn=table["TableArn"], Tags=wanted.tags)
+    if wanted.protected and not table.get("DeletionProtectionEnabled"):
+        client.update_table(TableName=target, DeletionProtectionEnabled=True)
+        _wait(client, [target])
+    if wanted.stream and not table.get("StreamSpecification", {}).get("StreamEnabled"):
+        client.update_table(TableName=target, StreamSpecification=wanted.stream)  # type: ignore[arg-type]
+        _wait(client, [target])
+
+
+def _say_what_adopts_them(prefix: str) -> None:
+    stage = _STAGE.fullmatch(prefix)
+    if stage:
+        say(f'adopt    make deploy ARGS="-c stage={stage[1]} -c tables={prefix} --import-existing-resources"')
+        say(f'then     write "tables": "{prefix}" into the context of cdk.json: every later deploy needs it')
+
+
+RESTORE = Command(
+    "restore", "make new tables from the backups of a moment, ready to be adopted", _restore, _arguments, _check,
+    signed="", without_stack="from_vault",
+    examples='  tally restore --to 2026-11-22T10:30:00Z --by ann --why "INC-9" --stack Tally-prod\n'
+    "  tally restore --from-vault arn:aws:backup:… --to 2026-11-23T00:00:00Z --by ann --why … --stack Tally-prod\n",
+)  # fmt: skip

@@ -1,0 +1,234 @@
+"""The command `shadow`: how far an old number is off, hour by hour, by what Tally accepted of the same events.
+
+The old side comes as readings: what an old counter said of an id, and when. Two readings of an id, each at a full hour,
+say what it counted between them. Tally's series says what was accepted in these hours. What one of the sides does not
+know is unknown, and never 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import tzinfo
+from itertools import pairwise
+from typing import Any
+
+from tally.counter import Counter
+from tally.dynamo.client import Call, Store
+from tally.maintenance.imports import Refused
+from tally.series import progress
+from tally.series import read as series
+from tally.series.progress import HOUR_S
+
+from . import rows, values
+from .command import Command, Counters, Parser, add_counter, add_forms
+from .connection import Stack
+from .rows import Reading
+from .terminal import CommandError, Gap, bar, clock, draws, iso, note, offset, remark, say, table, viewers_zone
+
+WITHIN_DEFAULT_S, WITHIN_MAX_S = 60, 1799
+SHOWN_MAX = 20  # bad lines that are named
+WORST = 5  # ids that are named
+DIFFERS, BAD_INPUT = 1, 2
+Read = dict[str, dict[int, Reading]]
+"""The readings by id and full hour (since 1970)."""
+
+
+def _arguments(made: Parser, counters: Counters) -> None:
+    add_counter(made, counters, "that counts the same events")
+    about = "readings of the old counter: the columns id, value and at (when it was read); - is stdin"
+    made.add_argument("files", metavar="FILE", nargs="+", help=about)
+    rows.add_columns(made, (rows.ID, rows.VALUE, rows.AT))
+    made.add_argument("--format", choices=rows.FORMATS, help="default: by the file's name; csv for stdin")
+    made.add_argument(
+        "--within", metavar="S", type=values.whole(0, WITHIN_MAX_S), default=WITHIN_DEFAULT_S,
+        help=f"seconds that a reading may be away from its full hour; default: {WITHIN_DEFAULT_S}",
+    )  # fmt: skip
+    made.add_argument("--tz", metavar="ZONE", type=values.zone, help="like Europe/Berlin; default: this machine's")
+    add_forms(made)
+
+
+@dataclass
+class Old:
+    """What the files say. `away`: how many readings are too far from a full hour."""
+
+    read: Read = field(default_factory=dict)
+    away: int = 0
+    bad: int = 0
+
+    def add(self, reading: Reading, within_s: int) -> Refused | None:
+        """Keep it if it is the nearest one to its full hour. Returns why it cannot be believed."""
+        hour = round(reading.at_s / HOUR_S)
+        hours = self.read.setdefault(reading.id, {})
+        there = hours.get(hour)
+        if abs(reading.at_s - hour * HOUR_S) > within_s:
+            self.away += 1
+        elif there is None or abs(reading.at_s - hour * HOUR_S) < abs(there.at_s - hour * HOUR_S):
+            hours[hour] = reading
+        elif there.at_s == reading.at_s and there.value != reading.value:
+            return Refused(reading.line, f"{reading.id} has another value at the same time")
+        return None
+
+
+@dataclass
+class Compared:
+    """What became of the comparison."""
+
+    counter: str
+    rows: list[Gap]
+    ids: list[dict[str, Any]]
+    alone: int
+    """Ids with one reading at a full hour, or none: they are in no row."""
+    away: int
+    added: int
+    """What repairs of Tally added in these hours that is in no hour of a series."""
+    since: int | None
+    as_of: int | None
+
+    def sums(self) -> dict[str, int]:
+        """Those of all ids, of what is known."""
+        return {name: sum(one[name] for one in self.ids) for name in ("old", "tally", "off", "over", "under")}
+
+    def body(self) -> dict[str, Any]:
+        """What --json prints."""
+        return {**asdict(self), **self.sums(), "rows": [row.body for row in self.rows]}
+
+
+def _run(given: argparse.Namespace, stack: Stack) -> int:
+    """Compare. Returns 1 if the old number is off in any row, 2 if there is none to compare."""
+    counter: Counter = given.counter
+    if counter.period is not None:
+        raise CommandError(f"{counter.name} has periods: its series has all of them together, an old number has one")
+    old = _read(given, counter)
+    if old.bad:
+        note(f"{rows.counted(old.bad)} cannot be read: nothing is compared")
+        return BAD_INPUT
+    found = _compared(stack.store, counter, old)
+    zone = given.tz or viewers_zone()
+    if given.json:
+        say(json.dumps(found.body()))
+    elif draws(given):
+        from . import charts  # it takes a tenth of a second to load
+
+        name = getattr(zone, "key", None) or zone
+        charts.gaps(f"the old number beside {counter.name}, {name}", found.rows, zone)
+    else:
+        lines = (
+            [iso(row.from_s, zone), iso(row.to_s, zone), row.ids, row.old, row.tally, row.off] for row in found.rows
+        )
+        table(("from", "to", "ids", "old", "tally", "off"), lines)
+    remark(_remarks(found, given, zone), drawn=draws(given))
+    if all(row.off is None for row in found.rows):
+        return BAD_INPUT
+    return DIFFERS if any(one["over"] or one["under"] for one in found.ids) else 0
+
+
+def _read(given: argparse.Namespace, counter: Counter) -> Old:
+    """The readings in the files. Names the first lines that cannot be read. Raises CommandError."""
+    old, named = Old(), rows.named(given)
+    for name in given.files:
+        with rows.opened(name) as file:
+            text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
+            try:
+                form = rows.form_of(name, given.format)
+                for row in bar(rows.read(text, form, rows.READINGS, counter, named), "row", "read"):
+                    wrong = row if isinstance(row, Refused) else old.add(row, given.within)
+                    if wrong is None:
+                        continue
+                    old.bad += 1
+                    if old.bad <= SHOWN_MAX:
+                        note(f"{name}: line {wrong.line}: {wrong.why}")
+            except CommandError as error:
+                raise CommandError(f"{name}: {error}") from None
+            finally:
+                text.detach()
+    return old
+
+
+def _compared(store: Store, counter: Counter, old: Old) -> Compared:
+    """Each span between two readings of an id beside its series; those of all ids with the same hours are one row."""
+    at = progress.read(store)
+    since = as_of = at.as_of(store.settings)  # the same for every id: it moves on meanwhile
+    rows: dict[tuple[int, int], Gap] = {}
+    ids, alone, added = [], 0, 0
+    for id_, read in bar(sorted(old.read.items()), "id", "compared"):
+        spans = list(pairwise(sorted(read)))
+        if not spans:
+            alone += 1
+            continue
+        asked = series.Range(series.HOUR, spans[0][0], spans[-1][1])
+        body = series.read(Call(store), counter, id_, asked)
+        known, since = dict(_known(body, as_of)), body["since"]
+        added += sum(one["added"] for one in body["repairs"])
+        of_id = [_gap(first, end, read, known) for first, end in spans]
+        for one in of_id:
+            span = one.from_s, one.to_s
+            rows[span] = rows[span].plus(one) if span in rows else one
+        ids.append({"id": id_, **_sums(of_id)})
+    ids.sort(key=lambda one: (-abs(one["off"]), one["under"] - one["over"]))
+    return Compared(counter.name, [rows[span] for span in sorted(rows)], ids, alone, old.away, added, since, as_of)
+
+
+def _sums(of_id: Sequence[Gap]) -> dict[str, int]:
+    """Of what is known of an id. `over` and `under`: what its hours have too many and too few."""
+    known = [(one.old, one.tally, one.old - one.tally) for one in of_id if one.tally is not None]
+    old, tally, off = (sum(column) for column in zip((0, 0, 0), *known, strict=True))
+    over = sum(max(0, one) for _, _, one in known)
+    return {
+        "old": old, "tally": tally, "off": off, "over": over, "under": off - over, "unknown": len(of_id) - len(known)
+    }  # fmt: skip
+
+
+def _known(body: Mapping[str, Any], as_of: int | None) -> Iterator[tuple[int, int]]:
+    """The hours of a series that are complete, each with its sum."""
+    for one in body["series"] if as_of is not None else ():
+        if body["since"] <= one["from"] and one["from"] + HOUR_S <= as_of:
+            yield one["from"] // HOUR_S, one["value"]
+
+
+def _gap(first: int, end: int, read: Mapping[int, Reading], known: Mapping[int, int]) -> Gap:
+    """What was counted of one id from one reading to the next."""
+    hours = range(first, end)
+    tally = sum(known[hour] for hour in hours) if known.keys() >= set(hours) else None
+    return Gap(first * HOUR_S, end * HOUR_S, 1, read[end].value - read[first].value, tally)
+
+
+def _remarks(found: Compared, given: argparse.Namespace, zone: tzinfo) -> Iterator[str]:
+    """What the rows mean: the sum, which ids are off most, and what is unknown."""
+    now_s, known, all_ = time.time(), [row for row in found.rows if row.off is not None], found.sums()
+    wrong = [one for one in found.ids if one["over"] or one["under"]]
+    if known and not wrong:
+        yield f"the old number is right: {all_['old']:,}, as Tally"
+    elif known:
+        share = f" ({all_['off'] / all_['tally']:+.2%})" if all_["tally"] else ""
+        yield f"the old number is off by {all_['off']:+,}{share}: it counted {all_['old']:,}, Tally {all_['tally']:,}"
+        yield f"its hours have {all_['over']:,} too many, and {-all_['under']:,} too few"
+        worst = [f"{one['id']} {one['off']:+,}" for one in wrong[:WORST]]
+        yield f"off most: {', '.join(worst)}"
+    else:
+        yield "there is nothing to compare: it takes two readings of an id at full hours that Tally has summed up"
+    if longer := [row for row in found.rows if row.to_s - row.from_s > HOUR_S]:
+        yield f"{rows.counted(len(longer))} of several hours: no reading between, so each of these is unknown alone"
+    if unknown := len(found.rows) - len(known):
+        yield f"{rows.counted(unknown)} unknown: Tally has not summed up all of these hours"
+    if found.alone:
+        yield f"{found.alone} ids have no two readings at full hours: they are in no row"
+    if found.away:
+        yield f"{found.away} readings are over {given.within} s from a full hour: they are in no row"
+    if found.added:
+        yield f"repairs of Tally added {found.added:+,} that no hour has"
+    if found.as_of is not None and found.since is not None:
+        of = f"complete from {clock(found.since, zone, now_s)} up to {clock(found.as_of, zone, now_s)}"
+        yield f"Tally's hours are {of} ({offset(found.as_of, zone)})"
+
+
+SHADOW = Command(
+    "shadow", "how far an old number is off, hour by hour, beside Tally's", _run, _arguments,
+    examples="""  tally shadow plays readings/*.csv                      a reading each hour: docs/old-numbers.md
+  psql --csv -c 'SELECT …' | tally shadow plays -
+""",
+)  # fmt: skip

@@ -1,0 +1,235 @@
+"""Calls every operation of a deployed stack once over HTTP, and reports whether it works.
+
+    make smoke URL=https://… TOKEN=… [PAGE=https://example.com/] [WAIT=600]
+
+PAGE is a page whose visits the stack counts. It checks what only AWS can prove: each role allows its function's calls,
+and tokens pass the authorizer; with WAIT, the seconds that a visit may take to show, also that streams reach their
+consumers and the sweep judges, if the stack counts visits. It can run again and again: the calls are the samples of the
+operations, with ids of their own, and a declaration says what it expects where that is no success.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from tally.api.operation import Route
+from tally.api.texts import Text
+from tally.contract import samples, schemas
+from tally.contract.declarations import Declarations
+from tally.errors import ConfigurationError
+
+from .folder import counters as counters_file
+
+TIMEOUT_S = 30  # API Gateway answers within that, whatever the function does
+PAGE_DEFAULT = "https://example.com/smoke"
+WAIT_S_MAX = 3600
+LOOK_AGAIN_S = 2.0
+
+
+class Answer(NamedTuple):
+    """An answer. `body` is the JSON, or the text if it is not JSON."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+
+class Call(NamedTuple):
+    """One request of the smoke test and the check of its answer."""
+
+    name: str
+    method: str
+    path: str
+    expected: Callable[[Answer], Any]
+    signed_in: bool = False
+    body: Any = None
+    headers: Mapping[str, str] = {}
+    skip: Callable[[Answer], str] = lambda _: ""
+    """Why an unexpected answer is not a failure; empty if it is one."""
+
+
+def calls(
+    declared: Declarations, page: str, key: str, *, page_given: bool, scopes: Set[str] = frozenset()
+) -> list[Call]:
+    """Every route once, in an order in which each finds what it needs; a change twice. `key`: new in each run."""
+    found = [
+        call
+        for route in sorted(declared.routes, key=_turn)
+        for call in _calls(declared, route, page, key, page_given, scopes)
+    ]
+    closed = next(call for call in found if call.signed_in and call.method == "GET")
+    found.append(Call("no token", "GET", closed.path, lambda answer: answer.status == 401))
+    return found
+
+
+def _turn(route: Route) -> int:
+    """A post comes before its likes, what is read after what is put, and what is removed at the end."""
+    if route.operation.name == "put_post":
+        return 0
+    removes = {"release_hold": 3, "delete_mine": 3, "delete_child": 3, "delete_post": 5, "remove_parent": 4}
+    return removes.get(route.operation.name, 1 if route.operation.writes else 2)
+
+
+def _calls(
+    declared: Declarations, route: Route, page: str, key: str, page_given: bool, scopes: Set[str]
+) -> Iterator[Call]:
+    """The calls of one route: its sample with ids of the smoke test."""
+    operation, counters = route.operation, declared.counters
+    named: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page, "version": '"999999999"'}
+    named |= {"amount": 10**9} if operation.name == "hold" else {}
+    if "{counter}" in route.path:  # a counter with a route of its own would be answered by that one
+        own = {one.fixed["counter"] for one in operation.routes(counters) if one.fixed and not one.short}
+        rest = [counter.name for counter in route.served(counters) if counter.name not in own]
+        named |= {"counter": rest[0]} if rest else {}
+    fields = samples.values(route, counters, **named)
+    counter = counters.get(fields.get("counter", ""))
+    if operation.module == "posts" or (counter and counter.parent_required):
+        fields["id"] = f"smoke-{key}"
+    path, headers, body = samples.request(route, fields)
+    members = _members(operation.answer)
+
+    def expected(answer: Answer) -> bool:
+        if answer.status in route.statuses:
+            return members <= answer.body.keys() if members else isinstance(answer.body, str) and answer.body != ""
+        return answer.status in operation.smoke and "title" in answer.body
+
+    def skip(answer: Answer) -> str:
+        if answer.status == 403 and route.scope and route.scope not in scopes:
+            return f"the token has no scope {route.scope}"
+        if answer.status == 403 and "url" in fields and not page_given:
+            return f"this stack does not count pages of {urlsplit(page).hostname}; PAGE=… names one that it counts"
+        return ""
+
+    made = Call(route.id, route.method, path, expected, route.needs_caller, body or None, headers, skip)
+    yield made
+    if operation.keyed and operation.increments:
+        again: Callable[[Answer], bool] = lambda answer: answer.headers.get("idempotency-replayed") == "true"  # noqa: E731
+        yield made._replace(name=f"{route.id} again", expected=again)
+
+
+def _members(answer: Any) -> Set[str]:
+    """What the document says that each answer has; nothing for a text."""
+    if answer is Text:
+        return frozenset()
+    named: dict[str, Any] = {}
+    schemas.schema(answer, named)
+    return frozenset(named[answer.__name__]["required"])
+
+
+def send(url: str, token: str, call: Call) -> Answer:
+    """Make the call. Raises OSError or HTTPException if there is no answer."""
+    headers = {"Accept": "application/json", "User-Agent": "tally-smoke", **call.headers}
+    data = None
+    if call.body is not None:
+        data, headers["Content-Type"] = json.dumps(call.body).encode(), "application/json"
+    if call.signed_in:
+        headers["Authorization"] = f"Bearer {token}"
+    request = urllib.request.Request(url + call.path, data=data, headers=headers, method=call.method)
+    try:
+        answer = urllib.request.urlopen(request, timeout=TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        answer = error
+    with answer:
+        text = answer.read().decode("utf-8", "replace")
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = text
+    return Answer(answer.status, {name.lower(): value for name, value in answer.headers.items()}, body)
+
+
+def judge(call: Call, answer: Answer) -> tuple[str, str]:
+    """`ok`, `skipped` or `failed`, with a note."""
+    try:
+        if call.expected(answer):
+            return "ok", ""
+    except (AttributeError, KeyError, TypeError):
+        pass  # the body has another form
+    if reason := call.skip(answer):
+        return "skipped", reason
+    return "failed", f"{answer.status} {json.dumps(answer.body)[:300]}"
+
+
+def attempt(url: str, token: str, call: Call, wait_s: float = 0) -> bool:
+    """Make the call, again while it fails and there is time, and print a line for it. Whether it failed at last."""
+    began_s = time.monotonic()
+    while True:
+        try:
+            way, note = judge(call, send(url, token, call))
+        except (OSError, http.client.HTTPException) as error:  # no answer, or one that is not HTTP
+            way, note = "failed", str(error)
+        took_s = time.monotonic() - began_s
+        if way != "failed" or took_s >= wait_s:
+            print(f"{way:8}{call.name:16}{took_s * 1000:6.0f} ms  {note}".rstrip(), flush=True)
+            return way == "failed"
+        time.sleep(LOOK_AGAIN_S)
+
+
+def rolled_up(page: str) -> Call:
+    """A read that includes every visit until now: consumers and sweep have done their part."""
+    began_s = time.time()
+
+    def expected(answer: Answer) -> bool:
+        counted = answer.body["value"] + answer.body["bots"]
+        return answer.status == 200 and (answer.body["as_of"] or 0) >= began_s and counted > 0
+
+    return Call("rolled up", "GET", f"/visits?url={quote(page, safe='')}", expected)
+
+
+def scopes_of(token: str) -> set[str]:
+    """The scopes of a JWT with a `sub`, without verification. Raises ValueError if it is none."""
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return set(str(claims.get("scope", "")).split() if claims["sub"] else "")
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        raise ValueError("it is not a JWT with a sub" if token else "it is missing") from None
+
+
+def _wrong(url: str, token: str, wait: str) -> str:
+    """What of the environment cannot be used; empty if all can."""
+    if urlsplit(url).scheme not in {"http", "https"}:
+        wrong = f"{url!r} is no URL" if url else "URL is missing"
+        return f"{wrong}: make smoke URL=https://… TOKEN=…, where URL is the stack's output ApiUrl"
+    if not (wait.isascii() and wait.isdigit() and int(wait) <= WAIT_S_MAX):
+        return f"WAIT: give seconds from 0 to {WAIT_S_MAX}"
+    try:
+        scopes_of(token)
+    except ValueError as error:
+        return f"no token to sign in with: {error}; make smoke URL=… TOKEN=…"
+    return ""
+
+
+def main() -> int:
+    """0 if every operation works, 1 if one failed, 2 and one line without a URL or a token."""
+    url, token, page, wait = (os.environ.get(name, "") for name in ("URL", "TOKEN", "PAGE", "WAIT"))
+    if wrong := _wrong(url, token, wait or "0"):
+        print(f"tally: {wrong}", file=sys.stderr)
+        return 2
+    try:
+        declared = Declarations.load(counters_file())
+    except ConfigurationError as error:
+        print(f"tally: {error}", file=sys.stderr)
+        return 2
+    url = url.rstrip("/")
+    todo = calls(declared, page or PAGE_DEFAULT, str(uuid.uuid4()), page_given=bool(page), scopes=scopes_of(token))
+    failed = sum(attempt(url, token, call) for call in todo)
+    print(f"{failed} of {len(todo)} calls failed" if failed else "every operation works")
+    if not failed and int(wait or 0) and "visits" in declared.counters:
+        failed = attempt(url, "", rolled_up(page or PAGE_DEFAULT), int(wait))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""`tally status`: whether all is well, on one screen. It reads, and writes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+
+import boto3
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tally.dev.base.words import DEV
+from tally.drift import looks
+from tally.drift.looks import Seen, moment
+from tally.errors import TallyError
+
+from .command import Command
+from .connection import PATIENT, Stack, explained
+from .terminal import note, say
+
+HEALTH_S_MAX = 10.0
+RUNBOOKS = "docs/operations.md says what to do"
+CHECKED = ("drift", "dead letters", "lost records")
+"""The parts of which `tally check` says more."""
+
+
+def _status(given: argparse.Namespace, stack: Stack) -> int:
+    """Print every part. 0: all is well, 1: something needs a person, 2: nobody can tell of some part."""
+    seen = {name: _seen(look, stack) for name, look in LOOKS.items()}
+    wrong, unknown = ([name for name, one in seen.items() if one.wrong is way] for way in (True, None))
+    if given.json:
+        parts = {name: {"state": one.word, **one.facts} for name, one in seen.items()}
+        say(json.dumps({"stack": _name(given), "well": not (wrong or unknown), "parts": parts}))
+    else:
+        say(f"{_name(given)}, {moment(int(time.time()))}")
+        for name, one in seen.items():
+            say(f"{one.word:9}{name:14}{one.line}")
+        if wrong:
+            more = "`tally check` says what would repair it; " if set(wrong) & set(CHECKED) else ""
+            say(f"needs a person: {', '.join(wrong)}; {more}{RUNBOOKS}")
+        elif not unknown:
+            say("all is well")
+    if unknown:
+        note(f"cannot tell: {', '.join(unknown)}")
+    return 1 if wrong else 2 if unknown else 0
+
+
+def _name(given: argparse.Namespace) -> str:
+    return DEV.strip("`") if given.local else str(given.stack)
+
+
+def _seen(look: Callable[[Stack], Seen], stack: Stack) -> Seen:
+    """One look. What fails is unknown, and the others still look."""
+    try:
+        return look(stack)
+    except ClientError as error:
+        why = str(error.response["Error"].get("Message", error))
+    except TallyError as error:
+        why = explained(error)
+    except (BotoCoreError, OSError, ValueError, KeyError) as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+    return Seen(why, {"error": why}, None)
+
+
+def _version(stack: Stack) -> Seen:
+    """What is deployed, and how the last deploy ended."""
+    outputs, ended = stack.outputs, stack.status
+    facts = {"version": outputs["Version"], "runtime": outputs["Runtime"], "deploy": ended or None}
+    named = f"{facts['version']} on {facts['runtime']}"
+    failed = "FAILED" in ended or ended.endswith("ROLLBACK_COMPLETE")
+    return Seen(f"{named}, {ended}" if ended else named, facts, failed)
+
+
+def _answers(stack: Stack) -> Seen:
+    """Whether the API answers: GET /health reads the counts table."""
+    url = stack.outputs["ApiUrl"]
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=HEALTH_S_MAX) as answer:
+            version = json.load(answer)["version"]
+    except urllib.error.HTTPError as error:
+        with error:
+            return Seen(f"{url}/health: {error.code}", {"url": url, "status": error.code}, True)
+    return Seen(f"{url}, with {version}", {"url": url, "status": 200, "version": version})
+
+
+def _counters(stack: Stack) -> Seen:
+    """The counters that are deployed. The command works with those of the checkout, which must fit what is stored."""
+    deployed = [name for name in stack.outputs["Counters"].split(", ") if name] if stack.status else _running(stack)
+    lacking, ahead = set(deployed) - set(stack.counters), set(stack.counters) - set(deployed)
+    hints = [f"; this checkout lacks {', '.join(sorted(lacking))}"] * bool(lacking)
+    hints += [f"; not deployed: {', '.join(sorted(ahead))}"] * bool(ahead)
+    fits = looks.declared(stack.store, stack.counters)
+    hints += [f"; {fits.line}"] * bool(fits.wrong)
+    facts = {"deployed": deployed, "declared": list(stack.counters), **fits.facts}
+    return Seen((", ".join(deployed) or "none") + "".join(hints), facts, fits.wrong)
+
+
+def _running(stack: Stack) -> list[str]:
+    """The counters that `make dev` runs now: it loads a declaration when it is written."""
+    url, body = stack.outputs["ApiUrl"], json.dumps({"sub": "tally", "scope": "tally/read"}).encode()
+    with urllib.request.urlopen(f"{url}/dev/token", body, timeout=HEALTH_S_MAX) as answer:
+        authorization = {"Authorization": f"Bearer {json.load(answer)['access_token']}"}
+    asked = urllib.request.Request(f"{url}/status", headers=authorization)
+    with urllib.request.urlopen(asked, timeout=HEALTH_S_MAX) as answer:
+        return [counter["name"] for counter in json.load(answer)["counters"]]
+
+
+def _alarms(stack: Stack) -> Seen:
+    """The alarms that publish to the stack's topic."""
+    if not stack.status:
+        return looks.no_alarms()
+    topic = stack.outputs["AlarmTopicArn"]
+    pages = boto3.client("cloudwatch", config=PATIENT).get_paginator("describe_alarms").paginate(ActionPrefix=topic)
+    return looks.alarms({alarm["AlarmName"]: alarm["StateValue"] for page in pages for alarm in page["MetricAlarms"]})
+
+
+def _subscribers(stack: Stack) -> Seen:
+    """Who hears of them."""
+    if not stack.status:
+        return looks.no_alarms()
+    found = boto3.client("sns", config=PATIENT).get_topic_attributes(TopicArn=stack.outputs["AlarmTopicArn"])
+    return looks.subscribers(found["Attributes"], stack.outputs["Stage"])
+
+
+def _failed_events(stack: Stack) -> Seen:
+    """The asynchronous events that Lambda gave up: those that wait, and those that a person has taken out just now."""
+    if not stack.status:
+        return Seen(f"{DEV} has no queue of them", {"messages": None})
+    queue = stack.outputs["FailedEventsUrl"]
+    names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+    sqs = boto3.client("sqs", config=PATIENT)
+    found = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
+    messages = sum(int(found[name]) for name in names)
+    return Seen(str(messages), {"messages": messages}, messages > 0)
+
+
+LOOKS: Mapping[str, Callable[[Stack], Seen]] = {
+    "version": _version, "API": _answers, "counters": _counters, "alarms": _alarms,
+    "subscribers": _subscribers,
+    "lag": lambda stack: looks.lag(stack.store), "judged": lambda stack: looks.judged(stack.store),
+    "drift": lambda stack: looks.drift(stack.store), "failed events": _failed_events,
+    "dead letters": lambda stack: looks.aside(stack.store),
+    "lost records": lambda stack: looks.lost(stack.store),
+}  # fmt: skip
+
+
+STATUS = Command("status", "whether all is well: version, alarms, lag, drift, failed events", _status, json=True)

@@ -1,0 +1,167 @@
+"""Checks of single values on the command line. Each returns the value to use, or raises an error of one line."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import re
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from tally import fields
+from tally.counter import Counter
+from tally.counting import periods
+from tally.errors import InvalidInputError
+from tally.pages import AS_SPELT, Pages
+
+from . import folder
+
+RUN_CHARACTERS_MAX = 64
+TIME_MAX_S = 95_617_584_000  # the year 5000
+
+
+@functools.cache
+def _pages(file: Path) -> Pages:
+    """What a file of counters declares. What is wrong with it, the command has said in one line by then."""
+    from tally.contract.declarations import Declarations  # not for each command: it imports the operations
+
+    return Declarations.load(file).pages if file.is_file() else AS_SPELT
+
+
+def checked_id(counter: Counter, id_: str) -> str:
+    """The id as the counter stores it; with periods `ID#PERIOD`, or `ID` in the current one.
+
+    Raises InvalidInputError.
+    """
+    if counter.period is None or "#" in id_:
+        return stored_id(counter, id_)
+    return periods.tally_id(counter, fields.identifier(id_, "ID"), time.time())
+
+
+def check_id(given: argparse.Namespace) -> None:
+    """Completes the id of a command that takes COUNTER and ID, if there is one. Raises InvalidInputError."""
+    if given.id is not None:
+        given.id = checked_id(given.counter, given.id)
+
+
+def stored_id(counter: Counter, id_: object) -> str:
+    """The id as the counter stores it; with periods `ID#PERIOD`. It depends on no clock. Raises InvalidInputError."""
+    if counter.period is None or not isinstance(id_, str):
+        return fields.counted_id(counter, id_, "ID", _pages(folder.counters()))
+    fields.identifier(id_.partition("#")[0], "ID")
+    if not periods.is_tally(counter, id_):
+        raise InvalidInputError(f"ID must name a {counter.period}: ID#PERIOD.", field="ID")
+    return id_
+
+
+def user(value: str) -> str:
+    """The `sub` of a user's tokens."""
+    try:
+        fields.user(value, "ID")
+    except InvalidInputError as error:
+        raise argparse.ArgumentTypeError(error.detail) from None
+    return value
+
+
+def counter(counters: Mapping[str, Counter]) -> Callable[[str], Counter]:
+    """The check of a counter's name: it must be declared."""
+
+    def counter(name: str) -> Counter:
+        if name not in counters:
+            raise argparse.ArgumentTypeError(f"there is no counter {name!r}: it is one of {', '.join(counters)}")
+        return counters[name]
+
+    return counter
+
+
+def second(value: str) -> int:
+    """Epoch seconds of a time that says its zone."""
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None or found.microsecond:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a time with its zone, like 2026-11-22T10:30:00Z")
+    return int(found.timestamp())
+
+
+def vault(value: str) -> str:
+    """The ARN of a vault of AWS Backup."""
+    from tally.cdk.options import VAULT  # not for each command: it imports the operations
+
+    if not re.fullmatch(VAULT, value):
+        raise argparse.ArgumentTypeError(f"{value!r} is not arn:aws:backup:<region>:<account>:backup-vault:<name>")
+    return value
+
+
+def date_time(value: str) -> datetime:
+    """A time, or the beginning of a day; without a zone, in the one that is shown."""
+    try:
+        return datetime.fromisoformat(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a time like 2026-11-22T10:30 or 2026-11-22") from None
+
+
+def seconds(when: datetime | None, zone: tzinfo) -> int | None:
+    """Epoch seconds of a time, or None without one. Raises InvalidInputError."""
+    if when is None:
+        return None
+    try:
+        found = int((when if when.tzinfo else when.replace(tzinfo=zone)).timestamp())
+    except (OverflowError, ValueError):
+        found = -1
+    if not 0 <= found <= TIME_MAX_S:
+        raise InvalidInputError(f"{when.isoformat()} is not between 1970 and 5000.")
+    return found
+
+
+def zone(value: str) -> tzinfo:
+    """A time zone by its name."""
+    try:
+        return UTC if value == "UTC" else ZoneInfo(value)
+    except (KeyError, ValueError, OSError):
+        raise argparse.ArgumentTypeError(f"{value!r} is no time zone that is known here, like Europe/Berlin") from None
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """The check of a whole number within limits."""
+
+    def checked(value: str) -> int:
+        if not (value.isascii() and value.isdigit() and len(value) <= 9 and least <= int(value) <= most):
+            raise argparse.ArgumentTypeError(f"{value!r} is not a whole number from {least} to {most}")
+        return int(value)
+
+    return checked
+
+
+def signed(most: int) -> Callable[[str], int]:
+    """The check of a whole number other than 0, with or without a sign."""
+
+    def checked(value: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,19}", value) or not 1 <= abs(int(value)) <= most:
+            raise argparse.ArgumentTypeError(f"{value!r} is not a whole number from 1 to {most}, or below 0")
+        return int(value)
+
+    return checked
+
+
+def run(value: str) -> str:
+    """The name of a run of an import."""
+    if len(value) > RUN_CHARACTERS_MAX or not fields.ID_FORM.fullmatch(value):
+        raise argparse.ArgumentTypeError(f"must be 1 to {RUN_CHARACTERS_MAX} of A-Z a-z 0-9 . _ : ~ @ -")
+    return value
+
+
+def text(most: int) -> Callable[[str], str]:
+    """The check of a text that the history keeps, of at most so many characters."""
+
+    def checked(value: str) -> str:
+        text = value.strip()
+        if not text or len(text) > most or not text.isprintable():
+            raise argparse.ArgumentTypeError(f"must have 1 to {most} printable characters")
+        return text
+
+    return checked

@@ -1,0 +1,79 @@
+"""`make generate`: write what follows from the operations, the samples in `events/` and the typed client.
+
+`python -m tally.contract --openapi` prints the API document.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from tally import operations
+from tally.contract.declarations import OPERATIONS, Declarations
+from tally.counter import Counter
+from tally.errors import ConfigurationError
+from tally.home import LAMBDAS
+
+from ..api.operation import Operation
+from . import client, document, javascript, samples
+
+ROOT = Path(__file__).parents[2]
+EVENTS = ROOT / "events"
+
+
+def files(counters: Mapping[str, Counter]) -> dict[Path, str]:
+    """Every file that follows from the operations and these counters, with its text."""
+    found = {client.FILE: formatted(client.source(OPERATIONS)), **javascript.sources(OPERATIONS)}
+    for operation in OPERATIONS:
+        for name, event in _events(operation, counters).items():
+            path = EVENTS / operation.module / f"{name.replace('_', '-')}.json"
+            found[path] = json.dumps(event, indent=2, ensure_ascii=False) + "\n"
+    return found
+
+
+def stale(wanted: Collection[Path]) -> list[Path]:
+    """The generated files that are there and follow from no operation."""
+    return [
+        path for name in operations.SERVING for path in sorted((EVENTS / name).glob("*.json")) if path not in wanted
+    ]
+
+
+def _events(operation: Operation, counters: Mapping[str, Counter]) -> dict[str, object]:
+    """The direct event, one of the general route, and one of each short route of a counter."""
+    general, *others = operation.routes(counters)
+    shown = [general, *(route for route in others if route.short)]
+    events = {f"http_{route.id}": samples.http(route, counters) for route in shown}
+    return {f"direct_{operation.name}": samples.direct(general, counters), **events}
+
+
+def formatted(text: str) -> str:
+    """The source as `ruff format` leaves it."""
+    command = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", str(client.FILE), "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+
+def main() -> None:
+    """Write the files that differ, and remove those that are stale."""
+    try:
+        counters = Declarations.load(LAMBDAS / "counters.py").counters
+    except ConfigurationError as error:
+        sys.exit(f"tally: {error}")
+    if "--openapi" in sys.argv[1:]:
+        print(document.text(OPERATIONS, counters, indent=2))
+        return
+    wanted = files(counters)
+    for path, text in wanted.items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            print(f"tally: {path.relative_to(EVENTS.parent)} is written")
+    for path in stale(wanted):
+        path.unlink()
+        print(f"tally: {path.relative_to(EVENTS.parent)} is removed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Makes the typed client: `make generate` writes tally/client/requests.py from the operations."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import textwrap
+import types
+import typing
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired
+
+from tally.counter import Counter
+
+from ..api.operation import Field, Operation
+from ..api.texts import Text
+
+FILE = Path(__file__).parents[1] / "client" / "requests.py"
+_HEAD = '''\
+"""The requests that other Lambdas can send to Tally, and the answers. `make generate` writes this: do not edit it.
+
+`client.Tally` has a method for each, and sends them alone or in a batch. `caller` is who asks: a service's name, or a
+user's `sub`. A key that you do not give is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NotRequired, TypedDict
+
+from .request import Request, sends
+'''
+
+
+def source(operations: Iterable[Operation]) -> str:
+    """The text of the file."""
+    found = listed(operations)
+    keyed = {answer.__name__ for one in found if one.keyed for answer in typed(one.answer)}
+    answers = {answer.__name__: answer for one in found for answer in typed(one.answer)}
+    parts = [_HEAD, *(_answer(answer, name in keyed) for name, answer in answers.items()), *map(_function, found)]
+    methods = "\n".join(f"    {one.name} = sends({one.name})" for one in found)
+    parts.append(
+        f'class Methods:\n    """A method for each request above: it makes the request and sends it."""\n\n{methods}\n'
+    )
+    return "\n\n".join(parts)
+
+
+def listed(operations: Iterable[Operation]) -> list[Operation]:
+    """Those that other functions call: they answer JSON, and are not for browsers."""
+    found = [one for one in operations if one.answer is not Text and one.media_type == "application/json"]
+    return [one for one in found if one.module not in ("console",) and one.name != "get_openapi"]
+
+
+def typed(kind: Any) -> list[Any]:
+    """The TypedDicts in a type, those that others refer to first."""
+    found: dict[Any, None] = {}
+    if typing.is_typeddict(kind):
+        for hint in typing.get_type_hints(kind).values():
+            found |= dict.fromkeys(typed(hint))
+        found[kind] = None
+    for one in typing.get_args(kind):
+        found |= dict.fromkeys(typed(one))
+    return list(found)
+
+
+def _answer(kind: Any, keyed: bool) -> str:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    members = {name: _hint(hint) for name, hint in hints.items()} | ({"replayed": "bool"} if keyed else {})
+    about = inspect.getdoc(kind) or ""
+    if any(keyword.iskeyword(name) for name in members):
+        listed = ", ".join(f'"{name}": {hint}' for name, hint in members.items())
+        return f'{kind.__name__} = TypedDict("{kind.__name__}", {{{listed}}})\n"""{about}"""\n'
+    body = "\n".join(f"{name}: {hint}" for name, hint in members.items())
+    return f"class {kind.__name__}(TypedDict):\n{_quoted(about)}\n\n{textwrap.indent(body, '    ')}\n"
+
+
+def _hint(hint: Any) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _hint(arguments[0])
+    if origin is NotRequired:
+        return f"NotRequired[{_hint(arguments[0])}]"
+    if origin is Literal:
+        return f"Literal[{', '.join(_literal(one) for one in arguments)}]"
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(map(_hint, arguments))
+    if origin in (list, dict):
+        return f"{origin.__name__}[{', '.join(map(_hint, arguments))}]"
+    return "None" if hint is type(None) else str(hint.__name__)
+
+
+def _literal(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def _function(operation: Operation) -> str:
+    required = [one for one in operation.fields if one.required and one.name != "idempotency_key"]
+    optional = [one for one in operation.fields if not one.required and one.name != "idempotency_key"]
+    arguments = [f"{one.argument}: {_taken(operation, one)}" for one in required]
+    arguments += ["*"]
+    arguments += [f"{one.argument}: {_taken(operation, one)} | None = None" for one in optional if one.name != "caller"]
+    arguments += ["idempotency_key: str | None = None"] if operation.keyed else []
+    arguments += ["caller: str | None = None"]
+    raised = ", ".join(error.__name__ for error in operation.raises)
+    said = f"{operation.summary}." + (f" Raises {raised}." if raised else "")
+    return (
+        f"def {operation.name}({', '.join(arguments)}) -> Request[{_hint(operation.answer)}]:\n"
+        f'{_quoted(said)}\n    return Request.of("{operation.module}", "{operation.name}", locals())\n'
+    )
+
+
+def taken(operation: Operation, field: Field, *, texts: str, objects: str) -> str:
+    """The type of an argument: an event has counters by their names, and `counter:id` in one string. `texts`,
+    `objects`: what a client calls a list of these.
+    """
+    hint = typing.get_type_hints(operation.function, include_extras=True)[field.argument]
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        hint = typing.get_args(hint)[0]
+    plain = typing.get_args(hint)[0]
+    if typing.get_origin(plain) is list:
+        [one] = typing.get_args(plain)
+        return objects if typing.get_origin(one) is dict else texts
+    return "str" if plain is Counter or typing.get_origin(plain) is tuple else str(plain.__name__)
+
+
+_taken = partial(taken, texts="Iterable[str]", objects="Iterable[Mapping[str, Any]]")
+
+
+def _quoted(text: str) -> str:
+    lines = textwrap.wrap(" ".join(text.split()), 112)
+    if len(lines) == 1:
+        return f'    """{lines[0]}"""'
+    return "\n".join([f'    """{lines[0]}', *(f"    {line}" for line in lines[1:]), '    """'])

@@ -1,0 +1,252 @@
+"""The document, put together."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tally.counter import Counter
+from tally.counting.receipts import ALONE_KEPT_S, DAY_S
+from tally.settings import RECEIPT_TTL_DEFAULT_S
+
+from ..api.http import BEACON, JSON, media_types
+from ..api.kinds import Asked, Source
+from ..api.operation import Access, Field, Operation, Route, Visible
+from ..api.texts import Text
+from . import refusals, schemas
+
+API_VERSION = "1.0.0"  # of the HTTP contract, not of a deployment: that is in `GET /health`
+Schema = dict[str, Any]
+_SECURITY = "token"
+_ABOUT = f"""\
+Counting that is right after retries, crashes and viral posts.
+
+- **Retries.** A change with an `Idempotency-Key` counts once, however often you send it. The header may have the key in
+  quotation marks: `"k"` is `k`. A replay has the header `Idempotency-Replayed: true` and the same body, but for the
+  state of a hold, which is that of now. Tally remembers a key for {RECEIPT_TTL_DEFAULT_S // 3600} hours, unless the
+  deployment or the counter says otherwise: `GET /health` has the seconds for each counter. A key that is older counts
+  again; `Date` tells a client with a wrong clock how old its key is. The same key with another change of the same
+  operation, target and caller is refused (422).
+- **Problems** are RFC 9457 documents (`application/problem+json`) with a stable `type`. API Gateway's own answers (a
+  missing token or scope, an unknown route, too many requests) are `{{"message": …}}`.
+- **503** means that nothing is wrong with the request: send it again with the same key.
+"""
+_HEADERS: dict[str, Schema] = {
+    "Idempotency-Replayed": {
+        "description": "Present if this change was counted before. The body is the answer of that time.",
+        "schema": {"const": "true"},
+    },
+    "ETag": {
+        "description": "The version of a counter, for `If-Match`, or of an answer, for `If-None-Match`.",
+        "schema": {"type": "string", "pattern": '^(W/)?"[0-9a-f]+"$'},
+    },
+    "Retry-After": {
+        "description": "Seconds to wait.",
+        "schema": {"type": "integer", "minimum": 0},
+    },
+    "WWW-Authenticate": {
+        "description": "What is wrong with the token, from API Gateway.",
+        "schema": {"type": "string"},
+    },
+}
+_IF_NONE_MATCH: Schema = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "description": "The `ETag` of the answer that you have.",
+    "schema": {"type": "string"},
+    "example": 'W/"0123456789abcdef"',
+}
+
+
+def text(
+    operations: Sequence[Operation],
+    counters: Mapping[str, Counter],
+    indent: int | None = None,
+    likers: Visible = Visible.ANYONE,
+) -> str:
+    """The document as JSON. `likers`: who sees which users a counter counts."""
+    made = document(operations, counters, likers)
+    return json.dumps(made, indent=indent, separators=None if indent else (",", ":"), ensure_ascii=False)
+
+
+def document(
+    operations: Sequence[Operation], counters: Mapping[str, Counter], likers: Visible = Visible.ANYONE
+) -> Schema:
+    """The OpenAPI 3.1 document of these operations. It leaves out those that none of the declared counters fits."""
+    paths: dict[str, Schema] = {}
+    components: dict[str, Schema] = {"schemas": dict(refusals.SCHEMAS), "headers": _HEADERS, "responses": {}}
+    routes = [route for one in operations for route in one.routes(counters)]
+    for route in routes:
+        if shown := route.shown(likers):
+            paths.setdefault(route.path, {})[route.method.lower()] = _operation(shown, counters, components)
+    token = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
+    token["description"] = "A JWT of the deployment's issuer. Its `sub` names the caller; some operations need a scope."
+    tags = dict.fromkeys(route.operation.module for route in routes)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tally",
+            "version": API_VERSION,
+            "description": _ABOUT,
+            "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/", "description": "The host of this document."}],
+        "tags": [{"name": name, "description": _about(name)} for name in tags],
+        "paths": paths,
+        "components": {**components, "securitySchemes": {_SECURITY: token}},
+    }
+
+
+def _about(module: str) -> str:
+    """The first line of a file in `operations/`."""
+    return (importlib.import_module(f"tally.operations.{module}").__doc__ or "").strip().partition("\n\n")[0]
+
+
+def _operation(route: Route, counters: Mapping[str, Counter], components: dict[str, Schema]) -> Schema:
+    operation, served = route.operation, route.served(counters)
+    asked = Asked(served, anonymous=not route.needs_caller)
+    made: Schema = {
+        "operationId": route.id,
+        "tags": [operation.module],
+        "summary": operation.summary,
+        "description": _description(route, served),
+        "security": [{_SECURITY: [route.scope] if route.scope else []}] if route.needs_caller else [],
+    }
+    if parameters := _parameters(route, asked) + ([_IF_NONE_MATCH] if route.cached else []):
+        made["parameters"] = parameters
+    if body := _body(route, asked):
+        components["schemas"][f"{route.id}_body"], made["requestBody"] = body
+    responses = {str(status): _success(route, status, components["schemas"]) for status in route.statuses}
+    for status, response in refusals.responses(route).items():
+        responses[str(status)] = _shared(status, response, components["responses"])
+    made["responses"] = responses
+    return made
+
+
+def _required(field: Field, asked: Asked) -> bool:
+    """Whether the route needs the field. A change needs an amount if none of its counters has a step of its own."""
+    return field.required or (field.name == "amount" and all(one.delta is None for one in asked.counters))
+
+
+def _parameters(route: Route, asked: Asked) -> list[Schema]:
+    """The parameters in path, query and headers."""
+    return [
+        {
+            "name": field.wire,
+            "in": field.source.value,
+            "required": _required(field, asked) and not field.kind.body_wire,
+            "description": field.kind.words,
+            "schema": field.kind.schema_for(asked),
+            "example": field.kind.example_for(asked),
+            **({"style": "form", "explode": True} if field.kind.many_max else {}),
+        }
+        for field in route.fields
+        if field.source is not Source.BODY
+        and field.kind.documented
+        and (field.name != "period" or not route.operation.by_counter or any(one.period for one in asked.counters))
+    ]
+
+
+def _body(route: Route, asked: Asked) -> tuple[Schema, Schema] | None:
+    """The schema of the JSON body, and the request body that refers to it as `<route>_body`; else None."""
+    found = {field.wire: field for field in route.fields if field.source is Source.BODY}
+    found |= {field.kind.body_wire: field for field in route.fields if field.kind.body_wire}
+    if not found:
+        return None
+    properties = {
+        name: {**field.kind.schema_for(asked), "description": field.kind.words} for name, field in found.items()
+    }
+    needed = [name for name, field in found.items() if _required(field, asked) and not field.kind.body_wire]
+    made: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    made |= {"required": needed} if needed else {}
+    reference = {"$ref": f"#/components/schemas/{route.id}_body"}
+    example = {name: field.kind.example_for(asked) for name, field in found.items()}
+    content: Schema = {JSON: {"schema": reference, "example": example}}
+    said = f"At most {route.operation.body_bytes_max} bytes. Other fields, and fields that occur twice, are refused."
+    if BEACON in media_types(route):
+        plain = {"type": "string", "contentMediaType": JSON, "contentSchema": reference}
+        content[BEACON] = {"schema": plain, "example": json.dumps(example)}
+        said += " `text/plain` is the same JSON: `navigator.sendBeacon` sends it without a CORS preflight."
+    return made, {"required": bool(needed), "description": said, "content": content}
+
+
+def _shared(status: int, response: Schema, shared: dict[str, Schema]) -> Schema:
+    """A reference to the response among the components, where operations share equal responses."""
+    equal = [name for name, other in shared.items() if other == response]
+    if not equal:
+        variants = sum(name.partition("_")[0] == str(status) for name in shared)
+        equal = [f"{status}_{variants + 1}" if variants else str(status)]
+        shared[equal[0]] = response
+    return {"$ref": f"#/components/responses/{equal[0]}"}
+
+
+def _success(route: Route, status: int, named: dict[str, Schema]) -> Schema:
+    operation = route.operation
+    made: Schema = {"description": _SUCCESS[status]}
+    answer = {"type": "string"} if operation.answer is Text else schemas.schema(operation.answer, named)
+    headers = ["Idempotency-Replayed"] if operation.keyed else []
+    if route.cached or "version" in getattr(operation.answer, "__annotations__", {}):
+        headers.append("ETag")
+    if headers:
+        made["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in headers}
+    if status != 304:
+        example = {} if operation.example is None else {"example": operation.example}
+        made["content"] = {operation.media_type: {"schema": answer, **example}}
+    return made
+
+
+_SUCCESS = {200: "Done.", 201: "Created.", 202: "Accepted, and counted.", 304: "You have the current answer."}
+
+
+def _description(route: Route, served: list[Counter]) -> str:
+    operation = route.operation
+    parts = [operation.description] if operation.description else []
+    if operation.increments and operation.by_counter:
+        parts.append(_table(served))
+    who = {Access.ANYONE: "Anyone", Access.SIGNED_IN: "A signed-in caller"}.get(
+        route.access, f"A signed-in caller with the scope `{route.scope}`"
+    )
+    parts.append(
+        f"{who} may call it. The limit for all callers together is {route.throttle.rate_per_s} requests a second,"
+        f" with bursts of {route.throttle.burst}."
+    )
+    return "\n\n".join(parts)
+
+
+def _table(counters: list[Counter]) -> str:
+    """The declared counters, in Markdown."""
+    rows = [
+        f"| `{counter.name}` | {_step(counter)} | {_limits(counter)} | {_visible(counter)} | {_life(counter)} |"
+        for counter in counters
+    ]
+    return "\n".join(
+        ["| counter | step | limits | visible | a key is recognised for |", "|---|---|---|---|---|", *rows]
+    )
+
+
+def _step(counter: Counter) -> str:
+    return "any amount" if counter.delta is None else f"{counter.delta:+d}"
+
+
+def _limits(counter: Counter) -> str:
+    limits = [f"from {counter.floor}"] if counter.floor is not None else []
+    limits += [f"to {counter.ceiling}"] if counter.ceiling is not None else []
+    limits += [f"starts at {counter.start}"] if counter.start else []
+    limits += [f"each {counter.period} by itself"] if counter.period else []
+    return ", ".join(limits) or "none"
+
+
+def _life(counter: Counter) -> str:
+    """How long its receipts live, as far as the declaration says."""
+    if counter.visible == "soon":
+        return f"{max(counter.receipt_days or 0, ALONE_KEPT_S // DAY_S)} days at least"
+    return f"{counter.receipt_days} days" if counter.receipt_days else f"{RECEIPT_TTL_DEFAULT_S // 3600} hours at least"
+
+
+def _visible(counter: Counter) -> str:
+    if counter.retired:
+        return "retired: it can be read, and takes no more changes"
+    return ("now" if counter.visible == "now" else "within seconds") + (", numbered" if counter.numbered else "")

@@ -1,0 +1,105 @@
+"""Makes what the JavaScript clients have of the operations.
+
+`make generate` writes tally/javascript/requests.*, and the line of tally/javascript/tally.js that says which
+ids, keys and amounts Tally takes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired
+
+from tally import fields
+from tally.api.scripts import CLIENT
+from tally.counter import AMOUNT_MAX, NAME_FORM
+
+from ..api.operation import Field, Operation
+from .client import listed, taken, typed
+
+_HEAD = "// `make generate` writes this file from the operations: do not edit it.\n\n"
+_PLAIN = {"str": "string", "int": "number", "bool": "boolean", "NoneType": "null"}
+_OPTIONAL = ("idempotency_key", "caller")
+_FORMS = re.compile(r"^const FORMS = .*$", re.MULTILINE)
+
+
+def sources(operations: Iterable[Operation]) -> dict[Path, str]:
+    """The texts of the files, by their paths: which function serves an operation, the types, and the client."""
+    found = listed(operations)
+    named = "".join(f'  {one.name}: "{one.module}",\n' for one in found)
+    keyed = "".join(f'  "{one.name}",\n' for one in found if one.keyed)
+    answers = {answer.__name__: answer for one in found for answer in typed(one.answer)}
+    methods = "".join(map(_method, found))
+    types_ = "\n".join(map(_answer, answers.values()))
+    client = CLIENT / "tally.js"
+    return {
+        client: _FORMS.sub(lambda _: _forms(), client.read_text(encoding="utf-8")),
+        CLIENT / "requests.js": f"{_HEAD}export const SERVED_BY = {{\n{named}}};\n\n"
+        f"export const KEYED = new Set([\n{keyed}]);\n",
+        CLIENT / "requests.d.ts": f"{_HEAD}{types_}\n"
+        "/** Whether an earlier request with the same key had counted the change. */\n"
+        "export interface Replayed {\n  replayed: boolean;\n}\n\n"
+        f"/** A method for each operation. `caller`: who asks, a service's name or a user's `sub`. */\n"
+        f"export interface Requests {{\n{methods}}}\n",
+    }
+
+
+def _forms() -> str:
+    forms = {
+        "counter": _form(NAME_FORM),
+        "id": _form(fields.ID_FORM, 1, fields.ID_CHARACTERS_MAX),
+        "key": _form(fields.KEY_FORM, 1, fields.KEY_CHARACTERS_MAX),
+        "anyonesKey": _form(fields.KEY_FORM, fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX),
+        "amountMax": AMOUNT_MAX,
+    }
+    return f"const FORMS = {{ {', '.join(f'{name}: {form}' for name, form in forms.items())} }};"
+
+
+def _form(form: re.Pattern[str], shortest: int = 1, longest: int = 255) -> str:
+    return f"/^(?=.{{{shortest},{longest}}}$){form.pattern}$/"
+
+
+def _answer(kind: Any) -> str:
+    members = "".join(
+        f"  {name}{'?' if typing.get_origin(hint) is NotRequired else ''}: {_type(hint)};\n"
+        for name, hint in typing.get_type_hints(kind, include_extras=True).items()
+    )
+    return f"{_said(inspect.getdoc(kind) or '', '')}export interface {kind.__name__} {{\n{members}}}\n"
+
+
+def _method(operation: Operation) -> str:
+    fields = "".join(f"    {_member(operation, one)}\n" for one in operation.fields if one.name not in _OPTIONAL)
+    fields += "    idempotency_key?: string;\n" if operation.keyed else ""
+    answer = _type(operation.answer) + (" & Replayed" if operation.keyed else "")
+    raised = ", ".join(error.slug for error in operation.raises)
+    about = _said(f"{operation.summary}." + (f" Refused as {raised}." if raised else ""), "  ")
+    return f"{about}  {operation.name}(fields: {{\n{fields}    caller?: string;\n  }}): Promise<{answer}>;\n"
+
+
+def _member(operation: Operation, field: Field) -> str:
+    """A field of an event."""
+    kind = taken(operation, field, texts="string[]", objects="Record<string, unknown>[]")
+    return f"{field.name}{'' if field.required else '?'}: {_PLAIN.get(kind, kind)};"
+
+
+def _type(hint: Any) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Annotated, NotRequired):
+        return _type(arguments[0])
+    if origin is Literal:
+        return " | ".join(f'"{one}"' if isinstance(one, str) else str(one).lower() for one in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(map(_type, arguments))
+    if origin is list:
+        return f"({_type(arguments[0])})[]"
+    if origin is dict:
+        return f"Record<{_type(arguments[0])}, {_type(arguments[1])}>"
+    return "unknown" if hint is Any else _PLAIN.get(hint.__name__, hint.__name__)
+
+
+def _said(text: str, indent: str) -> str:
+    return f"{indent}/** {' '.join(text.split())} */\n" if text else ""

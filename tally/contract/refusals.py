@@ -1,0 +1,143 @@
+"""The answers to refused requests: Tally's problem documents, and API Gateway's own messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tally import errors
+from tally.errors import TallyError
+
+from ..api.http import JSON, PROBLEM
+from ..api.kinds import Source
+from ..api.operation import Route
+
+Schema = dict[str, Any]
+
+_MEMBERS: Schema = {
+    "type": {"type": "string", "description": "Names the kind of problem, for programs. Stable."},
+    "title": {"type": "string", "description": "The kind of problem, for people."},
+    "status": {"type": "integer", "description": "The HTTP status."},
+    "detail": {"type": "string", "description": "What is wrong with this request."},
+    "field": {"type": "string", "description": "The input at fault."},
+    "left": {"type": "integer", "description": "How far the counter can still move in that direction."},
+    "entry": {"type": "integer", "minimum": 0, "description": "Of many changes, the first of the tally at fault."},
+    "counter": {"type": "string", "description": "The counter of that entry."},
+    "id": {"type": "string", "description": "The id of that entry."},
+    "period": {"type": "string", "description": "The period of that entry, if its counter has periods."},
+    "retry_after_s": {
+        "type": "integer",
+        "minimum": 1,
+        "description": "In how many seconds the next period begins, if the change fits into it.",
+    },
+    "version": {"type": "integer", "minimum": 0, "description": "The version that the counter is at."},
+    "request_id": {"type": "string", "description": "To find this request in the logs."},
+}
+SCHEMAS: dict[str, Schema] = {
+    "problem": {
+        "description": "A problem document (RFC 9457).",
+        "type": "object",
+        "properties": _MEMBERS,
+        "required": ["type", "title", "status", "detail"],
+    },
+    "message": {
+        "description": "API Gateway's own answer.",
+        "type": "object",
+        "properties": {"message": {"type": "string"}},
+        "required": ["message"],
+    },
+}
+# Any request may get these.
+_ANY: tuple[type[TallyError], ...] = (
+    errors.InvalidInputError,
+    errors.PayloadTooLargeError,
+    errors.UnsupportedMediaTypeError,
+    errors.TallyError,
+    errors.StoreBusyError,
+    errors.StoreUnreachableError,
+    errors.StoreRefusedError,
+)
+# API Gateway's own answers. An HTTP API cannot change their form.
+_GATEWAY = {
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    413: "Request Entity Too Large",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+_GATEWAY_ANY = frozenset({413, 429, 431, 500, 503})
+
+
+def responses(route: Route) -> dict[int, Schema]:
+    """The responses to refused requests by status."""
+    raised: dict[int, list[type[TallyError]]] = {}
+    for error in {*_ANY, *_implied(route), *route.operation.raises}:
+        raised.setdefault(error.status, []).append(error)
+    gateway = _gateway(route)
+    return {
+        status: _response(status, sorted(raised.get(status, []), key=lambda error: error.slug), status in gateway)
+        for status in sorted({*raised, *gateway})
+    }
+
+
+def _implied(route: Route) -> set[type[TallyError]]:
+    """The errors that follow from the operation's fields."""
+    implied: set[type[TallyError]] = set()
+    if route.needs_caller:
+        implied.add(errors.UnauthenticatedError)
+    if route.scope:
+        implied.add(errors.ForbiddenError)  # a token of the console, of somebody who is no operator
+    if any(field.name == "idempotency_key" for field in route.fields):
+        implied |= {errors.NotCommittedError} | ({errors.KeyReusedError} if route.operation.counts else set())
+    return implied
+
+
+def _gateway(route: Route) -> set[int]:
+    statuses = set(_GATEWAY_ANY)
+    if route.needs_caller:
+        statuses.add(401)
+    if route.scope:
+        statuses.add(403)
+    if any(field.source is Source.PATH for field in route.fields):
+        statuses.add(404)  # a path that the route does not match: an empty id
+    return statuses
+
+
+def _response(status: int, raised: list[type[TallyError]], gateway: bool) -> Schema:
+    titles = [f"{error.title} (`{error.slug}`)" for error in raised]
+    content: Schema = {}
+    if raised:
+        content[PROBLEM] = {"schema": _problem(status, raised), "example": _example(raised[0])}
+    if gateway:
+        phrase = _GATEWAY[status]
+        titles.append(f"{phrase} (API Gateway)")
+        content[JSON] = {"schema": {"$ref": "#/components/schemas/message"}, "example": {"message": phrase}}
+    made: Schema = {"description": "; ".join(titles) + ".", "content": content}
+    if any(issubclass(error, (errors.RetryableError, errors.LimitReachedError)) for error in raised):
+        made["headers"] = {"Retry-After": {"$ref": "#/components/headers/Retry-After"}}
+    if errors.PreconditionFailedError in raised:
+        made["headers"] = {"ETag": {"$ref": "#/components/headers/ETag"}}
+    if status == 401:
+        made["headers"] = {"WWW-Authenticate": {"$ref": "#/components/headers/WWW-Authenticate"}}
+    return made
+
+
+def _problem(status: int, raised: list[type[TallyError]]) -> Schema:
+    types = [errors.PROBLEM_TYPE_PREFIX + error.slug for error in raised]
+    narrowed: Schema = {"type": {"enum": types}, "status": {"const": status}}
+    return {"allOf": [{"$ref": "#/components/schemas/problem"}, {"properties": narrowed}]}
+
+
+def _example(error: type[TallyError]) -> Schema:
+    detail, members = _EXAMPLES.get(error, (f"{error.title}.", {}))
+    return errors.problem(error(detail, **members), request_id="JKJaXmPLvHcESHA=")
+
+
+_EXAMPLES: dict[type[TallyError], tuple[str, dict[str, str | int | None]]] = {
+    errors.InvalidInputError: ("limit must be a whole number from 1 to 1000.", {"field": "limit"}),
+    errors.LimitReachedError: ("3 are left.", {"left": 3}),
+    errors.PreconditionFailedError: ("It is at version 8 now.", {"version": 8}),
+    errors.PreconditionRequiredError: ("If-Match is missing: send the ETag that you read.", {"field": "If-Match"}),
+}

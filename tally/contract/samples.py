@@ -1,0 +1,109 @@
+"""A sample of each operation: its arguments, the event of another Lambda function, and that of API Gateway.
+
+`make generate` writes the events to `events/`. Tests, the smoke test and the API document use the same values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from tally.counter import Counter
+
+from ..api.kinds import Asked, Source
+from ..api.operation import Route
+
+CALLER = "auth0|7c20"
+_CLAIMS = {
+    "sub": CALLER, "iss": "https://issuer.example.com/", "aud": "tally", "exp": "1785546001", "iat": "1785542401",
+}  # fmt: skip
+_HOST = "api.example.com"
+
+
+def values(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
+    """The fields of a request by their names: the required ones and those of the body. `given` take their place; what
+    is None goes.
+    """
+    asked = Asked(route.served(counters), anonymous=not route.needs_caller)
+    found = {
+        field.name: field.kind.example_for(asked)
+        for field in route.operation.fields
+        if field.required or (field.source is Source.BODY and field.name != "visible")
+    }
+    known = {field.name for field in route.operation.fields}
+    found |= dict(route.fixed) | {name: value for name, value in given.items() if name in known}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def direct(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
+    """The event of another Lambda function."""
+    caller = {"caller": CALLER} if route.needs_caller else {}
+    return {"operation": route.operation.name, **values(route, counters, **given), **caller}
+
+
+def request(route: Route, fields: Mapping[str, Any]) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """The path with its query, the headers, and the JSON body of an HTTP request with these fields."""
+    sent: dict[Source, dict[str, Any]] = {source: {} for source in Source}
+    for field in route.fields:
+        if field.name in fields:
+            sent[field.source][field.wire] = fields[field.name]
+    query = urlencode(sent[Source.QUERY], doseq=True)
+    path = route.path.format_map({name: quote(str(value), safe="") for name, value in sent[Source.PATH].items()})
+    headers = {name: str(value) for name, value in sent[Source.HEADER].items()}
+    return (f"{path}?{query}" if query else path), headers, sent[Source.BODY]
+
+
+def http(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
+    """The event of API Gateway (payload format 2.0)."""
+    fields = values(route, counters, **given)
+    url, headers, body = request(route, fields)
+    path, _, query = url.partition("?")
+    sent = {name.lower(): value for name, value in headers.items()}
+    event: dict[str, Any] = {
+        "version": "2.0",
+        "routeKey": route.key,
+        "rawPath": path,
+        "rawQueryString": query,
+        "headers": {"host": _HOST, "user-agent": "curl/8.5.0", **sent},
+        "requestContext": {
+            "accountId": "123456789012",
+            "apiId": "a1b2c3d4e5",
+            "domainName": _HOST,
+            "domainPrefix": "api",
+            "http": {
+                "method": route.method,
+                "path": path,
+                "protocol": "HTTP/1.1",
+                "sourceIp": "203.0.113.10",
+                "userAgent": "curl/8.5.0",
+            },
+            "requestId": "JKJaXmPLvHcESHA=",
+            "routeKey": route.key,
+            "stage": "$default",
+            "time": "31/Jul/2026:12:00:01 +0000",
+            "timeEpoch": 1785542401000,
+        },
+        "isBase64Encoded": False,
+    }
+    named = {field.wire: fields[field.name] for field in route.fields if field.source is Source.PATH}
+    event |= {"pathParameters": named} if named else {}
+    asked = {
+        field.wire: _joined(fields[field.name])
+        for field in route.fields
+        if field.source is Source.QUERY and field.name in fields
+    }
+    event |= {"queryStringParameters": asked} if asked else {}
+    if body:
+        event["headers"]["content-type"] = "application/json"
+        event["body"] = json.dumps(body)
+    if route.needs_caller:
+        scope = {"scope": route.scope} if route.scope else {}
+        event["requestContext"]["authorizer"] = {"jwt": {"claims": {**_CLAIMS, **scope}, "scopes": None}}
+    return event
+
+
+def _joined(value: object) -> str:
+    """As API Gateway gives it: a comma joins the values of one name."""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,16 @@
+"""Counting: one change or many, committed with the receipts that make each count once.
+
+The other rooms use:
+
+    increments  Increment and `count`, `set_value`: a change of a counter
+    batches     `count`: many changes in few transactions
+    children    `set_child`, `is_there`, `listed`: items that a tally counts, such as likes
+    holds       `take`, `settle`, `made_room`: an amount taken for a while
+    expired     `sweep`: gives back what expired holds have taken
+    posts       `read_post`, `write_post`
+    deletion    `remove_parent`, and `sweep`: removes the likes of deleted posts
+    receipts    `once`, `find_many`: an idempotency key counts once
+    tallies     the reads of a tally, and the writes that move it
+
+It calls `dynamo` and nothing above itself. A change goes through `receipts` and `dynamo.transactions`, never past them.
+"""

@@ -1,0 +1,74 @@
+"""`make dev`, or `python -m tally.dev` in the folder of the app: the whole stack on this machine."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from .base.errors import LocalError
+from .base.options import Options
+
+
+class StopError(KeyboardInterrupt):
+    """Ctrl-C. CPython ends by SIGINT after a plain KeyboardInterrupt in an `exec`, and each dataclass runs one."""
+
+
+def leave(number: int, frame: FrameType | None) -> None:
+    """Handle SIGINT and SIGTERM while modules are imported: nothing is started yet. An exception would not do: CPython
+    makes a TypeError of one that meets an import."""
+    os.write(sys.stdout.fileno(), b"tally: stopped\n")
+    os._exit(0)
+
+
+def stop(number: int, frame: FrameType | None) -> None:
+    """Handle SIGINT and SIGTERM until the server has its own handlers."""
+    raise StopError
+
+
+def handle(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Handle SIGINT and SIGTERM so from now on."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
+def say(line: str) -> None:
+    """Print one line at the terminal."""
+    print(f"tally: {line}", flush=True)
+
+
+def main() -> int:
+    """Run until Ctrl-C. Returns 1, after one line, for an error that a person can fix."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a line may quote characters that the terminal lacks
+    handle(leave)
+    try:
+        run(Options.read(sys.argv[1:], os.environ, Path.cwd()))
+        say("stopped")
+    except LocalError as error:
+        print(f"tally: {error}", file=sys.stderr)
+        return 1
+    except StopError:
+        say("stopped")
+    return 0
+
+
+def run(options: Options) -> None:
+    """Start everything and serve."""
+    import asyncio
+
+    from .server import serve
+    from .stack.prepared import prepared
+
+    handle(stop)
+    with prepared(options) as stack:
+        asyncio.run(serve(stack, say))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""The options of `make dev`: its command line and environment."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from .errors import LocalError
+from .words import DEV
+
+PORT_DEFAULT = "8080"
+DATA_DEFAULT = ".tally"
+COUNTERS = "counters.py"
+MINUTE_DEFAULT_S = 3  # 60 on AWS; here streams deliver within two seconds, and a person waits for drift to show
+MINUTE_S_MAX = 60
+VARIABLES = (
+    "AWS_ENDPOINT_URL_DYNAMODB: a DynamoDB engine to use instead of the embedded one."
+    " AWS_ENDPOINT_URL_DYNAMODB_STREAMS: the endpoint of its streams, if it differs."
+    f" TALLY_MINUTE_S: the length of a minute of the ledger in seconds, {MINUTE_S_MAX} on AWS ({MINUTE_DEFAULT_S})."
+    " TALLY_PAGE_HOSTS: count visits of these hosts only, separated by commas (any)."
+    " TALLY_LIKERS_VISIBLE: who sees which users like a post, anyone, signedIn or nobody (anyone)."
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """A person's choices."""
+
+    app: Path
+    """The folder of the CDK app: app.py, cdk.json, and tally/ or, with the package, counters.py."""
+    port: int
+    """0: any free port."""
+    data: Path
+    endpoint: str | None
+    """A DynamoDB engine to use instead of the embedded one."""
+    page_hosts: str
+    verbose: bool = False
+    minute_s: int = MINUTE_DEFAULT_S
+    """The length of a minute of the ledger. Schedules run as often as AWS would run them in a minute of 60 s."""
+    streams_endpoint: str | None = None
+    """The endpoint of that engine's streams, if it differs."""
+    context: Mapping[str, str] = field(default_factory=dict)
+    """Options of the deployment, as `-c` gives them."""
+
+    @cached_property
+    def packaged(self) -> bool:
+        """Whether the folder has its counters alone, as `tally init` makes it: the package brings the rest.
+
+        It stays so: an editor may remove the file for a moment.
+        """
+        return (self.app / COUNTERS).is_file()
+
+    @property
+    def counters(self) -> Path:
+        """The file that declares the counters."""
+        return self.app / COUNTERS if self.packaged else self.app / "lambdas" / COUNTERS
+
+    @classmethod
+    def read(cls, arguments: Sequence[str], environment: Mapping[str, str], app: Path) -> Options:
+        """Read the command line, then the environment. `app` is the folder of the app. Raises LocalError."""
+        given = _parser().parse_args(arguments)
+        port = given.port or environment.get("PORT") or PORT_DEFAULT
+        if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+            raise LocalError(f"the port is {port!r}: it must be a number from 0 to 65535")
+        minute_s = environment.get("TALLY_MINUTE_S") or str(MINUTE_DEFAULT_S)
+        if not (minute_s.isascii() and minute_s.isdigit() and 1 <= int(minute_s) <= MINUTE_S_MAX):
+            raise LocalError(f"TALLY_MINUTE_S is {minute_s!r}: it must be a whole number from 1 to {MINUTE_S_MAX}")
+        return cls(
+            app=app,
+            port=int(port),
+            data=Path(given.data or environment.get("TALLY_DATA") or DATA_DEFAULT),
+            endpoint=environment.get("AWS_ENDPOINT_URL_DYNAMODB") or None,
+            page_hosts=environment.get("TALLY_PAGE_HOSTS") or "*",
+            verbose=given.verbose,
+            minute_s=int(minute_s),
+            streams_endpoint=environment.get("AWS_ENDPOINT_URL_DYNAMODB_STREAMS") or None,
+            context={"likersVisible": likers} if (likers := environment.get("TALLY_LIKERS_VISIBLE")) else {},
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=DEV.strip("`"), description="Run Tally on this machine.", epilog=VARIABLES)
+    add_arguments(parser)
+    return parser
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command line may have."""
+    parser.add_argument("--port", help="port of the HTTP API on 127.0.0.1 (PORT, or 8080; 0: any free port)")
+    parser.add_argument("--data", help="folder of the data, which survive a restart (TALLY_DATA, or .tally)")
+    parser.add_argument("--verbose", action="store_true", help="print the functions' logs here too")

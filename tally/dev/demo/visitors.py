@@ -1,0 +1,218 @@
+"""Many visitors of a Tally server at once. Some send a visit twice, and the answers of some are lost.
+
+When the server is busy or gives no answer, a visitor retries with the same key, a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import aiohttp
+
+from tally.dev.base.errors import LocalError
+
+TWICE_EVERY = 10
+"""Every tenth visit is sent twice, at the same moment."""
+LOST_EVERY, LOST_AT = 20, 5
+"""Every twentieth visit, none of those above, loses its answer and is sent again."""
+BROWSER = "Mozilla/5.0 (X11; Linux x86_64) tally-demo"  # Tally counts programs apart from browsers
+REQUEST_S_MAX = 30.0  # what API Gateway allows an integration
+ATTEMPTS_MAX = 30  # of one request, over half a minute or more
+UNANSWERED_MAX = 5  # attempts without any answer: the server is gone
+PAUSE_FIRST_S = 0.1
+PAUSE_MAX_S = 2.0
+_RETRYABLE = frozenset({429, 500, 502, 503, 504})
+
+Progress = Callable[[int], object]
+"""Takes the number of steps since its last call."""
+_Job = TypeVar("_Job")
+
+
+class Drifting(NamedTuple):
+    """A tally that drifts. `drift` is observed less expected."""
+
+    counter: str
+    id: str
+    drift: int
+
+
+@dataclass
+class Sent:
+    """The number of requests of each kind."""
+
+    requests: int = 0
+    """Every attempt."""
+    replays: int = 0
+    sent_twice: int = 0
+    answers_lost: int = 0
+    """Tally has counted the visit, and the visitor does not know."""
+    retries: int = 0
+    """After an answer 429 or 5xx, or without an answer."""
+
+
+@dataclass
+class Server:
+    """A Tally server on this machine; an asynchronous context manager."""
+
+    port: int
+    sent: Sent = field(default_factory=Sent)
+    _session: aiohttp.ClientSession | None = None
+    _token: str = ""
+
+    async def __aenter__(self) -> Server:
+        timeout = aiohttp.ClientTimeout(total=REQUEST_S_MAX)
+        agent = {"user-agent": BROWSER}
+        self._session = aiohttp.ClientSession(f"http://127.0.0.1:{self.port}", timeout=timeout, headers=agent)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session:
+            await self._session.close()
+
+    async def is_there(self) -> bool:
+        """Whether a Tally server listens. Raises LocalError if another program listens."""
+        try:
+            _, document, _ = await self._once("GET", "/health")
+        except aiohttp.ClientConnectorError:
+            return False
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            document = {}
+        if document.get("status") == "ok" or "tally" in str(document.get("type")):
+            return True
+        raise LocalError(f"port {self.port} belongs to another program, not to Tally: set PORT to another port")
+
+    async def visits(self, page: str) -> int:
+        """The number of visits of a page."""
+        return int((await self._ask("GET", "/visits", params={"url": page}))["value"])
+
+    async def series(self, page: str) -> tuple[int, float]:
+        """The visits of a page in the last month, hour by hour summed, and until when they are complete (0: never)."""
+        found = await self._ask("GET", "/series", params={"of": f"visits:{page}", "by": "day"})
+        return sum(point["value"] for point in found["series"]), float(found["as_of"] or 0)
+
+    async def top(self, month: str) -> tuple[dict[str, int], float]:
+        """The most visited pages of a month, as `2026-11`, and until when the list is complete (0: never)."""
+        wanted = {"counter": "visits", "by": "month", "span": month, "limit": "100"}
+        found = await self._ask("GET", "/top", params=wanted)
+        return {row["id"]: int(row["value"]) for row in found["top"]}, float(found["as_of"] or 0)
+
+    async def minute_s(self) -> int:
+        """The length of a minute of its ledger in seconds."""
+        return int((await self._ask("GET", "/dev/stack"))["minute_s"])
+
+    async def drift(self) -> frozenset[Drifting]:
+        """Every tally that drifts in the minutes that Tally has judged."""
+        if not self._token:
+            given = await self._ask("POST", "/dev/token", json={"sub": "demo", "scope": "tally/read"})
+            self._token = str(given["access_token"])
+        found: set[Drifting] = set()
+        params: dict[str, str] = {}
+        while True:
+            page = await self._ask("GET", "/drift", params=params, headers={"authorization": f"Bearer {self._token}"})
+            found.update(Drifting(row["counter"], row["id"], int(row["drift"])) for row in page["drift"])
+            if page["cursor"] is None:
+                return frozenset(found)
+            params = {"cursor": page["cursor"]}
+
+    async def visit(self, url: str, key: str) -> None:
+        """Send a visit until there is an answer."""
+        await self._ask("POST", "/visits", json={"url": url, "key": key})
+
+    async def lose_the_answer(self, url: str, key: str) -> None:
+        """Send a visit whose answer is lost: behind this path the server hangs up when the work is done."""
+        self.sent.answers_lost += 1
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError):
+            await self._once("POST", "/dev/lost/visits", json={"url": url, "key": key})
+
+    async def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        """The answer, after retries if need be. Raises LocalError without one, or if a retry cannot help."""
+        unanswered = 0
+        for attempt in range(ATTEMPTS_MAX):
+            pause_s = random.uniform(0.5, 1.0) * min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**attempt)
+            try:
+                status, document, headers = await self._once(method, path, **options)
+                if status not in _RETRYABLE:
+                    self._check(status, document, path)
+                    self.sent.replays += method == "POST" and headers.get("Idempotency-Replayed") == "true"
+                    return document
+                pause_s = max(pause_s, min(float(headers.get("Retry-After", 0)), PAUSE_MAX_S))
+            except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+                unanswered += 1
+            if unanswered == UNANSWERED_MAX:
+                raise LocalError(f"the server on port {self.port} stopped answering")
+            self.sent.retries += 1
+            await asyncio.sleep(pause_s)
+        raise LocalError(f"the server on port {self.port} is too busy: it refused {ATTEMPTS_MAX} attempts")
+
+    async def _once(self, method: str, path: str, **options: Any) -> tuple[int, dict[str, Any], Mapping[str, str]]:
+        assert self._session is not None
+        self.sent.requests += path.endswith("/visits") and method == "POST"
+        async with self._session.request(method, path, **options) as response:
+            document = json.loads(await response.read())
+            if not isinstance(document, dict):
+                raise ValueError("no JSON object")
+            return response.status, document, response.headers
+
+    def _check(self, status: int, document: Mapping[str, Any], path: str) -> None:
+        if status == 403 and path == "/visits":
+            raise LocalError("the server does not count the demo's pages: start it without TALLY_PAGE_HOSTS")
+        if status == 404 and path == "/visits":
+            raise LocalError(
+                "the server counts no visits: counters.py must list VISITS and BOT_VISITS of tally.shipped"
+            )
+        if status >= 400:
+            reason = document.get("detail") or document.get("message") or ""
+            what = "a visit" if path == "/visits" else path
+            raise LocalError(f"the server refused {what} with {status}: {reason}")
+
+
+async def send(server: Server, visits: Iterable[tuple[str, str]], concurrency: int, progress: Progress) -> None:
+    """Send visits (URL and key), `concurrency` at a time. Raises LocalError."""
+
+    async def one(job: tuple[int, tuple[str, str]]) -> None:
+        number, (url, key) = job
+        if number % LOST_EVERY == LOST_AT:
+            await server.lose_the_answer(url, key)
+        if number % TWICE_EVERY == 0:
+            server.sent.sent_twice += 1
+            await asyncio.gather(server.visit(url, key), server.visit(url, key))
+        else:
+            await server.visit(url, key)
+        progress(1)
+
+    await _spread(enumerate(visits, 1), one, concurrency)
+
+
+async def counts(server: Server, pages: Iterable[str], concurrency: int, progress: Progress) -> dict[str, int]:
+    """The server's count of each page. Raises LocalError."""
+    found: dict[str, int] = {}
+
+    async def one(page: str) -> None:
+        found[page] = await server.visits(page)
+        progress(1)
+
+    await _spread(pages, one, concurrency)
+    return found
+
+
+async def _spread(jobs: Iterable[_Job], work: Callable[[_Job], Awaitable[None]], concurrency: int) -> None:
+    """Work on `concurrency` jobs at a time until all are done. If one raises, cancel the others."""
+    left = iter(jobs)
+
+    async def worker() -> None:
+        for job in left:
+            await work(job)
+
+    workers = [asyncio.ensure_future(worker()) for _ in range(concurrency)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for task in workers:
+            task.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)

@@ -1,0 +1,99 @@
+"""One `make dev` as a process: the demo, the bench and the tests start it so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from .base.engine import die_with_parent
+from .base.errors import LocalError
+
+START_S_MAX = 300.0  # it synthesizes the stack first: 15 s, and ten times that on a busy machine
+STOP_S_MAX = 120.0
+LOOK_S = 0.05
+_READY = re.compile(r"^tally: ready on http://localhost:(\d+) .*DynamoDB at (http://\S+),", re.MULTILINE)
+
+
+def bare_environment(**more: str) -> dict[str, str]:
+    """This process's environment without what would configure a stack, and with `more`."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))} | more
+
+
+class Dev:
+    """A `make dev` of the app in the folder `app`, on the data folder `data`. What it prints is in `output`.
+
+    It dies with this process. `port`, `url` and `endpoint`, its engine's, are known once it is ready. `arguments` are
+    those of the command line, `python` are options of the interpreter.
+    """
+
+    def __init__(
+        self, app: Path, data: Path, *arguments: str, python: Sequence[str] = (), environment: Mapping[str, str]
+    ) -> None:
+        self.data, self.output = data, data.parent / f"{data.name}-{time.monotonic_ns()}.out"
+        self.port, self.endpoint = 0, ""
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, *python, "-m", "tally.dev", "--data", str(data), *arguments],
+                cwd=app,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                preexec_fn=die_with_parent,
+                start_new_session=True,  # Ctrl-C reaches this process, which then stops the server
+            )
+
+    @property
+    def url(self) -> str:
+        """The URL of its HTTP API."""
+        return f"http://localhost:{self.port}"
+
+    @property
+    def text(self) -> str:
+        """What it has printed."""
+        return self.output.read_text(errors="replace")
+
+    def wait_until_ready(self, patience_s: float = START_S_MAX) -> Self:
+        """Wait until it serves. Raises LocalError with its last line if it ends instead, or takes longer."""
+        deadline_s = time.monotonic() + patience_s
+        while time.monotonic() < deadline_s:
+            ended = self.process.poll() is not None
+            if found := _READY.search(self.text):
+                self.port, self.endpoint = int(found[1]), found[2]
+                return self
+            if ended:
+                lines = self.text.splitlines() or [f"exit status {self.process.returncode}"]
+                raise LocalError(f"`make dev` did not start: {lines[-1].removeprefix('tally: ')}")
+            time.sleep(LOOK_S)
+        raise LocalError(f"`make dev` was not ready within {patience_s:.0f} s")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, patience_s: float = STOP_S_MAX) -> int:
+        """End it, by force after `patience_s`. Returns the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+
+@contextlib.contextmanager
+def running(app: Path, environment: Mapping[str, str], port: int = 0) -> Iterator[Dev]:
+    """A `make dev` with a temporary data folder, while the block runs. Raises LocalError if it does not start."""
+    with tempfile.TemporaryDirectory(prefix="tally-dev-") as folder:
+        server = Dev(app, Path(folder, "data"), "--port", str(port), environment=environment)
+        try:
+            server.wait_until_ready()
+            yield server
+        finally:
+            server.stop()

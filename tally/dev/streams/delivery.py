@@ -1,0 +1,141 @@
+"""A consumer in this process, and the records of a stream on their way to it: at least once, in order, in any batches.
+
+The tests, the soak and the bench deliver so. How a batch is cut, what comes twice and what the process dies of are
+theirs to choose: time may be virtual, and shards may be modelled. The pump (pump.py) invokes other processes in real
+time, with windows, as the template's mappings say; both make the same events and read the same answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError
+
+from ..base.sync_wire import SyncWire
+
+if TYPE_CHECKING:
+    from tally.api.unattended import StreamReader
+
+BATCH_RECORDS = 1000  # of a batch and of a read: the most that the mappings and DynamoDB allow
+Record = dict[str, Any]
+Process = Callable[[dict[str, Any], Any], Mapping[str, Any]]
+"""A handler: an event and a context to an answer."""
+
+
+def event(records: Sequence[Record], shard: str, table: str) -> dict[str, Any]:
+    """The event of a batch, as a tumbling window has it."""
+    return {
+        "Records": list(records),
+        "shardId": shard,
+        "eventSourceARN": f"arn:aws:dynamodb:eu-west-1:000000000000:table/{table}/stream/2026-11-21T00:00:00.000",
+        "window": {"start": "2026-11-21T00:00:00Z", "end": "2026-11-21T00:01:00Z"},
+        "state": {},
+        "isFinalInvokeForWindow": False,
+        "isWindowTerminatedEarly": False,
+    }
+
+
+def refused(answer: Mapping[str, Any]) -> str | None:
+    """The sequence number of the record that an answer reports as failed; None: all are done."""
+    failures = answer["batchItemFailures"]
+    assert (answer["state"], len(failures) <= 1) == ({}, True), f"no answer of Tally's: {json.dumps(answer)}"
+    return str(failures[0]["itemIdentifier"]) if failures else None
+
+
+def takes(reader: StreamReader, table: str, record: Record) -> bool:
+    """Whether the filter of a reader's mapping lets a record through. `table`: `counts` or `receipts`."""
+    kinds = next(found for of, found in reader.streams.items() if of.value == table)
+    start = next((found for of, found in reader.prefixes.items() if of.value == table), None)
+    if not kinds or record["eventName"] in kinds:
+        return True
+    return start is not None and bool(record["dynamodb"]["Keys"]["PK"]["S"].startswith(start))
+
+
+@dataclass
+class Delivery:
+    """One consumer on its way through the records of one stream shard. `source`: the name of the table.
+
+    `records` may grow. Those up to `at` are done.
+    """
+
+    process: Process
+    source: str
+    shard: str
+    records: list[Record] = field(default_factory=list)
+    takes: Callable[[Record], bool] = lambda record: True
+    at: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing waits."""
+        return self.at >= len(self.records)
+
+    def batch(self, size: int = BATCH_RECORDS, back: int = 0) -> list[Record]:
+        """The next records, `size` or fewer, and `back` of those before them once more; without what is filtered."""
+        return [one for one in self.records[max(0, self.at - back) : self.at + size] if self.takes(one)]
+
+    def invoke(self, batch: Sequence[Record], context: object, process: Process | None = None) -> str | None:
+        """The sequence number that the consumer refuses. It is not invoked for nothing."""
+        return refused((process or self.process)(event(batch, self.shard, self.source), context)) if batch else None
+
+    def move(self, failed: str | None, size: int = BATCH_RECORDS) -> None:
+        """Go on behind a batch of this size, or at the record that failed."""
+        if failed is None:
+            self.at = min(len(self.records), self.at + size)
+            return
+        numbers = [int(record["dynamodb"]["SequenceNumber"]) for record in self.records]
+        self.at = numbers.index(int(failed))
+
+    def all(self, context: object, size: int = BATCH_RECORDS) -> None:
+        """Deliver everything, each record once. Raises RuntimeError if one is refused."""
+        while not self.done:
+            if failed := self.invoke(self.batch(size), context):
+                raise RuntimeError(f"the consumer refused the record {failed}")
+            self.move(None, size)
+
+
+class Stream:
+    """Reads the stream of a table, on an engine with one shard a table, from its beginning or behind a record."""
+
+    def __init__(self, wire: SyncWire, table: str, after: str | None = None) -> None:
+        self._wire = wire
+        self.arn = str(wire.describe_table(TableName=table)["Table"]["LatestStreamArn"])
+        (shard,) = wire.describe_stream(StreamArn=self.arn)["StreamDescription"]["Shards"]
+        self.shard = str(shard["ShardId"])
+        self._has_read = False
+        self._iterator = self._begin(after)
+
+    def _begin(self, after: str | None = None) -> str:
+        where = {"StreamArn": self.arn, "ShardId": self.shard}
+        try:
+            how = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": after}
+            how = how if after else {"ShardIteratorType": "TRIM_HORIZON"}
+            return str(self._wire.get_shard_iterator(**where, **how)["ShardIterator"])
+        except ClientError:
+            if after is None:
+                raise
+            return self._begin()  # the record is trimmed
+
+    def read(self) -> list[Record]:
+        """Read on, once: BATCH_RECORDS or fewer."""
+        try:
+            page = self._wire.get_records(ShardIterator=self._iterator, Limit=BATCH_RECORDS)
+        except ClientError as error:
+            # DynamoDB Local calls the first iterator of an empty stream trimmed, once there is a record.
+            if error.response["Error"]["Code"] != "TrimmedDataAccessException" or self._has_read:
+                raise
+            page = self._wire.get_records(ShardIterator=self._begin(), Limit=BATCH_RECORDS)
+        self._iterator = page["NextShardIterator"]
+        self._has_read |= bool(page["Records"])
+        return list(page["Records"])
+
+    def new(self) -> Iterator[Record]:
+        """Everything that was written since the last read."""
+        full = True
+        while full:
+            found = self.read()
+            yield from found
+            full = len(found) == BATCH_RECORDS

@@ -1,0 +1,254 @@
+"""Every error that Tally raises, its HTTP status, and the map from botocore's errors.
+
+TallyError
+├── CallerError                     the request is at fault: the caller can correct it
+│   ├── InvalidInputError           400
+│   ├── UnauthenticatedError        401
+│   ├── ForbiddenError              403
+│   ├── NotFoundError               404
+│   ├── EditConflictError           409
+│   ├── ParentRemovedError          409  its children are being removed
+│   ├── LimitReachedError           409  a floor or ceiling; `left` is the amount that still fits
+│   ├── HoldSettledError            409
+│   ├── CounterRetiredError         409  the declaration says `retired=True`
+│   ├── RecordExistsError           409  (records/table.py)
+│   ├── RecordChangedError          409  (records/table.py)
+│   ├── PreconditionFailedError     412
+│   ├── PayloadTooLargeError        413
+│   ├── UnsupportedMediaTypeError   415
+│   ├── KeyReusedError              422
+│   └── PreconditionRequiredError   428
+├── RetryableError                  the request is right: send it again, with the same key
+│   ├── StoreBusyError              503  conflicts or throttling beyond our retries
+│   ├── StoreUnreachableError       503  no answer: the change may or may not be counted
+│   ├── StoreRefusedError           503  a fault of the deployment: permissions, a missing table
+│   └── NotCommittedError           503  the receipt is missing or inconsistent
+├── ConfigurationError              500  the function does not start
+├── ExpressionError                 500  a bug of ours (records/expression_syntax.py)
+├── RecordMismatchError             500  an item that does not fit its record class (records/attribute_values.py)
+├── (of stream consumers, the sweep and the command; no request causes them)
+│   ├── UnreadableError             500  a stream record that the consumer cannot apply (streams/record.py)
+│   │   └── ObjectGoneError         500  a dead letter and has expired (streams/dead_letters.py)
+│   ├── RejectedError               500  a write that DynamoDB refuses (dynamo/transactions.py)
+│   ├── MovedError                  500  another writer was first (dynamo/transactions.py)
+│   ├── NotProvenError              500  the watermark does not allow a repair yet (maintenance/reconcile.py)
+│   ├── RestlessError               500  a tally keeps moving during a recount or repair (maintenance/reconcile.py)
+│   ├── OutOfBoundsError            500  a repair beyond a floor or ceiling (maintenance/reconcile.py)
+│   └── NotAtRestError              500  something writes to the tables of a restore (drift/restored.py)
+└── (control flow inside the core, never answered)
+    ├── ReceiptFoundError           the key was counted before
+    ├── TallyHotError               the change must spill: the receipt alone, rolled up later
+    └── ChangeRefusedError          a condition of the change failed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from botocore.exceptions import BotoCoreError, ChecksumError, ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as BotoConnectionError
+
+PROBLEM_TYPE_PREFIX = "urn:problem-type:tally:"
+RETRY_AFTER_S = 1
+
+
+class TallyError(Exception):
+    """The root. `slug` is the stable end of the problem type; `status` is the HTTP status."""
+
+    slug: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    title: ClassVar[str] = "Internal error"
+
+    def __init__(self, detail: str, **members: str | int | None) -> None:
+        """`members` go into the problem document: `field` (the input at fault), `left`, `retry_after_s`, `version`."""
+        super().__init__(detail)
+        self.detail = detail
+        self.members = members
+
+    @property
+    def field(self) -> str | None:
+        """The input at fault; None if no single input is."""
+        field = self.members.get("field")
+        return None if field is None else str(field)
+
+
+class CallerError(TallyError):
+    """The request is at fault: the same request gets the same answer again."""
+
+
+class InvalidInputError(CallerError):
+    slug, status, title = "invalid-input", 400, "The request is malformed"
+
+
+class UnauthenticatedError(CallerError):
+    slug, status, title = "unauthenticated", 401, "Sign in first"
+
+
+class ForbiddenError(CallerError):
+    slug, status, title = "forbidden", 403, "Not allowed"
+
+
+class NotFoundError(CallerError):
+    slug, status, title = "not-found", 404, "Not found"
+
+
+class EditConflictError(CallerError):
+    slug, status, title = "edit-conflict", 409, "The post changed during every attempt to edit it"
+
+
+class ParentRemovedError(CallerError):
+    slug, status, title = "parent-removed", 409, "It is removed, and its id is not free yet"
+
+
+class LimitReachedError(CallerError):
+    slug, status, title = "limit-reached", 409, "The counter does not go further"
+
+    @property
+    def left(self) -> int | None:
+        """The amount that may still be taken or added; None if the request set a value."""
+        left = self.members.get("left")
+        return left if isinstance(left, int) else None
+
+    @property
+    def retry_after_s(self) -> int | None:
+        """In how many seconds the next period begins, where the amount fits; None if it never does."""
+        seconds = self.members.get("retry_after_s")
+        return seconds if isinstance(seconds, int) else None
+
+
+class HoldSettledError(CallerError):
+    slug, status, title = "hold-settled", 409, "The hold is already settled"
+
+
+class CounterRetiredError(CallerError):
+    slug, status, title = "counter-retired", 409, "The counter takes no more changes"
+
+
+class PreconditionFailedError(CallerError):
+    slug, status, title = "precondition-failed", 412, "The counter has moved"
+
+    @property
+    def version(self) -> int | None:
+        """The version that the counter has now; None if unknown."""
+        version = self.members.get("version")
+        return version if isinstance(version, int) else None
+
+
+class PreconditionRequiredError(CallerError):
+    slug, status, title = "precondition-required", 428, "If-Match is needed"
+
+
+class PayloadTooLargeError(CallerError):
+    slug, status, title = "payload-too-large", 413, "The body is too large"
+
+
+class UnsupportedMediaTypeError(CallerError):
+    slug, status, title = "unsupported-media-type", 415, "The content type is not supported"
+
+
+class KeyReusedError(CallerError):
+    slug, status, title = "key-reused", 422, "The idempotency key was used for another change"
+
+
+class RetryableError(TallyError):
+    """The answer has `Retry-After`. A retry with the same key counts once."""
+
+    slug, status, title = "unavailable", 503, "Try again"
+
+
+class StoreBusyError(RetryableError):
+    slug, title = "busy", "The store is busy; try again"
+
+
+class StoreUnreachableError(RetryableError):
+    slug, title = "unreachable", "The store gave no answer; try again"
+
+
+class StoreRefusedError(RetryableError):
+    slug, title = "store-refused", "The store refused the request: a fault of the deployment"
+
+
+class NotCommittedError(RetryableError):
+    slug, title = "not-committed", "The change was not committed; try again"
+
+
+class ConfigurationError(TallyError):
+    slug, status, title = "misconfigured", 500, "The deployment is misconfigured"
+
+
+class ReceiptFoundError(TallyError):
+    """The key has a live receipt. `item` is the stored receipt, in DynamoDB's wire form."""
+
+    def __init__(self, item: Mapping[str, Any]) -> None:
+        super().__init__("the key was counted before")
+        self.item = item
+
+
+class TallyHotError(TallyError):
+    """The tally is hot: the change must spill. Nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__("the tally is hot")
+
+
+class ChangeRefusedError(TallyError):
+    """Conditions of the change failed.
+
+    `old_items` has an entry for each write of the change: None if its condition held, else the old item. The item is
+    empty if there was none, or if the write did not ask for it. `shard` is the shard of the attempt.
+    """
+
+    def __init__(self, old_items: Sequence[Mapping[str, Any] | None], shard: int) -> None:
+        super().__init__("a condition of the change failed")
+        self.old_items = old_items
+        self.shard = shard
+
+
+# DynamoDB's and botocore's errors, and their meaning for a caller. Cancelled transactions and failed conditions are not
+# here: `dynamo/transactions.py` judges them first.
+BUSY_CODES = frozenset({
+    "ProvisionedThroughputExceededException",
+    "ThrottlingException",
+    "ThrottlingError",
+    "RequestLimitExceeded",
+    "LimitExceededException",
+    "TransactionConflictException",
+    "ReplicatedWriteConflictException",
+})  # fmt: skip
+UNREACHABLE_CODES = frozenset(
+    {
+        "InternalServerError",
+        "ServiceUnavailable",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "TransactionInProgressException",
+    }
+)
+
+
+def from_botocore(error: ClientError | BotoCoreError) -> TallyError:
+    """The error to raise for one of botocore's. Total: any other error is the deployment's fault, and retryable."""
+    if isinstance(error, HTTPClientError | BotoConnectionError | ChecksumError):
+        return StoreUnreachableError("The store gave no answer in time. Send the request again with the same key.")
+    if isinstance(error, ClientError):
+        code = error.response.get("Error", {}).get("Code", "")
+        if code in BUSY_CODES:
+            return StoreBusyError("The store gets more changes than it takes. Send the request again.")
+        if code in UNREACHABLE_CODES or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
+            return StoreUnreachableError("The store failed. Send the request again with the same key.")
+    return StoreRefusedError("The store refused the request. This is a fault of the deployment, not of the request.")
+
+
+def problem(error: TallyError, *, request_id: str | None = None) -> dict[str, Any]:
+    """The RFC 9457 problem document of an error."""
+    document: dict[str, Any] = {
+        "type": PROBLEM_TYPE_PREFIX + error.slug,
+        "title": error.title,
+        "status": error.status,
+        "detail": error.detail if error.status != 500 else "Tally failed and logged the error.",
+    }
+    document |= {name: value for name, value in error.members.items() if value is not None}
+    if request_id is not None and error.status >= 500:
+        document["request_id"] = request_id
+    return document

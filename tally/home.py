@@ -1,0 +1,12 @@
+"""Where the files are that the package has in a wheel, and a checkout beside it (release/build.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+_BROUGHT = PACKAGE / "cdk/lambdas"
+IN_A_WHEEL = _BROUGHT.is_dir()
+LAMBDAS = _BROUGHT if IN_A_WHEEL else PACKAGE.parent / "lambdas"
+PACKAGES = PACKAGE / "cdk/packages"
+"""What a wheel brings for the deployed functions. A checkout has none, and installs them as they are pinned."""

@@ -1,0 +1,123 @@
+"""What there is of a user, and its removal: posts, children and holds, each by the change that moves its tally.
+
+A child, such as a like, is a user's if its counter says so (`MEMBER#USER#`) and it has the user's name. A scan of the
+counts table finds children and posts, because no key begins with a user. An index of likes by user would cost a write
+with every like; a scan costs reads, once (docs/privacy.md). A hold names its caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import Any, NamedTuple
+
+from ..counter import Counter
+from ..counting import children, posts, tallies
+from ..counting.holds import BUCKETS, EXPIRED, RELEASED, move
+from ..counting.tallies import GONE
+from ..dynamo import queries
+from ..dynamo.client import Call, Store
+from ..dynamo.keys import Item
+from ..errors import ConfigurationError, NotFoundError, ParentRemovedError
+from ..fields import user_name
+from ..shipped import LIKES
+
+
+class Kind(Enum):
+    """What a user leaves."""
+
+    POST = "post"
+    CHILD = "child"
+    HOLD = "hold"
+
+    @property
+    def plural(self) -> str:
+        """`posts`, `children`, `holds`: as the history counts them."""
+        return "children" if self is Kind.CHILD else f"{self.value}s"
+
+
+class Trace(NamedTuple):
+    """One thing that a user left.
+
+    `id`: of the post, of the child's parent, or of the hold; `item`: the hold as it was read; `counter`: that of a
+    child or a post.
+    """
+
+    kind: Kind
+    id: str
+    item: Item
+    counter: Counter | None = None
+
+
+def traces(store: Store, counters: Mapping[str, Counter], user: str) -> Iterator[list[Trace]]:
+    """What there is of a user, page by page of a scan. `user`: percent-encoded; `counters`: the declared ones.
+
+    Raises what botocore's errors map to.
+    """
+    for bucket in range(BUCKETS):
+        of_caller: dict[str, Any] = {
+            "FilterExpression": "#caller = :caller",
+            "ExpressionAttributeNames": {"#caller": "caller"},
+            "ExpressionAttributeValues": {":caller": {"S": user}},
+        }
+        table = store.settings.ledger_table
+        for page in queries.pages(store, table, f"HOLDS#{bucket}", **of_caller):
+            yield [Trace(Kind.HOLD, hold["hold_id"]["S"], hold) for hold in page]
+    of_users = [counter for counter in counters.values() if counter.counts_users]
+    names = {f":child{number}": counter.children[0] + user for number, counter in enumerate(of_users)}
+    of_user: dict[str, Any] = {
+        "FilterExpression": f"attribute_not_exists({GONE}) AND"
+        f" (SK IN ({', '.join(names)}) OR (begins_with(PK, :posts) AND authorId = :author))",
+        "ExpressionAttributeValues": {
+            ":posts": {"S": LIKES.partition_start},
+            ":author": {"S": user_name(user)},
+            **{name: {"S": sort_key} for name, sort_key in names.items()},
+        },
+    }
+    for page in queries.scan(store, store.settings.counts_table, **of_user):
+        yield [trace for item in page if (trace := _trace(of_users, item, user))]
+
+
+def _trace(of_users: Sequence[Counter], item: Item, user: str) -> Trace | None:
+    """What an item of the counts table says of the user; None if it is a child of another prefix."""
+    prefix, _, id_ = item["PK"]["S"].partition("#")
+    for counter in of_users:
+        if counter.prefix == prefix and item["SK"]["S"] == counter.children[0] + user:
+            return Trace(Kind.CHILD, id_, {}, counter)
+    return Trace(Kind.POST, id_, {}, LIKES) if prefix == LIKES.prefix and "authorId" in item else None
+
+
+def forget(call: Call, counters: Mapping[str, Counter], trace: Trace) -> None:
+    """Remove one thing as its user would. It may be gone by now. `call.caller` is the user.
+
+    Raises LimitReachedError for a hold whose counter has no room for what it gives back, ConfigurationError if the
+    counter is declared no more, NotFoundError for a child whose parent somebody removed manually, and what the changes
+    raise.
+    """
+    if trace.counter is None:
+        _release(call, counters, trace.item)
+    elif trace.kind is Kind.POST:
+        with suppress(NotFoundError):  # another run was first
+            posts.delete_post(call, trace.counter, trace.id)
+    else:
+        _remove(call, trace.counter, trace.id)
+
+
+def _remove(call: Call, counter: Counter, parent: str) -> None:
+    try:
+        children.remove(call, counter, parent, call.caller or "")
+    except (NotFoundError, ParentRemovedError):
+        first = tallies.key(counter, parent, 0)
+        if GONE not in queries.get(call.store.client, call.store.settings.counts_table, first):
+            raise  # otherwise the parent is removed, and the sweep removes its children
+
+
+def _release(call: Call, counters: Mapping[str, Counter], hold: Item) -> None:
+    """Give back what the hold has taken, whether it has expired or not."""
+    name, id_ = hold["counter"]["S"], hold["target"]["S"]
+    if name not in counters:
+        raise ConfigurationError(f"The counter {name} is not declared.")
+    for state in (RELEASED, EXPIRED):
+        if move(call, counters[name], id_, hold, state):
+            return

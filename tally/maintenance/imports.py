@@ -1,0 +1,230 @@
+"""Numbers and children that were counted elsewhere, imported: each chunk of rows once for the name of its run.
+
+The plan of the chunks depends on the rows alone. So a run that was killed and starts again makes the same chunks, and
+finds the receipts of those that it committed. A receipt also binds the content of its chunk: another content under its
+name is refused. What is imported is an accepted change like any other: the journal expects it. But it is no traffic:
+receipts and children carry a mark, so series have it beside the traffic, and top lists have it not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Generic, NamedTuple, TypeVar
+
+from .. import fields
+from ..counter import Counter
+from ..counting import changes, increments, tallies
+from ..counting.changes import Changes
+from ..counting.children import SINCE, takes_children
+from ..counting.receipts import IMPORT, IMPORTED, Body, Keyed, Stamp, once
+from ..counting.tallies import GONE, Tally, minute_now
+from ..dynamo import queries
+from ..dynamo.client import Call
+from ..dynamo.keys import Item, key
+from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, Sent, Write, pause, put_receipt, send
+from ..errors import LimitReachedError, PreconditionFailedError, ReceiptFoundError
+
+KEPT_DAYS = 30
+"""How long the receipts of an import live, whatever the counter and the deployment say."""
+RESTART_S = (KEPT_DAYS - 1) * 24 * 3600
+"""How long after its beginning a run may be started again: all of its receipts are there by then."""
+VALUE_MAX = 10**15  # of one row: every reader of JSON takes it exactly
+ROWS_MAX = 1000  # of a chunk: of one tally there may be any number
+PARENTS_MAX = 100  # DynamoDB's limit of a BatchGetItem
+
+
+class Number(NamedTuple):
+    """A row of a file: what was counted of an id. `line`: its number in the file. `day`: since 1970, in which it was
+    counted; None: nobody knows, so it belongs to the day of the import."""
+
+    line: int
+    id: str
+    value: int
+    day: int | None = None
+
+
+class Child(NamedTuple):
+    """A row of a file: an item that a tally counts. `child`: the end of its sort key. `at_s`: epoch seconds."""
+
+    line: int
+    id: str
+    child: str
+    at_s: int
+
+
+Row = TypeVar("Row", Number, Child)
+
+
+class Refused(NamedTuple):
+    """A row that was not imported, and why."""
+
+    line: int
+    why: str
+
+
+class Chunk(NamedTuple, Generic[Row]):
+    """Rows that are imported together, and their place among the chunks of a run."""
+
+    number: int
+    rows: list[Row]
+
+
+def sets(counter: Counter) -> bool:
+    """Whether an import sets a number instead of adding to it: the number has a start, or is given out in turns."""
+    return counter.numbered or counter.start != 0
+
+
+def refused(counter: Counter, *, children: bool) -> str:
+    """Why no numbers, or no `children`, can be imported into a counter; empty if they can."""
+    if counter.retired:
+        return f"{counter.name} is retired: it takes no more changes"
+    if counter.counts_children and not children:
+        return f"{counter.name} counts items: import these with --children {counter.name}"
+    if children and not counter.counts_children:
+        return f"{counter.name} counts no items: import its numbers with --counter {counter.name}"
+    return ""
+
+
+def chunks(counter: Counter, rows: Iterable[Number]) -> Iterator[Chunk[Number]]:
+    """The rows in chunks, in their order, each of one day. A number with limits is alone in its chunk: its refusal
+    holds up no other."""
+    rows_max = 1 if counter.known else ROWS_MAX
+    number = 0
+    for _, same in groupby(rows, attrgetter("day")):
+        for chunk in _chunked(same, lambda number, ids: number <= rows_max and ids <= fields.TALLIES_MAX):
+            yield chunk._replace(number=number)
+            number += 1
+
+
+def families(rows: Iterable[Child]) -> Iterator[Chunk[Child]]:
+    """The children in chunks, in their order: a receipt, the children and their tallies are one transaction."""
+    return _chunked(rows, lambda number, ids: 1 + number + ids <= TRANSACTION_ITEMS_MAX)
+
+
+def _chunked(rows: Iterable[Row], fits: Callable[[int, int], bool]) -> Iterator[Chunk[Row]]:
+    """`fits`: whether so many rows, of so many ids, are one chunk."""
+    chunk, ids = Chunk[Row](0, []), set[str]()
+    for row in rows:
+        if not fits(len(chunk.rows) + 1, len(ids) + (row.id not in ids)):
+            yield chunk
+            chunk, ids = Chunk(chunk.number + 1, []), set()
+        chunk.rows.append(row)
+        ids.add(row.id)
+    if chunk.rows:
+        yield chunk
+
+
+def add(call: Call, counter: Counter, run: str, chunk: Chunk[Number]) -> list[Refused]:
+    """Count a chunk once. Returns the rows that a limit refused.
+
+    Raises KeyReusedError if the run has counted another content under this number, and the errors of changes.count.
+    """
+    name = f"{run}/{chunk.number}"
+    own_day = chunk.rows[0].day
+    sums: dict[Tally, int] = {}
+    for row in chunk.rows:
+        tally = Tally(counter, row.id)
+        sums[tally] = sums.get(tally, 0) + row.value
+    try:
+        if sets(counter):
+            for (_, id_), value in sums.items():
+                increments.set_value(
+                    call, counter, id_, value, 0, operation=IMPORT, key=name, days=KEPT_DAYS, own_day=own_day
+                )
+            return []
+        moved = Changes(len(chunk.rows), sums, dict.fromkeys(sums, 0))
+        key_ = f"{counter.name}/{name}"
+        changes.count(call, moved, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, own_day=own_day)
+    except (LimitReachedError, PreconditionFailedError) as error:
+        why = error.detail.rpartition(": ")[2]  # what stands before it names the change, and here the line does
+        return [Refused(row.line, why) for row in chunk.rows]
+    return []
+
+
+def missing_parents(call: Call, counter: Counter, ids: Sequence[str]) -> set[str]:
+    """Those of at most PARENTS_MAX ids that have no item which a child could belong to, if the counter needs one."""
+    if not counter.parent_required:
+        return set()
+    keys = [tallies.key(counter, id_, 0) for id_ in ids]
+    table = call.store.settings.counts_table
+    found = queries.get_many(call, table, keys, ProjectionExpression=f"PK, {GONE}")
+    there = {item["PK"]["S"].removeprefix(counter.partition_start) for item in found if GONE not in item}
+    return set(ids) - there
+
+
+def put(call: Call, counter: Counter, run: str, chunk: Chunk[Child]) -> Body:
+    """Put the children of a chunk once, and move their tallies: `{"imported","already","missing"}`.
+
+    `already`: how many were there before. `missing`: the lines of those whose parents are not there. Raises
+    KeyReusedError if the run has put another content under this number, and StoreBusyError.
+    """
+    payload = {"children": [[row.id, row.child, row.at_s] for row in chunk.rows]}
+    keyed = Keyed(IMPORT, counter.name, f"{run}/{chunk.number}", payload, KEPT_DAYS)
+    return once(call, keyed, lambda stamp: _put(call, counter, chunk, stamp)).body
+
+
+def _put(call: Call, counter: Counter, chunk: Chunk[Child], stamp: Stamp) -> Body:
+    """Each turn leaves out what the last one found to be there, or to have no parent."""
+    rows = {(row.id, row.child): row for row in reversed(chunk.rows)}
+    missing: set[str] = set()
+    retries = call.retries()
+    while True:
+        todo = [row for row in rows.values() if row.id not in missing]
+        lost = [row.line for row in chunk.rows if row.id in missing]
+        already = len(chunk.rows) - len(lost) - len(todo)
+        body: Body = {"imported": len(todo), "already": already, "missing": lost}
+        receipt = stamp.receipt(call, body)
+        if not todo:
+            put_receipt(call, receipt)
+            return body
+        parents = list(dict.fromkeys(row.id for row in todo))
+        sent = send(call.store.client, [receipt, *_writes(call, counter, todo, parents)], retries=call.retries)
+        if sent.committed:
+            return body
+        if sent.codes[0] == CONDITION_FAILED:
+            raise ReceiptFoundError(sent.reasons[0].item or {})
+        if sent.refused and not sent.busy:
+            _leave_out(sent, rows, todo, parents, missing)
+            continue
+        sent.conflict_or_raise()
+        pause(retries)
+
+
+def _leave_out(
+    sent: Sent, rows: dict[tuple[str, str], Child], todo: Sequence[Child], parents: Sequence[str], missing: set[str]
+) -> None:
+    """Take out of `rows` what is there already; add to `missing` the parents that are not there."""
+    codes = sent.codes[1:]
+    for row, code in zip(todo, codes, strict=False):
+        if code == CONDITION_FAILED:
+            del rows[row.id, row.child]
+    missing.update(id_ for id_, code in zip(parents, codes[len(todo) :], strict=False) if code == CONDITION_FAILED)
+
+
+def _writes(call: Call, counter: Counter, todo: Sequence[Child], parents: Sequence[str]) -> list[Write]:
+    """A Put for each child that is not there, and an Update for the tally of each parent that is there."""
+    table, at = call.store.settings.counts_table, minute_now(call)
+    puts: list[Write] = [
+        {
+            "Put": {
+                "TableName": table,
+                "Item": _item(call, counter, row, at),
+                "ConditionExpression": f"attribute_not_exists(SK) OR attribute_exists({GONE})",
+            }
+        }
+        for row in todo
+    ]
+    amounts = {id_: sum(row.id == id_ for row in todo) for id_ in parents}
+    there = {"ConditionExpression": takes_children(counter)}
+    moves: list[Write] = [
+        {"Update": {**tallies.add(call, counter, id_, 0, amount, at), **there}} for id_, amount in amounts.items()
+    ]
+    return puts + moves
+
+
+def _item(call: Call, counter: Counter, row: Child, at: int) -> Item:
+    where = key(counter.partition_start + row.id, counter.children[0] + row.child)
+    numbers = {SINCE: {"N": str(row.at_s)}, "at": {"N": str(at)}}
+    return {**where, **numbers, **IMPORTED, "nonce": {"S": call.nonce}}

@@ -1,0 +1,24 @@
+"""Somebody says that they know of records that the streams may have lost: `as_of` goes on past them."""
+
+from __future__ import annotations
+
+import time
+
+from ..drift import history
+from ..dynamo import items
+from ..dynamo.client import Store
+from ..dynamo.transactions import apply_once
+from ..streams import watermark
+from ..streams.loss import Loss
+from .reconcile import NotProvenError
+
+
+def acknowledge(store: Store, found: list[Loss], by: str, why: str) -> None:
+    """Let `as_of` go on past these losses: somebody knows of them. Raises NotProvenError."""
+    seen = watermark.read(store)
+    if seen.judged < max(one.again for one in found) - 1:
+        raise NotProvenError("The ledger has not begun again yet: do its consumers and sweep run?")
+    for one in found:
+        gone = {"Delete": items.only_if({"TableName": store.settings.ledger_table, "Key": one.key}, one.values)}
+        if not apply_once(store, [gone, history.acknowledged(store, one, time.time(), by=by, why=why)]):
+            raise NotProvenError(f"More of {one.consumer}'s records may be lost by now: try again.")

@@ -1,0 +1,170 @@
+"""Adds what was accepted and never rolled up, by the receipts.
+
+A stream keeps its records for a day. A rollup that is stalled for longer loses receipts that were written alone. They
+live for 8 days. Each tally notes by how much the rollup moved it for the receipts of each day: what a day's receipts
+come to beyond that was lost. Both sides go by the receipt's stamp, so late commits and redrives make no difference.
+
+A day is looked at once the day after it is judged, too: by then no stream delivers its receipts any more. A rebuild
+adds and notes what is missing, on condition that the notes are as they were read: a second one finds nothing. What the
+ledger knows as drift is repaired first, and not added again. Where the ledger may have lost something, too, nobody can
+tell what a repair was for: then nothing is added. Children that were lost are found by counting them (recount.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..counter import Counter
+from ..counting import periods, tallies
+from ..counting.receipts import ALONE_KEPT_S
+from ..drift import history, recount, rows
+from ..dynamo import items, queries
+from ..dynamo.client import Call, Store
+from ..dynamo.keys import Item
+from ..streams import loss, record
+from ..streams.lineage import BOOKKEEPER
+from ..streams.record import YES, UnreadableError
+from ..streams.watermark import Watermark
+from .reconcile import Finding, NotProvenError, Reconciler
+
+DAYS = ALONE_KEPT_S // (24 * 3600) - 1  # whole days that receipts are there for
+GOING_S = 3600
+UNDELIVERED = 1  # days after its own in which a stream may still deliver a receipt
+
+Accepted = dict[tuple[str, str], dict[int, int]]  # by counter and id: the amount of the receipts of each day
+
+
+class Window(NamedTuple):
+    """The days that can be looked at, both included: whole days since 1970 by the ledger's minutes."""
+
+    first: int
+    last: int
+
+
+def rebuildable(counter: Counter) -> bool:
+    """Whether a counter has receipts that are rolled up. Children have none."""
+    return counter.rolls_up and counter.child is None
+
+
+def notes_began_s(seen: Watermark) -> int:
+    """Since when tallies note what the rollup adds: since the ledger began, or the one that it was restored from."""
+    return items.number(seen.item, "notes", items.number(seen.item, "began"))
+
+
+def window(store: Store, seen: Watermark, now_s: float) -> Window:
+    """The days whose receipts are there, noted from the beginning, and judged. Raises NotProvenError without one."""
+    minute = store.settings.minute
+    began = minute(notes_began_s(seen))
+    first = max(minute(now_s) // tallies.DAY - DAYS, began // tallies.DAY + 1)
+    last = (seen.judged + 1) // tallies.DAY - 1 - UNDELIVERED
+    if seen.judged < 0 or last < first:
+        raise NotProvenError("Cannot tell yet: no whole day since the ledger began is judged, and the one after it.")
+    return Window(first, last)
+
+
+def accepted(store: Store, counters: Mapping[str, Counter], days: Window, found: Accepted) -> Iterator[int]:
+    """Sum up the receipts that were written alone, into `found`. Yields the receipts of each page of the scan."""
+    attributes = ("rollup", "at", "counter", "target", "amount", record.SOON)
+    first, last = days.first * tallies.DAY, (days.last + 1) * tallies.DAY - 1
+    pages = queries.scan(
+        store,
+        store.settings.receipts_table,
+        FilterExpression="#rollup = :yes AND #at BETWEEN :first AND :last",
+        ProjectionExpression=", ".join(f"#{name}" for name in attributes),
+        ExpressionAttributeNames={f"#{name}": name for name in attributes},
+        ExpressionAttributeValues={":yes": YES, ":first": {"N": str(first)}, ":last": {"N": str(last)}},
+    )
+    for page in pages:
+        for receipt in page:
+            for name, target, amount in _readable(receipt):
+                counter = counters.get(name)
+                if counter is not None and rebuildable(counter):
+                    of_tally = found.setdefault((name, target), defaultdict(int))
+                    of_tally[int(receipt["at"]["N"]) // tallies.DAY] += amount
+        yield len(page)
+
+
+def _readable(receipt: Item) -> list[tuple[str, str, int]]:
+    """What the rollup adds of a receipt; nothing of one that it sets aside."""
+    try:
+        return record.changes(receipt, alone=True)
+    except (UnreadableError, *record.MALFORMED):
+        return []
+
+
+def look(store: Store, counter: Counter, target: str, days: Mapping[int, int]) -> Finding:
+    """What one tally lacks. `days`: the amount of its receipts by day.
+
+    The tally of a period lacks nothing from an hour before DynamoDB may remove it: its notes may be gone with it, and
+    clocks differ. Receipts outlive it, and nobody reads it any more.
+    """
+    if not periods.kept(counter, target, time.time() + GOING_S):
+        days = {}
+    row = rows.read(store, counter.name, target)
+    shards = recount.shards_of(Call(store), counter, target)
+    noted = {day: sum(items.number(item, tallies.day_note(day)) for item in shards.values()) for day in sorted(days)}
+    lost = {day: days[day] - noted[day] for day in noted if _lost(counter, days[day] - noted[day])}
+    missing = sum(lost.values())
+    found = Finding(counter, target, shards, row, missing, history.REBUILD, days=lost, accepted=days)
+    repaired = _repaired(store, counter, target, min(lost), missing) if lost else 0
+    if repaired and (abs(repaired) > abs(missing) or _ledger_lost(store, lost)):
+        return replace(found, unclear=f"{repaired:+d} was repaired since then, for this or for something else")
+    return replace(found, difference=missing - repaired)
+
+
+def _lost(counter: Counter, amount: int) -> bool:
+    """Whether receipts of this amount may be lost. One that somebody removed leaves a difference of the other sign."""
+    return amount != 0 if counter.delta is None else amount * counter.delta > 0
+
+
+def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
+    """Whether the ledger may have lost something of these days. Otherwise it knew what the rollup has lost."""
+    known = [(one.consumer, one.since_s, one.until_s) for one in loss.listed(store)]
+    known += [(entry["consumer"], entry["since"], entry["until"]) for entry in history.losses(store)]
+    minute = store.settings.minute
+    return any(
+        consumer == BOOKKEEPER
+        and minute(since_s) // tallies.DAY <= max(days)
+        and minute(until_s) // tallies.DAY >= min(days)
+        for consumer, since_s, until_s in known
+    )
+
+
+def losses(store: Store, counters: Mapping[str, Counter], found: Accepted) -> Iterator[Finding]:
+    """The tallies that provably lack something of what was `found`."""
+    for (name, target), days in sorted(found.items()):
+        found_of = look(store, counters[name], target, days)
+        if found_of.difference and not found_of.unclear:
+            yield found_of
+
+
+def _repaired(store: Store, counter: Counter, target: str, day: int, missing: int) -> int:
+    """What repairs have added since a day, and since the last rebuild, of the sign of what is missing."""
+    total = 0
+    for entry in history.read(store, counter.name, target):
+        if entry["how"] == history.REBUILD:
+            total = 0
+        elif store.settings.minute(entry["at"]) >= day * tallies.DAY and entry["amount"] * missing > 0:
+            total += entry["amount"]
+    return total
+
+
+def rebuild(reconciler: Reconciler, lost: Finding, by: str, why: str, asked: int) -> Finding | None:
+    """Add what one tally lacks by its receipts, once; the finding, None if there is none by now.
+
+    `asked`: the minute to be judged. Raises NotProvenError, RestlessError.
+    """
+
+    def proven(_: Watermark) -> Finding | None:
+        now = look(reconciler.store, lost.counter, lost.target, lost.accepted)
+        if now.difference and now.differs:
+            raise NotProvenError(f"{now.name} drifts by {now.drift.drift:+d}: that is repaired first.")
+        if now.unclear:
+            raise NotProvenError(f"{now.name}: cannot tell: {now.unclear}.")
+        return now if now.difference else None
+
+    return reconciler.commit(lost.name, proven, asked, by, why)

@@ -1,0 +1,253 @@
+"""Repairs tallies: by an amount that is proven, never by an overwrite, safe while people like and play.
+
+The drift row of a tally says by how much it is wrong. A repair takes back what of that is confirmed, in one
+transaction, on condition that the row is as it was read, and books it nowhere: its nonce tells the bookkeeper. What is
+under way meanwhile comes to the row later, whatever the repair did. So nothing has to stand still.
+
+Children that can be counted exactly show more: also what was wrong before the streams. What the ledger will know a
+minute later must not be repaired twice. So where a count says something else than the ledger, three exact counts need
+the same result, the ledger must have judged the minutes of the first two, and it must have seen no edit since.
+
+A repair is refused until the ledger has judged the minute in which it was asked for: an edit that was undone, or a
+record that was redriven, is in the row by then. It is refused while there is a dead letter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..counter import Counter
+from ..counting import periods, tallies
+from ..drift import history, recount, rows
+from ..drift.recount import Recount
+from ..drift.rows import DriftRow
+from ..dynamo import items
+from ..dynamo.client import Call, Store
+from ..dynamo.items import Was
+from ..dynamo.keys import Item
+from ..dynamo.transactions import Write, apply_once
+from ..errors import TallyError
+from ..streams import dead_letters, watermark
+from ..streams.watermark import Watermark
+
+REPAIRS_MAX = 20  # tries to commit a repair: a change of the drift row, or a conflict on the tally, spoils one
+PAUSE_S_MAX = 0.2  # between two tries: a conflicting transaction is over in 30 ms
+WAIT_MAX = 20  # minutes for the judge: it is four to eight behind while nobody stalls
+WAITS_PER_MINUTE = 12
+COUNTS_BEFORE = 2  # of the children, judged since, before a count is believed that the ledger does not explain
+SHARDS_HELD_MAX = 90  # of a tally in a repair: a transaction takes 100 items
+
+
+class NotProvenError(TallyError):
+    """The watermark does not allow a repair yet. The message says what is missing."""
+
+
+class RestlessError(TallyError):
+    """A tally or its drift row changed at each attempt to repair it."""
+
+
+class OutOfBoundsError(TallyError):
+    """The repair would bring a tally below its floor or above its ceiling: what was given out cannot be taken back."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with one tally. `difference`: the amount that repairs it. `how`: what shows it (history.py)."""
+
+    counter: Counter
+    target: str
+    shards: Mapping[int, Item]  # its items
+    drift: DriftRow
+    difference: int
+    how: str = history.LEDGER
+    confirmed: int = 0  # what of the drift is
+    days: Mapping[int, int] = field(default_factory=dict)  # amounts of lost receipts, by day
+    accepted: Mapping[int, int] = field(default_factory=dict)  # amounts of all receipts of the days that were looked at
+    unclear: str = ""  # why nobody can tell whether the difference is one
+
+    @property
+    def name(self) -> str:
+        return f"{self.counter.name} {self.target}"
+
+    @property
+    def tally(self) -> int:
+        return recount.number(self.counter, self.shards)
+
+    @property
+    def differs(self) -> bool:
+        return self.drift.drift != 0
+
+
+@dataclass(frozen=True)
+class Reconciler:
+    """A run's store. `clock`, `sleep`: wall time."""
+
+    store: Store
+    clock: Callable[[], float] = field(default_factory=lambda: time.time)  # looked up late: a test may move it
+    sleep: Callable[[float], None] = time.sleep
+
+    def look(self, counter: Counter, target: str, seen: Watermark | None = None) -> Finding:
+        """What the ledger says of one tally."""
+        drift = rows.read(self.store, counter.name, target)
+        confirmed = drift.confirmed(seen or watermark.read(self.store))
+        difference = -confirmed if periods.kept(counter, target, self.clock()) else 0
+        if counter.numbered and difference * (counter.delta or 0) < 0:
+            difference = 0  # a repair would give its numbers out again: accept the number that it has
+        shards = recount.shards_of(Call(self.store), counter, target)
+        return Finding(counter, target, shards, drift, difference, confirmed=confirmed)
+
+    def count(self, counter: Counter, target: str) -> Recount:
+        """What the children of one tally say."""
+        return recount.recount(self.store, counter, target, self.clock())
+
+    def asked(self) -> int:
+        """The minute through which the ledger must be judged for a repair asked for now. Raises NotProvenError."""
+        minute, noted_s = self.store.settings.minute, self._settled().noted_s
+        return max(minute(self.clock()), minute(noted_s) + 1)  # the sweep's clock is better than a laptop's
+
+    def wait(self, asked: int, tell: Callable[[int], object] = lambda left: None) -> None:
+        """Wait until the ledger is judged through this minute. `tell` gets the minutes left. Raises NotProvenError."""
+        for _ in range(WAIT_MAX * WAITS_PER_MINUTE):
+            left = asked - watermark.read(self.store).judged
+            if left <= 0:
+                return
+            tell(left)
+            self.sleep(self.store.settings.minute_s / WAITS_PER_MINUTE)
+        self._judged(asked)
+
+    def count_again(self, counter: Counter, target: str, first: Recount | None) -> Sequence[Recount]:
+        """The counts that a repair needs, once the ledger is judged through the first one. If they are two, the second
+        one's minute is to be judged, too."""
+        if first is None or first.unclear:
+            return ()
+        if first.low == self.look(counter, target).difference:
+            return (first,)
+        return first, self.count(counter, target)
+
+    def repair(
+        self, counter: Counter, target: str, by: str, why: str, *, asked: int = -1, counted: Sequence[Recount] = ()
+    ) -> Finding | None:
+        """Repair one tally; the finding with the amount, None if there is nothing to repair.
+
+        `counted`: the counts before, as count_again gives them. `asked`: the minute to be judged. Raises
+        NotProvenError, OutOfBoundsError, RestlessError.
+        """
+
+        def proven(seen: Watermark) -> Finding | None:
+            found = self.look(counter, target, seen)
+            if counted:
+                found = self._counted(found, counted)
+            if not (found.differs or found.difference):
+                return None
+            if found.differs and not found.confirmed:
+                raise NotProvenError(f"{name}: the drift is not confirmed yet, and may come to 0 by itself: try again.")
+            if not tallies.fits(counter, found.tally + found.difference):
+                raise OutOfBoundsError(f"{name} at {found.tally} does not take {found.difference:+d}.")
+            return found
+
+        name = f"{counter.name} {target}"
+        return self.commit(name, proven, asked, by, why)
+
+    def commit(
+        self, name: str, proven: Callable[[Watermark], Finding | None], asked: int, by: str, why: str
+    ) -> Finding | None:
+        """Commit what `proven` finds, asked again if something changed meanwhile; None if that is nothing.
+
+        Raises NotProvenError, RestlessError.
+        """
+        for _ in range(REPAIRS_MAX):
+            found = proven(self._judged(asked))
+            if found is None or apply_once(self.store, writes(self.store, found, by, why, self.clock())):
+                return found
+            self.sleep(self.store.spread.random.uniform(0, PAUSE_S_MAX))
+        raise RestlessError(f"{name} changed at each attempt to repair it: try again when it is calmer.")
+
+    def _counted(self, found: Finding, before: Sequence[Recount]) -> Finding:
+        """The finding by one more count, or by the ledger if that explains it or stands alone. Raises NotProvenError.
+
+        An edit that is undone within its minute leaves no trace in the ledger. So one count alone proves nothing: what
+        it found may be gone, and what the next one finds may be an edit that is yet to be judged. While the drift goes
+        on, the ledger alone can tell.
+        """
+        if found.confirmed != found.drift.drift:
+            return found
+        again, first = self.count(found.counter, found.target), before[0]
+        newest = history.newest(self.store, found.counter.name, found.target)
+        if again.unclear and not found.differs:
+            raise NotProvenError(f"{found.name}: cannot tell yet: {again.unclear}.")
+        if again.unclear or (found.differs and again.low == found.difference):
+            return found
+        if found.drift.upto >= first.minute or newest != first.repaired:
+            raise NotProvenError(f"{found.name} was edited or repaired after the first count: try again.")
+        for one in [*before, again]:
+            if one.low != first.low:
+                said = f"the first count found {first.low:+d}, and a later one {one.low:+d}"
+                raise NotProvenError(f"{found.name}: {said}: try again.")
+        if again.low != found.difference and len(before) < COUNTS_BEFORE:
+            raise NotProvenError(f"{found.name}: one count before does not prove {again.low:+d}: try again.")
+        return replace(found, difference=again.low, shards=again.shards, how=history.RECOUNT)
+
+    def _judged(self, asked: int) -> Watermark:
+        """The watermark. Raises NotProvenError if the ledger is not judged through this minute, or not settled."""
+        seen = self._settled()
+        if seen.judged < max(0, asked):
+            late = self.store.settings.minute(self.clock()) - seen.judged
+            until = f"judged up to {late} minutes ago only" if seen.judged >= 0 else "not judged yet"
+            raise NotProvenError(f"The ledger is {until}: do its consumers and sweep run?")
+        return seen
+
+    def _settled(self) -> Watermark:
+        """The watermark. Raises NotProvenError while there is a dead letter, which a redrive would add again, and while
+        the ledger has to begin again."""
+        if dead_letters.any_left(self.store):
+            raise NotProvenError("There are dead letters. They may be what drifts: `tally repair` applies them first.")
+        seen = watermark.read(self.store)
+        if seen.judged < watermark.begins_again(self.store, seen) - 1:
+            raise NotProvenError("Records may be lost, and the ledger has not begun again yet: try again.")
+        return seen
+
+
+def writes(store: Store, found: Finding, by: str, why: str, now_s: float) -> list[Write]:
+    """One repair, as one transaction: the tally moved, its drift row, the history; each shard as its watermark was
+    read.
+
+    By the ledger it takes back what is confirmed. Lost receipts may be what the ledger knows as a drift: then it
+    becomes less. A count brings it to 0.
+    """
+    counter, target, amount = found.counter, found.target, found.difference
+    held, made = _held(found), list[Write]()
+    if amount:
+        shard = min(found.shards, default=min(1, counter.max_shards - 1))  # never 0: that would make a post
+        at = store.settings.minute(now_s)
+        add = tallies.add(Call(store), counter, target, shard, amount, at, by=tallies.REPAIRED)
+        add = tallies.noted(add, found.days) if found.days else add
+        was = {**held.pop(shard, {})}
+        if shard in found.shards:
+            was["PK"] = found.shards[shard]["PK"]  # else its parent has been removed meanwhile
+        made.append({"Update": items.only_if(add, was) if was else add})
+    table, drift = store.settings.counts_table, found.drift.drift
+    made += [items.check(table, tallies.key(counter, target, shard), was) for shard, was in held.items()]
+    lefts = {history.LEDGER: drift - found.confirmed, history.REBUILD: _less(drift, amount)}
+    left = lefts.get(found.how, 0)
+    made.append(rows.moved(store, found.drift, left, now_s))
+    numbers = {"before": found.tally, "amount": amount, "added": amount + drift - left}
+    return [*made, history.entry(store, counter.name, target, now_s, numbers, by=by, why=why, how=found.how)]
+
+
+def _less(drift: int, amount: int) -> int:
+    """What is left of a drift that an amount may be about."""
+    return drift if drift * amount >= 0 else 0 if abs(drift) <= abs(amount) else drift + amount
+
+
+def _held(found: Finding) -> dict[int, Was]:
+    """What a repair rests on, by shard: after a count its number and nonce, for lost receipts the notes of the days.
+    Shards that may come to exist, too, while there is room: one beyond is harmless, for it comes with its child."""
+    counted = [found.counter.attribute, "nonce"] if found.how == history.RECOUNT else []
+    names = counted or [tallies.day_note(day) for day in found.days]
+    if counted and len(found.shards) > SHARDS_HELD_MAX:
+        raise RestlessError(f"{found.name} has too many shards for one repair.")
+    missing = [shard for shard in range(found.counter.max_shards) if shard not in found.shards]
+    shards = [*sorted(found.shards), *missing][:SHARDS_HELD_MAX] if names else []
+    return {shard: {name: found.shards.get(shard, {}).get(name) for name in names} for shard in shards}

@@ -1,0 +1,197 @@
+"""Puts tables right that were restored from a backup, before a stack adopts them.
+
+Three tables that were restored to one second are no snapshot. What the streams had not delivered by then never comes:
+restored tables get new streams. But they are at rest: nobody writes to them, and no stream is on. So no watermark has
+to be waited for. Every receipt and every child that is there either is in its tally by now, or is added here.
+
+What the ledger knows of the old streams is forgotten: checkpoints, and segments that nobody judged. It begins again as
+in a new stack. What the series have not summed up stays for the first sweep. So does the history, and so does drift
+that was confirmed. Other drift goes: it may be half of a late change whose other half is in a segment that nobody
+judges any more. Half of it may also be a dead letter, or what was redriven just before.
+
+Copies of a vault are of three moments, which may be minutes apart. Numbers are as counts has them then, and what was
+written alone is added by the receipts. Of the ledger only the history and the holds are kept: a drift that it knew may
+have come, or have been repaired, between its moment and that of counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import NamedTuple
+
+from ..counter import Counter
+from ..counting import tallies
+from ..drift import history, recount, rows
+from ..drift.rows import DriftRow
+from ..dynamo import items, keys, queries
+from ..dynamo.client import Store
+from ..dynamo.transactions import Write, apply_once
+from ..errors import TallyError
+from ..streams import dead_letters, segments, watermark
+from ..streams.lineage import BOOKKEEPER, COUNTS, RECEIPTS, ROLLUP
+from . import rebuild
+from .rebuild import Accepted, Window
+from .reconcile import Finding, NotProvenError, writes
+
+DELETED_AT_ONCE = 100  # items in a transaction
+EVER = float("inf")
+
+Tell = Callable[[int], object]
+"""Gets how many items were read."""
+
+
+class NotAtRestError(TallyError):
+    """Something writes to the restored tables."""
+
+
+class Why(NamedTuple):
+    """What the history keeps of each tally that is put right: who restores, and why."""
+
+    by: str
+    why: str
+
+
+def moments(store: Store) -> dict[str, int]:
+    """Up to when each table was written, epoch seconds, to the minute: by the newest heartbeat that a sweep has left in
+    it. 0: it has none. Not after `settle`.
+    """
+
+    def newest(table: str, key: str, start: str) -> int:
+        pages = queries.scan(
+            store,
+            table,
+            FilterExpression="begins_with(#key, :start)",
+            ProjectionExpression="#at",
+            ExpressionAttributeNames={"#key": key, "#at": "at"},
+            ExpressionAttributeValues={":start": {"S": start}},
+        )
+        return max((items.number(item, "at") for page in pages for item in page), default=0)
+
+    return {
+        COUNTS: newest(store.settings.counts_table, "PK", keys.HEARTBEAT_START),
+        RECEIPTS: newest(store.settings.receipts_table, "id", keys.RECEIPT_HEARTBEAT_START),
+        "ledger": int(watermark.read(store).noted_s),
+    }
+
+
+def known(store: Store) -> list[DriftRow]:
+    """The drift that the ledger knows and that `settle` forgets if the tables are of different moments."""
+    return [row for row in rows.every(store) if row.drift]
+
+
+def settled(store: Store, restored_s: float) -> bool:
+    """Whether all is put right since the tables were restored to this moment."""
+    return items.number(watermark.read(store).item, "restored") == int(restored_s)
+
+
+def settle(
+    store: Store,
+    counters: Mapping[str, Counter],
+    why: Why,
+    restored_s: float,
+    now_s: float,
+    *,
+    apart: bool = False,
+    without_dead_letters: bool = False,
+    tell: Tell = lambda scanned: None,
+) -> Iterator[Finding]:
+    """Put every tally right and begin the ledger again; what each lacked. A second run continues an interrupted one.
+
+    `restored_s`: the moment that the tables were restored to. `tell` gets how many items were read. `apart`: the tables
+    are of different moments, so no drift is known.
+    `without_dead_letters`: give up the dead letters. Raises NotProvenError if there are any otherwise: a
+    redrive would add again what is added here. Raises NotAtRestError if somebody writes to the tables.
+    """
+    if settled(store, restored_s):
+        return
+    waits = dead_letters.any_left(store)
+    if waits and not without_dead_letters:
+        raise NotProvenError("There were dead letters at that moment, and a redrive would add them once more.")
+    _drop_drift(store, now_s, everything=waits or apart or watermark.read(store).redriven)
+    _forget(store, keys.DEAD_LETTER_KEY)
+    _forget(store, keys.LOST_KEY)
+    for found in chain(_lost_receipts(store, counters, restored_s, tell), _wrong_parents(store, counters, tell)):
+        _write(store, found.name, writes(store, found, *why, now_s))
+        yield found
+    _keep_what_runs(store, restored_s)
+    _begin_again(store, restored_s)
+
+
+def _keep_what_runs(store: Store, restored_s: float) -> None:
+    """Keep what the series have not summed up. It was to expire days after that moment, which may be long ago."""
+    table, minute = store.settings.ledger_table, store.settings.minute
+    at = queries.get(store.client, table, keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY))
+    through = items.number(at, "through", minute(restored_s))
+    first = max(through, minute(restored_s - segments.KEPT_S)) + 1
+    partitions = [keys.running(items.number(at, "hour"), through)]
+    for at_minute in range(first, minute(restored_s) + watermark.LATE + 1):
+        partitions += segments.partitions(at_minute)
+    for item in chain.from_iterable(queries.items(store, table, partition) for partition in partitions):
+        item.pop("expiration", None)
+        _write(store, "The ledger", [{"Put": {"TableName": table, "Item": item}}])
+
+
+def _drop_drift(store: Store, now_s: float, *, everything: bool) -> None:
+    """Remove the drift that proves nothing: what was not confirmed, or everything."""
+    seen = watermark.read(store)
+    for row in list(rows.every(store)):
+        confirmed = 0 if everything else row.confirmed(seen)
+        if confirmed != row.drift:
+            _write(store, f"The drift of {row.counter} {row.target}", [rows.forgotten(store, row, confirmed, now_s)])
+
+
+def window(store: Store, restored_s: float) -> Window | None:
+    """The days whose receipts and notes are all there; None if there is no such day."""
+    minute = store.settings.minute
+    began_s = rebuild.notes_began_s(watermark.read(store))
+    if not began_s:
+        return None
+    today = minute(restored_s) // tallies.DAY
+    return Window(max(today - rebuild.DAYS, minute(began_s) // tallies.DAY + 1), today + 1)  # a label may be ahead
+
+
+def _lost_receipts(store: Store, counters: Mapping[str, Counter], restored_s: float, tell: Tell) -> Iterator[Finding]:
+    """What tallies lack of the receipts that were written alone and that they have not noted."""
+    days, found = window(store, restored_s), Accepted()
+    for scanned in rebuild.accepted(store, counters, days, found) if days else ():
+        tell(scanned)
+    return rebuild.losses(store, counters, found)
+
+
+def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) -> Iterator[Finding]:
+    """What tallies lack of the number of their children. Those that drift are among them: their drift comes to 0."""
+    drifting = {(row.counter, row.target) for row in rows.every(store)}
+    for counter, target, tally, children in recount.families(store, counters):
+        tell(1 + children)
+        if tally == children and (counter.name, target) not in drifting:
+            continue
+        found = recount.counted(store, counter, target, EVER)
+        if found.unclear:
+            raise NotAtRestError(f"{counter.name} {target}: {found.unclear}.")
+        row = rows.read(store, counter.name, target)
+        yield Finding(counter, target, found.shards, row, found.low, history.RECOUNT)
+
+
+def _begin_again(store: Store, restored_s: float) -> None:
+    """Forget the old streams. What the tallies have noted of each day stays all that was added to them."""
+    for consumer in (ROLLUP, BOOKKEEPER):
+        for table in (COUNTS, RECEIPTS):
+            _forget(store, keys.checkpoint_key(consumer, table, "")[0])
+    began_s = rebuild.notes_began_s(watermark.read(store))
+    values = {"format": keys.FORMAT, "restored": int(restored_s)} | ({"notes": began_s} if began_s else {})
+    _write(store, "The ledger", [items.put(store.settings.ledger_table, watermark.JUDGE, values)])
+
+
+def _forget(store: Store, partition: str) -> None:
+    """Remove every item of a partition of the ledger."""
+    table = store.settings.ledger_table
+    found = [keys.key(partition, item["SK"]["S"]) for item in queries.items(store, table, partition)]
+    for start in range(0, len(found), DELETED_AT_ONCE):
+        chunk = found[start : start + DELETED_AT_ONCE]
+        _write(store, "The ledger", [{"Delete": {"TableName": table, "Key": key}} for key in chunk])
+
+
+def _write(store: Store, name: str, made: list[Write]) -> None:
+    if not apply_once(store, made):
+        raise NotAtRestError(f"{name} changed while it was put right: something writes to these tables.")

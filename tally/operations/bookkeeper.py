@@ -1,0 +1,28 @@
+"""The stream consumer that books what is expected and observed of each number."""
+
+from collections.abc import Iterable
+
+from tally.api import declared, needs
+from tally.api.needs import Table
+from tally.api.unattended import StreamReader
+from tally.counter import Counter
+from tally.streams import bookkeeper
+from tally.streams.consumer import Handler
+
+READER = StreamReader(
+    function="bookkeeper",
+    does="books what was accepted, and what the numbers did, in the ledger",
+    streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ()},
+)
+
+
+def needed(counters: Iterable[Counter]) -> needs.Needs:
+    """What it needs of the tables: it begins the ledger, books nothing on a judged minute, and notes forms."""
+    written = {"JUDGE": ["GetItem", "UpdateItem"], "SEGMENT#": ["PutItem"], "FORM": ["UpdateItem"]}
+    ledger = needs.on_ledger(written)
+    return needs.consume("bookkeeper") | ledger
+
+
+def handler() -> Handler:
+    """The Lambda function."""
+    return Handler(bookkeeper.CONSUMER, declared.counters())

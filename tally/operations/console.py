@@ -1,0 +1,94 @@
+"""The console: a page for people who look at the numbers. Its function may read no table."""
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from tally.api import console, declared
+from tally.api.kinds import FILE
+from tally.api.operation import RARE, Access, Answer, Call, Throttle, operation
+from tally.api.texts import Text
+from tally.errors import NotFoundError
+
+TRIED = {"plays", "stock"}  # what *Try it* moves
+A_FILE = Throttle(rate_per_s=100, burst=400)  # the console loads a dozen at once
+
+
+class SignIn(TypedDict):
+    """How people sign in. With `pkce`: where, as which client, and the address that the browser comes back to."""
+
+    kind: Literal["pkce", "token", "name"]
+    domain: NotRequired[str]
+    client_id: NotRequired[str]
+    redirect: NotRequired[str]
+
+
+class Config(TypedDict):
+    """What the console knows of its stack. `counters`: those that anyone may read. `try_it`: whether it shows that."""
+
+    stage: str
+    stack: str
+    region: str
+    sign_in: SignIn
+    try_it: bool
+    counters: list[str]
+
+
+@operation(
+    "GET /console",
+    access=Access.ANYONE,
+    throttle=RARE,
+    example="<!doctype html>",
+    media_type="text/html",
+    cached=True,
+    any_query=True,  # a page reads its own query, which may be the code of a sign-in
+)
+def get_console(call: Call) -> Answer[Text]:
+    """The console
+
+    A page for browsers. Its headers let it load and run nothing from elsewhere.
+    """
+    return Answer(console.page(call.store.settings.console))
+
+
+@operation(
+    "GET /console/{file}",
+    access=Access.ANYONE,
+    throttle=A_FILE,
+    raises=[NotFoundError],
+    example="export {};",
+    media_type="text/*",
+    cached=True,
+)
+def get_console_file(call: Call, *, file: Annotated[str, FILE]) -> Answer[Text]:
+    """A module or a style sheet of the console"""
+    return Answer(console.file(file))
+
+
+@operation(
+    "GET /console/config.json",
+    access=Access.ANYONE,
+    throttle=RARE,
+    example={
+        "stage": "prod",
+        "stack": "Tally-prod",
+        "region": "eu-west-1",
+        "sign_in": {
+            "kind": "pkce",
+            "domain": "https://tally-prod-123456789012.auth.eu-west-1.amazoncognito.com",
+            "client_id": "4h57kl2example",
+            "redirect": "https://api.example.com/console",
+        },
+        "try_it": False,
+        "counters": ["plays", "likes", "visits"],
+    },
+)
+def get_console_config(call: Call) -> Answer[Config]:
+    """What the console knows of its stack
+
+    And how people sign in: at the stack's user pool (`pkce`), with a token of theirs (`token`), or with a name, in
+    `make dev`.
+    """
+    known = call.store.settings.console
+    try_it = known["try_it"] and declared.counters().keys() >= TRIED
+    return Answer(
+        {**known, "try_it": try_it, "counters": [one.name for one in declared.counters().values() if one.public]}
+    )

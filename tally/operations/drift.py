@@ -1,0 +1,230 @@
+"""Whether the numbers are right: which drift, one of them in detail, and whether all is well."""
+
+import time
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from tally import fields
+from tally.api import declared, needs
+from tally.api.kinds import ANY_ID, COUNTER, Cursor, Limit, Period
+from tally.api.operation import RARE, SELDOM, Access, Answer, Call, operation
+from tally.api.shapes import AsOf, Count, PeriodName, Seconds
+from tally.counter import Counter
+from tally.counting import periods
+from tally.drift import details, looks, rows
+from tally.errors import NotFoundError
+from tally.series import read
+
+JudgedUpTo = Annotated[
+    int | None,
+    {
+        "minimum": 0,
+        "description": "Seconds since 1970. Every change before this time is judged. Null: nothing is judged.",
+    },
+]
+
+
+class Drifting(TypedDict):
+    """One number: how far it is above the counted one, since when, and whether that is confirmed."""
+
+    counter: str
+    id: str
+    period: NotRequired[PeriodName]
+    drift: int
+    since: Seconds
+    confirmed: Annotated[
+        bool,
+        {"description": "Some of it has stood for five minutes that Tally has judged: a repair takes that back."},
+    ]
+
+
+class Drifts(TypedDict):
+    """The numbers that drift now. `cursor` is null on the last page."""
+
+    drift: list[Drifting]
+    cursor: str | None
+
+
+class Shard(TypedDict):
+    """One of the items that a number is spread over."""
+
+    shard: Count
+    value: int
+
+
+class Drift(TypedDict):
+    """How far it is off, as `GET /drift` says it."""
+
+    drift: int
+    since: Seconds
+    confirmed: bool
+
+
+class Repair(TypedDict):
+    """One repair: by how much, by what evidence, by whom and why."""
+
+    at: Seconds
+    amount: int
+    how: str
+    who: str
+    why: str
+
+
+class Imported(TypedDict):
+    """How much of a number was imported."""
+
+    amount: int
+    as_of: Annotated[int, {"minimum": 0, "description": "Seconds since 1970. Imports after it are not in it yet."}]
+
+
+class Details(TypedDict):
+    """One number. `drift` is null if it does not drift. `imported` is null before anything is summed up, and for a
+    counter with periods."""
+
+    counter: str
+    id: str
+    period: NotRequired[PeriodName]
+    value: int
+    imported: Imported | None
+    shards: list[Shard]
+    drift: Drift | None
+    judged_up_to: JudgedUpTo
+    repairs: list[Repair]
+
+
+class Part(TypedDict):
+    """One part."""
+
+    name: str
+    state: Literal["ok", "wrong", "unknown"]
+    line: str
+
+
+class Declared(TypedDict):
+    """One counter. `public`: anyone may read it. `pages`: its ids are URLs. `children`: it counts
+    items."""
+
+    name: str
+    visible: Literal["now", "soon"]
+    changes: Literal["anyone", "caller", "service"]
+    public: bool
+    pages: bool
+    children: bool
+    retired: bool
+    numbered: bool
+    max_shards: Annotated[int, {"minimum": 1}]
+    delta: int | None
+    start: int
+    floor: int | None
+    ceiling: int | None
+    period: str | None
+
+
+class Status(TypedDict):
+    """Whether all is well. `where`: the options that lead the command `tally` to this stack."""
+
+    well: Annotated[
+        bool | None,
+        {"description": "True: every part is. False: one is wrong. Null: nobody can tell of some part."},
+    ]
+    parts: list[Part]
+    at: Seconds
+    as_of: AsOf
+    judged_up_to: JudgedUpTo
+    stack: str
+    stage: str
+    where: str
+    counters: list[Declared]
+
+
+@operation(
+    "GET /drift",
+    access=Access.READ,
+    throttle=SELDOM,
+    needs=lambda _: needs.READ_JUDGE | needs.on_ledger({"DRIFT": ["Query"]}),
+    example={
+        "drift": [{"counter": "likes", "id": "a91f", "drift": 5, "since": 1785542401, "confirmed": True}],
+        "cursor": None,
+    },
+)
+def get_drift(call: Call, *, limit: Limit = fields.PAGE_SIZE_DEFAULT, cursor: Cursor | None = None) -> Answer[Drifts]:
+    """The numbers that drift, a page at a time
+
+    How far each is above (or below) the counted number, and since when. Empty if all is well.
+    """
+    return Answer(rows.listed(call, limit, cursor))
+
+
+@operation(
+    "GET /details",  # in the query: API Gateway decodes a path before it routes, and the id of a page has slashes
+    access=Access.READ,
+    throttle=SELDOM,
+    needs=lambda counters: (
+        needs.on(counters, "Query")
+        | needs.READ_JUDGE
+        | needs.on_ledger({"DRIFT": ["GetItem"], "HISTORY#": ["Query"]})
+        | needs.on_ledger({"PROGRESS": ["GetItem"], "SERIES#": ["Query"], "RUNNING#": ["Query"]})
+    ),
+    raises=[NotFoundError],
+    example={
+        "counter": "likes",
+        "id": "a91f",
+        "value": 56,
+        "imported": {"amount": 40, "as_of": 1785542400},
+        "shards": [{"shard": 0, "value": 51}, {"shard": 1, "value": 5}],
+        "drift": {"drift": 5, "since": 1785542401, "confirmed": True},
+        "judged_up_to": 1785542820,
+        "repairs": [{"at": 1785456000, "amount": -50, "how": "ledger", "who": "ann", "why": "edited by hand on 3 May"}],
+    },
+)
+def get_details(
+    call: Call,
+    *,
+    counter: Annotated[Counter, COUNTER],
+    id: Annotated[str, ANY_ID],
+    period: Period | None = None,
+) -> Answer[Details]:
+    """One number: its shards, its drift, who repaired it, and how much of it was imported
+
+    Of any declared counter. At most 100 repairs, the newest first.
+    """
+    counted = fields.counted_id(counter, id, "id", declared.pages())
+    found = details.details(call, counter, periods.tally_id(counter, counted, time.time(), period))
+    return Answer({**found, "imported": read.imported_in_all(call, counter, counted)})
+
+
+@operation(
+    "GET /status",
+    access=Access.READ,
+    throttle=RARE,
+    needs=lambda _: needs.PROBE
+    | needs.READ_JUDGE
+    | needs.READ_FORMS
+    | needs.on_ledger({"DRIFT": ["Query"], "DEADLETTER": ["Query"], "HOLDS#": ["Query"]}),
+    example={
+        "well": False,
+        "parts": [
+            {"name": "store", "state": "ok", "line": "it answers"},
+            {"name": "drift", "state": "wrong", "line": "1 confirmed, 0 not yet: likes a91f +5"},
+        ],
+        "at": 1785542880,
+        "as_of": 1785542760,
+        "judged_up_to": 1785542640,
+        "stack": "Tally-prod",
+        "stage": "prod",
+        "where": "--stack Tally-prod",
+        "counters": [
+            {
+                "name": "likes", "visible": "now", "changes": "caller", "public": True, "pages": False,
+                "children": True, "retired": False, "numbered": False, "max_shards": 16, "delta": None, "start": 0,
+                "floor": None, "ceiling": None, "period": None,
+            }
+        ],
+    },
+)  # fmt: skip
+def get_status(call: Call) -> Answer[Status]:
+    """Whether all is well
+
+    Part by part, as far as a function can tell. What nobody can tell is `unknown`, and not well. And the counters that
+    are declared.
+    """
+    return Answer(looks.status(call, declared.counters()))

@@ -1,0 +1,131 @@
+"""Holds: an amount of stock that is taken for a while, then kept or given back."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypedDict
+
+from tally.api import needs
+from tally.api.kinds import HELD_AMOUNT, HOLD, HOLD_EXAMPLE, TTL, ACounter, Id, Key
+from tally.api.operation import WRITES, Access, Answer, Call, operation
+from tally.api.shapes import Seconds
+from tally.counter import Counter
+from tally.counting import holds
+from tally.errors import (
+    CallerError,
+    CounterRetiredError,
+    HoldSettledError,
+    InvalidInputError,
+    LimitReachedError,
+    NotFoundError,
+)
+
+
+class Held(TypedDict):
+    """The amount is taken, and held until `expires_at`. Only a replay finds another `state` than `held`."""
+
+    counter: str
+    id: str
+    hold: str
+    amount: Annotated[int, {"minimum": 1}]
+    expires_at: Seconds
+    state: Literal["held", "committed", "released", "expired"]
+
+
+class Settled(TypedDict):
+    """The state of a hold, and whether this request changed it."""
+
+    counter: str
+    id: str
+    hold: str
+    state: Literal["committed", "released", "expired"]
+    changed: bool
+
+
+def _not_holdable(counter: Counter) -> CallerError | None:
+    """Why nothing of this counter can be held."""
+    if counter.holdable:
+        return None
+    why = "no floor, or a fixed step"
+    return InvalidInputError(f"{counter.name} has {why}: nothing of it can be held.", field="counter")
+
+
+def _without_holds(counter: Counter) -> CallerError | None:
+    """Why this counter has no holds to settle. A ceiling that came later keeps nobody from settling what is held."""
+    return None if counter.may_have_holds else _not_holdable(counter)
+
+
+def _needs_to_settle(counters: Sequence[Counter]) -> needs.Needs:
+    """A hold that is settled moves within its partitions. What is given back has a receipt."""
+    return needs.PUT_RECEIPT | needs.on_holds(counters, "GetItem", "PutItem", "DeleteItem")
+
+
+_STOCK = {"counter": "stock", "id": "7c20"}
+
+
+@operation(
+    "POST /counters/{counter}/{id}/holds",
+    access=Access.WRITE,
+    throttle=WRITES,
+    refuses=_not_holdable,
+    needs=lambda counters: (
+        needs.release_expired(counters) | needs.find_before_refusal(counters) | needs.on_ledger({"HOLDS#": ["GetItem"]})
+    ),
+    raises=[NotFoundError, LimitReachedError, CounterRetiredError],
+    example={**_STOCK, "hold": HOLD_EXAMPLE, "amount": 2, "expires_at": 1785542401, "state": "held"},
+    success=[201],
+    counts=True,
+    smoke=[201, 409],
+)
+def hold(
+    call: Call,
+    *,
+    counter: ACounter,
+    id: Id,
+    amount: Annotated[int, HELD_AMOUNT],
+    ttl_s: Annotated[int, TTL],
+    idempotency_key: Key,
+) -> Answer[Held]:
+    """Take an amount and hold it
+
+    Before Tally refuses, expired holds give back their amounts. A replay answers the `state` that the hold has now: one
+    that is released or has expired holds nothing any more, and another key takes another hold.
+    """
+    body, replayed = holds.take(call, counter, id, amount, ttl_s, operation="hold", key=idempotency_key)
+    return Answer(body, status=201, replayed=replayed)
+
+
+@operation(
+    "POST /counters/{counter}/{id}/holds/{hold}/commit",
+    access=Access.WRITE,
+    throttle=WRITES,
+    refuses=_without_holds,
+    needs=_needs_to_settle,
+    raises=[NotFoundError, HoldSettledError],
+    example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "committed", "changed": True},
+    counts=True,
+    smoke=[404],
+)
+def commit_hold(call: Call, *, counter: ACounter, id: Id, hold: Annotated[str, HOLD]) -> Answer[Settled]:
+    """Keep the amount of a hold
+
+    Committing twice changes nothing.
+    """
+    return Answer(holds.settle(call, counter, id, hold, holds.COMMITTED))
+
+
+@operation(
+    "DELETE /counters/{counter}/{id}/holds/{hold}",
+    access=Access.WRITE,
+    throttle=WRITES,
+    refuses=_without_holds,
+    needs=_needs_to_settle,
+    raises=[NotFoundError, HoldSettledError, LimitReachedError],
+    example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "released", "changed": True},
+    counts=True,
+    smoke=[404],
+)
+def release_hold(call: Call, *, counter: ACounter, id: Id, hold: Annotated[str, HOLD]) -> Answer[Settled]:
+    """Give back the amount of a hold
+
+    Releasing twice changes nothing, nor does releasing after the hold expired.
+    """
+    return Answer(holds.settle(call, counter, id, hold, holds.RELEASED))

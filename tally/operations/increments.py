@@ -1,0 +1,149 @@
+"""Move a counter, or set it."""
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from tally import fields
+from tally.api import needs
+from tally.api.kinds import VALUE, VERSION, ACounter, Amount, Flag, Id, Key, KeyOrBody
+from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
+from tally.api.shapes import NewValue, PeriodName, Version, WhenVisible
+from tally.counter import Counter
+from tally.counting import increments, periods
+from tally.counting.increments import Increment
+from tally.errors import (
+    CallerError,
+    CounterRetiredError,
+    InvalidInputError,
+    LimitReachedError,
+    NotFoundError,
+    PreconditionFailedError,
+    PreconditionRequiredError,
+)
+
+
+class Counted(TypedDict):
+    """The change was counted."""
+
+    counter: str
+    id: str
+    counted: Literal[True]
+    visible: WhenVisible
+    period: NotRequired[PeriodName]
+    number: NotRequired[
+        Annotated[int, {"description": "Of a numbered counter: the number that only this change took."}]
+    ]
+    last: NotRequired[Annotated[bool, {"description": "Of a numbered counter: whether no number is left after it."}]]
+    value: NotRequired[NewValue]
+
+
+class NewState(TypedDict):
+    """The value was set."""
+
+    counter: str
+    id: str
+    value: int
+    version: Version
+
+
+def _not_moved(counter: Counter) -> CallerError | None:
+    """Why changes do not move this counter."""
+    if counter.counts_children:  # its number would no longer be how many there are
+        return InvalidInputError(f"{counter.name} counts children: put or delete one to move it.", field="counter")
+    if counter.pages:
+        return InvalidInputError(f"{counter.name} counts pages: POST /visits moves it.", field="counter")
+    return None
+
+
+def _not_set(counter: Counter) -> CallerError | None:
+    """Why this counter has no version to compare."""
+    if (refusal := _not_moved(counter)) or counter.settable:
+        return refusal
+    why = f"has a number for each {counter.period}" if counter.period else "is spread over shards"
+    return InvalidInputError(f"{counter.name} {why}: it has no version to compare.", field="counter")
+
+
+def _needs_to_move(counters: Sequence[Counter]) -> needs.Needs:
+    """A change may read the number for the answer, and a numbered counter before it is taken.
+
+    After the last number a receipt is looked for, so that a retry gets that number. A batch that was sent before reads
+    its receipts together.
+    """
+    found = needs.count(counters) | needs.on(counters, "Query") | needs.release_expired(counters)
+    if any(counter.numbered for counter in counters):
+        found |= needs.FIND_RECEIPT
+    if any(counter.known for counter in counters):
+        found |= needs.FIND_RECEIPTS
+    return found | needs.find_before_refusal(counters)
+
+
+@operation(
+    "POST /counters/{counter}/{id}/increments",
+    access=Access.WRITE,
+    as_counter="changes",
+    throttle=WRITES,
+    opens=SELDOM,
+    alias="POST {path}",
+    refuses=_not_moved,
+    needs=_needs_to_move,
+    raises=[NotFoundError, LimitReachedError, CounterRetiredError],
+    example={"counter": "stock", "id": "7c20", "counted": True, "visible": "now"},
+)
+def increment(
+    call: Call,
+    *,
+    counter: ACounter,
+    id: Id,
+    idempotency_key: KeyOrBody,
+    amount: Amount | None = None,
+    value: Flag = False,
+) -> Annotated[Increment, Counted]:
+    """Move a counter
+
+    At a floor or ceiling Tally refuses the change and says how much is left. A refusal leaves no receipt: a retry with
+    the same key may succeed later. A counter with periods counts in the period of now; a refusal says when the next one
+    begins.
+    """
+    by = fields.step(counter, amount, "amount")
+    tally = periods.tally_id(counter, id, time.time())
+    body = {"counter": counter.name, **periods.shown(tally), "counted": True}
+    target = f"{counter.name}/{id}"
+    return Increment(
+        counter, tally, by, "increment", idempotency_key, body,
+        receipt_target=target, shows_value=value,
+    )  # fmt: skip
+
+
+@operation(
+    "PUT /counters/{counter}/{id}",
+    access=Access.WRITE,
+    throttle=WRITES,
+    refuses=_not_set,
+    # It reads the number before it sets it, and looks for a receipt if the number has moved.
+    needs=lambda counters: needs.PUT_RECEIPT | needs.FIND_RECEIPT | needs.on(counters, "Query", "UpdateItem"),
+    raises=[
+        NotFoundError, LimitReachedError, CounterRetiredError, PreconditionFailedError, PreconditionRequiredError,
+    ],
+    example={"counter": "stock", "id": "7c20", "value": 98, "version": 8},
+    counts=True,
+    smoke=[412],
+)  # fmt: skip
+def set_counter(
+    call: Call,
+    *,
+    counter: ACounter,
+    id: Id,
+    value: Annotated[int, VALUE],
+    version: Annotated[int, VERSION],
+    idempotency_key: Key | None = None,
+) -> Answer[NewState]:
+    """Set a counter that has not moved
+
+    Compare-and-set: it needs the `ETag` that the counter still has. A repeated request is a replay. A numbered counter
+    moves forward only: Tally refuses (409) a value that would give its numbers out again.
+    """
+    body, replayed = increments.set_value(
+        call, counter, id, value, version, operation="set_counter", key=idempotency_key
+    )
+    return Answer(body, replayed=replayed)

@@ -1,0 +1,88 @@
+"""Posts: a text with an author, and the likes of it."""
+
+from typing import Annotated, Literal, TypedDict
+
+from tally.api import needs
+from tally.api.kinds import TEXT, Id
+from tally.api.operation import READS, SELDOM, Access, Answer, Call, operation
+from tally.api.shapes import Count, Seconds
+from tally.counting import posts
+from tally.errors import EditConflictError, ForbiddenError, NotFoundError, ParentRemovedError
+from tally.shipped import LIKES
+
+
+class Post(TypedDict):
+    """A post. `likes` is the sum over its shards; `revision` counts edits."""
+
+    id: str
+    author: str
+    created_at: Seconds
+    revision: Count
+    likes: Count
+    body: str
+
+
+class RemovedPost(TypedDict):
+    """The post is removed. `changed`: by this request, and not by an earlier one."""
+
+    id: str
+    removed: Literal[True]
+    changed: bool
+
+
+_EXAMPLE = {"id": "a91f", "author": "auth0|7c20", "created_at": 1785542401, "revision": 0, "likes": 2, "body": "Hello"}
+
+
+@operation(
+    "PUT /posts/{id}",
+    access=Access.SIGNED_IN,
+    throttle=SELDOM,
+    of=[LIKES],
+    needs=lambda counters: needs.on(counters, "Query", "PutItem", "UpdateItem"),
+    raises=[ForbiddenError, EditConflictError, ParentRemovedError],
+    example=_EXAMPLE,
+    success=[200, 201],
+)
+def put_post(call: Call, *, id: Id, body: Annotated[str, TEXT]) -> Answer[Post]:
+    """Create a post, or edit your own
+
+    Its creator is its author, and only the author may edit it. The same text again changes nothing.
+    """
+    post, created = posts.write_post(call, LIKES, id, body)
+    return Answer(post, status=201 if created else 200)
+
+
+@operation(
+    "GET /posts/{id}",
+    access=Access.ANYONE,
+    throttle=READS,
+    of=[LIKES],
+    needs=lambda counters: needs.on(counters, "Query"),
+    raises=[NotFoundError],
+    example=_EXAMPLE,
+    cached=True,
+)
+def get_post(call: Call, *, id: Id) -> Answer[Post]:
+    """A post with its likes"""
+    return Answer(posts.read_post(call, LIKES, id), max_age_s=LIKES.kept_s)
+
+
+@operation(
+    "DELETE /posts/{id}",
+    access=Access.SIGNED_IN,
+    throttle=SELDOM,
+    # It marks the post and the shards of its number, removes its text, and names it to the sweep.
+    of=[LIKES],
+    needs=lambda counters: (
+        needs.on(counters, "GetItem", "UpdateItem", "DeleteItem") | needs.on_ledger({"DELETED": ["PutItem"]})
+    ),
+    raises=[NotFoundError, ForbiddenError],
+    example={"id": "a91f", "removed": True, "changed": True},
+)
+def delete_post(call: Call, *, id: Id) -> Answer[RemovedPost]:
+    """Delete your own post
+
+    Readers do not find it any more, and nobody likes it. Its likes are removed in the background: its id is free again
+    after that, a quarter of an hour later at the earliest.
+    """
+    return Answer({"id": id, "removed": True, "changed": posts.delete_post(call, LIKES, id)})

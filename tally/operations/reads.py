@@ -1,0 +1,156 @@
+"""Read numbers: one, many at once, or one as a picture."""
+
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any, TypedDict
+
+from tally import fields
+from tally.api import badge, declared, kinds, needs
+from tally.api.kinds import LISTED_TALLY, ACounter, Id, Period
+from tally.api.operation import READS, SELDOM, Access, Answer, Call, operation
+from tally.api.shapes import Unreadable, Value
+from tally.api.texts import Text
+from tally.counter import MAX_AGE_DEFAULT_S, Counter
+from tally.counting import many, periods, tallies
+from tally.counting.tallies import Tally
+from tally.errors import CallerError, ForbiddenError, InvalidInputError, NotFoundError, problem
+from tally.streams import watermark
+
+Asked = tuple[str, str]
+Of = Annotated[list[Asked], kinds.many(LISTED_TALLY, 100)]
+
+
+class Values(TypedDict):
+    """Numbers, in the order asked. Each is read by itself: they are no snapshot of one moment."""
+
+    tallies: list[Value | Unreadable]
+
+
+def _by_url(counter: Counter) -> CallerError | None:
+    """Why a counter of pages is not read by an id in a path."""
+    if not counter.pages:
+        return None
+    return InvalidInputError(f"{counter.name} counts pages: GET /visits reads them by their URL.", field="counter")
+
+
+@operation(
+    "GET /counters/{counter}/{id}",
+    access=Access.READ,
+    as_counter="read",
+    throttle=READS,
+    opens=SELDOM,  # many counters may be open to strangers
+    alias="GET {path}",
+    alias_of=lambda counter: not counter.counts_children,  # there it is the caller's own child
+    refuses=_by_url,
+    needs=lambda counters: needs.on(counters, "Query") | needs.dated(counters),
+    raises=[NotFoundError],
+    example={"counter": "stock", "id": "7c20", "value": 98, "version": 7},
+    cached=True,
+)
+def get_counter(call: Call, *, counter: ACounter, id: Id, period: Period | None = None) -> Answer[Value]:
+    """The value of a counter
+
+    A counter with periods answers 404 for a period whose number is kept no more.
+    """
+    tally = periods.tally_id(counter, id, time.time(), period)
+    body: dict[str, Any] = {"counter": counter.name, **periods.shown(tally)}
+    if counter.settable:
+        state = tallies.read_state(call, counter, tally)
+        body |= {"value": state.value, "version": state.version}
+    elif counter.visible == "soon":
+        as_of = watermark.as_of(call)  # before the number, which may then be newer but never older
+        body |= {"value": tallies.read(call, counter, tally), "as_of": as_of}
+    else:
+        body["value"] = tallies.read(call, counter, tally)
+    return Answer(body, max_age_s=counter.kept_s)
+
+
+@operation(
+    "GET /counters/{counter}/{id}/badge.svg",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    refuses=lambda counter: fields.closed(counter) or _by_url(counter),
+    needs=lambda counters: needs.on(counters, "Query"),
+    raises=[ForbiddenError, NotFoundError],
+    example=badge.EXAMPLE,
+    media_type=badge.SVG,
+    cached=True,
+)
+def get_counter_badge(call: Call, *, counter: ACounter, id: Id) -> Answer[Text]:
+    """The value of a counter, as a picture
+
+    Of a counter that anyone may read; in the current period, if it has periods.
+    """
+    picture = badge.svg(counter.name, tallies.read(call, counter, periods.tally_id(counter, id, time.time())))
+    return Answer(Text(picture, badge.SVG, counter.kept_s))
+
+
+@operation(
+    "GET /tallies",
+    access=Access.ANYONE,
+    throttle=SELDOM,  # a request reads up to 100 numbers
+    refuses=fields.closed,
+    needs=needs.read_tallies,
+    example={
+        "tallies": [
+            {"counter": "likes", "id": "a91f", "value": 51},
+            {"counter": "visits", "id": kinds.PAGE_EXAMPLE, "value": 1204, "as_of": 1785542401},
+        ]
+    },
+    cached=True,
+)
+def get_tallies(call: Call, *, of: Of) -> Answer[Values]:
+    """Many numbers that anyone may read
+
+    1 to 100, in the order asked; 0 where nothing was counted. An entry that cannot be read has an `error`, and the
+    others have their values. API Gateway takes about 10 KB of URL and headers together.
+    """
+    found = {asked: _tally(call, *asked, anyone=True) for asked in of}
+    ages_s = [one.counter.kept_s for one in found.values() if isinstance(one, Tally)]
+    return Answer(_read(call, of, found), max_age_s=min(ages_s, default=MAX_AGE_DEFAULT_S))
+
+
+@operation(
+    "GET /tallies/any",
+    access=Access.READ,
+    throttle=SELDOM,
+    needs=needs.read_tallies,
+    example={"tallies": [{"counter": "stock", "id": "7c20", "value": 98}]},
+)
+def get_any_tallies(call: Call, *, of: Of) -> Answer[Values]:
+    """Many numbers of any counters
+
+    As `GET /tallies`, and of counters too that not anyone may read.
+    """
+    return Answer(_read(call, of, {asked: _tally(call, *asked, anyone=False) for asked in of}))
+
+
+def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerError:
+    """The tally that `name:id_` names; the reason if the caller cannot read it."""
+    try:
+        if not id_:
+            raise InvalidInputError("of must be COUNTER:ID, such as plays:9f3a.", field="of")
+        counter = fields.declared(name, "of", declared.counters())
+        if anyone and (refusal := fields.closed(counter)):
+            return refusal
+        counted = fields.counted_id(counter, id_, "of", declared.pages(), call.store.settings.page_hosts)
+        return Tally(counter, periods.tally_id(counter, counted, time.time()))
+    except CallerError as error:
+        return error
+
+
+def _read(call: Call, of: list[Asked], found: Mapping[Asked, Tally | CallerError]) -> dict[str, Any]:
+    """The answer. Each tally is read once, however often it was asked for."""
+    wanted = {one for one in found.values() if isinstance(one, Tally)}
+    soon = any(tally.counter.visible == "soon" for tally in wanted)
+    as_of = watermark.as_of(call) if soon else None  # before the numbers, which may then be newer but never older
+    numbers = many.read(call, wanted)
+
+    def entry(name: str, id_: str) -> dict[str, Any]:
+        made, tally = {"counter": name, "id": id_}, found[name, id_]
+        if isinstance(tally, CallerError):
+            return {**made, "error": problem(tally)}
+        dated = {"as_of": as_of} if tally.counter.visible == "soon" else {}
+        return {**made, **periods.shown(tally.id), "value": numbers[tally], **dated}
+
+    return {"tallies": [entry(*asked) for asked in of]}

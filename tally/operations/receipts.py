@@ -1,0 +1,112 @@
+"""Receipts: whether a change counted."""
+
+import typing
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+from tally import fields
+from tally.api import declared, kinds, needs
+from tally.api.kinds import ASKED_KEY, CALLER, KEY_EXAMPLE, TARGET
+from tally.api.operation import READS, Access, Answer, Call, operation
+from tally.counting import receipts
+from tally.errors import InvalidInputError, NotCommittedError
+
+KeyedOperation = Literal[
+    "increment", "change", "set_counter", "put_child", "delete_child", "put_mine", "delete_mine", "hold", "visit"
+]
+KEYED = typing.get_args(KeyedOperation)
+"""The operations whose changes leave receipts: a test compares them with the declarations."""
+
+
+class Receipt(TypedDict):
+    """Whether a change was counted. `unknown`: it was never sent, was refused, or is older than receipts live."""
+
+    operation: KeyedOperation
+    target: str
+    key: str
+    state: Literal["counted", "unknown"]
+    answer: NotRequired[Annotated[dict[str, Any], {"description": "The answer of that time. It names no child."}]]
+
+
+class Receipts(TypedDict):
+    """Whether each change was counted, in the order of the request."""
+
+    receipts: list[Receipt]
+
+
+Of = Annotated[str, kinds.choice(*KEYED, words="The operation that the key was sent with.")]
+Targets = Annotated[list[str], kinds.many(TARGET, 100)]
+Keys = Annotated[list[str], ASKED_KEY]
+_EXAMPLE = {"operation": "increment", "target": "plays/9f3a", "key": KEY_EXAMPLE}
+_ANSWER = {"counter": "plays", "id": "9f3a", "counted": True, "visible": "now"}
+_NEEDS = needs.FIND_RECEIPTS
+
+
+@operation(
+    "GET /receipts",
+    access=Access.ANYONE,
+    throttle=READS,
+    needs=lambda _: _NEEDS,
+    raises=[NotCommittedError],
+    example={"receipts": [{**_EXAMPLE, "state": "counted", "answer": _ANSWER}]},
+)
+def get_receipts(call: Call, *, of: Of, target: Targets, key: Keys) -> Answer[Receipts]:
+    """Did these anonymous changes count?
+
+    One entry for each key, up to 100, in the order of the request. Give one target for all keys, or one for each.
+    """
+    return _found(call, of, target, key)
+
+
+@operation(
+    "GET /receipts/own",
+    access=Access.SIGNED_IN,
+    throttle=READS,
+    needs=lambda _: _NEEDS,
+    raises=[NotCommittedError],
+    example={"receipts": [{**_EXAMPLE, "state": "unknown"}]},
+)
+def get_own_receipts(call: Call, *, of: Of, target: Targets, key: Keys) -> Answer[Receipts]:
+    """Did these changes of mine count?
+
+    As `GET /receipts`.
+    """
+    return _found(call, of, target, key)
+
+
+@operation(
+    "GET /receipts/any",
+    access=Access.READ,
+    throttle=READS,
+    needs=lambda _: _NEEDS,
+    raises=[NotCommittedError],
+    example={"receipts": [{**_EXAMPLE, "state": "unknown"}]},
+)
+def get_any_receipts(
+    call: Call, *, of: Of, target: Targets, key: Keys, caller: Annotated[str, CALLER] | None = None
+) -> Answer[Receipts]:
+    """Did these changes of a caller count?
+
+    As `GET /receipts`, for any caller; without `caller`, for anonymous changes.
+    """
+    return _found(replace(call, caller=caller), of, target, key)
+
+
+def _found(call: Call, operation: str, targets: Sequence[str], keys: Sequence[str]) -> Answer[Receipts]:
+    if len(targets) not in (1, len(keys)):
+        raise InvalidInputError("target must be given once, or once for each key.", field="target")
+    named = [_target(operation, target) for target in targets] * (len(keys) // len(targets))
+    found = receipts.find_many(call, operation, list(zip(named, keys, strict=True)))
+    entries = zip(named, keys, found, strict=True)
+    return Answer({"receipts": [_receipt(operation, *entry) for entry in entries]})
+
+
+def _receipt(operation: str, target: str, key: str, answer: receipts.Body | None) -> dict[str, Any]:
+    made = {"operation": operation, "target": target, "key": key}
+    return {**made, "state": "unknown"} if answer is None else {**made, "state": "counted", "answer": answer}
+
+
+def _target(operation: str, target: str) -> str:
+    """The target as its receipt names it: a page normalised."""
+    return fields.page(target, "target", declared.pages()) if operation == "visit" else target

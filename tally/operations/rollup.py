@@ -1,0 +1,27 @@
+"""The stream consumer that adds changes to numbers which were written without them."""
+
+from collections.abc import Iterable
+
+from tally.api import declared, needs
+from tally.api.needs import Table
+from tally.api.unattended import StreamReader
+from tally.counter import Counter
+from tally.streams import rollup
+from tally.streams.consumer import Handler
+
+READER = StreamReader(
+    function="rollup",
+    does="adds up what was accepted without its number",
+    streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ("INSERT",)},
+    prefixes={Table.COUNTS: "HEARTBEAT#"},  # a heartbeat is written over the one before
+)
+
+
+def needed(counters: Iterable[Counter]) -> needs.Needs:
+    """What it needs of the tables."""
+    return needs.consume("rollup") | needs.on((one for one in counters if one.rolls_up), "UpdateItem")
+
+
+def handler() -> Handler:
+    """The Lambda function."""
+    return Handler(rollup.CONSUMER, declared.counters())

@@ -1,0 +1,199 @@
+"""How numbers moved by the hour and by the day, to the last unit, and which moved most."""
+
+import time
+from typing import Annotated, Literal, TypedDict
+
+from tally import fields
+from tally.api import declared, needs
+from tally.api.kinds import COUNTER, OF_SERIES, SPAN, TIME, TOP_SIZE, UNTIL, ZONE, choice
+from tally.api.operation import RARE, SELDOM, Access, Answer, Call, operation
+from tally.api.shapes import AsOf, Seconds
+from tally.counter import Counter
+from tally.errors import ForbiddenError, NotFoundError
+from tally.series import hours, read, top
+
+Point = TypedDict("Point", {"from": Seconds, "value": int})
+Point.__doc__ = "One hour or day."
+
+
+class RepairOfSeries(TypedDict):
+    """A repair: no traffic."""
+
+    at: Seconds
+    value: int
+    how: str
+    added: Annotated[int, {"description": "What of it is in no series. The rest brought the number to their sum."}]
+
+
+class Series(TypedDict):
+    """By how much a number moved in each hour or day. `from` is when it begins. `id` is empty for all ids together."""
+
+    counter: str
+    id: str
+    by: Literal["hour", "day"]
+    series: list[Point]
+    imports: Annotated[
+        list[Point],
+        {"description": "The days of UTC that rows were imported into: no traffic. They are in no hour or day."},
+    ]
+    repairs: list[RepairOfSeries]
+    since: Annotated[
+        int | None, {"minimum": 0, "description": "Seconds since 1970. The series begins here. Null: not yet."}
+    ]
+    as_of: AsOf
+
+
+class Place(TypedDict):
+    """One id."""
+
+    id: str
+    value: Annotated[int, {"minimum": 1}]
+
+
+class Top(TypedDict):
+    """The ids that moved most, the first one first."""
+
+    counter: str
+    by: Literal["hour", "day", "month"]
+    span: Annotated[str | None, {"description": "In UTC. Null: there is no hour yet."}]
+    top: list[Place]
+    error_max: Annotated[int, {"minimum": 0, "description": "By how much a value may be too low or too high, at most."}]
+    as_of: AsOf
+
+
+OfSeries = Annotated[tuple[str, str], OF_SERIES]
+ByHour = Annotated[str, choice("hour", "day")]
+ByMonth = Annotated[str, choice("hour", "day", "month")]
+From = Annotated[int, TIME]
+To = Annotated[int, UNTIL]
+Zone = Annotated[str, ZONE]
+Of = Annotated[Counter, COUNTER]
+Span = Annotated[str, SPAN]
+TopSize = Annotated[int, TOP_SIZE]
+_SERIES_NEEDS = needs.on_ledger(
+    {"PROGRESS": ["GetItem"], "SERIES#": ["Query"], "RUNNING#": ["Query"], "HISTORY#": ["Query"]}
+)
+_TOP_NEEDS = needs.on_ledger({"PROGRESS": ["GetItem"], "TOP#": ["Query"]})
+_SERIES_EXAMPLE = {
+    "counter": "plays",
+    "id": "9f3a",
+    "by": "hour",
+    "series": [{"from": 1785535200, "value": 112}, {"from": 1785538800, "value": 97}],
+    "imports": [{"from": 1785456000, "value": 1200}],
+    "repairs": [{"at": 1785536000, "value": -50, "how": "ledger", "added": 0}],
+    "since": 1785502800,
+    "as_of": 1785542400,
+}
+_TOP_EXAMPLE = {
+    "counter": "plays",
+    "by": "hour",
+    "span": "2026-07-31T13",
+    "top": [{"id": "9f3a", "value": 1204}, {"id": "77b0", "value": 981}],
+    "error_max": 0,
+    "as_of": 1785542340,
+}
+
+
+@operation(
+    "GET /series",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    needs=lambda _: _SERIES_NEEDS,
+    raises=[NotFoundError, ForbiddenError],
+    example=_SERIES_EXAMPLE,
+    refuses=fields.closed,
+    cached=True,
+)
+def get_series(
+    call: Call,
+    *,
+    of: OfSeries,
+    by: ByHour = read.HOUR,
+    from_: From | None = None,
+    to: To | None = None,
+    tz: Zone | None = None,
+) -> Answer[Series]:
+    """A number by the hour or by the day
+
+    Of a counter that anyone may read. Every accepted change is in exactly one hour. The hour that runs is in it up to
+    `as_of`. `from` and `to` are rounded to whole hours or days.
+    """
+    return _series(call, _public(of[0]), of[1], by, from_, to, tz)
+
+
+@operation(
+    "GET /series/any",
+    access=Access.READ,
+    throttle=SELDOM,
+    needs=lambda _: _SERIES_NEEDS,
+    raises=[NotFoundError],
+    example={**_SERIES_EXAMPLE, "counter": "stock", "id": "7c20"},
+)
+def get_any_series(
+    call: Call,
+    *,
+    of: OfSeries,
+    by: ByHour = read.HOUR,
+    from_: From | None = None,
+    to: To | None = None,
+    tz: Zone | None = None,
+) -> Answer[Series]:
+    """A number of any counter by the hour or by the day
+
+    As `GET /series`.
+    """
+    return _series(call, fields.declared(of[0], "of", declared.counters()), of[1], by, from_, to, tz)
+
+
+@operation(
+    "GET /top",
+    access=Access.ANYONE,
+    throttle=RARE,  # a list changes three times an hour
+    needs=lambda _: _TOP_NEEDS,
+    raises=[NotFoundError, ForbiddenError],
+    example=_TOP_EXAMPLE,
+    refuses=fields.closed,
+    cached=True,
+)
+def get_top(
+    call: Call, *, counter: Of, by: ByMonth = top.DAY, span: Span | None = None, limit: TopSize = fields.TOP_SIZE_MAX
+) -> Answer[Top]:
+    """What moved most in an hour, a day or a month
+
+    Of a counter that anyone may read. The list of an hour is exact. That of a longer span is merged from those of its
+    hours: `error_max` says by how much a value may be off at most. Without `span` it is the newest one, up to `as_of`.
+    """
+    return Answer(top.over(call, counter, by, span, limit), max_age_s=counter.kept_s)
+
+
+@operation(
+    "GET /top/any",
+    access=Access.READ,
+    throttle=SELDOM,
+    needs=lambda _: _TOP_NEEDS,
+    raises=[NotFoundError],
+    example={**_TOP_EXAMPLE, "counter": "stock"},
+)
+def get_any_top(
+    call: Call, *, counter: Of, by: ByMonth = top.DAY, span: Span | None = None, limit: TopSize = fields.TOP_SIZE_MAX
+) -> Answer[Top]:
+    """What moved most of any counter
+
+    As `GET /top`.
+    """
+    return Answer(top.over(call, counter, by, span, limit))
+
+
+def _public(name: str) -> Counter:
+    counter = fields.declared(name, "of", declared.counters())
+    if refusal := fields.closed(counter, field="of"):
+        raise refusal
+    return counter
+
+
+def _series(
+    call: Call, counter: Counter, id_: str, by: str, from_s: int | None, to_s: int | None, zone: str | None
+) -> Answer[Series]:
+    named = fields.counted_id(counter, id_, "of", declared.pages()) if id_ else hours.TOTAL
+    found = read.read(call, counter, named, read.range_of(by, from_s, to_s, zone, time.time()))
+    return Answer(found, max_age_s=counter.kept_s)

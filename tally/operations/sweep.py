@@ -1,0 +1,163 @@
+"""Every minute: expired holds are given back, heartbeats sent, closed minutes judged, series summed up, and the
+children of removed parents removed.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from tally import observe
+from tally.api import declared, needs
+from tally.api.needs import Need, Table
+from tally.api.unattended import Schedule
+from tally.counter import Counter
+from tally.counting import deletion, expired
+from tally.drift import judge, rows
+from tally.dynamo.client import Store, dynamodb_client
+from tally.dynamo.shards import Shards
+from tally.operations import CONSUMERS
+from tally.series import hours
+from tally.settings import Settings
+from tally.streams import forms, watermark
+from tally.streams.loss import NEVER_S
+from tally.streams.watermark import Watermark
+
+SCHEDULE = Schedule(
+    function="sweep",
+    every_min=1,
+    does="judges the ledger, gives back what expired holds have taken, and removes children of removed parents",
+    watches=(Table.COUNTS, Table.RECEIPTS),
+)
+RESERVE_S = 2.0  # left of the invocation's time, for what was begun
+HOLDS_SHARE = 0.5  # of the time: what holds have taken is money
+JUDGE_SHARE = 0.6  # of the time that is left after the heartbeats
+REPORT_SHARE = 0.25  # of the time that is left then
+SERIES_SHARE = 0.5  # of the time that is left then; the children of removed parents have the rest
+
+
+def needed(counters: Iterable[Counter]) -> needs.Needs:
+    """It writes heartbeats, reads how far the consumers have come, judges, releases expired holds, and removes
+    children."""
+    every = list(counters)
+    heartbeats = {Need("PutItem", Table.COUNTS, "HEARTBEAT#"), Need("PutItem", Table.RECEIPTS, "heartbeat#")}
+    streams = (Table.RECEIPTS, Table.COUNTS)
+    checkpoints = [f"CHECKPOINT#{consumer}#{table.value}" for consumer in CONSUMERS for table in streams]
+    judging = {
+        "JUDGE": ("GetItem", "UpdateItem"),
+        "DEADLETTER": ("Query",),
+        "LOST": ("Query", "PutItem"),
+        "SEGMENT#": ("Query",),
+        "DRIFT": ("Query", "BatchGetItem", "UpdateItem"),
+        "PROGRESS": ("GetItem", "UpdateItem"),
+        "SERIES#": ("UpdateItem",),
+        "RUNNING#": ("Query", "PutItem"),
+        "TOP#": ("Query", "PutItem"),
+        "DELETED": ("Query", "PutItem", "DeleteItem"),
+        **dict.fromkeys(checkpoints, ("Query",)),
+    }
+    with_children = [counter for counter in every if counter.counts_children]
+    removing = needs.on(with_children, "Query", "UpdateItem", "PutItem", "DeleteItem")
+    return needs.release_expired(every) | heartbeats | needs.on_ledger(judging) | removing | needs.READ_FORMS
+
+
+class Sweep:
+    """The Lambda function. Made at cold start: it reads the settings and makes the client."""
+
+    def __init__(self, store: Store | None = None, shards: Shards | None = None) -> None:
+        self.store = store or Store(dynamodb_client(), Settings.from_environment())
+        arns = {"counts": self.store.settings.counts_stream, "receipts": self.store.settings.receipts_stream}
+        self.shards = shards or Shards(arns)
+
+    def __call__(self, event: object, context: Any) -> dict[str, int]:
+        """Do the parts, each within its share of the time; the next sweep does what is left. Raise at the end."""
+        until_s = self.store.clock() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
+        done: dict[str, int] = {}
+        failures: list[Exception] = []
+        for part in self._parts(until_s):
+            try:
+                done |= part()
+            except Exception as error:
+                observe.logger.exception("part of the sweep failed")
+                failures.append(error)
+        observe.logger.info("swept", extra=done)
+        if failures:
+            raise failures[0]
+        return done
+
+    def _parts(self, until_s: float) -> Iterator[Callable[[], Mapping[str, int]]]:
+        """The parts, in order; each has its share of the time that those before it have left."""
+        store = self.store
+        yield lambda: _holds(store, _share(store, until_s, HOLDS_SHARE))
+        now_s = time.time()
+        seen = watermark.read(store)
+        if not seen.fresh(store.settings, now_s):  # else another sweep is at it
+            yield lambda: renew(store, self.shards, seen, now_s)  # the judge needs what was noted a sweep ago
+            yield lambda: judge_closed(store, seen, now_s, _share(store, until_s, JUDGE_SHARE))
+        yield lambda: report_drift(store, seen, now_s, _share(store, until_s, REPORT_SHARE))
+        yield lambda: _sum_up(store, _share(store, until_s, SERIES_SHARE))
+        yield lambda: _removed(store, until_s)
+
+
+handler = Sweep
+
+
+def _share(store: Store, until_s: float, share: float) -> float:
+    now_s = store.clock()
+    return now_s + share * (until_s - now_s)
+
+
+def renew(store: Store, shards: Shards, seen: Watermark, now_s: float) -> dict[str, int]:
+    """Send the heartbeats, note the watermark, and say how old it is for each consumer."""
+    found = watermark.renew(store, shards, seen, now_s)
+    observe.gauges({observe.RECORDS_LOST: int(seen.lost_s < NEVER_S)})
+    ages_s = watermark.ages_s(found, seen, now_s)
+    for consumer, age_s in ages_s.items():
+        observe.gauges({observe.WATERMARK_AGE: age_s}, consumer=consumer)
+        if age_s > watermark.SETTLE * store.settings.minute_s:
+            observe.logger.warning("behind", extra={"consumer": consumer, "age_s": age_s, "in": found.behind(consumer)})
+    return {f"{consumer}_age_s": age_s for consumer, age_s in ages_s.items()}
+
+
+def judge_closed(store: Store, seen: Watermark, now_s: float, until_s: float) -> dict[str, int]:
+    """Judge what is closed. `until_s`: on the store's clock."""
+    judged = judge.judge(store, seen, now_s, until_s=until_s)
+    gauged = {observe.SWEEP_UNFINISHED: int(not judged.finished)}
+    if judged.last >= 0:
+        gauged[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)
+    if judged.segments:  # CloudWatch bills each metric that has data
+        gauged |= {observe.JOURNAL_SEGMENTS: judged.segments, observe.JOURNAL_BYTES: judged.bytes}
+    observe.gauges(gauged)
+    return {"minutes": judged.minutes, "uneven": judged.changes, "finished": int(judged.finished)}
+
+
+def report_drift(store: Store, seen: Watermark, now_s: float, until_s: float) -> dict[str, int]:
+    """Say what drifts, as far as the time goes (`until_s`, on the store's clock). While nothing does, only the alarms'
+    metrics have data: CloudWatch bills each one that has."""
+    whole, confirmed = rows.summary(store, declared.counters(), seen, now_s, until_s)
+    if whole[observe.DRIFTING_TALLIES]:
+        observe.gauges(whole)
+    for counter, tallies in confirmed.items():
+        observe.gauges({observe.DRIFT_CONFIRMED: tallies}, counter=counter)
+    return {}
+
+
+def _sum_up(store: Store, until_s: float) -> dict[str, int]:
+    return {"hours": hours.sum_up(store, watermark.judged(store), until_s=until_s)}
+
+
+def _holds(store: Store, until_s: float) -> dict[str, int]:
+    swept = expired.sweep(store, declared.counters(), until_s)
+    return {"returned": swept.returned, "not_returned": swept.failed, "holds_finished": int(swept.finished)}
+
+
+def _removed(store: Store, until_s: float) -> dict[str, int]:
+    """Also says, as an error, which counters are declared in another form than they have counted in: what would be
+    removed for one of them might not be its own."""
+    forms.check(forms.noted(store), declared.counters())
+    swept = deletion.sweep(store, declared.counters(), until_s)
+    return {
+        "children_removed": swept.children,
+        "parents_removed": swept.parents,
+        "parents_not_removed": swept.failed,
+        "parents_finished": int(swept.finished),
+    }

@@ -1,0 +1,122 @@
+"""Visits of pages: counted by a script in the page, read, and drawn as a badge."""
+
+import os
+from typing import Annotated, Literal, TypedDict
+
+from tally import fields
+from tally.api import badge, crawlers, declared, needs, scripts
+from tally.api.kinds import CLIENT_FILE, LISTED_PAGE, PAGE, PAGE_EXAMPLE, USER_AGENT, KeyOrBody
+from tally.api.operation import READS, WRITES, Access, Answer, Call, operation
+from tally.api.shapes import AsOf, Count, WhenVisible
+from tally.api.texts import Text
+from tally.counting import tallies
+from tally.counting.increments import Increment
+from tally.errors import ForbiddenError, NotFoundError
+from tally.shipped import BOT_VISITS, VISITS
+from tally.streams import watermark
+
+BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page view reads the table
+
+# Before Lambda takes a snapshot or provisions capacity nobody waits: load what visits need.
+if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand") != "on-demand":
+    crawlers.is_crawler("anyone")
+    fields.page("https://example.com/", "url", declared.pages())
+
+
+class Visited(TypedDict):
+    """A visit was counted. The answer does not repeat the URL, so that the receipt stores it only once."""
+
+    counted: Literal[True]
+    visible: WhenVisible
+
+
+class Visits(TypedDict):
+    """How often a page was visited: `value` by people, `bots` by crawlers. `id` is its normalised URL."""
+
+    counter: Literal["visits"]
+    id: str
+    value: Count
+    bots: Count
+    as_of: AsOf
+
+
+@operation(
+    "POST /visits",
+    access=Access.ANYONE,
+    throttle=WRITES,
+    of=[VISITS, BOT_VISITS],
+    needs=needs.count,
+    raises=[ForbiddenError],
+    example={"counted": True, "visible": "soon"},
+    success=[202],
+)
+def visit(
+    call: Call,
+    *,
+    url: Annotated[str, LISTED_PAGE],
+    idempotency_key: KeyOrBody,
+    user_agent: Annotated[str, USER_AGENT] | None = None,
+) -> Annotated[Increment, Visited]:
+    """Count a visit
+
+    Crawlers count apart, by `User-Agent`; a direct event without one is a person's visit. Reads show visits within
+    seconds.
+    """
+    crawler = user_agent is not None and crawlers.is_crawler(user_agent)
+    return Increment(BOT_VISITS if crawler else VISITS, url, 1, "visit", idempotency_key, {"counted": True}, status=202)
+
+
+@operation(
+    "GET /visits",
+    access=Access.ANYONE,
+    throttle=READS,
+    of=[VISITS, BOT_VISITS],
+    needs=lambda counters: needs.on(counters, "Query") | needs.READ_JUDGE,
+    example={"counter": "visits", "id": PAGE_EXAMPLE, "value": 1204, "bots": 37, "as_of": 1785542401},
+    cached=True,
+)
+def get_visits(call: Call, *, url: Annotated[str, PAGE]) -> Answer[Visits]:
+    """How often a page was visited
+
+    By people and by crawlers; 0 without a visit. The numbers hold every visit before `as_of`.
+    """
+    as_of = watermark.as_of(call)  # before the numbers, which may then be newer but never older
+    visits, bots = tallies.read_together(call, [VISITS, BOT_VISITS], url)
+    body = {"counter": VISITS.name, "id": url, "value": visits, "bots": bots, "as_of": as_of}
+    return Answer(body, max_age_s=VISITS.kept_s)
+
+
+@operation(
+    "GET /visits/badge.svg",
+    access=Access.ANYONE,
+    throttle=READS,
+    of=[VISITS],
+    needs=lambda counters: needs.on(counters, "Query"),
+    raises=[ForbiddenError],
+    example=badge.EXAMPLE,
+    media_type=badge.SVG,
+    cached=True,
+)
+def get_visits_badge(call: Call, *, url: Annotated[str, LISTED_PAGE]) -> Answer[Text]:
+    """How often a page was visited, as a picture"""
+    return Answer(Text(badge.svg("visits", tallies.read(call, VISITS, url)), badge.SVG, BADGE_MAX_AGE_S))
+
+
+@operation(
+    "GET /client/{file}",
+    access=Access.ANYONE,
+    throttle=READS,
+    raises=[NotFoundError],
+    example="export class Tally {}",
+    media_type=scripts.TYPE,
+    cached=True,
+)
+def get_client_file(call: Call, *, file: Annotated[str, CLIENT_FILE]) -> Answer[Text]:
+    """A script for pages of other sites
+
+    `beacon.js` counts a page's visits: embed it with `<script src="…/client/beacon.js" async></script>`. `tally.js` is
+    the client that counts each change exactly once, and `elements.js` shows it.
+    """
+    if file == scripts.BEACON and VISITS.name not in declared.counters():
+        raise NotFoundError("This deployment counts no visits: counters.py declares none.")
+    return Answer(scripts.file(file))

@@ -1,4 +1,4 @@
-"""Guards of the code, each with the text that takes it away: a test must notice.
+"""Guards of what counts, judges, serves or stores numbers, each with the text that takes it away: a test must notice.
 
 The files beside this one list them, one file for each room. A block is
 `module | tests | name`, the text that goes, `=>`, and the text that replaces it. `---` separates blocks. The target

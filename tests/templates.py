@@ -1,0 +1,73 @@
+"""Whether this checkout and another one make the same stacks: `.venv/bin/python -m tests.templates OTHER`.
+
+It synthesizes dev, prod, prod with every option, and the stack behind a CDN in both, and prints where they differ. Ends
+with 1 if anything differs but hashes: of assets, of versions of functions, and the label of code that metrics have.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+_WRITE = """
+import sys
+sys.path[:0] = [".", "lambdas"]
+import app
+from tests.infra.conftest import BEHIND_CDN, LAVISH, UNBUNDLED, context_of_cdk_json
+prod = {"stage": "prod"}
+for name, found in {"dev": {}, "prod": prod, "lavish": {**LAVISH, **prod}, "behind_cdn": BEHIND_CDN}.items():
+    app.build({**context_of_cdk_json(), **UNBUNDLED, **found}, f"{sys.argv[1]}/{name}").synth()
+"""
+_HASHES = (
+    (re.compile(r"(CurrentVersion[0-9A-F]{8})[0-9a-f]{32}"), r"\1"),  # the logical id of a version of a function
+    (re.compile(r"\b[0-9a-f]{64}\b"), "asset"),
+    (re.compile(r"(?<![0-9a-zA-Z])[0-9a-f]{12}(?![0-9a-zA-Z])"), "version"),  # what GET /health says of the code
+)
+
+
+def written(checkout: Path, out: Path) -> dict[str, dict[str, str]]:
+    """What the templates of a checkout say, by the stack and the place in it, without hashes."""
+    variables = {**os.environ, "JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION": "20"}
+    subprocess.run([sys.executable, "-c", _WRITE, str(out)], cwd=checkout, env=variables, check=True)
+    found = sorted(out.rglob("*.template.json"))
+    return {str(one.relative_to(out)): dict(_flat(json.loads(_plain(one.read_text())))) for one in found}
+
+
+def _plain(text: str) -> str:
+    for pattern, instead in _HASHES:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def _flat(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict | list):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _flat(one, f"{path}/{key}")
+    else:
+        yield path, str(value)
+
+
+def main() -> int:
+    """Print each place that differs. Returns 1 if there is one."""
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = written(Path(sys.argv[1]), Path(folder, "before")), written(ROOT, Path(folder, "after"))
+    different = 0
+    for stack in sorted({*before, *after}):
+        old, new = before.get(stack, {}), after.get(stack, {})
+        places = sorted(place for place in {*old, *new} if old.get(place) != new.get(place))
+        print(f"{stack}: {len(new)} values, {len(places)} differ")
+        for place in places:
+            print(f"  {place}: {old.get(place)} -> {new.get(place)}")
+        different += len(places)
+    return min(different, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

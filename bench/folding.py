@@ -22,7 +22,7 @@ from .judging import put
 
 HOUR = 495_000
 FIRST = 60 * HOUR
-SWEEP_S = 55.0  # SCHEDULED_TIMEOUT, tally/cdk/functions.py
+SWEEP_S = 55.0  # SCHEDULED_TIMEOUT_S, tally/contract/described.py
 SWEEPS = 60  # in an hour
 ACTIVE = "an hour in which tallies moved, on one core"
 

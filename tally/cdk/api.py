@@ -14,6 +14,7 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from tally.api.operation import Access, Route
+from tally.contract.described import ACCESS_LOG_FIELDS, CORS_EXPOSED, CORS_HEADERS, CORS_MAX_AGE_S, methods
 from tally.operations.console import get_console
 
 from .domain import own_domain
@@ -21,26 +22,8 @@ from .names import Names, camel
 from .options import Options
 from .users import Users
 
-CORS_HEADERS = ["authorization", "content-type", "idempotency-key", "if-match"]
-CORS_EXPOSED = ["Date", "ETag", "Idempotency-Replayed", "Retry-After"]  # Date: a client's own clock may be wrong
-CORS_MAX_AGE = Duration.days(1)  # browsers keep a preflight for a day at most
 DEFAULT_RATE_PER_S, DEFAULT_BURST = 10, 20  # for routes without a throttle; no route should be
 ACCESS_LOG_RETENTION = logs.RetentionDays.ONE_MONTH
-# A line has no text from the caller (path, query, user agent), which could leak. Each value stands between quotes: API
-# Gateway writes a bare `-` where there is none, and escapes what would break the JSON.
-ACCESS_LOG_FIELDS = {
-    "requestId": "$context.requestId",
-    "time": "$context.requestTime",
-    "ip": "$context.identity.sourceIp",
-    "route": "$context.routeKey",
-    "status": "$context.status",
-    "bytes": "$context.responseLength",
-    "tookMs": "$context.responseLatency",
-    "functionMs": "$context.integrationLatency",
-    "functionError": "$context.integrationErrorMessage",
-    "error": "$context.error.message",
-    "authorizerError": "$context.authorizer.error",
-}
 
 
 class Api(Construct):
@@ -75,10 +58,10 @@ class Api(Construct):
             disable_execute_api_endpoint=bool(options.domain_name),  # else the domain, and what guards it, is optional
             cors_preflight=http.CorsPreflightOptions(
                 allow_origins=list(options.cors_origins),
-                allow_methods=[http.CorsHttpMethod[method] for method in sorted({route.method for route in routes})],
+                allow_methods=[http.CorsHttpMethod[method] for method in methods(routes)],
                 allow_headers=CORS_HEADERS,
                 expose_headers=CORS_EXPOSED,
-                max_age=CORS_MAX_AGE,
+                max_age=Duration.seconds(CORS_MAX_AGE_S),
             ),
         )
         authorizer = self._authorizer()

@@ -15,6 +15,7 @@ from constructs import Construct
 from tally import observe
 from tally.api.operation import OPEN
 from tally.contract.declarations import Declarations
+from tally.contract.described import of_console
 from tally.dynamo.keys import FORMAT
 from tally.home import LAMBDAS
 
@@ -190,13 +191,12 @@ class Tally(Construct):
     def _tell_of_console(
         self, functions: Functions, declarations: Declarations, api: Api, names: Names, options: Options
     ) -> None:
-        """What `/console/config.json` says; and whose tokens are those of people, to functions that scopes guard."""
+        """It names the API, which is made after the functions."""
         known = {"stage": options.stage, "stack": names.stack, "region": Aws.REGION, "sign_in": api.sign_in}
         config = Stack.of(self).to_json_string({**known, "try_it": False})
-        functions.tell(["console"], "TALLY_CONSOLE", config)
-        if api.users:
-            guarded = [module for module, found in declarations.functions.items() if any(one.scope for one in found)]
-            functions.tell(guarded, "TALLY_CONSOLE_CLIENT", api.users.console.user_pool_client_id)
+        client = api.users.console.user_pool_client_id if api.users else ""
+        for module, found in declarations.functions.items():
+            functions.tell(module, of_console(module, found, config, client))
 
     def _name_what_is_deployed(self, functions: Functions, declarations: Declarations, options: Options) -> None:
         self._output("Stage", options.stage, "The stage: any other than dev keeps its data")

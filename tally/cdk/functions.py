@@ -14,9 +14,11 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from tally.api.needs import Need, Table
-from tally.api.operation import Route, Visible
+from tally.api.operation import Route
 from tally.api.unattended import Schedule, StreamReader
+from tally.contract import described
 from tally.contract.declarations import Declarations
+from tally.contract.described import CONSUMER_TIMEOUT_S, MEMORY_MB, SCHEDULED_TIMEOUT_S, TIMEOUT_S, Place
 
 from .bundling import Bundle
 from .dead_letters import DeadLetters
@@ -24,14 +26,10 @@ from .names import Names, camel
 from .options import Options
 from .tables import Tables
 
-MEMORY_MB = 512  # 0.29 of a CPU: a call computes about 4 ms and waits 5 to 10 ms for DynamoDB
 # A whole CPU: a million tallies may change in a minute, which takes its judge seconds and up to 500 MB. In dev they do
 # not, and most of a quiet sweep is waiting.
 SCHEDULED_MEMORY_MB, SCHEDULED_MEMORY_DEV_MB = 1769, 512
 SCHEDULED_AGE_MAX = Duration.seconds(60)  # the least that Lambda takes: by then the next run is there
-TIMEOUT = Duration.seconds(15)  # retries of a contended change end before; API Gateway would wait for 30
-SCHEDULED_TIMEOUT = Duration.seconds(55)  # a sweep judges as much as it can, and ends before the next one begins
-CONSUMER_TIMEOUT = Duration.seconds(60)  # more than a batch of 1,000 records takes if each first commit fails
 # From this rate on a route is busy: visitors wait for it. Behind the others are operators and programs that ask seldom.
 BUSY_PER_S = 500
 LOG_RETENTION = logs.RetentionDays.ONE_MONTH
@@ -73,6 +71,17 @@ class Functions(Construct):
         self._options = options
         self._code = bundle.code(bundled=Stack.of(self).bundling_required)
         self.version = bundle.digest()[:12]
+        self._place = Place(
+            service=names.base,
+            version=self.version,
+            tables={table: made.table_name for table, made in tables.by_name.items()},
+            streams={one: str(tables.by_name[one].table_stream_arn) for one in Table if described.TABLES[one].streamed},
+            dead_letters=dead_letters.bucket.bucket_name,
+            page_hosts=",".join(options.page_hosts),
+            likers=options.likers_visible,
+            receipt_ttl_hours=options.receipt_ttl_hours,
+            series_days=options.series_days,
+        )
         self._needs = declarations.needs
         self._functions: dict[str, lambda_.Function] = {}
         self.busy = {}
@@ -85,9 +94,9 @@ class Functions(Construct):
         ]
         self.writers = [*(self.aliases[module] for module in writing), *scheduled.values()]
 
-    def tell(self, modules: Iterable[str], name: str, value: str) -> None:
-        """Give functions a variable that is known only after they are made."""
-        for module in modules:
+    def tell(self, module: str, variables: Mapping[str, str]) -> None:
+        """Give a function variables that are known only after it is made."""
+        for name, value in variables.items():
             self._functions[module].add_environment(name, value)
 
     def _serving(self, module: str, found: Sequence[Route]) -> lambda_.Alias:
@@ -101,7 +110,7 @@ class Functions(Construct):
         alias = self._function(
             module,
             ", ".join(dict.fromkeys(route.operation.name for route in found)),
-            environment={**_sampled(options.log_sampling), **self._hosts(found)},
+            environment={**_sampled(options.log_sampling), **described.of_serving(found, self._place)},
             snapshot=options.snap_start and busy,
             traced=options.tracing != "off",
         )
@@ -113,21 +122,20 @@ class Functions(Construct):
         alias = self._function(
             consumer.function,
             consumer.does,
-            timeout=CONSUMER_TIMEOUT,
-            environment={"TALLY_DEAD_LETTER_BUCKET": self._dead_letters.bucket.bucket_name},
+            timeout_s=CONSUMER_TIMEOUT_S,
+            environment=described.of_consumer(self._place),
             reserved=self._options.reserved_concurrency,
         )
         self._dead_letters.let_put(consumer, alias)
         return alias
 
     def _scheduled(self, schedule: Schedule) -> lambda_.Alias:
-        streams = {f"TALLY_{table.name}_STREAM": self._tables.by_name[table] for table in schedule.watches}
         alias = self._function(
             schedule.function,
             schedule.does,
-            timeout=SCHEDULED_TIMEOUT,
+            timeout_s=SCHEDULED_TIMEOUT_S,
             memory_mb=SCHEDULED_MEMORY_MB if self._options.keeps_data else SCHEDULED_MEMORY_DEV_MB,
-            environment={name: str(table.table_stream_arn) for name, table in streams.items()},
+            environment=described.of_scheduled(schedule, self._place),
             reserved=1 if self._options.reserved_concurrency else None,  # runs must not overlap
         )
         if schedule.watches:
@@ -149,7 +157,7 @@ class Functions(Construct):
         module: str,
         does: str,
         *,
-        timeout: Duration = TIMEOUT,
+        timeout_s: int = TIMEOUT_S,
         memory_mb: int = MEMORY_MB,
         environment: Mapping[str, str] = MappingProxyType({}),
         reserved: int | None = None,
@@ -178,7 +186,7 @@ class Functions(Construct):
             runtime=RUNTIME,
             architecture=lambda_.Architecture.ARM_64,
             memory_size=memory_mb,
-            timeout=timeout,
+            timeout=Duration.seconds(timeout_s),
             reserved_concurrent_executions=reserved,
             role=role,
             log_group=log_group,
@@ -188,32 +196,11 @@ class Functions(Construct):
             system_log_level_v2=lambda_.SystemLogLevel.WARN,
             tracing=lambda_.Tracing.ACTIVE if traced else lambda_.Tracing.DISABLED,
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if snapshot else None,
-            environment={**self._environment(), **environment},
+            environment={**described.common(self._place), **environment},
         )
         _acknowledge(role, function)
         self._functions[module] = function
         return lambda_.Alias(scope, "Live", alias_name=ALIAS, version=function.current_version)
-
-    def _hosts(self, found: Sequence[Route]) -> dict[str, str]:
-        """The hosts whose pages count, for a function that looks at them: they may be most of its variables."""
-        knows = any(route.operation.knows_hosts for route in found)
-        return {"TALLY_PAGE_HOSTS": ",".join(self._options.page_hosts)} if knows and self._options.page_hosts else {}
-
-    def _environment(self) -> dict[str, str]:
-        likers = self._options.likers_visible
-        ttl_h = self._options.receipt_ttl_hours
-        return {
-            "TALLY_COUNTS_TABLE": self._tables.counts.table_name,
-            "TALLY_RECEIPTS_TABLE": self._tables.receipts.table_name,
-            "TALLY_LEDGER_TABLE": self._tables.ledger.table_name,
-            "TALLY_VERSION": self.version,
-            "POWERTOOLS_SERVICE_NAME": self._names.base,
-            "POWERTOOLS_METRICS_NAMESPACE": "Tally",
-            "POWERTOOLS_LOG_LEVEL": "INFO",
-            **({"TALLY_RECEIPT_TTL_S": str(ttl_h * 3600)} if ttl_h else {}),
-            **({"TALLY_SERIES_DAYS": str(self._options.series_days)} if self._options.series_days else {}),
-            **({} if likers is Visible.ANYONE else {"TALLY_LIKERS_VISIBLE": likers.value}),
-        }
 
 
 class FunctionRole(iam.Role):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from aws_cdk import Duration
 from aws_cdk import aws_dynamodb as dynamodb
@@ -14,14 +13,10 @@ from constructs import Construct
 from tally.api.needs import Table
 from tally.api.unattended import StreamReader
 from tally.contract.declarations import Declarations
+from tally.contract.described import BATCH_RECORDS, BATCHING_WINDOW_S, TUMBLING_WINDOW_S, patterns
 
 from .tables import Tables
 
-BATCH_SIZE = 1000  # the more records are folded into one transaction, the fewer write units they take
-BATCHING_WINDOW = Duration.seconds(1)  # a quiet stream gathers this long: half of a reader's wait for a rollup
-# Only because an event without a window lacks the stream shard's id. The longest that Lambda takes: it invokes the
-# consumer once more at the end of each, which at 60 s was half of what an idle stack invokes.
-TUMBLING_WINDOW = Duration.minutes(15)
 UNLIMITED = -1
 
 
@@ -64,16 +59,16 @@ class Streams(Construct):
     def _mapping(
         self, consumer: StreamReader, alias: lambda_.Alias, table: Table, source: dynamodb.Table
     ) -> lambda_.CfnEventSourceMapping:
-        filters = [lambda_.FilterCriteria.filter(pattern) for pattern in _patterns(consumer, table, source)]
+        filters = [lambda_.FilterCriteria.filter(pattern) for pattern in patterns(consumer, table)]
         mapping = lambda_.EventSourceMapping(
             self,
             f"{consumer.function.capitalize()}{table.value.capitalize()}",
             target=alias,
             event_source_arn=source.table_stream_arn,
             starting_position=lambda_.StartingPosition.TRIM_HORIZON,  # includes changes from before the mapping
-            batch_size=BATCH_SIZE,
-            max_batching_window=BATCHING_WINDOW,
-            tumbling_window=TUMBLING_WINDOW,
+            batch_size=BATCH_RECORDS,
+            max_batching_window=Duration.seconds(BATCHING_WINDOW_S),
+            tumbling_window=Duration.seconds(TUMBLING_WINDOW_S),
             parallelization_factor=1,  # two invocations would share the checkpoint of one stream shard
             bisect_batch_on_error=True,
             report_batch_item_failures=True,
@@ -92,19 +87,6 @@ def _resource(alias: lambda_.Alias) -> lambda_.CfnAlias:
     resource = alias.node.default_child
     assert isinstance(resource, lambda_.CfnAlias)
     return resource
-
-
-def _patterns(consumer: StreamReader, table: Table, source: dynamodb.Table) -> Iterator[dict[str, Any]]:
-    """What a mapping lets through: a record that matches any of these, or every record if there are none.
-
-    No kind is filtered by an attribute: a malformed record would disappear here.
-    """
-    kinds, prefix = consumer.streams[table], consumer.prefixes.get(table)
-    if kinds:
-        yield {"eventName": list(kinds)}
-        if prefix:
-            [key] = source.schema_v2().partition_keys
-            yield {"dynamodb": {"Keys": {key.name: {"S": [{"prefix": prefix}]}}}}
 
 
 def _let_read(consumer: StreamReader, alias: lambda_.Alias, tables: Tables) -> None:

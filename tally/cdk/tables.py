@@ -14,11 +14,10 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from tally.api.needs import Table
+from tally.contract.described import IMAGES, TABLES, TTL_ATTRIBUTE, TableForm
 
 from .names import Names
 from .options import Options
-
-TTL_ATTRIBUTE = "expiration"  # the name that Powertools writes
 
 
 class Tables(Construct):
@@ -45,13 +44,11 @@ class Tables(Construct):
         warm = _warm(options)  # not for the ledger: it takes a few writes a batch, and AWS's start is plenty
         # No LSI, ever: with one, DynamoDB cannot split a hot item collection by sort key.
         # Only tallies of a period and heartbeats carry the TTL attribute: every other count is kept.
-        # Old images of receipts too: they distinguish a receipt that was edited by hand from a new one (both MODIFY).
-        images = dynamodb.StreamViewType.NEW_AND_OLD_IMAGES
-        self.counts = self._table("Counts", "PK", sort_key="SK", stream=images, warm=warm)
-        self.receipts = self._table("Receipts", "id", stream=images, warm=warm)
-        # No stream: consumers write here, and must not feed themselves.
-        self.ledger = self._table("Ledger", "PK", sort_key="SK")
-        self.by_name = {Table.COUNTS: self.counts, Table.RECEIPTS: self.receipts, Table.LEDGER: self.ledger}
+        self.by_name = {
+            table: self._table(table.value.capitalize(), form, warm if form.streamed else None)
+            for table, form in TABLES.items()
+        }
+        self.counts, self.receipts, self.ledger = (self.by_name[table] for table in Table)
 
     def reading_streams(self, tables: Iterable[Table]) -> iam.PolicyStatement:
         """What lets a role read the streams of these tables."""
@@ -60,23 +57,15 @@ class Tables(Construct):
             resources=[str(self.by_name[table].table_stream_arn) for table in tables],
         )
 
-    def _table(
-        self,
-        name: str,
-        partition_key: str,
-        *,
-        sort_key: str | None = None,
-        stream: dynamodb.StreamViewType | None = None,
-        warm: dynamodb.WarmThroughput | None = None,
-    ) -> dynamodb.Table:
+    def _table(self, name: str, form: TableForm, warm: dynamodb.WarmThroughput | None) -> dynamodb.Table:
         # Table, not TableV2: the latter is a GlobalTable, which moto cannot create.
         table = dynamodb.Table(
             self,
             name,
             table_name=self._names.table(name.lower(), self.restored),
-            partition_key=_string(partition_key),
-            sort_key=_string(sort_key) if sort_key else None,
-            stream=stream,
+            partition_key=_string(form.partition_key),
+            sort_key=_string(form.sort_key) if form.sort_key else None,
+            stream=dynamodb.StreamViewType[IMAGES] if form.streamed else None,
             time_to_live_attribute=TTL_ATTRIBUTE,
             warm_throughput=warm,
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,

@@ -57,7 +57,7 @@ FUNCTION_GB = 0.5  # of each function but the sweep of prod
 METRICS = 17  # custom ones of a quiet sweep: of each counter whose drift is measured, of each consumer, of the stack
 METRICS_OF_TRAFFIC = 6  # and one of each counter that moves
 
-# The streams: BATCH_SIZE, BATCHING_WINDOW and TUMBLING_WINDOW of tally/cdk/streams.py.
+# The streams: BATCH_RECORDS, BATCHING_WINDOW_S and TUMBLING_WINDOW_S of tally/contract/described.py.
 BATCH_RECORDS = 1000
 WINDOW_S = 900  # its end is an invocation more
 SHARDS = 4  # of each stream of a new table on demand

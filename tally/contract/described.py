@@ -1,0 +1,137 @@
+"""What a deployment has beside code: tables, variables and times of functions, streams' mappings, CORS, the access log.
+
+The stack makes it on AWS (tally/cdk), and `make dev` on this machine (tally/dev). Each fact of both stands here. What
+only AWS has, such as roles and alarms, stands in tally/cdk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tally.api.needs import Table
+from tally.api.operation import Route, Visible
+from tally.api.unattended import Schedule, StreamReader
+
+
+class TableForm(NamedTuple):
+    """The key of a table, and whether it has a stream, with old and new images."""
+
+    partition_key: str
+    sort_key: str | None
+    streamed: bool
+
+
+# No stream of the ledger: consumers write there, and must not feed themselves.
+# Old images of receipts too: they distinguish a receipt that was edited by hand from a new one (both MODIFY).
+TABLES: Mapping[Table, TableForm] = {
+    Table.COUNTS: TableForm("PK", "SK", streamed=True),
+    Table.RECEIPTS: TableForm("id", None, streamed=True),
+    Table.LEDGER: TableForm("PK", "SK", streamed=False),
+}
+IMAGES = "NEW_AND_OLD_IMAGES"
+TTL_ATTRIBUTE = "expiration"  # the name that Powertools writes
+
+TIMEOUT_S = 15  # retries of a contended change end before; API Gateway would wait for 30
+SCHEDULED_TIMEOUT_S = 55  # a sweep judges as much as it can, and ends before the next one begins
+CONSUMER_TIMEOUT_S = 60  # more than a batch of 1,000 records takes if each first commit fails
+MEMORY_MB = 512  # 0.29 of a CPU: a call computes about 4 ms and waits 5 to 10 ms for DynamoDB
+
+BATCH_RECORDS = 1000  # the more records are folded into one transaction, the fewer write units they take
+BATCHING_WINDOW_S = 1  # a quiet stream gathers this long: half of a reader's wait for a rollup
+# Only because an event without a window lacks the stream shard's id. The longest that Lambda takes: it invokes the
+# consumer once more at the end of each, which at 60 s was half of what an idle stack invokes.
+TUMBLING_WINDOW_S = 15 * 60
+
+CORS_HEADERS = ["authorization", "content-type", "idempotency-key", "if-match"]
+CORS_EXPOSED = ["Date", "ETag", "Idempotency-Replayed", "Retry-After"]  # Date: a client's own clock may be wrong
+CORS_MAX_AGE_S = 24 * 3600  # browsers keep a preflight for a day at most
+# A line has no text from the caller (path, query, user agent), which could leak. Each value stands between quotes: API
+# Gateway writes a bare `-` where there is none, and escapes what would break the JSON.
+ACCESS_LOG_FIELDS = {
+    "requestId": "$context.requestId",
+    "time": "$context.requestTime",
+    "ip": "$context.identity.sourceIp",
+    "route": "$context.routeKey",
+    "status": "$context.status",
+    "bytes": "$context.responseLength",
+    "tookMs": "$context.responseLatency",
+    "functionMs": "$context.integrationLatency",
+    "functionError": "$context.integrationErrorMessage",
+    "error": "$context.error.message",
+    "authorizerError": "$context.authorizer.error",
+}
+
+
+class Place(NamedTuple):
+    """Where functions run: the names of what they use there."""
+
+    service: str
+    """The name of the stack, which every metric and log line has."""
+    version: str
+    tables: Mapping[Table, str]
+    streams: Mapping[Table, str]
+    """Their ARNs."""
+    dead_letters: str
+    page_hosts: str = ""
+    likers: Visible = Visible.ANYONE
+    receipt_ttl_hours: int | None = None
+    series_days: int | None = None
+
+
+def common(place: Place) -> dict[str, str]:
+    """The variables of every function."""
+    return {
+        **{f"TALLY_{table.name}_TABLE": name for table, name in place.tables.items()},
+        "TALLY_VERSION": place.version,
+        "POWERTOOLS_SERVICE_NAME": place.service,
+        "POWERTOOLS_METRICS_NAMESPACE": "Tally",
+        "POWERTOOLS_LOG_LEVEL": "INFO",
+        **({"TALLY_RECEIPT_TTL_S": str(place.receipt_ttl_hours * 3600)} if place.receipt_ttl_hours else {}),
+        **({"TALLY_SERIES_DAYS": str(place.series_days)} if place.series_days else {}),
+        **({} if place.likers is Visible.ANYONE else {"TALLY_LIKERS_VISIBLE": place.likers.value}),
+    }
+
+
+def of_serving(routes: Sequence[Route], place: Place) -> dict[str, str]:
+    """Those that a function which serves callers has beside: the hosts may be most of its variables."""
+    knows = any(route.operation.knows_hosts for route in routes)
+    return {"TALLY_PAGE_HOSTS": place.page_hosts} if knows and place.page_hosts else {}
+
+
+def of_console(name: str, routes: Sequence[Route], config: str, client: str) -> dict[str, str]:
+    """Those that such a function has for people: what `/console/config.json` says, and whose tokens are those of
+    people, to functions that scopes guard. `client`: who people sign in with; empty without users of the stack's own.
+    """
+    guarded = client and any(route.scope for route in routes)
+    return {
+        **({"TALLY_CONSOLE": config} if name == "console" else {}),
+        **({"TALLY_CONSOLE_CLIENT": client} if guarded else {}),
+    }
+
+
+def of_consumer(place: Place) -> dict[str, str]:
+    """Those that a stream consumer has beside."""
+    return {"TALLY_DEAD_LETTER_BUCKET": place.dead_letters}
+
+
+def of_scheduled(schedule: Schedule, place: Place) -> dict[str, str]:
+    """Those that a function on a schedule has beside."""
+    return {f"TALLY_{table.name}_STREAM": place.streams[table] for table in schedule.watches}
+
+
+def patterns(consumer: StreamReader, table: Table) -> Iterator[dict[str, Any]]:
+    """What a mapping lets through: a record that matches any of these, or every record if there are none.
+
+    No kind is filtered by an attribute: a malformed record would disappear here.
+    """
+    kinds, prefix = consumer.streams[table], consumer.prefixes.get(table)
+    if kinds:
+        yield {"eventName": list(kinds)}
+        if prefix:
+            yield {"dynamodb": {"Keys": {TABLES[table].partition_key: {"S": [{"prefix": prefix}]}}}}
+
+
+def methods(routes: Iterable[Route]) -> list[str]:
+    """Those that browsers of other origins may use."""
+    return sorted({route.method for route in routes})

@@ -13,7 +13,7 @@ OF_ENGINE := $(if $(ENGINE),.build/dynamodb-local/.ready)
 ifneq ($(filter-out dynamodb-local,$(ENGINE)),)
 $(error tally: ENGINE=$(ENGINE) is not known: it is dynamodb-local, or nothing for the embedded one)
 endif
-LOCKS := requirements.txt lambdas/requirements.txt $(addsuffix /requirements.txt,tests tests/emulator tests/old_numbers tests/other_tools)
+LOCKS := requirements.txt lambdas/requirements.txt $(addsuffix /requirements.txt,tests tests/emulator tests/other_tools)
 CDK := node_modules/.bin/cdk
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
 export AWS_CDK_DISABLE_CLI_TELEMETRY := true

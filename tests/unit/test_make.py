@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).resolve().parents[2]
 VENV = f"VENV={os.path.relpath(sys.prefix, ROOT)}"
 LOCKS = ("requirements.txt", "tests/requirements.txt", "package-lock.json")
-OF_TESTS = ("tests", "tests/emulator", "tests/old_numbers", "tests/other_tools")
+OF_TESTS = ("tests", "tests/emulator", "tests/other_tools")
 AUDITED = ("requirements.txt", "lambdas/requirements.txt", *(f"{folder}/requirements.txt" for folder in OF_TESTS))
 
 

@@ -1,0 +1,123 @@
+"""Each recipe of docs/old-numbers.md takes every number out of its store, and an import brings it into Tally.
+
+The recipe for DynamoDB reads the engine. The others read a stand-in, which answers as the store's own client does.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import counters
+from tally.counting import tallies
+from tally.dev.base.engine import Engine
+from tally.dynamo.client import Call, Store
+from tests.commands import Command
+from tests.environments import ROOT
+
+PAGE = (ROOT / "docs/old-numbers.md").read_text()
+RECIPES = dict(re.findall(r"^`(\w+\.\w+)`\n\n```\w+\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL))
+MANY = {f"v{number}": number * 7 % 1001 + 1 for number in range(1500)}
+REDIS = """
+KEYS = {**{f"plays:v{n}": str(n * 7 % 1001 + 1) for n in range(1500)}, "likes:x": "5"}
+class Redis:
+    @staticmethod
+    def from_url(url, decode_responses):
+        assert decode_responses
+        return Redis()
+    def scan_iter(self, match, count):
+        found = [key for key in KEYS if key.startswith(match.removesuffix("*"))]
+        return [*found, *found[:9]]  # SCAN may give a key twice
+    def mget(self, keys):
+        return [KEYS[key] for key in keys]
+"""
+FIRESTORE = """
+class At:
+    def __init__(self, path):
+        self.id, self._above = path[-1], path[:-1]
+    parent = property(lambda self: At(self._above))
+class Found:
+    def __init__(self, path, number):
+        self.reference, self.id, self._fields = At(path), path[-1], {"plays": number}
+    def get(self, field):
+        return self._fields[field]
+class Found_of(list):
+    def stream(self):
+        return iter(self)
+NUMBERS = {"a": 7, "b": 0, "c": 10**12}
+class Client:
+    def collection(self, name):
+        return Found_of(Found([name, id], number) for id, number in NUMBERS.items())
+    def collection_group(self, name):
+        below = {("videos", id): [0, number, 2] for id, number in NUMBERS.items()} | {("posts", "a"): [5]}
+        return Found_of(Found([*of, name, str(at)], each) for of, all in below.items() for at, each in enumerate(all))
+"""
+POSTGRES = r"""#!/bin/sh
+[ "$*" = "--csv -c SELECT slug AS id, plays AS value, now() AS at FROM videos" ] || exit 1
+printf 'id,value,at\na,7,2026-11-25 21:06:45.123456+00\nb,0,2026-11-25 21:06:45.123456+00\n'
+"""
+"""As Postgres 15 prints it."""
+
+
+@pytest.fixture
+def command(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(store, tmp_path, capsys)
+
+
+def imported(command: Command, recipe: str, numbers: dict[str, int], **environment: str) -> None:
+    """Fail unless the recipe prints these numbers, and each is in Tally after an import."""
+    run = ["sh", "-ec", RECIPES[recipe]] if recipe.endswith(".sh") else [sys.executable, "-c", RECIPES[recipe]]
+    own = os.environ | {"PYTHONPATH": str(command.folder)} | environment
+    said = subprocess.run(run, env=own, stdout=subprocess.PIPE, text=True, check=True).stdout
+    rows = list(csv.DictReader(said.splitlines()))
+    assert (len(rows), {row["id"]: int(row["value"]) for row in rows}) == (len(numbers), numbers)
+    assert command.import_(command.file(*said.splitlines())) == 0
+    assert {id_: tallies.read(Call(command.store), counters.PLAYS, id_) for id_ in numbers} == numbers
+
+
+def test_the_page_has_a_recipe_for_each_store() -> None:
+    assert [name.split("_")[0] for name in RECIPES] == ["redis", "firestore", "postgres", "dynamodb"]
+
+
+def test_redis_gives_every_counter_once(command: Command) -> None:
+    (command.folder / "redis.py").write_text(REDIS)
+    imported(command, "redis_numbers.py", MANY, REDIS_URL="redis://")
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_firestore_gives_every_counter_and_the_sum_of_its_shards(
+    command: Command, monkeypatch: pytest.MonkeyPatch, sharded: bool
+) -> None:
+    (command.folder / "google/cloud").mkdir(parents=True)
+    (command.folder / "google/cloud/firestore.py").write_text(FIRESTORE)
+    name, more = "firestore_numbers.py", 2 if sharded else 0
+    if not sharded:
+        assert '"shards"  #' in RECIPES[name]
+        monkeypatch.setitem(RECIPES, name, RECIPES[name].replace('"shards"  #', "None  #"))
+    imported(command, name, {"a": 7 + more, "b": more, "c": 10**12 + more})
+
+
+def test_postgres_gives_every_row_with_the_moment_of_its_snapshot(command: Command) -> None:
+    psql = command.folder / "psql"
+    psql.write_text(POSTGRES)
+    psql.chmod(0o755)
+    imported(command, "postgres_numbers.sh", {"a": 7, "b": 0}, PATH=f"{command.folder}:{os.environ['PATH']}")
+
+
+def test_dynamodb_gives_every_item_of_every_page(command: Command, engine: Engine) -> None:
+    client = command.store.client
+    client.create_table(
+        TableName="Videos", BillingMode="PAY_PER_REQUEST", KeySchema=[{"AttributeName": "videoId", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "videoId", "AttributeType": "S"}],
+    )  # fmt: skip
+    numbers = {f"v{number}": number for number in range(30)}
+    for id_, number in numbers.items():
+        about = {"about": {"S": "x" * 100_000}}  # more than a page
+        client.put_item(TableName="Videos", Item={"videoId": {"S": id_}, "plays": {"N": str(number)}, **about})
+    imported(command, "dynamodb_numbers.py", numbers, AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint)

@@ -65,6 +65,8 @@ class Command:
     """Whether it looks at a stack."""
     without_stack: str = ""
     """The option with which it looks at none; empty: there is no such option."""
+    instead: str = ""
+    """What to do for an option that it does not know."""
     passes_on: bool = False
     """Whether it gets the options that it does not know, as `others`, for a program that it runs."""
 

@@ -144,7 +144,7 @@ def parsed(arguments: Sequence[str], made: Parser) -> argparse.Namespace:
     given, others = made.parse_known_args(arguments)
     command = COMMANDS[given.command]
     if others and not command.passes_on:
-        made.error(f"unrecognized arguments: {' '.join(others)}")
+        made.error(f"unrecognized arguments: {' '.join(others)}{command.instead and ': '}{command.instead}")
     given.others = others
     try:
         command.checked(given)

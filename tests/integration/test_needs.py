@@ -444,7 +444,6 @@ def test_the_command_does_what_its_policy_allows(
     for line, code in {
         "status": 1, "get likes a91f": 0, "check": 1, "check --only drift": 1,
         "repair --by ann --why test --yes": 0, "history a91f": 0, f"shadow plays {readings}": 1,
-        "export plays --changes-since 2026-01-01T00:00:00Z": 0,
         f"import {likes} --children likes --yes --by ann --why test": 0, "export plays": 0,
         f"import {plays} --counter plays --yes --by ann --why test": 0, "history --imports": 0,
         f"import {plays} --counter contest --yes --by ann --why test": 0,

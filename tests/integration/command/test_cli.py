@@ -134,6 +134,8 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
         (["import", "f", "--counter", "plays", "--yes"], "--yes needs --by NAME and --why TEXT"),
         (["import", "f", "--counter", "plays", "--child-column", "x"], "--child-column goes with --children"),
         (["import", "f", "--children", "likes", "--value-column", "x"], "--value-column goes with --counter"),
+        (["export", "plays", "--changes-since", "2026-01-01"], "2026-01-01: an export has every row"),
+        (["export", "plays", "p.parquet"], "there is no Parquet: export to a .csv or .jsonl, and convert it"),
         (["forget", "--user", "u", "--yes", "--by", "ann"], "--yes needs --by NAME and --why TEXT"),
         (["forget", "--user", "u", "--yes", "--by", "u", "--why", "x"], "must not name the user"),
         (["get", "plays"], "required: ID"),

@@ -20,7 +20,6 @@ from tally.dynamo import items, queries
 from tally.dynamo.client import Store
 from tally.dynamo.keys import Item
 from tally.fields import user_name
-from tally.shipped import LIKES
 
 from . import rows
 from .command import Command, Counters, Parser, UsageError, add_counter
@@ -49,8 +48,7 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     counter, store = given.counter, stack.store
     if given.children and not counter.child:
         raise CommandError(f"{counter.name} counts no items")
-    children = ("post", "user", "liked_at") if counter == LIKES else ("id", "child", "at")
-    names = children if given.children else ("id", "value")
+    names = (rows.CHILDREN if given.children else rows.NUMBERS).columns(counter)
     written = 0
     with _opened(given.file) as file:
         put = (_csv if given.format == rows.CSV else _jsonl)(file, names)

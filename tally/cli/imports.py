@@ -27,7 +27,7 @@ from tally.maintenance import imports
 from tally.maintenance.imports import Child, Chunk, Number, Refused
 
 from . import rows, values
-from .command import Command, Counters, Parser, UsageError, add_counter
+from .command import Command, Counters, Parser, add_counter
 from .connection import Stack
 from .rows import counted
 from .terminal import CommandError, bar, note, say, show
@@ -41,7 +41,7 @@ _DAYS = imports.RESTART_S // 86400
 
 def _arguments(made: Parser, counters: Counters) -> None:
     made.add_argument(
-        "file", metavar="FILE", help="with the columns id and value, or post, user and liked_at; - is stdin"
+        "file", metavar="FILE", help="with the columns id and value, or for likes post, user and liked_at; - is stdin"
     )
     into = made.add_mutually_exclusive_group(required=True)
     add_counter(into, counters, "add the values to its numbers", "--counter")
@@ -50,7 +50,6 @@ def _arguments(made: Parser, counters: Counters) -> None:
         "--run", metavar="NAME", type=values.run, help="the name of the run (default: from the SHA-256 of its rows)"
     )
     made.add_argument("--format", choices=rows.FORMATS, help="default: by the file's name; csv for stdin")
-    rows.add_columns(made)
     made.add_argument("--skip-bad", action="store_true", help="import the other rows if some cannot be imported")
 
 
@@ -83,7 +82,6 @@ class Source:
     form: str
     counter: Counter
     children: bool
-    named: rows.Named
 
     def rows(self) -> Iterator[Number | Child | Refused]:
         """Every row, from the first one on."""
@@ -91,7 +89,7 @@ class Source:
         text = io.TextIOWrapper(self.file, "utf-8-sig", errors="surrogateescape", newline="")
         try:
             kind = rows.CHILDREN if self.children else rows.NUMBERS
-            yield from rows.read(text, self.form, kind, self.counter, self.named)
+            yield from rows.read(text, self.form, kind, self.counter)
         finally:
             text.detach()
 
@@ -108,8 +106,7 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         raise CommandError(wrong)
     store = stack.store
     with rows.opened(given.file) as file:
-        form, named = rows.form_of(given.file, given.format), rows.named(given)
-        source = Source(file, form, counter, bool(given.children), named)
+        source = Source(file, rows.form_of(given.file, given.format), counter, bool(given.children))
         found = _check(source, store)
         name = given.run or found.digest[:RUN_CHARACTERS]
         for bad in found.bad:
@@ -123,13 +120,6 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
             return 0
         begun = Importing(store, counter.name, name, given.by, given.why, int(time.time()), found.digest, found.rows)
         return _import(source, store, begun)
-
-
-def _check_columns(given: argparse.Namespace) -> None:
-    """Raise UsageError for a column that such rows do not have."""
-    other, option = (rows.VALUE, "--counter") if given.children else (rows.CHILD, "--children")
-    if other in rows.named(given):
-        raise UsageError(f"--{other}-column goes with {option}")
 
 
 def _check(source: Source, store: Store) -> Checked:
@@ -262,9 +252,10 @@ def _told(entry: Mapping[str, Any]) -> str:
 
 
 IMPORT = Command(
-    "import", "check the numbers in a file; with --yes, import them, each row once", _run, _arguments, _check_columns,
+    "import", "check the numbers in a file; with --yes, import them, each row once", _run, _arguments,
     signed="--yes",
+    instead="a file names its columns id and value, for likes post, user and liked_at (docs/import.md)",
     examples="""  tally import plays.csv --counter plays         what is in the file; with --yes, import it
-  psql --csv -c 'SELECT * FROM stats' | tally import - --counter plays --id-column slug --value-column views
+  psql --csv -c 'SELECT slug AS id, views AS value FROM stats' | tally import - --counter plays
 """,
 )  # fmt: skip

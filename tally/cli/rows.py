@@ -1,11 +1,11 @@
-"""The rows of a file: numbers (id, value, perhaps a time), or children (parent, child, time), as CSV or JSON lines.
+"""The rows of a file: numbers (id, value, perhaps their day), or children (parent, child, time), as CSV or JSON lines.
 
-A row that cannot be imported comes as a Refused, with the number of its line and the reason.
+The first line of a CSV names the columns, in any order and among others; so do the keys of each line of JSON. A row
+that cannot be imported comes as a Refused, with the number of its line and the reason.
 """
 
 from __future__ import annotations
 
-import argparse
 import codecs
 import csv
 import json
@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -25,33 +25,18 @@ from tally.counter import Counter
 from tally.counting.receipts import DAY_S
 from tally.errors import CallerError, InvalidInputError
 from tally.maintenance.imports import VALUE_MAX, Child, Number, Refused
+from tally.shipped import LIKES
 
 from .terminal import CommandError
 from .values import stored_id
 
 CSV, JSONL = "csv", "jsonl"
-DELIMITERS = (",", ";", "\t")
 FORMATS = (CSV, JSONL)
 TIME_MAX_S = 10**11 - 1  # a larger number is in milliseconds
-ID, VALUE, CHILD, AT = COLUMNS = ("id", "value", "child", "at")
-_NUMBER = {
-    ID: ("id", "video", "videoid", "page", "url"),
-    VALUE: ("value", "count", "plays", "visits"),
-    AT: (),  # only if it is named
-}
-_CHILD = {
-    ID: ("post", "id", "postid", "parent"),
-    CHILD: ("user", "child", "userid", "member"),
-    AT: ("likedat", "at", "createdat", "time"),
-}
-"""The names that each column may have: lower case, letters only."""
-_READING = {**_NUMBER, AT: ("at", "time", "readat")}
-_ABOUT = {ID: "the id", VALUE: "the value", CHILD: "the child: who liked", AT: "the time"}
+SHOWN_MAX = 80  # characters of a first line that names other columns
 _WRITTEN = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
 _TOO_LONG = f"a field is longer than {csv.field_size_limit()} characters"
 _Record = tuple[int, Sequence[Any]] | Refused
-Named = Mapping[str, str]
-"""The columns that a person named: the name of each."""
 
 
 class Reading(NamedTuple):
@@ -64,29 +49,12 @@ class Reading(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of rows: the columns with the names that each may have, and what makes a row of their values."""
+    """A kind of rows: the columns that a file of a counter must have, those that it may have besides, and what makes a
+    row of their values."""
 
-    columns: Mapping[str, Sequence[str]]
+    columns: Callable[[Counter], Sequence[str]]
     make: Callable[[int, Sequence[Any], Counter], Any]
-
-
-class Column(NamedTuple):
-    """A column: which one it is, the names that it may have, and the one that a person gave it."""
-
-    which: str
-    known: Sequence[str]
-    given: str | None = None
-
-    def place(self, names: Sequence[str]) -> int | None:
-        """Where it is; None if it is not there. Raises InvalidInputError if two could be it."""
-        if self.given is not None:
-            found = [place for place, name in enumerate(names) if name == self.given]
-        else:
-            found = [place for place, name in enumerate(names) if re.sub(r"[^a-z]", "", name.lower()) in self.known]
-        if len(found) > 1:
-            both = " and ".join(names[place] for place in found[:2])
-            raise InvalidInputError(f"{both} could both be it: --{self.which}-column must name one of its own")
-        return found[0] if found else None
+    optional: Sequence[str] = ()
 
 
 def form_of(name: str | None, given: str | None) -> str:
@@ -99,28 +67,17 @@ def counted(number: int) -> str:
     return f"{number} row{'' if number == 1 else 's'}"
 
 
-def read(lines: Iterable[str], form: str, kind: Kind, counter: Counter, named: Named) -> Iterator[Any]:
+def read(lines: Iterable[str], form: str, kind: Kind, counter: Counter) -> Iterator[Any]:
     """The rows, or why one cannot be read. The ids are as the counter stores them.
 
-    Raises CommandError for missing columns.
+    Raises CommandError for a CSV whose first line does not name the columns.
     """
-    for record in (_from_csv if form == CSV else _from_json)(lines, columns(kind.columns, named)):
+    needed = kind.columns(counter)
+    for record in (_from_csv if form == CSV else _from_json)(lines, needed, kind.optional):
         try:
             yield record if isinstance(record, Refused) else kind.make(record[0], record[1], counter)
         except CallerError as error:
             yield Refused(record[0], error.detail)
-
-
-def add_columns(made: argparse.ArgumentParser, which: Iterable[str] = COLUMNS) -> None:
-    """The options that name columns."""
-    for one in which:
-        made.add_argument(f"--{one}-column", metavar="NAME", help=f"the column, or the key of JSON, of {_ABOUT[one]}")
-
-
-def named(given: argparse.Namespace) -> Named:
-    """The columns that a person named."""
-    names = {which: getattr(given, f"{which}_column", None) for which in COLUMNS}
-    return {which: name for which, name in names.items() if name is not None}
 
 
 def opened(name: str) -> IO[bytes]:
@@ -142,13 +99,8 @@ def opened(name: str) -> IO[bytes]:
     return file
 
 
-def columns(known: Mapping[str, Sequence[str]], named: Named) -> list[Column]:
-    """The columns to look for: those that have names of their own, and those that a person named."""
-    return [Column(which, names, named.get(which)) for which, names in known.items() if names or which in named]
-
-
 def _number(line: int, row: Sequence[Any], counter: Counter) -> Number:
-    id_, value, *at = row
+    id_, value, *day = row
     found = _value(value)
     if counter.delta is not None and not counter.start:
         if found * counter.delta < 0:
@@ -156,7 +108,7 @@ def _number(line: int, row: Sequence[Any], counter: Counter) -> Number:
             raise InvalidInputError(f"value must not be {below} 0: {counter.name} only counts {up}")
         if found % counter.delta:
             raise InvalidInputError(f"value must be a multiple of {counter.delta}, as {counter.name} counts")
-    return Number(line, stored_id(counter, id_), found, seconds(at[0]) // DAY_S if at else None)
+    return Number(line, stored_id(counter, id_), found, seconds(day[0]) // DAY_S if day else None)
 
 
 def _reading(line: int, row: Sequence[Any], counter: Counter) -> Reading:
@@ -196,21 +148,15 @@ def seconds(value: object) -> int:
     return found
 
 
-def _from_csv(lines: Iterable[str], columns: Sequence[Column]) -> Iterator[_Record]:
-    """The first line may name the columns: then they come in any order, among others.
-
-    A quote that nobody closes would take in the rows up to the next one. So what is wrong over several lines costs the
-    first of them only: the next row begins on the line after it. What Tally reads has no line breaks.
-    """
+def _from_csv(lines: Iterable[str], needed: Sequence[str], optional: Sequence[str]) -> Iterator[_Record]:
+    """A quote that nobody closes would take in the rows up to the next one. So what is wrong over several lines costs
+    the first of them only: the next row begins on the line after it. What Tally reads has no line breaks."""
     ahead = _Ahead(lines)
-    places: Sequence[int] | None = None
-    width, delimiter = len(columns), ""
+    places, width = _header(ahead, needed, optional)
     while ahead.more():
         number, first = ahead.number, ahead.first()
-        if not delimiter and first.strip():
-            delimiter = _delimiter(first, columns)
         try:
-            row = next(csv.reader(ahead.taken(), strict=True, delimiter=delimiter or DELIMITERS[0]), [])
+            row = next(csv.reader(ahead.taken(), strict=True), [])
         except csv.Error as error:
             ahead.keep_first()
             too_long = len(first) > csv.field_size_limit() and "limit" in str(error)  # else a quote took in more lines
@@ -218,24 +164,16 @@ def _from_csv(lines: Iterable[str], columns: Sequence[Column]) -> Iterator[_Reco
             continue
         if not row:
             continue
-        if places is None:
-            places = _header(row, columns)
-            if places:
-                width = len(row)
-                continue
         if len(row) != width:
             ahead.keep_first()
-            how = "" if places else "; a first line may name them (--id-column and others)"
-            yield Refused(number, f"there must be {width} columns, and there are {len(row)}{how}")
+            yield Refused(number, f"there must be {width} columns, and there are {len(row)}")
             continue
-        read = [row[place] for place in places] if places else row
+        read = [row[place] for place in places]
         if any("\n" in one or "\r" in one for one in read):
             ahead.keep_first()
             yield Refused(number, "a quote takes in the lines below")
         else:
             yield number, read
-    if places is None and any(column.given for column in columns):
-        raise CommandError("the file is empty: its first line must name the columns")
 
 
 class _Ahead:
@@ -272,45 +210,24 @@ class _Ahead:
         self.number -= len(back)
 
 
-def _delimiter(line: str, columns: Sequence[Column]) -> str:
-    """What separates the columns: what the first line names them by, or has as many of as there are; else a comma."""
-    split = {one: _split(line, one) for one in DELIMITERS}
-    named = [one for one, row in split.items() if _names(row, columns)]
-    as_many = [one for one, row in split.items() if len(row) == len(columns)]
-    return next(iter(named + as_many), DELIMITERS[0])
-
-
-def _split(line: str, delimiter: str) -> list[str]:
-    """The columns of a line; none if one is too long."""
+def _header(ahead: _Ahead, needed: Sequence[str], optional: Sequence[str]) -> tuple[list[int], int]:
+    """Where the columns are that are read, and how many there are. Raises CommandError."""
+    line = next((one for one in ahead.taken() if one.strip()), "")
     try:
-        return next(csv.reader([line], delimiter=delimiter), [])
+        names = next(csv.reader([line], strict=True), [])
     except csv.Error:
-        return []
+        names = []
+    wanted = [*needed, *(one for one in optional if one in names)]
+    if any(names.count(one) != 1 for one in wanted):
+        shown = line.strip()
+        shown = repr(shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…")
+        raise CommandError(
+            f"the first line must name the columns {', '.join(needed)}, once each, with commas between: it is {shown}"
+        )
+    return [names.index(one) for one in wanted], len(names)
 
 
-def _names(row: Sequence[str], columns: Sequence[Column]) -> bool:
-    """Whether the row names the columns."""
-    try:
-        return None not in [column.place(row) for column in columns]
-    except InvalidInputError:  # twice
-        return True
-
-
-def _header(names: Sequence[str], columns: Sequence[Column]) -> list[int]:
-    """Where the columns are; empty if this is no header. Raises CommandError if it lacks one that a person named."""
-    try:
-        places = [column.place(names) for column in columns]
-    except InvalidInputError as error:
-        raise CommandError(error.detail) from None
-    if None in places and any(column.given for column in columns):
-        missing = columns[places.index(None)]
-        wanted = f"no column {missing.given}" if missing.given else f"no column for the {missing.which}"
-        more = "" if missing.given else f"; --{missing.which}-column names it"
-        raise CommandError(f"there is {wanted}: there are {', '.join(names)}{more}")
-    return [place for place in places if place is not None] if None not in places else []
-
-
-def _from_json(lines: Iterable[str], columns: Sequence[Column]) -> Iterator[_Record]:
+def _from_json(lines: Iterable[str], needed: Sequence[str], optional: Sequence[str]) -> Iterator[_Record]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -320,22 +237,19 @@ def _from_json(lines: Iterable[str], columns: Sequence[Column]) -> Iterator[_Rec
             document = None
         if not isinstance(document, dict):
             yield Refused(number, "is no JSON object")
-            continue
-        names = list(document)
-        try:
-            places = [column.place(names) for column in columns]
-        except InvalidInputError as error:
-            yield Refused(number, error.detail)
-            continue
-        if None in places:
-            yield Refused(number, f"must have {', '.join(one.given or one.known[0] for one in columns)}")
+        elif document.keys() >= set(needed):
+            yield number, [document[one] for one in (*needed, *optional) if one in document]
         else:
-            yield number, [document[names[place]] for place in places if place is not None]
+            yield Refused(number, f"must have {', '.join(needed)}")
 
 
-NUMBERS = Kind(_NUMBER, _number)
-"""What was counted of each id."""
-CHILDREN = Kind(_CHILD, _child)
+def _child_columns(counter: Counter) -> Sequence[str]:
+    return ("post", "user", "liked_at") if counter == LIKES else ("id", "child", "at")
+
+
+NUMBERS = Kind(lambda counter: ("id", "value"), _number, optional=("day",))
+"""What was counted of each id, perhaps in a day of its own."""
+CHILDREN = Kind(_child_columns, _child)
 """The items that a counter counts, each with its parent and the time when it was made."""
-READINGS = Kind(_READING, _reading)
+READINGS = Kind(lambda counter: ("id", "value", "at"), _reading)
 """What an old counter said of each id, and when."""

@@ -42,7 +42,6 @@ def _arguments(made: Parser, counters: Counters) -> None:
     add_counter(made, counters, "that counts the same events")
     about = "readings of the old counter: the columns id, value and at (when it was read); - is stdin"
     made.add_argument("files", metavar="FILE", nargs="+", help=about)
-    rows.add_columns(made, (rows.ID, rows.VALUE, rows.AT))
     made.add_argument("--format", choices=rows.FORMATS, help="default: by the file's name; csv for stdin")
     made.add_argument(
         "--within", metavar="S", type=values.whole(0, WITHIN_MAX_S), default=WITHIN_DEFAULT_S,
@@ -129,13 +128,13 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
 
 def _read(given: argparse.Namespace, counter: Counter) -> Old:
     """The readings in the files. Names the first lines that cannot be read. Raises CommandError."""
-    old, named = Old(), rows.named(given)
+    old = Old()
     for name in given.files:
         with rows.opened(name) as file:
             text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
             try:
                 form = rows.form_of(name, given.format)
-                for row in bar(rows.read(text, form, rows.READINGS, counter, named), "row", "read"):
+                for row in bar(rows.read(text, form, rows.READINGS, counter), "row", "read"):
                     wrong = row if isinstance(row, Refused) else old.add(row, given.within)
                     if wrong is None:
                         continue
@@ -229,6 +228,7 @@ def _remarks(found: Compared, given: argparse.Namespace, zone: tzinfo) -> Iterat
 SHADOW = Command(
     "shadow", "how far an old number is off, hour by hour, beside Tally's", _run, _arguments,
     examples="""  tally shadow plays readings/*.csv                      a reading each hour: docs/old-numbers.md
-  psql --csv -c 'SELECT …' | tally shadow plays -
+  psql --csv -c 'SELECT … AS id, … AS value, … AS at' | tally shadow plays -
 """,
+    instead="a file of readings names its columns id, value and at",
 )  # fmt: skip

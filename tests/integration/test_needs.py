@@ -425,11 +425,11 @@ def test_the_command_does_what_its_policy_allows(
 ) -> None:
     """Each command once."""
     plays, likes = tmp_path / "plays.csv", tmp_path / "likes.csv"
-    plays.write_text("new,9\n")
+    plays.write_text("id,value\nnew,9\n")
     readings = tmp_path / "readings.csv"
     hour_s = int(time.time()) // 3600 * 3600
     readings.write_text(f"id,value,at\n9f3a,1,{hour_s - 3600}\n9f3a,2,{hour_s}\n")
-    likes.write_text("a91f,carol,1700000000\n")
+    likes.write_text("post,user,liked_at\na91f,carol,1700000000\n")
     bucket = Bucket()
     objects = dead_letters.Objects("bucket", lambda: bucket)
     something_to_mend(invoke, store, objects)

@@ -121,7 +121,8 @@ def test_bad_lines_are_named_and_nothing_is_compared(run: Run, files: Files) -> 
     assert err.splitlines()[-1] == "tally: 5 rows cannot be read: nothing is compared"
     for arguments, said in {
         ("plays", "nowhere.csv"): "nowhere.csv: No such file",
-        ("plays", good, "--at-column", "when"): "there is no column when: there are id, value, at",
+        ("plays", good, "--at-column", "when"): "when: a file of readings names its columns id, value and at",
+        ("plays", files("a,1", head="id,value")): "must name the columns id, value, at, once each",
         ("calls", good): "calls has periods",
     }.items():
         code, out, err = run("shadow", *arguments)

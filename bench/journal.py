@@ -68,9 +68,7 @@ def _visits(names: Sequence[str]) -> float:
 
         def visit_all() -> None:
             for page in pages:
-                increment = Increment(
-                    counters.VISITS, page, 1, "visit", f"key-of-{page}", {"counted": True}, status=202
-                )
+                increment = Increment(counters.VISITS, page, 1, "visit", f"key-of-{page}", {"counted": True})
                 count(Call(clients.store), increment)
             hand_over(clients, rollup.CONSUMER, made_s=clock.now_s)
             track(clients, clock)

@@ -1,4 +1,4 @@
-"""What 100 plays of 10 videos cost in each way that Tally has: one by one, as a batch, and under one key.
+"""What 100 plays of 10 videos cost in each way that Tally has: each by itself, and under one key.
 
 "All in" also has the rollup, both segments of the journal, the checkpoints and the judge, for a stream batch that holds
 one such set of plays, 10 or 100 of them, all of the same 10 videos.
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 import counters
-from tally.counting import batches, changes
+from tally.counting import changes, increments
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 from tally.streams import rollup
@@ -29,23 +29,10 @@ Send = Callable[[Clients, str], None]
 
 
 def _one_by_one(clients: Clients, key: str) -> None:
-    for play in _increments(key):
-        _counted(batches.count([batches.Entry(Call(clients.store), play)]))
-
-
-def _batch(clients: Clients, key: str) -> None:
-    _counted(batches.count([batches.Entry(Call(clients.store), play) for play in _increments(key)]))
-
-
-def _counted(results: list[batches.Result]) -> None:
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
-
-
-def _increments(key: str) -> list[Increment]:
-    ids = [f"video-{number % VIDEOS}" for number in range(PLAYS)]
-    return [Increment(counters.PLAYS, id_, 1, "play", f"{key}-{n}", {"video_id": id_}) for n, id_ in enumerate(ids)]
+    for number in range(PLAYS):
+        id_ = f"video-{number % VIDEOS}"
+        play = Increment(counters.PLAYS, id_, 1, "play", f"{key}-{number}", {"video_id": id_})
+        increments.count(Call(clients.store), play)
 
 
 def _together(*, soon: bool) -> Send:
@@ -59,7 +46,6 @@ def _together(*, soon: bool) -> Send:
 
 WAYS: dict[str, Send] = {
     "one by one": _one_by_one,
-    "as one batch": _batch,
     NOW: _together(soon=False),
     SOON: _together(soon=True),
 }

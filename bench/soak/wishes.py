@@ -15,10 +15,8 @@ from tally.cli import rows
 from tally.cli.connection import Stack
 from tally.cli.imports import IMPORT
 from tally.counter import Counter
-from tally.counting import increments as counting
 from tally.counting import periods, receipts, tallies
 from tally.counting.changes import TARGET
-from tally.counting.increments import Increment
 from tally.counting.receipts import Keyed
 from tally.counting.tallies import State
 from tally.dynamo import queries
@@ -60,8 +58,6 @@ class Wish:
     send: Callable[[], Answered]
     noted: Callable[[Body], list[Note]]
     """What the answer means: a note for each entry."""
-    increment: Callable[[Call], Increment] | None = None
-    """If it can be part of a batch."""
     late_until_s: float = 0.0
     """Until when a copy of an earlier request may arrive; on the monotonic clock."""
     attempts: int = 0
@@ -87,22 +83,16 @@ def increment(store: Store, entry: Entry, key: str) -> Wish:
     """A play, a visit, or any other increment."""
     counter, id_, amount, _ = entry
 
-    def make(call: Call) -> Increment:
-        if counter is counters.VISITS:
-            visited: Increment = visits.visit(call, url=id_, idempotency_key=key)
-            return visited
-        moved: Increment = increments.increment(call, counter=counter, id=id_, amount=amount, idempotency_key=key)
-        return moved
-
     def send() -> Answered:
-        call = Call(store)
-        body, replayed = counting.count(call, make(call))
-        return body, replayed
+        if counter is counters.VISITS:
+            return _answered(visits.visit(Call(store), url=id_, idempotency_key=key))
+        moved = {"counter": counter, "id": id_, "amount": amount, "idempotency_key": key}
+        return _answered(increments.increment(Call(store), **moved))
 
     def noted(body: Body) -> list[Note]:
         return [_counted(entry, periods.of_answer(id_, body), wish.made_s, key, body.get("number", ""))]
 
-    wish = Wish(key, [entry], send, noted, make)
+    wish = Wish(key, [entry], send, noted)
     return wish
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import counters
 from tally.counter import Counter
-from tally.counting import batches, periods
-from tally.dynamo.client import Call, Store
+from tally.counting import periods
+from tally.dynamo.client import Store
 from tally.errors import HoldSettledError, LimitReachedError, PreconditionFailedError, RetryableError
 
 from ..watch import Crasher
@@ -197,16 +197,10 @@ class Client:
         return self._wishes.increment(self._stores.weather, self._entry(move), self._key())
 
     def _batch(self, most: int) -> None:
+        """Increments in a row."""
         moves, size = list(MOVES.values()), min(most, self._chance.randint(2, BATCH_MAX))
-        self._begun += size
-        members = [
-            self._increment(move) for move in self._chance.choices(moves, [move.batched for move in moves], k=size)
-        ]
-        began_s = time.monotonic()
-        calls = [(Call(self._stores.weather), wish) for wish in members]
-        entries = [batches.Entry(call, wish.increment(call)) for call, wish in calls if wish.increment]
-        for wish, result in zip(members, batches.count(entries), strict=True):
-            self._judge(wish, result, began_s)
+        for move in self._chance.choices(moves, [move.batched for move in moves], k=size):
+            self._begin(self._increment(move))
 
     def _change(self, most: int) -> Wish:
         """Move many counters together."""

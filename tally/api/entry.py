@@ -10,14 +10,12 @@ caller's fault, a bug too, and a batch with `"on_failure": "raise"` does: Lambda
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
 from tally import fields, observe
 from tally.counter import Counter
-from tally.counting import batches, increments, tallies
-from tally.counting.increments import Increment
 from tally.dynamo.client import ASKED, Call, Store, dynamodb_client
 from tally.errors import (
     CallerError,
@@ -58,14 +56,6 @@ class Request(NamedTuple):
     """What the process had asked of the store by then."""
 
 
-class Waiting(NamedTuple):
-    """An increment that waits to be counted with its neighbours in the batch."""
-
-    request: Request
-    call: Call
-    increment: Increment
-
-
 class Entry:
     """The handler of one Lambda function. Made at cold start: it reads the settings and makes the client."""
 
@@ -90,7 +80,7 @@ class Entry:
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Answer one invocation. Single direct events, and batches that ask for it, raise what is Tally's own fault."""
-        deadline_s = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - ANSWER_RESERVE_S
+        deadline_s = self.store.clock() + context.get_remaining_time_in_millis() / 1000 - ANSWER_RESERVE_S
         request_id = getattr(context, "aws_request_id", "") or "local"
         logger.refresh_sample_rate_calculation()  # whether this invocation logs its successes
         with observe.metrics():
@@ -102,7 +92,7 @@ class Entry:
             logger.set_correlation_id(request_id)
             if isinstance(event, Mapping) and "batch" in event:
                 return self._batch(event, deadline_s, request_id)
-            (answer,) = self._answer([partial(self._direct_request, event)], deadline_s)
+            answer = self._answer(partial(self._direct_request, event), deadline_s)
             if _failed(answer):
                 raise answer  # an asynchronous invocation must not be lost
             return _direct_response(answer, request_id)
@@ -118,7 +108,7 @@ class Entry:
             raw = http.raw_fields(event, route)
             return Request(route.operation, route.needs_caller, caller, raw, time.monotonic(), ASKED.since())
 
-        (answer,) = self._answer([read], deadline_s)
+        answer = self._answer(read, deadline_s)
         if isinstance(answer, TallyError):
             return http.error_response(answer, request_id)
         if isinstance(answer.body, Text) or (route and route.cached):
@@ -126,7 +116,8 @@ class Entry:
         return http.response(answer.status, answer.body, replayed=answer.replayed)
 
     def _batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
-        """Answer each entry by itself. When the time runs out, the rest is not done and gets 503.
+        """Answer each entry by itself, in order. When the time runs out, the rest is not done and gets 503: what the
+        slowest one took must be left.
 
         With `"on_failure": "raise"`, raise the first error that is not the caller's, after all entries were tried.
         """
@@ -134,7 +125,12 @@ class Entry:
         if refusal:
             _record(None, refusal)
             return _direct_response(refusal, request_id)
-        answers = self._answer([partial(self._direct_request, entry) for entry in event["batch"]], deadline_s)
+        answers: list[Outcome] = []
+        slowest_s = 0.0
+        for entry in event["batch"]:
+            began_s = self.store.clock()
+            answers.append(self._answer(partial(self._direct_request, entry), deadline_s - slowest_s))
+            slowest_s = max(slowest_s, self.store.clock() - began_s)
         failed = [answer for answer in answers if _failed(answer)]
         if failed and "on_failure" in event:
             detail = f"{len(failed)} of {len(answers)} entries are to be sent again. The first: {failed[0].detail}"
@@ -171,28 +167,18 @@ class Entry:
             return None
         return ForbiddenError(f"Only services change {counter.name}.", field="counter")
 
-    def _answer(self, readers: Sequence[Callable[[], Request]], deadline_s: float) -> list[Outcome]:
-        """Answer each request in order. Increments in a row share as few transactions as possible."""
-        outcomes: dict[int, Outcome] = {}
-        waiting: dict[int, Waiting] = {}
-        for place, read in enumerate(readers):
-            request = None
-            try:
-                request = read()
-                call, arguments = self._check(request, deadline_s)
-                if waiting and not request.operation.increments:
-                    outcomes |= _count(waiting)  # the caller sent these before this request
-                made = request.operation.function(call, **arguments)
-                if isinstance(made, Increment):
-                    waiting[place] = Waiting(request, call, made)
-                    continue
-                outcomes[place] = made
-            except Exception as error:
-                outcomes[place] = _as_error(error)
-            _record(request, outcomes[place])
-        if waiting:
-            outcomes |= _count(waiting)
-        return [outcomes[place] for place in range(len(readers))]
+    def _answer(self, read: Callable[[], Request], deadline_s: float) -> Outcome:
+        """Answer one request."""
+        request = None
+        outcome: Outcome
+        try:
+            request = read()
+            call, arguments = self._check(request, deadline_s)
+            outcome = request.operation.function(call, **arguments)
+        except Exception as error:
+            outcome = _as_error(error)
+        _record(request, outcome)
+        return outcome
 
     def _check(self, request: Request, deadline_s: float) -> tuple[Call, dict[str, Any]]:
         """The call and the arguments of a request, each field checked. Raises CallerError."""
@@ -208,7 +194,7 @@ class Entry:
                     raise refusal
             elif one.required:
                 raise one.kind.missing(one.wire)
-        if time.monotonic() >= deadline_s:
+        if self.store.clock() >= deadline_s:
             raise StoreBusyError("There was no time left for this. Send it again.")
         return Call(self.store, user, deadline_s), arguments
 
@@ -232,36 +218,6 @@ def _refused_batch(event: Mapping[str, Any]) -> CallerError | None:
     return None
 
 
-def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
-    """Count the increments that wait, several of them packed. Empties `waiting`; the outcomes by place."""
-    outcomes: dict[int, Outcome] = {}
-    results = _results([batches.Entry(one.call, one.increment) for one in waiting.values()])
-    for (place, one), result in zip(waiting.items(), results, strict=True):
-        if isinstance(result, Exception):
-            outcomes[place] = _as_error(result)
-        else:
-            outcomes[place] = Answer(_body(one, result.body), one.increment.status, replayed=result.replayed)
-        _record(one.request, outcomes[place])
-    waiting.clear()
-    return outcomes
-
-
-def _body(one: Waiting, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The body of an answer, with the number if the caller asked for it. A replay reads it again."""
-    change = one.increment
-    return tallies.with_value(one.call, change.counter, change.id, body) if change.shows_value else body
-
-
-def _results(entries: Sequence[batches.Entry]) -> list[batches.Result]:
-    """The result of each increment. A single one, which nearly every request is, needs no packing."""
-    if len(entries) != 1:
-        return batches.count(entries)
-    try:
-        return [increments.count(*entries[0])]
-    except Exception as error:
-        return [error]
-
-
 def _as_error(error: Exception) -> TallyError:
     """The error to answer. Anything but a TallyError is a bug: log it, answer a bare 500."""
     if isinstance(error, CallerError):
@@ -276,8 +232,7 @@ def _as_error(error: Exception) -> TallyError:
 def _record(request: Request | None, outcome: Outcome) -> None:
     """Write the log line of one answer, which may be sampled if it is a success. Meter replays, refusals and failures.
 
-    The bookkeeper meters what is counted: a line for each batch of a stream costs less than one for each request. Of a
-    batch, what the store took is also that of the entries before it that wait with it.
+    The bookkeeper meters what is counted: a line for each batch of a stream costs less than one for each request.
     """
     attempts, took_s = ASKED.since(request.asked_before) if request else (0, 0.0)
     failed = isinstance(outcome, TallyError)

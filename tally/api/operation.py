@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from types import ModuleType
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tally.counter import Counter
 from tally.dynamo.client import Call as Call
@@ -154,7 +154,7 @@ class Operation(Facts):
     """One thing that Tally does. `@operation` makes it of a function."""
 
     function: Callable[..., Any]
-    """Returns `Answer[…]`, or `Annotated[Increment, …]`: a change that the entry counts, alone or with others."""
+    """Returns `Answer[…]`."""
     name: str
     module: str
     """The file in `operations/`, which is a Lambda function."""
@@ -163,8 +163,6 @@ class Operation(Facts):
     fields: tuple[Field, ...]
     answer: Any
     """The type of its answer: a TypedDict, a union of some, or Text."""
-    increments: bool
-    """Whether the entry counts what its function returns."""
 
     def __init__(self, declared: operation, function: Callable[..., Any]) -> None:
         vars(self).update(vars(declared))
@@ -172,8 +170,7 @@ class Operation(Facts):
         self.module = function.__module__.rpartition(".")[2]
         self.method, _, self.path = declared.at.partition(" ")
         self.fields = tuple(_fields(function, self.method, self.path))
-        self.answer, self.increments = _answer(function)
-        self.counts = declared.counts or self.increments
+        self.answer = _answer(function)
         self.smoke = declared.smoke or declared.success
 
     def __call__(self, call: Call, **fields: Any) -> Any:
@@ -326,10 +323,10 @@ class Route:
         return replace(self, access=Access.SIGNED_IN) if likers is Visible.SIGNED_IN else None
 
 
-def _answer(function: Callable[..., Any]) -> tuple[Any, bool]:
-    """The type of its answer, and whether the function returns an increment with it."""
-    returned = typing.get_type_hints(function, include_extras=True)["return"]
-    return typing.get_args(returned)[-1], typing.get_origin(returned) is Annotated
+def _answer(function: Callable[..., Any]) -> Any:
+    """The type of its answer."""
+    (answer,) = typing.get_args(typing.get_type_hints(function, include_extras=True)["return"])
+    return answer
 
 
 def _fields(function: Callable[..., Any], method: str, path: str) -> Iterable[Field]:

@@ -113,7 +113,7 @@ def _calls(
 
     made = Call(route.id, route.method, path, expected, route.needs_caller, body or None, headers, skip)
     yield made
-    if operation.keyed and operation.increments:
+    if operation.name in ("increment", "visit"):
         again: Callable[[Answer], bool] = lambda answer: answer.headers.get("idempotency-replayed") == "true"  # noqa: E731
         yield made._replace(name=f"{route.id} again", expected=again)
 

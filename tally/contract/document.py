@@ -204,7 +204,7 @@ _SUCCESS = {200: "Done.", 201: "Created.", 202: "Accepted, and counted.", 304: "
 def _description(route: Route, served: list[Counter]) -> str:
     operation = route.operation
     parts = [operation.description] if operation.description else []
-    if operation.increments and operation.by_counter:
+    if operation.name == "increment":
         parts.append(_table(served))
     who = {Access.ANYONE: "Anyone", Access.SIGNED_IN: "A signed-in caller"}.get(
         route.access, f"A signed-in caller with the scope `{route.scope}`"

@@ -149,7 +149,7 @@ def _attempt(call: Call, changes: Changes, stamp: Stamp, spilling: Spilling) -> 
     if sent.refused and not sent.busy:
         _refused(call, changes, moved, sent)
         return None
-    spilling.retry(moved, sent, 1)
+    spilling.retry(moved, sent)
     return None
 
 

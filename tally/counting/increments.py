@@ -38,7 +38,7 @@ NUMBER_BACKOFF_MAX_S = 0.080
 
 
 class Increment(NamedTuple):
-    """One intended change of a tally, and its answer."""
+    """One intended change of a tally, and the body of its answer."""
 
     counter: Counter
     id: str
@@ -48,12 +48,8 @@ class Increment(NamedTuple):
     operation: str
     key: str
     body: Body
-    status: int = 200
     receipt_target: str | None = None
     """The name of what changes, in its receipt (`counter/id` if the operation serves many counters); None: the id."""
-
-    shows_value: bool = False
-    """Whether the answer has the number too, as tallies.with_value reads it."""
 
     @property
     def target(self) -> str:

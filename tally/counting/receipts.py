@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from aws_lambda_powertools.utilities.idempotency import DynamoDBPersistenceLayer, IdempotencyConfig
@@ -196,16 +196,6 @@ def refuse_retired(call: Call, counter: Counter, stamp: Stamp) -> NoReturn:
 def retired(counter: Counter) -> CounterRetiredError:
     """What a change of a retired counter gets."""
     return CounterRetiredError(f"{counter.name} is retired: it can be read, but takes no more changes.")
-
-
-def live(call: Call, ids: Collection[str]) -> dict[str, Item]:
-    """Those of the receipts, at most 100, that are live, by id, as they were a moment ago: half an RCU for each.
-
-    Raises StoreBusyError, StoreUnreachableError.
-    """
-    keys = [{"id": {"S": id_}} for id_ in ids]
-    found = get_many(call, call.store.settings.receipts_table, keys, ConsistentRead=False)
-    return {item["id"]["S"]: item for item in found if _lives(item)}
 
 
 def _lives(receipt: Item) -> bool:

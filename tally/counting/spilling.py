@@ -1,7 +1,6 @@
 """One transaction that moves several tallies: which of them spill, and its retries while others are in its way.
 
-The rules are those of transactions.transact, for the packs of a batch (batches.py) and for many changes under one key
-(changes.py).
+The rules are those of transactions.transact, for many changes under one key (changes.py).
 """
 
 from __future__ import annotations
@@ -51,14 +50,14 @@ class Spilling:
         for tally in sums:
             self.call.store.breaker.cool(tally.partition)
 
-    def retry(self, sums: Iterable[Tally], sent: Sent, receipts: int) -> None:
+    def retry(self, sums: Iterable[Tally], sent: Sent) -> None:
         """After conflicts or throttling: spill what is to spill, and wait for the next attempt.
 
-        `receipts`: how many writes stood before the updates of `sums`. A conflict over receipts alone says nothing of
-        the tallies. Raises StoreBusyError when the retries are used up, or what `sent` maps to if nothing was busy.
+        The receipt was the first write: a conflict over it alone says nothing of the tallies. Raises StoreBusyError
+        when the retries are used up, or what `sent` maps to if nothing was busy.
         """
         throttled = not sent.conflict_or_raise()
-        codes = dict(zip(sums, sent.codes[receipts:], strict=False))
+        codes = dict(zip(sums, sent.codes[1:], strict=False))
         for tally, code in codes.items():
             if code == CONFLICT:
                 spread_wider(self.call, *tally)

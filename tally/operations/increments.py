@@ -10,7 +10,7 @@ from tally.api.kinds import VALUE, VERSION, ACounter, Amount, Flag, Id, Key, Key
 from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import NewValue, PeriodName, Version, WhenVisible
 from tally.counter import Counter
-from tally.counting import increments, periods
+from tally.counting import increments, periods, tallies
 from tally.counting.increments import Increment
 from tally.errors import (
     CallerError,
@@ -67,14 +67,11 @@ def _not_set(counter: Counter) -> CallerError | None:
 def _needs_to_move(counters: Sequence[Counter]) -> needs.Needs:
     """A change may read the number for the answer, and a numbered counter before it is taken.
 
-    After the last number a receipt is looked for, so that a retry gets that number. A batch that was sent before reads
-    its receipts together.
+    After the last number a receipt is looked for, so that a retry gets that number.
     """
     found = needs.count(counters) | needs.on(counters, "Query") | needs.release_expired(counters)
     if any(counter.numbered for counter in counters):
         found |= needs.FIND_RECEIPT
-    if any(counter.known for counter in counters):
-        found |= needs.FIND_RECEIPTS
     return found | needs.find_before_refusal(counters)
 
 
@@ -89,6 +86,7 @@ def _needs_to_move(counters: Sequence[Counter]) -> needs.Needs:
     needs=_needs_to_move,
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],
     example={"counter": "stock", "id": "7c20", "counted": True, "visible": "now"},
+    counts=True,
 )
 def increment(
     call: Call,
@@ -98,7 +96,7 @@ def increment(
     idempotency_key: KeyOrBody,
     amount: Amount | None = None,
     value: Flag = False,
-) -> Annotated[Increment, Counted]:
+) -> Answer[Counted]:
     """Move a counter
 
     At a floor or ceiling Tally refuses the change and says how much is left. A refusal leaves no receipt: a retry with
@@ -109,10 +107,9 @@ def increment(
     tally = periods.tally_id(counter, id, time.time())
     body = {"counter": counter.name, **periods.shown(tally), "counted": True}
     target = f"{counter.name}/{id}"
-    return Increment(
-        counter, tally, by, "increment", idempotency_key, body,
-        receipt_target=target, shows_value=value,
-    )  # fmt: skip
+    change = Increment(counter, tally, by, "increment", idempotency_key, body, receipt_target=target)
+    answer, replayed = increments.count(call, change)
+    return Answer(tallies.with_value(call, counter, tally, answer) if value else answer, replayed=replayed)
 
 
 @operation(

@@ -9,7 +9,7 @@ from tally.api.kinds import CLIENT_FILE, LISTED_PAGE, PAGE, PAGE_EXAMPLE, USER_A
 from tally.api.operation import READS, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Count, WhenVisible
 from tally.api.texts import Text
-from tally.counting import tallies
+from tally.counting import increments, tallies
 from tally.counting.increments import Increment
 from tally.errors import ForbiddenError, NotFoundError
 from tally.shipped import BOT_VISITS, VISITS
@@ -49,6 +49,7 @@ class Visits(TypedDict):
     raises=[ForbiddenError],
     example={"counted": True, "visible": "soon"},
     success=[202],
+    counts=True,
 )
 def visit(
     call: Call,
@@ -56,14 +57,16 @@ def visit(
     url: Annotated[str, LISTED_PAGE],
     idempotency_key: KeyOrBody,
     user_agent: Annotated[str, USER_AGENT] | None = None,
-) -> Annotated[Increment, Visited]:
+) -> Answer[Visited]:
     """Count a visit
 
     Crawlers count apart, by `User-Agent`; a direct event without one is a person's visit. Reads show visits within
     seconds.
     """
     crawler = user_agent is not None and crawlers.is_crawler(user_agent)
-    return Increment(BOT_VISITS if crawler else VISITS, url, 1, "visit", idempotency_key, {"counted": True}, status=202)
+    counter = BOT_VISITS if crawler else VISITS
+    body, replayed = increments.count(call, Increment(counter, url, 1, "visit", idempotency_key, {"counted": True}))
+    return Answer(body, status=202, replayed=replayed)
 
 
 @operation(

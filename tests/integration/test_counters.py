@@ -260,7 +260,7 @@ def test_the_receipts_of_a_counter_live_as_long_as_it_says_and_health_tells(
         {"operation": "set_counter", **STOCK, "value": 9, "version": 1, "caller": "shop"},
         {"operation": "hold", **STOCK, "amount": 1, "ttl_s": 60, "idempotency_key": "hold", "caller": "shop"},
         {"operation": "increment", **TICKET, "idempotency_key": "number", "caller": "shop"},
-        {"batch": [{**usage, "idempotency_key": "packed"}, {**usage, "idempotency_key": "too"}]},
+        {"batch": [{**usage, "idempotency_key": "one"}, {**usage, "idempotency_key": "too"}]},
         hearts | {"idempotency_key": "heart"},
     ):
         answer = invoke(event)

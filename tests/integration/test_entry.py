@@ -15,6 +15,7 @@ from aws_lambda_powertools import Logger
 from botocore.awsrequest import AWSResponse
 
 import handlers
+from bench.watch import Meter
 from counters import COUNTERS, PAGES
 from tally import observe
 from tally.api.entry import Entry
@@ -168,6 +169,31 @@ def test_the_retry_of_a_batch_that_raised_counts_what_failed_and_replays_the_res
     assert [(result["status"], result["replayed"]) for result in results] == [(200, True), (200, False), (200, True)]
     read = {"operation": "get_counter", "counter": "stock", "id": "mug", "caller": "c"}
     assert invoke(read)["body"]["value"] == 3
+
+
+def test_the_entries_of_a_batch_are_done_in_order(invoke: Invoke) -> None:
+    stock = {"counter": "stock", "id": "mug", "caller": "shop"}
+    moves = [{"operation": "increment", **stock, "amount": 1, "idempotency_key": f"k{number}"} for number in range(3)]
+    read = {"operation": "get_counter", "counter": "stock", "id": "mug", "caller": "shop"}
+    setting = {"operation": "set_counter", **stock, "value": 50, "version": 3}
+    results = invoke({"batch": [*moves, setting, moves[0]]})["results"]
+    assert [(result["status"], result["replayed"]) for result in results] == [(200, False)] * 4 + [(200, True)]
+    assert invoke(read)["body"]["value"] == 50
+
+
+@pytest.mark.sdk
+def test_a_batch_ends_in_time_and_what_did_not_fit_is_sent_again(store: Store, meter: Meter) -> None:
+    """Each request takes 60 ms on this clock: what the slowest entry took must be left when another one begins."""
+    entry = handlers.entry("increments", replace(store, clock=lambda: 0.060 * meter.requests))
+    usage = {"operation": "increment", "counter": "usage", "id": "7c20", "amount": 1, "caller": "shop"}
+    left = [{**usage, "idempotency_key": f"k{number}"} for number in range(100)]
+    for counted in (41, 41, 18):
+        deadline_s = entry.store.clock() + 2.51
+        results = entry({"batch": left}, Context(remaining_ms=3010))["results"]
+        assert entry.store.clock() < deadline_s
+        assert [result["status"] for result in results] == [200] * counted + [503] * (len(left) - counted)
+        left = left[counted:]
+    assert not left
 
 
 def test_a_table_that_is_missing_is_the_deployments_fault_and_503(engine: Engine) -> None:

@@ -17,7 +17,6 @@ import counters
 from tally.api.operation import Answer
 from tally.counter import Counter
 from tally.counting import expired, holds, receipts, tallies
-from tally.counting.increments import Increment, count
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store
 from tally.dynamo.keys import Item
 from tally.errors import CallerError, LimitReachedError
@@ -67,9 +66,8 @@ class Counting:
     ) -> Outcome:
         """Move a counter: the body, and whether it is a replay."""
         call = self.world.call(caller, deadline_s=self.world.store.clock() + within_s)
-        change = handler.increment(call, counter=counter, id=id_, amount=amount, idempotency_key=key or new_key())
-        assert isinstance(change, Increment)
-        return count(call, change)
+        answer = handler.increment(call, counter=counter, id=id_, amount=amount, idempotency_key=key or new_key())
+        return answer.body, answer.replayed
 
     def set(self, counter: Counter, value: int, version: int, key: str | None = None, caller: str = "ann") -> Outcome:
         """Compare-and-set."""

@@ -1,4 +1,4 @@
-"""More that happens to tallies: many changes under one key, batches, removed parents, periods, and what expires."""
+"""More that happens to tallies: many changes under one key, removed parents, periods, and what expires."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 import counters
 from tally.counter import Counter
-from tally.counting import batches, changes, children, deletion, increments, periods
+from tally.counting import changes, children, deletion, increments, periods
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 from tally.errors import LimitReachedError, ParentRemovedError
@@ -25,7 +25,7 @@ class Mixed(Traffic):
         self.hearts: list[tuple[str, str]] = []
         """Page and user."""
         self.more = [
-            self.joint, self.batch, self.heart, self.unheart, self.remove_hearts, self.minute, self.soon_minute,
+            self.joint, self.heart, self.unheart, self.remove_hearts, self.minute, self.soon_minute,
             self.numbered, self.expire_periods,
         ]  # fmt: skip
 
@@ -47,21 +47,6 @@ class Mixed(Traffic):
         changes.count(Call(self.world.store), wanted, operation="change", key=secrets.token_hex(12), soon=soon)
         for tally, amount in wanted.sums.items():
             self.truth.accepted[tally.counter.name, tally.id] += amount
-        self._written()
-
-    def batch(self, hot: bool) -> None:
-        """Plays, visits and amounts that travel together, each under its key."""
-        self._spread(counters.PLAYS, "v1", hot)
-        entries = []
-        for _ in range(self.chance.randint(2, 6)):
-            counter, id_ = self.chance.choice([
-                (counters.PLAYS, "v0"), (counters.PLAYS, "v1"), (counters.USAGE, "u0"),
-                (counters.VISITS, "https://example.com/1"),
-            ])  # fmt: skip
-            change = Increment(counter, id_, 1, "play", secrets.token_hex(12), {"counted": True})
-            entries.append(batches.Entry(Call(self.world.store), change))
-            self.truth.accepted[counter.name, id_] += 1
-        assert not any(isinstance(answer, Exception) for answer in batches.count(entries))
         self._written()
 
     def heart(self, hot: bool) -> None:

@@ -14,7 +14,7 @@ from bench import consumers, designs, journal
 from bench.claims import claimed
 from tally import fields
 from tally.cli.cost import units
-from tally.counting import batches, children, increments, periods
+from tally.counting import children, increments, periods
 from tally.counting.increments import Increment
 from tally.counting.tallies import Tally
 from tally.dev.streams.delivery import BATCH_RECORDS
@@ -136,19 +136,12 @@ def test_the_calculator_and_the_benchmark_claim_the_same() -> None:
     assert 0.95 * most < visits / 1000 <= most
 
 
-def test_the_calculator_rolls_up_books_and_packs_a_batch_for_what_it_costs(world: World) -> None:
+def test_the_calculator_rolls_up_and_books_a_batch_for_what_it_costs() -> None:
     assert units.rolled_up(10) == pytest.approx(consumers.rollup_cost(10), rel=0.08)
     chance = random.Random(1995)
     ids = [str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(300)]
     booked = 2 * units.booked(300) + 1  # a batch of receipts, one of tallies, and the note of the judge
     assert booked == pytest.approx(journal.track_plays(ids), rel=0.15)
-    plays = [
-        Increment(counters.PLAYS, VIDEO, 1, "play", f"key-{number}", {"video_id": VIDEO})
-        for number in range(units.BATCH)
-    ]
-    with world.capacity() as measured:
-        batches.count([batches.Entry(world.call(), play) for play in plays])
-    assert sum(cost for _, cost in measured) / units.BATCH == pytest.approx(units.packed(units.BATCH, 1))
 
 
 def test_which_of_50_posts_a_user_likes_costs_a_unit_for_each(world: World) -> None:

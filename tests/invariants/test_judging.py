@@ -6,14 +6,14 @@ failed beside them is judged afresh by the retry, for who knows what was about t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 import counters
-from tally.counting import batches
-from tally.counting.increments import Increment
+from tally.counting import changes
 from tally.dev import faults
 from tally.dynamo.contention import SPILL_RETRIES_MAX
 from tests.invariants.world import POST, VIDEO, World
@@ -95,9 +95,10 @@ ELSEWHERE = faults.Fault(faults.Kind.CONFLICT, at=0)
 """A conflict over the receipt, or over the like item if there is no receipt, and not over the tally."""
 
 
-def pack(world: World) -> list[Any]:
-    plays = [Increment(counters.PLAYS, VIDEO, 1, "play", f"k{number}", dict(PLAYED)) for number in range(5)]
-    return [one.body for one in batches.count([batches.Entry(world.call(), play) for play in plays])]  # type: ignore[union-attr]
+def together(world: World) -> Sequence[Any]:
+    play = {"counter": "plays", "id": VIDEO}
+    made = changes.read([play, play], counters.COUNTERS, time.time(), soon=False)
+    return changes.count(world.call(), made, operation="change", key="key-1", soon=False)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +108,9 @@ def pack(world: World) -> list[Any]:
         (lambda world: world.like("ann"), counters.LIKES.partition_start + POST),
         (lambda world: world.like("ann", key="key-1"), counters.LIKES.partition_start + POST),
         (lambda world: world.unlike("bob"), counters.LIKES.partition_start + POST),
-        (pack, counters.PLAYS.partition_start + VIDEO),
+        (together, counters.PLAYS.partition_start + VIDEO),
     ],
-    ids=["play", "like", "keyed like", "unlike", "pack"],
+    ids=["play", "like", "keyed like", "unlike", "together"],
 )
 def test_conflicts_over_a_receipt_or_a_like_neither_spread_nor_heat_the_tally(
     world: World, change: Callable[[World], Sequence[Any]], tally: str

@@ -16,8 +16,6 @@ import pytest
 
 import counters
 from tally.counter import Counter
-from tally.counting import batches
-from tally.counting.increments import Increment
 from tally.dev import faults
 from tally.dev.faults import Fault
 from tally.dynamo.client import Store
@@ -34,7 +32,6 @@ SDK_ATTEMPTS = 3  # client.CLIENT_CONFIG
 LATE_S = 2.0  # longer than the hasty client reads
 PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
 ROLLED_UP = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
-BATCH = 20
 KEY = "key-1"
 IN_PROGRESS = "TransactionInProgressException"
 
@@ -106,16 +103,6 @@ def settled(world: World, state: str) -> Outcome:
     return Counting(world).settle(held(world), state), False
 
 
-def in_batch(world: World) -> Outcome:
-    """A batch of plays; raises the first entry's error."""
-    made = [Increment(counters.PLAYS, VIDEO, 1, "play", f"key-{number}", {}) for number in range(BATCH)]
-    results = batches.count([(world.call(), increment) for increment in made])
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return {"counted": len(results)}, all(replayed for _, replayed in results)  # type: ignore[misc]
-
-
 def held_and_left(world: World) -> tuple[dict[str, int], int]:
     """What holds have taken, by state, and what is left in stock."""
     return Counting(world).amounts(), Counting(world).stored(counters.STOCK)
@@ -138,7 +125,6 @@ CHANGES = [
     Change("rolled up", lambda world: world.play(KEY, counter=ROLLED_UP), {"visible": "soon"},
            lambda world: world.rolled_up(ROLLED_UP), 1),
     Change("spilled play", lambda world: world.play(KEY), {"visible": "soon"}, World.rolled_up, 1, heat),
-    Change("batch", in_batch, {"counted": BATCH}, World.tally, BATCH),
     Change("take from stock", lambda world: Counting(world).increment(counters.STOCK, -1, KEY), {"counted": True},
            number_of(counters.STOCK), 9, stock),
     Change("number", lambda world: Counting(world).increment(counters.TICKET, key=KEY), {"number": 1},

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 import counters
 from tally import observe
 from tally.counter import Counter
-from tally.counting import batches as packs
-from tally.counting import children, tallies
+from tally.counting import changes, children, tallies
 from tally.counting.children import GONE_KEPT_S
 from tally.counting.increments import Increment
-from tally.counting.receipts import ALONE_KEPT_S
+from tally.counting.receipts import ALONE_KEPT_S, Counted
 from tally.dev import faults
 from tally.dev.faults import Fault
 from tally.drift import recount
-from tally.dynamo.contention import ATTEMPTS_MAX, HOT_S, SPILL_RETRIES_MAX, THROTTLED_S, Breaker
+from tally.dynamo.client import Call
+from tally.dynamo.contention import HOT_S, SPILL_RETRIES_MAX, THROTTLED_S, Breaker
 from tally.dynamo.keys import Item, pair_of
-from tally.errors import ChangeRefusedError, NotFoundError, StoreBusyError, StoreUnreachableError
-from tests.invariants.threads import at_once
-from tests.invariants.world import POST, VIDEO, World, meanwhile, persist
-from tests.tiers import in_long
+from tally.errors import ChangeRefusedError, NotFoundError, StoreBusyError
+from tests.invariants.world import POST, VIDEO, World, meanwhile
 
 PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
@@ -173,9 +169,9 @@ def test_what_spilled_is_metered(hot: World, capsys: pytest.CaptureFixture[str])
         hot.play("key-1")
         hot.like("ann")
         hot.like("ann")
-        packs.count([(hot.call(), Increment(counters.PLAYS, VIDEO, 1, "play", f"k{n}", {})) for n in range(3)])
+        together(hot, VIDEO, "other")
     [line] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert line["Spilled"] == [5.0]
+    assert line["Spilled"] == [3.0]
 
 
 # Likes that spill
@@ -337,46 +333,59 @@ def test_every_write_of_a_tally_has_a_nonce_of_its_own(world: World) -> None:
     assert {len(nonce) for nonce in seen} == {8}
 
 
-# Packs
+# Many changes under one key
 
 
-def count(world: World, increments: list[Increment]) -> list[object]:
-    """What became of each: when it is visible, or its error."""
-    results = packs.count([(world.call("ann"), increment) for increment in increments])
-    return [result[0]["visible"] if isinstance(result, tuple) else result for result in results]
+def together(world: World, *videos: str, also: Counter | None = None, call: Call | None = None) -> Counted:
+    """Three plays of each video under one key, and a change of `also`."""
+    sent = [{"counter": "plays", "id": video} for video in videos for _ in range(3)]
+    sent += [{"counter": also.name, "id": VIDEO, "amount": 2}] if also else []
+    declared = counters.COUNTERS | ({also.name: also} if also else {})
+    wanted = changes.read(sent, declared, time.time(), soon=False)
+    return changes.count(call or world.call("ann"), wanted, operation="change", key=f"of {videos} {also}", soon=False)
 
 
-def plays(number: int, video: str = VIDEO) -> list[Increment]:
-    return [Increment(counters.PLAYS, video, 1, "play", f"{video}-{n}", {"video_id": video}) for n in range(number)]
+def visible(counted: Counted) -> str:
+    return str(counted.body["visible"])
 
 
-def test_a_pack_of_both_kinds_moves_the_tallies_of_those_that_are_visible_now(world: World) -> None:
-    assert count(world, [*plays(3), page("k1"), page("k2")]) == ["now"] * 3 + ["soon"] * 2
+def test_of_both_kinds_those_that_are_visible_now_move(world: World) -> None:
+    assert visible(together(world, VIDEO, also=PAGES)) == "soon"
     assert (world.tally(), world.tally(PAGES), world.rolled_up(PAGES)) == (3, 0, 2)
 
 
 @each_busy
-def test_a_pack_that_keeps_meeting_others_is_written_alone_and_a_throttled_one_at_once(
+def test_changes_that_keep_meeting_others_are_written_alone_and_throttled_ones_at_once(
     world: World, fault: Fault
 ) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [fault] * tries_of(fault)})
-    assert count(world, plays(20)) == ["soon"] * 20
-    assert len(world.sent("TransactWriteItems")) == tries_of(fault) + 1
+    first = together(world, VIDEO)
+    assert visible(first) == "soon"
+    assert len(world.sent("TransactWriteItems")) == tries_of(fault)
     assert world.items() == []
-    assert len(world.receipts()) == world.rolled_up() == 20
+    assert world.rolled_up() == 3
     assert world.store.breaker.hot(PLAYS)
-    assert packs.count([(world.call("ann"), play) for play in plays(20)])[0] == ({"video_id": VIDEO, **SOON}, True)
+    assert together(world, VIDEO) == (first.body, True)
 
 
-def test_members_of_a_hot_tally_are_written_alone_from_the_start(hot: World) -> None:
-    assert count(hot, [*plays(3), *plays(3, "cold")]) == ["soon"] * 3 + ["now"] * 3
+@pytest.mark.parametrize("fault", [faults.CONFLICT, faults.answer("TransactionConflictException")], ids=str)
+def test_changes_that_meet_others_are_tried_again_and_spread(world: World, fault: Fault) -> None:
+    world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 2})
+    assert visible(together(world, VIDEO)) == "now"
+    assert world.tally() == 3
+    assert world.store.spread.shards(PLAYS) > 1
+
+
+def test_a_hot_tally_waits_from_the_start(hot: World) -> None:
+    assert visible(together(hot, VIDEO, "cold")) == "soon"
     assert len(hot.sent("TransactWriteItems")) == 1
     assert (hot.tally(), hot.rolled_up(), hot.tally(id_="cold")) == (0, 3, 3)
 
 
-def test_only_the_tally_that_was_in_the_way_is_hot_after_a_pack(world: World) -> None:
+def test_only_the_tally_that_was_in_the_way_is_hot(world: World) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": HOT})  # the last write is in conflict: the other video's
-    assert count(world, [*plays(3), *plays(3, "other")]) == ["soon"] * 6
+    assert visible(together(world, VIDEO, "other")) == "soon"
+    assert (world.tally(), world.tally(id_="other")) == (0, 0)
     assert world.store.breaker.hot("VID#other")
     assert not world.store.breaker.hot(PLAYS)
 
@@ -385,7 +394,7 @@ def test_only_the_tally_that_was_throttled_is_written_alone_and_rests_for_long(
     world: World, now_s: list[float]
 ) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.THROTTLED_TRANSACTION]})
-    assert count(world, [*plays(3), *plays(3, "other")]) == ["now"] * 3 + ["soon"] * 3
+    assert visible(together(world, VIDEO, "other")) == "soon"
     assert (world.tally(), world.tally(id_="other"), world.rolled_up(id_="other")) == (3, 0, 3)
     assert world.store.spread.shards("VID#other") == 1
     assert not world.store.breaker.hot(PLAYS)
@@ -393,54 +402,26 @@ def test_only_the_tally_that_was_throttled_is_written_alone_and_rests_for_long(
     assert world.store.breaker.hot("VID#other")
 
 
-def test_a_pack_whose_receipts_are_throttled_waits_and_heats_no_tally(world: World) -> None:
+def test_a_receipt_that_is_throttled_waits_and_heats_no_tally(world: World) -> None:
     receipt = Fault(faults.Kind.THROTTLED_TRANSACTION, at=0)
     world.proxy.plan = faults.script({"TransactWriteItems": [receipt] * SPILL_RETRIES_MAX})
-    assert count(world, plays(3)) == ["now"] * 3
+    rushed, call = world.rushed(9, "ann")
+    assert visible(together(rushed, VIDEO, call=call)) == "now"
+    assert rushed.store.clock() > 0
     world.proxy.plan = faults.always(receipt, "TransactWriteItems")
-    _, call = world.rushed(0.3, "ann")
-    results = packs.count([(call, play) for play in plays(3, "other")])
-    assert [type(result) for result in results] == [StoreBusyError] * 3
-    assert len(world.sent("TransactWriteItems")) <= SPILL_RETRIES_MAX + 1 + ATTEMPTS_MAX
+    assert visible(together(world, "other")) == "soon"
     assert not world.store.breaker.hot(PLAYS)
     assert not world.store.breaker.hot("VID#other")
 
 
-def test_a_throttled_pack_that_may_not_be_written_alone_only_waits(world: World) -> None:
+def test_what_may_not_be_written_alone_only_waits(world: World) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.THROTTLED_TRANSACTION] * SPILL_RETRIES_MAX * 2})
-    assert count(world, [page(f"k{number}", counter=ONE_SHARD) for number in range(3)]) == ["now"] * 3
-    assert world.tally(ONE_SHARD) == 3
+    assert visible(together(world, also=ONE_SHARD)) == "now"
+    assert world.tally(ONE_SHARD) == 2
 
 
-def test_a_pack_that_gets_through_closes_the_breaker_of_its_tally(world: World, now_s: list[float]) -> None:
+def test_changes_that_get_through_close_the_breaker_of_their_tally(world: World, now_s: list[float]) -> None:
     world.store.breaker.trip(PLAYS)
     now_s[0] += HOT_S
-    assert count(world, plays(3)) == ["now"] * 3
+    assert visible(together(world, VIDEO)) == "now"
     assert world.play("next")[0]["visible"] == "now"
-
-
-@pytest.mark.parametrize("seed", [1, *in_long([2, 3])])
-def test_batches_that_come_twice_at_once_and_fail_and_spill_lose_and_double_nothing(world: World, seed: int) -> None:
-    world.proxy.strip_tokens = True
-    world.proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME_OF_ALL, "PutItem": SOME_LOST})
-    chance = random.Random(seed)
-    batches = [
-        [
-            Increment(counter, video, 1, "increment", f"{seed}-{batch}-{number}", {})
-            for number in range(20)
-            for counter, video in [(chance.choice([counters.PLAYS, PAGES]), chance.choice(["v1", "v2"]))]
-        ]
-        for batch in range(6)
-    ]
-
-    def send(batch: list[Increment]) -> None:
-        for error in count(world, batch):
-            if isinstance(error, StoreBusyError | StoreUnreachableError):
-                raise error
-
-    at_once([partial(persist, partial(send, batch)) for batch in batches * 2])
-    for counter in (counters.PLAYS, PAGES):
-        for video in ("v1", "v2"):
-            asked = sum((i.counter, i.id) == (counter, video) for batch in batches for i in batch)
-            assert world.rolled_up(counter, video) == asked
-    assert len(world.receipts()) == 6 * 20

@@ -75,7 +75,7 @@ SWEEP_REQUESTS = 88  # one after the other, for four shards in each stream
 
 # Milliseconds, of which nobody has measured any in an account.
 REQUEST_MS = 15.0  # computes about 4 ms at 512 MB, and waits 5 to 10 ms for DynamoDB
-BATCH_ENTRY_MS = 2.0  # beside that, for each change in a batch
+BATCH_ENTRY_MS = 10.0  # beside that, for each change in a batch: one waits for DynamoDB after the other
 CONSUMER_MS = 20.0  # a heartbeat or a small batch: two requests
 WINDOW_END_MS = 2.0
 SWEEP_WAITS_MS = 5.0 * SWEEP_REQUESTS
@@ -99,11 +99,6 @@ TOKENS = 730  # a month, of one program that keeps its token for the hour that i
 def distinct(drawn: float, of: float) -> float:
     """How many different ones are among about `drawn` draws from `of` equally likely ones."""
     return max(min(drawn, 1.0), of * -math.expm1(-drawn / of))
-
-
-def packed(changes: float, tallies: float) -> float:
-    """Write units of each change in a batch with so many different tallies."""
-    return IN_TRANSACTION * (1 + min(1.0, tallies / changes))
 
 
 def rolled_up(tallies: float) -> float:

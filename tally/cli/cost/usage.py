@@ -70,12 +70,7 @@ def _count(month: Month, used: Usage) -> None:
     """Units of the changes and reads themselves, and of their series; what is stored of them."""
     used["read"] += month.reads * units.READ
     for change, amount in month.changes:
-        writes = change.writes
-        if month.batch and change is units.NOW:
-            writes = units.packed(units.BATCH, units.distinct(units.BATCH, month.items))
-        if month.batch and change.rolled_up:
-            writes = units.IN_TRANSACTION
-        used["write"] += amount * writes
+        used["write"] += amount * change.writes
         kept_days = units.ROLLED_UP_RECEIPT_DAYS if change.rolled_up else units.RECEIPT_DAYS
         used["stored"] += amount * change.receipts * kept_days / DAYS * units.RECEIPT_BYTES / GB
     a_day = month.changed / DAYS

@@ -24,8 +24,8 @@ TallyError
 │   ├── StoreRefusedError           503  a fault of the deployment: permissions, a missing table
 │   └── NotCommittedError           503  the receipt is missing or inconsistent
 ├── ConfigurationError              500  the function does not start
-├── ExpressionError                 500  a bug of ours (records/expression_syntax.py)
-├── RecordMismatchError             500  an item that does not fit its record class (records/attribute_values.py)
+├── ExpressionError                 500  a bug of ours (records/expressions.py)
+├── RecordMismatchError             500  an item that does not fit its record class (records/record_class.py)
 ├── (of stream consumers, the sweep and the command; no request causes them)
 │   ├── UnreadableError             500  a stream record that the consumer cannot apply (streams/record.py)
 │   │   └── ObjectGoneError         500  a dead letter and has expired (streams/dead_letters.py)

@@ -3,31 +3,22 @@
 This module is the public face: import from `tally.records` and from nothing below it.
 """
 
-from .attribute_values import RecordMismatchError
-from .expression_syntax import ExpressionError, Path
-from .expressions import Condition, UpdateExpression
+from .expressions import Action, ExpressionError, Path, if_not_exists, list_append
 from .extensions import AtomicCounterExtension, Extension, WriteContext, WriteModification
-from .record_class import AtomicCounter, RecordClass, atomic_counter, attribute, partition_key, record, sort_key
+from .record_class import (
+    AtomicCounter,
+    Attribute,
+    RecordMismatchError,
+    atomic_counter,
+    attribute,
+    partition_key,
+    record,
+    sort_key,
+)
 from .table import RecordChangedError, RecordExistsError, Records
 
 __all__ = [
-    "AtomicCounter",
-    "AtomicCounterExtension",
-    "Condition",
-    "ExpressionError",
-    "Extension",
-    "Path",
-    "RecordChangedError",
-    "RecordClass",
-    "RecordExistsError",
-    "RecordMismatchError",
-    "Records",
-    "UpdateExpression",
-    "WriteContext",
-    "WriteModification",
-    "atomic_counter",
-    "attribute",
-    "partition_key",
-    "record",
-    "sort_key",
-]
+    "Action", "AtomicCounter", "AtomicCounterExtension", "Attribute", "ExpressionError", "Extension", "Path",
+    "RecordChangedError", "RecordExistsError", "RecordMismatchError", "Records", "WriteContext", "WriteModification",
+    "atomic_counter", "attribute", "if_not_exists", "list_append", "partition_key", "record", "sort_key",
+]  # fmt: skip

@@ -1,155 +1,142 @@
-"""Update expressions as data: actions on document paths, which merge, pass a check and become one request.
+"""What a write does besides the record's own values: actions on document paths, and boto3's conditions, as one request.
 
-The constructors parse expressions and conditions, so a clash shows before a request goes out. In the request every
-attribute name and value gets an alias of its own. So reserved words, dots in names and the placeholders of other
-extensions cannot clash.
-
-The model follows the Java client's UpdateExpression (SetAction, RemoveAction, AddAction, DeleteAction):
+In the request every name and value has an alias of its own. So reserved words, dots in names and the conditions of
+other extensions cannot clash. The model follows the Java client's UpdateExpression:
 https://github.com/aws/aws-sdk-java-v2/blob/master/docs/design/services/dynamodb/high-level-library/UpdateExpression.md
-and DynamoDB's grammar:
-https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Expressions.UpdateExpressions.html
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Literal
 
-from .attribute_values import ANY, Wire, encode
-from .expression_syntax import (
-    CONDITION,
-    OPERAND,
-    ExpressionError,
-    Names,
-    Part,
-    Path,
-    Values,
-    check_used,
-    take_apart,
-)
+from boto3.dynamodb.conditions import Attr, AttributeBase, ConditionBase
+
+from ..dynamo.keys import Item
+from ..errors import TallyError
+from .record_class import encode
 
 Verb = Literal["SET", "REMOVE", "ADD", "DELETE"]
 VERBS: tuple[Verb, ...] = ("SET", "REMOVE", "ADD", "DELETE")
-_SET_TAGS = frozenset({"SS", "NS", "BS"})
+_STEP = re.compile(r"\.?([^.\[\]]+)|\[([0-9]{1,9})\]")
+
+
+class ExpressionError(TallyError):
+    """A write that DynamoDB would refuse, or that is ambiguous: a bug in the program."""
+
+    slug, status, title = "bad-expression", 500, "An expression is wrong"
+
+
+class Operand:
+    """What SET may set a path to, besides a value: DynamoDB works it out."""
+
+    def __add__(self, other: object) -> Formula:
+        return Formula("{} + {}", (self, other))
+
+    def __sub__(self, other: object) -> Formula:
+        return Formula("{} - {}", (self, other))
+
+    def __rsub__(self, other: object) -> Formula:
+        return Formula("{} - {}", (other, self))
+
+
+@dataclass(frozen=True)
+class Formula(Operand):
+    """An operand of others, and of values."""
+
+    form: str
+    parts: tuple[object, ...]
+
+
+class Path(Attr, Operand):
+    """The place of a value: attribute names, which may hold any character, and list indexes, from the outside in.
+
+    `Path("a.b")` is an attribute of this name; `Attr("a.b")` and `"a.b"` are what the attribute `a` has under `b`.
+    """
+
+    def __init__(self, *steps: str | int) -> None:
+        super().__init__("".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)[1:])
+        self.steps = steps
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A value that has DynamoDB's form already."""
+
+    value: Item
+
+
+def if_not_exists(path: str | Attr, value: object) -> Formula:
+    """What is at the path; the value if nothing is."""
+    return Formula("if_not_exists({}, {})", (_path(path), value))
+
+
+def list_append(first: object, second: object) -> Formula:
+    """Two lists in one: paths, other operands, or values. A text is a path."""
+    return Formula("list_append({}, {})", tuple(_path(of) if isinstance(of, str) else of for of in (first, second)))
 
 
 @dataclass(frozen=True)
 class Action:
-    """One change of one path. `source` names its author, for the message if two clash."""
+    """One change of one path. `source` names its author, for the message if two overlap."""
 
     verb: Verb
     path: Path
-    operand: tuple[Part, ...] = ()
-    source: str = "the expression"
+    operand: object = None
+    source: str = field(default="the caller", compare=False)
+
+    @classmethod
+    def set(cls, path: str | Attr, to: object) -> Action:
+        """Set the path to a value, or to an operand: `if_not_exists("seen", 7)`, `Path("stock") - 3`."""
+        return cls("SET", _path(path), to)
+
+    @classmethod
+    def remove(cls, path: str | Attr) -> Action:
+        """Remove the attribute, entry or list element."""
+        return cls("REMOVE", _path(path))
+
+    @classmethod
+    def add(cls, path: str | Attr, value: object) -> Action:
+        """Add a number to a number, or members to a set; a missing attribute counts as 0 or empty."""
+        return cls("ADD", _path(path), value)
+
+    @classmethod
+    def delete(cls, path: str | Attr, members: object) -> Action:
+        """Remove members from a set."""
+        return cls("DELETE", _path(path), members)
+
+    def overlaps(self, other: Action) -> bool:
+        """Whether one path contains or equals the other, or one treats a value as a list and the other as a map."""
+        for mine, theirs in zip(self.path.steps, other.path.steps, strict=False):
+            if mine != theirs:
+                return type(mine) is not type(theirs)
+        return True
 
     def __str__(self) -> str:
-        return f"{self.path} ({self.verb} by {self.source})"
+        return f"{self.path.name} ({self.verb} by {self.source})"
 
 
-@dataclass(frozen=True)
-class UpdateExpression:
-    """Actions, in any order. Each of `set` … `delete` returns a new expression with one more.
+def parameters(actions: Sequence[Action], conditions: Sequence[ConditionBase]) -> dict[str, Any]:
+    """The request parameters of a write. Raises ExpressionError for overlapping paths, with both authors.
 
-    They raise ExpressionError for a bad path or operand, InvalidInputError for a value that cannot be stored.
+    It omits an empty expression, because DynamoDB refuses it. With a condition it asks for the item that fails it.
     """
-
-    actions: tuple[Action, ...] = ()
-
-    def set(self, path: str | Path, value: object, *, names: Names = None) -> UpdateExpression:
-        """Set the path to a value."""
-        at = _path(path, names)
-        return self._with(Action("SET", at, (encode(value, ANY, str(at)),)))
-
-    def set_to(self, path: str | Path, operand: str, *, names: Names = None, values: Values = None) -> UpdateExpression:
-        """Set the path to an operand: `if_not_exists(c, :zero) + :one`, `list_append(l, :more)`, `a - b`."""
-        at = Path.parse(path, names) if isinstance(path, str) else path
-        check_used(f"{path} = {operand}", names, values)
-        return self._with(Action("SET", at, take_apart(operand, OPERAND, names, values)))
-
-    def remove(self, path: str | Path, *, names: Names = None) -> UpdateExpression:
-        """Remove the attribute, entry or list element."""
-        return self._with(Action("REMOVE", _path(path, names)))
-
-    def add(self, path: str | Path, value: object, *, names: Names = None) -> UpdateExpression:
-        """Add a number to a number, or members to a set; a missing attribute counts as 0 or empty."""
-        return self._with(_operation("ADD", path, value, names))
-
-    def delete(self, path: str | Path, members: object, *, names: Names = None) -> UpdateExpression:
-        """Remove members from a set."""
-        return self._with(_operation("DELETE", path, members, names))
-
-    def merge(self, *others: UpdateExpression) -> UpdateExpression:
-        """All actions together, unchecked: call `check` after the last merge."""
-        return UpdateExpression(sum((other.actions for other in others), self.actions))
-
-    def by(self, source: str) -> UpdateExpression:
-        """The same actions, with `source` as their author."""
-        return UpdateExpression(tuple(replace(action, source=source) for action in self.actions))
-
-    @property
-    def attributes(self) -> frozenset[str]:
-        """The attributes that it changes, in whole or in part."""
-        return frozenset(action.path.attribute for action in self.actions)
-
-    def check(self) -> None:
-        """Raises ExpressionError, with both authors, for two actions on one path or on a path within the other."""
-        for one, other in combinations(self.actions, 2):
-            if one.path.overlaps(other.path):
-                raise ExpressionError(
-                    f"{one} and {other} overlap: a write takes one action for each path.", field=str(one.path)
-                )
-
-    def _with(self, action: Action) -> UpdateExpression:
-        return UpdateExpression((*self.actions, action))
-
-
-NO_ACTIONS = UpdateExpression()
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A condition of a write: `Condition("revision = :seen", values={":seen": 3})`. Raises ExpressionError."""
-
-    text: str
-    names: Names = None
-    values: Values = None
-    parts: tuple[Part, ...] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        check_used(self.text, self.names, self.values)
-        object.__setattr__(self, "parts", take_apart(self.text, CONDITION, self.names, self.values))
-
-    @property
-    def is_choice(self) -> bool:
-        """Whether it has an OR on its outermost level."""
-        depth = 0
-        for part in self.parts:
-            if isinstance(part, str):
-                depth += part.endswith("(") - (part == ")")
-                if part == "OR" and depth == 0:
-                    return True
-        return False
-
-
-def parameters(expression: UpdateExpression, conditions: Sequence[Condition]) -> dict[str, Any]:
-    """The request parameters of a write: UpdateExpression, ConditionExpression, and the names and values of both.
-
-    It omits an empty expression, because DynamoDB refuses it. Raises ExpressionError for overlapping paths.
-    """
-    expression.check()
-    aliases = _Aliases()
-    clauses = []
+    for action, other in combinations(actions, 2):
+        if action.overlaps(other):
+            raise ExpressionError(f"{action} and {other} overlap: a write takes one action for each path.")
+    aliases, clauses = _Aliases(), []
     for verb in VERBS:
-        actions = [aliases.action(action) for action in expression.actions if action.verb == verb]
-        if actions:
-            clauses.append(f"{verb} {', '.join(actions)}")
+        if of_verb := [aliases.action(action) for action in actions if action.verb == verb]:
+            clauses.append(f"{verb} {', '.join(of_verb)}")
     made = {
         "UpdateExpression": " ".join(clauses),
-        "ConditionExpression": " AND ".join(aliases.condition(condition, len(conditions)) for condition in conditions),
+        "ConditionExpression": " AND ".join(map(aliases.text, conditions)),
         "ExpressionAttributeNames": {alias: name for name, alias in aliases.names.items()},
         "ExpressionAttributeValues": aliases.values,
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD" if conditions else None,
     }
     return {name: value for name, value in made.items() if value}
 
@@ -159,45 +146,45 @@ class _Aliases:
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
-        self.values: dict[str, Wire] = {}
+        self.values: dict[str, Item] = {}
+        self._at = ""  # the path that stood last: an error of a value names it
 
     def action(self, action: Action) -> str:
-        between = " = " if action.verb == "SET" else " "
-        return f"{self.path(action.path)}{between}{self.text(action.operand)}".rstrip()
+        path = self.text(action.path)
+        if action.verb == "REMOVE":
+            return path
+        return f"{path}{' = ' if action.verb == 'SET' else ' '}{self.text(action.operand)}"
 
-    def condition(self, condition: Condition, beside: int) -> str:
-        """Parentheses only for an OR beside other conditions: DynamoDB refuses redundant ones."""
-        text = self.text(condition.parts)
-        return f"({text})" if beside > 1 and condition.is_choice else text
-
-    def text(self, parts: Sequence[Part]) -> str:
-        return " ".join(self._part(part) for part in parts)
-
-    def path(self, path: Path) -> str:
-        return str(Path(tuple(step if isinstance(step, int) else self._name(step) for step in path.elements)))
-
-    def _part(self, part: Part) -> str:
-        if isinstance(part, Path):
-            return self.path(part)
-        if isinstance(part, str):
-            return part
+    def text(self, part: Any) -> str:
+        """A condition, an operand, a path or a value. Raises InvalidInputError for a value that cannot be stored."""
+        if isinstance(part, ConditionBase):
+            of = part.get_expression()
+            return of["format"].format(*(self._of(part, value) for value in of["values"]), operator=of["operator"])
+        if isinstance(part, Formula):
+            return part.form.format(*map(self.text, part.parts))
+        if isinstance(part, AttributeBase):
+            self._at = part.name
+            steps = _path(part).steps
+            return "".join(f"[{step}]" if isinstance(step, int) else f".{self._name(step)}" for step in steps)[1:]
         alias = f":v{len(self.values)}"
-        self.values[alias] = part
+        self.values[alias] = part.value if isinstance(part, Wire) else encode(part, Any, self._at)
         return alias
+
+    def _of(self, condition: ConditionBase, value: Any) -> str:
+        grouped = condition.has_grouped_values and not isinstance(value, AttributeBase)  # what IN compares with
+        return f"({', '.join(map(self.text, value))})" if grouped else self.text(value)
 
     def _name(self, name: str) -> str:
         return self.names.setdefault(name, f"#n{len(self.names)}")
 
 
-def _path(path: str | Path, names: Names) -> Path:
-    check_used(str(path), names)
-    return Path.parse(path, names) if isinstance(path, str) else path
-
-
-def _operation(verb: Literal["ADD", "DELETE"], path: str | Path, value: object, names: Names) -> Action:
-    at = _path(path, names)
-    wire = encode(value, ANY, str(at))
-    taken, wanted = (_SET_TAGS | {"N"}, "a number or a set") if verb == "ADD" else (_SET_TAGS, "a set")
-    if taken.isdisjoint(wire):
-        raise ExpressionError(f"{at}: {verb} takes {wanted}, not {value!r}.", field=str(at))
-    return Action(verb, at, (wire,))
+def _path(path: str | AttributeBase) -> Path:
+    """The path `a.b[0]`, as boto3's Attr reads it. Raises ExpressionError."""
+    if isinstance(path, Path):
+        return path
+    text = path if isinstance(path, str) else path.name
+    steps = [int(step[2]) if step[2] else step[1] for step in _STEP.finditer(text)]
+    made = Path(*steps)
+    if not steps or made.name != text:
+        raise ExpressionError(f"{text!r} is no document path: Path() takes odd names")
+    return made

@@ -1,19 +1,20 @@
-"""Extensions of record writes: each may change the item, or add an update expression or a condition.
+"""Extensions of record writes: each may change the item, or add actions or a condition.
 
-They run in order. Each sees the item of the one before it, but not its expression. `Records` merges the expressions and
-checks them for overlaps, as the Java client's extension chain does:
+They run in order. Each sees the item of the one before it, but not its actions. `Records` checks all actions for
+overlaps, as the Java client's extension chain does:
 https://sdk.amazonaws.com/java/api/latest/software/amazon/awssdk/enhanced/dynamodb/DynamoDbEnhancedClientExtension.html
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, Protocol
 
-from .expressions import NO_ACTIONS, Condition, UpdateExpression
-from .record_class import AtomicCounter, RecordClass
+from boto3.dynamodb.conditions import ConditionBase
+
+from .expressions import Action, Path, if_not_exists
+from .record_class import Attribute
 
 Operation = Literal["put_item", "update_item"]
 
@@ -24,7 +25,8 @@ class WriteContext:
 
     operation: Operation
     table_name: str
-    record_class: RecordClass
+    attributes: Mapping[str, Attribute]
+    """What the record class declares, by the names in the table."""
     item: Mapping[str, object]
     """The Python values by attribute name, with the keys. In an update, None removes the attribute."""
 
@@ -35,9 +37,9 @@ class WriteModification:
 
     item: Mapping[str, object] | None = None
     """Replaces the item; None keeps it. An update neither sets nor removes an attribute that is not in it."""
-    expression: UpdateExpression = NO_ACTIONS
-    """Only for update_item: put_item refuses it, because a put takes none."""
-    condition: Condition | None = None
+    actions: Sequence[Action] = ()
+    """Only for update_item: put_item refuses them, because a put takes none."""
+    condition: ConditionBase | None = None
     """Must hold together with the caller's condition and those of other extensions."""
 
 
@@ -56,24 +58,14 @@ class AtomicCounterExtension:
     """
 
     def before_write(self, context: WriteContext) -> WriteModification | None:
-        """The counters' part of a write; None if the record class has no counters."""
-        counters = context.record_class.counters
-        if not counters:
-            return None
+        """The counters' part of a write."""
+        counters = {name: a.counter for name, a in context.attributes.items() if a.counter}
         if context.operation == "put_item":
             starts = {name: counter.start for name, counter in counters.items()}
             return WriteModification(item={**context.item, **starts})
-        return WriteModification(expression=_moves(tuple(counters.items())))
-
-
-@lru_cache(maxsize=128)  # record classes are few, and this is half the work of an update
-def _moves(counters: tuple[tuple[str, AtomicCounter], ...]) -> UpdateExpression:
-    expression = NO_ACTIONS
-    for name, counter in counters:
-        expression = expression.set_to(
-            "#counter",
-            "if_not_exists(#counter, :before) + :delta",
-            names={"#counter": name},
-            values={":before": counter.start - counter.delta, ":delta": counter.delta},
+        return WriteModification(
+            actions=[
+                Action.set(Path(name), if_not_exists(Path(name), counter.start - counter.delta) + counter.delta)
+                for name, counter in counters.items()
+            ]
         )
-    return expression

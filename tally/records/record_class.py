@@ -1,4 +1,4 @@
-"""Record classes: dataclasses whose attributes declare the keys and the atomic counters.
+"""Record classes: dataclasses whose attributes declare the keys, the atomic counters and the types of their values.
 
     @record
     class Customer:
@@ -7,7 +7,7 @@
         visits: int | None = atomic_counter()
         points: int | None = atomic_counter(delta=5, start=10)
 
-The decorator checks the declarations: ConfigurationError names the class, the attribute and the reason.
+boto3 writes and reads DynamoDB's form of a value. Here each value must also be of the declared type.
 """
 
 from __future__ import annotations
@@ -15,25 +15,39 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal, TypeVar, dataclass_transform, get_type_hints
+from decimal import Decimal
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
-from ..errors import ConfigurationError, InvalidInputError
-from .attribute_values import RecordMismatchError, ValueKind, Wire, decode, encode, kind_of
+from boto3.dynamodb.types import Binary, TypeDeserializer, TypeSerializer
+
+from ..dynamo.keys import Item
+from ..errors import ConfigurationError, InvalidInputError, TallyError
 
 R = TypeVar("R")
-Role = Literal["partition key", "sort key"]
-PARTITION_KEY: Role = "partition key"
-SORT_KEY: Role = "sort key"
-KEY_BYTES_MAX: dict[Role, int] = {PARTITION_KEY: 2048, SORT_KEY: 1024}
-_KEY_TAGS = frozenset({"S", "N", "B"})
-_DECLARATION = "tally"  # the key of a declaration in a dataclass field's metadata
-_RECORD_CLASS = "__tally_record_class__"
-_SEEN = "_tally_seen"
+KEY_BYTES_MAX = {"partition key": 2048, "sort key": 1024}
+_DECLARATION, _ATTRIBUTES = "tally", "__tally_attributes__"
+_SERIALIZER, _DESERIALIZER = TypeSerializer(), TypeDeserializer()
+_TAKEN: dict[Any, Any] = {  # what each type takes; a bool is an int as well, so it comes first
+    bool: bool,
+    str: str,
+    int: (int, Decimal),
+    Decimal: (int, Decimal),
+    bytes: (bytes, bytearray, Binary),
+    list: (list, tuple),
+    dict: Mapping,
+    set: (set, frozenset),
+    frozenset: (set, frozenset),
+}
 
 
-@dataclass(frozen=True)
-class AtomicCounter:
+class RecordMismatchError(TallyError):
+    """A stored item does not fit its record class: another program or an older class wrote it."""
+
+    slug, status, title = "record-mismatch", 500, "A stored item does not fit its record class"
+
+
+class AtomicCounter(NamedTuple):
     """A number that every update moves by `delta`. The first write sets it to `start`."""
 
     delta: int
@@ -46,60 +60,55 @@ class Attribute:
 
     field: str
     name: str
-    kind: ValueKind
-    role: Role | None
+    type: Any
+    key: str | None
+    """One of KEY_BYTES_MAX; None for what is no key."""
     counter: AtomicCounter | None
     has_default: bool
 
-    def encode(self, value: object) -> Wire:
+    @property
+    def nullable(self) -> bool:
+        """Whether it may be unset."""
+        return self.type is Any or NoneType in get_args(self.type)
+
+    def encode(self, value: object) -> Item:
         """The value on the wire. Raises InvalidInputError with the attribute, also for a key of a bad length."""
-        wire = encode(value, self.kind, self.name)
-        if self.role is not None:
-            ((tag, content),) = wire.items()
-            size = len(content if tag == "B" else content.encode())
-            if not 1 <= size <= KEY_BYTES_MAX[self.role]:
-                raise InvalidInputError(
-                    f"{self.name} is a {self.role}: it must have 1 to {KEY_BYTES_MAX[self.role]} bytes.",
-                    field=self.name,
-                )
+        wire = encode(value, self.type, self.name)
+        if self.key:
+            (content,) = wire.values()
+            if not 1 <= len(content.encode() if isinstance(content, str) else content) <= KEY_BYTES_MAX[self.key]:
+                why = f"{self.name} is a {self.key}: it must have 1 to {KEY_BYTES_MAX[self.key]} bytes."
+                raise InvalidInputError(why, field=self.name)
         return wire
 
+    def decode(self, wire: Any) -> Any:
+        """The value of a wire form. Raises RecordMismatchError with the attribute."""
+        try:
+            return fitting(_DESERIALIZER.deserialize(wire), self.type, self.name)
+        except ValueError as error:
+            raise RecordMismatchError(f"A stored item does not fit its class: {error}.", field=self.name) from None
 
-@dataclass(frozen=True)
-class RecordClass:
-    """A record class: its name, and its attributes in the order of their declaration."""
-
-    name: str
-    attributes: tuple[Attribute, ...]
-
-    @cached_property
-    def keys(self) -> tuple[Attribute, ...]:
-        """The partition key and, if there is one, the sort key."""
-        return tuple(a for role in KEY_BYTES_MAX for a in self.attributes if a.role == role)
-
-    @cached_property
-    def by_name(self) -> dict[str, Attribute]:
-        """The attributes, by their names in the table."""
-        return {a.name: a for a in self.attributes}
-
-    @cached_property
-    def counters(self) -> dict[str, AtomicCounter]:
-        """The atomic counters, by the attribute's name in the table."""
-        return {a.name: a.counter for a in self.attributes if a.counter}
-
-
-def _declared(name: str | None, role: Role | None = None, counter: AtomicCounter | None = None, **field: Any) -> Any:
-    return dataclasses.field(metadata={_DECLARATION: (name, role, counter)}, **field)
+    def wrong(self) -> str | None:
+        """Why this declaration cannot work; None if it can."""
+        if not _storable(self.type):
+            return f"has the type {self.type!r}, which is none of those in docs/records.md"
+        if self.key and self.type not in (str, int, Decimal, bytes):
+            return f"is the {self.key}: it must be str, int, Decimal or bytes"
+        if self.counter and self.type != int | None:
+            return "is an atomic counter: declare it as `int | None`"
+        if self.counter and ({*map(type, self.counter)} != {int} or not self.counter.delta):
+            return "is an atomic counter: start and delta must be int, and delta not 0"
+        return None
 
 
 def partition_key(*, name: str | None = None) -> Any:
     """Declare the partition key. `name` is the attribute's name in the table, if it differs."""
-    return _declared(name, PARTITION_KEY)
+    return dataclasses.field(metadata={_DECLARATION: (name, "partition key", None)})
 
 
 def sort_key(*, name: str | None = None) -> Any:
     """Declare the sort key."""
-    return _declared(name, SORT_KEY)
+    return dataclasses.field(metadata={_DECLARATION: (name, "sort key", None)})
 
 
 def atomic_counter(*, delta: int = 1, start: int = 0, name: str | None = None) -> Any:
@@ -108,113 +117,117 @@ def atomic_counter(*, delta: int = 1, start: int = 0, name: str | None = None) -
     Follows the Java client's @DynamoDbAtomicCounter:
     https://sdk.amazonaws.com/java/api/latest/software/amazon/awssdk/enhanced/dynamodb/extensions/annotations/DynamoDbAtomicCounter.html
     """
-    return _declared(name, counter=AtomicCounter(delta=delta, start=start), default=None)
+    return dataclasses.field(default=None, metadata={_DECLARATION: (name, None, AtomicCounter(delta, start))})
 
 
 def attribute(*, name: str, default: Any = dataclasses.MISSING) -> Any:
     """Declare an attribute that has another name in the table: `e-mail`, `a.b`, `class`."""
-    return _declared(name, default=default)
+    return dataclasses.field(default=default, metadata={_DECLARATION: (name, None, None)})
 
 
 # atomic_counter is no specifier here: a type checker then takes its call as a default, and the argument is optional.
 @dataclass_transform(kw_only_default=True, field_specifiers=(partition_key, sort_key, attribute, dataclasses.field))
 def record(cls: type[R]) -> type[R]:
-    """Make a record class: a dataclass with keyword arguments only. Raises ConfigurationError."""
-    made: type[Any] = dataclass(kw_only=True)(cls)
-    try:
-        hints = get_type_hints(made)
-    except NameError as error:
-        raise ConfigurationError(f"record {cls.__name__}: {error}") from error
-    attributes = tuple(_attribute(cls.__name__, field, hints[field.name]) for field in dataclasses.fields(made))
-    _check_names(cls.__name__, attributes)
-    setattr(made, _RECORD_CLASS, RecordClass(cls.__name__, attributes))
+    """Make a record class: a dataclass with keyword arguments only. ConfigurationError says what cannot work."""
+    made: Any = dataclass(kw_only=True)(cls)
+    types = get_type_hints(made)
+    attributes = {}
+    for field in dataclasses.fields(made):
+        name, key, counter = field.metadata.get(_DECLARATION, (None, None, None))
+        has_default = {field.default, field.default_factory} != {dataclasses.MISSING}
+        a = Attribute(field.name, name or field.name, types[field.name], key, counter, has_default)
+        wrong = a.wrong() if field.init else "has init=False, and could not be read"
+        if wrong or a.name in attributes:
+            raise ConfigurationError(
+                f"record {cls.__name__}: {a.field} {wrong or f'is a second {a.name} in the table'}"
+            )
+        attributes[a.name] = a
+    keys = sorted(a.key for a in attributes.values() if a.key)
+    if keys not in (["partition key"], ["partition key", "sort key"]):
+        raise ConfigurationError(f"record {cls.__name__}: declare one partition_key(), and at most one sort_key()")
+    setattr(made, _ATTRIBUTES, attributes)
     return cls
 
 
-def record_class_of(cls: type[object]) -> RecordClass:
-    """The declarations of a record class. Raises ConfigurationError if the class itself is not decorated."""
-    found = cls.__dict__.get(_RECORD_CLASS)
-    if not isinstance(found, RecordClass):
+def attributes_of(cls: type[object]) -> Mapping[str, Attribute]:
+    """The attributes of a record class, by their names in the table, in the order of their declaration.
+
+    Raises ConfigurationError if the class itself is not decorated.
+    """
+    if _ATTRIBUTES not in vars(cls):
         raise ConfigurationError(f"{cls.__name__} is no record class: decorate it with @record")
-    return found
+    attributes: Mapping[str, Attribute] = vars(cls)[_ATTRIBUTES]
+    return attributes
 
 
-def from_item(cls: type[R], item: Mapping[str, Wire]) -> R:
-    """The record of a stored item. It ignores attributes that the class does not declare.
+def encode(value: object, type_: Any, where: str) -> Item:
+    """The value on the wire. Raises InvalidInputError, which names `where`, if it cannot be stored as it is."""
+    try:
+        wire: Any = _SERIALIZER.serialize(fitting(value, type_, where))
+    except ValueError as error:
+        raise InvalidInputError(f"{error}.", field=where) from None
+    except (ArithmeticError, TypeError):  # boto3's, for a number that it would round and for a mixed set
+        why = "a number has at most 38 digits, and a set is all str, all numbers or all bytes"
+        raise InvalidInputError(f"{where} cannot be stored: {why}.", field=where) from None
+    return dict(wire)
 
-    The record remembers the counters that were read, to distinguish them from values that the caller sets.
-    Raises RecordMismatchError.
+
+def fitting(value: Any, type_: Any, where: str) -> Any:
+    """A value as the declared type has it, whether a caller gave it or boto3 read it. ValueError says why it is none.
+
+    `Any` has whole numbers as int, and bytes as bytes.
     """
-    known = record_class_of(cls)
-    values = {}
-    for a in known.attributes:
-        wire = item.get(a.name)
-        if wire is not None:
-            values[a.field] = decode(wire, a.kind, a.name)
-        elif a.kind.nullable:
-            values[a.field] = None  # the stored value counts, not the default
-        elif not a.has_default:
-            raise RecordMismatchError(f"{a.name} is missing, and {known.name} declares {a.kind}.", field=a.name)
-    made = cls(**values)
-    object.__setattr__(made, _SEEN, {a.field: values[a.field] for a in known.attributes if a.counter})
-    return made
+    kind, inner = get_origin(type_) or type_, get_args(type_)
+    if value is None and (kind is Any or NoneType in inner):
+        return None
+    if kind in (Union, UnionType):
+        return fitting(value, _given(inner), where)
+    if kind is Any:
+        kind = next((kind for kind, taken in _TAKEN.items() if isinstance(value, taken)), Any)
+    if not isinstance(value, _TAKEN.get(kind, ())) or (isinstance(value, bool) and kind is not bool):
+        given = "None" if value is None else f"a {type(value).__name__}"
+        raise ValueError(f"{where} must be {getattr(type_, '__name__', type_)}, and is {given}")
+    if kind in (int, Decimal):
+        return _number(value, type_, where)
+    if kind in (set, frozenset):
+        return kind(_members(value, inner, where))
+    if kind is list:
+        return [fitting(member, inner[0] if inner else Any, f"{where}[{n}]") for n, member in enumerate(value)]
+    if kind is dict:
+        entry = inner[1] if inner else Any
+        return {fitting(k, str, f"{where}, a key"): fitting(v, entry, f"{where}.{k}") for k, v in value.items()}
+    return bytes(value) if kind is bytes else value
 
 
-def values_of(record: object) -> dict[str, object]:
-    """The values of a record, without its counters, by the attributes' names in the table; None if unset.
-
-    Raises InvalidInputError for a counter that the caller set: one that is neither None nor as it was read.
-    """
-    known = record_class_of(type(record))
-    seen = getattr(record, _SEEN, {})
-    values = {}
-    for a in known.attributes:
-        value = getattr(record, a.field)
-        if a.counter is None:
-            values[a.name] = value
-        elif value is not None and value != seen.get(a.field):
-            raise InvalidInputError(
-                f"{a.name} is an atomic counter of {known.name} and moves by itself: leave it None, or as it was read.",
-                field=a.name,
-            )
-    return values
+def _number(value: int | Decimal, type_: Any, where: str) -> int | Decimal:
+    number = Decimal(value)
+    if not number.is_finite() or not -130 <= number.adjusted() <= 125:  # an int of a million digits takes minutes
+        raise ValueError(f"{where} is no number from 1E-130 to 9.99E+125")
+    if type_ is not Decimal and number == number.to_integral_value():
+        return int(number)
+    if type_ is int:
+        raise ValueError(f"{where} must be int, and is {number}")
+    return number
 
 
-def _attribute(class_name: str, field: dataclasses.Field[Any], annotation: Any) -> Attribute:
-    where = f"record {class_name}: {field.name}"
-    given, role, counter = field.metadata.get(_DECLARATION, (None, None, None))
-    kind = kind_of(annotation, where)
-    if not field.init:
-        raise ConfigurationError(f"{where} has init=False, and could not be read")
-    if role and (kind.tag not in _KEY_TAGS or kind.nullable):
-        raise ConfigurationError(f"{where} is the {role}: it must be str, int, Decimal or bytes")
-    if counter:
-        _check_counter(where, counter, kind)
-    name = field.name if given is None else given
-    if not name:
-        raise ConfigurationError(f"{where}: name is empty")
-    has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-    return Attribute(field.name, name, kind, role, counter, has_default)
+def _members(value: Any, inner: tuple[Any, ...], where: str) -> list[Any]:
+    members = [fitting(member, inner[0] if inner else Any, where) for member in value]
+    if not members or any(isinstance(member, bool) for member in members):
+        raise ValueError(f"{where} is {'a set of bool' if members else 'an empty set'}, which DynamoDB cannot store")
+    return members
 
 
-def _check_counter(where: str, counter: AtomicCounter, kind: ValueKind) -> None:
-    if kind.tag != "N" or kind.number is not int or not kind.nullable:
-        raise ConfigurationError(f"{where} is an atomic counter: declare it as `int | None`")
-    numbers = {"delta": counter.delta, "start": counter.start, "start - delta": counter.start - counter.delta}
-    for name, value in numbers.items():
-        try:
-            encode(value, ValueKind("N", number=int), name)
-        except InvalidInputError as error:
-            raise ConfigurationError(f"{where}: {error.detail}") from error
-    if counter.delta == 0:
-        raise ConfigurationError(f"{where}: delta is 0, so the counter would never move")
+def _storable(type_: Any) -> bool:
+    kind, inner = get_origin(type_) or type_, get_args(type_)
+    if kind in (Union, UnionType):
+        return len(inner) == 2 and NoneType in inner and _storable(_given(inner))
+    if kind in (set, frozenset):
+        return inner in ((str,), (int,), (Decimal,), (bytes,))
+    if kind is dict and inner:
+        return inner[0] is str and _storable(inner[1])
+    return kind is Any or (kind in _TAKEN and all(map(_storable, inner)))
 
 
-def _check_names(class_name: str, attributes: tuple[Attribute, ...]) -> None:
-    names = [a.name for a in attributes]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise ConfigurationError(f"record {class_name}: several attributes are called {', '.join(sorted(twice))}")
-    roles = [a.role for a in attributes]
-    if roles.count(PARTITION_KEY) != 1 or roles.count(SORT_KEY) > 1:
-        raise ConfigurationError(f"record {class_name}: declare one partition_key(), and at most one sort_key()")
+def _given(inner: tuple[Any, ...]) -> Any:
+    """Which of `X | None` is not None."""
+    return inner[0] if inner[1] is NoneType else inner[1]

@@ -9,26 +9,27 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from boto3.dynamodb.conditions import ConditionBase
 
 from ..dynamo.contention import Retries
 from ..dynamo.keys import Item
 from ..dynamo.queries import complete, get
 from ..dynamo.transactions import Write, pause, send, send_one
 from ..errors import CallerError, InvalidInputError, NotFoundError, RetryableError, StoreBusyError
-from .attribute_values import ANY, encode
-from .expression_syntax import ExpressionError, Path
-from .expressions import NO_ACTIONS, Action, Condition, UpdateExpression
-from .expressions import parameters as expression_parameters
-from .extensions import AtomicCounterExtension, Extension, Operation, WriteContext
-from .record_class import from_item, record_class_of, values_of
+from .expressions import Action, ExpressionError, Path, Wire, parameters
+from .extensions import AtomicCounterExtension, Extension, Operation, WriteContext, WriteModification
+from .record_class import KEY_BYTES_MAX, attributes_of, encode
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 
 R = TypeVar("R")
+_SEEN = "_tally_seen"  # a record's counters as they were read
 
 
 class RecordExistsError(CallerError):
@@ -75,7 +76,9 @@ class Records(Generic[R]):
         self._exact = exact
         self._table_name = table_name
         self._cls = cls
-        self._known = record_class_of(cls)
+        self._attributes = attributes_of(cls)
+        self._keys = [a for key in KEY_BYTES_MAX for a in self._attributes.values() if a.key == key]
+        self._counters = [name for name, a in self._attributes.items() if a.counter]
         placed = any(isinstance(extension, AtomicCounterExtension) for extension in extensions)
         self._extensions = tuple(extensions) if placed else (AtomicCounterExtension(), *extensions)
 
@@ -84,15 +87,14 @@ class Records(Generic[R]):
 
         Raises InvalidInputError for a key of another shape, RecordMismatchError, or what botocore's error maps to.
         """
-        keys = self._known.keys
-        given = (partition,) if len(keys) == 1 and sort is None else (partition, sort)
-        if len(given) != len(keys):
-            raise InvalidInputError(f"{self._known.name} has no sort key.", field="sort")
-        key = {a.name: a.encode(value) for a, value in zip(keys, given, strict=True)}
+        given = (partition,) if len(self._keys) == 1 and sort is None else (partition, sort)
+        if len(given) != len(self._keys):
+            raise InvalidInputError(f"{self._cls.__name__} has no sort key.", field="sort")
+        key = {a.name: a.encode(value) for a, value in zip(self._keys, given, strict=True)}
         item = _get(self._client, self._table_name, key)
         return self.from_item(item) if item else None
 
-    def put_item(self, record: R, *, condition: Condition | None = None, reset_counters: bool = False) -> R:
+    def put_item(self, record: R, *, condition: ConditionBase | None = None, reset_counters: bool = False) -> R:
         """Write the whole record with its counters at their start, and return the record as it is now.
 
         This would reset the counters of an existing record. So a condition in the write refuses it
@@ -102,7 +104,7 @@ class Records(Generic[R]):
         a counter that the caller set, ExpressionError, or what botocore's error maps to.
         """
         write = self.put_write(record, condition=condition, reset_counters=reset_counters)["Put"]
-        guarded = bool(self._known.counters) and not reset_counters
+        guarded = bool(self._counters) and not reset_counters
         self._send({"Put": write}, lambda item: self._refused(write["Item"], item, guarded))
         return self.from_item(write["Item"])
 
@@ -110,8 +112,8 @@ class Records(Generic[R]):
         self,
         record: R,
         *,
-        condition: Condition | None = None,
-        expression: UpdateExpression | None = None,
+        condition: ConditionBase | None = None,
+        actions: Sequence[Action] = (),
         ignore_nulls: bool = False,
     ) -> R:
         """Write the record's values and move its counters in one call. Return the record as it is now.
@@ -119,121 +121,121 @@ class Records(Generic[R]):
         It is read back, so it may already show later updates of others. Without `exact` it is what this update made of
         it: each caller sees numbers of its own.
 
-        It removes unset (None) attributes, unless `ignore_nulls` is set, or an extension or `expression` changes them.
-        Attributes that the class does not declare stay. A new record gets its counters at their start.
+        It removes unset (None) attributes, unless `ignore_nulls` is set, or an action changes them. Attributes that the
+        class does not declare stay. A new record gets its counters at their start.
 
         Raises RecordChangedError if `condition` does not hold, InvalidInputError for a value that cannot be stored or
         a counter that the caller set, ExpressionError for overlapping paths, RecordMismatchError (after the write), or
         what botocore's error maps to. After a StoreUnreachableError the caller does not know the result.
         """
-        write = self._update(record, condition, expression, ignore_nulls)
-        asked = {} if self._exact else {"ReturnValues": "ALL_NEW", "ReturnConsumedCapacity": "TOTAL"}
-        answer = self._send({"Update": write | asked}, lambda item: self._refused(write["Key"], item, guarded=False))
+        write = self.update_write(record, condition=condition, actions=actions, ignore_nulls=ignore_nulls)["Update"]
+        extra = {} if self._exact else {"ReturnValues": "ALL_NEW", "ReturnConsumedCapacity": "TOTAL"}
+        answer = self._send({"Update": write | extra}, lambda item: self._refused(write["Key"], item, guarded=False))
         if self._exact:
             stored = self._read_back(write["Key"])
         else:
             stored = complete(dict(answer), "ConsumedCapacity").get("Attributes", {})
         if not stored:  # aws-sdk-java-v2 issue 2761: a REMOVE makes no item, and reports nothing
             raise NotFoundError(
-                f"There is no {self._known.name} {_shown(write['Key'])}, and an update that only removes makes none."
+                f"There is no {self._cls.__name__} {_shown(write['Key'])}, and an update that only removes makes none."
             )
         return self.from_item(stored)
 
     def put_write(
-        self, record: R, *, condition: Condition | None = None, reset_counters: bool = False
+        self, record: R, *, condition: ConditionBase | None = None, reset_counters: bool = False
     ) -> dict[str, Any]:
         """The write of put_item, as an entry of TransactWriteItems: `{"Put": {…}}`.
 
         Raises what put_item raises locally.
         """
-        values, expression, conditions = self._extended("put_item", record, condition)
-        if expression.actions:
-            raise ExpressionError(f"{expression.actions[0]}: put_item takes no update expression.")
-        if self._known.counters and not reset_counters:
-            conditions.append(Condition("attribute_not_exists(#key)", names={"#key": self._known.keys[0].name}))
-        return {"Put": self._write({"Item": self._encoded(values)}, NO_ACTIONS, conditions)}
+        values, actions, conditions = self._extended("put_item", record, condition)
+        if actions:
+            raise ExpressionError(f"{actions[0]}: put_item takes no actions.")
+        if self._counters and not reset_counters:
+            conditions.append(Path(self._keys[0].name).not_exists())
+        write = {"TableName": self._table_name, "Item": self._encoded(values)}
+        return {"Put": write | parameters([], conditions)}
 
     def update_write(
         self,
         record: R,
         *,
-        condition: Condition | None = None,
-        expression: UpdateExpression | None = None,
+        condition: ConditionBase | None = None,
+        actions: Sequence[Action] = (),
         ignore_nulls: bool = False,
     ) -> dict[str, Any]:
         """The write of update_item, as an entry of TransactWriteItems: `{"Update": {…}}`.
 
-        Raises what update_item raises locally, and ExpressionError if there is nothing to write: no entry is empty.
+        Raises what update_item raises locally. If there is nothing to write, no transaction takes it.
         """
-        write = self._update(record, condition, expression, ignore_nulls)
-        if "UpdateExpression" not in write:
-            raise ExpressionError(f"{self._known.name} {_shown(write['Key'])}: there is nothing to write.")
-        return {"Update": write}
+        values, asked, conditions = self._extended("update_item", record, condition, ignore_nulls)
+        asked += actions
+        changed = {action.path.steps[0] for action in asked}
+        item = self._encoded(values)
+        key = {a.name: item.pop(a.name) for a in self._keys}
+        if not changed.isdisjoint(key):
+            raise ExpressionError(f"{', '.join(key)}: a key cannot be changed by an update.")
+        own = [Action.set(Path(name), Wire(wire)) for name, wire in item.items()]
+        own += [Action.remove(Path(name)) for name in sorted(values.keys() - item.keys() - key.keys() - changed)]
+        asked += [replace(action, source="the record") for action in own]
+        return {"Update": {"TableName": self._table_name, "Key": key, **parameters(asked, conditions)}}
 
     def from_item(self, item: Mapping[str, Any]) -> R:
-        """The record of an item, for example of an error or a cancelled transaction. Raises RecordMismatchError."""
-        return from_item(self._cls, item)
+        """The record of an item, for example of an error or a cancelled transaction. Raises RecordMismatchError.
 
-    def _update(
-        self, record: R, condition: Condition | None, expression: UpdateExpression | None, ignore_nulls: bool
-    ) -> dict[str, Any]:
-        values, extended, conditions = self._extended("update_item", record, condition, ignore_nulls)
-        asked = extended.merge((expression or NO_ACTIONS).by("the caller's expression"))
-        item = self._encoded(values)
-        key = {a.name: item.pop(a.name) for a in self._known.keys}
-        changed_keys = asked.attributes & key.keys()
-        if changed_keys:
-            raise ExpressionError(f"{', '.join(sorted(changed_keys))}: a key cannot be changed by an update.")
-        unset = values.keys() - item.keys() - key.keys() - asked.attributes
-        own = [Action("SET", Path.of(name), (wire,)) for name, wire in item.items()]
-        own += [Action("REMOVE", Path.of(name)) for name in sorted(unset)]
-        return self._write({"Key": key}, asked.merge(UpdateExpression(tuple(own)).by("the record")), conditions)
+        It ignores attributes that the class does not declare, and remembers the counters as they were read.
+        """
+        values = {}
+        for name, a in self._attributes.items():  # what may be unset is None if it is: the default says nothing of it
+            if name in item or a.nullable or not a.has_default:
+                values[a.field] = a.decode(item.get(name, {"NULL": True}))
+        made = self._cls(**values)
+        object.__setattr__(made, _SEEN, {name: values[self._attributes[name].field] for name in self._counters})
+        return made
 
     def _extended(
-        self, operation: Operation, record: R, condition: Condition | None, ignore_nulls: bool = False
-    ) -> tuple[Mapping[str, object], UpdateExpression, list[Condition]]:
-        """A write of this record after all extensions: its values, what they write, and the conditions of all."""
+        self, operation: Operation, record: R, condition: ConditionBase | None, ignore_nulls: bool = False
+    ) -> tuple[Mapping[str, object], list[Action], list[ConditionBase]]:
+        """A write of this record after all extensions: its values, and the actions and conditions of all."""
         if type(record) is not self._cls:
-            raise InvalidInputError(f"A {type(record).__name__} is no {self._known.name}.")
-        values: Mapping[str, object] = values_of(record)
-        if ignore_nulls:
-            values = {name: value for name, value in values.items() if value is not None}
-        expression, conditions = NO_ACTIONS, list[Condition]()
+            raise InvalidInputError(f"A {type(record).__name__} is no {self._cls.__name__}.")
+        self._check_counters(record)
+        values: Mapping[str, object] = {
+            name: value
+            for name, a in self._attributes.items()
+            if not a.counter and ((value := getattr(record, a.field)) is not None or not ignore_nulls)
+        }
+        actions, conditions = list[Action](), list[ConditionBase]()
         for extension in self._extensions:
-            context = WriteContext(operation, self._table_name, self._known, MappingProxyType(dict(values)))
-            wanted = extension.before_write(context)
-            if wanted is None:
-                continue
-            if wanted.item is not None:
-                values = wanted.item
-            expression = expression.merge(wanted.expression.by(type(extension).__name__))
-            if wanted.condition is not None:
-                conditions.append(wanted.condition)
-        if condition is not None:
-            conditions.append(condition)
-        return values, expression, conditions
+            context = WriteContext(operation, self._table_name, self._attributes, MappingProxyType(dict(values)))
+            wanted = extension.before_write(context) or WriteModification()
+            values = values if wanted.item is None else wanted.item
+            actions += [replace(action, source=type(extension).__name__) for action in wanted.actions]
+            conditions += [wanted.condition] if wanted.condition is not None else []
+        return values, actions, conditions + ([condition] if condition is not None else [])
+
+    def _check_counters(self, record: R) -> None:
+        """Raises InvalidInputError for a counter that the caller set: one that is neither None nor as it was read."""
+        seen = getattr(record, _SEEN, {})
+        for name in self._counters:
+            value = getattr(record, self._attributes[name].field)
+            if value is not None and value != seen.get(name):
+                why = f"{name} is an atomic counter and moves by itself: leave it None, or as it was read."
+                raise InvalidInputError(why, field=name)
 
     def _encoded(self, values: Mapping[str, object]) -> Item:
         """The set values on the wire, with the keys. It refuses None if the class requires a value."""
         item = {}
         for name, value in values.items():
-            declared = self._known.by_name.get(name)
+            declared = self._attributes.get(name)
             if declared is None and value is not None:
-                item[name] = encode(value, ANY, name)
-            elif declared is not None and (value is not None or not declared.kind.nullable):
+                item[name] = encode(value, Any, name)
+            elif declared is not None and (value is not None or not declared.nullable):
                 item[name] = declared.encode(value)
-        for a in self._known.keys:
+        for a in self._keys:
             if a.name not in item:
-                raise ExpressionError(f"{a.name} is a key of {self._known.name}, and an extension left it out.")
+                raise ExpressionError(f"{a.name} is a key of {self._cls.__name__}, and an extension left it out.")
         return item
-
-    def _write(
-        self, what: dict[str, Any], expression: UpdateExpression, conditions: Sequence[Condition]
-    ) -> dict[str, Any]:
-        write = {"TableName": self._table_name, **what, **expression_parameters(expression, conditions)}
-        if conditions:
-            write["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-        return write
 
     def _send(self, write: Write, refused: Callable[[Item | None], CallerError]) -> Mapping[str, Any]:
         """Send one write, and retry after a conflict or throttling, which wrote nothing. Returns DynamoDB's answer.
@@ -261,9 +263,9 @@ class Records(Generic[R]):
 
     def _refused(self, key: Item, item: Item | None, guarded: bool) -> CallerError:
         """The error for a failed condition. The guard of put_item fails only if the item exists."""
-        where = f"{self._known.name} {_shown({a.name: key[a.name] for a in self._known.keys})}"
+        where = f"{self._cls.__name__} {_shown({a.name: key[a.name] for a in self._keys})}"
         if guarded and item:
-            counters = ", ".join(self._known.counters)
+            counters = ", ".join(self._counters)
             return RecordExistsError(
                 f"There is a {where}: put_item would reset {counters}. Use update_item, or say reset_counters=True.",
                 item,

@@ -157,6 +157,8 @@ def _put_alone(wish: _Wish) -> Body:
     """
     if not _takes_children(wish.call, wish.counter, wish.parent):
         raise _refusal(wish.counter, wish.parent)
+    assert wish.counter.spills, "the rollup would not add it"
+    assert not wish.over, "the rollup reads new items only"
     child, done = _put_child(wish, minute_now(wish.call), **ALONE), wish.answer(True, VISIBLE_SOON)
     if wish.stamp is None:
         put(wish.call, child)
@@ -196,6 +198,7 @@ def _removal(wish: _Wish, seen: Item) -> Write:
     A child that was written alone is one PutItem: a copy of it that arrives late would put it again. So the removal
     leaves an item in its place, which TTL removes.
     """
+    assert GONE not in seen, "it is taken back already"
     there = {"ConditionExpression": "attribute_exists(SK)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     unmoved = items.only_if(there, {name: seen.get(name) for name in ("at", "nonce")})
     write = {**unmoved, "TableName": wish.child["TableName"]}
@@ -229,6 +232,7 @@ def _put_child(wish: _Wish, at: int, **mark: Item) -> Write:
     }
     write: Item = {"ConditionExpression": "attribute_not_exists(SK)"}
     if wish.over:
+        assert GONE in wish.over, "it is counted already"
         write = {
             "ConditionExpression": f"attribute_exists({GONE}) AND nonce = :left",
             "ExpressionAttributeValues": {":left": wish.over["nonce"]},
@@ -239,6 +243,8 @@ def _put_child(wish: _Wish, at: int, **mark: Item) -> Write:
 
 def _add(wish: _Wish, shard: int, amount: int, at: int, *, by: str = "") -> Write:
     """The move of the tally. It makes the tally of a parent that nobody has to make."""
+    assert amount == (1 if wish.there else -1)
+    assert bool(by) != wish.there, "a removal names its pair"
     move = tallies.add(wish.call, wish.counter, wish.parent, shard, amount, at, by=by)
     condition = {"ConditionExpression": takes_children(wish.counter)}
     return {"Update": {**move, **condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}}

@@ -100,6 +100,7 @@ def _mark(call: Call, tally: Tally, shards: Iterable[int], since_s: int) -> None
     """Mark shards of a removed parent, one at a time: all at once would meet every change of a child. It makes those
     that are missing, so it stops in time: one that is made after the end would refuse children of the next parent."""
     for shard in shards:
+        assert shard, "it would make a parent: its own item is marked with the row"
         if time.time() - since_s >= MARKS_S_MAX:
             return
         mark = {
@@ -205,6 +206,7 @@ class _Sweep:
 
     def _take_back(self, tally: Tally, children: Sequence[Item]) -> None:
         """Remove these children, each with its part of the tally on a shard of its own."""
+        assert len(children) <= tally.counter.max_shards, "each has a shard of its own"
         call = self._call
         parts = (taken_back(call, *tally, child, shard) for shard, child in enumerate(children))
         apply(call, [write for writes in parts for write in writes])
@@ -231,6 +233,7 @@ class _Sweep:
 
     def _level(self, tally: Tally, numbers: dict[int, int]) -> list[Write]:
         """Bring every shard to 0: what one loses, others gain, booked on one minute."""
+        assert not sum(numbers.values())
         call, writes = self._call, list[Write]()
         at = tallies.minute_now(call)
         for shard, number in numbers.items():

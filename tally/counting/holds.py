@@ -50,6 +50,7 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
     Raises LimitReachedError if less is left (expired holds are given back first), KeyReusedError, CounterRetiredError,
     and what `made_room` raises.
     """
+    assert amount > 0, "the operation checks it"
     expires_s = int(time.time()) + ttl_s
     hold_id = f"{expires_s}-{secrets.token_urlsafe(12)}"
     body = {"counter": counter.name, "id": id_, "hold": hold_id, "amount": amount, "expires_at": expires_s}
@@ -111,6 +112,7 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str) -> 
     NotFoundError for an unknown hold, HoldSettledError for one that was settled the other way or has expired,
     LimitReachedError if the counter's ceiling leaves no room for what is released.
     """
+    assert state in (COMMITTED, RELEASED), "only time makes one expire"
     body = {"counter": counter.name, "id": id_, "hold": hold_id, "state": state}
     key = _key(counter, id_, hold_id)
     hold = _read(call, key) if state == RELEASED else {**key, "hold_id": {"S": hold_id}}  # a commit needs no amount
@@ -166,6 +168,7 @@ def move(call: Call, counter: Counter, id_: str, hold: Item, state: str) -> bool
     record: items.Values = {"state": state, "expiration": now_s + kept_s}
     settled = items.put(table["TableName"], settled_key(owner_of(counter.name, id_), hold_id), record)
     back = _give_back(call, counter, id_, hold_id, amount) if amount else []
+    assert not (back and state == COMMITTED), "what is committed stays taken"
     try:
         transact(call, counter, id_, lambda _: [{"Delete": gone}, settled, *back])
     except ChangeRefusedError as refused:

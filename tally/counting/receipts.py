@@ -120,11 +120,13 @@ def stamp(call: Call, keyed: Keyed) -> Stamp:
         raise NotCommittedError("No idempotency key reached the receipts.")
     layer, data = _layer(call.store), keyed.data(call)
     life_s = call.store.settings.receipt_ttl_s if keyed.days is None else keyed.days * DAY_S
-    id_ = layer._get_hashed_idempotency_key(data) or ""
+    id_, payload_hash = layer._get_hashed_idempotency_key(data), layer._get_hashed_payload(data)
+    assert id_, "all keys would have one receipt"
+    assert payload_hash, "every payload would be the same"
     mark = IMPORTED if keyed.operation == IMPORT else {}
     if keyed.own_day is not None:
         mark = {name: {"N": str(keyed.own_day)} for name in mark}
-    return Stamp(id_, layer._get_hashed_payload(data), int(time.time()) + life_s, mark)
+    return Stamp(id_, payload_hash, int(time.time()) + life_s, mark)
 
 
 def stored(call: Call, item: Item, stamp: Stamp) -> Counted:

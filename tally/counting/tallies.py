@@ -162,6 +162,7 @@ def _moving(call: Call, counter: Counter, id_: str, shard: int, amount: int, at:
             "SET #at = :at, nonce = :nonce, #number = if_not_exists(#number, :start) + :amount ADD version :one"
         )
         write["ExpressionAttributeValues"] |= {":start": {"N": str(counter.start)}, ":one": {"N": "1"}}
+    assert counter.versioned or not counter.start, "each shard would begin with the start"
     if counter.start:
         write["UpdateExpression"] = f"SET #start = if_not_exists(#start, :start), {write['UpdateExpression'][4:]}"
         write["ExpressionAttributeNames"] |= {"#start": START}
@@ -174,6 +175,7 @@ def noted(write: Write, days: Mapping[int, int]) -> Write:
     `days`: amounts by day, in days of DAY minutes since 1970.
     """
     last = max(days)
+    assert last - DAYS_KEPT < min(days), "it would remove its own note"
     old = [last - DAYS_KEPT - ago for ago in range(DAYS_FORGOTTEN)]
     names = {f"#day{day}": day_note(day) for day in (*days, *old)}
     values = {f":day{day}": {"N": str(amount)} for day, amount in days.items()}
@@ -259,6 +261,8 @@ def fits(counter: Counter, value: int) -> bool:
 
 def assign(call: Call, counter: Counter, id_: str, seen: State, value: int, at: int) -> Write:
     """The update that moves an unsharded counter to `value` on condition that it has not moved since it was `seen`."""
+    assert counter.versioned, "its other shards would keep their numbers"
+    assert fits(counter, value)
     write = _moving(call, counter, id_, 0, value - seen.value, at)
     if seen.version:
         write["ExpressionAttributeValues"] |= {":seen": {"N": str(seen.version)}}
@@ -293,4 +297,5 @@ def repaired(nonce: str, moved: int) -> bool:
 
 def _nonce(by: str = "") -> Item:
     """A value that no other write of a tally item carries. After `by` it has letters, digits, `-` and `_` only."""
+    assert by in ("", ROLLED_UP) or (by[0] in f"-{REPAIRED}" and by[-1] == "."), "nobody reads it"
     return {"S": by + secrets.token_urlsafe(6)}

@@ -84,6 +84,7 @@ def check(table: str, key: Item, was: Was) -> Write:
 
 def only_if(parameters: Item, was: Was) -> Item:
     """The parameters of a write with one more condition beside its own: that the attributes are as they were."""
+    assert was, "the write rests on nothing"
     names = _placed("was", was)
     seen = {f":{at}": _wire(value) for at, name in names.items() if (value := was[name]) is not None}
     same = [f"#{at} = :{at}" if f":{at}" in seen else f"attribute_not_exists(#{at})" for at in names]

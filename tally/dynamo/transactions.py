@@ -201,7 +201,9 @@ def transact(
     if shard is None:
         shard = store.spread.pick(tally, counter.max_shards) if tally in store.spread.widths else 0
     while True:
+        assert 0 <= shard < counter.max_shards
         asked = [receipt, *writes(shard)] if receipt else writes(shard)
+        assert receipt is None or _agree(receipt, asked[1:])
         sent = send(store.client, asked, retries=call.retries)
         if tally in store.breaker.heats and not sent.busy:
             store.breaker.cool(tally)  # DynamoDB judged it
@@ -217,6 +219,15 @@ def transact(
             raise TallyHotError
         pause(retries)
         shard = store.spread.pick(tally, counter.max_shards, avoid=shard)
+
+
+def _agree(receipt: Write, writes: Sequence[Write]) -> bool:
+    """Whether the receipt is put once only, and says by how much the writes move the tally. That of a child says no
+    amount: the child's item does."""
+    put, moves = receipt["Put"], [write["Update"]["ExpressionAttributeValues"] for write in writes if "Update" in write]
+    said = put["Item"].get("amount")
+    once = "ConditionExpression" in put
+    return once and (said is None or int(said["N"]) == sum(int(move[":amount"]["N"]) for move in moves))
 
 
 def _judged(sent: Sent, shard: int, *, has_receipt: bool) -> bool:

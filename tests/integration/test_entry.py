@@ -20,6 +20,7 @@ from counters import COUNTERS, PAGES
 from tally import observe
 from tally.api.entry import Entry
 from tally.cli.cost import units
+from tally.counting import tallies
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.errors import StoreRefusedError, StoreUnreachableError, TallyError
@@ -224,6 +225,19 @@ def test_a_bug_raises_so_that_lambda_sends_the_event_again_and_then_keeps_it(sto
 
     with pytest.raises(TallyError, match="Tally failed"):
         doing(store, broken)(event, Context())
+
+
+def test_what_does_not_add_up_fails_as_a_bug_and_nothing_is_written(
+    invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tallies.facts
+    monkeypatch.setattr(tallies, "facts", lambda counter, id_, amount, at: said(counter, id_, 2 * amount, at))
+    assert invoke(HTTP_PLAY)["statusCode"] == 500
+    with pytest.raises(TallyError, match="Tally failed"):
+        invoke(PLAY)
+    monkeypatch.undo()
+    assert invoke.read("plays", "9f3a")["value"] == 0
+    assert invoke(PLAY)["replayed"] is False
 
 
 @pytest.fixture

@@ -185,9 +185,11 @@ class SegmentRun(Run):
     def writes(self, call: Call, declared: Declared) -> list[Write]:
         settings, now_s = call.store.settings, time.time()
         name = f"{self.place.table}#{self.place.shard}#{self.first}"  # no other run has it: it never comes again
+        entries = self.segments()
+        assert min(entries, default=self.place.unjudged) > self.place.past, "nobody would judge it"
         return [
-            segments.write(settings, minute, self.place.bucket, name, entries, now_s)
-            for minute, entries in self.segments().items()
+            segments.write(settings, minute, self.place.bucket, name, of_minute, now_s)
+            for minute, of_minute in entries.items()
         ]
 
     def segments(self) -> dict[int, list[Booked]]:
@@ -205,6 +207,9 @@ class SegmentRun(Run):
             ]
             for at, names in sums.items()
         }
+        booked = [entry for entries in found.values() for entry in entries]
+        assert sum(entry.expected for entry in booked) == sum(effect.accepted for effect in self.sums.values())
+        assert sum(entry.observed for entry in booked) == sum(effect.observed for effect in self.sums.values())
         return {at: entries for at, entries in found.items() if entries}
 
 

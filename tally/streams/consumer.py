@@ -159,6 +159,7 @@ class Batch:
 
     def _marks(self, run: Run, seen: Checkpoint, after: Checkpoint) -> list[Write]:
         """The writes beside the effects. The checkpoint moves on condition that it has not since it was read."""
+        assert int(after.sequence or -1) > int(seen.sequence or -1), "a checkpoint only moves on"
         values = after.values | {"expiration": int(time.time()) + keys.CHECKPOINT_KEPT_S}
         table = self.call.store.settings.ledger_table
         moved = items.update(table, self._key, values, was={"sequence": seen.sequence})

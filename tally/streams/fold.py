@@ -90,6 +90,7 @@ class Run(ABC):
     def _add(self, key: tuple[Any, ...], effect: Effect) -> None:
         there = self.sums.get(key)
         if there is not None:
+            assert there.minute == effect.minute
             counter, id_, minute, accepted, observed, pair, day = effect  # four times as fast as `_replace`
             effect = Effect(counter, id_, minute, there.accepted + accepted, there.observed + observed, pair, day)
         self.sums[key] = effect
@@ -146,6 +147,7 @@ def next_run(
             run.heartbeat = heartbeat(record) or run.heartbeat
         if for_rollup(place.table, record):
             run.note = spelled
+        assert int(spelled) > int(run.last or -1), "out of order"
         run.records += 1
         run.last = spelled
         run.through_s = run.through_s if created is None else created

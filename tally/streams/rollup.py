@@ -123,8 +123,12 @@ class TallyRun(Run):
         for effect in self.sums.values():
             counter = declared.by_name[effect.counter]
             days = {day: amount for day, amount in self.days[effect.counter, effect.id].items() if amount}
+            assert counter.rolls_up, "its changes depend on its number"
+            assert sum(days.values()) == effect.accepted
             if days:
                 shard = shard_of(counter, self.place)
+                assert 0 <= shard < counter.max_shards
+                assert shard or not counter.counts_children, "it would make a post"
                 by = tallies.REPAIRED if self.place.even else tallies.ROLLED_UP
                 add = tallies.add(call, counter, effect.id, shard, effect.accepted, effect.minute, by=by)
                 found.append({"Update": add if -1 in days else tallies.noted(add, days)})

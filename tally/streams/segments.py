@@ -40,6 +40,7 @@ def write(settings: Settings, minute: int, bucket: int, name: str, entries: Coll
     halves = [entry[:5] for entry in sorted(entries) if entry.pair]
     days: list[tuple[str, int, int]] = []
     for counter, id_, pair, expected, observed, day in sorted(entries):
+        assert day < 0 or not pair, "a half has no day"
         if not pair:
             ids, more, moved = columns.setdefault(counter, [[], [], []])
             if day >= 0:

@@ -35,6 +35,7 @@ HEARTBEATS_GUESSED = 8  # random keys a sweep, in a stream with quiet leaves: a 
 HEARTBEAT_KEPT_S = KEPT_S  # as long as a stream keeps its records
 CACHED_S = 1.0  # a process reads the JUDGE item for `as_of` at most this often
 JUDGE = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
+_MOVES_ON = ("known", "booked", "rolled", "proven", "again")  # of the JUDGE item: what was once passed stays passed
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,7 @@ def begins_again(store: Store, seen: Watermark) -> int:
 def note_judged(store: Store, minute: int, before: int, after: Sequence[str] = ()) -> None:
     """Note the last minute that is judged, unless another judge was faster. `after`: the last tally, by counter and id,
     that has the next minute, too."""
+    assert minute >= before, "what is judged stays judged"
     values: items.Values = {"judged": minute, "after": json.dumps([minute + 1, *after])}
     apply_once(store, [items.update(store.settings.ledger_table, JUDGE, values, was={"judged": before})])
 
@@ -208,6 +210,8 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
         "began": began_s,
         "streams": _streams(store.settings),
     }
+    assert all(int(values[name]) >= items.number(item, name) for name in _MOVES_ON)
+    assert float(values["shown"]) <= float(values["rolled"])
     if before.judged < 0 and before.closed(store.settings) >= store.settings.minute(began_s):
         past, minute_s = before.past(store.settings), store.settings.minute_s
         values |= {"judged": past, "first": (past + 1) * minute_s, "whole": store.settings.minute(now_s) + 1}

@@ -14,6 +14,7 @@ from tally.api.unattended import StreamReader
 from tally.contract.declarations import READERS, Declarations
 from tally.dynamo.client import Store
 from tally.errors import ConfigurationError
+from tally.streams import rollup
 from tally.streams.consumer import Handler
 from tally.streams.dead_letters import Objects
 from tests import events
@@ -75,6 +76,20 @@ def test_an_event_without_a_shard_says_what_is_missing(consume: Callable[..., di
     del event["shardId"]
     with pytest.raises(ConfigurationError, match="shardId"):
         consume("rollup", event)
+
+
+def test_what_a_consumer_must_not_write_stops_it_until_its_code_is_right(
+    consume: Callable[..., dict[str, Any]], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the fault of the code, and not of the record: no dead letter."""
+    world, name = StreamWorld(store, store.client), "rollup/stream-receipts"
+    monkeypatch.setattr(rollup, "shard_of", lambda counter, place: counter.max_shards)
+    with pytest.raises(AssertionError):
+        consume("rollup", events.sample(name))
+    assert (world.tallies(), world.rows("CHECKPOINT#"), world.rows("DEADLETTER")) == ({}, [], [])
+    monkeypatch.undo()
+    assert consume("rollup", events.sample(name)) == DONE
+    assert world.tallies() == TALLIES[name]
 
 
 def test_a_consumer_of_this_deployment_sets_aside_into_its_bucket() -> None:

@@ -61,6 +61,7 @@ def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Jud
             return Judged(last=seen.judged, finished=False)
     result, read = Judged(last=seen.judged), Reading()
     for minute in range(seen.judged + 1, seen.closed(store.settings) + 1) if seen.judged >= 0 else ():
+        assert minute <= seen.closed(store.settings), "more may be booked on it"
         net, after = differences(store, minute, read), seen.after(minute)
         tallies = ((counter, id_, amount) for counter in sorted(net) for id_, amount in sorted(net[counter].items()))
         changes = (change for change in tallies if list(change[:2]) > after)

@@ -67,7 +67,9 @@ def counted(store: Store, counter: Counter, id_: str, added_s: float | None) -> 
     after = shards_of(Call(store), counter, id_)
     lowest, highest = sorted((number(counter, before), number(counter, after)))
     unclear = MOVED if before != after else UNDER_WAY if open_ else ""
-    return Recount(number(counter, after), children, children - open_ - highest, children - lowest, unclear, after)
+    low, high = children - open_ - highest, children - lowest
+    assert low == high if not unclear else low <= high
+    return Recount(number(counter, after), children, low, high, unclear, after)
 
 
 def number(counter: Counter, shards: Mapping[int, Item]) -> int:

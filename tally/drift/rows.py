@@ -78,6 +78,8 @@ def key(counter: str, target: str) -> Item:
 def moved(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | None = None) -> Write:
     """The write that brings a row as it was read to `drift`. A judge gives the minute `upto`, and may make the row.
     A repair makes none: it checks that there still is none."""
+    assert upto is None or upto > row.upto, "a row takes each minute once"
+    assert row.drift or not row.changes, "changes of an older drift"
     table, name = store.settings.ledger_table, key(row.counter, row.target)
     if upto is None and row.upto < 0:
         return items.check(table, name, row.was)
@@ -96,6 +98,7 @@ def moved(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | Non
 
 def forgotten(store: Store, row: DriftRow, kept: int, now_s: float) -> Write:
     """The write that leaves `kept` of a drift, as confirmed: nobody judges what its other changes waited for."""
+    assert min(row.drift, 0) <= kept <= max(row.drift, 0), "what stays is a part of it"
     values = {"drift": kept} if kept else {"drift": 0, "expiration": int(now_s) + segments.KEPT_S}
     removed = ["changes"] if kept else ["changes", "since"]
     return items.update(store.settings.ledger_table, key(row.counter, row.target), values, removed=removed, was=row.was)

@@ -123,6 +123,7 @@ def add(call: Call, counter: Counter, run: str, chunk: Chunk[Number]) -> list[Re
     """
     name = f"{run}/{chunk.number}"
     own_day = chunk.rows[0].day
+    assert all(row.day == own_day for row in chunk.rows), "its receipt has one day"
     sums: dict[Tally, int] = {}
     for row in chunk.rows:
         tally = Tally(counter, row.id)
@@ -217,6 +218,7 @@ def _writes(call: Call, counter: Counter, todo: Sequence[Child], parents: Sequen
         for row in todo
     ]
     amounts = {id_: sum(row.id == id_ for row in todo) for id_ in parents}
+    assert sum(amounts.values()) == len(puts)
     there = {"ConditionExpression": takes_children(counter)}
     moves: list[Write] = [
         {"Update": {**tallies.add(call, counter, id_, 0, amount, at), **there}} for id_, amount in amounts.items()

@@ -113,6 +113,7 @@ def look(store: Store, counter: Counter, target: str, days: Mapping[int, int]) -
     repaired = _repaired(store, counter, target, min(lost), missing) if lost else 0
     if repaired and (abs(repaired) > abs(missing) or _ledger_lost(store, lost)):
         return replace(found, unclear=f"{repaired:+d} was repaired since then, for this or for something else")
+    assert abs(missing - repaired) <= abs(missing), "more than the receipts say"
     return replace(found, difference=missing - repaired)
 
 

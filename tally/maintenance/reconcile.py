@@ -231,6 +231,8 @@ def writes(store: Store, found: Finding, by: str, why: str, now_s: float) -> lis
     made += [items.check(table, tallies.key(counter, target, shard), was) for shard, was in held.items()]
     lefts = {history.LEDGER: drift - found.confirmed, history.REBUILD: _less(drift, amount)}
     left = lefts.get(found.how, 0)
+    assert min(drift, 0) <= left <= max(drift, 0), "a repair turns no drift"
+    assert found.how != history.LEDGER or amount in (0, -found.confirmed)
     made.append(rows.moved(store, found.drift, left, now_s))
     numbers = {"before": found.tally, "amount": amount, "added": amount + drift - left}
     return [*made, history.entry(store, counter.name, target, now_s, numbers, by=by, why=why, how=found.how)]
@@ -250,4 +252,5 @@ def _held(found: Finding) -> dict[int, Was]:
         raise RestlessError(f"{found.name} has too many shards for one repair.")
     missing = [shard for shard in range(found.counter.max_shards) if shard not in found.shards]
     shards = [*sorted(found.shards), *missing][:SHARDS_HELD_MAX] if names else []
+    assert not counted or found.shards.keys() <= set(shards), "a count rests on each shard"
     return {shard: {name: found.shards.get(shard, {}).get(name) for name in names} for shard in shards}

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import date
 from functools import partial
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, pairwise
 from typing import NamedTuple
 
 from ..dynamo import items, keys, queries
@@ -125,6 +125,8 @@ def _whole_s(lost: Loss) -> int:
 
 def _note(store: Store, was: Progress, now: Progress) -> Progress:
     """Note how far it has come, unless another sweep was faster; how far it is then."""
+    assert now.through >= was.through, "it only moves on"
+    assert (now.hour, now.after) >= (was.hour, was.after), "it only moves on"
     seen = {**was.values, **dict.fromkeys(was.unset)} if was.since >= 0 else items.NO_ITEM
     now = replace(now, kept=was.keeping(store.settings.series_days), unset=())
     noted = {**now.values, "kept": now.kept}
@@ -217,6 +219,7 @@ def _cut(moves: Iterable[Moved]) -> Iterator[list[Moved]]:
 
 
 def _running_segment(settings: Settings, hour: int, through: int, entries: list[Moved]) -> Write:
+    assert all(one.digest < next_.digest for one, next_ in pairwise(entries)), "each once, in order"
     key, body = keys.key(keys.running(hour, through), entries[0].digest), items.packed([moved[1:] for moved in entries])
     return items.put(settings.ledger_table, key, {"body": body, "expiration": int(time.time()) + segments.KEPT_S})
 
@@ -224,6 +227,7 @@ def _running_segment(settings: Settings, hour: int, through: int, entries: list[
 def _days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:
     """Write the hour that is over into the items of its day, as far as the time goes; how many, and how far it is."""
     written, hour = 0, at.hour
+    assert at.through >= minutes_of(store.settings, hour)[-1], "an hour is written once, when it is whole"
     left = (moved for moved in running(store, hour, at.through) if moved.digest > at.after)
     while at.hour == hour and store.clock() < until_s:
         chunk = list(islice(left, DAYS_AT_ONCE))

@@ -147,8 +147,8 @@ deploy: setup ## deploy to the AWS account of your credentials: shows, asks, dep
 destroy: setup ## delete a deployed stack: says what is kept and where, and asks (ARGS="-c stage=prod")
 	@$(PY) -m tally.cli.destroy $(ARGS)
 
-cost: setup ## run the commands of docs/cost.md again, and write what they print
-	@$(PY) -m tally.cli.cost.page
+cost: setup ## write the figures of docs/cost.md again: units times prices
+	@$(PY) -m bench.cost
 
 smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://… WAIT=600
 	@$(PY) -m tally.cli.smoke

@@ -2,7 +2,7 @@
 
 `claims` lists what is measured, by which module, and what Tally claims of it: the same play in six ways (designs,
 plays), many plays at once, the imports of a hot handler, the stream consumers, the journal and its judge, one hot key
-in a simulation, and the local stack.
+in a simulation, and the local stack. `cost` is the calculator of docs/cost.md.
 """
 
 import sys

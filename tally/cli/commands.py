@@ -35,7 +35,6 @@ from . import (
     watch,
 )
 from .command import EXIT_STATUS, STACK_DEFAULT, Command, Counters, Parser, UsageError
-from .cost import command as cost
 from .terminal import say
 
 _HOW_TO_COMPLETE = """  tally completion bash > ~/.local/share/bash-completion/completions/tally
@@ -98,9 +97,10 @@ PURPOSES = {
     "Numbers from elsewhere, and to elsewhere": (imports.IMPORT, shadow.SHADOW, exports.EXPORT),
     "Going back, and forgetting a user": (restore.RESTORE, forget.FORGET),
     "A stack of your own": (INIT, dev.DEV, deploy.DEPLOY, destroy.DESTROY),
-    "Without a stack": (cost.COST, HELP, COMPLETION, VERSION),
+    "Without a stack": (HELP, COMPLETION, VERSION),
 }
 COMMANDS = {command.name: command for commands in PURPOSES.values() for command in commands}
+_GONE = {"cost": "docs/cost.md in Tally's repository has the bills"}
 
 
 _SHORT: Mapping[tuple[str, ...], Sequence[str]] = {(): ["help"], ("--version",): ["version"]}
@@ -139,8 +139,8 @@ def parsed(arguments: Sequence[str], made: Parser) -> argparse.Namespace:
     arguments = _SHORT.get(tuple(arguments), arguments)
     name = arguments[0]
     if not name.startswith("-") and name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, 1)
-        made.error(f"there is no command {name!r}" + (f": is it {near[0]!r}?" if near else ""))
+        near = [f"is it {name!r}?" for name in difflib.get_close_matches(name, COMMANDS, 1)]
+        made.error(": ".join([f"there is no command {name!r}", *([_GONE[name]] if name in _GONE else near)]))
     given, others = made.parse_known_args(arguments)
     command = COMMANDS[given.command]
     if others and not command.passes_on:

@@ -25,8 +25,8 @@ from tally.streams import forms
 from . import account, connection, destroy
 from .account import Account
 from .command import Command, Counters, Parser
-from .cost.strangers import worst_day
 from .folder import counters, lambdas
+from .strangers import worst_day
 from .terminal import CommandError, agreed, check_answerable
 
 ASSEMBLY = Path("cdk.out")

@@ -15,11 +15,11 @@ from aws_lambda_powertools import Logger
 from botocore.awsrequest import AWSResponse
 
 import handlers
+from bench import cost
 from bench.watch import Meter
 from counters import COUNTERS, PAGES
 from tally import observe
 from tally.api.entry import Entry
-from tally.cli.cost import units
 from tally.counting import tallies
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call, Store, dynamodb_client
@@ -294,4 +294,4 @@ def test_a_play_logs_what_the_calculator_bills(store: Store, capsys: pytest.Capt
     """AWS bills the bytes of every line. Those of API Gateway and Lambda come on top."""
     assert handlers.entry("increments_open", store)(HTTP_PLAY, Context())["statusCode"] == 200
     [answer] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    assert len(answer) + units.EVENT == pytest.approx(units.ANSWER_LINE, rel=0.15)
+    assert len(answer) + cost.EVENT == pytest.approx(cost.ANSWER_LINE, rel=0.15)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import counters
+from bench import cost
 from bench.watch import Meter
 from tally import observe
-from tally.cli.cost import units
 from tally.counting import deletion, expired
 from tally.drift import judge, rows
 from tally.dynamo import keys
@@ -278,7 +278,7 @@ def test_a_quiet_sweep_takes_what_the_calculator_bills(
 ) -> None:
     """Reads, requests, bytes of the log, and the custom metrics that have data while nobody calls: of two sweeps, for
     every second one knows more of the rollup's additions, and judges two minutes."""
-    shards = Streams(units.SHARDS)
+    shards = Streams(cost.SHARDS)
     ledger.book(-5, -5)  # nothing drifts
     taken = list[tuple[float, float, float]]()
     for _ in range(8):  # until the judge has caught up
@@ -292,18 +292,18 @@ def test_a_quiet_sweep_takes_what_the_calculator_bills(
         ledger.sweep(shards=shards)
         taken.append((meter.read_units, meter.requests, meter.write_units))
     reads, requests, writes = (sum(of_two) / 2 for of_two in zip(*taken[-2:], strict=True))
-    assert reads == pytest.approx(units.QUIET_READS, rel=0.05)
-    assert requests == pytest.approx(units.SWEEP_REQUESTS - units.FOLD_READS, rel=0.05)
-    assert writes == units.JUDGE_WRITES + 2 * units.SHARDS
+    assert reads == pytest.approx(cost.QUIET_READS, rel=0.05)
+    assert requests == pytest.approx(cost.SWEEP_REQUESTS - cost.FOLD_READS, rel=0.05)
+    assert writes == cost.JUDGE_WRITES + 2 * cost.SHARDS
     printed = capsys.readouterr().out
     emf = [line for line in printed.splitlines() if '"_aws"' in line]
-    assert sum(map(len, emf)) == pytest.approx(units.SWEEP_LINES, rel=0.15)  # and the line of the sweep itself
-    assert len(list(metrics_of(emf))) == pytest.approx(units.METRICS, rel=0.2)  # each counter has one
+    assert sum(map(len, emf)) == pytest.approx(cost.SWEEP_LINES, rel=0.15)  # and the line of the sweep itself
+    assert len(list(metrics_of(emf))) == pytest.approx(cost.METRICS, rel=0.2)  # each counter has one
     meter.reset()
     hours.sum_up(ledger.store, (through := progress.read(ledger.store).through) + 2 * hours.PART, until_s=float("inf"))
     minutes = progress.read(ledger.store).through - through
     assert minutes >= hours.PART
-    assert meter.read_units / minutes == pytest.approx(units.FOLD_READS, rel=0.05)
+    assert meter.read_units / minutes == pytest.approx(cost.FOLD_READS, rel=0.05)
 
 
 def metrics_of(emf: list[str]) -> set[tuple[str, str]]:

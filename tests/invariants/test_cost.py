@@ -10,14 +10,12 @@ from collections.abc import Callable
 import pytest
 
 import counters
-from bench import consumers, designs, journal
+from bench import consumers, cost, designs, journal
 from bench.claims import claimed
 from tally import fields
-from tally.cli.cost import units
 from tally.counting import children, increments, periods
 from tally.counting.increments import Increment
 from tally.counting.tallies import Tally
-from tally.dev.streams.delivery import BATCH_RECORDS
 from tests.invariants.world import POST, VIDEO, World
 
 LONGEST_ID = "~" * fields.ID_CHARACTERS_MAX
@@ -125,22 +123,21 @@ def test_read_is_one_request_of_one_unit_whatever_the_number_of_shards_and_likes
 
 
 def test_the_calculator_and_the_benchmark_claim_the_same() -> None:
-    assert units.NOW.writes == claimed("plays", designs.NOW.name, "WCU")
-    assert units.SOON.writes == claimed("plays", designs.SOON.name, "WCU")
-    assert units.BATCH_RECORDS == BATCH_RECORDS
+    assert cost.KINDS["now"].writes == claimed("plays", designs.NOW.name, "WCU")
+    assert cost.KINDS["soon"].writes == claimed("plays", designs.SOON.name, "WCU")
     # Two heartbeats, four checkpoints, and the judge: `make bench` measures it.
-    assert claimed("edits", "a quiet minute, one shard in each stream", "WCU") == units.JUDGE_WRITES + 2 + 4
+    assert claimed("edits", "a quiet minute, one shard in each stream", "WCU") == cost.JUDGE_WRITES + 2 + 4
     # 1,000 visits of pages of their own: the receipt, the rollup, the journal of both streams, the judge.
-    visits = 1000 + units.rolled_up(1000) + 2 * units.booked(1000) + 1
+    visits = 1000 + cost.rolled_up(1000) + 2 * cost.booked(1000) + 1
     most = claimed("journal", "a visit of a page of its own, everything", "WCU")
     assert 0.95 * most < visits / 1000 <= most
 
 
 def test_the_calculator_rolls_up_and_books_a_batch_for_what_it_costs() -> None:
-    assert units.rolled_up(10) == pytest.approx(consumers.rollup_cost(10), rel=0.08)
+    assert cost.rolled_up(10) == pytest.approx(consumers.rollup_cost(10), rel=0.08)
     chance = random.Random(1995)
     ids = [str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(300)]
-    booked = 2 * units.booked(300) + 1  # a batch of receipts, one of tallies, and the note of the judge
+    booked = 2 * cost.booked(300) + 1  # a batch of receipts, one of tallies, and the note of the judge
     assert booked == pytest.approx(journal.track_plays(ids), rel=0.15)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import counters
-from tally.cli.cost import units
+from bench import cost
 from tally.counting import holds
 from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
 from tally.dev import faults
@@ -328,7 +328,7 @@ def test_what_a_hold_costs_and_a_refusal_whatever_was_settled(counting: Counting
         counting.settle(kept, COMMITTED)
         counting.settle(given_back, RELEASED)
     assert [used for name, used in measured if name == "TransactWriteItems"] == [6.0, 6.0, 4.0, 8.0]
-    assert (units.HOLD.writes, units.COMMIT.writes) == (6, 4), "as the calculator bills them"
+    assert cost.KINDS["hold"].writes == 6 + 4
     for _ in range(40):
         counting.settle(counting.take(1, ttl_s=60)[0]["hold"], RELEASED)
     clock.pass_s(61)

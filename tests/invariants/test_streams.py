@@ -12,8 +12,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 import counters
+from bench import cost
 from tally import observe
-from tally.cli.cost import units
 from tally.counting import tallies
 from tally.dev import faults
 from tally.dev.faults import FaultProxy
@@ -263,7 +263,7 @@ def test_the_bookkeeper_meters_each_change_once_in_a_line_for_each_counter(
     def metered(consumer: str, table: str, records: list[Any], store: Store | None = None) -> dict[str, float]:
         stream.deliver(consumer, table, SHARD, records, store=store)
         printed = [line for line in capsys.readouterr().out.splitlines() if "_aws" in line]
-        assert all(len(line) + units.EVENT == pytest.approx(units.METRICS_LINE, rel=0.15) for line in printed)
+        assert all(len(line) + cost.EVENT == pytest.approx(cost.METRICS_LINE, rel=0.15) for line in printed)
         lines = [json.loads(line) for line in printed]
         assert all(len(line["_aws"]["CloudWatchMetrics"]) == len(line["Counted"]) == 1 for line in lines)
         assert {line["service"] for line in lines} <= {observe.SERVICE}

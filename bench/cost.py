@@ -1,0 +1,282 @@
+"""The calculator of docs/cost.md: the units here times the prices there. `make cost` writes its figures again.
+
+Tests compare the units with what the engine bills and with the claims of `make bench` (tests/invariants/test_cost.py,
+tests/integration/test_sweep.py), with what functions log, and with the templates (tests/infra/test_bill.py). Times in
+AWS and the sizes of Lambda's own log lines are estimates: nobody has measured them in an account.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tally.cli.strangers import worst_day
+from tally.contract.declarations import Declarations
+from tally.contract.described import BATCH_RECORDS, MEMORY_MB, TUMBLING_WINDOW_S
+
+from . import ROOT
+
+PAGE = ROOT / "docs/cost.md"
+M, KB, GB = 10**6, 1024, 1024**3
+MONTH_S, MINUTES, DAYS = 730 * 3600, 730 * 60, 730 / 24
+
+
+class Takes(NamedTuple):
+    """What one change or read takes: its units, the stream records that follow, and how many calls it is."""
+
+    writes: float = 0
+    reads: float = 0
+    receipts: int = 0
+    receipt_days: int = 1
+    counts: int = 0
+    made: int = 0  # those of the counts that are new items: the rollup looks at them, too
+    calls: int = 1
+    in_batch: int = 1  # if more, other functions call, and nobody calls over HTTP
+    answer: int = 400  # bytes, headers included
+
+
+KINDS = {
+    "now": Takes(writes=4, receipts=1, counts=1),
+    "now, in batches": Takes(writes=4, receipts=1, counts=1, in_batch=90),
+    "soon": Takes(writes=1, receipts=1, receipt_days=8),
+    "like": Takes(writes=4, counts=2, made=1),
+    "hold": Takes(writes=6 + 4, receipts=1, counts=1, calls=2),  # and its commit
+    "read": Takes(reads=1),
+    "read of 100": Takes(reads=100, answer=400 + 100 * 144),
+    "read of a post": Takes(reads=4, answer=400 + 10 * KB),
+}
+
+
+class Stage(NamedTuple):
+    """What of a stage is billed while it exists. Beside that, each has a dashboard and the metrics of a quiet sweep."""
+
+    snapshots: int  # functions that start from one
+    sweep_mb: int
+    alarm_metrics: int  # AWS bills an alarm for each metric that it looks at
+    logged: float  # the share of the invocations that log their successes
+
+
+DEV, PROD = Stage(0, 512, 28, 1), Stage(9, 1769, 56, 0.05)
+FUNCTION_GB = MEMORY_MB / KB  # of each function but the sweep of prod
+CPU_MB = 1769  # the memory that comes with a whole CPU
+METRICS = 17  # of a quiet sweep: of each counter whose drift is measured, of each consumer, of the stack
+METRICS_OF_TRAFFIC = 6  # and one of each counter that moves
+
+SHARDS = 4  # of each stream of a new table
+SHARD_WRITES_PER_S = 1000  # DynamoDB splits a partition above this
+ENTRY_BYTES = 22  # in a segment of the journal, compressed; ids are UUIDs
+SEGMENT_READS = 4  # the judge reads a segment up to three times, the fold of the series once
+
+# A sweep, each minute: it looks at what is due, judges, and folds the series. Each shard's heartbeat is a write more.
+JUDGE_WRITES, QUIET_READS, FOLD_READS = 2, 62.0, 16.0
+SWEEP_REQUESTS = 88  # one after the other, for four shards in each stream: 5 ms each
+
+# Bytes: what CloudWatch adds to each line; lines; stored items, DynamoDB's own 100 included.
+EVENT, ACCESS_LINE, ANSWER_LINE, METRICS_LINE, SWEEP_LINES = 26, 244, 312, 215, 3450
+RECEIPT_BYTES, CHILD_BYTES, SERIES_DAY_BYTES, SERIES_HOUR_BYTES = 500, 250, 170, 8
+KEPT_DAYS = 365  # for so long children and series have been kept, which stay
+
+
+class Month(NamedTuple):
+    """What happens in a month, evenly."""
+
+    amounts: Mapping[str, float] = {}
+    ids: float = 10_000  # different ones, equally busy
+    more: Mapping[str, float] = {}  # quantities by the names of their prices
+
+    def sum(self, what: Callable[[Takes], float]) -> float:
+        """Of everything that happens."""
+        return sum(amount * what(KINDS[kind]) for kind, amount in self.amounts.items())
+
+
+NOBODY = Month()
+
+
+def distinct(drawn: float, of: float) -> float:
+    """How many different ones are among about `drawn` draws from `of` equally likely ones."""
+    return max(min(drawn, 1.0), of * -math.expm1(-drawn / of))
+
+
+def rolled_up(tallies: float) -> float:
+    """Write units to roll up a batch that moves so many tallies, its checkpoints included: one with 99 tallies."""
+    return 2 * (tallies + max(min(1.0, tallies), tallies / 99))
+
+
+def booked(tallies: float) -> float:
+    """Write units to book a batch that moves so many tallies in the journal, its checkpoint included."""
+    return 2 * (min(1.0, tallies) + max(min(1.0, tallies), tallies * ENTRY_BYTES / KB))
+
+
+def usage(month: Month, stage: Stage) -> dict[str, float]:
+    """What a month of a stage takes, by the names of the prices. Quantities are averages, so they have fractions."""
+    used = defaultdict(float, month.more)
+    moved = sum(KINDS[kind].writes > 0 for kind in month.amounts)
+    used |= {"snapshot": stage.snapshots * FUNCTION_GB * MONTH_S, "alarm": stage.alarm_metrics, "dashboard": 1}
+    used["metric"] = METRICS + (moved + METRICS_OF_TRAFFIC if moved else 0)
+    _call(month, stage, used)
+    _consume(month, used)
+    # The sweep: 60 ms with a whole CPU, beside its requests.
+    sweep_ms = 5 * SWEEP_REQUESTS + 60 * max(1.0, CPU_MB / stage.sweep_mb)
+    _invoke(used, MINUTES, sweep_ms, stage.sweep_mb / KB)
+    used["write"] += MINUTES * (JUDGE_WRITES + 2 * SHARDS)
+    used["read"] += MINUTES * (QUIET_READS + FOLD_READS)
+    used["log"] += MINUTES * SWEEP_LINES / GB
+    return used | {"recoverable": used["stored"], "log-kept": 0.15 * used["log"]}  # compressed
+
+
+def _invoke(used: dict[str, float], invocations: float, ms: float, gb: float = FUNCTION_GB) -> None:
+    """Bill invocations. Lambda itself logs only those that fail."""
+    used["invocation"] += invocations
+    used["gb-second"] += invocations * ms / 1000 * gb
+
+
+def _call(month: Month, stage: Stage, used: dict[str, float]) -> None:
+    """The changes and reads themselves: units, API, functions, logs, data out; receipts, children and series."""
+    used["write"] += month.sum(lambda one: one.writes)
+    used["read"] += month.sum(lambda one: one.reads)
+    http = month.sum(lambda one: one.calls * (one.in_batch == 1))
+    used |= {"http": min(http, 300 * M), "http-above": max(0.0, http - 300 * M)}
+    used["transfer"] += month.sum(lambda one: one.calls * one.answer * (one.in_batch == 1)) / GB
+    used["log"] += (http * ACCESS_LINE + stage.logged * month.sum(lambda one: one.calls) * ANSWER_LINE) / GB
+    # It computes about 4 ms at 512 MB, and waits 5 to 10 ms for DynamoDB: so does each change in a batch.
+    _invoke(used, month.sum(lambda one: one.calls / one.in_batch), 15)
+    used["gb-second"] += month.sum(lambda one: one.in_batch > 1) * 0.010 * FUNCTION_GB
+    # The series write 1.1 units for each tally and hour in which it moved.
+    a_day = month.sum(lambda one: one.calls * (one.writes > 0)) / DAYS
+    days, hours = distinct(a_day, month.ids), 24 * distinct(a_day / 24, month.ids)
+    used["write"] += DAYS * hours * 1.1
+    kept = month.sum(lambda one: one.made) / DAYS * CHILD_BYTES + days * SERIES_DAY_BYTES + hours * SERIES_HOUR_BYTES
+    receipts = month.sum(lambda one: one.receipts * one.receipt_days) / DAYS * RECEIPT_BYTES
+    used["stored"] += (receipts + KEPT_DAYS * kept) / GB
+
+
+def _consume(month: Month, used: dict[str, float]) -> None:
+    """The two consumers, on both streams of each table, heartbeats and ends of windows included."""
+    shards = max(SHARDS, math.ceil(used["write"] / MONTH_S / SHARD_WRITES_PER_S))
+
+    def consume(records: float, moving: float, cost: Callable[[float], float]) -> tuple[float, float]:
+        """Bill a consumer's batches of one stream. Returns how many there are, and how many tallies they move."""
+        per_s = records / MONTH_S / shards + 1 / 60  # a heartbeat each minute
+        # At most one a second and shard, unless they are full.
+        batches = max(-math.expm1(-per_s), per_s / BATCH_RECORDS) * MONTH_S * shards
+        tallies = distinct(moving / batches, month.ids)
+        used["write"] += batches * (1 - min(1.0, tallies) + cost(tallies))  # where nothing moves, its checkpoint only
+        used["read"] += batches  # of the checkpoint
+        _invoke(used, batches, 20)  # two requests
+        _invoke(used, MONTH_S / TUMBLING_WINDOW_S * shards, 2)
+        return batches, batches * tallies
+
+    receipts = month.sum(lambda one: one.receipts)
+    _, updated = consume(receipts, month.amounts.get("soon", 0), rolled_up)
+    consume(month.sum(lambda one: one.made), 0, rolled_up)
+    for records, metered in ((receipts, "receipts"), (month.sum(lambda one: one.counts) + updated, "made")):
+        batches, tallies = consume(records, records, booked)
+        used["read"] += tallies * ENTRY_BYTES / KB / 4 * SEGMENT_READS
+        lines = sum(min(batches, of) for kind, of in month.amounts.items() if getattr(KINDS[kind], metered))
+        used["log"] += lines * METRICS_LINE / GB  # one for each counter
+
+
+class Price(NamedTuple):
+    """A row of the list in docs/cost.md: US dollars `per` units, but for what AWS's free tier has of them."""
+
+    service: str
+    usd: float
+    per: float
+    free: float
+
+
+@functools.cache
+def prices() -> dict[str, Price]:
+    """The list, by the names of its rows."""
+    rows = [[cell.strip() for cell in row.split("|")] for row in re.findall(r"^\| `.*", PAGE.read_text("utf-8"), re.M)]
+    return {row[1].strip("`"): Price(row[2], *(float(cell.replace(",", "") or 0) for cell in row[4:7])) for row in rows}
+
+
+def bill(month: Month = NOBODY, stage: Stage = PROD, free_tier: bool = False) -> dict[str, float]:
+    """US dollars by service. Raises KeyError for a unit without a price."""
+    found = dict.fromkeys((price.service for price in prices().values()), 0.0)
+    for name, quantity in usage(month, stage).items():
+        price = prices()[name]
+        found[price.service] += max(0.0, quantity - free_tier * price.free) * price.usd / price.per
+    return found | {"total": sum(found.values())}
+
+
+def million(kind: str, ids: float = 10_000, amount: float = 300 * M) -> float:
+    """US dollars of a million, all in, of so many a month."""
+    return (bill(Month({kind: amount}, ids))["total"] - bill()["total"]) / amount * M
+
+
+PLAYS = Month({"now": 300 * M})
+BLOG = Month({"soon": 300e3, "read": 400e3, "like": 2e3, "now": 5e3}, 300, {"user": 500})
+VIDEO = Month({"now": 304e6, "read": 900e6, "like": 6e6}, 50_000, {"user": 100e3})
+SHOP = Month({"hold": 1e6, "now": 2e6, "soon": 20e6, "read": 30e6}, 5000, {"token": 730})  # a token an hour
+BILLS: dict[str, dict[str, tuple[Month, Stage, bool]]] = {
+    "plays": {"dev": (PLAYS, DEV, False), "prod": (PLAYS, PROD, False)},
+    "idle": {
+        "dev": (NOBODY, DEV, False), "prod": (NOBODY, PROD, False),
+        "dev, less the free tier": (NOBODY, DEV, True), "prod, less it": (NOBODY, PROD, True),
+    },
+    "businesses": {
+        "blog": (BLOG, PROD, False), "blog, as dev": (BLOG, DEV, False),
+        "video site": (VIDEO, PROD, False), "shop": (SHOP, PROD, False),
+    },
+}  # fmt: skip
+"""Each bill with its columns: the month, the stage, and whether it is less the free tier."""
+MILLIONS = {
+    "visible now, by HTTP": ("now", 10_000),
+    "in batches of 90": ("now, in batches", 10_000),
+    "visible soon, by HTTP": ("soon", 10_000),
+    "visible soon, of 10 ids": ("soon", 10),
+    "likes": ("like", 10_000),
+    "holds, each committed": ("hold", 10_000),
+    "reads of a number": ("read", 10_000),
+}
+STRANGERS = {
+    "changes that are visible now, such as plays, of 10,000 ids": ("now", 10_000),
+    "the same, each of another id": ("now", 300 * M),
+    "changes that are visible soon, such as visits, of 10,000 ids": ("soon", 10_000),
+    "the same, each of another one": ("soon", 300 * M),
+    "reads of a number": ("read", 10_000),
+    "reads of 100 numbers at once": ("read of 100", 10_000),
+    "reads of a post of 10 KB": ("read of a post", 10_000),
+}
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """In Markdown: texts, then figures."""
+    return "".join(f"| {' | '.join(row)} |\n" for row in (heads, ["---", *["---:"] * (len(heads) - 1)], *rows))
+
+
+def _bills(columns: Mapping[str, tuple[Month, Stage, bool]]) -> str:
+    bills = [bill(*column) for column in columns.values()]
+    services = [service for service in bills[0] if max(one[service] for one in bills) >= 0.005]
+    return _table(["USD a month", *columns], [[name, *(f"{one[name]:,.2f}" for one in bills)] for name in services])
+
+
+def written(page: str) -> str:
+    """The page with its tables, what its units cost, and the worst day of the counters and routes that there are."""
+
+    def priced(row: re.Match[str]) -> str:
+        usd = sum(float(row[n].strip() or 0) * prices()[name].usd for n, name in ((2, "write"), (3, "read")))
+        return f"{row[1]} ${usd + 1e-9:.2f} |"  # half a cent counts
+
+    ways = [[name, f"${round(20 * million(*of)) / 20:.2f}"] for name, of in MILLIONS.items()]
+    a_day = [[name, f"${8.64 * million(*of):.0f}"] for name, of in STRANGERS.items()]
+    tables = {name: _bills(columns) for name, columns in BILLS.items()} | {
+        "millions": _table(["a million", "about"], ways),
+        "strangers": _table(["a day at 100 requests a second", "about"], a_day),
+    }
+    worst = worst_day(Declarations.load(ROOT / "lambdas/counters.py"), 1)
+    page = re.sub(
+        r"(<!-- make cost: (\w+) -->\n\n)(?:\|.*\n)*\n?", lambda found: f"{found[1]}{tables[found[2]]}\n", page
+    )
+    page = re.sub(r"^(\|[^|]+\|([\d. ]*)\|([\d. ]*)\|) \$[\d.]+ \|$", priced, page, flags=re.M)
+    return re.sub(r"(?<=cost up to \$)[\d,]+(?= a day)", f"{worst:,.0f}", page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text("utf-8")), "utf-8")

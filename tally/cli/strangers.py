@@ -1,0 +1,29 @@
+"""What strangers can cost who use up every route that is for anyone: `tally deploy` says it before it asks."""
+
+from __future__ import annotations
+
+from tally.api.operation import Access
+from tally.contract.declarations import Declarations
+
+USD = {"now": 5.53, "soon": 4.95, "read": 1.49, "number": 0.125}
+"""Of a million requests by their kind, each about another id; and of a million numbers that reads of many read more.
+
+bench/cost.py has the units and prices that they follow from. A test compares.
+"""
+
+
+def worst_day(declared: Declarations, share: float) -> float:
+    """US dollars of a day on which strangers use up every route for anyone. `share`: of each throttle.
+
+    A read of many numbers reads as many as it can.
+    """
+    found = 0.0
+    for route in declared.routes:
+        if route.access is Access.ANYONE:
+            counted = route.served(declared.counters) if route.operation.by_counter else []
+            now = counted and all(counter.visible == "now" for counter in counted)
+            usd = USD["now" if now else "soon"]
+            if not route.operation.writes:
+                usd = USD["read"] + USD["number"] * (max([1, *(one.kind.many_max for one in route.fields)]) - 1)
+            found += usd * route.throttle.at(share).rate_per_s * 86_400 / 1e6
+    return found

@@ -11,20 +11,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import counters
-from tally import operations
-from tally.api import declared
+from tally import operations, pages
 
 if TYPE_CHECKING:
     from tally.api.entry import Entry
     from tally.dynamo.client import Store
 
-declared.by(counters)
+COUNTERS = counters.COUNTERS
+PAGES = pages.declared(vars(counters))
 
 
 def __getattr__(name: str) -> Callable[[Any, Any], Any]:
     """The handler of a function. Raises AttributeError if there is none of this name."""
     if name in operations.CONSUMERS or name in operations.SCHEDULES:
-        made: Callable[[Any, Any], Any] = importlib.import_module(f"tally.operations.{name}").handler()
+        made: Callable[[Any, Any], Any] = importlib.import_module(f"tally.operations.{name}").handler(COUNTERS)
         return made
     if name.partition("_")[0] in operations.SERVING:
         return entry(name)
@@ -37,15 +37,8 @@ def entry(name: str, store: Store | None = None) -> Entry:
     from tally.api.operation import functions, of_file, of_function, served_by
 
     found = of_file(importlib.import_module(f"tally.operations.{name.partition('_')[0]}"))
-    routes = functions(found, declared.counters()).get(name)
+    routes = functions(found, COUNTERS).get(name)
     if routes is None:
         raise AttributeError(name)
-    served = {one.name for one in served_by(name, routes, declared.counters())}
-    return Entry(
-        of_function(name, routes, found, declared.counters()),
-        routes,
-        declared.counters(),
-        declared.pages(),
-        store,
-        served,
-    )
+    served = {one.name for one in served_by(name, routes, COUNTERS)}
+    return Entry(of_function(name, routes, found, COUNTERS), routes, COUNTERS, PAGES, store, served)

@@ -114,7 +114,7 @@ def sweep(stage: Stage, name: str) -> None:
     become(stage, name)
     from tally.operations import sweep as function
 
-    swept = function.Sweep()  # it makes its client
+    swept = function.Sweep(counters.COUNTERS)  # it makes its client
 
     while True:
         began_s = time.monotonic()

@@ -102,7 +102,8 @@ def change(store: Store, plain: Store, entries: Sequence[Entry], soon: bool, key
 
     def send() -> Answered:
         visible = "soon" if soon else "now"
-        return _answered(changes.change(Call(store), changes=sent, idempotency_key=key, visible=visible))
+        call = Call(store, counters=counters.COUNTERS)
+        return _answered(changes.change(call, changes=sent, idempotency_key=key, visible=visible))
 
     def noted(body: Body) -> list[Note]:
         id_ = receipts.stamp(Call(plain), Keyed("change", TARGET, key, {})).id

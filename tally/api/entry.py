@@ -196,7 +196,7 @@ class Entry:
                 raise one.kind.missing(one.wire)
         if self.store.clock() >= deadline_s:
             raise StoreBusyError("There was no time left for this. Send it again.")
-        return Call(self.store, user, deadline_s), arguments
+        return Call(self.store, user, deadline_s, counters=self.counters, pages=self.pages), arguments
 
 
 def _failed(answer: Outcome) -> TypeGuard[TallyError]:

@@ -6,13 +6,14 @@ import gc
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..pages import AS_SPELT, Pages
 from .contention import Breaker, Retries, Spread
 
 
@@ -39,6 +40,7 @@ with _uncollected():
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
+    from ..counter import Counter
     from ..settings import Settings
 
 T = TypeVar("T")
@@ -135,6 +137,10 @@ class Call:
     deadline_s: float = field(default_factory=lambda: time.monotonic() + CALL_TIME_DEFAULT_S)
     """On the store's clock, which is time.monotonic()."""
     nonce: str = field(default_factory=partial(secrets.token_urlsafe, 9))
+    counters: Mapping[str, Counter] = field(default_factory=dict)
+    """Those that are declared, by name."""
+    pages: Pages = AS_SPELT
+    """What is no part of a page's name."""
 
     def retries(self, since_s: float | None = None, **bounds: Any) -> Retries:
         """The retries of one change, within the deadline of this call.

@@ -1,8 +1,8 @@
 """The stream consumer that books what is expected and observed of each number."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from tally.api import declared, needs
+from tally.api import needs
 from tally.api.needs import Table
 from tally.api.unattended import StreamReader
 from tally.counter import Counter
@@ -23,6 +23,6 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     return needs.consume("bookkeeper") | ledger
 
 
-def handler() -> Handler:
+def handler(counters: Mapping[str, Counter]) -> Handler:
     """The Lambda function."""
-    return Handler(bookkeeper.CONSUMER, declared.counters())
+    return Handler(bookkeeper.CONSUMER, counters)

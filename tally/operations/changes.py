@@ -3,7 +3,7 @@
 import time
 from typing import Annotated, Any, Literal, TypedDict
 
-from tally.api import declared, needs
+from tally.api import needs
 from tally.api.kinds import CHANGES, VISIBLE, Key
 from tally.api.operation import SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import WhenVisible
@@ -53,6 +53,6 @@ def change(
     how much is left. A refusal leaves no receipt.
     """
     soon = visible == "soon"
-    wanted = changes_.read(changes, declared.counters(), time.time(), soon=soon)
+    wanted = changes_.read(changes, call.counters, time.time(), soon=soon)
     body, replayed = changes_.count(call, wanted, operation="change", key=idempotency_key, soon=soon)
     return Answer(body, replayed=replayed)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from tally import fields
-from tally.api import declared, kinds, needs
+from tally.api import kinds, needs
 from tally.api.kinds import TALLY, ACounter, Cursor, Flag, Id, Key, Limit, Name
 from tally.api.operation import READS, SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import NewValue, Unreadable, WhenVisible
@@ -260,14 +260,14 @@ def list_mine(call: Call, *, of: Annotated[list[tuple[str, str]], kinds.many(TAL
     Up to 100, in the order asked. It reads children and no parents: one that does not exist does not count you, and one
     that is being removed does until it is gone. API Gateway takes about 10 KB of URL and headers together.
     """
-    refused = {asked: error for asked in of if (error := _refused(*asked))}
-    wanted = [Tally(declared.counters()[name], id_) for name, id_ in of if (name, id_) not in refused]
+    refused = {asked: error for asked in of if (error := _refused(call, *asked))}
+    wanted = [Tally(call.counters[name], id_) for name, id_ in of if (name, id_) not in refused]
     found = children.present_of(call, call.caller or "", wanted)
 
     def entry(name: str, id_: str) -> dict[str, Any]:
         if error := refused.get((name, id_)):
             return {"counter": name, "id": id_, "error": problem(error)}
-        counter = declared.counters()[name]
+        counter = call.counters[name]
         return _child(counter, id_, call.caller or "", Tally(counter, id_) in found)
 
     return Answer({"mine": [entry(*asked) for asked in of]})
@@ -311,10 +311,10 @@ def _child(counter: Counter, id_: str, quoted: str, present: bool) -> dict[str, 
     return {"counter": counter.name, "id": id_, "child": fields.user_name(quoted), "present": present}
 
 
-def _refused(name: str, id_: str) -> CallerError | None:
+def _refused(call: Call, name: str, id_: str) -> CallerError | None:
     """Why an entry cannot be answered."""
     try:
-        counter = fields.declared(name, "of", declared.counters())
+        counter = fields.declared(name, "of", call.counters)
         fields.identifier(id_, "of")
     except CallerError as error:
         return error

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from tally.api import console, declared
+from tally.api import console
 from tally.api.kinds import FILE
 from tally.api.operation import RARE, Access, Answer, Call, Throttle, operation
 from tally.api.texts import Text
@@ -88,7 +88,5 @@ def get_console_config(call: Call) -> Answer[Config]:
     `make dev`.
     """
     known = call.store.settings.console
-    try_it = known["try_it"] and declared.counters().keys() >= TRIED
-    return Answer(
-        {**known, "try_it": try_it, "counters": [one.name for one in declared.counters().values() if one.public]}
-    )
+    try_it = known["try_it"] and call.counters.keys() >= TRIED
+    return Answer({**known, "try_it": try_it, "counters": [one.name for one in call.counters.values() if one.public]})

@@ -4,7 +4,7 @@ import time
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from tally import fields
-from tally.api import declared, needs
+from tally.api import needs
 from tally.api.kinds import ANY_ID, COUNTER, Cursor, Limit, Period
 from tally.api.operation import RARE, SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Count, PeriodName, Seconds
@@ -187,7 +187,7 @@ def get_details(
 
     Of any declared counter. At most 100 repairs, the newest first.
     """
-    counted = fields.counted_id(counter, id, "id", declared.pages())
+    counted = fields.counted_id(counter, id, "id", call.pages)
     found = details.details(call, counter, periods.tally_id(counter, counted, time.time(), period))
     return Answer({**found, "imported": read.imported_in_all(call, counter, counted)})
 
@@ -227,4 +227,4 @@ def get_status(call: Call) -> Answer[Status]:
     Part by part, as far as a function can tell. What nobody can tell is `unknown`, and not well. And the counters that
     are declared.
     """
-    return Answer(looks.status(call, declared.counters()))
+    return Answer(looks.status(call, call.counters))

@@ -8,9 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
-from tally.api import declared, needs
+from tally.api import needs
 from tally.api.operation import RARE, SELDOM, Access, Answer, Call, Visible, operation
 from tally.api.texts import Text
+from tally.counter import Counter
 from tally.counting import receipts
 from tally.dynamo import queries
 
@@ -48,8 +49,8 @@ def document_of(likers: Visible) -> str:
 
 
 @cache
-def document() -> str:
-    """The OpenAPI document from the build. In a checkout it is made now."""
+def document(*counters: Counter) -> str:
+    """The OpenAPI document from the build. In a checkout it is made now, of these counters."""
     likers = Visible(os.environ.get("TALLY_LIKERS_VISIBLE", Visible.ANYONE.value))
     path = Path(__file__).with_name(document_of(likers))
     if path.exists():
@@ -57,7 +58,7 @@ def document() -> str:
     from tally.contract.declarations import OPERATIONS
     from tally.contract.document import text
 
-    return text(OPERATIONS, declared.counters(), likers=likers)
+    return text(OPERATIONS, {one.name: one for one in counters}, likers=likers)
 
 
 @operation(
@@ -74,11 +75,11 @@ def health(call: Call) -> Answer[Health]:
     And for how long Tally recognises a key: a client that keeps changes to send them later needs it.
     """
     queries.probe(call.store)
-    lives_s = {name: receipts.lives_s(call.store, counter) for name, counter in declared.counters().items()}
+    lives_s = {name: receipts.lives_s(call.store, counter) for name, counter in call.counters.items()}
     return Answer({"status": "ok", "version": call.store.settings.version, "receipts_live_s": lives_s})
 
 
 @operation("GET /openapi.json", access=Access.ANYONE, throttle=RARE, cached=True)
 def get_openapi(call: Call) -> Answer[OpenApi]:
     """This document"""
-    return Answer(Text(document(), "application/json", DOCUMENT_MAX_AGE_S))
+    return Answer(Text(document(*call.counters.values()), "application/json", DOCUMENT_MAX_AGE_S))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypedDict
 
 from tally import fields
-from tally.api import badge, declared, kinds, needs
+from tally.api import badge, kinds, needs
 from tally.api.kinds import LISTED_TALLY, ACounter, Id, Period
 from tally.api.operation import READS, SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import Unreadable, Value
@@ -130,10 +130,10 @@ def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerEr
     try:
         if not id_:
             raise InvalidInputError("of must be COUNTER:ID, such as plays:9f3a.", field="of")
-        counter = fields.declared(name, "of", declared.counters())
+        counter = fields.declared(name, "of", call.counters)
         if anyone and (refusal := fields.closed(counter)):
             return refusal
-        counted = fields.counted_id(counter, id_, "of", declared.pages(), call.store.settings.page_hosts)
+        counted = fields.counted_id(counter, id_, "of", call.pages, call.store.settings.page_hosts)
         return Tally(counter, periods.tally_id(counter, counted, time.time()))
     except CallerError as error:
         return error

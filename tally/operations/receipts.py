@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from tally import fields
-from tally.api import declared, kinds, needs
+from tally.api import kinds, needs
 from tally.api.kinds import ASKED_KEY, CALLER, KEY_EXAMPLE, TARGET
 from tally.api.operation import READS, Access, Answer, Call, operation
 from tally.counting import receipts
@@ -96,7 +96,7 @@ def get_any_receipts(
 def _found(call: Call, operation: str, targets: Sequence[str], keys: Sequence[str]) -> Answer[Receipts]:
     if len(targets) not in (1, len(keys)):
         raise InvalidInputError("target must be given once, or once for each key.", field="target")
-    named = [_target(operation, target) for target in targets] * (len(keys) // len(targets))
+    named = [_target(call, operation, target) for target in targets] * (len(keys) // len(targets))
     found = receipts.find_many(call, operation, list(zip(named, keys, strict=True)))
     entries = zip(named, keys, found, strict=True)
     return Answer({"receipts": [_receipt(operation, *entry) for entry in entries]})
@@ -107,6 +107,6 @@ def _receipt(operation: str, target: str, key: str, answer: receipts.Body | None
     return {**made, "state": "unknown"} if answer is None else {**made, "state": "counted", "answer": answer}
 
 
-def _target(operation: str, target: str) -> str:
+def _target(call: Call, operation: str, target: str) -> str:
     """The target as its receipt names it: a page normalised."""
-    return fields.page(target, "target", declared.pages()) if operation == "visit" else target
+    return fields.page(target, "target", call.pages) if operation == "visit" else target

@@ -1,8 +1,8 @@
 """The stream consumer that adds changes to numbers which were written without them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from tally.api import declared, needs
+from tally.api import needs
 from tally.api.needs import Table
 from tally.api.unattended import StreamReader
 from tally.counter import Counter
@@ -22,6 +22,6 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     return needs.consume("rollup") | needs.on((one for one in counters if one.rolls_up), "UpdateItem")
 
 
-def handler() -> Handler:
+def handler(counters: Mapping[str, Counter]) -> Handler:
     """The Lambda function."""
-    return Handler(rollup.CONSUMER, declared.counters())
+    return Handler(rollup.CONSUMER, counters)

@@ -4,7 +4,7 @@ import time
 from typing import Annotated, Literal, TypedDict
 
 from tally import fields
-from tally.api import declared, needs
+from tally.api import needs
 from tally.api.kinds import COUNTER, OF_SERIES, SPAN, TIME, TOP_SIZE, UNTIL, ZONE, choice
 from tally.api.operation import RARE, SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Seconds
@@ -118,7 +118,7 @@ def get_series(
     Of a counter that anyone may read. Every accepted change is in exactly one hour. The hour that runs is in it up to
     `as_of`. `from` and `to` are rounded to whole hours or days.
     """
-    return _series(call, _public(of[0]), of[1], by, from_, to, tz)
+    return _series(call, _public(call, of[0]), of[1], by, from_, to, tz)
 
 
 @operation(
@@ -142,7 +142,7 @@ def get_any_series(
 
     As `GET /series`.
     """
-    return _series(call, fields.declared(of[0], "of", declared.counters()), of[1], by, from_, to, tz)
+    return _series(call, fields.declared(of[0], "of", call.counters), of[1], by, from_, to, tz)
 
 
 @operation(
@@ -184,8 +184,8 @@ def get_any_top(
     return Answer(top.over(call, counter, by, span, limit))
 
 
-def _public(name: str) -> Counter:
-    counter = fields.declared(name, "of", declared.counters())
+def _public(call: Call, name: str) -> Counter:
+    counter = fields.declared(name, "of", call.counters)
     if refusal := fields.closed(counter, field="of"):
         raise refusal
     return counter
@@ -194,6 +194,6 @@ def _public(name: str) -> Counter:
 def _series(
     call: Call, counter: Counter, id_: str, by: str, from_s: int | None, to_s: int | None, zone: str | None
 ) -> Answer[Series]:
-    named = fields.counted_id(counter, id_, "of", declared.pages()) if id_ else hours.TOTAL
+    named = fields.counted_id(counter, id_, "of", call.pages) if id_ else hours.TOTAL
     found = read.read(call, counter, named, read.range_of(by, from_s, to_s, zone, time.time()))
     return Answer(found, max_age_s=counter.kept_s)

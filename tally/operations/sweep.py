@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tally import observe
-from tally.api import declared, needs
+from tally.api import needs
 from tally.api.needs import Need, Table
 from tally.api.unattended import Schedule
 from tally.counter import Counter
@@ -63,7 +63,10 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
 class Sweep:
     """The Lambda function. Made at cold start: it reads the settings and makes the client."""
 
-    def __init__(self, store: Store | None = None, shards: Shards | None = None) -> None:
+    def __init__(
+        self, counters: Mapping[str, Counter], store: Store | None = None, shards: Shards | None = None
+    ) -> None:
+        self.counters = counters
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
         arns = {"counts": self.store.settings.counts_stream, "receipts": self.store.settings.receipts_stream}
         self.shards = shards or Shards(arns)
@@ -86,16 +89,16 @@ class Sweep:
 
     def _parts(self, until_s: float) -> Iterator[Callable[[], Mapping[str, int]]]:
         """The parts, in order; each has its share of the time that those before it have left."""
-        store = self.store
-        yield lambda: _holds(store, _share(store, until_s, HOLDS_SHARE))
+        store, counters = self.store, self.counters
+        yield lambda: _holds(store, counters, _share(store, until_s, HOLDS_SHARE))
         now_s = time.time()
         seen = watermark.read(store)
         if not seen.fresh(store.settings, now_s):  # else another sweep is at it
             yield lambda: renew(store, self.shards, seen, now_s)  # the judge needs what was noted a sweep ago
             yield lambda: judge_closed(store, seen, now_s, _share(store, until_s, JUDGE_SHARE))
-        yield lambda: report_drift(store, seen, now_s, _share(store, until_s, REPORT_SHARE))
+        yield lambda: report_drift(store, counters, seen, now_s, _share(store, until_s, REPORT_SHARE))
         yield lambda: _sum_up(store, _share(store, until_s, SERIES_SHARE))
-        yield lambda: _removed(store, until_s)
+        yield lambda: _removed(store, counters, until_s)
 
 
 handler = Sweep
@@ -130,10 +133,12 @@ def judge_closed(store: Store, seen: Watermark, now_s: float, until_s: float) ->
     return {"minutes": judged.minutes, "uneven": judged.changes, "finished": int(judged.finished)}
 
 
-def report_drift(store: Store, seen: Watermark, now_s: float, until_s: float) -> dict[str, int]:
+def report_drift(
+    store: Store, counters: Mapping[str, Counter], seen: Watermark, now_s: float, until_s: float
+) -> dict[str, int]:
     """Say what drifts, as far as the time goes (`until_s`, on the store's clock). While nothing does, only the alarms'
     metrics have data: CloudWatch bills each one that has."""
-    whole, confirmed = rows.summary(store, declared.counters(), seen, now_s, until_s)
+    whole, confirmed = rows.summary(store, counters, seen, now_s, until_s)
     if whole[observe.DRIFTING_TALLIES]:
         observe.gauges(whole)
     for counter, tallies in confirmed.items():
@@ -145,16 +150,16 @@ def _sum_up(store: Store, until_s: float) -> dict[str, int]:
     return {"hours": hours.sum_up(store, watermark.judged(store), until_s=until_s)}
 
 
-def _holds(store: Store, until_s: float) -> dict[str, int]:
-    swept = expired.sweep(store, declared.counters(), until_s)
+def _holds(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
+    swept = expired.sweep(store, counters, until_s)
     return {"returned": swept.returned, "not_returned": swept.failed, "holds_finished": int(swept.finished)}
 
 
-def _removed(store: Store, until_s: float) -> dict[str, int]:
+def _removed(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
     """Also says, as an error, which counters are declared in another form than they have counted in: what would be
     removed for one of them might not be its own."""
-    forms.check(forms.noted(store), declared.counters())
-    swept = deletion.sweep(store, declared.counters(), until_s)
+    forms.check(forms.noted(store), counters)
+    swept = deletion.sweep(store, counters, until_s)
     return {
         "children_removed": swept.children,
         "parents_removed": swept.parents,

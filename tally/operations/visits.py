@@ -4,7 +4,7 @@ import os
 from typing import Annotated, Literal, TypedDict
 
 from tally import fields
-from tally.api import badge, crawlers, declared, needs, scripts
+from tally.api import badge, crawlers, needs, scripts
 from tally.api.kinds import CLIENT_FILE, LISTED_PAGE, PAGE, PAGE_EXAMPLE, USER_AGENT, KeyOrBody
 from tally.api.operation import READS, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Count, WhenVisible
@@ -12,6 +12,7 @@ from tally.api.texts import Text
 from tally.counting import increments, tallies
 from tally.counting.increments import Increment
 from tally.errors import ForbiddenError, NotFoundError
+from tally.pages import AS_SPELT
 from tally.shipped import BOT_VISITS, VISITS
 from tally.streams import watermark
 
@@ -20,7 +21,7 @@ BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page 
 # Before Lambda takes a snapshot or provisions capacity nobody waits: load what visits need.
 if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand") != "on-demand":
     crawlers.is_crawler("anyone")
-    fields.page("https://example.com/", "url", declared.pages())
+    fields.page("https://example.com/", "url", AS_SPELT)
 
 
 class Visited(TypedDict):
@@ -120,6 +121,6 @@ def get_client_file(call: Call, *, file: Annotated[str, CLIENT_FILE]) -> Answer[
     `beacon.js` counts a page's visits: embed it with `<script src="…/client/beacon.js" async></script>`. `tally.js` is
     the client that counts each change exactly once, and `elements.js` shows it.
     """
-    if file == scripts.BEACON and VISITS.name not in declared.counters():
+    if file == scripts.BEACON and VISITS.name not in call.counters:
         raise NotFoundError("This deployment counts no visits: counters.py declares none.")
     return Answer(scripts.file(file))

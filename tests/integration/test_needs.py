@@ -392,7 +392,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
         drifts(rival, "plays", "begins", 7)
 
     store.client.meta.events.register("after-call.dynamodb.BatchGetItem", overtake)
-    swept = Sweep(store, OneShard())({}, Context())  # type: ignore[arg-type]
+    swept = Sweep(counters.COUNTERS, store, OneShard())({}, Context())  # type: ignore[arg-type]
     wanted = {"returned": len(HOLDABLE), "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
     wanted["parents_removed"] = len(WITH_CHILDREN)
     assert {name: swept[name] for name in wanted} == wanted

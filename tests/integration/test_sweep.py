@@ -48,7 +48,7 @@ class Ledger:
 
     def sweep(self, context: Context | None = None, **how: Any) -> dict[str, int]:
         """Sweep once."""
-        run = Sweep(how.get("store", self.store), how.get("shards", Streams()))
+        run = Sweep(counters.COUNTERS, how.get("store", self.store), how.get("shards", Streams()))
         return run({}, context or Context())
 
     @property

@@ -230,7 +230,7 @@ def test_the_scheduled_function_sweeps_every_bucket(
         counting.increment(counters.STOCK, 1, id_=id_)
         counting.take(id_=id_)
     clock.pass_s(61)
-    sweep = sweep_handler.Sweep(counting.world.store, Shards({}))
+    sweep = sweep_handler.Sweep(counters.COUNTERS, counting.world.store, Shards({}))
     monkeypatch.setattr(sweep_handler, "renew", lambda *_: {})  # it reads streams
     assert sweep({}, Context())["returned"] == 40
     assert counting.amounts() == {EXPIRED: 40}

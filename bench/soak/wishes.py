@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import counters
-from tally.cli import rows
+from tally.cli import files
 from tally.cli.connection import Stack
 from tally.cli.imports import IMPORT
 from tally.counter import Counter
@@ -182,10 +182,10 @@ def load(
 ) -> Wish:
     """A file that `tally import` imports. Its process dies after so many writes, once for each of `writes`."""
     counter, file = entries[0].counter, folder / f"{key}.csv"
-    kind = rows.CHILDREN if counter.counts_children else rows.NUMBERS
+    layout = files.CHILDREN if counter.counts_children else files.NUMBERS
     with file.open("w") as out:
         written = csv.writer(out)
-        written.writerow(kind.columns(counter))
+        written.writerow(layout.columns(counter))
         written.writerows(
             [one.id, one.child, LONG_AGO] if one.child else [one.id, counter.start + one.amount] for one in entries
         )

@@ -21,7 +21,7 @@ from tally.dynamo.client import Store
 from tally.dynamo.keys import Item
 from tally.fields import user_name
 
-from . import rows
+from . import files
 from .command import Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack
 from .terminal import CommandError, bar, note
@@ -33,14 +33,14 @@ def _arguments(made: Parser, counters: Counters) -> None:
     add_counter(made, counters, "whose numbers")
     made.add_argument("file", metavar="FILE", nargs="?", help="default: stdout")
     made.add_argument("--children", action="store_true", help="the items that it counts, instead of the numbers")
-    made.add_argument("--format", choices=rows.FORMATS, help="default: by the file's name; csv for stdout")
+    made.add_argument("--format", choices=files.FORMATS, help="default: by the file's name; csv for stdout")
 
 
 def _check(given: argparse.Namespace) -> None:
     """Completes the form. Raises UsageError."""
     if given.format is None and Path(given.file or "").suffix == ".parquet":
         raise UsageError("there is no Parquet: export to a .csv or .jsonl, and convert it")
-    given.format = rows.form_of(given.file, given.format)
+    given.format = files.form_of(given.file, given.format)
 
 
 def _run(given: argparse.Namespace, stack: Stack) -> int:
@@ -48,14 +48,14 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     counter, store = given.counter, stack.store
     if given.children and not counter.child:
         raise CommandError(f"{counter.name} counts no items")
-    names = (rows.CHILDREN if given.children else rows.NUMBERS).columns(counter)
+    names = (files.CHILDREN if given.children else files.NUMBERS).columns(counter)
     written = 0
     with _opened(given.file) as file:
-        put = (_csv if given.format == rows.CSV else _jsonl)(file, names)
+        put = (_csv if given.format == files.CSV else _jsonl)(file, names)
         for row in (_children if given.children else _numbers)(store, counter):
             put(row)
             written += 1
-    note(f"exported {rows.counted(written)}")
+    note(f"exported {files.counted(written)}")
     return 0
 
 

@@ -26,10 +26,10 @@ from tally.errors import RetryableError, StoreRefusedError, TallyError
 from tally.maintenance import imports
 from tally.maintenance.imports import Child, Chunk, Number, Refused
 
-from . import rows, values
+from . import files, values
 from .command import Command, Counters, Parser, add_counter
 from .connection import Stack
-from .rows import counted
+from .files import counted
 from .terminal import CommandError, bar, note, say, show
 
 SHOWN_MAX = 20  # lines of a kind that are named
@@ -49,7 +49,7 @@ def _arguments(made: Parser, counters: Counters) -> None:
     made.add_argument(
         "--run", metavar="NAME", type=values.run, help="the name of the run (default: from the SHA-256 of its rows)"
     )
-    made.add_argument("--format", choices=rows.FORMATS, help="default: by the file's name; csv for stdin")
+    made.add_argument("--format", choices=files.FORMATS, help="default: by the file's name; csv for stdin")
     made.add_argument("--skip-bad", action="store_true", help="import the other rows if some cannot be imported")
 
 
@@ -88,8 +88,8 @@ class Source:
         self.file.seek(0)
         text = io.TextIOWrapper(self.file, "utf-8-sig", errors="surrogateescape", newline="")
         try:
-            kind = rows.CHILDREN if self.children else rows.NUMBERS
-            yield from rows.read(text, self.form, kind, self.counter)
+            layout = files.CHILDREN if self.children else files.NUMBERS
+            yield from files.read(text, self.form, layout, self.counter)
         finally:
             text.detach()
 
@@ -105,8 +105,8 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     if wrong := imports.refused(counter, children=bool(given.children)):
         raise CommandError(wrong)
     store = stack.store
-    with rows.opened(given.file) as file:
-        source = Source(file, rows.form_of(given.file, given.format), counter, bool(given.children))
+    with files.opened(given.file) as file:
+        source = Source(file, files.form_of(given.file, given.format), counter, bool(given.children))
         found = _check(source, store)
         name = given.run or found.digest[:RUN_CHARACTERS]
         for bad in found.bad:

@@ -24,10 +24,10 @@ from tally.series import progress
 from tally.series import read as series
 from tally.series.progress import HOUR_S
 
-from . import rows, values
+from . import files, values
 from .command import Command, Counters, Parser, add_counter, add_forms
 from .connection import Stack
-from .rows import Reading
+from .files import Reading
 from .terminal import CommandError, Gap, bar, clock, draws, iso, note, offset, remark, say, table, viewers_zone
 
 WITHIN_DEFAULT_S, WITHIN_MAX_S = 60, 1799
@@ -42,7 +42,7 @@ def _arguments(made: Parser, counters: Counters) -> None:
     add_counter(made, counters, "that counts the same events")
     about = "readings of the old counter: the columns id, value and at (when it was read); - is stdin"
     made.add_argument("files", metavar="FILE", nargs="+", help=about)
-    made.add_argument("--format", choices=rows.FORMATS, help="default: by the file's name; csv for stdin")
+    made.add_argument("--format", choices=files.FORMATS, help="default: by the file's name; csv for stdin")
     made.add_argument(
         "--within", metavar="S", type=values.whole(0, WITHIN_MAX_S), default=WITHIN_DEFAULT_S,
         help=f"seconds that a reading may be away from its full hour; default: {WITHIN_DEFAULT_S}",
@@ -104,7 +104,7 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         raise CommandError(f"{counter.name} has periods: its series has all of them together, an old number has one")
     old = _read(given, counter)
     if old.bad:
-        note(f"{rows.counted(old.bad)} cannot be read: nothing is compared")
+        note(f"{files.counted(old.bad)} cannot be read: nothing is compared")
         return BAD_INPUT
     found = _compared(stack.store, counter, old)
     zone = given.tz or viewers_zone()
@@ -130,11 +130,11 @@ def _read(given: argparse.Namespace, counter: Counter) -> Old:
     """The readings in the files. Names the first lines that cannot be read. Raises CommandError."""
     old = Old()
     for name in given.files:
-        with rows.opened(name) as file:
+        with files.opened(name) as file:
             text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
             try:
-                form = rows.form_of(name, given.format)
-                for row in bar(rows.read(text, form, rows.READINGS, counter), "row", "read"):
+                form = files.form_of(name, given.format)
+                for row in bar(files.read(text, form, files.READINGS, counter), "row", "read"):
                     wrong = row if isinstance(row, Refused) else old.add(row, given.within)
                     if wrong is None:
                         continue
@@ -211,9 +211,9 @@ def _remarks(found: Compared, given: argparse.Namespace, zone: tzinfo) -> Iterat
     else:
         yield "there is nothing to compare: it takes two readings of an id at full hours that Tally has summed up"
     if longer := [row for row in found.rows if row.to_s - row.from_s > HOUR_S]:
-        yield f"{rows.counted(len(longer))} of several hours: no reading between, so each of these is unknown alone"
+        yield f"{files.counted(len(longer))} of several hours: no reading between, so each of these is unknown alone"
     if unknown := len(found.rows) - len(known):
-        yield f"{rows.counted(unknown)} unknown: Tally has not summed up all of these hours"
+        yield f"{files.counted(unknown)} unknown: Tally has not summed up all of these hours"
     if found.alone:
         yield f"{found.alone} ids have no two readings at full hours: they are in no row"
     if found.away:

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import counters
-from tally.cli import imports
-from tally.cli import rows as files
+from tally.cli import files, imports
 from tally.cli.terminal import CommandError
 from tally.counter import Counter
 from tally.counting import children, increments, periods, posts, tallies

@@ -48,9 +48,8 @@ class Reading(NamedTuple):
     at_s: int
 
 
-class Kind(NamedTuple):
-    """A kind of rows: the columns that a file of a counter must have, those that it may have besides, and what makes a
-    row of their values."""
+class Layout(NamedTuple):
+    """The columns that a file of a counter must have, those that it may have besides, and what makes a row of them."""
 
     columns: Callable[[Counter], Sequence[str]]
     make: Callable[[int, Sequence[Any], Counter], Any]
@@ -67,15 +66,15 @@ def counted(number: int) -> str:
     return f"{number} row{'' if number == 1 else 's'}"
 
 
-def read(lines: Iterable[str], form: str, kind: Kind, counter: Counter) -> Iterator[Any]:
+def read(lines: Iterable[str], form: str, layout: Layout, counter: Counter) -> Iterator[Any]:
     """The rows, or why one cannot be read. The ids are as the counter stores them.
 
     Raises CommandError for a CSV whose first line does not name the columns.
     """
-    needed = kind.columns(counter)
-    for record in (_from_csv if form == CSV else _from_json)(lines, needed, kind.optional):
+    needed = layout.columns(counter)
+    for record in (_from_csv if form == CSV else _from_json)(lines, needed, layout.optional):
         try:
-            yield record if isinstance(record, Refused) else kind.make(record[0], record[1], counter)
+            yield record if isinstance(record, Refused) else layout.make(record[0], record[1], counter)
         except CallerError as error:
             yield Refused(record[0], error.detail)
 
@@ -247,9 +246,9 @@ def _child_columns(counter: Counter) -> Sequence[str]:
     return ("post", "user", "liked_at") if counter == LIKES else ("id", "child", "at")
 
 
-NUMBERS = Kind(lambda counter: ("id", "value"), _number, optional=("day",))
+NUMBERS = Layout(lambda counter: ("id", "value"), _number, optional=("day",))
 """What was counted of each id, perhaps in a day of its own."""
-CHILDREN = Kind(_child_columns, _child)
+CHILDREN = Layout(_child_columns, _child)
 """The items that a counter counts, each with its parent and the time when it was made."""
-READINGS = Kind(lambda counter: ("id", "value", "at"), _reading)
+READINGS = Layout(lambda counter: ("id", "value", "at"), _reading)
 """What an old counter said of each id, and when."""

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from tally.series.progress import HOUR_S
 
-from .terminal import Gap, Look, Point, offset
+from .terminal import Gap, Point, Watched, offset
 
 SPACE = (0, 1, 0, 0)  # right of each column
 UP, DOWN, OPEN = "cyan", "red", "yellow"  # colours of bars; OPEN: what is known in part
@@ -92,10 +92,10 @@ def top(title: str, listed: Sequence[tuple[str, int]]) -> None:
     console.print(table)
 
 
-def watch(title: str, interval_s: int, looks: Iterable[Look], zone: tzinfo) -> None:
+def watch(title: str, interval_s: int, looks: Iterable[Watched], zone: tzinfo) -> None:
     """A number that moves in place, with its last changes, until the looks end."""
     console, lost_s = Console(highlight=False), 0
-    changes: deque[Look] = deque(maxlen=CHANGES_MAX)
+    changes: deque[Watched] = deque(maxlen=CHANGES_MAX)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         for look in looks:
             lost_s = (lost_s or look.at_s) if look.lost else 0

@@ -46,7 +46,7 @@ class Number(NamedTuple):
     id: str
 
 
-class Look(NamedTuple):
+class Checked(NamedTuple):
     """What one number looks like: by the ledger, and by its children if it counts any."""
 
     found: Finding
@@ -87,8 +87,8 @@ class Look(NamedTuple):
 class Numbers(NamedTuple):
     """What was found of numbers: those that are wrong, those of which nobody can tell now, and how many are missing."""
 
-    wrong: list[Look]
-    unclear: list[Look]
+    wrong: list[Checked]
+    unclear: list[Checked]
     missing: int
 
 
@@ -128,14 +128,14 @@ def numbers(given: argparse.Namespace, stack: Stack) -> Numbers:
     for counter, id_ in missing:
         note(f"there is no {counter.name} {id_}")
     asked = [one for one in given.named if one not in missing] if given.named else _suspects(given, stack)
-    looks = []
+    checked = []
     if DRIFT in given.parts or CHILDREN in given.parts:
         with bar(asked, "number", "looked at") as each:
             for counter, id_ in each:
                 counted = reconciler.count(counter, id_) if counter.child else None
-                looks.append(Look(reconciler.look(counter, id_), counted))
-    wrong = [look for look in looks if look.differs]
-    unclear = [look for look in looks if not look.differs and look.counted and look.counted.unclear]
+                checked.append(Checked(reconciler.look(counter, id_), counted))
+    wrong = [number for number in checked if number.differs]
+    unclear = [number for number in checked if not number.differs and number.counted and number.counted.unclear]
     return Numbers(wrong, unclear, len(missing))
 
 
@@ -216,16 +216,18 @@ def say_losses(given: argparse.Namespace, found: list[Loss]) -> None:
 
 def say_numbers(given: argparse.Namespace, found: Numbers) -> None:
     """A line for each number that is wrong or unclear."""
-    for look in found.unclear:
-        show(given, {"found": "unclear", **_named(look.found)}, f"unclear  {look.line}: try again when it is calmer")
-    for look in found.wrong:
-        row = look.found.drift
-        known = {"drift": row.drift, "since": row.since, "confirmed": look.found.confirmed != 0} if row.drift else {}
-        body = {"found": "differs", **_named(look.found), **known, "repair": look.amount}
-        effect = f"a repair adds {look.amount:+d}" if look.amount else "a repair accepts the number"
-        if row.drift and not look.found.confirmed:
+    for number in found.unclear:
+        show(
+            given, {"found": "unclear", **_named(number.found)}, f"unclear  {number.line}: try again when it is calmer"
+        )
+    for number in found.wrong:
+        row = number.found.drift
+        known = {"drift": row.drift, "since": row.since, "confirmed": number.found.confirmed != 0} if row.drift else {}
+        body = {"found": "differs", **_named(number.found), **known, "repair": number.amount}
+        effect = f"a repair adds {number.amount:+d}" if number.amount else "a repair accepts the number"
+        if row.drift and not number.found.confirmed:
             effect = "a repair waits for that"
-        show(given, body, f"differs  {look.line}: {effect}")
+        show(given, body, f"differs  {number.line}: {effect}")
 
 
 def say_lost(given: argparse.Namespace, store: Store, found: Lost) -> None:

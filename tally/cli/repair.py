@@ -95,7 +95,7 @@ def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[Marker])
     return done[Redriven.KEPT] + (0 if given.drop else done[Redriven.LOST])
 
 
-def _repaired(given: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[check.Look]) -> int:
+def _repaired(given: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[check.Checked]) -> int:
     """Repair these once the ledger has judged what happened so far. Returns how many still differ."""
     asked = _judged(reconciler)
     with bar(wrong, "number", "looked at again") as each:
@@ -105,7 +105,7 @@ def _repaired(given: argparse.Namespace, reconciler: Reconciler, wrong: Sequence
         note(f"the ledger does not explain {twice} of {len(wrong)}: their children are counted once more")
         asked = _judged(reconciler)
 
-    def one(looked: tuple[check.Look, Sequence[Recount]]) -> None:
+    def one(looked: tuple[check.Checked, Sequence[Recount]]) -> None:
         look, counts = looked
         counter, id_ = look.found.counter, look.found.target
         done = reconciler.repair(counter, id_, given.by, given.why, asked=asked, counted=counts)

@@ -54,7 +54,7 @@ class Gap(NamedTuple):
         return self._replace(ids=self.ids + other.ids, old=self.old + other.old, tally=tally)
 
 
-class Look(NamedTuple):
+class Watched(NamedTuple):
     """What one look saw at `at_s` (epoch seconds): the number, and by how much it moved since the look before.
 
     `lost`: why it saw nothing; the value is that of the last one that did.

@@ -17,7 +17,7 @@ from tally.errors import TallyError
 from . import connection, values
 from .command import Command, Counters, Parser, add_counter, add_forms
 from .connection import Stack, explained
-from .terminal import CommandError, Look, draws, note, say, show, viewers_zone
+from .terminal import CommandError, Watched, draws, note, say, show, viewers_zone
 
 INTERVAL_DEFAULT_S, INTERVAL_MAX_S = 2, 3600
 
@@ -47,20 +47,20 @@ def _watch(given: argparse.Namespace, stack: Stack) -> int:
     return 0
 
 
-def _looks(given: argparse.Namespace, stack: Stack) -> Iterator[Look]:
+def _looks(given: argparse.Namespace, stack: Stack) -> Iterator[Watched]:
     """Look, and look again after each interval, for ever. Only the first look raises an error."""
     seen = tallies.read(Call(stack.store), given.counter, given.id)
-    yield Look(int(time.time()), seen, 0)
+    yield Watched(int(time.time()), seen, 0)
     while True:
         time.sleep(given.interval)
         try:
             value = tallies.read(Call(stack.store), given.counter, given.id)
         except (TallyError, BotoCoreError) as error:
             why = explained(error) if isinstance(error, TallyError) else str(error)
-            yield Look(int(time.time()), seen, 0, " ".join(why.split()) or type(error).__name__)
+            yield Watched(int(time.time()), seen, 0, " ".join(why.split()) or type(error).__name__)
             stack = _again(given, stack)
             continue
-        yield Look(int(time.time()), value, value - seen)
+        yield Watched(int(time.time()), value, value - seen)
         seen = value
 
 
@@ -72,7 +72,7 @@ def _again(given: argparse.Namespace, stack: Stack) -> Stack:
     return stack
 
 
-def _print(given: argparse.Namespace, looks: Iterable[Look]) -> None:
+def _print(given: argparse.Namespace, looks: Iterable[Watched]) -> None:
     """A line for the first look, and for each that saw a change; notes when the connection is lost, and back."""
     lost = False
     for number, look in enumerate(looks):

@@ -15,7 +15,7 @@ from tally.drift.looks import moment
 from tally.dynamo.client import Call
 from tally.errors import TallyError
 from tally.maintenance import forgetting
-from tally.maintenance.forgetting import Kind, Trace
+from tally.maintenance.forgetting import Trace, TraceKind
 from tally.streams import dead_letters
 
 from . import values
@@ -50,7 +50,7 @@ def _forget(given: argparse.Namespace, stack: Stack) -> int:
         return 1 if found else 0
     run = Forgetting(stack.store, given.user, given.by, given.why, int(time.time()), len(found))
     left = _removed(stack, user, found, run)
-    say(f"removed  {_counts({kind: run.removed[kind.plural] for kind in Kind})}")
+    say(f"removed  {_counts({kind: run.removed[kind.plural] for kind in TraceKind})}")
     if run.removed["posts"]:
         note("the likes of the posts go in the background")
     if dead_letters.any_left(stack.store):
@@ -67,7 +67,7 @@ def _found(stack: Stack, user: str) -> list[Trace]:
     with bar(forgetting.traces(stack.store, stack.counters, user), "page", "scanned") as pages:
         for page in pages:
             found += page
-    return sorted(found, key=lambda trace: trace.kind is Kind.POST)
+    return sorted(found, key=lambda trace: trace.kind is TraceKind.POST)
 
 
 def _removed(stack: Stack, user: str, found: Sequence[Trace], run: Forgetting) -> int:
@@ -95,7 +95,7 @@ def past(given: argparse.Namespace, stack: Stack) -> int:
     """Print the runs that removed what there was of a user."""
     found = list(history.forgotten(stack.store, given.user))
     for entry in found:
-        done = _counts({kind: entry[kind.plural] for kind in Kind})
+        done = _counts({kind: entry[kind.plural] for kind in TraceKind})
         more = "" if entry["finished"] else f", not finished, of {entry['found']}"
         show(given, entry, f"{moment(entry['at'])}  removed {done}{more}, by {entry['by']}: {entry['why']}")
     if not found and not given.json:
@@ -103,9 +103,9 @@ def past(given: argparse.Namespace, stack: Stack) -> int:
     return 0
 
 
-def _counts(numbers: Mapping[Kind, int]) -> str:
+def _counts(numbers: Mapping[TraceKind, int]) -> str:
     """`1 post, 51 children, 0 holds`."""
-    counts = {kind: numbers.get(kind, 0) for kind in Kind}
+    counts = {kind: numbers.get(kind, 0) for kind in TraceKind}
     return ", ".join(f"{count} {kind.value if count == 1 else kind.plural}" for kind, count in counts.items())
 
 

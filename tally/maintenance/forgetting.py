@@ -24,7 +24,7 @@ from ..fields import user_name
 from ..shipped import LIKES
 
 
-class Kind(Enum):
+class TraceKind(Enum):
     """What a user leaves."""
 
     POST = "post"
@@ -34,7 +34,7 @@ class Kind(Enum):
     @property
     def plural(self) -> str:
         """`posts`, `children`, `holds`: as the history counts them."""
-        return "children" if self is Kind.CHILD else f"{self.value}s"
+        return "children" if self is TraceKind.CHILD else f"{self.value}s"
 
 
 class Trace(NamedTuple):
@@ -44,7 +44,7 @@ class Trace(NamedTuple):
     child or a post.
     """
 
-    kind: Kind
+    kind: TraceKind
     id: str
     item: Item
     counter: Counter | None = None
@@ -63,7 +63,7 @@ def traces(store: Store, counters: Mapping[str, Counter], user: str) -> Iterator
         }
         table = store.settings.ledger_table
         for page in queries.pages(store, table, f"HOLDS#{bucket}", **of_caller):
-            yield [Trace(Kind.HOLD, hold["hold_id"]["S"], hold) for hold in page]
+            yield [Trace(TraceKind.HOLD, hold["hold_id"]["S"], hold) for hold in page]
     of_users = [counter for counter in counters.values() if counter.counts_users]
     names = {f":child{number}": counter.children[0] + user for number, counter in enumerate(of_users)}
     of_user: dict[str, Any] = {
@@ -84,8 +84,8 @@ def _trace(of_users: Sequence[Counter], item: Item, user: str) -> Trace | None:
     prefix, _, id_ = item["PK"]["S"].partition("#")
     for counter in of_users:
         if counter.prefix == prefix and item["SK"]["S"] == counter.children[0] + user:
-            return Trace(Kind.CHILD, id_, {}, counter)
-    return Trace(Kind.POST, id_, {}, LIKES) if prefix == LIKES.prefix and "authorId" in item else None
+            return Trace(TraceKind.CHILD, id_, {}, counter)
+    return Trace(TraceKind.POST, id_, {}, LIKES) if prefix == LIKES.prefix and "authorId" in item else None
 
 
 def forget(call: Call, counters: Mapping[str, Counter], trace: Trace) -> None:
@@ -97,7 +97,7 @@ def forget(call: Call, counters: Mapping[str, Counter], trace: Trace) -> None:
     """
     if trace.counter is None:
         _release(call, counters, trace.item)
-    elif trace.kind is Kind.POST:
+    elif trace.kind is TraceKind.POST:
         with suppress(NotFoundError):  # another run was first
             posts.delete_post(call, trace.counter, trace.id)
     else:

@@ -21,7 +21,7 @@ from tally.counting.increments import Increment
 from tally.drift import history
 from tally.dynamo.client import Call
 from tally.maintenance import forgetting
-from tally.maintenance.forgetting import Kind
+from tally.maintenance.forgetting import TraceKind
 from tally.streams import dead_letters
 from tests.invariants.judged import LIKES, Deployment
 from tests.invariants.world import World, killed, meanwhile
@@ -89,7 +89,9 @@ def leave_traces(judged: Deployment) -> None:
 
 def traces(judged: Deployment) -> list[str]:
     found = [trace for page in forgetting.traces(judged.store, counters.COUNTERS, QUOTED) for trace in page]
-    return sorted(f"{trace.kind.value} {trace.id if trace.kind is not Kind.HOLD else ''}".strip() for trace in found)
+    return sorted(
+        f"{trace.kind.value} {trace.id if trace.kind is not TraceKind.HOLD else ''}".strip() for trace in found
+    )
 
 
 CHILDREN = ["child a", "child acme", "child b", "child c", "child hot", "child own1"]
@@ -202,7 +204,7 @@ def test_children_of_parents_that_are_removed_meanwhile_are_the_sweeps(judged: D
         if trace.id in ("a", "acme"):
             forgetting.forget(Call(judged.store, QUOTED), counters.COUNTERS, trace)
     assert {"child acme", "child a"} <= {*traces(judged)}
-    [post] = [trace for trace in found if (trace.kind, trace.id) == (Kind.POST, "own1")]
+    [post] = [trace for trace in found if (trace.kind, trace.id) == (TraceKind.POST, "own1")]
     for trace in (post, post, post._replace(id="removed for good")):
         forgetting.forget(Call(judged.store, QUOTED), counters.COUNTERS, trace)
     assert "child own1" in traces(judged)

@@ -1,7 +1,7 @@
 """The options of a deployment, from a construct's arguments: `Tally(self, "Tally", …, page_hosts=["example.com"])`.
 
-An option's argument is its field in `Options`. Messages name the argument. A CDN and a budget are no part of a
-construct: the first is a stack of its own in another region, the second is of the whole account.
+An option's argument is its field in `Options`. Messages name the argument. A CDN is no part of a
+construct: it is a stack of its own in another region.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KEPT, LOST = "prod", DEV
 """The stages that a construct is like: with `keep_data`, and without."""
 _OF_A_STACK = {
     "stage", "cdn", "origin_name", "cdn_certificate_arn", "client_rate", "edge_logs_days",
-    "cdn_client_certificate_arn", "origin_trust_store", "budget_usd", "budget_email",
+    "cdn_client_certificate_arn", "origin_trust_store",
 }  # fmt: skip
 ARGUMENTS = {each.name: each.metadata["name"] for each in fields(Options) if each.name not in _OF_A_STACK}
 """The name in the context of each argument."""

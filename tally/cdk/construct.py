@@ -22,7 +22,6 @@ from tally.home import LAMBDAS
 from .api import Api
 from .arguments import chosen
 from .backup import Backup
-from .budget import Budget
 from .bundling import Bundle
 from .canary import Canary
 from .dead_letters import DeadLetters
@@ -171,8 +170,6 @@ class Tally(Construct):
             own = OwnMetrics(names, declarations)
             failed = {each: own.by_version(observe.FAILED, f"{functions.version}.{each}") for each in functions.busy}
             Canary(scope, "Canary", names=names, aliases=functions.busy, failed=failed, topic=monitoring.topic)
-        if options.budget_usd:
-            Budget(scope, "Budget", names=names, usd=options.budget_usd, email=options.budget_email)
         if options.backup_to:
             vault, topic = options.backup_to, monitoring.topic
             Backup(scope, "Backup", names=names, tables=tables, vault_arn=vault, topic=topic)

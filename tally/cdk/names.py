@@ -60,7 +60,7 @@ class Names:
 
     @property
     def over_all_regions(self) -> str:
-        """The dashboard and the budget: `Tally-prod-eu-west-1`."""
+        """The dashboard: `Tally-prod-eu-west-1`."""
         return f"{self.base}-{Aws.REGION}"
 
     def page(self, section: str) -> str:

@@ -196,9 +196,6 @@ class Options:
     origin_trust_store: str = _option("originTrustStore", _like(_OBJECT, "s3://bucket/key"), "")
     """The S3 object with the authorities of such certificates, as PEM, in the region of the API. A live front door gets
     it in a deploy of its own, after CloudFront presents the certificate."""
-    budget_usd: int = _option("budgetUsd", _whole(1, 999_999), 0)
-    """The account's budget for a month in US dollars."""
-    budget_email: str = _option("budgetEmail", _email, "")
     alarm_email: str = _option("alarmEmail", _email, "")
     """Who gets a mail when an alarm goes off, beside those who subscribe to the topic."""
     docs_url: str = _option("docsUrl", _like("https://[!-~]+", "https://… of the folder docs", _folder), "docs")
@@ -327,7 +324,6 @@ def _check_together(given: Mapping[str, str]) -> None:
     """Refuse an option without what it needs. `given`: the text of each."""
     pairs = (
         ("issuer", "audience", "neither for a Cognito user pool"),
-        ("budgetUsd", "budgetEmail", "neither"),
         ("domainName", "certificateArn", "neither"),
     )
     for name in ("mfa", "usersPlan"):

@@ -163,9 +163,8 @@ def warnings(options: Options, declared: Declarations, at: Account) -> Iterator[
         yield "users sign in without a second factor: -c mfa=required asks for one"
     if options.keeps_data and not options.alarm_email:
         yield "no address gets the alarms by mail: -c alarmEmail=… names one; or subscribe to the topic yourself"
-    told = "a budget tells you" if options.budget_usd else "no budget tells you: -c budgetUsd=50 -c budgetEmail=… does"
     usd = worst_day(declared, options.throttle)
-    yield f"strangers who use up every route that is for anyone cost up to ${usd:,.0f} a day; {told}"
+    yield f"strangers who use up every route that is for anyone cost up to ${usd:,.0f} a day: AWS Budgets can mail you"
 
 
 def _cleared(given: argparse.Namespace, at: Account, failed: Sequence[Deployed]) -> list[str] | None:

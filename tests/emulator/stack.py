@@ -31,7 +31,7 @@ from tests.patience import PATIENCE_S
 Json = dict[str, Any]
 MINUTE_S = 3  # of the ledger, as in `make dev`: nobody waits minutes for it to close
 TEMPLATE = "Tally.template.json"
-UNKNOWN = ("AWS::CodeDeploy::", "AWS::Budgets::", "AWS::Backup::BackupSelection")
+UNKNOWN = ("AWS::CodeDeploy::", "AWS::Backup::BackupSelection")
 SILENT = {"Namespace": "Tally", "MetricName": "Silent", "Statistic": "Sum", "Period": 60}
 
 
@@ -49,7 +49,7 @@ def synthesize(out: Path, counters: Path = app.LAMBDAS / "counters.py", **option
 def bridged(template: Json) -> Json:
     """The template without what the emulator cannot do.
 
-    CodeDeploy goes, so new code gets all calls at once. So do a budget, and what names the tables to AWS Backup. An
+    CodeDeploy goes, so new code gets all calls at once. So does what names the tables to AWS Backup. An
     alarm looks at a metric that nobody writes, in place of an expression. The issuer is spelled out, there is no
     SnapStart, and mappings do not deliver (streams.py does it in their place). A minute of the ledger is short.
     """

@@ -30,7 +30,7 @@ VAULT = "arn:aws:backup:eu-central-1:210987654321:backup-vault:tally"
 LAVISH = {
     "domainName": "api.example.com", "certificateArn": CERTIFICATE,
     "corsOrigins": "https://example.com,http://localhost:3000", "likersVisible": "signedIn", "snapStart": "true",
-    "tracing": "all", "logSampling": "0", "budgetUsd": "20", "budgetEmail": "ops@example.com",
+    "tracing": "all", "logSampling": "0",
     "mfa": "required", "usersPlan": "essentials", "canary": "true",
 }  # fmt: skip
 BEHIND_CDN = {

@@ -22,7 +22,6 @@ A_REGION = re.compile(r"\b[a-z]{2}-[a-z]+-\d$")  # the edge's names have that of
 # Types whose names are unique in an account over all its regions (a bucket's: in all accounts), and where the name is.
 # Not here: names that are unique in a region, such as those of alarms, functions, tables, queues and user pool domains.
 GLOBAL_NAMES = {
-    "AWS::Budgets::Budget": ("Budget", "BudgetName"),
     "AWS::CloudFront::CachePolicy": ("CachePolicyConfig", "Name"),
     "AWS::CloudFront::Function": ("Name",),
     "AWS::CloudFront::KeyValueStore": ("Name",),

@@ -173,7 +173,6 @@ OWN_NAME = {
         "ApiMappingKey": None,
     },
 }
-BUDGET_MAIL = [{"Address": "ops@example.com", "SubscriptionType": "EMAIL"}]
 WITH_OPTIONS: dict[str, Facts] = {
     "lavish": {
         **OWN_NAME,
@@ -184,16 +183,6 @@ WITH_OPTIONS: dict[str, Facts] = {
         "AWS::ApiGatewayV2::DomainName": OWN_NAME["AWS::ApiGatewayV2::DomainName"]
         | {"DomainName": "api.example.com", "MutualTlsAuthentication": None},
         "UserPool": {"UserPoolTier": "ESSENTIALS", "MfaConfiguration": "ON"},
-        "AWS::Budgets::Budget": {
-            "Budget.BudgetLimit": {"Amount": 20, "Unit": "USD"},
-            "Budget.TimeUnit": "MONTHLY",
-            "NotificationsWithSubscribers.0.Notification.NotificationType": "ACTUAL",
-            "NotificationsWithSubscribers.0.Notification.Threshold": 80,
-            "NotificationsWithSubscribers.0.Subscribers": BUDGET_MAIL,
-            "NotificationsWithSubscribers.1.Notification.NotificationType": "FORECASTED",
-            "NotificationsWithSubscribers.1.Notification.Threshold": 100,
-            "NotificationsWithSubscribers.1.Subscribers": BUDGET_MAIL,
-        },
     },
     "behind_cdn": {
         **OWN_NAME,
@@ -351,8 +340,8 @@ def test_nothing_of_cdks_own_runs_in_the_account(dev: Template) -> None:
     assert not [type_ for type_ in {found["Type"] for found in dev.resources.values()} if type_.startswith("Custom::")]
 
 
-def test_without_options_there_is_no_front_door_no_budget_and_nobody_gets_a_mail(dev: Template) -> None:
-    for type_ in ("AWS::ApiGatewayV2::DomainName", "AWS::Budgets::Budget", "AWS::SNS::Subscription"):
+def test_without_options_there_is_no_front_door_and_nobody_gets_a_mail(dev: Template) -> None:
+    for type_ in ("AWS::ApiGatewayV2::DomainName", "AWS::SNS::Subscription"):
         assert not dev.of_type(type_)
     assert "CnameTarget" not in dev.outputs
     assert not (dev.folder / "TallyEdge.template.json").exists()

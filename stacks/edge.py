@@ -46,7 +46,7 @@ class Edge(Stack):
             origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
         )
         kept = _as_the_answer_says(self)
-        logs = _logs(self, options.edge_logs_days) if options.edge_logs_days else None
+        logs = _logs(self, options.edge_logs) if options.edge_logs else None
         paths = _patterns(route for route in routes if route.cached)
         distribution = cloudfront.Distribution(
             self,

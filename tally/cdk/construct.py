@@ -20,7 +20,6 @@ from tally.dynamo.keys import FORMAT
 from tally.home import LAMBDAS
 
 from .api import Api
-from .arguments import chosen
 from .backup import Backup
 from .bundling import Bundle
 from .canary import Canary
@@ -78,7 +77,7 @@ class Tally(Construct):
         declarations = counters if isinstance(counters, Declarations) else Declarations.load(Path(counters))
         for line in declarations.warnings:
             Annotations.of(self).add_warning_v2("tally:undeclared", line)
-        options = options or chosen(given, keep_data=keep_data)
+        options = options or Options.from_arguments(given, keep_data=keep_data)
         bundle = bundle or Bundle(LAMBDAS, declarations, kept_in=Path(_outdir(self)))
         options.check_region(*(None if Token.is_unresolved(one) else one for one in self._place()))
         names = Names.of(self, options.docs_url)

@@ -1,20 +1,25 @@
-"""The options of a deployment, from the CDK context: `cdk deploy -c stage=prod -c pageHosts=example.com`.
+"""The options of a deployment, each declared once: its name, its check and its default.
 
-Each field of Options has its name in the context, its check and its default in one place. docs/operations.md and
-docs/front-door.md say what to choose.
+They come from the CDK context, `cdk deploy -c stage=prod -c pageHosts=example.com`, or from the arguments of a
+construct, `Tally(self, "Tally", …, page_hosts=["example.com"])`. Messages name an option as it was given.
+docs/operations.md and docs/front-door.md say what to choose.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit
 
 from tally.api.operation import Visible
 
 DEV = "dev"
+KEPT = "prod"  # the stage that a construct is like, if its data is kept; else it is like dev
+STAGE, EDGE = "stage", "edge"
+"""What is no argument of a construct: an option of a stack of its own, or of a CDN, which is a second stack."""
 LOGGED_SHARE = 0.05  # of the successes, outside dev
 DEV_THROTTLE = 0.1  # strangers find a stage dev, too
 # Lambda takes 4,096 bytes of variables for a function: these, and up to 900 of others (tests/infra/rules.py).
@@ -33,38 +38,38 @@ VAULT = r"arn:aws(?:-[a-z-]+)?:backup:[a-z0-9-]+:[0-9]{12}:backup-vault:[a-zA-Z0
 _OBJECT = "s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[!-~]{1,1024}"
 _TABLES = re.compile(rf"Tally-({_STAGE})-([0-9]{{8}}T[0-9]{{6}})")
 
-Read = Callable[[str, str], Any]
-"""(name in the context, text) -> the value; None counts as missing. Raises OptionsError."""
+Read = Callable[[str], Any]
+"""Text -> the value; None counts as missing. Raises OptionsError with what follows the name of the option."""
 
 
 class OptionsError(Exception):
-    """The context is wrong. The message is one line, for the person who deploys."""
+    """An option is wrong. The message is one line, for the person who deploys."""
 
 
 def _like(form: str, must: str, to: Callable[[str], Any] = str) -> Read:
     """Text of a form, whole."""
 
-    def read(name: str, text: str) -> Any:
+    def read(text: str) -> Any:
         if not re.fullmatch(form, text):
-            raise OptionsError(f"context {name} is {text!r}: it must be {must}")
+            raise OptionsError(f"is {text!r}: it must be {must}")
         return to(text)
 
     return read
 
 
 def _whole(lowest: int, highest: int) -> Read:
-    def read(name: str, text: str) -> int:
+    def read(text: str) -> int:
         if not re.fullmatch("[1-9][0-9]{0,9}", text) or not lowest <= int(text) <= highest:
-            raise OptionsError(f"context {name} is {text!r}: it must be a whole number from {lowest} to {highest}")
+            raise OptionsError(f"is {text!r}: it must be a whole number from {lowest} to {highest}")
         return int(text)
 
     return read
 
 
 def _one_of(choices: Mapping[str, Any]) -> Read:
-    def read(name: str, text: str) -> Any:
+    def read(text: str) -> Any:
         if text not in choices:
-            raise OptionsError(f"context {name} is {text!r}: it must be one of {', '.join(choices)}")
+            raise OptionsError(f"is {text!r}: it must be one of {', '.join(choices)}")
         return choices[text]
 
     return read
@@ -73,11 +78,11 @@ def _one_of(choices: Mapping[str, Any]) -> Read:
 def _all(fits: Callable[[str], object], what: str) -> Read:
     """Entries between commas that fit, or `*` alone."""
 
-    def read(name: str, text: str) -> tuple[str, ...] | None:
+    def read(text: str) -> tuple[str, ...] | None:
         found = _listed(text)
         for entry in found if found != ("*",) else ():
             if not fits(entry):
-                raise OptionsError(f"context {name} has {entry!r}: give {what}, or * alone for any")
+                raise OptionsError(f"has {entry!r}: give {what}, or * alone for any")
         return found or None
 
     return read
@@ -88,23 +93,23 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entry.strip() for entry in text.split(",") if entry.strip()))
 
 
-def _stage(name: str, text: str) -> str:
-    stage: str = _like(_STAGE, "a lower case letter, then up to 15 of a-z 0-9 -")(name, text)
+def _stage(text: str) -> str:
+    stage: str = _like(_STAGE, "a lower case letter, then up to 15 of a-z 0-9 -")(text)
     for word in KEPT_BY_COGNITO:
         if word in stage:
-            raise OptionsError(f"context {name} is {stage!r}: Cognito takes no domain with {word!r} in it")
+            raise OptionsError(f"is {stage!r}: Cognito takes no domain with {word!r} in it")
     return stage
 
 
-def _issuer(name: str, text: str) -> str:
+def _issuer(text: str) -> str:
     if _scheme_and_host(text)[0] != "https" or not _scheme_and_host(text)[1]:
-        raise OptionsError(f"context {name} is {text!r}: API Gateway takes only https://…")
+        raise OptionsError(f"is {text!r}: API Gateway takes only https://…")
     return text
 
 
-def _audience(name: str, text: str) -> tuple[str, ...]:
+def _audience(text: str) -> tuple[str, ...]:
     if not _listed(text):
-        raise OptionsError(f"context {name} is {text!r}: it names nobody")
+        raise OptionsError(f"is {text!r}: it names nobody")
     return _listed(text)
 
 
@@ -122,31 +127,32 @@ def _is_origin(text: str) -> bool:
     return scheme in {"http", "https"} and bool(host) and text == f"{scheme}://{host}"
 
 
-def _hosts(name: str, text: str) -> tuple[str, ...] | None:
-    hosts: tuple[str, ...] | None = _all(re.compile(_HOST).fullmatch, "hosts like example.com")(name, text.lower())
+def _hosts(text: str) -> tuple[str, ...] | None:
+    hosts: tuple[str, ...] | None = _all(re.compile(_HOST).fullmatch, "hosts like example.com")(text.lower())
     if hosts and len(",".join(hosts)) > PAGE_HOSTS_BYTES_MAX:
         raise OptionsError(
-            f"context {name} has {len(hosts)} hosts of {len(','.join(hosts))} bytes together: Lambda takes"
+            f"has {len(hosts)} hosts of {len(','.join(hosts))} bytes together: Lambda takes"
             f" {PAGE_HOSTS_BYTES_MAX}; give * alone, and refuse others in front of the API"
         )
     return hosts
 
 
-def _moments(name: str, text: str) -> dict[str, str]:
+def _moments(text: str) -> dict[str, str]:
     """The moment of each stage's tables: all stages share `cdk.json`."""
     moments: dict[str, str] = {}
     for entry in _listed(text):
         found = _TABLES.fullmatch(entry)
         if not found:
-            raise OptionsError(f"context {name} has {entry!r}: give what `tally restore` prints, Tally-STAGE-MOMENT")
+            raise OptionsError(f"has {entry!r}: give what `tally restore` prints, Tally-STAGE-MOMENT")
         if found[1] in moments:
-            raise OptionsError(f"context {name} has 2 moments for the stage {found[1]}: give one")
+            raise OptionsError(f"has 2 moments for the stage {found[1]}: give one")
         moments[found[1]] = found[2]
     return moments
 
 
-def _option(name: str, read: Read, default: Any) -> Any:
-    return field(default=default, metadata={"name": name, "read": read})
+def _option(read: Read, default: Any, of: str = "", name: str = "") -> Any:
+    """An option. `of`: what has it alone. `name`: in the context, if it is not that of the field in camel case."""
+    return field(default=default, metadata={"read": read, "of": of, "name": name})
 
 
 def _folder(url: str) -> str:
@@ -164,76 +170,74 @@ _yes_no = _one_of({"true": True, "false": False})
 class Options:
     """The choices of one deployment. Immutable. Where nothing is chosen: empty text, 0, or None."""
 
-    stage: str = _option("stage", _stage, DEV)
-    issuer: str = _option("issuer", _issuer, "")
+    stage: str = _option(_stage, DEV, STAGE)
+    issuer: str = _option(_issuer, "")
     """The issuer of the tokens. Without one the stack makes a Cognito user pool."""
-    audience: tuple[str, ...] = _option("audience", _audience, ())
-    mfa: str = _option("mfa", _one_of({"optional": "OPTIONAL", "required": "REQUIRED"}), "OPTIONAL")
+    audience: tuple[str, ...] = _option(_audience, ())
+    mfa: str = _option(_one_of({"optional": "OPTIONAL", "required": "REQUIRED"}), "OPTIONAL")
     """Whether the users of the stack's own pool need a second factor, an authenticator app."""
-    users_plan: str = _option("usersPlan", _one_of({"lite": "LITE", "essentials": "ESSENTIALS"}), "LITE")
+    users_plan: str = _option(_one_of({"lite": "LITE", "essentials": "ESSENTIALS"}), "LITE")
     """Cognito's plan for the stack's own pool. Tally uses nothing that the dearer one adds."""
-    page_hosts: tuple[str, ...] = _option("pageHosts", _hosts, ())
+    page_hosts: tuple[str, ...] = _option(_hosts, ())
     """The hosts whose pages count; `*` alone means any host."""
-    cors_origins: tuple[str, ...] = _option("corsOrigins", _all(_is_origin, "origins like https://example.com"), ("*",))
-    domain_name: str = _option("domainName", _name, "")
+    cors_origins: tuple[str, ...] = _option(_all(_is_origin, "origins like https://example.com"), ("*",))
+    domain_name: str = _option(_name, "")
     """The name that callers use. Without one they use the address that AWS gives."""
-    certificate_arn: str = _option("certificateArn", _certificate, "")
+    certificate_arn: str = _option(_certificate, "")
     """Of the API's own name, in the region of the stack."""
-    cdn: bool = _option("cdn", _yes_no, False)
+    cdn: bool = _option(_yes_no, False, STAGE)
     """Whether CloudFront and AWS WAF are before the API."""
-    origin_name: str = _option("originName", _name, "")
+    origin_name: str = _option(_name, "", EDGE)
     """The name of the API itself behind CloudFront."""
-    cdn_certificate_arn: str = _option("cdnCertificateArn", _certificate, "")
+    cdn_certificate_arn: str = _option(_certificate, "", EDGE)
     """Of `domain_name`, in EDGE_REGION. Without one `certificate_arn` serves both names."""
     # The bounds are AWS WAF's: https://docs.aws.amazon.com/waf/latest/APIReference/API_RateBasedStatement.html
-    client_rate: int = _option("clientRate", _whole(10, 2_000_000_000), 2000)
+    client_rate: int = _option(_whole(10, 2_000_000_000), 2000, EDGE)
     """Requests of one IP address in five minutes before it is refused. By default 6.7 a second: less than the lowest
     throttle of a route, which is 10."""
-    edge_logs_days: int = _option("edgeLogs", _whole(1, 3650), 0)
+    edge_logs: int = _option(_whole(1, 3650), 0, EDGE)
     """For how many days CloudFront's access log is kept, which has the addresses of callers; 0: there is none."""
-    cdn_client_certificate_arn: str = _option("cdnClientCertificateArn", _certificate, "")
+    cdn_client_certificate_arn: str = _option(_certificate, "", EDGE)
     """The certificate that CloudFront presents to the API, in EDGE_REGION."""
-    origin_trust_store: str = _option("originTrustStore", _like(_OBJECT, "s3://bucket/key"), "")
+    origin_trust_store: str = _option(_like(_OBJECT, "s3://bucket/key"), "", EDGE)
     """The S3 object with the authorities of such certificates, as PEM, in the region of the API. A live front door gets
     it in a deploy of its own, after CloudFront presents the certificate."""
-    alarm_email: str = _option("alarmEmail", _email, "")
+    alarm_email: str = _option(_email, "")
     """Who gets a mail when an alarm goes off, beside those who subscribe to the topic."""
-    docs_url: str = _option("docsUrl", _like("https://[!-~]+", "https://… of the folder docs", _folder), "docs")
+    docs_url: str = _option(_like("https://[!-~]+", "https://… of the folder docs", _folder), "docs")
     """Where people read the pages of docs/, for the links in alarms. Without it they name the page in the checkout."""
     # Every on-demand table starts with the lowest, and AWS refuses less. The highest is far above any quota.
-    warm_writes: int | None = _option("warmWrites", _whole(4000, 10**7), None)
+    warm_writes: int | None = _option(_whole(4000, 10**7), None)
     """Write units a second that counts and receipts take from the start."""
-    warm_reads: int | None = _option("warmReads", _whole(12_000, 10**7), None)
+    warm_reads: int | None = _option(_whole(12_000, 10**7), None)
     # At least 10: a new table's two streams have eight shards, each with an invocation of its own.
-    reserved_concurrency: int | None = _option("reservedConcurrency", _whole(10, 10_000), None)
+    reserved_concurrency: int | None = _option(_whole(10, 10_000), None)
     """Invocations at once that are reserved for each stream consumer; the sweep then gets one."""
     # Callers may rely on 24 hours. The rollup keeps what is written alone for 8 days: a receipt must not outlive that.
-    receipt_ttl_hours: int | None = _option("receiptTtlHours", _whole(24, 168), None)
+    receipt_ttl_hours: int | None = _option(_whole(24, 168), None)
     """How long a receipt lives, and so how long a retry is recognised; None: 24 hours."""
-    snap_start: bool = _option("snapStart", _yes_no, None)
+    snap_start: bool = _option(_yes_no, None)
     """Whether the functions that callers wait for start from a snapshot, which AWS bills; None: not in dev."""
-    canary: bool = _option("canary", _yes_no, None)
+    canary: bool = _option(_yes_no, None)
     """Whether a tenth of the calls goes to new code first, and back if it fails; None: not in dev."""
-    throttle: float = _option("throttle", _like(r"1|0?\.[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
+    throttle: float = _option(_like(r"1|0?\.[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
     """The share of each route's throttle that its callers get, all together; None: all, but a tenth in dev."""
-    tracing: str = _option("tracing", _one_of({which: which for which in ("callers", "all", "off")}), "off")
+    tracing: str = _option(_one_of({which: which for which in ("callers", "all", "off")}), "off")
     """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`). It shows what Lambda itself
     knows of an invocation, and no call of DynamoDB: the log line of an answer has those."""
-    log_sampling: float = _option(
-        "logSampling", _like(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}", "a share from 0 to 1, as 0.05", float), None
-    )
+    log_sampling: float = _option(_like(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}", "a share from 0 to 1, as 0.05", float), None)
     """The share of the invocations that log their successes. Errors and refusals always are. None: all in dev."""
     likers_visible: Visible = _option(  # noqa: RUF009 (a member of an Enum does not change)
-        "likersVisible", _one_of({visible.value: visible for visible in Visible}), Visible.ANYONE
+        _one_of({visible.value: visible for visible in Visible}), Visible.ANYONE
     )
     """Who sees over HTTP which users like a post."""
-    dead_letter_days: int = _option("deadLetterDays", _whole(1, 3650), 90)
+    dead_letter_days: int = _option(_whole(1, 3650), 90)
     """A dead letter that nobody redrove expires after so many days."""
-    series_days: int | None = _option("seriesDays", _whole(1, 36_500), None)
+    series_days: int | None = _option(_whole(1, 36_500), None)
     """For how many days series are kept; None: for ever."""
-    restored: str = _option("tables", _moments, "")
+    restored: str = _option(_moments, "", name="tables")
     """The moment to which the stack's tables were restored: `20261122T103000`; empty: they were never restored."""
-    backup_to: str = _option("backupTo", _vault, "")
+    backup_to: str = _option(_vault, "")
     """The vault of AWS Backup, in another region or account, that gets copies of the tables."""
 
     def __post_init__(self) -> None:
@@ -291,83 +295,111 @@ class Options:
             )
 
     @classmethod
-    def from_context(cls, context: Mapping[str, Any]) -> Options:
-        """Read and check the context. An empty value counts as missing. Raises OptionsError."""
-        known = [each.metadata["name"] for each in fields(cls)]
-        _refuse_unknown(context, known)
-        given = {name: text for name in known if (text := _text(context, name))}
-        _check_together(given)
-        read = {each.name: (each.metadata["read"], each.metadata["name"]) for each in fields(cls)}
-        values = {of: check(name, given[name]) for of, (check, name) in read.items() if name in given}
+    def from_context(cls, context: Mapping[str, object]) -> Options:
+        """Read and check the context; CDK's own keys have `:` or `@`. Raises OptionsError."""
+        given = {name: value for name, value in context.items() if ":" not in name and "@" not in name}
+        called = {each.name: _in_context(each) for each in fields(cls)}
+        try:
+            return cls._read(given, called, "is unknown: there are")
+        except OptionsError as error:
+            raise OptionsError(f"context {error}") from None
+
+    @classmethod
+    def from_arguments(cls, given: Mapping[str, object], *, keep_data: bool) -> Options:
+        """Read and check the arguments of a construct. Raises OptionsError."""
+        stage = KEPT if keep_data else DEV
+        called = {each.name: each.name for each in fields(cls) if not each.metadata["of"]}
+        if given.get("restored"):  # in a context each stage has a moment of its own
+            given = {**given, "restored": f"Tally-{stage}-{given['restored']}"}
+        return cls._read(given, called, "is no option of Tally: there are keep_data,", stage=stage)
+
+    @classmethod
+    def _read(cls, given: Mapping[str, object], called: Mapping[str, str], known: str, **fixed: str) -> Options:
+        """`called`: the name of each field where it is given. An empty value counts as missing."""
+        for name in sorted(given.keys() - set(called.values())):  # a misspelt `Stage` would deploy without protection
+            raise OptionsError(f"{name} {known} {', '.join(called.values())}")
+        texts = fixed | {of: text for of, name in called.items() if (text := _text(name, given.get(name)))}
+        _check_together(texts, called)
+        values = {each.name: _value(each, texts[each.name], called) for each in fields(cls) if each.name in texts}
         values["restored"] = values.get("restored", {}).get(values.get("stage", DEV))
         made = cls(**{of: value for of, value in values.items() if value is not None})
         if made.cdn:
-            _check_edge(made)
+            _check_edge(made, called)
         return made
 
 
-def _refuse_unknown(context: Mapping[str, Any], known: Iterable[str]) -> None:
-    """A misspelt `-c Stage=prod` would deploy a stack without protection. CDK's own keys have `:` or `@`."""
-    for name in sorted(context):
-        if name not in known and ":" not in name and "@" not in name:
-            raise OptionsError(f"context {name!r} is unknown: there are {', '.join(known)}")
+def _in_context(option: Field[Any]) -> str:
+    """`pageHosts` of `page_hosts`."""
+    first, *others = option.name.split("_")
+    return option.metadata["name"] or "".join((first, *(word.capitalize() for word in others)))
 
 
-def _text(context: Mapping[str, Any], name: str) -> str:
-    value = context.get(name) or ""
-    if not isinstance(value, str):
-        raise OptionsError(f"context {name} is {value!r}: it must be text")
-    return value.strip()
+def _text(name: str, value: object) -> str:
+    """A value as text: `-c` gives nothing else."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case Enum():
+            return str(value.value)
+        case int() | float():
+            return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+        case str():
+            return value.strip()
+        case list() | tuple() if all(isinstance(entry, str) for entry in value):
+            return ",".join(value)
+    raise OptionsError(f"{name} is {value!r}: it must be text, a number, a boolean, or a list of texts")
 
 
-def _check_together(given: Mapping[str, str]) -> None:
+def _value(option: Field[Any], text: str, called: Mapping[str, str]) -> Any:
+    try:
+        return option.metadata["read"](text)
+    except OptionsError as error:
+        raise OptionsError(f"{called[option.name]} {error}") from None
+
+
+def _check_together(given: Mapping[str, str], called: Mapping[str, str]) -> None:
     """Refuse an option without what it needs. `given`: the text of each."""
     pairs = (
         ("issuer", "audience", "neither for a Cognito user pool"),
-        ("domainName", "certificateArn", "neither"),
+        ("domain_name", "certificate_arn", "neither"),
     )
-    for name in ("mfa", "usersPlan"):
-        if name in given and "issuer" in given:
-            raise OptionsError(f"context {name} is for the stack's own user pool: with issuer there is none")
+    for of in ("mfa", "users_plan"):
+        if of in given and "issuer" in given:
+            raise OptionsError(f"{called[of]} is for the stack's own user pool: with issuer there is none")
     for one, other, or_ in pairs:
         if (one in given) != (other in given):
-            raise OptionsError(f"context {one} and {other} go together: give both, or {or_}")
-    if "originTrustStore" in given and "cdnClientCertificateArn" not in given:
+            raise OptionsError(f"{called[one]} and {called[other]} go together: give both, or {or_}")
+    if "origin_trust_store" in given and "cdn_client_certificate_arn" not in given:
         raise OptionsError(
-            "context originTrustStore needs cdnClientCertificateArn: the API would ask for a certificate that"
-            " CloudFront does not present"
+            f"{called['origin_trust_store']} needs {called['cdn_client_certificate_arn']}: the API would ask for a"
+            " certificate that CloudFront does not present"
         )
-    if given.get("cdn") == "true":
-        for name in ("domainName", "originName"):
-            if name not in given:
-                raise OptionsError(
-                    f"context cdn needs {name}: without names of its own the API can be called around CloudFront"
-                )
-        if given["originName"] == given["domainName"]:
-            raise OptionsError("context originName is domainName: the API needs a name that callers do not know")
-    else:
-        for name in (
-            "originName",
-            "cdnCertificateArn",
-            "clientRate",
-            "edgeLogs",
-            "cdnClientCertificateArn",
-            "originTrustStore",
-        ):
-            if name in given:
-                raise OptionsError(f"context {name} is for CloudFront: it needs cdn=true")
-
-
-def _check_edge(options: Options) -> None:
-    """Refuse certificates that CloudFront does not take."""
-    of_name = "cdnCertificateArn" if options.cdn_certificate_arn else "certificateArn"
-    of_client = options.cdn_client_certificate_arn or options.edge_certificate_arn
-    for name, arn in ((of_name, options.edge_certificate_arn), ("cdnClientCertificateArn", of_client)):
-        partition, region = arn.split(":")[1], arn.split(":")[3]
-        if partition != "aws":
-            raise OptionsError(f"context cdn is true, and {name} is of the partition {partition}: cdn=true needs aws")
-        if region != EDGE_REGION:
-            instead = "; give one as cdnCertificateArn" if name == "certificateArn" else ""
+    if given.get("cdn") != "true":
+        for option in fields(Options):
+            if option.metadata["of"] == EDGE and option.name in given:
+                raise OptionsError(f"{called[option.name]} is for CloudFront: it needs cdn=true")
+        return
+    for of in ("domain_name", "origin_name"):
+        if of not in given:
             raise OptionsError(
-                f"context {name} is of {region}: CloudFront takes only certificates of {EDGE_REGION}{instead}"
+                f"cdn needs {called[of]}: without names of its own the API can be called around CloudFront"
             )
+    if given["origin_name"] == given["domain_name"]:
+        raise OptionsError(
+            f"{called['origin_name']} is {called['domain_name']}: the API needs a name that callers do not know"
+        )
+
+
+def _check_edge(options: Options, called: Mapping[str, str]) -> None:
+    """Refuse certificates that CloudFront does not take."""
+    of_name = "cdn_certificate_arn" if options.cdn_certificate_arn else "certificate_arn"
+    of_client = options.cdn_client_certificate_arn or options.edge_certificate_arn
+    for of, arn in ((of_name, options.edge_certificate_arn), ("cdn_client_certificate_arn", of_client)):
+        name, partition, region = called[of], arn.split(":")[1], arn.split(":")[3]
+        if partition != "aws":
+            raise OptionsError(f"cdn is true, and {name} is of the partition {partition}: cdn=true needs aws")
+        if region != EDGE_REGION:
+            instead = f"; give one as {called['cdn_certificate_arn']}" if of == "certificate_arn" else ""
+            raise OptionsError(f"{name} is of {region}: CloudFront takes only certificates of {EDGE_REGION}{instead}")

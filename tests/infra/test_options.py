@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import fields
 
 import pytest
 
@@ -23,7 +22,7 @@ BAD = [
     ({"stage": "aws-test"}, "context stage is 'aws-test': Cognito takes no domain with 'aws' in it"),
     ({"receiptTtlHours": "23"}, "context receiptTtlHours is '23': it must be a whole number from 24 to 168"),
     ({"receiptTtlHours": "169"}, "context receiptTtlHours is '169'"),
-    ({"Stage": "prod"}, "context 'Stage' is unknown"),
+    ({"Stage": "prod"}, "context Stage is unknown: there are stage, "),
     ({"issuer": "https://login.example.com"}, "issuer and audience go together"),
     ({"issuer": "http://login.example.com", "audience": "tally"}, "only https://"),
     ({"issuer": "https://login.example.com", "audience": ","}, "audience is ',': it names nobody"),
@@ -36,7 +35,7 @@ BAD = [
     ({"mfa": "on"}, "context mfa is 'on': it must be one of optional, required"),
     ({"mfa": "required", "issuer": "https://a.example", "audience": "b"}, "mfa is for the stack's own user pool"),
     ({"alarmEmail": "me"}, "context alarmEmail is 'me': it must be a mail address"),
-    ({"budgetUsd": "20"}, "context 'budgetUsd' is unknown: there are stage, "),
+    ({"budgetUsd": "20"}, "context budgetUsd is unknown: there are stage, "),
     ({"reservedConcurrency": "9"}, "context reservedConcurrency is '9': it must be a whole number from 10 to 10000"),
     ({"warmWrites": "3999"}, "context warmWrites is '3999': it must be a whole number from 4000 to 10000000"),
     ({"tables": "Tally-prod-counts"}, "context tables has 'Tally-prod-counts': give what `tally restore` prints"),
@@ -83,9 +82,33 @@ def test_a_wrong_context_is_refused_in_one_line(context: dict[str, object], mess
     assert "\n" not in str(refused.value)
 
 
+def known() -> list[str]:
+    """The name of every option."""
+    with pytest.raises(OptionsError, match="there are ") as refused:
+        Options.from_context({"unknown": "x"})
+    return str(refused.value).partition("there are ")[2].split(", ")
+
+
 def test_an_empty_value_counts_as_missing() -> None:
-    names = [each.metadata["name"] for each in fields(Options)]
-    assert Options.from_context(dict.fromkeys(names, "")) == Options.from_context({}) == Options()
+    assert Options.from_context(dict.fromkeys(known(), "")) == Options.from_context({}) == Options()
+
+
+def test_cdk_json_may_have_a_value_as_a_construct_has_it() -> None:
+    given = {
+        "snapStart": False,
+        "canary": True,
+        "warmWrites": 4000,
+        "logSampling": 0,
+        "pageHosts": ["a.example", "b.org"],
+    }
+    texts = {
+        "snapStart": "false",
+        "canary": "true",
+        "warmWrites": "4000",
+        "logSampling": "0",
+        "pageHosts": "a.example,b.org",
+    }
+    assert Options.from_context(given) == Options.from_context(texts)
 
 
 def test_a_host_of_pages_may_have_an_underscore() -> None:
@@ -153,11 +176,8 @@ def test_the_app_ends_with_one_line_and_1() -> None:
 
 
 def test_the_page_of_operations_lists_every_option() -> None:
-    with pytest.raises(OptionsError, match="there are ") as refused:
-        Options.from_context({"unknown": "x"})
-    known = str(refused.value).partition("there are ")[2].split(", ")
     rows = (ROOT / "docs" / "operations.md").read_text().partition("| context |")[2].partition("\n\n")[0]
-    assert re.findall(r"`(\w+)`", "\n".join(row.split("|")[1] for row in rows.splitlines()[2:])) == known
+    assert re.findall(r"`(\w+)`", "\n".join(row.split("|")[1] for row in rows.splitlines()[2:])) == known()
 
 
 def test_stages_are_stacks_of_their_own(synthesize: Synthesize) -> None:

@@ -13,7 +13,6 @@ from aws_cdk import aws_lambda as lambda_
 
 from app import LAMBDAS
 from tally.cdk import OptionsError, Tally
-from tally.cdk.arguments import chosen
 from tally.cdk.options import Options
 from tally.client import FUNCTIONS
 from tests.infra.conftest import UNBUNDLED, context_of_cdk_json
@@ -145,7 +144,7 @@ def test_options_have_the_value_that_a_context_has() -> None:
         "snap_start": False,
         "canary": None,
     }
-    made = chosen({**given, "restored": "20261122T103000", "likers_visible": "nobody"}, keep_data=True)
+    made = Options.from_arguments({**given, "restored": "20261122T103000", "likers_visible": "nobody"}, keep_data=True)
     context = {
         "stage": "prod", "pageHosts": "example.com,b.org", "logSampling": "0.05", "throttle": "1", "snapStart": "false",
         "tables": "Tally-prod-20261122T103000", "likersVisible": "nobody",
@@ -162,7 +161,7 @@ def test_options_have_the_value_that_a_context_has() -> None:
         ({"page_hosts": ["a/b"]}, "page_hosts has 'a/b': give hosts like example.com, or * alone for any"),
         (
             {"page_hosts": {"a": 1}},
-            "page_hosts is {'a': 1}: it must be text, a number, True, False, or a list of texts",
+            "page_hosts is {'a': 1}: it must be text, a number, a boolean, or a list of texts",
         ),
         ({"warm_writes": 3}, "warm_writes is '3': it must be a whole number from 4000 to 10000000"),
         ({"issuer": "https://a.b/"}, "issuer and audience go together: give both, or neither for a Cognito user pool"),
@@ -172,7 +171,7 @@ def test_options_have_the_value_that_a_context_has() -> None:
 )
 def test_what_is_wrong_is_said_by_argument(given: dict[str, Any], says: str) -> None:
     with pytest.raises(OptionsError) as refused:
-        chosen(given, keep_data=True)
+        Options.from_arguments(given, keep_data=True)
     assert str(refused.value).startswith(says)
     assert "context" not in str(refused.value)
 

@@ -26,6 +26,7 @@ from ..errors import ConfigurationError, InvalidInputError, TallyError
 
 R = TypeVar("R")
 KEY_BYTES_MAX = {"partition key": 2048, "sort key": 1024}
+NESTING_MAX = 32  # levels; DynamoDB takes no more
 _DECLARATION, _ATTRIBUTES = "tally", "__tally_attributes__"
 _SERIALIZER, _DESERIALIZER = TypeSerializer(), TypeDeserializer()
 _TAKEN: dict[Any, Any] = {  # what each type takes; a bool is an int as well, so it comes first
@@ -87,6 +88,8 @@ class Attribute:
             return fitting(_DESERIALIZER.deserialize(wire), self.type, self.name)
         except ValueError as error:
             raise RecordMismatchError(f"A stored item does not fit its class: {error}.", field=self.name) from None
+        except ArithmeticError:  # boto3's
+            raise RecordMismatchError(f"{self.name} has a number of more than 38 digits.", field=self.name) from None
 
     def wrong(self) -> str | None:
         """Why this declaration cannot work; None if it can."""
@@ -172,7 +175,7 @@ def encode(value: object, type_: Any, where: str) -> Item:
     return dict(wire)
 
 
-def fitting(value: Any, type_: Any, where: str) -> Any:
+def fitting(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
     """A value as the declared type has it, whether a caller gave it or boto3 read it. ValueError says why it is none.
 
     `Any` has whole numbers as int, and bytes as bytes.
@@ -181,7 +184,9 @@ def fitting(value: Any, type_: Any, where: str) -> Any:
     if value is None and (kind is Any or NoneType in inner):
         return None
     if kind in (Union, UnionType):
-        return fitting(value, _given(inner), where)
+        return fitting(value, _given(inner), where, depth)
+    if depth > NESTING_MAX:
+        raise ValueError(f"{where} lies deeper than {NESTING_MAX} levels")
     if kind is Any:
         kind = next((kind for kind, taken in _TAKEN.items() if isinstance(value, taken)), Any)
     if not isinstance(value, _TAKEN.get(kind, ())) or (isinstance(value, bool) and kind is not bool):
@@ -192,10 +197,13 @@ def fitting(value: Any, type_: Any, where: str) -> Any:
     if kind in (set, frozenset):
         return kind(_members(value, inner, where))
     if kind is list:
-        return [fitting(member, inner[0] if inner else Any, f"{where}[{n}]") for n, member in enumerate(value)]
+        of = inner[0] if inner else Any
+        return [fitting(member, of, f"{where}[{n}]", depth + 1) for n, member in enumerate(value)]
     if kind is dict:
-        entry = inner[1] if inner else Any
-        return {fitting(k, str, f"{where}, a key"): fitting(v, entry, f"{where}.{k}") for k, v in value.items()}
+        of = inner[1] if inner else Any
+        return {fitting(k, str, f"{where}, a key"): fitting(v, of, f"{where}.{k}", depth + 1) for k, v in value.items()}
+    if kind is str:
+        value.encode()  # half a surrogate pair is a ValueError
     return bytes(value) if kind is bytes else value
 
 

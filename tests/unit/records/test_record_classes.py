@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field, replace
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -100,6 +101,7 @@ def test_values_of_another_type_are_refused_by_name_and_nothing_is_sent(
         (Decimal("NaN"), "no number"), (Decimal("-Infinity"), "no number"), (Decimal("1E+999999"), "no number"),
         pytest.param(10**5000, "no number", id="huge"), (int("1" * 39), "38 digits"), (Decimal("1E-131"), "1E-130"),
         (set(), "empty"), ({"a", 1}, "all str"), ({True}, "bool"), (object(), "object"), ({1: "x"}, "a key"),
+        ("\ud800", "surrogates"), (reduce(lambda inner, _: [inner], range(32), 1), "32 levels"),
     ],
 )  # fmt: skip
 def test_values_that_cannot_be_stored_exactly_are_refused_by_name(
@@ -154,6 +156,7 @@ class Strict:
         (Everything, {"whole": {"N": "1.5"}}, "whole must be int, and is 1.5"),
         (Everything, {"words": {"L": [{"NULL": True}]}}, r"words\[0\] must be str, and is None"),
         (Everything, {"required": {"NULL": True}}, "required must be int, and is None"),
+        (Everything, {"whole": {"N": "1E50"}}, "whole has a number of more than 38 digits"),
         (Strict, {}, "name must be str, and is None"),
     ],
 )

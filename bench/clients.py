@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -57,34 +57,37 @@ def fresh_engine(*, streams: bool = False) -> Iterator[str]:
     have no streams unless asked for: a stream slows each write of dynoxide, and the bench compares clients.
     Raises LocalError if the engine does not start, or botocore's errors.
     """
-    given = os.environ.get(ENDPOINT_VARIABLE)
+    given, streamed = os.environ.get(ENDPOINT_VARIABLE), STREAMED if streams else ()
     if given is None:
         with Engine() as engine:
-            create_tables(boto3.client("dynamodb", endpoint_url=engine.endpoint, **LOCAL), "bench", streams)
+            create_tables(boto3.client("dynamodb", endpoint_url=engine.endpoint, **LOCAL), SETTINGS, streamed)
             yield engine.endpoint
         return
     client = boto3.client("dynamodb", endpoint_url=given, **LOCAL)
     _delete_tables(client)  # a killed run leaves them
-    create_tables(client, "bench", streams)
+    create_tables(client, SETTINGS, streamed)
     try:
         yield given
     finally:
         _delete_tables(client)
 
 
-def create_tables(client: DynamoDBClient, prefix: str, streams: bool) -> None:
-    """Create the three tables, named `prefix`-counts and so on."""
+def create_tables(client: DynamoDBClient, settings: Settings, streamed: Sequence[str] = ()) -> None:
+    """Create the three tables of the settings, with their keys; those of `streamed` with a stream.
+
+    Streams cost time: the engine reads all its records at each write to a table with a stream.
+    """
     for table, keys in KEYS.items():
         schema: Any = [
             {"AttributeName": key, "KeyType": kind} for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
         ]
         images: Any = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
         client.create_table(
-            TableName=f"{prefix}-{table}",
+            TableName=getattr(settings, f"{table}_table"),
             KeySchema=schema,
             AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
             BillingMode="PAY_PER_REQUEST",
-            **({"StreamSpecification": images} if streams and table in STREAMED else {}),
+            **({"StreamSpecification": images} if table in streamed else {}),
         )
 
 

@@ -30,6 +30,7 @@ import hypothesis
 import pytest
 from botocore.config import Config
 
+from bench import clients
 from tally.dev.base.engine import Engine
 from tally.dev.base.sync_wire import SyncWire
 from tally.dynamo import client as dynamo
@@ -101,27 +102,14 @@ def engine() -> Iterator[Engine]:
 
 
 def create_tables(endpoint: str | None, settings: Settings, streamed: tuple[str, ...] = ()) -> None:
-    """The tables that functions write to, with their keys. `endpoint`: None for AWS's own (moto).
-
-    `streamed`: "counts", "receipts", if they have a stream.
-    Streams cost time: the engine reads all its records at each write to a table with a stream. Each request is sent
-    once and waits: a fresh engine may be slow, and a second CreateTable would find the table of the first.
-    """
-    client = _patient(endpoint)
-    stream = {"StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}}
-    for table, names in (("counts", ["PK", "SK"]), ("ledger", ["PK", "SK"]), ("receipts", ["id"])):
-        client.create_table(
-            **(stream if table in streamed else {}),  # type: ignore[arg-type]
-            TableName=getattr(settings, f"{table}_table"),
-            KeySchema=[{"AttributeName": name, "KeyType": "RANGE" if name == "SK" else "HASH"} for name in names],
-            AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in names],
-            BillingMode="PAY_PER_REQUEST",
-        )
+    """The tables that functions write to. `endpoint`: None for AWS's own (moto)."""
+    clients.create_tables(_patient(endpoint), settings, streamed)
 
 
 @functools.lru_cache(maxsize=8)
 def _patient(endpoint: str | None) -> DynamoDBClient:
-    """A client that sends each request once, and waits for the answer."""
+    """A client that sends each request once, and waits: a fresh engine may be slow, and a second CreateTable would find
+    the table of the first."""
     config = dynamo.CLIENT_CONFIG.merge(Config(retries={"total_max_attempts": 1}))
     return boto3.client("dynamodb", config=config, endpoint_url=endpoint)
 

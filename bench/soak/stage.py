@@ -98,7 +98,7 @@ def engine(folder: Path) -> Iterator[Engine]:
 def set_up(folder: Path, running: Engine) -> None:
     """Create the tables with their streams, and note the streams' names in the folder."""
     client = boto3.client("dynamodb", endpoint_url=running.endpoint, **LOCAL)
-    create_tables(client, "soak", streams=True)
+    create_tables(client, Stage(folder, 0, 1, running.endpoint).settings, STREAMED)
     for table in STREAMED:
         arn = client.describe_table(TableName=f"soak-{table}")["Table"]["LatestStreamArn"]
         (folder / f"{table}.arn").write_text(arn)

@@ -21,9 +21,7 @@ class Meter:
     """Counts the requests of its clients, including retries of the SDK, and the capacity that DynamoDB bills."""
 
     def __init__(self, *clients: DynamoDBClient) -> None:
-        self.requests = 0
-        self.write_units = 0.0
-        self.read_units = 0.0
+        self.reset()
         self._clients = clients
         self._hooks: dict[str, Callable[..., None]] = {
             "provide-client-params.dynamodb": self._ask,
@@ -43,6 +41,8 @@ class Meter:
     def reset(self) -> None:
         """Start again at zero."""
         self.requests, self.write_units, self.read_units = 0, 0.0, 0.0
+        self.billed: list[tuple[str, float]] = []
+        """Each request that was answered: its operation, and its units."""
 
     def _ask(self, params: dict[str, Any], **_: object) -> None:
         params["ReturnConsumedCapacity"] = "TOTAL"
@@ -53,6 +53,7 @@ class Meter:
     def _answered(self, parsed: dict[str, Any], model: Any, **_: object) -> None:
         consumed = parsed.get("ConsumedCapacity", [])
         units = sum(table["CapacityUnits"] for table in (consumed if isinstance(consumed, list) else [consumed]))
+        self.billed.append((model.name, units))
         if model.name in _READS:
             self.read_units += units
         else:

@@ -10,58 +10,29 @@ import random
 import threading
 import time
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import counters
-from tally.contract.declarations import READERS
 from tally.dev.streams import delivery
 from tally.dev.streams.delivery import BATCH_RECORDS, Delivery, Stream
-from tally.streams import bookkeeper, rollup
 from tally.streams.consumer import Handler
-from tally.streams.dead_letters import Objects
+from tests.contexts import Context
+from tests.invariants.streaming import DECLARED, Stored
 
 from ..clients import STREAMED
 from .stage import Stage, become
 
-CONSUMERS = {"rollup": rollup.CONSUMER, "bookkeeper": bookkeeper.CONSUMER}
 POLL_S = 0.2
-INVOCATION_S = 30.0
+INVOCATION = Context(30_000)
 HORIZON_SHARE = 0.3  # of the starts that read the stream from its beginning; else from where the last process was
 ODD_SHARE = 0.3  # of the batches end early
 TWICE_SHARE = 0.05  # of the batches are delivered again, as part of the next one
 PAUSE_S = 0.1  # after a failure
 
 
-class Context:
-    """A Lambda context."""
-
-    aws_request_id = "soak"
-
-    def __init__(self, seconds: float = INVOCATION_S) -> None:
-        self._until_s = time.monotonic() + seconds
-
-    def get_remaining_time_in_millis(self) -> int:
-        """What is left of the invocation."""
-        return int(1000 * (self._until_s - time.monotonic()))
-
-
-class Folder:
-    """Takes dead letters, as S3 does. There should be none."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def put_object(self, Key: str, Body: bytes, **_: Any) -> None:
-        """Keep it."""
-        (self._path / f"dead-letter-{Key.replace('/', '-')}").write_bytes(Body)
-
-
 def consume(stage: Stage, name: str) -> None:
     """Be the consumer, until killed."""
     become(stage, name)
-    objects = Objects("soak", make=lambda: Folder(stage.folder))
-    handler = Handler(CONSUMERS[name], counters.COUNTERS, stage.store(stage.weather), objects)
+    handler = Stored(stage.store(stage.weather), stage.wire()).handler(name)
     threads = [threading.Thread(target=_follow, args=(stage, name, handler, table)) for table in STREAMED]
     for thread in threads:
         thread.start()
@@ -76,8 +47,7 @@ def _follow(stage: Stage, name: str, handler: Handler, table: str) -> None:
     if chance.random() > HORIZON_SHARE and place.exists():
         after = place.read_text() or None  # empty: killed while it wrote
     stream = Stream(stage.wire(), f"soak-{table}", after)
-    (declared,) = [one for one in READERS if one.function == name]
-    takes = partial(delivery.takes, declared, table)
+    takes = partial(delivery.takes, DECLARED[name], table)
     while True:
         records = stream.read()
         _deliver(Delivery(handler, f"soak-{table}", stream.shard, records, takes), chance)
@@ -95,7 +65,7 @@ def _deliver(way: Delivery, chance: random.Random) -> None:
         batch = way.batch(size, back=twice)
         twice = 0
         try:
-            failed = way.invoke(batch, Context())
+            failed = way.invoke(batch, INVOCATION)
         except Exception as error:
             print(f"{way.source}: {error!r}", flush=True)
             size = len(batch) // 2 + 1  # as bisecting makes it
@@ -119,7 +89,7 @@ def sweep(stage: Stage, name: str) -> None:
     while True:
         began_s = time.monotonic()
         try:
-            swept({}, Context())
+            swept({}, INVOCATION)
         except Exception as error:
             print(f"sweep: {error!r}", flush=True)
         time.sleep(max(0.0, began_s + stage.minute_s - time.monotonic()))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import counters
+from bench.watch import Meter
 from tally.counter import Counter
 from tally.counting import children, increments, posts, tallies
 from tally.counting.increments import Increment
@@ -220,24 +221,9 @@ class World:
 
     @contextmanager
     def capacity(self) -> Iterator[list[tuple[str, float]]]:
-        """Measure (operation, capacity units) of every request made in here, by ReturnConsumedCapacity."""
-        events, measured = self.store.client.meta.events, list[tuple[str, float]]()
-
-        def ask(params: dict[str, Any], **_: Any) -> None:
-            params["ReturnConsumedCapacity"] = "TOTAL"
-
-        def note(model: Any, parsed: dict[str, Any], **_: Any) -> None:
-            used = parsed.get("ConsumedCapacity", [])
-            tables = used if isinstance(used, list) else [used]
-            measured.append((model.name, sum(table["CapacityUnits"] for table in tables)))
-
-        events.register("provide-client-params.dynamodb", ask, unique_id="ask")
-        events.register("after-call.dynamodb", note, unique_id="note")
-        try:
-            yield measured
-        finally:
-            events.unregister("provide-client-params.dynamodb", unique_id="ask")
-            events.unregister("after-call.dynamodb", unique_id="note")
+        """Measure (operation, capacity units) of every request made in here."""
+        with contextlib.closing(Meter(self.store.client)) as meter:
+            yield meter.billed
 
 
 def meanwhile(actions: Mapping[int, Callable[[], object]], operation: str = "TransactWriteItems") -> Plan:

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, redirect_stdout
 from functools import partial
 from io import StringIO
-from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import counters
-from tally.contract.declarations import READERS
 from tally.counting.tallies import DAY
 from tally.dev.base.sync_wire import SyncWire
 from tally.dev.streams import delivery
@@ -26,6 +24,8 @@ from tally.streams.dead_letters import Objects
 from tally.streams.fold import StreamConsumer, StreamPlace
 from tally.streams.record import Declared
 from tally.streams.watermark import Watermark
+from tests.contexts import Context
+from tests.invariants.streaming import CONSUMERS, DECLARED
 
 from .clients import SETTINGS, STREAMED, Clients, clients_of, fresh_engine
 from .watch import Meter, WallClock
@@ -45,8 +45,6 @@ EDGES = {
     )
 }
 """The minute that begins, and how far the clocks of writers are apart."""
-_CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 60_000)
-_NAMES = {"rollup": rollup.CONSUMER, "bookkeeper": bookkeeper.CONSUMER}
 Rows = dict[str, dict[str, float]]
 
 
@@ -138,11 +136,11 @@ def deliver(
     shard: str = SHARD,
 ) -> None:  # fmt: skip
     """Deliver the records of a shard of `counts` or `receipts` that a consumer's mapping lets through."""
-    (declared,) = [one for one in READERS if _NAMES[one.function] is consumer]
+    (declared,) = [DECLARED[name] for name, one in CONSUMERS.items() if one is consumer]
     handler = Handler(consumer, counters.COUNTERS, clients.store, Objects("bench"))
     found = [record for record in records if delivery.takes(declared, table, record)]
     with redirect_stdout(StringIO()):  # hides its metrics
-        Delivery(handler, f"bench-{table}", shard, found).all(_CONTEXT, size)
+        Delivery(handler, f"bench-{table}", shard, found).all(Context(60_000), size)
 
 
 def hand_over(

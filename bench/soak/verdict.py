@@ -11,8 +11,9 @@ import counters
 from tally.counting import holds, tallies
 from tally.counting.tallies import GONE
 from tally.dynamo import keys
-from tally.streams import record, segments
+from tally.streams import record
 from tally.streams.record import Declared
+from tests.invariants.streaming import booked
 
 from .notes import EXPIRED, Accepted, Tally
 from .stage import Stage
@@ -70,13 +71,9 @@ def everything(stage: Stage) -> Found:
 def _ledger(item: dict[str, Any], found: Found) -> None:
     partition = item["PK"]["S"]
     if partition.startswith("SEGMENT#"):
-        for counter, (ids, expected, observed, *_) in segments.sums(item).items():
-            for id_, more, moved in zip(ids, expected, observed, strict=True):
-                found.expected[counter, id_] += more
-                found.observed[counter, id_] += moved
-        for half in segments.pairs(item):
-            found.expected[half.counter, half.id] += half.expected
-            found.observed[half.counter, half.id] += half.observed
+        for entry in booked(item):
+            found.expected[entry.counter, entry.id] += entry.expected
+            found.observed[entry.counter, entry.id] += entry.observed
     elif partition == keys.DRIFT_KEY and item["drift"]["N"] != "0":
         found.drifts.append(f"{item['counter']['S']} {item['target']['S']} drifts by {item['drift']['N']}")
     elif partition == keys.DEAD_LETTER_KEY:

@@ -61,6 +61,14 @@ class Bucket:
         self.objects.pop(Key, None)
 
 
+def booked(page: Item) -> list[Booked]:
+    """The entries of a page of the journal: those of plain changes, and halves of unlikes."""
+    entries = segments.pairs(page)
+    for counter, (ids, *columns) in segments.sums(page).items():
+        entries += [Booked(counter, id_, "", *amounts) for id_, *amounts in zip(ids, *columns, strict=True)]
+    return entries
+
+
 @dataclass
 class Stored:
     """A store's tables and a bucket, what is stored there, and consumers. Every handler is a process of its own."""
@@ -123,13 +131,10 @@ class Stored:
         return [item for item in self.scan("ledger") if item["PK"]["S"].startswith(prefix)]
 
     def segments(self) -> list[tuple[int, str, list[Booked]]]:
-        """The minute of each page, its sort key, and its entries: both those of plain changes and halves of unlikes."""
+        """The minute of each page, its sort key, and its entries."""
         found = []
         for row in self.rows("SEGMENT#"):
-            entries = segments.pairs(row)
-            for counter, (ids, *columns) in segments.sums(row).items():
-                entries += [Booked(counter, id_, "", *amounts) for id_, *amounts in zip(ids, *columns, strict=True)]
-            found.append((int(row["PK"]["S"].split("#")[1]), row["SK"]["S"], entries))
+            found.append((int(row["PK"]["S"].split("#")[1]), row["SK"]["S"], booked(row)))
         return found
 
     def ledger(self) -> dict[tuple[str, str, int], list[int]]:

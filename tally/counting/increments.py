@@ -9,7 +9,6 @@ from typing import NamedTuple, NoReturn
 from .. import observe
 from ..counter import Counter
 from ..dynamo.client import Call
-from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, put_receipt, transact
 from ..errors import (
     ChangeRefusedError,
@@ -51,20 +50,6 @@ class Increment(NamedTuple):
     receipt_target: str | None = None
     """The name of what changes, in its receipt (`counter/id` if the operation serves many counters); None: the id."""
 
-    @property
-    def target(self) -> str:
-        """The name of what changes, in its receipt."""
-        return self.id if self.receipt_target is None else self.receipt_target
-
-    @property
-    def keyed(self) -> Keyed:
-        """The name of its receipt, and what must be the same when the key is sent again."""
-        return Keyed(self.operation, self.target, self.key, {"amount": self.amount}, self.counter.receipt_days)
-
-    def facts(self, at: int) -> dict[str, Item]:
-        """The attributes of its receipt for the consumers of the receipts' stream."""
-        return tallies.facts(self.counter, self.id, self.amount, at)
-
 
 def count(call: Call, change: Increment) -> Counted:
     """Make the change once.
@@ -76,11 +61,14 @@ def count(call: Call, change: Increment) -> Counted:
     Raises KeyReusedError if the key was used for another amount, LimitReachedError at a floor or ceiling, which leaves
     no receipt, CounterRetiredError, and the errors of transactions.transact.
     """
-    move = _take_number if change.counter.numbered else _add_alone if change.counter.soon else _add
-    if change.counter.retired:
+    counter, id_, amount = change.counter, change.id, change.amount
+    move = _take_number if counter.numbered else _add_alone if counter.soon else _add
+    if counter.retired:
         move = _refuse
-    counted = partial(once, call, change.keyed, lambda stamp: move(call, change, stamp))
-    return holds.with_room(call, change.counter, change.id, -change.amount, counted)
+    target = id_ if change.receipt_target is None else change.receipt_target
+    keyed = Keyed(change.operation, target, change.key, {"amount": amount}, counter.receipt_days)
+    counted = partial(once, call, keyed, partial(move, call, change))
+    return holds.with_room(call, counter, id_, -amount, counted) if counter.may_have_holds else counted()
 
 
 def _add(call: Call, change: Increment, stamp: Stamp) -> Body:
@@ -91,7 +79,7 @@ def _add(call: Call, change: Increment, stamp: Stamp) -> Body:
         return [{"Update": tallies.add(call, counter, change.id, shard, change.amount, at)}]
 
     try:
-        receipt = stamp.receipt(call, body, **change.facts(at))
+        receipt = stamp.receipt(call, body, **tallies.facts(counter, change.id, change.amount, at))
         transact(call, counter, change.id, writes, receipt, spills=counter.spills)
     except TallyHotError:
         body = _add_alone(call, change, stamp)
@@ -108,7 +96,8 @@ def _refuse(call: Call, change: Increment, stamp: Stamp) -> NoReturn:
 def _add_alone(call: Call, change: Increment, stamp: Stamp) -> Body:
     """The receipt by itself; the rollup adds it to the tally."""
     body = {**change.body, **VISIBLE_SOON}
-    put_receipt(call, stamp.alone(call, body, **change.facts(minute_now(call))))
+    facts = tallies.facts(change.counter, change.id, change.amount, minute_now(call))
+    put_receipt(call, stamp.alone(call, body, **facts))
     return body
 
 
@@ -124,7 +113,7 @@ def _take_number(call: Call, change: Increment, stamp: Stamp) -> Body:
         last = not tallies.fits(counter, number + change.amount)
         body, at = {**change.body, "number": number, "last": last, **VISIBLE_NOW}, minute_now(call)
         write: Write = {"Update": tallies.assign(call, counter, change.id, seen, number, at)}
-        receipt = stamp.receipt(call, body, **change.facts(at))
+        receipt = stamp.receipt(call, body, **tallies.facts(counter, change.id, change.amount, at))
         try:
             transact(call, counter, change.id, _fixed(write), receipt)
             return body

@@ -104,8 +104,11 @@ def increment(
     begins.
     """
     by = fields.step(counter, amount, "amount")
-    tally = periods.tally_id(counter, id, time.time())
-    body = {"counter": counter.name, **periods.shown(tally), "counted": True}
+    tally, named = id, {"id": id}
+    if counter.period:
+        tally = periods.tally_id(counter, id, time.time())
+        named = periods.shown(tally)
+    body = {"counter": counter.name, **named, "counted": True}
     target = f"{counter.name}/{id}"
     change = Increment(counter, tally, by, "increment", idempotency_key, body, receipt_target=target)
     answer, replayed = increments.count(call, change)

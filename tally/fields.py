@@ -212,7 +212,7 @@ def changes(value: object, field: str) -> list[dict[str, object]]:
 
 def whole(value: object, field: str, least: int, most: int) -> int:
     """A whole number from `least` to `most`."""
-    number = integer(value)
+    number = value if type(value) is int else integer(value)
     if number is None or not least <= number <= most:
         raise InvalidInputError(f"{field} must be a whole number from {least} to {most}.", field=field)
     return number

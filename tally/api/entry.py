@@ -53,7 +53,7 @@ class Request(NamedTuple):
     raw: Mapping[str, object]
     started_s: float
     asked_before: tuple[int, float]
-    """What the process had asked of the store by then."""
+    """What the process had asked of the store by then: attempts, and seconds that they took."""
 
 
 class Entry:
@@ -106,7 +106,8 @@ class Entry:
             client = self.store.settings.console_client
             caller = http.caller(event, route, client) if route.needs_caller else None
             raw = http.raw_fields(event, route)
-            return Request(route.operation, route.needs_caller, caller, raw, time.monotonic(), ASKED.since())
+            asked = ASKED.attempts, ASKED.took_s
+            return Request(route.operation, route.needs_caller, caller, raw, time.monotonic(), asked)
 
         answer = self._answer(read, deadline_s)
         if isinstance(answer, TallyError):
@@ -151,7 +152,8 @@ class Entry:
         if unknown:
             raise InvalidInputError(f"There is no field {unknown[0][:64]!r} here.", field=unknown[0][:64])
         needs_caller = self._needs_caller(operation, raw)
-        return Request(operation, needs_caller, event.get("caller"), raw, time.monotonic(), ASKED.since())
+        asked = ASKED.attempts, ASKED.took_s
+        return Request(operation, needs_caller, event.get("caller"), raw, time.monotonic(), asked)
 
     def _needs_caller(self, operation: Operation, raw: Mapping[str, object]) -> bool:
         """Whether a direct event must say for whom it is: for a change, unless anyone may make it."""
@@ -160,12 +162,6 @@ class Entry:
         name = raw.get("counter")
         counter = self.counters.get(name) if isinstance(name, str) else None
         return counter is None or operation.access_of(counter) is not Access.ANYONE
-
-    def _closed(self, counter: Counter) -> CallerError | None:
-        """Why a function that serves strangers does not serve this counter."""
-        if counter.name in self.served:
-            return None
-        return ForbiddenError(f"Only services change {counter.name}.", field="counter")
 
     def _answer(self, read: Callable[[], Request], deadline_s: float) -> Outcome:
         """Answer one request."""
@@ -190,8 +186,10 @@ class Entry:
         for one in request.operation.fields:
             if one.name in request.raw:  # null does not mean "not given": the check refuses it
                 arguments[one.argument] = found = one.kind.value(request.raw[one.name], one.wire, context)
-                if one.kind.names_counter and (refusal := request.operation.refuses(found) or self._closed(found)):
+                if one.kind.names_counter and (refusal := request.operation.refuses(found)):
                     raise refusal
+                if one.kind.names_counter and found.name not in self.served:  # it serves strangers
+                    raise ForbiddenError(f"Only services change {found.name}.", field="counter")
             elif one.required:
                 raise one.kind.missing(one.wire)
         if self.store.clock() >= deadline_s:
@@ -234,7 +232,7 @@ def _record(request: Request | None, outcome: Outcome) -> None:
 
     The bookkeeper meters what is counted: a line for each batch of a stream costs less than one for each request.
     """
-    attempts, took_s = ASKED.since(request.asked_before) if request else (0, 0.0)
+    attempts, took_s = request.asked_before if request else (ASKED.attempts, ASKED.took_s)
     failed = isinstance(outcome, TallyError)
     replayed = isinstance(outcome, Answer) and outcome.replayed
     log = logger.warning if failed else logger.info
@@ -246,11 +244,11 @@ def _record(request: Request | None, outcome: Outcome) -> None:
             "replayed": replayed,
             "error": outcome.slug if isinstance(outcome, TallyError) else None,
             "took_ms": round((time.monotonic() - request.started_s) * 1000, 1) if request else None,
-            "store_ms": round(took_s * 1000, 1),
-            "store_attempts": attempts,
+            "store_ms": round((ASKED.took_s - took_s) * 1000, 1),
+            "store_attempts": ASKED.attempts - attempts,
         },
     )
-    if _failed(outcome):
+    if failed and not isinstance(outcome, CallerError):
         observe.count(observe.FAILED, version=observe.PART)
     if request is None or not request.operation.counts:
         return

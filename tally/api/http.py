@@ -7,6 +7,7 @@ import binascii
 import json
 import re
 from collections.abc import Mapping
+from functools import cache, partial
 from typing import Any, TypeGuard
 from urllib.parse import parse_qsl
 
@@ -44,7 +45,7 @@ def is_request(event: object) -> TypeGuard[Event]:
     if not (isinstance(context, Mapping) and isinstance(headers, Mapping) and isinstance(path, Mapping | None)):
         return False
     texts = (event["routeKey"], context.get("requestId"), event.get("rawQueryString", ""), event.get("body") or "")
-    return isinstance(_claims(context), Mapping) and all(isinstance(text, str) for text in (*texts, *headers.values()))
+    return isinstance(_claims(context), Mapping) and set(map(type, (*texts, *headers.values()))) == {str}
 
 
 def _claims(context: object) -> Any:
@@ -85,7 +86,7 @@ def raw_fields(event: Event, route: Route) -> dict[str, object]:
     headers = {name.lower(): value for name, value in event.get("headers", {}).items()}
     sent: dict[Source, Mapping[str, object]] = {
         Source.PATH: event.get("pathParameters") or {},
-        Source.QUERY: {} if route.operation.any_query else _query(event, route),
+        Source.QUERY: _query(event, route) if event.get("rawQueryString") and not route.operation.any_query else {},
         Source.BODY: _body(event, headers, route),
         Source.HEADER: headers,
     }
@@ -96,7 +97,8 @@ def raw_fields(event: Event, route: Route) -> dict[str, object]:
         known.get(field.source, set()).add(wire)
         name = wire.lower() if field.source is Source.HEADER else wire
         if name in sent[field.source]:
-            found[field.name] = _unquoted(headers[name]) if wire == KEY.wire else sent[field.source][name]
+            given = sent[field.source][name]
+            found[field.name] = _unquoted(headers[name]) if wire == KEY.wire and headers[name][:1] == '"' else given
         elif field.kind.absent is not None:
             found[field.name] = field.kind.absent
         if body_wire:
@@ -117,9 +119,7 @@ def raw_fields(event: Event, route: Route) -> dict[str, object]:
 
 
 def _unquoted(key: str) -> str:
-    """The key in its header: itself, or a quoted string, as the draft of the IETF has it. Raises InvalidInputError."""
-    if not key.startswith('"'):
-        return key
+    """The key in its header, if that is a quoted string, as the draft of the IETF has it. Raises InvalidInputError."""
     if not (quoted := _QUOTED.fullmatch(key)):
         raise InvalidInputError(f"{KEY.wire} must be a key, or one quoted string.", field=KEY.wire)
     return re.sub(r"\\(.)", r"\1", quoted[1])
@@ -171,9 +171,10 @@ def _body(event: Event, headers: Mapping[str, str], route: Route) -> dict[str, o
     return parse_object(raw)
 
 
-def media_types(route: Route) -> list[str]:
+@cache
+def media_types(route: Route) -> tuple[str, ...]:
     """The types that a body may have. Where it may hold the key, it is one that a browser's beacon can send."""
-    return [JSON, BEACON] if any(field.kind.body_wire for field in route.fields) else [JSON]
+    return (JSON, BEACON) if any(field.kind.body_wire for field in route.fields) else (JSON,)
 
 
 def parse_object(raw: bytes) -> dict[str, object]:
@@ -213,9 +214,8 @@ def response(status: int, body: Mapping[str, Any], *, replayed: bool = False) ->
     }
 
 
-def dumps(body: Mapping[str, Any]) -> str:
-    """The JSON of an answer."""
-    return json.dumps(body, separators=(",", ":"))
+dumps = partial(json.dumps, separators=(",", ":"))
+"""The JSON of an answer."""
 
 
 def version_tag(body: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
 from tally import fields
@@ -77,10 +78,12 @@ class Kind:
             return PreconditionRequiredError(f"{wire} is missing: send the ETag that you read.", field=wire)
         return InvalidInputError(f"{wire} is missing.", field=wire)
 
-    def value(self, given: object, wire: str, context: Context) -> Any:
-        """The value to use. Raises CallerError, which names the field."""
-        if not self.many_max:
-            return self.check(given, wire, context)
+    @cached_property
+    def value(self) -> Callable[[Any, str, Context], Any]:
+        """Gives the value to use: its check, or that of each of many. Raises CallerError, which names the field."""
+        return self._each if self.many_max else self.check
+
+    def _each(self, given: object, wire: str, context: Context) -> list[Any]:
         if not isinstance(given, list) or not 1 <= len(given) <= self.many_max:
             most = f"{wire} must be a list of 1 to {self.many_max} values. A query repeats the name for each."
             raise InvalidInputError(most, field=wire)

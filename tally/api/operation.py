@@ -284,7 +284,7 @@ class Route:
         """A name that no other route has: `increment`, `increment_plays`, `increment_plays_short`."""
         return "_".join((self.operation.name, *self.fixed.values(), *(["short"] if self.short else [])))
 
-    @property
+    @cached_property
     def needs_caller(self) -> bool:
         """Whether the caller must be signed in."""
         return self.access is not Access.ANYONE
@@ -294,7 +294,7 @@ class Route:
         """The OAuth scope that the token must have."""
         return self.access.value if self.access in (Access.READ, Access.WRITE) else None
 
-    @property
+    @cached_property
     def cached(self) -> bool:
         """Whether caches may keep its answers."""
         return self.operation.cached and self.access is Access.ANYONE

@@ -73,10 +73,6 @@ class Asked:
         client.meta.events.register("request-created.dynamodb", self._begin)
         client.meta.events.register("response-received.dynamodb", self._end)
 
-    def since(self, before: tuple[int, float] = (0, 0.0)) -> tuple[int, float]:
-        """Attempts and seconds, less those of `before`."""
-        return self.attempts - before[0], self.took_s - before[1]
-
     def _begin(self, request: Any, **_: Any) -> None:
         self.attempts += 1
         request.context["tally_began_s"] = time.monotonic()

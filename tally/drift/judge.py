@@ -126,10 +126,10 @@ def _unmet(store: Store, half: tuple[str, str, str], minute: int, read: Reading)
 
 
 def _by_name(halves: Iterable[Booked]) -> Halves:
-    found: Halves = defaultdict(int)
+    sums: Halves = defaultdict(int)
     for half in halves:
-        found[half[:3]] += half.observed - half.expected
-    return dict(found)
+        sums[half[:3]] += half.observed - half.expected
+    return dict(sums)
 
 
 def _less(amount: int, other: int) -> int:
@@ -148,8 +148,8 @@ def _sum_up(sums: dict[str, int], ids: Sequence[str], expected: Sequence[int], o
 def _add(store: Store, changes: Sequence[tuple[str, str, int]], minute: int, now_s: float) -> None:
     """Add a minute to the drift rows of some tallies, unless they have it."""
     for _ in range(TRIES_MAX):
-        found = rows.read_many(store, [change[:2] for change in changes])
-        due = [pair for pair in zip(changes, found, strict=True) if pair[1].upto < minute]
+        drift_rows = rows.read_many(store, [change[:2] for change in changes])
+        due = [pair for pair in zip(changes, drift_rows, strict=True) if pair[1].upto < minute]
         writes = [[rows.moved(store, row, row.drift + change[2], now_s, upto=minute)] for change, row in due]
         done = side_by_side(lambda write: apply_once(store, write), writes)
         changes = [change for (change, _), written in zip(due, done, strict=True) if not written]

@@ -55,13 +55,13 @@ class Seen(NamedTuple):
 def lag(store: Store) -> Seen:
     """How far behind numbers that are rolled up are, and the watermark of each consumer."""
     now_s, minute_s = time.time(), store.settings.minute_s
-    found = watermark.read(store)
-    as_of = found.as_of(store.settings)
-    passed = {"rollup": items.number(found.item, "rolled"), "bookkeeper": items.number(found.item, "known")}
+    seen = watermark.read(store)
+    as_of = seen.as_of(store.settings)
+    passed = {"rollup": items.number(seen.item, "rolled"), "bookkeeper": items.number(seen.item, "known")}
     ages = {consumer: int(now_s - time_s) if time_s else None for consumer, time_s in passed.items()}
     age_s = int(now_s - as_of) if as_of else None
     facts = {"as_of": as_of, "as_of_age_s": age_s, "watermark_age_s": ages}
-    if not found.noted_s:
+    if not seen.noted_s:
         return Seen("no sweep has run yet: a new stack needs some minutes", facts, None)
     rolled_up = f"rolled up as of {_ago(age_s)}"
     line = f"{rolled_up}; watermark: {', '.join(f'{consumer} {_ago(age)}' for consumer, age in ages.items())}"

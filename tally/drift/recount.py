@@ -48,10 +48,10 @@ def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
     as_of_s, repaired = seen.as_of(settings), history.newest(store, counter.name, id_)
     added_s = None if as_of_s is None else as_of_s - watermark.LATE * settings.minute_s
     for _ in range(TURNS_MAX):
-        found = counted(store, counter, id_, added_s)
-        if found.unclear != MOVED:
+        count = counted(store, counter, id_, added_s)
+        if count.unclear != MOVED:
             break
-    return replace(found, minute=settings.minute(min(now_s, seen.noted_s)), repaired=repaired)
+    return replace(count, minute=settings.minute(min(now_s, seen.noted_s)), repaired=repaired)
 
 
 def counted(store: Store, counter: Counter, id_: str, added_s: float | None) -> Recount:

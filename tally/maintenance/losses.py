@@ -13,12 +13,12 @@ from ..streams.loss import Loss
 from .reconcile import NotProvenError
 
 
-def acknowledge(store: Store, found: list[Loss], by: str, why: str) -> None:
+def acknowledge(store: Store, losses: list[Loss], by: str, why: str) -> None:
     """Let `as_of` go on past these losses: somebody knows of them. Raises NotProvenError."""
     seen = watermark.read(store)
-    if seen.judged < max(one.again for one in found) - 1:
+    if seen.judged < max(lost.again for lost in losses) - 1:
         raise NotProvenError("The ledger has not begun again yet: do its consumers and sweep run?")
-    for one in found:
-        gone = {"Delete": items.only_if({"TableName": store.settings.ledger_table, "Key": one.key}, one.values)}
-        if not apply_once(store, [gone, history.acknowledged(store, one, time.time(), by=by, why=why)]):
-            raise NotProvenError(f"More of {one.consumer}'s records may be lost by now: try again.")
+    for lost in losses:
+        gone = {"Delete": items.only_if({"TableName": store.settings.ledger_table, "Key": lost.key}, lost.values)}
+        if not apply_once(store, [gone, history.acknowledged(store, lost, time.time(), by=by, why=why)]):
+            raise NotProvenError(f"More of {lost.consumer}'s records may be lost by now: try again.")

@@ -109,12 +109,12 @@ def look(store: Store, counter: Counter, target: str, days: Mapping[int, int]) -
     noted = {day: sum(items.number(item, tallies.day_note(day)) for item in shards.values()) for day in sorted(days)}
     lost = {day: days[day] - noted[day] for day in noted if _lost(counter, days[day] - noted[day])}
     missing = sum(lost.values())
-    found = Finding(counter, target, shards, row, missing, history.REBUILD, days=lost, accepted=days)
+    finding = Finding(counter, target, shards, row, missing, history.REBUILD, days=lost, accepted=days)
     repaired = _repaired(store, counter, target, min(lost), missing) if lost else 0
     if repaired and (abs(repaired) > abs(missing) or _ledger_lost(store, lost)):
-        return replace(found, unclear=f"{repaired:+d} was repaired since then, for this or for something else")
+        return replace(finding, unclear=f"{repaired:+d} was repaired since then, for this or for something else")
     assert abs(missing - repaired) <= abs(missing), "more than the receipts say"
-    return replace(found, difference=missing - repaired)
+    return replace(finding, difference=missing - repaired)
 
 
 def _lost(counter: Counter, amount: int) -> bool:
@@ -124,7 +124,7 @@ def _lost(counter: Counter, amount: int) -> bool:
 
 def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
     """Whether the ledger may have lost something of these days. Otherwise it knew what the rollup has lost."""
-    known = [(one.consumer, one.since_s, one.until_s) for one in loss.listed(store)]
+    known = [(lost.consumer, lost.since_s, lost.until_s) for lost in loss.listed(store)]
     known += [(entry["consumer"], entry["since"], entry["until"]) for entry in history.losses(store)]
     minute = store.settings.minute
     return any(
@@ -138,9 +138,9 @@ def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
 def losses(store: Store, counters: Mapping[str, Counter], found: Accepted) -> Iterator[Finding]:
     """The tallies that provably lack something of what was `found`."""
     for (name, target), days in sorted(found.items()):
-        found_of = look(store, counters[name], target, days)
-        if found_of.difference and not found_of.unclear:
-            yield found_of
+        finding = look(store, counters[name], target, days)
+        if finding.difference and not finding.unclear:
+            yield finding
 
 
 def _repaired(store: Store, counter: Counter, target: str, day: int, missing: int) -> int:

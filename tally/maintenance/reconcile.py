@@ -136,16 +136,16 @@ class Reconciler:
         """
 
         def proven(seen: Watermark) -> Finding | None:
-            found = self.look(counter, target, seen)
+            finding = self.look(counter, target, seen)
             if counted:
-                found = self._counted(found, counted)
-            if not (found.differs or found.difference):
+                finding = self._counted(finding, counted)
+            if not (finding.differs or finding.difference):
                 return None
-            if found.differs and not found.confirmed:
+            if finding.differs and not finding.confirmed:
                 raise NotProvenError(f"{name}: the drift is not confirmed yet, and may come to 0 by itself: try again.")
-            if not tallies.fits(counter, found.tally + found.difference):
-                raise OutOfBoundsError(f"{name} at {found.tally} does not take {found.difference:+d}.")
-            return found
+            if not tallies.fits(counter, finding.tally + finding.difference):
+                raise OutOfBoundsError(f"{name} at {finding.tally} does not take {finding.difference:+d}.")
+            return finding
 
         name = f"{counter.name} {target}"
         return self.commit(name, proven, asked, by, why)
@@ -158,36 +158,36 @@ class Reconciler:
         Raises NotProvenError, RestlessError.
         """
         for _ in range(REPAIRS_MAX):
-            found = proven(self._judged(asked))
-            if found is None or apply_once(self.store, writes(self.store, found, by, why, self.clock())):
-                return found
+            finding = proven(self._judged(asked))
+            if finding is None or apply_once(self.store, writes(self.store, finding, by, why, self.clock())):
+                return finding
             self.sleep(self.store.spread.random.uniform(0, PAUSE_S_MAX))
         raise RestlessError(f"{name} changed at each attempt to repair it: try again when it is calmer.")
 
-    def _counted(self, found: Finding, before: Sequence[Recount]) -> Finding:
+    def _counted(self, finding: Finding, before: Sequence[Recount]) -> Finding:
         """The finding by one more count, or by the ledger if that explains it or stands alone. Raises NotProvenError.
 
         An edit that is undone within its minute leaves no trace in the ledger. So one count alone proves nothing: what
         it found may be gone, and what the next one finds may be an edit that is yet to be judged. While the drift goes
         on, the ledger alone can tell.
         """
-        if found.confirmed != found.drift.drift:
-            return found
-        again, first = self.count(found.counter, found.target), before[0]
-        newest = history.newest(self.store, found.counter.name, found.target)
-        if again.unclear and not found.differs:
-            raise NotProvenError(f"{found.name}: cannot tell yet: {again.unclear}.")
-        if again.unclear or (found.differs and again.low == found.difference):
-            return found
-        if found.drift.upto >= first.minute or newest != first.repaired:
-            raise NotProvenError(f"{found.name} was edited or repaired after the first count: try again.")
-        for one in [*before, again]:
-            if one.low != first.low:
-                said = f"the first count found {first.low:+d}, and a later one {one.low:+d}"
-                raise NotProvenError(f"{found.name}: {said}: try again.")
-        if again.low != found.difference and len(before) < COUNTS_BEFORE:
-            raise NotProvenError(f"{found.name}: one count before does not prove {again.low:+d}: try again.")
-        return replace(found, difference=again.low, shards=again.shards, how=history.RECOUNT)
+        if finding.confirmed != finding.drift.drift:
+            return finding
+        again, first = self.count(finding.counter, finding.target), before[0]
+        newest = history.newest(self.store, finding.counter.name, finding.target)
+        if again.unclear and not finding.differs:
+            raise NotProvenError(f"{finding.name}: cannot tell yet: {again.unclear}.")
+        if again.unclear or (finding.differs and again.low == finding.difference):
+            return finding
+        if finding.drift.upto >= first.minute or newest != first.repaired:
+            raise NotProvenError(f"{finding.name} was edited or repaired after the first count: try again.")
+        for count in [*before, again]:
+            if count.low != first.low:
+                said = f"the first count found {first.low:+d}, and a later one {count.low:+d}"
+                raise NotProvenError(f"{finding.name}: {said}: try again.")
+        if again.low != finding.difference and len(before) < COUNTS_BEFORE:
+            raise NotProvenError(f"{finding.name}: one count before does not prove {again.low:+d}: try again.")
+        return replace(finding, difference=again.low, shards=again.shards, how=history.RECOUNT)
 
     def _judged(self, asked: int) -> Watermark:
         """The watermark. Raises NotProvenError if the ledger is not judged through this minute, or not settled."""
@@ -209,33 +209,33 @@ class Reconciler:
         return seen
 
 
-def writes(store: Store, found: Finding, by: str, why: str, now_s: float) -> list[Write]:
+def writes(store: Store, finding: Finding, by: str, why: str, now_s: float) -> list[Write]:
     """One repair, as one transaction: the tally moved, its drift row, the history; each shard as its watermark was
     read.
 
     By the ledger it takes back what is confirmed. Lost receipts may be what the ledger knows as a drift: then it
     becomes less. A count brings it to 0.
     """
-    counter, target, amount = found.counter, found.target, found.difference
-    held, made = _held(found), list[Write]()
+    counter, target, amount = finding.counter, finding.target, finding.difference
+    held, made = _held(finding), list[Write]()
     if amount:
-        shard = min(found.shards, default=min(1, counter.max_shards - 1))  # never 0: that would make a post
+        shard = min(finding.shards, default=min(1, counter.max_shards - 1))  # never 0: that would make a post
         at = store.settings.minute(now_s)
         add = tallies.add(Call(store), counter, target, shard, amount, at, by=tallies.REPAIRED)
-        add = tallies.noted(add, found.days) if found.days else add
+        add = tallies.noted(add, finding.days) if finding.days else add
         was = {**held.pop(shard, {})}
-        if shard in found.shards:
-            was["PK"] = found.shards[shard]["PK"]  # else its parent has been removed meanwhile
+        if shard in finding.shards:
+            was["PK"] = finding.shards[shard]["PK"]  # else its parent has been removed meanwhile
         made.append({"Update": items.only_if(add, was) if was else add})
-    table, drift = store.settings.counts_table, found.drift.drift
+    table, drift = store.settings.counts_table, finding.drift.drift
     made += [items.check(table, tallies.key(counter, target, shard), was) for shard, was in held.items()]
-    lefts = {history.LEDGER: drift - found.confirmed, history.REBUILD: _less(drift, amount)}
-    left = lefts.get(found.how, 0)
+    lefts = {history.LEDGER: drift - finding.confirmed, history.REBUILD: _less(drift, amount)}
+    left = lefts.get(finding.how, 0)
     assert min(drift, 0) <= left <= max(drift, 0), "a repair turns no drift"
-    assert found.how != history.LEDGER or amount in (0, -found.confirmed)
-    made.append(rows.moved(store, found.drift, left, now_s))
-    numbers = {"before": found.tally, "amount": amount, "added": amount + drift - left}
-    return [*made, history.entry(store, counter.name, target, now_s, numbers, by=by, why=why, how=found.how)]
+    assert finding.how != history.LEDGER or amount in (0, -finding.confirmed)
+    made.append(rows.moved(store, finding.drift, left, now_s))
+    numbers = {"before": finding.tally, "amount": amount, "added": amount + drift - left}
+    return [*made, history.entry(store, counter.name, target, now_s, numbers, by=by, why=why, how=finding.how)]
 
 
 def _less(drift: int, amount: int) -> int:
@@ -243,14 +243,14 @@ def _less(drift: int, amount: int) -> int:
     return drift if drift * amount >= 0 else 0 if abs(drift) <= abs(amount) else drift + amount
 
 
-def _held(found: Finding) -> dict[int, Was]:
+def _held(finding: Finding) -> dict[int, Was]:
     """What a repair rests on, by shard: after a count its number and nonce, for lost receipts the notes of the days.
     Shards that may come to exist, too, while there is room: one beyond is harmless, for it comes with its child."""
-    counted = [found.counter.attribute, "nonce"] if found.how == history.RECOUNT else []
-    names = counted or [tallies.day_note(day) for day in found.days]
-    if counted and len(found.shards) > SHARDS_HELD_MAX:
-        raise RestlessError(f"{found.name} has too many shards for one repair.")
-    missing = [shard for shard in range(found.counter.max_shards) if shard not in found.shards]
-    shards = [*sorted(found.shards), *missing][:SHARDS_HELD_MAX] if names else []
-    assert not counted or found.shards.keys() <= set(shards), "a count rests on each shard"
-    return {shard: {name: found.shards.get(shard, {}).get(name) for name in names} for shard in shards}
+    counted = [finding.counter.attribute, "nonce"] if finding.how == history.RECOUNT else []
+    names = counted or [tallies.day_note(day) for day in finding.days]
+    if counted and len(finding.shards) > SHARDS_HELD_MAX:
+        raise RestlessError(f"{finding.name} has too many shards for one repair.")
+    missing = [shard for shard in range(finding.counter.max_shards) if shard not in finding.shards]
+    shards = [*sorted(finding.shards), *missing][:SHARDS_HELD_MAX] if names else []
+    assert not counted or finding.shards.keys() <= set(shards), "a count rests on each shard"
+    return {shard: {name: finding.shards.get(shard, {}).get(name) for name in names} for shard in shards}

@@ -111,9 +111,9 @@ def settle(
     _drop_drift(store, now_s, everything=waits or apart or watermark.read(store).redriven)
     _forget(store, keys.DEAD_LETTER_KEY)
     _forget(store, keys.LOST_KEY)
-    for found in chain(_lost_receipts(store, counters, restored_s, tell), _wrong_parents(store, counters, tell)):
-        _write(store, found.name, writes(store, found, *why, now_s))
-        yield found
+    for finding in chain(_lost_receipts(store, counters, restored_s, tell), _wrong_parents(store, counters, tell)):
+        _write(store, finding.name, writes(store, finding, *why, now_s))
+        yield finding
     _keep_what_runs(store, restored_s)
     _begin_again(store, restored_s)
 
@@ -166,11 +166,11 @@ def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) ->
         tell(1 + children)
         if tally == children and (counter.name, target) not in drifting:
             continue
-        found = recount.counted(store, counter, target, EVER)
-        if found.unclear:
-            raise NotAtRestError(f"{counter.name} {target}: {found.unclear}.")
+        counted = recount.counted(store, counter, target, EVER)
+        if counted.unclear:
+            raise NotAtRestError(f"{counter.name} {target}: {counted.unclear}.")
         row = rows.read(store, counter.name, target)
-        yield Finding(counter, target, found.shards, row, found.low, history.RECOUNT)
+        yield Finding(counter, target, counted.shards, row, counted.low, history.RECOUNT)
 
 
 def _begin_again(store: Store, restored_s: float) -> None:
@@ -186,9 +186,9 @@ def _begin_again(store: Store, restored_s: float) -> None:
 def _forget(store: Store, partition: str) -> None:
     """Remove every item of a partition of the ledger."""
     table = store.settings.ledger_table
-    found = [keys.key(partition, item["SK"]["S"]) for item in queries.items(store, table, partition)]
-    for start in range(0, len(found), DELETED_AT_ONCE):
-        chunk = found[start : start + DELETED_AT_ONCE]
+    item_keys = [keys.key(partition, item["SK"]["S"]) for item in queries.items(store, table, partition)]
+    for start in range(0, len(item_keys), DELETED_AT_ONCE):
+        chunk = item_keys[start : start + DELETED_AT_ONCE]
         _write(store, "The ledger", [{"Delete": {"TableName": table, "Key": key}} for key in chunk])
 
 

@@ -113,7 +113,7 @@ def _lacking(store: Store, at: Progress) -> Progress:
     """Note since when changes may be in no hour: those of the bookkeeper's dead letters, and those that it may have
     lost and nobody has acknowledged. What is judged has its markers."""
     letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # before the losses: one may be dropped meanwhile
-    lost = [_whole_s(one) for one in loss.listed(store) if one.consumer == BOOKKEEPER]
+    lost = [_whole_s(gap) for gap in loss.listed(store) if gap.consumer == BOOKKEEPER]
     now = at.lacking(min([letter_s, *lost]), store.settings.minute(time.time()))
     return at if now == at else _note(store, at, now)
 

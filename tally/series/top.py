@@ -84,16 +84,16 @@ class Board:
     def list(self, counter: str) -> List:
         """The list of a counter."""
         up, down = self._heaps[counter]
-        return _cut([*up, *(Ranked(-one.value, one.id) for one in down)], 0)
+        return _cut([*up, *(Ranked(-fallen.value, fallen.id) for fallen in down)], 0)
 
 
 def merged(lists: Iterable[List]) -> List:
     """The list over several spans."""
     sums: dict[str, int] = defaultdict(int)
     error = 0
-    for one in lists:
-        error += one.unknown
-        for value, id_ in one.listed:
+    for of_span in lists:
+        error += of_span.unknown
+        for value, id_ in of_span.listed:
             sums[id_] += value
     return _cut([Ranked(value, id_) for id_, value in sums.items()], error)
 
@@ -162,13 +162,13 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
     partition = f"{HOURS if by == HOUR else DAYS}{counter.name}"
     last = f"{asked}-31" if by == MONTH else asked
     lists = list(read(call.store, partition, asked, last).values()) if asked else []
-    found = lists[0] if len(lists) == 1 else merged(lists)
+    made = lists[0] if len(lists) == 1 else merged(lists)
     return {
         "counter": counter.name,
         "by": by,
         "span": asked or None,
-        "top": [{"id": one.id, "value": one.value} for one in found.listed[:limit] if one.value > 0],
-        "error_max": found.error,
+        "top": [{"id": one.id, "value": one.value} for one in made.listed[:limit] if one.value > 0],
+        "error_max": made.error,
         "as_of": at.as_of(settings),
     }
 

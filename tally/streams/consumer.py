@@ -168,7 +168,7 @@ class Batch:
     def _kept(self, kept: Sequence[DeadLetter]) -> list[Write]:
         """The markers of dead letters. Their objects are put first."""
         where = self.handler.objects, self.handler.consumer.name, self.table, self.shard
-        return [dead_letters.keep(self.call, *where, *one) for one in kept]
+        return [dead_letters.keep(self.call, *where, *letter) for letter in kept]
 
     def _report(self, kept: Sequence[DeadLetter]) -> None:
         for spelled, _, reason in kept:
@@ -184,7 +184,7 @@ class Batch:
 def _table(settings: Settings, source: str) -> str:
     """`counts` or `receipts`, by the ARN of the stream: `…:table/NAME/stream/…`. Raises ConfigurationError."""
     name = source.partition("table/")[2].partition("/")[0]
-    found = {settings.counts_table: "counts", settings.receipts_table: "receipts"}.get(name)
-    if found is None:
+    table = {settings.counts_table: "counts", settings.receipts_table: "receipts"}.get(name)
+    if table is None:
         raise ConfigurationError(f"The stream {source[:200]!r} is of neither the counts nor the receipts table")
-    return found
+    return table

@@ -175,8 +175,8 @@ def look(store: Store, shards: Shards, now_s: float) -> Look:
     marks: dict[tuple[str, str, str], Checkpoint] = {}
     for consumer, table in product((ROLLUP, BOOKKEEPER), (COUNTS, RECEIPTS)):
         partition, _ = keys.checkpoint_key(consumer, table, "")
-        for one in queries.items(store, store.settings.ledger_table, partition):
-            marks[consumer, table, one["SK"]["S"]] = Checkpoint.of(one)
+        for checkpoint in queries.items(store, store.settings.ledger_table, partition):
+            marks[consumer, table, checkpoint["SK"]["S"]] = Checkpoint.of(checkpoint)
     return Look(store, shards, now_s, trees, marks)
 
 

@@ -29,11 +29,11 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     image = accepted(record)
     if image is None or image.get("rollup") != YES:
         return ()
-    found = changes(image, alone=True)
-    for name, id_, _ in found:
+    amounts = changes(image, alone=True)
+    for name, id_, _ in amounts:
         if not declared_now(declared, name, id_).rolls_up:
             raise UnreadableError(f"{name} is not rolled up, as it is declared now")
-    return counted(declared, found, record, image)
+    return counted(declared, amounts, record, image)
 
 
 def declared_now(declared: Declared, name: str, id_: str) -> Counter:
@@ -47,14 +47,14 @@ def declared_now(declared: Declared, name: str, id_: str) -> Counter:
 
 
 def counted(
-    declared: Declared, found: Iterable[tuple[str, str, int]], record: Record, image: Image, day: int | None = None
+    declared: Declared, amounts: Iterable[tuple[str, str, int]], record: Record, image: Image, day: int | None = None
 ) -> tuple[Effect, ...]:
     """The amounts of a receipt, on its minute. `day`: of the effects; None: the day of the receipt's stamp."""
     stamped = minute_of(image)
     if stamped is None:
         raise UnreadableError(f"at cannot be {image.get('at', 'missing')}")
     at, day = label_of(image, declared.made(record)), stamped // tallies.DAY if day is None else day
-    return tuple([Effect(name, id_, at, amount, day=day) for name, id_, amount in found])
+    return tuple([Effect(name, id_, at, amount, day=day) for name, id_, amount in amounts])
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -119,7 +119,7 @@ class TallyRun(Run):
         return super().full or len(self.sums) + len(self.dead_letters) >= ITEMS_MAX
 
     def writes(self, call: Call, declared: Declared) -> list[Write]:
-        found: list[Write] = []
+        updates: list[Write] = []
         for effect in self.sums.values():
             counter = declared.by_name[effect.counter]
             days = {day: amount for day, amount in self.days[effect.counter, effect.id].items() if amount}
@@ -131,8 +131,8 @@ class TallyRun(Run):
                 assert shard or not counter.counts_children, "it would make a post"
                 by = tallies.REPAIRED if self.place.even else tallies.ROLLED_UP
                 add = tallies.add(call, counter, effect.id, shard, effect.accepted, effect.minute, by=by)
-                found.append({"Update": add if -1 in days else tallies.noted(add, days)})
-        return found
+                updates.append({"Update": add if -1 in days else tallies.noted(add, days)})
+        return updates
 
 
 CONSUMER = StreamConsumer("rollup", {"receipts": read_receipt, "counts": read_count}, TallyRun)

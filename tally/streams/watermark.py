@@ -146,7 +146,7 @@ def judged(store: Store) -> int:
 
 def begins_again(store: Store, seen: Watermark) -> int:
     """The first minute that is judged after a loss, also one that the next sweep takes up; 0: there was none."""
-    return max([seen.again, *(one.again for one in loss.listed(store))])
+    return max([seen.again, *(lost.again for lost in loss.listed(store))])
 
 
 def note_judged(store: Store, minute: int, before: int, after: Sequence[str] = ()) -> None:
@@ -176,12 +176,12 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
     The judge starts once the minute of the first sweep is closed.
     """
     item, since_s = before.item, store.clock()
-    found = look(store, shards, now_s)
+    streams = look(store, shards, now_s)
     visible_s = now_s + store.clock() - since_s + FRESH * store.settings.minute_s  # what was added is by then
-    _send(found, now_s)
-    rolled_s, proven_s = int(found.all_passed_s(ROLLUP)), items.number(item, "proven")
+    _send(streams, now_s)
+    rolled_s, proven_s = int(streams.all_passed_s(ROLLUP)), items.number(item, "proven")
     asked_s, asked_rolled_s = items.number(item, "asked"), items.number(item, "asked_rolled")
-    if asked_s <= found.passed_s(BOOKKEEPER, COUNTS):
+    if asked_s <= streams.passed_s(BOOKKEEPER, COUNTS):
         proven_s = max(proven_s, asked_rolled_s)
         asked_s, asked_rolled_s = int(visible_s) + 1, rolled_s
     waits = bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
@@ -189,10 +189,10 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
     known = loss.listed(store)  # after the dead letters: one that is dropped meanwhile is among either
     redriven = NEVER_S if waits else _redriven(store.settings, item, now_s)
     gaps = _gaps(store.settings, known, before, redriven, now_s)
-    lost = [*known, *gaps]
-    lost_s = min((one.since_s for one in lost), default=NEVER_S)
+    losses = [*known, *gaps]
+    lost_s = min((lost.since_s for lost in losses), default=NEVER_S)
     began_s = items.number(item, "began", int(now_s))
-    booked_s = int(found.all_passed_s(BOOKKEEPER))
+    booked_s = int(streams.all_passed_s(BOOKKEEPER))
     values: dict[str, str | float] = {
         "format": keys.FORMAT,
         "known": max(before.known_s, min(booked_s, proven_s)),  # what was once passed stays passed
@@ -202,7 +202,7 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
         "dead": dead_s,
         "redriven": redriven,
         "lost": lost_s,
-        "again": max([before.again, *(one.again for one in lost)]),
+        "again": max([before.again, *(lost.again for lost in losses)]),
         "asked": asked_s,
         "asked_rolled": asked_rolled_s,
         "proven": proven_s,
@@ -219,7 +219,7 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
     seen = {name: item.get(name) for name in ("noted", "began")}
     noted = items.update(store.settings.ledger_table, JUDGE, values, was=seen)
     apply_once(store, [noted, *(gap.write(store.settings) for gap in gaps)])
-    return found
+    return streams
 
 
 def _redriven(settings: Settings, item: Item, now_s: float) -> int:
@@ -239,10 +239,10 @@ def _gaps(settings: Settings, known: list[Loss], before: Watermark, redriven: in
     booked_s = items.number(item, "booked", before.known_s)  # an older sweep noted only what both had passed
     passed_s = {ROLLUP: max(before.rolled_s, began_s), BOOKKEEPER: max(booked_s, began_s)}
     other = item.get("streams", {"S": streams})["S"] != streams
-    found = loss.gaps(settings, known, passed_s, now_s, other_streams=other)
-    noted = {one.name for one in known}
+    gaps = loss.gaps(settings, known, passed_s, now_s, other_streams=other)
+    noted = {gap.name for gap in known}
     past = redriven + 1 if redriven < NEVER_S else 0
-    return [one._replace(again=max(one.again, past)) if one.again and one.name not in noted else one for one in found]
+    return [gap._replace(again=max(gap.again, past)) if gap.again and gap.name not in noted else gap for gap in gaps]
 
 
 def _streams(settings: Settings) -> str:
@@ -257,21 +257,21 @@ def oldest_dead_letter_s(store: Store, consumer: str) -> int:
     return NEVER_S
 
 
-def _send(found: Look, now_s: float) -> None:
+def _send(streams: Look, now_s: float) -> None:
     """Write a heartbeat for each leaf, each by itself: one that fails says nothing of the others."""
-    for table, leaves in found.leaves.items():
+    for table, leaves in streams.leaves.items():
         tried, guesses = set(), 0
         for leaf in leaves:
-            own, before = found.heartbeats(table, leaf)
-            if own and _sent(found.store, table, own, now_s):
-                found.reached.add((table, leaf))
+            own, before = streams.heartbeats(table, leaf)
+            if own and _sent(streams.store, table, own, now_s):
+                streams.reached.add((table, leaf))
                 continue
             if before and not own:
                 tried.add(before)
-            if own or found.quiet(table, leaf):
+            if own or streams.quiet(table, leaf):
                 guesses = HEARTBEATS_GUESSED
         for name in sorted(tried.union(secrets.token_hex(8) for _ in range(guesses))):
-            _sent(found.store, table, name, now_s)
+            _sent(streams.store, table, name, now_s)
 
 
 def _sent(store: Store, table: str, name: str, now_s: float) -> bool:
@@ -290,8 +290,8 @@ def heartbeat(settings: Settings, table: str, name: str, now_s: float) -> Write:
     return items.put(settings.counts_table, keys.key(f"{keys.HEARTBEAT_START}{name}", "HEARTBEAT"), values)
 
 
-def ages_s(found: Look, before: Watermark, now_s: float) -> dict[str, int]:
+def ages_s(streams: Look, before: Watermark, now_s: float) -> dict[str, int]:
     """By consumer, how long ago the time is that it has passed in every shard; since the first sweep if never."""
     began_s = items.number(before.item, "began", int(now_s))
-    passed = {consumer: found.all_passed_s(consumer) for consumer in (ROLLUP, BOOKKEEPER)}
+    passed = {consumer: streams.all_passed_s(consumer) for consumer in (ROLLUP, BOOKKEEPER)}
     return {consumer: max(0, int(now_s - max(passed_s, began_s))) for consumer, passed_s in passed.items()}

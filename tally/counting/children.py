@@ -322,8 +322,8 @@ def _child_key(counter: Counter, parent: str, child: str) -> Item:
 def is_there(call: Call, counter: Counter, parent: str, child: str) -> bool:
     """Whether the child is there: 2 RCU, one for the parent. Raises NotFoundError if that is needed and missing."""
     keys = [tallies.key(counter, parent, 0), _child_key(counter, parent, child)]
-    found = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"SK, {GONE}")
-    by_key = {item["SK"]["S"]: item for item in found}
+    both = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"SK, {GONE}")
+    by_key = {item["SK"]["S"]: item for item in both}
     there = _is_taking(counter, parent, by_key.get(counter.sort_key, {}))
     return there and GONE not in by_key.get(counter.children[0] + child, {GONE: True})
 
@@ -335,8 +335,8 @@ def present_of(call: Call, child: str, parents: Sequence[Tally]) -> set[Tally]:
     """
     keys = {(key["PK"]["S"], key["SK"]["S"]): (key, tally) for tally in parents for key in [_child_key(*tally, child)]}
     wanted = [key for key, _ in keys.values()]
-    found = queries.get_many(call, call.store.settings.counts_table, wanted, ProjectionExpression=f"PK, SK, {GONE}")
-    return {keys[item["PK"]["S"], item["SK"]["S"]][1] for item in found if GONE not in item}
+    children = queries.get_many(call, call.store.settings.counts_table, wanted, ProjectionExpression=f"PK, SK, {GONE}")
+    return {keys[item["PK"]["S"], item["SK"]["S"]][1] for item in children if GONE not in item}
 
 
 class Listed(NamedTuple):
@@ -358,9 +358,9 @@ def listed(call: Call, counter: Counter, parent: str, limit: int, after: str | N
         return [], None  # it has some until the sweep has removed them
     page = queries.query(call.store, table, partition, first, last, after=after_key, Limit=limit)
     ids = [item["SK"]["S"].removeprefix(first) for item in page]
-    found = [
+    children = [
         Listed(user_name(id_), items.number(item, SINCE) if SINCE in item else None)
         for id_, item in zip(ids, page, strict=True)
         if GONE not in item
     ]
-    return found, to_cursor(ids[-1]) if page.more and ids else None
+    return children, to_cursor(ids[-1]) if page.more and ids else None

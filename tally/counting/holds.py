@@ -119,14 +119,14 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str) -> 
     if hold and move(call, counter, id_, hold, state):
         return {**body, "changed": True}
     try:
-        found = _state(call, counter, id_, hold_id)
+        settled_as = _state(call, counter, id_, hold_id)
     except LimitReachedError:  # expired, and not given back yet
         if state == RELEASED:
             raise
-        found = EXPIRED
-    if found == state or (found, state) == (EXPIRED, RELEASED):
-        return {**body, "state": found, "changed": False}
-    raise HoldSettledError(f"The hold is {found}.")
+        settled_as = EXPIRED
+    if settled_as == state or (settled_as, state) == (EXPIRED, RELEASED):
+        return {**body, "state": settled_as, "changed": False}
+    raise HoldSettledError(f"The hold is {settled_as}.")
 
 
 def bucket(counter: Counter, id_: str) -> int:

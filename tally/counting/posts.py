@@ -81,8 +81,8 @@ def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
     """
     partition, table = counter.partition_start + post_id, call.store.settings.counts_table
     for _ in range(2):
-        found = queries.items(call.store, table, partition, counter.sort_key, TEXT_KEY)
-        by_key = {item["SK"]["S"]: item for item in found}
+        of_post = queries.items(call.store, table, partition, counter.sort_key, TEXT_KEY)
+        by_key = {item["SK"]["S"]: item for item in of_post}
         meta = by_key.get(counter.sort_key)
         if meta is None:
             return None

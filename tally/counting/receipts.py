@@ -110,8 +110,8 @@ def once(call: Call, keyed: Keyed, change: Change) -> Counted:
     named = stamp(call, keyed)
     try:
         return Counted(change(named), replayed=False)
-    except ReceiptFoundError as found:
-        return stored(call, dict(found.item), named)
+    except ReceiptFoundError as earlier:
+        return stored(call, dict(earlier.item), named)
 
 
 def stamp(call: Call, keyed: Keyed) -> Stamp:
@@ -209,8 +209,8 @@ def find_many(call: Call, operation: str, named: Sequence[tuple[str, str]]) -> l
     has expired. One read, 1 RCU for each. Raises StoreBusyError."""
     ids = [stamp(call, Keyed(operation, target, key, {})).id for target, key in named]
     keys = [{"id": {"S": id_}} for id_ in dict.fromkeys(ids)]
-    found = {item["id"]["S"]: item for item in get_many(call, call.store.settings.receipts_table, keys)}
-    return [_body(call, found.get(id_)) for id_ in ids]
+    receipts = {item["id"]["S"]: item for item in get_many(call, call.store.settings.receipts_table, keys)}
+    return [_body(call, receipts.get(id_)) for id_ in ids]
 
 
 def _body(call: Call, item: Item | None) -> Body | None:

@@ -64,9 +64,9 @@ def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int
     ranges = [counter.shard_range for counter in counters]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
     table, partition = call.store.settings.counts_table, counters[0].partition_start + id_
-    found = list(items(call.store, table, partition, low, high))
+    in_range = list(items(call.store, table, partition, low, high))
     return [
-        total(counter, (item for item in found if first <= item["SK"]["S"] <= last))
+        total(counter, (item for item in in_range if first <= item["SK"]["S"] <= last))
         for counter, (first, last) in zip(counters, ranges, strict=True)
     ]
 
@@ -95,9 +95,9 @@ def stored(counter: Counter, item: Mapping[str, Any], missing: int) -> int:
 
 def read_state(call: Call, counter: Counter, id_: str) -> State:
     """Number and version of a counter that has one shard."""
-    found = shards(call, counter, id_)
-    first = next((item for item in found if item["SK"]["S"] == counter.sort_key), {})
-    return State(total(counter, found), state_of(counter, first).version)
+    of_tally = shards(call, counter, id_)
+    first = next((item for item in of_tally if item["SK"]["S"] == counter.sort_key), {})
+    return State(total(counter, of_tally), state_of(counter, first).version)
 
 
 def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
@@ -236,22 +236,22 @@ def facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:
 
 def facts_of_many(moved: Mapping[Tally, int], waiting: Mapping[Tally, int], at: int) -> dict[str, Item]:
     """The attributes of a receipt of many changes: amounts by counter and id. `waiting`: those that the rollup adds."""
-    found: dict[str, Item] = {"at": {"N": str(at)}}
+    attributes: dict[str, Item] = {"at": {"N": str(at)}}
     for name, sums in (("changes", moved), ("soon", waiting)):
         if sums:
-            found[name] = {"M": {
+            attributes[name] = {"M": {
                 counter: {"M": {id_: {"N": str(amount)} for id_, amount in ids.items()}}
                 for counter, ids in by_counter(sums).items()
             }}  # fmt: skip
-    return found
+    return attributes
 
 
 def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
     """Amounts by the counter's name and the id."""
-    found: dict[str, dict[str, int]] = {}
+    amounts: dict[str, dict[str, int]] = {}
     for (counter, id_), amount in sums.items():
-        found.setdefault(counter.name, {})[id_] = amount
-    return found
+        amounts.setdefault(counter.name, {})[id_] = amount
+    return amounts
 
 
 def fits(counter: Counter, value: int) -> bool:

@@ -55,16 +55,16 @@ def clock_s(store: Store, table: str, item_key: Item) -> float:
 
 def get_many(call: Call, table: str, keys: Sequence[Item], **more: Any) -> list[Item]:
     """Those of the items that exist, at most 100, in any order. Raises StoreBusyError, StoreUnreachableError."""
-    found: list[Item] = []
+    there: list[Item] = []
     retries, left = call.retries(), list(keys)
     while left:
         wanted = {table: {"Keys": left, "ConsistentRead": True, **more}}
         answer = _answer(call.store.client.batch_get_item, "Responses", consistent=False, RequestItems=wanted)
-        found += answer["Responses"].get(table, [])
+        there += answer["Responses"].get(table, [])
         left = answer.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
         if left and not retries.wait():
             raise StoreBusyError("The store is answering more than it can. Send the request again.")
-    return found
+    return there
 
 
 def query(

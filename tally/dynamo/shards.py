@@ -34,16 +34,16 @@ class Shards:
     def listed(self, table: str) -> Tree:
         """Every shard of a table's stream that DynamoDB lists. Raises what botocore's error maps to, and
         StoreRefusedError if there are more than one may read: nothing could be concluded from some of them."""
-        found: Tree = {}
+        tree: Tree = {}
         start: dict[str, str] = {}
         for _ in range(PAGES_MAX):
             described = self._ask("describe_stream", StreamArn=self._arns[table], **start)["StreamDescription"]
-            found |= {one["ShardId"]: one.get("ParentShardId") for one in described.get("Shards", [])}
+            tree |= {shard["ShardId"]: shard.get("ParentShardId") for shard in described.get("Shards", [])}
             last = described.get("LastEvaluatedShardId")
             if not last:
-                return found
+                return tree
             start = {"ExclusiveStartShardId": last}
-        raise StoreRefusedError(f"The stream of {table} lists more than {len(found)} shards.")
+        raise StoreRefusedError(f"The stream of {table} lists more than {len(tree)} shards.")
 
     def records_after(self, table: str, shard: str, sequence: str | None) -> Iterator[list[Any]]:
         """The records of a shard behind a sequence number (None: all), a call at a time, empty answers included."""

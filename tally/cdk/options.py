@@ -300,7 +300,7 @@ class Options:
         given = {name: value for name, value in context.items() if ":" not in name and "@" not in name}
         called = {each.name: _in_context(each) for each in fields(cls)}
         try:
-            return cls._read(given, called, "is unknown: there are")
+            return cls._read(given, called, "{!r} is unknown: there are")
         except OptionsError as error:
             raise OptionsError(f"context {error}") from None
 
@@ -311,13 +311,14 @@ class Options:
         called = {each.name: each.name for each in fields(cls) if not each.metadata["of"]}
         if given.get("restored"):  # in a context each stage has a moment of its own
             given = {**given, "restored": f"Tally-{stage}-{given['restored']}"}
-        return cls._read(given, called, "is no option of Tally: there are keep_data,", stage=stage)
+        return cls._read(given, called, "{} is no option of Tally: there are keep_data,", stage=stage)
 
     @classmethod
     def _read(cls, given: Mapping[str, object], called: Mapping[str, str], known: str, **fixed: str) -> Options:
-        """`called`: the name of each field where it is given. An empty value counts as missing."""
+        """An empty value counts as missing. `called`: the name of each field where it is given. `known`: how a name
+        that is none is refused."""
         for name in sorted(given.keys() - set(called.values())):  # a misspelt `Stage` would deploy without protection
-            raise OptionsError(f"{name} {known} {', '.join(called.values())}")
+            raise OptionsError(f"{known.format(name)} {', '.join(called.values())}")
         texts = fixed | {of: text for of, name in called.items() if (text := _text(name, given.get(name)))}
         _check_together(texts, called)
         values = {each.name: _value(each, texts[each.name], called) for each in fields(cls) if each.name in texts}

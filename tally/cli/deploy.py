@@ -125,7 +125,8 @@ def _introduce(given: argparse.Namespace, context: Mapping[str, Any], options: O
         at.check_bootstrap(region, qualifier)
     check_answerable(given.yes)
     # CDK's own have `:` or `@` in their names.
-    own = [f"{key}={value}" for key, value in context.items() if ":" not in key and "@" not in key and value]
+    settings = {key: value for key, value in context.items() if ":" not in key and "@" not in key}
+    own = [f"{key}={value}" for key, value in settings.items() if value not in (None, "")]
     shown = f"those of {given.app}" if given.app else ", ".join(own) or "none: the defaults of docs/operations.md"
     print(f"to account {at.id}, region {at.region}, as {at.who}\noptions: {shown}", flush=True)
     declared = Declarations.load(counters())

@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError, WaiterError
 
 from tally.cdk import names
 from tally.cdk.options import Options
-from tally.cli import deploy, destroy
+from tally.cli import account, deploy, destroy
 from tally.cli.account import Account
 from tally.dynamo import keys
 from tally.streams import forms
@@ -255,11 +255,17 @@ def test_it_shows_asks_and_deploys_what_it_showed(
     assert ("nothing is deployed" in shown) != deploys
 
 
-def test_the_app_is_synthesized_with_the_options(aws: Aws, dev: Template, monkeypatch: Any) -> None:
+def test_the_app_is_synthesized_with_the_options(
+    aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of `cdk.json` are shown, too."""
     monkeypatch.setattr(deploy, "ASSEMBLY", dev.folder)
+    found = account.context
+    monkeypatch.setattr(account, "context", lambda given: {"snapStart": False, "mfa": "", **found(given)})
     assert deploy.main(["--yes", "-c", "stage=test", "--context=pageHosts=example.com"]) == 0
     options = ["-c", "stage=test", "-c", "pageHosts=example.com"]
     assert aws.cdk[0] == ["synth", "--quiet", "--output", str(dev.folder), *options]
+    assert "\noptions: snapStart=False, stage=test, pageHosts=example.com\n" in capsys.readouterr().out
 
 
 def test_a_stack_never_gets_empty_tables_in_place_of_those_it_counts_in(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tally.cli.strangers import worst_day
 from tally.contract.declarations import Declarations
-from tally.contract.described import BATCH_RECORDS, MEMORY_MB, TUMBLING_WINDOW_S
+from tally.contract.described import DELIVERY, MEMORY_MB
 
 from . import ROOT
 
@@ -162,12 +162,12 @@ def _consume(month: Month, used: dict[str, float]) -> None:
         """Bill a consumer's batches of one stream. Returns how many there are, and how many tallies they move."""
         per_s = records / MONTH_S / shards + 1 / 60  # a heartbeat each minute
         # At most one a second and shard, unless they are full.
-        batches = max(-math.expm1(-per_s), per_s / BATCH_RECORDS) * MONTH_S * shards
+        batches = max(-math.expm1(-per_s), per_s / DELIVERY.batch_records) * MONTH_S * shards
         tallies = distinct(moving / batches, month.ids)
         used["write"] += batches * (1 - min(1.0, tallies) + cost(tallies))  # where nothing moves, its checkpoint only
         used["read"] += batches  # of the checkpoint
         _invoke(used, batches, 20)  # two requests
-        _invoke(used, MONTH_S / TUMBLING_WINDOW_S * shards, 2)
+        _invoke(used, MONTH_S / DELIVERY.tumbling_window_s * shards, 2)
         return batches, batches * tallies
 
     receipts = month.sum(lambda one: one.receipts)

@@ -2,7 +2,6 @@
 
     tally/cdk/lambdas/     the handlers and their pins (tally/home.py)
     tally/cdk/packages/    the functions' packages for Lambda's processor
-    tally/dev/stack/shipped/  the template of the shipped counters
     tally/console/uPlot.*  the charts
     tally/cli/cdk.json     the settings that `tally init` writes
 
@@ -20,9 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tally.api.console import UPLOT
-from tally.cdk.bundling import install
-from tally.dev.base.errors import LocalError
-from tally.dev.stack import synth
+from tally.cdk.bundling import BundlingError, install
 
 ROOT = Path(__file__).resolve().parents[1]
 BROUGHT = {
@@ -51,7 +48,7 @@ def exported(target: Path) -> list[str]:
 
 
 def laid_out(checkout: Path, paths: Iterable[str], target: Path) -> None:
-    """Write the package as the wheel has it, without what `prepared` adds."""
+    """Write the package as the wheel has it, without the functions' packages."""
     for path in paths:
         if path.startswith("tally/"):
             _copy(checkout / path, target / path)
@@ -66,23 +63,12 @@ def _copy(path: Path, target: Path) -> None:
     shutil.copyfile(path, target)
 
 
-def prepared(checkout: Path, package: Path) -> None:
-    """Add what takes a registry or Node, so that a team's synth and `tally dev` need neither.
-
-    The packages of the functions for Lambda's processor, and the template of the shipped counters.
-    """
-    install(checkout / "lambdas/requirements.txt", package / "cdk/packages")
-    for path in synth.assembly(checkout).glob("*.json"):
-        if path.name in ("manifest.json", "tree.json") or path.name.endswith(".template.json"):
-            _copy(path, package / "dev/stack/shipped" / path.name)
-
-
 def build(out: Path) -> Path:
     """Build the wheel into the folder `out`, and return its path. Raises BuildError."""
     with tempfile.TemporaryDirectory() as folder:
         checkout, stage, made = Path(folder, "checkout"), Path(folder, "stage"), Path(folder, "made")
         laid_out(checkout, exported(checkout), stage)
-        prepared(checkout, stage / "tally")
+        install(checkout / "lambdas/requirements.txt", stage / "tally/cdk/packages")
         command = [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--offline", "--out-dir", str(made)]
         run = subprocess.run([*command, str(stage)], capture_output=True, text=True, timeout=BUILD_S_MAX)
         if run.returncode:
@@ -99,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         wheel = build(given.out)
-    except (BuildError, LocalError, OSError) as error:
+    except (BuildError, BundlingError, OSError) as error:
         print(f"tally: {error}", file=sys.stderr)
         return 1
     print(f"{wheel} ({wheel.stat().st_size // 1024} KB)")

@@ -7,6 +7,7 @@ most an hour ago. Nothing here writes a number itself, but for one edit by hand,
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 import io
@@ -26,8 +27,12 @@ from tally.counting import children, increments, periods, posts, tallies
 from tally.counting.increments import Increment
 from tally.dev.base.engine_file import trim
 from tally.dev.base.options import Options
+from tally.dev.base.wire import Wire
 from tally.dev.demo.weblog import SITE
-from tally.dev.stack.prepared import prepared
+from tally.dev.functions.code import Code
+from tally.dev.stack.code import Spawned
+from tally.dev.stack.prepared import Stack, prepared
+from tally.dev.stack.template import Template
 from tally.dev.streams.delivery import Record, Stream
 from tally.drift import judge
 from tally.dynamo.client import Call, Store
@@ -147,14 +152,24 @@ def fill(app: Path, data: Path, now_s: float) -> Filled:
 @contextlib.contextmanager
 def _day(options: Options, clock: Clock) -> Iterator[Day]:
     """The tables of a stack that nothing else runs on, with the settings of its sweep."""
-    with prepared(options) as stack:
+    with prepared(options) as (stack, spawned):
         assert stack.engine is not None
         assert stack.engine.db_path is not None
-        settings = Settings.from_environment({**stack.template.functions["sweep"].environment, **stack.variables})
+        sweep = asyncio.run(_read(stack, spawned)).functions["sweep"]
+        settings = Settings.from_environment({**stack.variables, **sweep.environment})
         arns = {"counts": settings.counts_stream, "receipts": settings.receipts_stream}
         with contextlib.closing(TimedWire(stack.engine.port, clock)) as wire:
             store = Store(wire, settings)  # type: ignore[arg-type]
             yield Day(store, wire, clock, Shards(arns, lambda: wire), stack.engine.db_path)
+
+
+async def _read(stack: Stack, spawned: Spawned) -> Template:
+    """What the code describes, once the tables are there."""
+    async with Wire(stack.endpoint, stack.endpoint) as wire:
+        zygote, template = await Code(stack, wire).first(spawned)
+        zygote.close()
+        await asyncio.sleep(0)  # lets its connection close
+        return template
 
 
 def read_views() -> list[tuple[int, str]]:

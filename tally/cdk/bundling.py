@@ -19,7 +19,7 @@ from tally.api.operation import Visible
 from tally.api.scripts import CLIENT
 from tally.contract.declarations import Declarations
 from tally.home import PACKAGE, PACKAGES
-from tally.operations.health import document_of
+from tally.operations.health import BUILT
 
 SOURCE_SUFFIXES = {".py", ".js", ".html", ".css"}
 # What is imported where something is built or run, and by no function.
@@ -44,6 +44,8 @@ class Bundle:
     """The folder of the sources, with their `requirements.txt`."""
     declarations: Declarations
     """Its file replaces the `counters.py` of the sources."""
+    likers: Visible
+    """Who sees which users like a post: the API document says it."""
     kept_in: Path
     """The folder that keeps built bundles, by their digest: a synth without a change installs nothing."""
 
@@ -67,7 +69,7 @@ class Bundle:
         """A hash of the sources, the pins and how they are installed: equal on every machine. Raises BundlingError."""
         if not all(path.exists() for path in UPLOT.values()):
             raise BundlingError("node_modules/uplot is missing: run `make setup`")
-        found = hashlib.sha256(f"{PYTHON_VERSION} {PLATFORM} {INSTALLER_FILES}\n".encode())
+        found = hashlib.sha256(f"{PYTHON_VERSION} {PLATFORM} {INSTALLER_FILES} {self.likers}\n".encode())
         for name, path in {self.requirements.name: self.requirements, **self.sources}.items():
             content = path.read_bytes()
             found.update(f"{name} {len(content)}\n".encode() + content)
@@ -117,16 +119,15 @@ class Bundle:
             copy = target / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
-        for likers in Visible:  # operations/health.py serves one of them
-            (target / "tally/operations" / document_of(likers)).write_text(self._openapi(likers), encoding="utf-8")
+        (target / BUILT.name).write_text(self.openapi(), encoding="utf-8")
         for path in target.rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)  # Lambda reads them as another user, whatever the umask here
 
-    def _openapi(self, likers: Visible) -> str:
+    def openapi(self) -> str:
         """The OpenAPI document of the declarations. Imported here: it loads the core, which other synths do without."""
         from tally.contract.document import text
 
-        return text(self.declarations.operations, self.declarations.counters, likers=likers)
+        return text(self.declarations.operations, self.declarations.counters, likers=self.likers)
 
 
 def _deployed(inside: Path) -> bool:

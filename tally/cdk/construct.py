@@ -78,7 +78,7 @@ class Tally(Construct):
         for line in declarations.warnings:
             Annotations.of(self).add_warning_v2("tally:undeclared", line)
         options = options or Options.from_arguments(given, keep_data=keep_data)
-        bundle = bundle or Bundle(LAMBDAS, declarations, kept_in=Path(_outdir(self)))
+        bundle = bundle or Bundle(LAMBDAS, declarations, options.likers_visible, kept_in=Path(_outdir(self)))
         options.check_region(*(None if Token.is_unresolved(one) else one for one in self._place()))
         names = Names.of(self, options.docs_url)
         names.check(with_users=not options.issuer)

@@ -13,11 +13,9 @@ from constructs import Construct
 from tally.api.needs import Table
 from tally.api.unattended import StreamReader
 from tally.contract.declarations import Declarations
-from tally.contract.described import BATCH_RECORDS, BATCHING_WINDOW_S, TUMBLING_WINDOW_S, patterns
+from tally.contract.described import DELIVERY, patterns
 
 from .tables import Tables
-
-UNLIMITED = -1
 
 
 class Streams(Construct):
@@ -65,21 +63,20 @@ class Streams(Construct):
             f"{consumer.function.capitalize()}{table.value.capitalize()}",
             target=alias,
             event_source_arn=source.table_stream_arn,
-            starting_position=lambda_.StartingPosition.TRIM_HORIZON,  # includes changes from before the mapping
-            batch_size=BATCH_RECORDS,
-            max_batching_window=Duration.seconds(BATCHING_WINDOW_S),
-            tumbling_window=Duration.seconds(TUMBLING_WINDOW_S),
-            parallelization_factor=1,  # two invocations would share the checkpoint of one stream shard
-            bisect_batch_on_error=True,
-            report_batch_item_failures=True,
+            starting_position=lambda_.StartingPosition[DELIVERY.begins],
+            batch_size=DELIVERY.batch_records,
+            max_batching_window=Duration.seconds(DELIVERY.batch_window_s),
+            tumbling_window=Duration.seconds(DELIVERY.tumbling_window_s),
+            parallelization_factor=DELIVERY.parallel,
+            bisect_batch_on_error=DELIVERY.bisects,
+            report_batch_item_failures=DELIVERY.reports_failures,
             filters=filters or None,
         )
         resource = mapping.node.default_child
         assert isinstance(resource, lambda_.CfnEventSourceMapping)
         resource.function_name = alias.function_arn  # the construct rebuilds the ARN from its parts
-        # Lambda never gives up a record: the consumer sets aside those that fail. The construct refuses -1.
-        resource.maximum_retry_attempts = UNLIMITED
-        resource.maximum_record_age_in_seconds = UNLIMITED
+        resource.maximum_retry_attempts = DELIVERY.retries  # the construct refuses -1
+        resource.maximum_record_age_in_seconds = DELIVERY.age_s
         return resource
 
 

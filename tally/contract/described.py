@@ -6,12 +6,15 @@ only AWS has, such as roles and alarms, stands in tally/cdk.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tally.api.needs import Table
 from tally.api.operation import Route, Visible
 from tally.api.unattended import Schedule, StreamReader
+from tally.contract.declarations import Declarations
+from tally.dynamo.keys import FORMAT
 
 
 class TableForm(NamedTuple):
@@ -37,11 +40,27 @@ SCHEDULED_TIMEOUT_S = 55  # a sweep judges as much as it can, and ends before th
 CONSUMER_TIMEOUT_S = 60  # more than a batch of 1,000 records takes if each first commit fails
 MEMORY_MB = 512  # 0.29 of a CPU: a call computes about 4 ms and waits 5 to 10 ms for DynamoDB
 
-BATCH_RECORDS = 1000  # the more records are folded into one transaction, the fewer write units they take
-BATCHING_WINDOW_S = 1  # a quiet stream gathers this long: half of a reader's wait for a rollup
-# Only because an event without a window lacks the stream shard's id. The longest that Lambda takes: it invokes the
-# consumer once more at the end of each, which at 60 s was half of what an idle stack invokes.
-TUMBLING_WINDOW_S = 15 * 60
+UNLIMITED = -1
+
+
+class Delivery(NamedTuple):
+    """How a stream reaches its consumers."""
+
+    batch_records: int = 1000  # the more records are folded into one transaction, the fewer write units they take
+    batch_window_s: int = 1  # a quiet stream gathers this long: half of a reader's wait for a rollup
+    # Only because an event without a window lacks the stream shard's id. The longest that Lambda takes: it invokes the
+    # consumer once more at the end of each, which at 60 s was half of what an idle stack invokes.
+    tumbling_window_s: int = 15 * 60
+    bisects: bool = True
+    reports_failures: bool = True
+    parallel: int = 1  # two invocations would share the checkpoint of one stream shard
+    # Lambda never gives up a record: the consumer sets aside those that fail.
+    retries: int = UNLIMITED
+    age_s: int = UNLIMITED
+    begins: str = "TRIM_HORIZON"  # includes changes from before the mapping
+
+
+DELIVERY = Delivery()
 
 CORS_HEADERS = ["authorization", "content-type", "idempotency-key", "if-match"]
 CORS_EXPOSED = ["Date", "ETag", "Idempotency-Replayed", "Retry-After"]  # Date: a client's own clock may be wrong
@@ -135,3 +154,70 @@ def patterns(consumer: StreamReader, table: Table) -> Iterator[dict[str, Any]]:
 def methods(routes: Iterable[Route]) -> list[str]:
     """Those that browsers of other origins may use."""
     return sorted({route.method for route in routes})
+
+
+def arguments(form: TableForm) -> dict[str, Any]:
+    """Those of CreateTable, but the name."""
+    keys = [(name, kind) for name, kind in ((form.partition_key, "HASH"), (form.sort_key, "RANGE")) if name]
+    stream = {"StreamSpecification": {"StreamEnabled": True, "StreamViewType": IMAGES}} if form.streamed else {}
+    return {
+        "KeySchema": [{"AttributeName": name, "KeyType": kind} for name, kind in keys],
+        "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name, _ in keys],
+        "BillingMode": "PAY_PER_REQUEST",
+        **stream,
+    }
+
+
+def document(declared: Declarations, place: Place, config: str, client: str) -> dict[str, Any]:
+    """All of it as JSON, for a stack that is no CloudFormation. `config` and `client`: as `of_console` takes them."""
+    functions: dict[str, tuple[int, dict[str, str]]] = {
+        **{
+            name: (TIMEOUT_S, {**of_serving(routes, place), **of_console(name, routes, config, client)})
+            for name, routes in declared.functions.items()
+        },
+        **{one.function: (SCHEDULED_TIMEOUT_S, of_scheduled(one, place)) for one in declared.schedules},
+        **{one.function: (CONSUMER_TIMEOUT_S, of_consumer(place)) for one in declared.readers},
+    }
+    return {
+        "tables": {place.tables[table]: arguments(form) for table, form in TABLES.items()},
+        "ttl_attribute": TTL_ATTRIBUTE,
+        "functions": {
+            name: {"timeout_s": timeout_s, "memory_mb": MEMORY_MB, "environment": {**common(place), **own}}
+            for name, (timeout_s, own) in functions.items()
+        },
+        "routes": [
+            {
+                "method": method,
+                "path": route.path,
+                "function": name,
+                "signed_in": route.needs_caller,
+                "scope": route.scope,
+                "throttle": [route.throttle.rate_per_s, route.throttle.burst],
+            }
+            for name, routes in declared.functions.items()
+            for route in filter(None, (one.shown(place.likers) for one in routes))
+            for method in route.methods
+        ],
+        "cors": {
+            "origins": ["*"],
+            "methods": methods(declared.routes),
+            "headers": CORS_HEADERS,
+            "exposed": CORS_EXPOSED,
+            "max_age_s": CORS_MAX_AGE_S,
+        },
+        "access_log_format": json.dumps(ACCESS_LOG_FIELDS),
+        "schedules": [[one.function, one.every_min * 60] for one in declared.schedules],
+        "mappings": [
+            {
+                "name": f"{one.function}{table.value.capitalize()}",
+                "table": place.tables[table],
+                "function": one.function,
+                "filters": list(patterns(one, table)),
+                **DELIVERY._asdict(),
+            }
+            for one in declared.readers
+            for table in one.streams
+        ],
+        "outputs": {"Version": place.version, "Format": str(FORMAT), "Counters": ", ".join(declared.counters)},
+        "warnings": declared.warnings,
+    }

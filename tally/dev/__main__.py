@@ -62,12 +62,13 @@ def run(options: Options) -> None:
     """Start everything and serve."""
     import asyncio
 
-    from .server import serve
     from .stack.prepared import prepared
 
     handle(stop)
-    with prepared(options) as stack:
-        asyncio.run(serve(stack, say))
+    with prepared(options) as (stack, spawned):
+        from .server import serve  # while the code of the functions loads in another process
+
+        asyncio.run(serve(stack, spawned, say))
 
 
 if __name__ == "__main__":

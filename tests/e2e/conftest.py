@@ -1,14 +1,10 @@
 """One `make dev` for the tests that only call it; the others start their own.
 
 What runs in Chromium is in the long tier.
-
-With CLIENT=hidden all of them run without the native part of AWS's runtime client, as on a Mac.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Playwright, sync_playwright
 
 from tests.e2e import chromium
-from tests.e2e.dev import HIDDEN, Dev
-
-if os.environ.get("CLIENT") == "hidden":
-    os.environ.update(HIDDEN)
-    sys.modules["runtime_client"] = None  # type: ignore[assignment]  # as if it was not installed
+from tests.e2e.dev import Dev
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

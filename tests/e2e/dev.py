@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+import boto3
 
 from tally.dev.running import Dev as Process
 from tally.dev.running import bare_environment
 from tests.patience import PATIENCE_S
 
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 KEY = "e2e-0123456789-0123456789"
-HIDDEN = {"PYTHONPATH": str(Path(__file__).parent / "hidden")}
-"""The variables of a `make dev` that finds no native part of AWS's runtime client."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,9 @@ class Dev(Process):
         return descendants(self.process.pid)
 
     def workers(self, function: str) -> list[int]:
-        """The processes of a function."""
-        return [pid for pid in self.descendants() if f"handlers.{function}" in command(pid).split()]
+        """The processes that run a function, or have run it last: their output goes to its log."""
+        found = [pid for pid in self.descendants() if "zygote" in command(pid)]
+        return [pid for pid in found if os.path.realpath(f"/proc/{pid}/fd/1").endswith(f"/logs/{function}.log")]
 
     def call(
         self,
@@ -137,3 +142,11 @@ def command(pid: int) -> str:
 def running(pids: list[int]) -> list[int]:
     """Those that still run; a zombie does not."""
     return [pid for pid in pids if command(pid)]
+
+
+def client(endpoint: str) -> DynamoDBClient:
+    """DynamoDB's client of an engine."""
+    return boto3.client(
+        "dynamodb", endpoint_url=endpoint, region_name="eu-west-1", aws_access_key_id="local",
+        aws_secret_access_key="local",
+    )  # fmt: skip

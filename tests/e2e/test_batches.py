@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tally.contract.described import DELIVERY
 from tally.dev.base.errors import LocalError
 from tally.dev.stack.mappings import StreamMapping, read_mapping
 from tally.dev.streams.batches import Buffer, Record, judge
@@ -68,23 +69,19 @@ def test_a_window_without_a_state_in_the_answer_has_failed(answer: bytes) -> Non
     assert judge(WINDOWED, RECORDS, b'{"state": {}}').done == 4
 
 
-PROPERTIES: dict[str, Any] = {
-    "StartingPosition": "TRIM_HORIZON",
-    "BisectBatchOnFunctionError": True,
-    "FunctionResponseTypes": ["ReportBatchItemFailures"],
-}
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"DestinationConfig": {}}, "M has DestinationConfig"),
-        ({"ParallelizationFactor": 2}, "M has ParallelizationFactor 2"),
-        ({"BisectBatchOnFunctionError": False}, "M has BisectBatchOnFunctionError false"),
-        ({"FilterCriteria": {"Filters": [{"Pattern": '{"a": [{"suffix": "x"}]}'}]}}, "the filter"),
-        ({"FilterCriteria": {"Filters": [{"Pattern": '{"a": "x"}'}]}}, "the filter"),
+        ({"destination": "queue"}, 'rollupCounts has destination "queue"'),
+        ({"parallel": 2}, "rollupCounts has parallel 2"),
+        ({"bisects": False}, "rollupCounts has bisects false"),
+        ({"retries": 3}, "rollupCounts has retries 3"),
+        ({"filters": [{"a": [{"suffix": "x"}]}]}, "the filter"),
+        ({"filters": [{"a": "x"}]}, "the filter"),
     ],
 )
-def test_a_property_without_emulation_is_refused(change: dict[str, Any], says: str) -> None:
+def test_what_the_pump_does_not_do_is_refused(change: dict[str, Any], says: str) -> None:
+    found = {"name": "rollupCounts", "table": "t", "function": "rollup", "filters": [], **DELIVERY._asdict()}
+    assert read_mapping(found).batch_records == DELIVERY.batch_records
     with pytest.raises(LocalError, match=says):
-        read_mapping("M", PROPERTIES | change, "t", "f")
+        read_mapping(found | change)

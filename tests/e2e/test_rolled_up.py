@@ -17,8 +17,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from tally.dev.stack import tables
-from tests.e2e.dev import KEY, ROOT, Dev
+from tests.e2e.dev import KEY, ROOT, Dev, client
 from tests.patience import PATIENCE_S, wait_for
 
 Start = Callable[..., Dev]
@@ -98,11 +97,11 @@ def redrive(dev: Dev) -> tuple[int, list[str]]:
 def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(start: Start) -> None:
     dev = start().wait_until_ready()
     where = dev.call("GET", "/dev/stack").body
-    client, store = tables.client(dev.endpoint), objects(where["s3"])
+    dynamo, store = client(dev.endpoint), objects(where["s3"])
     facts = {"id": "broken", "counter": "visits", "target": BROKEN}
     broken: dict[str, Any] = {name: {"S": value} for name, value in facts.items()}
     broken |= {"at": {"N": str(int(time.time()) // 60)}, "rollup": {"BOOL": True}, "amount": {"S": "lots"}}
-    client.put_item(TableName=where["receipts"], Item=broken)
+    dynamo.put_item(TableName=where["receipts"], Item=broken)
     dev.visit(BROKEN, KEY)
     wait_for(lambda: dev.visits(BROKEN)[0] == 1)
     wait_for(lambda: all(total(dev, "DeadLetters", name) == 1 for name in ("rollup", "bookkeeper")))
@@ -128,4 +127,4 @@ def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(st
     assert dev.visits(BROKEN)[0] == 4
     assert store.list_objects_v2(Bucket=where["bucket"]).get("Contents", []) == []
     store.close()
-    client.close()
+    dynamo.close()

@@ -1,53 +1,33 @@
-"""The pump with a real engine and real processes. Small functions record their invocations."""
+"""The pump with a real engine. Small functions in this process record their invocations."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from tally.api.needs import Table
+from tally.contract import described
 from tally.dev.base import engine_file
 from tally.dev.base.engine import Engine
 from tally.dev.base.wire import Wire
-from tally.dev.functions import runtime
-from tally.dev.functions.pool import Pool
-from tally.dev.stack import tables
+from tally.dev.functions.worker import Outcome
+from tally.dev.functions.workers import Port
 from tally.dev.stack.mappings import StreamMapping
-from tally.dev.stack.template import Function, Table
 from tally.dev.streams import pump
 from tally.dev.streams.positions import Positions
 from tally.dev.streams.pump import Pump
 from tally.streams.record import expired
+from tests.e2e.dev import client
 from tests.patience import PATIENCE_S
 
 TABLE = "tally-test-streamed"
-HANDLER = """
-import json, os, pathlib, time
-root = pathlib.Path(os.environ["LAMBDA_TASK_ROOT"])
-def note(event, **more):
-    names = [record["dynamodb"]["Keys"]["id"]["S"] for record in event["Records"]]
-    line = {key: value for key, value in event.items() if key != "Records"} | {"names": names} | more
-    line["at"] = time.time()
-    with open(root / "seen", "a") as seen: seen.write(json.dumps(line) + "\\n")
-    return names
-def plain(event, context):
-    note(event)
-def records(event, context):
-    note(event, first=event["Records"][0])
-def poisoned(event, context):
-    if "poison" in note(event) and not (root / "cured").exists(): raise ValueError("poison")
-def partly(event, context):
-    names = note(event)
-    left = [] if (root / "cured").exists() else [r["dynamodb"]["SequenceNumber"] for r in event["Records"]
-            if r["dynamodb"]["Keys"]["id"]["S"] == "poison"]
-    return {"batchItemFailures": [{"itemIdentifier": one} for one in left]}
-"""
 Body = Callable[["Running"], Awaitable[None]]
 
 
@@ -60,35 +40,39 @@ def test_what_ttl_removed_is_spelt_as_lambda_spells_it() -> None:
 
 
 @pytest.fixture
-def task_root(tmp_path: Path) -> Path:
-    (tmp_path / "tried.py").write_text(HANDLER)
-    return tmp_path
-
-
-@pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Engine]:
     with Engine(tmp_path / "engine.db") as engine:
-        tables.create([streamed()], engine.endpoint)
+        with closing(client(engine.endpoint)) as made:
+            made.create_table(TableName=TABLE, **described.arguments(described.TABLES[Table.RECEIPTS]))
         yield engine
 
 
-def streamed() -> Table:
-    return Table(
-        TABLE,
-        {
-            "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
-            "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
-            "BillingMode": "PAY_PER_REQUEST",
-            "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
-        },
-        None,
-    )
+class Tried:
+    """A function that notes what it gets in the file `seen`, and fails on the record `poison` until there is a file
+    `cured`. `how`: plain never fails, poisoned raises, partly reports."""
+
+    def __init__(self, root: Path, how: str) -> None:
+        self._root, self._how = root, how
+
+    async def invoke(self, payload: bytes) -> Outcome:
+        """One invocation."""
+        event = json.loads(payload)
+        keys = {one["dynamodb"]["Keys"]["id"]["S"]: one["dynamodb"]["SequenceNumber"] for one in event["Records"]}
+        line = {name: value for name, value in event.items() if name != "Records"}
+        line |= {"names": list(keys), "at": time.time(), "first": next(iter(event["Records"]), None)}
+        with (self._root / "seen").open("a") as seen:
+            seen.write(json.dumps(line) + "\n")
+        if "poison" in keys and self._how != "plain" and not (self._root / "cured").exists():
+            if self._how == "poisoned":
+                return Outcome.failure("ValueError", "poison")
+            return Outcome(json.dumps({"batchItemFailures": [{"itemIdentifier": keys["poison"]}]}).encode())
+        return Outcome(b"null")
 
 
 class Running:
     def __init__(self, root: Path, engine: Engine, pump: Pump) -> None:
         self.root, self.engine, self.pump = root, engine, pump
-        self.client = tables.client(engine.endpoint)
+        self.client = client(engine.endpoint)
 
     def put(self, *names: str) -> None:
         for name in names:
@@ -119,7 +103,7 @@ class Running:
         return found
 
 
-def run(body: Body, root: Path, engine: Engine, handler: str, before: Sequence[str] = (), **fields: Any) -> list[str]:
+def run(body: Body, root: Path, engine: Engine, how: str, before: Sequence[str] = (), **fields: Any) -> list[str]:
     """Put items `before`, then run `body` while the pump works. Returns the lines that the pump said.
 
     The pump reads all earlier records at once: so a test need not wait for a batch to fill.
@@ -128,28 +112,25 @@ def run(body: Body, root: Path, engine: Engine, handler: str, before: Sequence[s
     mapping = StreamMapping("Mapping", TABLE, "tried", **fields)
 
     async def whole() -> None:
-        function = Function("tried", f"tried.{handler}", "python3.14", {}, 10, 256)
-        with (root / "log").open("ab") as file:
-            pool = Pool(function, runtime.environment(function, root, {}), file)
-            async with Wire(engine.endpoint, engine.endpoint) as wire:
-                pump = Pump([mapping], {"tried": pool}, wire, Positions(root / "streams.json"), said.append)
-                pump.said = said  # type: ignore[attr-defined]
-                running = Running(root, engine, pump)
-                running.put(*before)
-                task = asyncio.create_task(pump.run())
-                try:
-                    await body(running)
-                finally:
-                    task.cancel()
-                    await asyncio.gather(task, return_exceptions=True)
-                    await pool.close()
-                    running.client.close()
+        async with Wire(engine.endpoint, engine.endpoint) as wire:
+            ports = cast("dict[str, Port]", {"tried": Tried(root, how)})
+            pump = Pump([mapping], ports, wire, Positions(root / "streams.json"), said.append)
+            pump.said = said  # type: ignore[attr-defined]
+            running = Running(root, engine, pump)
+            running.put(*before)
+            task = asyncio.create_task(pump.run())
+            try:
+                await body(running)
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                running.client.close()
 
     asyncio.run(whole())
     return said
 
 
-def test_records_have_lambdas_form(task_root: Path, fresh: Engine) -> None:
+def test_records_have_lambdas_form(tmp_path: Path, fresh: Engine) -> None:
     async def body(it: Running) -> None:
         it.put("a")
         await it.until(lambda: bool(it.seen))
@@ -165,10 +146,10 @@ def test_records_have_lambdas_form(task_root: Path, fresh: Engine) -> None:
         assert isinstance(record["dynamodb"]["ApproximateCreationDateTime"], int | float)
         assert "window" not in event
 
-    assert run(body, task_root, fresh, "records") == []
+    assert run(body, tmp_path, fresh, "plain") == []
 
 
-def test_a_filter_drops_records(task_root: Path, fresh: Engine) -> None:
+def test_a_filter_drops_records(tmp_path: Path, fresh: Engine) -> None:
     async def body(it: Running) -> None:
         it.put("a")
         it.client.delete_item(TableName=TABLE, Key={"id": {"S": "a"}})
@@ -176,10 +157,10 @@ def test_a_filter_drops_records(task_root: Path, fresh: Engine) -> None:
         await it.until(lambda: it.flat == ["a", "b"])
         await it.until(lambda: it.pump.passed() == {TABLE: 3})
 
-    run(body, task_root, fresh, "plain", filters=({"eventName": ["INSERT"]},))
+    run(body, tmp_path, fresh, "plain", filters=({"eventName": ["INSERT"]},))
 
 
-def test_a_restart_continues_and_a_lost_position_replays(task_root: Path, fresh: Engine) -> None:
+def test_a_restart_continues_and_a_lost_position_replays(tmp_path: Path, fresh: Engine) -> None:
     async def first(it: Running) -> None:
         it.put("a", "b")
         await it.until(lambda: it.pump.passed() == {TABLE: 2})
@@ -193,14 +174,14 @@ def test_a_restart_continues_and_a_lost_position_replays(task_root: Path, fresh:
         await it.until(lambda: len(it.flat) == 6)
         assert it.flat == ["a", "b", "c"] * 2
 
-    run(first, task_root, fresh, "plain")
-    run(second, task_root, fresh, "plain")
-    (task_root / "streams.json").write_text("torn {")
-    run(third, task_root, fresh, "plain")
+    run(first, tmp_path, fresh, "plain")
+    run(second, tmp_path, fresh, "plain")
+    (tmp_path / "streams.json").write_text("torn {")
+    run(third, tmp_path, fresh, "plain")
 
 
 def test_a_failing_batch_is_halved_until_the_record_is_alone_and_blocks_until_it_is_cured(
-    task_root: Path, fresh: Engine
+    tmp_path: Path, fresh: Engine
 ) -> None:
     async def body(it: Running) -> None:
         await it.until(lambda: it.names.count(["poison"]) >= 2)
@@ -214,11 +195,11 @@ def test_a_failing_batch_is_halved_until_the_record_is_alone_and_blocks_until_it
         (it.root / "cured").touch()
         await it.until(lambda: it.names[-1] == ["d"])
 
-    said = run(body, task_root, fresh, "poisoned", ["a", "b", "c", "poison", "d"])
+    said = run(body, tmp_path, fresh, "poisoned", ["a", "b", "c", "poison", "d"])
     assert "tried failed on 5 records of tally-test-streamed, retrying: ValueError: poison (log tried.log)" in said[0]
 
 
-def test_a_reported_failure_is_retried_from_its_record(task_root: Path, fresh: Engine) -> None:
+def test_a_reported_failure_is_retried_from_its_record(tmp_path: Path, fresh: Engine) -> None:
     async def body(it: Running) -> None:
         await it.until(lambda: len(it.names) >= 2)
         (it.root / "cured").touch()
@@ -226,10 +207,10 @@ def test_a_reported_failure_is_retried_from_its_record(task_root: Path, fresh: E
         assert it.names[0] == ["a", "poison", "b"]
         assert {tuple(names) for names in it.names[1:]} == {("poison", "b")}
 
-    run(body, task_root, fresh, "partly", ["a", "poison", "b"])
+    run(body, tmp_path, fresh, "partly", ["a", "poison", "b"])
 
 
-def test_a_disabled_mapping_delivers_nothing_and_resumes_at_its_position(task_root: Path, fresh: Engine) -> None:
+def test_a_disabled_mapping_delivers_nothing_and_resumes_at_its_position(tmp_path: Path, fresh: Engine) -> None:
     async def body(it: Running) -> None:
         it.put("a")
         await it.until(lambda: it.pump.passed() == {TABLE: 1})
@@ -242,10 +223,10 @@ def test_a_disabled_mapping_delivers_nothing_and_resumes_at_its_position(task_ro
         await it.until(lambda: it.pump.passed() == {TABLE: 3})
         assert it.flat == ["a", "b", "c"]
 
-    run(body, task_root, fresh, "plain")
+    run(body, tmp_path, fresh, "plain")
 
 
-def test_trimmed_records_are_gone_and_numbers_do_not_repeat(task_root: Path, fresh: Engine) -> None:
+def test_trimmed_records_are_gone_and_numbers_do_not_repeat(tmp_path: Path, fresh: Engine) -> None:
     assert fresh.db_path
     path = fresh.db_path
 
@@ -257,21 +238,21 @@ def test_trimmed_records_are_gone_and_numbers_do_not_repeat(task_root: Path, fre
         await it.until(lambda: it.pump.passed() == {TABLE: 6})
         assert it.flat == list("abcdef")
 
-    run(body, task_root, fresh, "plain")
-    (task_root / "streams.json").unlink()
+    run(body, tmp_path, fresh, "plain")
+    (tmp_path / "streams.json").unlink()
 
     async def again(it: Running) -> None:
         await it.until(lambda: it.flat == [*"abcdef", "e", "f"])  # the others are gone
 
-    run(again, task_root, fresh, "plain")
+    run(again, tmp_path, fresh, "plain")
 
 
 def test_a_file_of_another_schema_is_left_alone(tmp_path: Path, fresh: Engine) -> None:
     assert fresh.db_path
-    client = tables.client(fresh.endpoint)
-    client.put_item(TableName=TABLE, Item={"id": {"S": "a"}})
-    client.put_item(TableName=TABLE, Item={"id": {"S": "b"}})
-    client.close()
+    made = client(fresh.endpoint)
+    made.put_item(TableName=TABLE, Item={"id": {"S": "a"}})
+    made.put_item(TableName=TABLE, Item={"id": {"S": "b"}})
+    made.close()
     with engine_file._opened(fresh.db_path) as database:
         other = database.execute("UPDATE _config SET value = '10' WHERE key = 'schema_version'").rowcount
         assert other == 1
@@ -281,4 +262,4 @@ def test_a_file_of_another_schema_is_left_alone(tmp_path: Path, fresh: Engine) -
         assert engine_file.trim(fresh.db_path, {TABLE: 1})
         assert database.execute("SELECT COUNT(*) FROM _stream_records").fetchone() == (1,)
     assert not engine_file.trim(tmp_path / "none.db", {TABLE: 1})
-    assert not os.path.exists(tmp_path / "none.db")
+    assert not (tmp_path / "none.db").exists()

@@ -39,8 +39,8 @@ def synthesize(out: Path, counters: Path = app.LAMBDAS / "counters.py", **option
     """The app's assembly with the bundled code, without the rules: other tests hold those. `counters`: the file."""
     cdk = App(context={**context_of_cdk_json(), **options}, outdir=str(out), analytics_reporting=False)
     declarations = Declarations.load(counters)
-    bundle = Bundle(app.LAMBDAS, declarations, kept_in=out.parent / f"{out.name}.bundle")
     known = Options.from_context(cdk.node.get_all_context())
+    bundle = Bundle(app.LAMBDAS, declarations, known.likers_visible, kept_in=out.parent / f"{out.name}.bundle")
     TallyStack(cdk, "Tally", declarations=declarations, options=known, bundle=bundle)
     cdk.synth()
     return out

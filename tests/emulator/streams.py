@@ -7,7 +7,6 @@ place: the tables, their streams and the functions behind their aliases are the 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,13 +15,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from tally.dev.base.wire import Wire
-from tally.dev.functions.pool import Pool
-from tally.dev.functions.runtime import Outcome
-from tally.dev.stack import template
-from tally.dev.stack.cloudformation import STACK
+from tally.dev.functions.worker import Outcome
+from tally.dev.functions.workers import Port
 from tally.dev.streams.positions import Positions
 from tally.dev.streams.pump import Pump
-from tests.emulator.stack import MINUTE_S, TEMPLATE, Stack
+from tests.emulator.stack import MINUTE_S, Stack
+from tests.infra.mappings import mappings
+from tests.infra.template import Template
 
 
 class Alias:
@@ -44,18 +43,12 @@ class Streams:
     """The mappings of a deployed stack, at work while `running()`."""
 
     def __init__(self, stack: Stack, assembly: Path) -> None:
-        resources, document = stack.resources(), json.loads((assembly / TEMPLATE).read_text())
-        for found in document["Resources"].values():
-            if found["Type"] == "AWS::Lambda::EventSourceMapping":
-                found["Properties"].pop("Enabled", None)  # the emulator's is off: this one delivers
-        mappings = template.parse(document).mappings
+        resources = stack.resources()
+        self._mappings = [replace(one, table=resources[one.table][1]) for one in mappings(Template(assembly)).values()]
         self.said: list[str] = []
         """What the pump had to report: a failed or throttled invocation."""
-        self._mappings = [
-            replace(mapping, table=resources[mapping.table.removeprefix(f"{STACK}-")][1]) for mapping in mappings
-        ]
         client = stack.client("lambda")
-        self._aliases = {name: Alias(client, stack.alias(name)) for name in {one.function for one in mappings}}
+        self._aliases = {name: Alias(client, stack.alias(name)) for name in {one.function for one in self._mappings}}
         self._url = stack.emulator.url
 
     @contextmanager
@@ -84,8 +77,8 @@ class Streams:
 
     async def _run(self) -> None:
         async with Wire(self._url, self._url) as wire:
-            pools = cast("dict[str, Pool]", self._aliases)
-            pump = Pump(self._mappings, pools, wire, Positions(None), self.said.append)
+            ports = cast("dict[str, Port]", self._aliases)
+            pump = Pump(self._mappings, ports, wire, Positions(None), self.said.append)
             await pump.run()
 
 

@@ -19,11 +19,10 @@ from tally.api.operation import Visible
 from tally.cdk.bundling import PYTHON_VERSION, TOOLS, Bundle, BundlingError
 from tally.contract.declarations import Declarations
 from tally.contract.document import document
-from tally.operations.health import document_of
 from tests.infra.template import Template
 from tests.patience import PATIENCE_S
 
-BUNDLE = Bundle(LAMBDAS, Declarations.load(LAMBDAS / "counters.py"), kept_in=LAMBDAS.parent / ".build")
+BUNDLE = Bundle(LAMBDAS, Declarations.load(LAMBDAS / "counters.py"), Visible.ANYONE, kept_in=LAMBDAS.parent / ".build")
 BYTES_MAX = 6_450_000  # unpacked; Powertools alone is 4 MB, pydantic would add 6, boto3 100
 
 
@@ -51,9 +50,8 @@ def test_handlers_core_and_packages_are_there(bundle: Path) -> None:
     assert (bundle / "tally" / "javascript" / "beacon.js").is_file()
     for name in ("index.html", "app.js", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE"):
         assert (bundle / "tally" / "console" / name).is_file()
-    for likers in Visible:
-        text = (bundle / "tally" / "operations" / document_of(likers)).read_text(encoding="utf-8")
-        assert json.loads(text) == document(BUNDLE.declarations.operations, COUNTERS, likers)
+    made = json.loads((bundle / "openapi.json").read_text(encoding="utf-8"))
+    assert made == document(BUNDLE.declarations.operations, COUNTERS, BUNDLE.likers)
     assert not [name for name in TOOLS if (bundle / "tally" / name).exists()]
     for package in ("aws_lambda_powertools", "url_normalize", "idna", "jmespath", "typing_extensions.py"):
         assert (bundle / package).exists(), package
@@ -115,6 +113,13 @@ def test_a_teams_own_counters_replace_those_in_the_sources(tmp_path: Path) -> No
     assert made.sources["counters.py"] == own
     assert made.sources.keys() == BUNDLE.sources.keys()
     assert made.digest() != BUNDLE.digest()
+
+
+def test_it_has_the_document_of_its_own_stack() -> None:
+    hidden = replace(BUNDLE, likers=Visible.NOBODY)
+    assert hidden.digest() != BUNDLE.digest()
+    path = "/counters/likes/{id}/children"
+    assert path in json.loads(BUNDLE.openapi())["paths"].keys() - json.loads(hidden.openapi())["paths"].keys()
 
 
 @pytest.mark.long

@@ -33,7 +33,7 @@ def synthesized(folder: Path, *paths: tuple[str, ...]) -> dict[str, Any]:
         scope: Construct = stack
         for id_ in path[:-1]:
             scope = Construct(scope, id_)
-        bundle = Bundle(LAMBDAS, declarations, kept_in=folder)
+        bundle = Bundle(LAMBDAS, declarations, WITHOUT_CANARY.likers_visible, kept_in=folder)
         Tally(scope, path[-1], counters=declarations, options=WITHOUT_CANARY, bundle=bundle)
     Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     app.synth()

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from tally.api.needs import Table
-from tally.dev.stack.mappings import read_mapping
 from tally.dynamo import keys
 from tests.infra.conftest import DECLARED
+from tests.infra.mappings import mappings, properties
 from tests.infra.template import Json, Template, listed
 
 STREAMS = {"CountsTable": Table.COUNTS, "ReceiptsTable": Table.RECEIPTS}
@@ -25,32 +25,19 @@ FILTERS = {  # written out a second time: the consumers depend on them
 }
 
 
-def mappings(template: Template) -> dict[tuple[str, str], Json]:
-    """The properties of the mappings, by the function behind the alias that they call and the stream's table."""
-    aliases = {template.alias_of(name): module for module, name in template.functions().items()}
-    found = {}
-    for mapping in template.of_type("AWS::Lambda::EventSourceMapping").values():
-        properties = mapping["Properties"]
-        table, attribute = properties["EventSourceArn"]["Fn::GetAtt"]
-        assert attribute == "StreamArn"
-        assert (aliases[properties["FunctionName"]["Ref"]], table) not in found
-        found[aliases[properties["FunctionName"]["Ref"]], table] = properties
-    return found
-
-
 def test_each_consumer_reads_both_streams_behind_its_alias(dev: Template) -> None:
-    assert set(mappings(dev)) == {
+    assert set(properties(dev)) == {
         (consumer.function, name)
         for consumer in DECLARED.readers
         for name, table in STREAMS.items()
         if table in consumer.streams
     }
-    assert set(mappings(dev)) == set(FILTERS)
+    assert set(properties(dev)) == set(FILTERS)
 
 
 @pytest.mark.parametrize("which", FILTERS, ids="-".join)
 def test_filters_look_at_the_kind_of_change_and_let_heartbeats_through(dev: Template, which: tuple[str, str]) -> None:
-    criteria = mappings(dev)[which].get("FilterCriteria", {"Filters": []})
+    criteria = properties(dev)[which].get("FilterCriteria", {"Filters": []})
     assert [json.loads(entry["Pattern"]) for entry in criteria["Filters"]] == FILTERS[which]
 
 
@@ -82,8 +69,7 @@ def test_the_rollup_gets_new_children_heartbeats_and_every_malformed_insert(
     dev: Template, record: Json, does: bool
 ) -> None:
     """Through the local stack's filter, which the template's own patterns go into."""
-    properties = mappings(dev)["rollup", "CountsTable"]
-    assert read_mapping("M", properties, "counts", "rollup").takes(record) is does
+    assert mappings(dev)["rollup", "CountsTable"].takes(record) is does
 
 
 def test_a_mapping_waits_for_the_right_to_read(dev: Template) -> None:

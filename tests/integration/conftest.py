@@ -14,12 +14,21 @@ from counters import COUNTERS
 from tally.api.entry import Entry
 from tally.api.operation import functions
 from tally.contract.declarations import OPERATIONS
+from tally.contract.document import text
 from tally.dynamo.client import Store
+from tally.operations import health
 from tests import documented, events
 from tests.commands import ran
 from tests.contexts import Context
 
 Event = dict[str, Any]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The API document, as a build makes it."""
+    health.BUILT = tmp_path_factory.mktemp("built") / health.BUILT.name
+    health.BUILT.write_text(text(OPERATIONS, COUNTERS), encoding="utf-8")
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +23,6 @@ from tally.api.operation import Field, Route, Visible
 from tally.contract.declarations import OPERATIONS
 from tally.contract.document import document, text
 from tally.counter import Counter, declared
-from tally.operations import SERVING, health
-from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = document(OPERATIONS, COUNTERS)
@@ -54,15 +50,12 @@ def test_it_is_valid_openapi_3_1() -> None:
     assert json.loads(text(OPERATIONS, COUNTERS)) == DOCUMENT
 
 
-def test_it_says_who_sees_likers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_who_sees_likers() -> None:
     path = "/counters/likes/{id}/children"
     assert DOCUMENT["paths"][path]["get"]["security"] == []
     hidden = document(OPERATIONS, COUNTERS, likers=Visible.NOBODY)
     assert DOCUMENT["paths"].keys() - hidden["paths"].keys() == {path, "/counters/hearts/{id}/children"}
-    monkeypatch.setenv("TALLY_LIKERS_VISIBLE", "signedIn")
-    health.document.cache_clear()
-    signed_in = json.loads(health.document(*COUNTERS.values()))
-    health.document.cache_clear()
+    signed_in = document(OPERATIONS, COUNTERS, likers=Visible.SIGNED_IN)
     assert signed_in["paths"].keys() == DOCUMENT["paths"].keys()
     shown = signed_in["paths"][path]["get"]
     assert (shown["security"], "401" in shown["responses"]) == ([{"token": []}], True)
@@ -177,30 +170,3 @@ def test_a_counter_that_a_team_declares_is_in_it() -> None:
         assert "tested" in parameter["schema"]["enum"]
     described = made["/counters/{counter}/{id}/increments"]["post"]["description"]
     assert "| `tested` | any amount | from 0, starts at 80 | now | 24 hours at least |" in described
-
-
-def test_the_file_that_the_build_made_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    health.document.cache_clear()
-    assert health.document(*COUNTERS.values()) == text(OPERATIONS, COUNTERS)
-    built = tmp_path / health.document_of(Visible.ANYONE)
-    built.write_text('{"made": "by the build"}', encoding="utf-8")
-    monkeypatch.setattr(health, "__file__", str(tmp_path / "health.py"))
-    health.document.cache_clear()
-    assert health.document() == '{"made": "by the build"}'
-    health.document.cache_clear()
-
-
-def test_no_function_loads_what_makes_the_document_where_it_is_built() -> None:
-    """As in Lambda: with the file beside the handlers, none of them imports the generator."""
-    script = (
-        "import sys, pathlib\n"
-        "exists, read = pathlib.Path.exists, pathlib.Path.read_text\n"
-        "built = lambda path: path.name == 'openapi.anyone.json'\n"
-        "pathlib.Path.exists = lambda path: built(path) or exists(path)\n"
-        "pathlib.Path.read_text = lambda path, **more: '{}' if built(path) else read(path, **more)\n"
-        f"from tally.operations import {', '.join(SERVING)}\n"
-        "health.document()\n"
-        "loaded = {*(name for name in sys.modules if name.startswith('tally.contract')), 'pydantic'}\n"
-        "assert not loaded & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=PATIENCE_S)

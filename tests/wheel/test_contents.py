@@ -14,7 +14,7 @@ from tests.environments import ROOT
 
 pytestmark = pytest.mark.long
 BROUGHT_TO = {f"{folder}/{Path(path).name}": path for path, folder in BROUGHT.items()}
-MADE = ("tally/cdk/packages/", "tally/dev/stack/shipped/", "tally/console/uPlot")
+MADE = ("tally/cdk/packages/", "tally/console/uPlot")
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +38,12 @@ def test_each_file_is_one_of_the_checkout_as_it_is_and_none_is_missing(files: di
     assert not any(name.endswith("/counters.py") for name in files)  # a team brings its own
 
 
-def test_the_packages_of_the_functions_and_the_template_are_there(files: dict[str, bytes]) -> None:
+def test_the_packages_of_the_functions_are_there(files: dict[str, bytes]) -> None:
     pinned = re.findall(r"^([\w.-]+)==", (ROOT / "lambdas/requirements.txt").read_text(), re.MULTILINE)
     packages = [name.split("/")[3] for name in files if name.startswith(MADE[0])]
     assert {name.partition("-")[0] for name in packages if ".dist-info" in name} == {
         name.replace("-", "_") for name in pinned
     }
-    assert b"AWS::DynamoDB::Table" in files["tally/dev/stack/shipped/Tally.template.json"]
     assert not any(name.endswith(".so") for name in files)
 
 

@@ -82,7 +82,7 @@ def test_the_page_leads_to_a_stack_without_a_network(shop: Path, wheel: Path) ->
     assert "USER#" not in keys  # a counter of the repository, not of the shop
     [bundle] = (shop / "cdk.out").glob("lambdas-*")
     assert (bundle / "counters.py").read_text() == (shop / "counters.py").read_text()
-    assert '"seats"' in (bundle / "tally/operations/openapi.anyone.json").read_text()
+    assert '"seats"' in (bundle / "openapi.json").read_text()
     assert (bundle / "aws_lambda_powertools").is_dir()
     assert (bundle / "tally/console/uPlot.iife.min.js").is_file()
     assert not list(bundle.rglob("__pycache__"))

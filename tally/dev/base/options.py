@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -30,7 +30,7 @@ class Options:
     """A person's choices."""
 
     app: Path
-    """The folder of the CDK app: app.py, cdk.json, and tally/ or, with the package, counters.py."""
+    """The folder of the app: a checkout or, with the package, the folder of counters.py."""
     port: int
     """0: any free port."""
     data: Path
@@ -42,8 +42,8 @@ class Options:
     """The length of a minute of the ledger. Schedules run as often as AWS would run them in a minute of 60 s."""
     streams_endpoint: str | None = None
     """The endpoint of that engine's streams, if it differs."""
-    context: Mapping[str, str] = field(default_factory=dict)
-    """Options of the deployment, as `-c` gives them."""
+    likers: str = "anyone"
+    """Who sees which users like a post: `likersVisible` of a deployment."""
 
     @cached_property
     def packaged(self) -> bool:
@@ -77,7 +77,7 @@ class Options:
             verbose=given.verbose,
             minute_s=int(minute_s),
             streams_endpoint=environment.get("AWS_ENDPOINT_URL_DYNAMODB_STREAMS") or None,
-            context={"likersVisible": likers} if (likers := environment.get("TALLY_LIKERS_VISIBLE")) else {},
+            likers=environment.get("TALLY_LIKERS_VISIBLE") or "anyone",
         )
 
 

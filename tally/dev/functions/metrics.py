@@ -44,11 +44,17 @@ class Series:
 class Metrics:
     """Every series in the logs. `verbose` prints new lines of the logs at the terminal too."""
 
-    def __init__(self, logs: Iterable[Path], verbose: bool = False) -> None:
+    def __init__(self, verbose: bool = False) -> None:
         self.series: dict[Name, Series] = {}
         self._verbose = verbose
-        self._offsets = {path: _size(path) for path in logs}
-        self._rests = dict.fromkeys(self._offsets, b"")
+        self._offsets: dict[Path, int] = {}
+        self._rests: dict[Path, bytes] = {}
+
+    def follow(self, logs: Iterable[Path]) -> None:
+        """Read what is written to these from now on."""
+        for path in logs:
+            self._offsets.setdefault(path, _size(path))
+            self._rests.setdefault(path, b"")
 
     async def run(self) -> None:
         """Read new lines until cancelled."""

@@ -62,7 +62,7 @@ def page(template: Template, url: str) -> str:
     places = "/console /dev/token /dev/openapi /dev/elements /dev/metrics /dev/stack /dev/mappings /dev/lost /dev/edit"
     lines = ["Tally on this machine:", *(f"  {url}{place}" for place in places.split()), ""]
     for route in template.routes:
-        who = " ".join(["signed in" if route.authorizer else "anyone", *route.scopes])
+        who = " ".join(["signed in" if route.signed_in else "anyone", *filter(None, [route.scope])])
         rate = f"{route.throttle.rate_per_s:g}/s" if route.throttle else ""
         lines.append(f"  {route.key:56} {route.function:16} {who:22} {rate}".rstrip())
     return "\n".join([*lines, "", commands(template, url)])

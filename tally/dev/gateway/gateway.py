@@ -18,8 +18,8 @@ from typing import IO, Any
 from aiohttp import web
 from multidict import CIMultiDict
 
-from ..functions.pool import Pool, ThrottledError
-from ..functions.runtime import PAYLOAD_BYTES_MAX
+from ..functions.worker import PAYLOAD_BYTES_MAX
+from ..functions.workers import Port, ThrottledError
 from ..stack.template import Template
 from . import cors, event
 from .event import Request, Response
@@ -69,7 +69,7 @@ class Gateway:
     def __init__(
         self,
         template: Template,
-        pools: Mapping[str, Pool],
+        pools: Mapping[str, Port],
         issuer: Issuer,
         access_log: IO[str],
         say: Callable[[str], None],
@@ -165,22 +165,22 @@ class Gateway:
     def _authorize(self, match: Match, header: str) -> dict[str, Any] | None:
         """The caller's part of the event. Raises GatewayError: 401 for the token, 403 for its scopes."""
         route = match.route
-        if route.authorizer is None:
+        if not route.signed_in:
             return None
         if not header:
             raise GatewayError(401, "Unauthorized", "there is no token", {"www-authenticate": "Bearer"})
-        wanted = " ".join(route.scopes)
+        wanted = route.scope or ""
         try:
-            claims = self._issuer.verify(header, route.authorizer.audience)
+            claims = self._issuer.verify(header)
         except TokenRefusedError as error:
             description = str(error).replace('"', "'")
             challenge = f'Bearer scope="{wanted}" error="invalid_token" error_description="{description}"'
             raise GatewayError(401, "Unauthorized", str(error), {"www-authenticate": challenge}) from None
-        if route.scopes and not scopes(claims) & set(route.scopes):
+        if route.scope and route.scope not in scopes(claims):
             challenge = f'Bearer scope="{wanted}" error="insufficient_scope"'
             raise GatewayError(403, "Forbidden", "none of the scopes", {"www-authenticate": challenge})
         texts = {name: claim_text(value) for name, value in claims.items()}
-        return {"claims": texts, "scopes": list(route.scopes) or None}
+        return {"claims": texts, "scopes": [route.scope] if route.scope else None}
 
     async def _integrate(self, match: Match, made: Mapping[str, Any], entry: Entry) -> Response:
         function = entry.values["function"] = match.route.function

@@ -16,8 +16,8 @@ from ..base.objects import Objects
 from ..base.wire import Wire, WireError
 from ..functions import invoke, metrics
 from ..functions.metrics import Metrics
-from ..functions.pool import Pool
-from ..stack.prepared import Stack, open_log
+from ..functions.workers import Port
+from ..stack.prepared import AUDIENCE, BUCKET, CONSOLE_CLIENT, TABLES, Stack, open_log
 from ..streams.switches import Switches
 from . import console, tokens
 from .gateway import BODY_BYTES_MAX, Gateway
@@ -32,13 +32,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @contextlib.asynccontextmanager
 async def site(
-    stack: Stack, pools: Mapping[str, Pool], gathered: Metrics, switches: Switches, say: Say
+    stack: Stack, pools: Mapping[str, Port], gathered: Metrics, switches: Switches, say: Say
 ) -> AsyncIterator[Gateway]:
     """Serve while the block runs. Yields the gateway of the API."""
-    audience = {
-        entry: None for route in stack.template.routes if route.authorizer for entry in route.authorizer.audience
-    }
-    issuer = tokens.Issuer(stack.url, tuple(audience), stack.options.data / "issuer.pem", stack.console_client)
+    issuer = tokens.Issuer(stack.url, AUDIENCE, stack.options.data / "issuer.pem", CONSOLE_CLIENT)
     invoker = invoke.Invoke(pools, say)
     with open_log(stack.logs / "access.log") as access_log:
         gateway = Gateway(stack.template, pools, issuer, access_log, say)
@@ -93,7 +90,7 @@ def _editing(stack: Stack) -> Handler:
         match await _document(request):
             case {"pk": str(pk), "sk": str(sk), "attribute": str(attribute), "by": int(by), **others} if not others:
                 edit = {
-                    "TableName": stack.tables["counts"],
+                    "TableName": TABLES["counts"],
                     "Key": {"PK": {"S": pk}, "SK": {"S": sk}},
                     "UpdateExpression": "ADD #number :by",
                     "ConditionExpression": "attribute_exists(#number)",
@@ -125,7 +122,7 @@ def _of_dev(stack: Stack, gateway: Gateway, issuer: tokens.Issuer, gathered: Met
         gathered.look()
         return web.json_response(gathered.document())
 
-    store = Objects(stack.options.data / "objects", stack.template.buckets)
+    store = Objects(stack.options.data / "objects", (BUCKET,))
 
     # They load nothing from elsewhere. Swagger UI would be 8 MB, and its package that can be pinned is of 2022.
     def page(name: str) -> Handler:
@@ -172,7 +169,7 @@ class _Mappings:
     """
 
     def __init__(self, stack: Stack, switches: Switches, say: Say) -> None:
-        short = {table: name for name, table in stack.tables.items()}
+        short = {table: name for name, table in TABLES.items()}
         self._mappings = {f"{one.function}/{short.get(one.table)}": one.name for one in stack.template.mappings}
         self._switches, self._say = switches, say
 

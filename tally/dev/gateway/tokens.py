@@ -83,7 +83,7 @@ class Issuer:
         signed = jwt.encode(claims, self._key, algorithm="RS256", headers={"kid": self.key_id})
         return {"access_token": signed, "token_type": "Bearer", "expires_in": request.lifetime_s}
 
-    def verify(self, header: str, audience: tuple[str, ...]) -> dict[str, Any]:
+    def verify(self, header: str) -> dict[str, Any]:
         """The claims of the token in an Authorization header, with or without `Bearer `. Raises TokenRefusedError."""
         token = header[len(_BEARER) :] if header.lower().startswith(_BEARER) else header
         try:
@@ -103,7 +103,7 @@ class Issuer:
             raise TokenRefusedError(f"the token is not valid: {error}") from None
         # Without aud, API Gateway checks client_id: Cognito's access tokens have no aud.
         named = claims["aud"] if "aud" in claims else claims.get("client_id")
-        if not any(entry in audience for entry in (named if isinstance(named, list) else [named])):
+        if not any(entry in self.audience for entry in (named if isinstance(named, list) else [named])):
             raise TokenRefusedError("the token does not have a valid audience")
         return claims
 

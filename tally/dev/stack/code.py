@@ -1,20 +1,30 @@
 """The folder of the functions' code: links to the sources, and a copy of `counters.py`.
 
-The copy is the last one that was right. A person writes the file while the functions run, and a process that starts
-between two saves would not load half of it.
+A person writes the file while the functions run. Each version that is tried has a folder of its own, so the last right
+one is there when a process has to start again.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tally.home import LAMBDAS, PACKAGE, PACKAGES
 
+from ..base.engine import die_with_parent
 from ..base.options import COUNTERS
+from . import zygote
+
+Spawned = tuple["subprocess.Popen[bytes]", socket.socket]
 
 
-def laid_out(counters: Path, folder: Path) -> Path:
+def laid_out(counters: bytes, folder: Path) -> Path:
     """Write the folder, which may be there from another start, and return it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -22,16 +32,38 @@ def laid_out(counters: Path, folder: Path) -> Path:
     for path in (*packages, *LAMBDAS.glob("*.py"), PACKAGE):
         if path.name != COUNTERS:
             (folder / path.name).symlink_to(path.resolve())
-    take(folder, counters.read_bytes())
+    (folder / COUNTERS).write_bytes(counters)
     return folder
 
 
-def take(folder: Path, counters: bytes) -> bool:
-    """Let the functions count by this text of `counters.py`. Whether it is another one than before."""
-    kept = folder / COUNTERS
-    if kept.is_file() and kept.read_bytes() == counters:
-        return False
-    written = kept.with_suffix(".new")
-    written.write_bytes(counters)
-    written.replace(kept)
-    return True
+def spawn(folder: Path, log: Path, variables: Mapping[str, str], where: Mapping[str, Any]) -> Spawned:
+    """Start a zygote of the code in the folder, which imports while this process does something else.
+
+    It has these variables and inherits none: with those of the terminal a function could run here and fail in Lambda.
+    """
+    ours, its = socket.socketpair()
+    with its, log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, zygote.__file__, str(its.fileno())],
+            cwd=folder,
+            env={**variables, "LAMBDA_TASK_ROOT": str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[its.fileno()],
+            preexec_fn=die_with_parent,
+            start_new_session=True,  # Ctrl-C reaches this process, which ends the child
+        )
+    ours.sendall(json.dumps(where).encode() + b"\n")
+    return process, ours
+
+
+def variables(name: str, memory_mb: int) -> dict[str, str]:
+    """Those of one function that Lambda sets."""
+    return {
+        "_HANDLER": f"handlers.{name}",
+        "AWS_LAMBDA_FUNCTION_NAME": name,
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(memory_mb),
+        "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{name}",
+        "AWS_LAMBDA_LOG_STREAM_NAME": "local",
+    }

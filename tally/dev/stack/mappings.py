@@ -1,40 +1,33 @@
-"""Event source mappings of DynamoDB streams: their properties in the template, and their filters.
+"""Event source mappings of DynamoDB streams: what the pump does for each, and their filters.
 
 Source: "AWS::Lambda::EventSourceMapping", CloudFormation's reference; "Control which events Lambda sends to your
-function", Lambda's developer guide. A property that this emulation lacks is an error, so that nothing runs differently
-here and on AWS.
+function", Lambda's developer guide. What the pump lacks is an error, so that nothing runs differently here and on AWS.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ..base.errors import LocalError
 
 FIXED: Mapping[str, Any] = {
-    "BisectBatchOnFunctionError": True,
-    "FunctionResponseTypes": ["ReportBatchItemFailures"],
-    "MaximumRecordAgeInSeconds": -1,
-    "MaximumRetryAttempts": -1,  # without end
-    "ParallelizationFactor": 1,
-    "StartingPosition": "TRIM_HORIZON",
+    "bisects": True,
+    "reports_failures": True,
+    "parallel": 1,
+    "retries": -1,  # without end
+    "age_s": -1,
+    "begins": "TRIM_HORIZON",
 }
 """What the pump does for every mapping."""
-_OPTIONAL = {"MaximumRecordAgeInSeconds", "MaximumRetryAttempts", "ParallelizationFactor"}  # these are the defaults
-_READ = {
-    "BatchSize", "EventSourceArn", "FilterCriteria", "FunctionName", "MaximumBatchingWindowInSeconds",
-    "TumblingWindowInSeconds",
-}  # fmt: skip
-_WITHOUT_EFFECT = {"Tags", "MetricsConfig", "KmsKeyArn", "LoggingConfig"}
 Pattern = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class StreamMapping:
-    """A function that receives the records of a table's stream. `name`: its logical id."""
+    """A function that receives the records of a table's stream."""
 
     name: str
     table: str
@@ -50,37 +43,22 @@ class StreamMapping:
         return not self.filters or any(matches(pattern, record) for pattern in self.filters)
 
 
-def read_mapping(id_: str, properties: Mapping[str, Any], table: str, function: str) -> StreamMapping:
-    """A mapping from its properties. `table` and `function` are local names. Raises LocalError, which names `id_`."""
-    for name in sorted({*properties, *FIXED} - _READ - _WITHOUT_EFFECT):
-        if name not in FIXED or (properties.get(name, name in _OPTIONAL and FIXED[name]) != FIXED[name]):
+def read_mapping(found: Mapping[str, Any]) -> StreamMapping:
+    """A mapping that `described` describes. Raises LocalError, which names it, for what the pump cannot do."""
+    own = {one.name for one in fields(StreamMapping)}
+    for name in sorted({*found, *FIXED} - own):
+        if name not in FIXED or found.get(name) != FIXED[name]:
+            value = json.dumps(found.get(name))
+            raise LocalError(f"the mapping {found['name']} has {name} {value}, which the local run cannot emulate")
+    for pattern in found["filters"]:
+        if not _known(pattern):
             raise LocalError(
-                f"the event source mapping {id_} has {name} {json.dumps(properties.get(name))},"
-                " which the local run cannot emulate"
+                f"the mapping {found['name']} has the filter {json.dumps(pattern)[:200]}:"
+                " the local run knows objects of lists of plain values and of prefixes"
             )
-    patterns = tuple(_pattern(id_, entry) for entry in properties.get("FilterCriteria", {}).get("Filters", []))
     return StreamMapping(
-        name=id_,
-        table=table,
-        function=function,
-        batch_records=int(properties.get("BatchSize", 100)),
-        batch_window_s=int(properties.get("MaximumBatchingWindowInSeconds", 0)),
-        tumbling_window_s=int(properties.get("TumblingWindowInSeconds", 0)),
-        filters=patterns,
+        **{name: one for name, one in found.items() if name in own} | {"filters": tuple(found["filters"])}
     )
-
-
-def _pattern(id_: str, entry: Mapping[str, Any]) -> Pattern:
-    try:
-        pattern = json.loads(entry["Pattern"])
-    except (ValueError, TypeError, KeyError):
-        pattern = None
-    if not _known(pattern):
-        raise LocalError(
-            f"the event source mapping {id_} has the filter {json.dumps(entry)[:200]}:"
-            " the local run knows objects of lists of plain values and of prefixes"
-        )
-    return dict(pattern)
 
 
 def _known(pattern: object) -> bool:

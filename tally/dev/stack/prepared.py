@@ -1,4 +1,4 @@
-"""Prepares a stack before it serves: port, data folder, template, engine and tables."""
+"""Prepares a stack before it serves: port, data folder, engine, and the zygote that imports the code meanwhile."""
 
 from __future__ import annotations
 
@@ -8,40 +8,50 @@ import json
 import os
 import platform
 import socket
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from ..base import objects
-from ..base.account import REGION
+from ..base.account import ACCOUNT, REGION
 from ..base.engine import Engine
 from ..base.errors import LocalError
 from ..base.options import Options
 from ..base.words import DEV
-from . import code, fitting, tables
-from .cloudformation import STACK
-from .template import Template, synthesized
+from . import code
+from .code import Spawned
+from .template import Template
 
+STACK, SERVICE = "Tally-local", "Tally-dev"
+TABLES = {name: f"{STACK}-{name.capitalize()}Table" for name in ("counts", "receipts", "ledger")}
+"""Their names on the engine: shard ids contain them, and boto3 wants these to have some length."""
+BUCKET = "tally-local-deadletterbucket"
+CONSOLE_CLIENT = "console"  # of those who sign in to the console
+AUDIENCE = ("programs", CONSOLE_CLIENT)
 LOG_BYTES_MAX = 20 * 1024 * 1024  # at the next start, a larger log becomes `.log.old`
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stack:
-    """A prepared stack: its template, its options, its engine, and the socket to serve on."""
+    """A prepared stack: its options, its engine, and the socket to serve on. `template` is known once code is read."""
 
-    template: Template
     options: Options
     listener: socket.socket
     endpoint: str
     engine: Engine | None
-    code: Path
-    """The folder of the handlers: the sources, and the counters that run."""
+    template: Template = field(default_factory=lambda: Template({}, ()))
+
+    @property
+    def port(self) -> int:
+        """The port of the HTTP API."""
+        return int(self.listener.getsockname()[1])
 
     @property
     def url(self) -> str:
         """The URL of the HTTP API."""
-        return f"http://localhost:{self.listener.getsockname()[1]}"
+        return f"http://localhost:{self.port}"
 
     @property
     def logs(self) -> Path:
@@ -51,96 +61,116 @@ class Stack:
     @property
     def store(self) -> str:
         """The URL of the object store. It has an IP address: S3 clients would prefix a name with the bucket."""
-        return f"http://127.0.0.1:{self.listener.getsockname()[1]}{objects.PREFIX}"
+        return f"http://127.0.0.1:{self.port}{objects.PREFIX}"
+
+    def folder(self, version: int) -> Path:
+        """The folder of a version of the code."""
+        return self.options.data.resolve() / "task" / str(version)
+
+    def laid_out(self, version: int, counters: bytes) -> Path:
+        """The folder of a version of the code, written. Raises LocalError."""
+        try:
+            return code.laid_out(counters, self.folder(version))
+        except OSError as error:
+            raise LocalError(f"the data folder {self.options.data} is not writable: {error.strerror}") from None
+
+    def spawn(self, folder: Path) -> Spawned:
+        """Start a zygote of the code in the folder."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        return code.spawn(folder, self.logs.resolve() / "import.log", self.variables, self.place)
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables that functions have here and not on AWS."""
+        """The variables that every function has here: those that Lambda sets, and those that it has not on AWS."""
         return {
+            "PATH": os.defpath,
+            "LANG": "en_US.UTF-8",
+            "TZ": ":UTC",
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": "local",
+            "AWS_SECRET_ACCESS_KEY": "local",
+            "AWS_CONFIG_FILE": os.devnull,  # a person's profile is not Lambda's
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_EXECUTION_ENV": f"AWS_Lambda_python{sys.version_info.major}.{sys.version_info.minor}",
+            "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
+            "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
+            "AWS_LAMBDA_LOG_FORMAT": "JSON",
+            "POWERTOOLS_SERVICE_NAME": SERVICE,  # the core reads it when it is imported
             "AWS_ENDPOINT_URL_DYNAMODB": self.endpoint,
             "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": self.options.streams_endpoint or self.endpoint,
             "AWS_ENDPOINT_URL_S3": self.store,
-            "TALLY_PAGE_HOSTS": self.options.page_hosts,
             "TALLY_MINUTE_S": str(self.options.minute_s),
-            "TALLY_LOCAL_PORT": str(self.listener.getsockname()[1]),
-            "TALLY_CONSOLE": json.dumps(
-                {"stage": "dev", "stack": STACK, "region": REGION, "sign_in": {"kind": "name"}, "try_it": True}
-            ),
+            "TALLY_LOCAL_PORT": str(self.port),
+            "no_proxy": "*",  # else a forked process asks macOS for its proxies, which may end it
         }
 
     @property
-    def tables(self) -> dict[str, str | None]:
-        """The tables' names on the engine, by the names that Tally uses."""
+    def place(self) -> dict[str, Any]:
+        """Where functions run, for the zygote: tally/contract/described.py says what it is."""
+        console = {"stage": "dev", "stack": STACK, "region": REGION, "sign_in": {"kind": "name"}, "try_it": True}
         return {
-            name: next((one for one in self._named(f"TALLY_{name.upper()}_TABLE") if one in self.template.tables), None)
-            for name in ("counts", "receipts", "ledger")
+            "place": {
+                "service": SERVICE,
+                "version": "dev",
+                "tables": TABLES,
+                "streams": {name: stream_stand_in(table) for name, table in TABLES.items()},
+                "dead_letters": BUCKET,
+                "page_hosts": self.options.page_hosts,
+                "likers": self.options.likers,
+            },
+            "console": json.dumps(console),
+            "console_client": CONSOLE_CLIENT,
         }
-
-    def check_counters(self) -> None:
-        """Raise LocalError if a counter is declared in another form than it has counted in here."""
-        fitting.check(self.options.counters, self.tables, self.endpoint)
-
-    @property
-    def console_client(self) -> str:
-        """The client of the pool that people sign in to the console with; empty with an issuer of one's own."""
-        return next(iter(self._named("TALLY_CONSOLE_CLIENT")), "")
 
     def where(self) -> dict[str, object]:
         """The endpoints and names of the stack's parts, for /dev/stack."""
-        dead_letters = self._named("TALLY_DEAD_LETTER_BUCKET") or list(self.template.buckets)
         return {
             "dynamodb": self.endpoint,
             "s3": self.store,
-            **self.tables,
-            "bucket": next(iter(dead_letters), None),
+            **TABLES,
+            "bucket": BUCKET,
             "minute_s": self.options.minute_s,
             "url": self.url,
             "app": str(self.options.app.resolve()),
             "outputs": {
                 **self.template.outputs,
+                "Stage": "dev",
                 "ApiUrl": self.url,
                 "ConsoleUrl": f"{self.url}/console",
                 "Runtime": f"python{platform.python_version()}",
             },
         }
 
-    def _named(self, variable: str) -> list[str]:
-        """The values of a variable in the functions that have it."""
-        functions = self.template.functions.values()
-        return [one.environment[variable] for one in functions if variable in one.environment]
+
+def stream_stand_in(table: str) -> str:
+    """A placeholder for the ARN of a table's stream, until the engine has made the table."""
+    return f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{table}/stream/local"
 
 
 @contextlib.contextmanager
-def prepared(options: Options) -> Iterator[Stack]:
-    """Take the port and the data folder, synthesize, start the engine, create the tables. Raises LocalError."""
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(contextlib.closing(_listen(options.port)))
-        stack.enter_context(_locked(options.data))
-        template = template_of(options)
-        handlers = _code(options)
-        engine = None if options.endpoint else stack.enter_context(Engine(options.data / "engine.db"))
-        endpoint = engine.endpoint if engine else str(options.endpoint)
-        template = template.with_streams(tables.create(template.tables.values(), endpoint))
-        made = Stack(template, options, listener, endpoint, engine, handlers)
-        made.check_counters()
-        yield made
+def prepared(options: Options) -> Iterator[tuple[Stack, Spawned]]:
+    """Take the port and the data folder, let a zygote import the code, start the engine. Raises LocalError."""
+    with contextlib.ExitStack() as entered:
+        listener = entered.enter_context(contextlib.closing(_listen(options.port)))
+        entered.enter_context(_locked(options.data))
+        engine = None if options.endpoint else Engine(options.data / "engine.db")
+        stack = Stack(options, listener, engine.endpoint if engine else str(options.endpoint), engine)
+        process, control = spawned = stack.spawn(stack.laid_out(0, _counters(options)))
+        entered.callback(process.wait)
+        entered.callback(process.kill)
+        entered.callback(control.close)
+        if engine:
+            entered.enter_context(engine)
+        yield stack, spawned
 
 
-def template_of(options: Options) -> Template:
-    """The stack of the app, with the routes that its code declares now. Raises LocalError."""
-    if not options.packaged:
-        return synthesized(options.app, options.context)
-    from . import packaged  # it reads what only the package brings
-
-    return packaged.template(options.app, options.context)
-
-
-def _code(options: Options) -> Path:
-    """The folder of the handlers, for the processes of the functions. Raises LocalError."""
+def _counters(options: Options) -> bytes:
     try:
-        return code.laid_out(options.counters, options.data.resolve() / "task")
+        return options.counters.read_bytes()
     except OSError as error:
-        raise LocalError(f"the data folder {options.data} is not writable: {error.strerror}") from None
+        raise LocalError(f"{options.counters} cannot be read ({error.strerror}): it declares the counters") from None
 
 
 def _listen(port: int) -> socket.socket:
@@ -181,9 +211,14 @@ def _locked(data: Path) -> Iterator[None]:
 def open_log(path: Path) -> IO[Any]:
     """Open a log to append lines of text. Rename a large one first. Raises LocalError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
-            path.replace(path.with_suffix(".log.old"))
+        rotate(path)
         return path.open("a", buffering=1)
     except OSError as error:
         raise LocalError(f"{path} is not writable: {error.strerror}") from None
+
+
+def rotate(path: Path) -> None:
+    """Make the folder of a log, and rename a large one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+        path.replace(path.with_suffix(".log.old"))

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..base.account import REGION
 from ..base.wire import Wire, WireError
-from ..functions.pool import Pool, ThrottledError
+from ..functions.workers import Port, ThrottledError
 from ..stack.mappings import StreamMapping
 from .batches import Buffer, Record, Verdict, halves, judge
 from .positions import Place, Positions
@@ -39,7 +39,7 @@ class Pump:
     """The event source mappings of a stack. Use it from one event loop."""
 
     mappings: Sequence[StreamMapping]
-    pools: Mapping[str, Pool]
+    pools: Mapping[str, Port]
     wire: Wire
     positions: Positions
     say: Say

@@ -1,0 +1,69 @@
+"""The code of the functions: the version that runs, and new ones, which have to be right first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..base.errors import LocalError
+from ..base.options import COUNTERS
+from ..base.wire import Wire
+from ..stack import tables
+from ..stack.code import Spawned, variables
+from ..stack.prepared import TABLES, Stack, stream_stand_in
+from ..stack.template import Template, parse
+from .worker import Zygote
+
+
+class Code:
+    """The versions of the code, each in a folder of its own."""
+
+    def __init__(self, stack: Stack, wire: Wire) -> None:
+        self._stack, self._wire = stack, wire
+        self._version = 0
+        self._folder = stack.folder(0)
+
+    @property
+    def counters(self) -> bytes:
+        """The `counters.py` that runs."""
+        return (self._folder / COUNTERS).read_bytes()
+
+    async def first(self, spawned: Spawned) -> tuple[Zygote, Template]:
+        """The version that the stack began with. Raises LocalError if it does not load."""
+        return await self._read(spawned, self._folder)
+
+    async def next(self, counters: bytes) -> tuple[Zygote, Template]:
+        """The code as it is now, with this text of `counters.py`. Raises LocalError if it does not load."""
+        self._version += 1
+        folder = self._stack.laid_out(self._version, counters)
+        found = await self._read(self._stack.spawn(folder), folder)
+        self._folder = folder
+        return found
+
+    async def again(self) -> Zygote:
+        """A zygote in place of one that died. Raises LocalError."""
+        return (await self._read(self._stack.spawn(self._folder), self._folder))[0]
+
+    async def _read(self, spawned: Spawned, folder: Path) -> tuple[Zygote, Template]:
+        """Let a zygote make the handlers of what it describes, on tables that are there."""
+        zygote, stack = Zygote(*spawned), self._stack
+        try:
+            document = await zygote.document()
+            found = await tables.create(document["tables"], document["ttl_attribute"], self._wire, stack.endpoint)
+            arns = {stream_stand_in(table): found[table] for table in TABLES.values() if table in found}
+            template = parse(document).with_variables(arns)
+            await zygote.ready({
+                name: {
+                    **stack.variables,
+                    "LAMBDA_TASK_ROOT": str(folder),
+                    **variables(name, function.memory_mb),
+                    **function.environment,
+                }
+                for name, function in template.functions.items()
+            })  # fmt: skip
+            return zygote, template
+        except LocalError as error:
+            zygote.close()
+            raise LocalError(str(error).replace(str(folder / COUNTERS), str(stack.options.counters))) from None
+        except BaseException:
+            zygote.close()
+            raise

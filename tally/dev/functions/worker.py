@@ -1,0 +1,212 @@
+"""A worker process, which runs any function, and the zygote that forks it (tally/dev/stack/zygote.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..base.account import ACCOUNT, REGION
+from ..base.errors import LocalError
+from ..stack import zygote
+from ..stack.template import Function
+
+INIT_S_MAX = 30.0  # Lambda allows 10 s; a laptop that is busy is slower
+PAYLOAD_BYTES_MAX = 6 * 1024 * 1024 + 100  # of a synchronous invocation, in and out
+DOCUMENT_BYTES_MAX = 16 * 1024 * 1024  # what the code describes, in one line
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of an invocation: the function's JSON, or an error document if it failed."""
+
+    payload: bytes
+    failed: bool = False
+
+    @classmethod
+    def failure(cls, kind: str, message: str) -> Outcome:
+        """An error outside the function's code. `kind` is Lambda's name of it, such as Runtime.ExitError."""
+        return cls(json.dumps({"errorType": kind, "errorMessage": message}).encode(), failed=True)
+
+    @property
+    def reason(self) -> str:
+        """One line for the person at the terminal."""
+        try:
+            error = json.loads(self.payload)
+            return f"{error['errorType']}: {error['errorMessage']}"[:300]
+        except (ValueError, TypeError, KeyError):
+            return "it failed"
+
+
+class Worker:
+    """One process. It handles one invocation at a time."""
+
+    def __init__(
+        self,
+        zygote: Zygote,
+        pid: int,
+        connection: socket.socket,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.zygote, self.pid, self._connection = zygote, pid, connection
+        self._reader, self._writer = reader, writer
+        self.alive = True
+
+    @property
+    def ready(self) -> bool:
+        """Whether the process runs, as the kernel knows it now."""
+        try:
+            return self.alive and bool(self._connection.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    async def invoke(self, function: Function, log: Path, request_id: str, payload: bytes) -> Outcome | None:
+        """Run one invocation. Kill the process after the function's timeout. None: it died before it began."""
+        head = json.dumps({
+            "function": function.name, "id": request_id, "log": str(log), "memory_mb": function.memory_mb,
+            "deadline_ms": int((time.time() + function.timeout_s) * 1000),
+            "arn": f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{function.name}",
+        }).encode()  # fmt: skip
+        try:
+            async with asyncio.timeout(function.timeout_s):
+                self._writer.write(zygote.HEAD.pack(len(head), len(payload)) + head + payload)
+                try:
+                    await self._reader.readexactly(len(zygote.TAKEN))
+                except (asyncio.IncompleteReadError, OSError):
+                    self.kill()
+                    return None
+                failed, size = zygote.ANSWER.unpack(await self._reader.readexactly(zygote.ANSWER.size))
+                answer = await self._reader.readexactly(size)
+        except TimeoutError:
+            self.kill()
+            message = f"RequestId: {request_id} Error: Task timed out after {function.timeout_s:.2f} seconds"
+            return Outcome.failure("Sandbox.Timedout", message)
+        except (asyncio.IncompleteReadError, OSError):
+            ended = await self.zygote.ended(self.pid)
+            self.kill()
+            return Outcome.failure("Runtime.ExitError", f"Error: Runtime exited with error: {ended}")
+        except asyncio.CancelledError:
+            self.kill()
+            raise
+        if size > PAYLOAD_BYTES_MAX:
+            message = f"Response payload size exceeded maximum allowed payload size ({PAYLOAD_BYTES_MAX} bytes)."
+            return Outcome.failure("Function.ResponseSizeTooLarge", message)
+        return Outcome(answer, bool(failed))
+
+    def kill(self) -> None:
+        """Kill the process."""
+        if self.alive:
+            self.alive = False
+            self._writer.close()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+class Zygote:
+    """The parent of the workers of one version of the code."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+        self._process, self._control = process, control
+        self._ended: dict[int, asyncio.Future[int]] = {}
+        self._lines: asyncio.StreamReader | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self.workers: set[Worker] = set()
+        self.retired = False
+        """Whether its workers end once they are idle."""
+
+    async def document(self) -> dict[str, Any]:
+        """What the code describes. Raises LocalError if it does not load."""
+        self._lines, self._writer = await asyncio.open_unix_connection(sock=self._control, limit=DOCUMENT_BYTES_MAX)
+        return dict((await self._said())["document"])
+
+    async def ready(self, environments: Mapping[str, Mapping[str, str]]) -> None:
+        """Let it make the handlers. Raises LocalError, as if a counter is declared in another form than it has."""
+        assert self._writer is not None
+        self._writer.write(json.dumps(environments).encode() + b"\n")
+        await self._said()
+        self._listening = asyncio.create_task(self._listen())
+
+    async def _said(self) -> dict[str, Any]:
+        assert self._lines is not None
+        said = {"error": "the code of the functions does not load (log import.log)"}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(INIT_S_MAX):
+                if line := await self._lines.readline():
+                    said = json.loads(line)
+        if "error" in said:
+            raise LocalError(said["error"])
+        return said
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    async def fork(self) -> Worker:
+        """One more worker. Raises OSError."""
+        ours, its = socket.socketpair()
+        with its:
+            socket.send_fds(self._control, [b"w"], [its.fileno()])
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        try:
+            async with asyncio.timeout(INIT_S_MAX):
+                (pid,) = struct.unpack(">I", await reader.readexactly(4))
+        except BaseException as error:
+            writer.close()
+            if isinstance(error, asyncio.IncompleteReadError | TimeoutError):
+                raise OSError(f"no worker came: {error}") from None
+            raise
+        made = Worker(self, pid, ours, reader, writer)
+        self.workers.add(made)
+        return made
+
+    async def ended(self, pid: int) -> str:
+        """How a worker ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                status = await asyncio.shield(self._end(pid))
+                return f"signal: {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        return "unknown"
+
+    def _end(self, pid: int) -> asyncio.Future[int]:
+        return self._ended.setdefault(pid, asyncio.get_running_loop().create_future())
+
+    async def _listen(self) -> None:
+        assert self._lines is not None
+        while line := await self._lines.readline():
+            said = json.loads(line)
+            if not (end := self._end(said["pid"])).done():
+                end.set_result(said["status"])
+
+    def discard(self, worker: Worker) -> None:
+        """Forget a worker that ended; the last one of a retired zygote ends this too."""
+        worker.kill()
+        self.workers.discard(worker)
+        if self.retired and not self.workers:
+            self.close()
+
+    def close(self) -> None:
+        """End it, and so its workers."""
+        for worker in tuple(self.workers):
+            worker.kill()
+        if self._listening is not None:
+            self._listening.cancel()
+        if self._writer is not None:
+            self._writer.close()
+        self._process.kill()
+        self._process.wait()
+        self._control.close()

@@ -1,0 +1,155 @@
+"""The worker processes that run the functions: as many as the load needs, up to a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base.errors import LocalError
+from ..stack.template import Function
+from .worker import Outcome, Worker, Zygote
+
+WORKERS = 4  # each takes a few MB beside what they share
+WORKERS_MAX = 2 * WORKERS  # if all hang
+GROW_AFTER_S = 0.02
+HANG_S = 1.0  # a caller who has waited so long gets a worker above WORKERS
+QUEUE_S_MAX = 30.0  # Lambda would start another process at once; here the caller waits as long as API Gateway does
+
+
+class ThrottledError(Exception):
+    """No worker was free in time: Lambda's 429."""
+
+
+class Workers:
+    """The workers. To be used from one event loop. `again` makes a zygote of the same code, if one died."""
+
+    def __init__(
+        self, zygote: Zygote, logs: Path, again: Callable[[], Awaitable[Zygote]], workers: int = WORKERS
+    ) -> None:
+        self._zygote, self._logs, self._again = zygote, logs, again
+        self._bound = workers
+        self._idle: list[Worker] = []
+        self._waiting: deque[asyncio.Future[Worker | Outcome]] = deque()
+        self._starting: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def invoke(self, function: Function, payload: bytes, request_id: str | None = None) -> Outcome:
+        """Run one invocation with `payload`, a JSON document. Raises ThrottledError."""
+        log, named = self._logs / f"{function.name}.log", request_id or str(uuid.uuid4())
+        while True:
+            found = await self._worker(function)
+            if isinstance(found, Outcome):
+                return found
+            try:
+                if outcome := await found.invoke(function, log, named, payload):
+                    return outcome
+            finally:
+                self._over(found)
+
+    def replace(self, zygote: Zygote) -> None:
+        """Run new code from now on. What runs ends with the old code."""
+        old, self._zygote = self._zygote, zygote
+        old.retired = True
+        for worker in self._idle:
+            old.discard(worker)
+        self._idle.clear()
+        if not old.workers:
+            old.close()
+        self._grow()
+
+    async def close(self) -> None:
+        """End every process at once."""
+        self._closed = True
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        self._zygote.close()
+        await asyncio.sleep(0)  # lets its connections close
+
+    async def _worker(self, function: Function) -> Worker | Outcome:
+        """An idle worker, or why there is none. Raises ThrottledError."""
+        while self._idle:
+            worker = self._idle.pop()  # the one used last: it is warm
+            if worker.ready:
+                return worker
+            worker.zygote.discard(worker)
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[Worker | Outcome] = loop.create_future()
+        self._waiting.append(waiting)
+        loop.call_later(GROW_AFTER_S if self._zygote.workers else 0.0, self._grow)
+        hung = loop.call_later(HANG_S, self._grow, WORKERS_MAX)
+        try:
+            async with asyncio.timeout(QUEUE_S_MAX):
+                return await waiting
+        except TimeoutError:
+            if waiting.done() and not waiting.cancelled():  # a worker came at the last moment
+                return waiting.result()
+            raise ThrottledError(f"no worker was free for {function.name}") from None
+        finally:
+            hung.cancel()
+
+    def _grow(self, bound: int = 0) -> None:
+        """Fork a worker if somebody waits. One at a time."""
+        wanted = any(not one.done() for one in self._waiting)
+        room = len(self._zygote.workers) < max(bound, self._bound)
+        if wanted and room and self._starting is None and not self._closed:
+            self._starting = asyncio.create_task(self._grow_by_one())
+
+    async def _grow_by_one(self) -> None:
+        zygote = self._zygote
+        try:
+            if not zygote.alive:  # killed, and all its workers with it
+                zygote.close()
+                made = await self._again()
+                if self._zygote is not zygote:  # new code came meanwhile
+                    made.close()
+                    return
+                zygote = self._zygote = made
+            worker = await zygote.fork()
+            if self._zygote is zygote:
+                self._give(worker)
+            else:
+                zygote.discard(worker)
+        except (OSError, LocalError) as error:
+            if self._zygote is zygote:
+                self._settle(Outcome.failure("Runtime.StartError", str(error)))
+        finally:
+            self._starting = None
+            self._grow()
+
+    def _over(self, worker: Worker) -> None:
+        """A worker has nothing to do, or is dead."""
+        if worker.alive and worker.zygote is self._zygote:
+            self._give(worker)
+            return
+        worker.zygote.discard(worker)
+        self._grow()
+
+    def _give(self, worker: Worker) -> None:
+        """Give it to the caller who has waited longest."""
+        if not self._settle(worker):
+            self._idle.append(worker)
+
+    def _settle(self, found: Worker | Outcome) -> bool:
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(found)
+                return True
+        return False
+
+
+@dataclass(frozen=True)
+class Port:
+    """One function, in any worker."""
+
+    function: Function
+    workers: Workers
+
+    async def invoke(self, payload: bytes, request_id: str | None = None) -> Outcome:
+        """Run one invocation. Raises ThrottledError."""
+        return await self.workers.invoke(self.function, payload, request_id)

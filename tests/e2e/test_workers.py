@@ -1,0 +1,233 @@
+"""Functions that fail, hang, die, or have many callers at once: in workers that a zygote forks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tally.dev.base.engine import Engine
+from tally.dev.base.errors import LocalError
+from tally.dev.base.options import Options
+from tally.dev.base.wire import Wire
+from tally.dev.functions import workers
+from tally.dev.functions.code import Code
+from tally.dev.functions.workers import Port, ThrottledError, Workers
+from tally.dev.stack import code
+from tally.dev.stack.prepared import prepared
+from tally.dev.stack.template import Function
+from tests.e2e.dev import ROOT, command, descendants, running
+from tests.patience import PATIENCE_S
+
+HANDLERS = """
+import os, signal, sys, time
+import counters
+from tally.observe import logger
+def __getattr__(name):
+    if name.startswith("__"): raise AttributeError(name)
+    return handler
+def handler(event, context):
+    match event.get("do"):
+        case "raise": raise ValueError("no")
+        case "die": os.kill(os.getpid(), signal.SIGKILL)
+        case "exit": sys.exit(3)
+        case "sleep": time.sleep(event["s"])
+        case "wait":
+            open(event["at"] + "/waiting", "a").close()
+            while not os.path.exists(event["at"] + "/free"): time.sleep(0.01)
+        case "environment": return dict(os.environ)
+        case "context":
+            return [context.aws_request_id, context.function_name, context.get_remaining_time_in_millis(),
+                    context.invoked_function_arn, context.function_version, context.memory_limit_in_mb,
+                    context.log_group_name, context.log_stream_name, context.client_context, str(context.identity)]
+        case "correlate":
+            before = logger.get_correlation_id()
+            logger.set_correlation_id("an event")
+            return before
+        case "no json": return {"set": {1}, "number": float("nan"), "text": "\\ud800"}[event["what"]]
+    return os.getpid()
+"""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine() as made:
+        yield made
+
+
+class Tried:
+    """The functions of a stack, whose code is HANDLERS."""
+
+    def __init__(self, found: Code, workers: Workers, functions: dict[str, Function]) -> None:
+        self.code, self.workers, self._functions = found, workers, functions
+
+    def port(self, name: str = "reads", **changes: Any) -> Port:
+        """One of them."""
+        return Port(Function(**{**vars(self._functions[name]), **changes}), self.workers)
+
+    async def call(self, port: Port | None = None, **event: object) -> Any:
+        """What it answers."""
+        outcome = await (port or self.port()).invoke(json.dumps(event).encode())
+        assert not outcome.failed, outcome
+        return json.loads(outcome.payload)
+
+    async def failure(self, port: Port | None = None, **event: object) -> Any:
+        """How it fails."""
+        outcome = await (port or self.port()).invoke(json.dumps(event).encode())
+        assert outcome.failed
+        return json.loads(outcome.payload)
+
+
+Run = Callable[..., None]
+
+
+@pytest.fixture
+def run(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a body with such functions, in this many workers: a slow machine lets them grow."""
+    lambdas = tmp_path / "lambdas"
+    lambdas.mkdir()
+    (lambdas / "handlers.py").write_text(HANDLERS)
+    monkeypatch.setattr(code, "LAMBDAS", lambdas)
+
+    def run_one(body: Callable[[Tried], Awaitable[None]], bound: int = 1) -> None:
+        async def whole() -> None:
+            async with Wire(engine.endpoint, engine.endpoint) as wire:
+                read = Code(stack, wire)
+                zygote, template = await read.first(spawned)
+                made = Workers(zygote, stack.logs.resolve(), read.again, bound)
+                try:
+                    await body(Tried(read, made, dict(template.functions)))
+                finally:
+                    await made.close()
+            await until(lambda: len(asyncio.all_tasks()) == 1)  # a task that nobody ends complains when it is collected
+
+        with prepared(Options(ROOT, 0, tmp_path / "data", engine.endpoint, "*")) as (stack, spawned):
+            asyncio.run(whole())
+
+    return run_one
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for it, while the loop runs."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_a_function_runs_as_in_lambda(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its variables, its context, and what it answers; nothing of it stays for the next event."""
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example.com")
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+
+    async def body(it: Tried) -> None:
+        found = await it.call(do="environment")
+        assert found["LAMBDA_TASK_ROOT"] == str(tmp_path / "data/task/0")
+        assert (found["AWS_LAMBDA_FUNCTION_NAME"], found["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]) == ("reads", "512")
+        assert not {"HTTP_PROXY", "AWS_PROFILE", "HOME", "TALLY_DEAD_LETTER_BUCKET"} & found.keys()
+        request_id, name, remaining_ms, arn, *_ = await it.call(do="context")
+        assert (len(request_id), name) == (36, "reads")
+        assert arn == "arn:aws:lambda:eu-west-1:000000000000:function:reads"
+        assert 0 < remaining_ms <= 15_000
+        assert await it.call(it.port("rollup"), do="correlate") is None
+        assert await it.call(do="correlate") is None, "each event has a correlation id of its own"
+        assert (await it.call(it.port("rollup"), do="environment"))["TALLY_DEAD_LETTER_BUCKET"]
+
+        pid = await it.call()
+        error = await it.failure(do="raise")
+        assert (error["errorType"], error["errorMessage"]) == ("ValueError", "no")
+        for what in ("set", "number", "text"):  # Lambda's client refuses them, or who reads the answer
+            assert (await it.failure(do="no json", what=what))["errorType"] == "Runtime.MarshalError"
+        assert await it.call() == pid
+
+    run(body)
+    lines = [line for line in (tmp_path / "data/logs/reads.log").read_text().splitlines() if '"ValueError"' in line]
+    assert [(json.loads(line)["level"], json.loads(line)["errorMessage"]) for line in lines] == [("ERROR", "no")]
+
+
+def test_a_worker_that_ends_or_hangs_is_replaced(run: Run) -> None:
+    async def body(it: Tried) -> None:
+        for how, says in (("die", "signal: SIGKILL"), ("exit", "exit status 3")):
+            pid = await it.call()
+            error = await it.failure(do=how)
+            assert error["errorType"] == "Runtime.ExitError"
+            assert says in error["errorMessage"]
+            assert await it.call() != pid
+        pid = await it.call()
+        error = await it.failure(it.port(timeout_s=1), do="sleep", s=PATIENCE_S)
+        assert error["errorType"] == "Sandbox.Timedout"
+        assert error["errorMessage"].endswith("Task timed out after 1.00 seconds")
+        assert await it.call() != pid
+        await until(lambda: not running([pid]))
+
+    run(body)
+
+
+def test_who_kills_a_worker_that_has_not_begun_fails_nobodys_call(run: Run) -> None:
+    """The event goes to another one: a byte says that it was taken."""
+
+    async def body(it: Tried) -> None:
+        pid = await it.call()
+        os.kill(pid, signal.SIGSTOP)  # it takes no event any more
+        waits = asyncio.create_task(it.call())
+        await asyncio.sleep(0)
+        os.kill(pid, signal.SIGKILL)
+        assert await waits != pid
+        os.kill(idle := await it.call(), signal.SIGKILL)
+        assert await it.call() != idle
+        [zygote] = [one for one in descendants(os.getpid()) if "zygote" in command(one) and descendants(one)]
+        os.kill(zygote, signal.SIGKILL)
+        await until(lambda: not running([zygote]))
+        assert await it.call() not in (pid, idle), "another zygote reads the same code"
+
+    run(body)
+
+
+def test_new_code_runs_once_it_is_right(run: Run, tmp_path: Path) -> None:
+    counters = (ROOT / "lambdas/counters.py").read_bytes()
+    handlers = tmp_path / "lambdas/handlers.py"
+
+    async def body(it: Tried) -> None:
+        old = await it.call()
+        busy = asyncio.create_task(it.call(do="wait", at=str(tmp_path)))
+        await until((tmp_path / "waiting").exists)
+        with pytest.raises(LocalError, match=r"^.*/lambdas/counters\.py, line \d+: SyntaxError: "):
+            await it.code.next(b"def")
+        handlers.write_text("import nothing_of_that_name")
+        with pytest.raises(LocalError, match="No module named 'nothing_of_that_name'"):
+            await it.code.next(counters)
+        handlers.write_text("def __getattr__(name):\n    return lambda event, context: 'new code'\n")
+        zygote, _ = await it.code.next(counters)
+        it.workers.replace(zygote)
+        (tmp_path / "free").touch()
+        assert await busy == old  # an invocation in flight ends with the old code
+        assert await it.call() == "new code"
+
+    run(body)
+
+
+def test_workers_grow_up_to_their_bound(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(it: Tried) -> None:
+        seen: set[int] = set()
+        while len(seen) < 2:  # a second one is there after a while
+            seen |= set(await asyncio.gather(*(it.call(do="sleep", s=0.1) for _ in range(4))))
+        seen |= set(await asyncio.gather(*(it.call(do="sleep", s=0.2) for _ in range(8))))
+        assert len(seen) == 2
+        long = [asyncio.create_task(it.call(do="wait", at=str(tmp_path))) for _ in range(2)]
+        await until((tmp_path / "waiting").exists)
+        monkeypatch.setattr(workers, "HANG_S", PATIENCE_S)
+        with monkeypatch.context() as hasty:
+            hasty.setattr(workers, "QUEUE_S_MAX", 0.3)
+            with pytest.raises(ThrottledError):
+                await it.port().invoke(b"{}")
+        monkeypatch.setattr(workers, "HANG_S", 0.1)
+        assert await it.call() not in seen, "one above the bound, because all others hang"
+        (tmp_path / "free").touch()
+        assert set(await asyncio.gather(*long)) == seen  # nothing was lost on the way
+
+    run(body, bound=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,8 +19,9 @@ from tally.dynamo.client import CLIENT_CONFIG, Store, dynamodb_client
 from tally.dynamo.contention import Spread
 from tally.maintenance.reconcile import Reconciler
 from tally.settings import Settings
-from tests.invariants.counting import Clock, Counting
+from tests.invariants.counting import Counting
 from tests.invariants.judged import Deployment, deployed
+from tests.invariants.simulation import Clock
 from tests.invariants.streaming import StreamWorld
 from tests.invariants.world import World
 
@@ -108,7 +110,7 @@ def counting(world: World) -> Counting:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock that the test moves."""
-    made = Clock()
-    made.install(monkeypatch)
+    """It is this second, until the test lets time pass."""
+    made = Clock(int(time.time()))
+    monkeypatch.setattr(time, "time", made)
     return made

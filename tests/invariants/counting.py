@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import time
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ import pytest
 import counters
 from tally.api.operation import Answer
 from tally.counter import Counter
-from tally.counting import expired, holds, receipts, tallies
+from tally.counting import expired, holds
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store
 from tally.dynamo.keys import Item
 from tally.errors import CallerError, LimitReachedError
@@ -26,26 +24,6 @@ from tests.invariants.world import Outcome, World, persist
 
 ITEM = "i1"
 HOLD_ID = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
-
-
-@dataclass
-class Clock:
-    """The clock that holds and receipts go by: the real one, and what was added to it."""
-
-    ahead_s: float = 0.0
-
-    def time(self) -> float:
-        """Seconds since 1970."""
-        return time.time() + self.ahead_s
-
-    def pass_s(self, seconds: float) -> None:
-        """Let time pass."""
-        self.ahead_s += seconds
-
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Make the core go by this clock."""
-        for module in (handler, holds, receipts, tallies):
-            monkeypatch.setattr(module, "time", SimpleNamespace(time=self.time, monotonic=time.monotonic))
 
 
 @dataclass

@@ -64,6 +64,10 @@ class Clock:
     def __call__(self) -> float:
         return self.now_s + self.skew_s
 
+    def pass_s(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now_s += seconds
+
     @contextlib.contextmanager
     def off(self, skew_s: float) -> Iterator[None]:
         """Run a process whose clock is off."""

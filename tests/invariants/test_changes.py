@@ -26,7 +26,7 @@ from tally.errors import (
     LimitReachedError,
     PayloadTooLargeError,
 )
-from tests.invariants.counting import Clock
+from tests.invariants.simulation import Clock
 from tests.invariants.streaming import Tables
 from tests.invariants.threads import at_once
 from tests.invariants.world import World, persist

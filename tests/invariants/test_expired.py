@@ -27,7 +27,8 @@ from tally.errors import (
 from tally.operations import holds as handler
 from tally.operations import sweep as sweep_handler
 from tests.contexts import Context
-from tests.invariants.counting import ITEM, Clock, Counting, neighbour, refusal
+from tests.invariants.counting import ITEM, Counting, neighbour, refusal
+from tests.invariants.simulation import Clock
 from tests.invariants.world import FIRST, LAST, meanwhile
 
 

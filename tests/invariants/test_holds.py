@@ -7,7 +7,6 @@ import threading
 import time
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +25,8 @@ from tally.errors import (
     StoreBusyError,
     StoreUnreachableError,
 )
-from tests.invariants.counting import ITEM, Clock, Counting, buy, neighbour, new_key, refusal
+from tests.invariants.counting import ITEM, Counting, buy, neighbour, new_key, refusal
+from tests.invariants.simulation import Clock
 from tests.invariants.threads import at_once
 from tests.invariants.world import SOME_OF_ALL, persist
 
@@ -112,11 +112,9 @@ def test_a_hold_that_never_was_or_is_of_another_item_is_not_found(counting: Coun
 
 @pytest.mark.parametrize("swept", [False, True], ids=["not swept", "swept"])
 def test_an_expired_hold_is_not_committed_and_its_amount_is_given_back_once(
-    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch, swept: bool
+    counting: Counting, clock: Clock, swept: bool
 ) -> None:
     """It can be committed until its last second, and given back from then on."""
-    start_s = int(time.time())
-    monkeypatch.setattr(holds, "time", SimpleNamespace(time=lambda: start_s + clock.ahead_s))
     counting.stock(11)
     in_time, hold_id = (counting.take(amount, ttl_s=60)[0]["hold"] for amount in (1, 3))
     clock.pass_s(59)

@@ -18,7 +18,8 @@ from tally.errors import (
     PreconditionFailedError,
     StoreUnreachableError,
 )
-from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
+from tests.invariants.counting import ITEM, Counting, buy, new_key, refusal
+from tests.invariants.simulation import Clock
 from tests.invariants.threads import at_once
 from tests.invariants.world import SOME_OF_ALL, meanwhile, persist
 

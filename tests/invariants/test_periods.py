@@ -12,7 +12,8 @@ from tally.counting import periods
 from tally.dev import faults
 from tally.dev.faults.plans import Fault
 from tally.errors import RetryableError
-from tests.invariants.counting import ITEM, Clock, Counting, new_key
+from tests.invariants.counting import ITEM, Counting, new_key
+from tests.invariants.simulation import Clock
 
 DAY_S = 24 * 3600
 
@@ -31,12 +32,12 @@ ROLLED = metered("rolled", "day", visible="soon")
 @pytest.fixture
 def evening(clock: Clock) -> Clock:
     """Five minutes before midnight."""
-    clock.pass_s(DAY_S - clock.time() % DAY_S - 300)
+    clock.pass_s(DAY_S - clock() % DAY_S - 300)
     return clock
 
 
 def today(counter: Counter, clock: Clock) -> str:
-    return periods.tally_id(counter, ITEM, clock.time())
+    return periods.tally_id(counter, ITEM, clock())
 
 
 def first(clock: Clock, fault: Fault) -> faults.Plan:
@@ -98,9 +99,9 @@ def test_a_call_that_is_retried_over_midnight_counts_in_the_day_of_its_start(
 @pytest.mark.parametrize("counter", [QUOTA, USED], ids=lambda counter: counter.name)
 def test_every_write_of_a_tally_says_when_it_goes(counting: Counting, evening: Clock, counter: Counter) -> None:
     counting.increment(counter, 1)
-    midnight_s = evening.time() + 300
+    midnight_s = evening() + 300
     for item in counting.world.items():
         assert abs(int(item["expiration"]["N"]) - (midnight_s + 3 * DAY_S)) < 2
         counting.world.put({**item, "expiration": {"N": "1"}})
     counting.increment(counter, 1)
-    assert {int(item["expiration"]["N"]) > evening.time() for item in counting.world.items()} == {True}
+    assert {int(item["expiration"]["N"]) > evening() for item in counting.world.items()} == {True}

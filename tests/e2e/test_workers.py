@@ -22,7 +22,7 @@ from tally.dev.functions.workers import Port, ThrottledError, Workers
 from tally.dev.stack import code
 from tally.dev.stack.prepared import prepared
 from tally.dev.stack.template import Function
-from tests.e2e.dev import ROOT, command, descendants, running
+from tests.e2e.dev import ROOT, running
 from tests.patience import PATIENCE_S
 
 HANDLERS = """
@@ -41,6 +41,7 @@ def handler(event, context):
         case "wait":
             open(event["at"] + "/waiting", "a").close()
             while not os.path.exists(event["at"] + "/free"): time.sleep(0.01)
+        case "parent": return os.getppid()
         case "environment": return dict(os.environ)
         case "context":
             return [context.aws_request_id, context.function_name, context.get_remaining_time_in_millis(),
@@ -180,7 +181,7 @@ def test_who_kills_a_worker_that_has_not_begun_fails_nobodys_call(run: Run) -> N
         assert await waits != pid
         os.kill(idle := await it.call(), signal.SIGKILL)
         assert await it.call() != idle
-        [zygote] = [one for one in descendants(os.getpid()) if "zygote" in command(one) and descendants(one)]
+        zygote = await it.call(do="parent")
         os.kill(zygote, signal.SIGKILL)
         await until(lambda: not running([zygote]))
         assert await it.call() not in (pid, idle), "another zygote reads the same code"

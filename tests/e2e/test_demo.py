@@ -21,7 +21,7 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENT = f"""
 import sys
-from dev.demo import __main__, replay
+from tally.dev.demo import __main__, replay
 replay.SETTLE_S_MAX = replay.FOLDED_MINUTES_MAX = {PATIENCE_S}
 sys.exit(__main__.main())
 """

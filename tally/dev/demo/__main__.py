@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tally.contract.declarations import Declarations
 from tally.dev import running
 from tally.dev.base.errors import LocalError
 
@@ -77,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo. Returns 0 if every count is right, 1 if not or if it cannot run, 130 after Ctrl-C."""
     arguments = _arguments(argv)
     try:
-        log = read_log(arguments.log, Declarations.load(APP / "lambdas/counters.py").pages)
+        log = read_log(arguments.log)
         with served(arguments.port) as started:
             outcome = asyncio.run(replay(log, arguments.port, arguments.concurrency, quick=arguments.quick))
             _say(outcome, arguments.port, started)

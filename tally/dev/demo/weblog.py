@@ -45,8 +45,8 @@ class Weblog:
         return Counter(visit.page for visit in self.visits)
 
 
-def read_log(path: Path, pages: Pages) -> Weblog:
-    """Read a log, gzipped or plain, with the server's PAGES. Raises LocalError if it is unreadable or has no visit."""
+def read_log(path: Path) -> Weblog:
+    """Read a log, gzipped or plain. Raises LocalError if it is unreadable or has no visit."""
     try:
         raw = path.read_bytes()
         text = gzip.decompress(raw) if raw.startswith(_GZIP_MAGIC) else raw

@@ -13,7 +13,7 @@ from itertools import islice
 
 from ..dynamo.client import Store, side_by_side
 from ..dynamo.transactions import apply_once
-from ..streams import dead_letters, loss, watermark
+from ..streams import dead_letters, watermark
 from ..streams.watermark import Watermark
 from . import rows
 
@@ -26,8 +26,8 @@ def begin(store: Store, seen: Watermark, now_s: float, until_s: float) -> Waterm
     The watermark then. If the time runs out (`until_s`, on the store's clock) or a row moves, nothing is closed in it:
     the next sweep goes on. A sweep that slept leaves what was judged since.
     """
+    # A letter that was dropped counts as redriven: sweeps saw it wait while they judged what its half left uneven.
     letters = seen.redriven or dead_letters.any_left(store)
-    letters = letters or any(one.name.startswith(loss.LETTER) for one in loss.listed(store))
     found = ((row, 0 if letters else row.confirmed(seen)) for row in rows.every(store) if row.upto < seen.again)
     writes = ([rows.forgotten(store, row, kept, now_s)] for row, kept in found if kept != row.drift or row.changes)
     while chunk := list(islice(writes, FORGOTTEN_AT_ONCE)):

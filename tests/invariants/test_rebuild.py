@@ -179,7 +179,8 @@ def test_receipts_that_somebody_removed_are_no_loss(world: Deployment, reconcile
     """The number of a counter that only counts up is not taken back for them."""
     world.spill(times=3)
     world.run(1)
-    for receipt in world.scan("receipts")[:2]:
+    receipts = [item for item in world.scan("receipts") if not item["id"]["S"].startswith("heartbeat#")]
+    for receipt in receipts[:2]:
         world.wire.delete_item(TableName=world.name("receipts"), Key={"id": receipt["id"]})
     judge_on(world)
     assert (mend(reconciler), world.tally(PLAYS, "v")) == ({}, 3)

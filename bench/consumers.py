@@ -22,6 +22,7 @@ from tally.streams import bookkeeper, fold, rollup, watermark
 from tally.streams.consumer import Handler
 from tally.streams.dead_letters import Objects
 from tally.streams.fold import StreamConsumer, StreamPlace
+from tally.streams.forms import Forms
 from tally.streams.record import Declared
 from tally.streams.watermark import Watermark
 from tests.contexts import Context
@@ -175,7 +176,8 @@ def one_minute() -> Iterator[tuple[Clients, WallClock]]:
 
 
 def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> float:
-    """The write units of some work, for which the minute before this one is judged."""
+    """The write units of some work, for which the minute before this one is judged, and the forms of counters noted."""
+    Forms(clients.store).note(Declared(counters.COUNTERS), counters.COUNTERS)  # once in the life of a ledger
     note_judged(clients.store, SETTINGS.minute(clock.now_s) - 1)
     meter = Meter(clients.store.client)
     work()

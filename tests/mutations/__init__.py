@@ -75,7 +75,7 @@ def failing_test(tests: Iterable[str], folder: Path, mutation: Mutation | None =
 
     Raises ValueError if the mutation does not apply, or if pytest does not run.
     """
-    for name in FOLDERS:
+    for name in (*FOLDERS, "tests/javascript"):  # which imports the client from beside itself
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     files = filter(Path.is_file, ROOT.iterdir())
     read = (ROOT / name for name in ("node_modules", "events"))  # code looks for them beside itself

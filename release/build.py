@@ -35,27 +35,24 @@ class BuildError(Exception):
     """The wheel cannot be built. The message is one line."""
 
 
-def exported(target: Path) -> list[str]:
-    """Copy the files that git knows or would know, as they are now, and uPlot. The paths of the first."""
+def known() -> list[str]:
+    """The paths of the files that git knows or would know, as they are now."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if run.returncode:
         raise BuildError(f"git does not list the files of {ROOT}: {' '.join(run.stderr.split())}")
-    paths = sorted({path for path in run.stdout.split("\0") if path and (ROOT / path).is_file()})
-    for path in [*paths, *(file.relative_to(ROOT).as_posix() for file in UPLOT.values())]:
-        _copy(ROOT / path, target / path)
-    return paths
+    return sorted({path for path in run.stdout.split("\0") if path and (ROOT / path).is_file()})
 
 
-def laid_out(checkout: Path, paths: Iterable[str], target: Path) -> None:
+def lay_out(paths: Iterable[str], target: Path) -> None:
     """Write the package as the wheel has it, without the functions' packages."""
     for path in paths:
         if path.startswith("tally/"):
-            _copy(checkout / path, target / path)
+            _copy(ROOT / path, target / path)
     for path, folder in BROUGHT.items():
-        _copy(checkout / path, target / folder / Path(path).name)
+        _copy(ROOT / path, target / folder / Path(path).name)
     for name, file in UPLOT.items():
-        _copy(checkout / file.relative_to(ROOT), target / "tally/console" / name)
+        _copy(file, target / "tally/console" / name)
 
 
 def _copy(path: Path, target: Path) -> None:
@@ -66,9 +63,9 @@ def _copy(path: Path, target: Path) -> None:
 def build(out: Path) -> Path:
     """Build the wheel into the folder `out`, and return its path. Raises BuildError."""
     with tempfile.TemporaryDirectory() as folder:
-        checkout, stage, made = Path(folder, "checkout"), Path(folder, "stage"), Path(folder, "made")
-        laid_out(checkout, exported(checkout), stage)
-        install(checkout / "lambdas/requirements.txt", stage / "tally/cdk/packages")
+        stage, made = Path(folder, "stage"), Path(folder, "made")
+        lay_out(known(), stage)
+        install(ROOT / "lambdas/requirements.txt", stage / "tally/cdk/packages")
         command = [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--offline", "--out-dir", str(made)]
         run = subprocess.run([*command, str(stage)], capture_output=True, text=True, timeout=BUILD_S_MAX)
         if run.returncode:

@@ -119,7 +119,7 @@ def made(declared: Any, environments: Mapping[str, Mapping[str, str]]) -> dict[s
     check_forms(declared, next(iter(environments.values())))
     # Each function has a client of its own in Lambda. Here one is enough for all: a connection has no state.
     client.dynamodb_client = functools.cache(client.dynamodb_client)
-    handlers = importlib.import_module("handlers")  # what stands in the folder, beside the package
+    handlers = importlib.import_module("handlers")  # handlers.py in the folder that this process runs in
     found: dict[str, Handler] = {}
     for name, environment in environments.items():
         become(environment)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
+import random
 import shutil
 import signal
 import socket
@@ -18,6 +20,7 @@ from .errors import LocalError
 
 READY_S_MAX = 60.0  # it takes 10 ms, and longer on a busy machine
 STOP_S_MAX = 3.0
+PORTS = (15_000, 30_000)
 STOPS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -48,10 +51,15 @@ def _platform() -> str:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback interface that was free a moment ago.
+
+    It is below those that the system gives to connections: one of them would take it before the engine listens.
+    """
+    while True:
+        port = random.SystemRandom().randrange(*PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 _libc = ctypes.CDLL(None, use_errno=True) if platform.system() == "Linux" else None

@@ -40,7 +40,6 @@ FAILS: dict[str, str] = {
     "test_cost.py::test_change_costs_what_the_design_says[member with a key]": BY_TABLE,
     "test_cost.py::test_change_costs_what_the_design_says[now, in a period]": BY_TABLE,
     "test_cost.py::test_which_of_50_posts_a_user_likes_costs_a_unit_for_each": NOTHING_IS_FREE,
-    "test_cost.py::test_the_calculator_rolls_up_and_books_a_batch_for_what_it_costs": BY_TABLE,
     "test_deletion.py::test_removal_costs_what_the_docs_say[likes]": BY_TABLE,
     "test_holds.py::test_what_a_hold_costs_and_a_refusal_whatever_was_settled": BY_TABLE,
     "test_cost.py::test_change_costs_what_the_design_says[number]": BY_TABLE,

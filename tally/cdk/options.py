@@ -178,6 +178,9 @@ class Options:
     """Whether the users of the stack's own pool need a second factor, an authenticator app."""
     users_plan: str = _option(_one_of({"lite": "LITE", "essentials": "ESSENTIALS"}), "LITE")
     """Cognito's plan for the stack's own pool. Tally uses nothing that the dearer one adds."""
+    one_user_per_mailbox: bool = _option(_yes_no, True)
+    """Whether Ana@ and ana@ are one user of that pool. Nobody can change it after the pool is made, not even from what
+    Cognito does by itself: a pool of a checkout before 2026-11-25 stays with false."""
     page_hosts: tuple[str, ...] = _option(_hosts, ())
     """The hosts whose pages count; `*` alone means any host."""
     cors_origins: tuple[str, ...] = _option(_all(_is_origin, "origins like https://example.com"), ("*",))
@@ -366,7 +369,7 @@ def _check_together(given: Mapping[str, str], called: Mapping[str, str]) -> None
         ("issuer", "audience", "neither for a Cognito user pool"),
         ("domain_name", "certificate_arn", "neither"),
     )
-    for of in ("mfa", "users_plan"):
+    for of in ("mfa", "users_plan", "one_user_per_mailbox"):
         if of in given and "issuer" in given:
             raise OptionsError(f"{called[of]} is for the stack's own user pool: with issuer there is none")
     for one, other, or_ in pairs:

@@ -33,7 +33,7 @@ class Users(Construct):
             "Pool",
             self_sign_up_enabled=False,
             sign_in_aliases=cognito.SignInAliases(email=True),
-            sign_in_case_sensitive=False,  # nobody can change it later, and Ana@ and ana@ are one mailbox
+            sign_in_case_sensitive=False if options.one_user_per_mailbox else None,
             password_policy=cognito.PasswordPolicy(
                 min_length=12, require_lowercase=True, require_uppercase=True, require_digits=True, require_symbols=True
             ),

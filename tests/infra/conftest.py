@@ -31,7 +31,7 @@ LAVISH = {
     "domainName": "api.example.com", "certificateArn": CERTIFICATE,
     "corsOrigins": "https://example.com,http://localhost:3000", "likersVisible": "signedIn", "snapStart": "true",
     "tracing": "all", "logSampling": "0",
-    "mfa": "required", "usersPlan": "essentials", "canary": "true",
+    "mfa": "required", "usersPlan": "essentials", "oneUserPerMailbox": "false", "canary": "true",
 }  # fmt: skip
 BEHIND_CDN = {
     "stage": "prod", "domainName": "api.example.com", "certificateArn": CERTIFICATE, "cdn": "true",

@@ -182,7 +182,7 @@ WITH_OPTIONS: dict[str, Facts] = {
         },
         "AWS::ApiGatewayV2::DomainName": OWN_NAME["AWS::ApiGatewayV2::DomainName"]
         | {"DomainName": "api.example.com", "MutualTlsAuthentication": None},
-        "UserPool": {"UserPoolTier": "ESSENTIALS", "MfaConfiguration": "ON"},
+        "UserPool": {"UserPoolTier": "ESSENTIALS", "MfaConfiguration": "ON", "UsernameConfiguration": None},
     },
     "behind_cdn": {
         **OWN_NAME,

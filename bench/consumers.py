@@ -12,9 +12,6 @@ from urllib.parse import urlsplit
 
 import counters
 from tally.counting.tallies import DAY
-from tally.dev.base.sync_wire import SyncWire
-from tally.dev.streams import delivery
-from tally.dev.streams.delivery import BATCH_RECORDS, Delivery, Record, Stream
 from tally.drift import judge
 from tally.dynamo.client import Store
 from tally.dynamo.transactions import apply_once
@@ -25,8 +22,11 @@ from tally.streams.fold import StreamConsumer, StreamPlace
 from tally.streams.forms import Forms
 from tally.streams.record import Declared
 from tally.streams.watermark import Watermark
+from tests import delivery
 from tests.contexts import Context
+from tests.delivery import BATCH_RECORDS, Delivery, Record, Stream
 from tests.invariants.streaming import CONSUMERS, DECLARED
+from tests.sync_wire import SyncWire
 
 from .clients import SETTINGS, STREAMED, Clients, clients_of, fresh_engine
 from .watch import Meter, WallClock

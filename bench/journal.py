@@ -15,9 +15,9 @@ from contextlib import closing
 import counters
 from tally.counting import children, posts, tallies
 from tally.counting.increments import Increment, count
-from tally.dev.streams.delivery import Stream
 from tally.dynamo.client import Call
 from tally.streams import rollup
+from tests.delivery import Stream
 
 from .consumers import SEED, Rows, hand_over, metered, one_minute, track, tracking, wire_of
 

@@ -15,13 +15,13 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
 from tally.dev.base.errors import LocalError
-from tally.dev.streams.delivery import BATCH_RECORDS
 from tally.drift import judge
 from tally.dynamo.client import Store
 from tally.dynamo.transactions import apply_once
 from tally.streams import segments, watermark
 from tally.streams.fold import BUCKETS
 from tally.streams.watermark import Watermark
+from tests.delivery import BATCH_RECORDS
 
 from .clients import SETTINGS, clients_of, fresh_engine
 from .consumers import MINUTE, SEED, Rows, note_judged

@@ -14,10 +14,10 @@ from contextlib import ExitStack, closing
 
 import counters
 from tally.counting import tallies
-from tally.dev.streams.delivery import Stream
 from tally.drift import judge, rows
 from tally.dynamo.shards import Shards, streams_client
 from tally.streams import bookkeeper, rollup, watermark
+from tests.delivery import Stream
 
 from .clients import LOCAL, SETTINGS, STREAMED, clients_of, fresh_engine
 from .consumers import SEED, Rows, deliver, stamped, wire_of

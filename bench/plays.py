@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 import counters
-from tally.dev.faults import LOSE_RESPONSE, Fault, FaultProxy
 from tally.streams import rollup
+from tests.faults import LOSE_RESPONSE, Fault, FaultProxy
 
 from .clients import clients_of, fresh_engine
 from .consumers import hand_over

@@ -32,12 +32,12 @@ from botocore.config import Config
 
 from bench import clients
 from tally.dev.base.engine import Engine
-from tally.dev.base.sync_wire import SyncWire
 from tally.dynamo import client as dynamo
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
 from tests.engines import expect_failures, new_engine
 from tests.patience import PATIENCE_S
+from tests.sync_wire import SyncWire
 
 # The same examples in each run, however long one takes: a busy machine is no failure.
 hypothesis.settings.load_profile("ci")

@@ -33,7 +33,6 @@ from tally.dev.functions.code import Code
 from tally.dev.stack.code import Spawned
 from tally.dev.stack.prepared import Stack, prepared
 from tally.dev.stack.template import Template
-from tally.dev.streams.delivery import Record, Stream
 from tally.drift import judge
 from tally.dynamo.client import Call, Store
 from tally.dynamo.shards import Shards
@@ -41,6 +40,7 @@ from tally.series import hours
 from tally.settings import Settings
 from tally.streams import watermark
 from tests.contexts import Context
+from tests.delivery import Record, Stream
 from tests.invariants.simulation import Clock, TimedWire, seeded
 from tests.invariants.stream_model import TABLES
 from tests.invariants.streaming import CONSUMERS, Tables

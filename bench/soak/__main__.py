@@ -18,8 +18,8 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 import counters
 from tally.counting import posts
-from tally.dev.streams.delivery import Stream
 from tally.dynamo.client import Call
+from tests.delivery import Stream
 
 from ..clients import STREAMED
 from . import notes, troupe, verdict

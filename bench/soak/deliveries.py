@@ -12,10 +12,10 @@ import time
 from functools import partial
 
 import counters
-from tally.dev.streams import delivery
-from tally.dev.streams.delivery import BATCH_RECORDS, Delivery, Stream
 from tally.streams.consumer import Handler
+from tests import delivery
 from tests.contexts import Context
+from tests.delivery import BATCH_RECORDS, Delivery, Stream
 from tests.invariants.streaming import DECLARED, Stored
 
 from ..clients import STREAMED

@@ -18,9 +18,9 @@ import counters
 from tally.counter import Counter
 from tally.dev.base.engine import Engine, die_with_parent
 from tally.dev.base.engine_file import index_stream_records
-from tally.dev.base.sync_wire import SyncWire
 from tally.dynamo.client import Store, dynamodb_client
 from tally.settings import Settings
+from tests.sync_wire import SyncWire
 
 from ..clients import LOCAL, STREAMED, create_tables
 

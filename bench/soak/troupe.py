@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from typing import Any
 
-from tally.dev.faults import FaultProxy, no_faults
+from tests.faults import FaultProxy, no_faults
 
 from . import deliveries, workers
 from .stage import Stage, become

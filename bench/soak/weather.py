@@ -7,11 +7,11 @@ import random
 import time
 from collections.abc import Callable
 
-from tally.dev.faults import Fault, Kind, Plan
+from tests.faults import Fault, FaultKind, Plan
 
 SHARE = 0.05
 READ_TIMEOUT_S = 2.0  # of the core's client
-SLOW, SLOW_WEIGHT = (Kind.SILENCE, Kind.HANG_BEFORE), 0.3  # each costs its caller READ_TIMEOUT_S
+SLOW, SLOW_WEIGHT = (FaultKind.SILENCE, FaultKind.HANG_BEFORE), 0.3  # each costs its caller READ_TIMEOUT_S
 LATE_SHARE = 0.3  # of what is late comes after READ_TIMEOUT_S, the rest soon
 LATE_S_MAX = 3.0  # a request or an answer arrives at most this late: after the client has given up, and sent another
 STORM_EVERY_S, STORM_S = 10.0, 2.0  # a storm over a hot key: most of its transactions meet a conflict
@@ -20,7 +20,7 @@ HOT = ('"VID#v0"', '"VID#v1"', '"USER#u0"', '"POST#p0"', '"PAGE#h0"', '"AD#m0#')
 WRITES = ("PutItem", "UpdateItem", "DeleteItem")
 CODES = ("ThrottlingException", "RequestLimitExceeded", "TransactionInProgressException")
 CODES_AFTER = (*CODES, "InternalServerError")
-_CONFLICT = Fault(Kind.CONFLICT)
+_CONFLICT = Fault(FaultKind.CONFLICT)
 
 Make = Callable[[random.Random], Fault]
 
@@ -51,23 +51,23 @@ def storm(body: bytes, now_s: float) -> float:
 
 
 def _fault(operation: str, body: bytes, chance: random.Random) -> Fault:
-    kinds = list(Kind)
+    kinds = list(FaultKind)
     if operation != "TransactWriteItems":
-        kinds = [kind for kind in kinds if kind not in (Kind.THROTTLED_TRANSACTION, Kind.MIXED)]
+        kinds = [kind for kind in kinds if kind not in (FaultKind.THROTTLED_TRANSACTION, FaultKind.MIXED)]
         if operation not in WRITES:  # reads meet no conflict
-            kinds.remove(Kind.CONFLICT)
+            kinds.remove(FaultKind.CONFLICT)
     kind = chance.choices(kinds, [SLOW_WEIGHT if kind in SLOW else 1 for kind in kinds])[0]
-    if kind is Kind.MIXED and len(json.loads(body)["TransactItems"]) < 2:
-        kind = Kind.CONFLICT  # one write has one reason
+    if kind is FaultKind.MIXED and len(json.loads(body)["TransactItems"]) < 2:
+        kind = FaultKind.CONFLICT  # one write has one reason
     match kind:
-        case Kind.DELAY | Kind.LATE_ANSWER:
+        case FaultKind.DELAY | FaultKind.LATE_ANSWER:
             late = chance.random() < LATE_SHARE
             return Fault(kind, delay_s=chance.uniform(READ_TIMEOUT_S, LATE_S_MAX) if late else chance.uniform(0, 0.2))
-        case Kind.ANSWER:
+        case FaultKind.ANSWER:
             return Fault(kind, code=chance.choice(CODES))
-        case Kind.ANSWER_AFTER:
+        case FaultKind.ANSWER_AFTER:
             return Fault(kind, code=chance.choice(CODES_AFTER))
-        case Kind.MIXED:
+        case FaultKind.MIXED:
             return Fault(kind, at=0, refused_at=-1)
         case _:
             return Fault(kind)

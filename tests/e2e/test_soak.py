@@ -13,7 +13,7 @@ import pytest
 import counters
 from bench.soak.notes import Accepted, Note
 from bench.soak.verdict import Found, complaints
-from tally.dev.faults import Kind
+from tests.faults import FaultKind
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = 20_000
@@ -29,7 +29,7 @@ def test_20_000_operations_through_faults_and_kills_are_exact(tmp_path: Path) ->
     found = re.match(r"20,000 operations, ([\d,]+) faults, (\d+) kills: 0 lost, 0 doubled, 0 false drift, 0 off;", last)
     assert found, said
     assert int(found[1].replace(",", "")) > OPERATIONS / 50
-    assert json.loads((tmp_path / "faults.json").read_text()).keys() >= {kind.name for kind in Kind}
+    assert json.loads((tmp_path / "faults.json").read_text()).keys() >= {kind.name for kind in FaultKind}
     assert int(found[2]) > 0
     lines = [line.split("\t") for path in tmp_path.glob("notes-*.tsv") for line in path.read_text().splitlines()]
     noted = {(what, counter) for what, counter, *_ in lines}

@@ -14,11 +14,11 @@ from botocore.retries.standard import ExponentialBackoff
 
 from tally.counter import Counter
 from tally.dev.base.engine import Engine
-from tally.dev.faults import FaultProxy
 from tally.dynamo.client import CLIENT_CONFIG, Store, dynamodb_client
 from tally.dynamo.contention import Spread
 from tally.maintenance.reconcile import Reconciler
 from tally.settings import Settings
+from tests.faults import FaultProxy
 from tests.invariants.counting import Counting
 from tests.invariants.judged import Deployment, deployed
 from tests.invariants.simulation import Clock

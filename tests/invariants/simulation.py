@@ -31,8 +31,6 @@ from counters import LIKES
 from tally.counter import Counter
 from tally.counting import deletion, tallies
 from tally.dev.base.engine import Engine
-from tally.dev.base.sync_wire import SyncWire
-from tally.dev.streams.delivery import Delivery, Record
 from tally.drift import judge, rows
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
@@ -46,10 +44,12 @@ from tally.streams.fold import Effect
 from tally.streams.record import Declared, UnreadableError, label_of
 from tests.conftest import create_tables
 from tests.contexts import Context
+from tests.delivery import Delivery, Record
 from tests.invariants.processes import Crash, Watched, killed
 from tests.invariants.stream_model import TABLES, Modelled, Streams
 from tests.invariants.streaming import CONSUMERS, Tables
 from tests.invariants.truth import Tally, Truth, moved_by
+from tests.sync_wire import SyncWire
 
 SETTINGS = Settings("sim-counts-table", "sim-receipts-table", "sim-ledger-table", frozenset("*"), 86400, "")
 START_S = 1_800_000_000 // 3600 * 3600

@@ -15,9 +15,6 @@ from botocore.exceptions import ClientError
 import counters
 from tally.contract.declarations import READERS
 from tally.counter import Counter
-from tally.dev.base.sync_wire import SyncWire
-from tally.dev.streams import delivery
-from tally.dev.streams.delivery import Delivery, Record, Stream, refused
 from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
@@ -27,9 +24,12 @@ from tally.streams import record as stream_records
 from tally.streams.dead_letters import Marker, Objects
 from tally.streams.forms import Forms
 from tally.streams.segments import Booked
+from tests import delivery
 from tests.contexts import Context
+from tests.delivery import Delivery, Record, Stream, refused
 from tests.invariants.processes import Watched
 from tests.invariants.stream_model import TABLES
+from tests.sync_wire import SyncWire
 
 CONSUMERS = {"rollup": rollup.CONSUMER, "bookkeeper": bookkeeper.CONSUMER}
 DECLARED = {one.function: one for one in READERS}

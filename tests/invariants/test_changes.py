@@ -15,9 +15,7 @@ import counters
 from tally.counter import Counter
 from tally.counting import changes, holds
 from tally.counting.receipts import Counted
-from tally.dev import faults
 from tally.dev.base.engine import Engine
-from tally.dev.base.sync_wire import SyncWire
 from tally.dynamo.client import Call
 from tally.errors import (
     CounterRetiredError,
@@ -26,10 +24,12 @@ from tally.errors import (
     LimitReachedError,
     PayloadTooLargeError,
 )
+from tests import faults
 from tests.invariants.simulation import Clock
 from tests.invariants.streaming import Tables
 from tests.invariants.threads import at_once
 from tests.invariants.world import World, persist
+from tests.sync_wire import SyncWire
 
 PLAYS, STOCK, USAGE, TICKET = counters.PLAYS, counters.STOCK, counters.USAGE, counters.TICKET
 VIEWS = Counter("views", prefix="VIEW", sort_key="TOTAL", attribute="views", visible="soon")

@@ -17,7 +17,6 @@ from tally.counting import children, deletion, many, posts, tallies
 from tally.counting.children import GONE_KEPT_S
 from tally.counting.deletion import MARKS_S_MAX, Swept
 from tally.counting.tallies import GONE, Tally
-from tally.dev import faults
 from tally.dynamo import keys
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store
 from tally.dynamo.contention import Breaker, Spread
@@ -31,6 +30,7 @@ from tally.errors import (
     TallyError,
 )
 from tally.maintenance import imports
+from tests import faults
 from tests.invariants.judged import Deployment
 from tests.invariants.world import Shard, World, killed, meanwhile
 from tests.tiers import in_long

@@ -16,9 +16,9 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 
 import tally
 from tally import errors
-from tally.dev import faults
 from tally.errors import RetryableError, StoreBusyError, StoreUnreachableError, TallyError, from_botocore, problem
 from tally.records import RecordChangedError, RecordExistsError
+from tests import faults
 from tests.invariants.world import World, persist
 
 OPERATIONS = ("TransactWriteItems", "UpdateItem", "Query", "BatchGetItem", "GetItem")

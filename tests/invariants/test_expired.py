@@ -15,7 +15,6 @@ import counters
 from tally.counter import Counter, declared
 from tally.counting import expired, holds, tallies
 from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
-from tally.dev import faults
 from tally.dynamo import items
 from tally.dynamo.client import Call
 from tally.dynamo.contention import Spread
@@ -26,6 +25,7 @@ from tally.errors import (
 )
 from tally.operations import holds as handler
 from tally.operations import sweep as sweep_handler
+from tests import faults
 from tests.contexts import Context
 from tests.invariants.counting import ITEM, Counting, neighbour, refusal
 from tests.invariants.simulation import Clock

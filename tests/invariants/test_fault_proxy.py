@@ -7,31 +7,32 @@ from typing import Any
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tally.dev import faults
-from tally.dev.faults import Fault, Kind
+from tests import faults
+from tests.faults import Fault, FaultKind
 from tests.invariants.world import World
 
 pytestmark = pytest.mark.long  # it tests a tool
 
 LATE_S = 0.05
-FAULTS: dict[Kind, Fault] = {
-    **{kind: Fault(kind) for kind in Kind},
-    Kind.DELAY: faults.delay(LATE_S),
-    Kind.LATE_ANSWER: faults.late_answer(LATE_S),
-    Kind.MIXED: faults.mixed(0, 1, {"SK": {"S": "x"}}),
+FAULTS: dict[FaultKind, Fault] = {
+    **{kind: Fault(kind) for kind in FaultKind},
+    FaultKind.DELAY: faults.delay(LATE_S),
+    FaultKind.LATE_ANSWER: faults.late_answer(LATE_S),
+    FaultKind.MIXED: faults.mixed(0, 1, {"SK": {"S": "x"}}),
 }
 ARRIVES = {
-    Kind.LOSE_RESPONSE, Kind.SILENCE, Kind.FAIL_AFTER, Kind.ANSWER_AFTER, Kind.TRUNCATE, Kind.DELAY, Kind.LATE_ANSWER,
+    FaultKind.LOSE_RESPONSE, FaultKind.SILENCE, FaultKind.FAIL_AFTER, FaultKind.ANSWER_AFTER, FaultKind.TRUNCATE,
+    FaultKind.DELAY, FaultKind.LATE_ANSWER,
 }  # fmt: skip
 SAYS = {
-    Kind.FAIL_AFTER: "InternalServerError",
-    Kind.FAIL_BEFORE: "InternalServerError",
-    Kind.THROTTLE: "ProvisionedThroughputExceededException",
-    Kind.CONFLICT: "TransactionCanceledException",
-    Kind.THROTTLED_TRANSACTION: "TransactionCanceledException",
-    Kind.MIXED: "TransactionCanceledException",
-    Kind.ANSWER: "TransactionConflict",
-    Kind.ANSWER_AFTER: "TransactionConflict",
+    FaultKind.FAIL_AFTER: "InternalServerError",
+    FaultKind.FAIL_BEFORE: "InternalServerError",
+    FaultKind.THROTTLE: "ProvisionedThroughputExceededException",
+    FaultKind.CONFLICT: "TransactionCanceledException",
+    FaultKind.THROTTLED_TRANSACTION: "TransactionCanceledException",
+    FaultKind.MIXED: "TransactionCanceledException",
+    FaultKind.ANSWER: "TransactionConflict",
+    FaultKind.ANSWER_AFTER: "TransactionConflict",
 }
 
 
@@ -50,9 +51,9 @@ def add(world: World) -> None:
     world.store.client.transact_write_items(TransactItems=[{"Update": write} for write in writes])
 
 
-@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name.lower())
-def test_each_fault_reaches_the_engine_or_not_and_the_client_as_it_says(make_world: Any, kind: Kind) -> None:
-    world: World = make_world(hasty=kind in (Kind.SILENCE, Kind.HANG_BEFORE))
+@pytest.mark.parametrize("kind", FaultKind, ids=lambda kind: kind.name.lower())
+def test_each_fault_reaches_the_engine_or_not_and_the_client_as_it_says(make_world: Any, kind: FaultKind) -> None:
+    world: World = make_world(hasty=kind in (FaultKind.SILENCE, FaultKind.HANG_BEFORE))
     world.proxy.plan = faults.always(FAULTS[kind])
     error: Any = None
     try:
@@ -64,7 +65,7 @@ def test_each_fault_reaches_the_engine_or_not_and_the_client_as_it_says(make_wor
     assert world.proxy.injected(FAULTS[kind], "TransactWriteItems") == len(world.proxy.requests) >= 1
     if kind in SAYS:
         assert error.response["Error"]["Code"] == SAYS[kind]
-    elif kind in (Kind.DELAY, Kind.LATE_ANSWER):
+    elif kind in (FaultKind.DELAY, FaultKind.LATE_ANSWER):
         assert error is None
-    elif kind is not Kind.TRUNCATE:  # which the SDK may take for an answer in the end
+    elif kind is not FaultKind.TRUNCATE:  # which the SDK may take for an answer in the end
         assert isinstance(error, BotoCoreError)

@@ -15,7 +15,6 @@ import counters
 from bench import cost
 from tally.counting import holds
 from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
-from tally.dev import faults
 from tally.errors import (
     HoldSettledError,
     KeyReusedError,
@@ -25,6 +24,7 @@ from tally.errors import (
     StoreBusyError,
     StoreUnreachableError,
 )
+from tests import faults
 from tests.invariants.counting import ITEM, Counting, buy, neighbour, new_key, refusal
 from tests.invariants.simulation import Clock
 from tests.invariants.threads import at_once

@@ -18,13 +18,13 @@ from tally.cli.terminal import CommandError
 from tally.counter import Counter
 from tally.counting import children, increments, periods, posts, tallies
 from tally.counting.increments import Increment
-from tally.dev import faults
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call, Store
 from tally.maintenance import imports as chunks
 from tally.series import hours, top
 from tally.series import read as series
 from tally.series.read import HOUR, Range
+from tests import faults
 from tests.commands import BY, Command
 from tests.conftest import fresh_tables
 from tests.invariants.judged import Deployment

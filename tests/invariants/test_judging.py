@@ -14,8 +14,8 @@ import pytest
 
 import counters
 from tally.counting import changes
-from tally.dev import faults
 from tally.dynamo.contention import SPILL_RETRIES_MAX
+from tests import faults
 from tests.invariants.world import POST, VIDEO, World
 
 BUSY = ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"]
@@ -83,7 +83,7 @@ def test_what_never_spills_is_judged_afresh_by_the_retry(world: World, code: str
 
 def test_conflict_on_the_receipt_itself_is_tried_again(world: World) -> None:
     """Two calls with one key at one moment: one is cancelled for a conflict on the receipt."""
-    conflict = faults.Fault(faults.Kind.CONFLICT, at=RECEIPT)
+    conflict = faults.Fault(faults.FaultKind.CONFLICT, at=RECEIPT)
     world.proxy.plan = faults.script({"TransactWriteItems": [conflict, conflict]})
     assert world.play("key-1") == (PLAYED, False)
     world.proxy.plan = faults.script({"TransactWriteItems": [conflict]})
@@ -91,7 +91,7 @@ def test_conflict_on_the_receipt_itself_is_tried_again(world: World) -> None:
     assert world.tally() == 1
 
 
-ELSEWHERE = faults.Fault(faults.Kind.CONFLICT, at=0)
+ELSEWHERE = faults.Fault(faults.FaultKind.CONFLICT, at=0)
 """A conflict over the receipt, or over the like item if there is no receipt, and not over the tally."""
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import counters
-from tally.dev import faults
 from tally.errors import KeyReusedError
+from tests import faults
 from tests.invariants.world import VIDEO, World
 
 PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}

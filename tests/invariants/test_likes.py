@@ -13,9 +13,9 @@ import counters
 from tally.counter import Counter
 from tally.counting import tallies
 from tally.counting.children import TURNS_MAX, present_of
-from tally.dev import faults
 from tally.dynamo.contention import Spread
 from tally.errors import CounterRetiredError, KeyReusedError, NotFoundError, StoreBusyError
+from tests import faults
 from tests.invariants.threads import at_once
 from tests.invariants.world import LAST, POST, SOME_OF_ALL, InTurn, World, meanwhile, persist
 from tests.tiers import in_long

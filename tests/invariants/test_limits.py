@@ -11,13 +11,13 @@ import pytest
 import counters
 from tally.counter import Counter
 from tally.counting import tallies
-from tally.dev import faults
 from tally.errors import (
     KeyReusedError,
     LimitReachedError,
     PreconditionFailedError,
     StoreUnreachableError,
 )
+from tests import faults
 from tests.invariants.counting import ITEM, Counting, buy, new_key, refusal
 from tests.invariants.simulation import Clock
 from tests.invariants.threads import at_once

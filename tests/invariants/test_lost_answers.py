@@ -17,12 +17,12 @@ from boto3.dynamodb.conditions import Attr
 
 import counters
 from tally.counter import Counter
-from tally.dev import faults
-from tally.dev.faults import Fault
 from tally.dynamo.client import Store
 from tally.errors import RetryableError, StoreUnreachableError
 from tally.records import Records, atomic_counter, partition_key, record, sort_key
+from tests import faults
 from tests.conftest import fresh_tables
+from tests.faults import Fault
 from tests.invariants.counting import Counting
 from tests.invariants.world import POST, VIDEO, Outcome, World, killed
 

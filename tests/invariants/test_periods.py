@@ -9,9 +9,9 @@ import pytest
 
 from tally.counter import Counter
 from tally.counting import periods
-from tally.dev import faults
-from tally.dev.faults.plans import Fault
 from tally.errors import RetryableError
+from tests import faults
+from tests.faults.plans import Fault
 from tests.invariants.counting import ITEM, Counting, new_key
 from tests.invariants.simulation import Clock
 

@@ -9,8 +9,8 @@ import pytest
 
 import counters
 from tally.counting import posts, tallies
-from tally.dev import faults
 from tally.errors import EditConflictError, ForbiddenError, NotFoundError
+from tests import faults
 from tests.invariants.world import POST, World, meanwhile
 
 

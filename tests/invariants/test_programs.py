@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import counters
-from tally.dev import faults
 from tally.dev.base.engine import Engine
-from tally.dev.faults import Fault, FaultProxy
 from tally.dynamo import contention
 from tally.dynamo.client import Store, dynamodb_client
 from tally.dynamo.contention import Breaker, Spread
 from tally.errors import KeyReusedError, NotFoundError, RetryableError
+from tests import faults
 from tests.conftest import fresh_tables
+from tests.faults import Fault, FaultProxy
 from tests.invariants.world import CALLER_TRIES_MAX, Outcome, World, persist
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ import pytest
 import counters
 from tally.cli import commands
 from tally.cli.connection import Stack
-from tally.dev import faults
-from tally.dev.faults import FaultProxy
 from tally.dynamo import queries
 from tally.dynamo.client import Call
 from tally.errors import StoreBusyError, StoreUnreachableError
 from tally.streams import dead_letters
 from tally.streams.record import Declared
 from tally.streams.segments import Booked
+from tests import faults
+from tests.faults import FaultProxy
 from tests.invariants.judged import Deployment, deployed
 from tests.invariants.processes import interrupted
 from tests.invariants.stream_records import BAD, MINUTE, SHARD, play

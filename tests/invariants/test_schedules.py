@@ -18,10 +18,10 @@ import pytest
 import counters
 from tally.counter import Counter
 from tally.counting import posts
-from tally.dev import faults
-from tally.dev.faults import Fault, Plan
 from tally.dynamo.contention import ATTEMPTS_MAX, Spread
 from tally.errors import StoreBusyError
+from tests import faults
+from tests.faults import Fault, Plan
 from tests.invariants.threads import at_once
 from tests.invariants.world import AUTHOR, FIRST, LAST, POST, SOME_OF_ALL, VIDEO, World, persist
 from tests.tiers import in_long

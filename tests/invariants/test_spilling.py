@@ -15,13 +15,13 @@ from tally.counting import changes, children, tallies
 from tally.counting.children import GONE_KEPT_S
 from tally.counting.increments import Increment
 from tally.counting.receipts import ALONE_KEPT_S, Counted
-from tally.dev import faults
-from tally.dev.faults import Fault
 from tally.drift import recount
 from tally.dynamo.client import Call
 from tally.dynamo.contention import HOT_S, SPILL_RETRIES_MAX, THROTTLED_S, Breaker
 from tally.dynamo.keys import Item, pair_of
 from tally.errors import ChangeRefusedError, NotFoundError, StoreBusyError
+from tests import faults
+from tests.faults import Fault
 from tests.invariants.world import POST, VIDEO, World, meanwhile
 
 PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
@@ -403,7 +403,7 @@ def test_only_the_tally_that_was_throttled_is_written_alone_and_rests_for_long(
 
 
 def test_a_receipt_that_is_throttled_waits_and_heats_no_tally(world: World) -> None:
-    receipt = Fault(faults.Kind.THROTTLED_TRANSACTION, at=0)
+    receipt = Fault(faults.FaultKind.THROTTLED_TRANSACTION, at=0)
     world.proxy.plan = faults.script({"TransactWriteItems": [receipt] * SPILL_RETRIES_MAX})
     rushed, call = world.rushed(9, "ann")
     assert visible(together(rushed, VIDEO, call=call)) == "now"

@@ -15,14 +15,14 @@ import counters
 from bench import cost
 from tally import observe
 from tally.counting import tallies
-from tally.dev import faults
-from tally.dev.faults import FaultProxy
-from tally.dev.streams.delivery import refused
 from tally.dynamo import keys
 from tally.dynamo.client import Store
 from tally.errors import ConfigurationError, StoreRefusedError
 from tally.streams import consumer as streams
 from tally.streams import fold, rollup
+from tests import faults
+from tests.delivery import refused
+from tests.faults import FaultProxy
 from tests.invariants.stream_records import (
     BAD,
     MINUTE,

@@ -19,13 +19,13 @@ import pytest
 
 import counters
 from tally.counting import tallies
-from tally.dev import faults
-from tally.dev.faults import FaultProxy
-from tally.dev.streams.delivery import Delivery, Record
 from tally.dynamo import keys
 from tally.streams import consumer as streams
 from tally.streams import dead_letters
+from tests import faults
 from tests.contexts import Context
+from tests.delivery import Delivery, Record
+from tests.faults import FaultProxy
 from tests.invariants.processes import Crash, Watched, interrupted, killed
 from tests.invariants.stream_records import MINUTE, heartbeat, like, play, record
 from tests.invariants.streaming import CONSUMERS, LONG, StreamWorld

@@ -12,13 +12,13 @@ import pytest
 import counters
 from tally.counting import children, tallies
 from tally.dev.base.engine import Engine
-from tally.dev.base.sync_wire import SyncWire
-from tally.dev.streams.delivery import Record
 from tally.drift import judge
 from tally.dynamo.client import Call, Store
 from tests.contexts import Context
+from tests.delivery import Record
 from tests.invariants.stream_model import TABLES
 from tests.invariants.streaming import CONSUMERS, Tables
+from tests.sync_wire import SyncWire
 
 
 @pytest.fixture(scope="session")

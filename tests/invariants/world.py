@@ -23,14 +23,14 @@ from tally.counting import children, increments, posts, tallies
 from tally.counting.increments import Increment
 from tally.counting.receipts import Keyed
 from tally.counting.tallies import GONE
-from tally.dev import faults
-from tally.dev.base.sync_wire import SyncWire
-from tally.dev.faults import FaultProxy, Plan
-from tally.dev.streams.delivery import Record, Stream
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
 from tally.errors import RetryableError
 from tally.streams import record as stream_records
+from tests import faults
+from tests.delivery import Record, Stream
+from tests.faults import FaultProxy, Plan
+from tests.sync_wire import SyncWire
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -8,7 +8,6 @@ import pytest
 
 import counters
 from tally.counting import tallies
-from tally.dev.streams.delivery import takes
 from tally.dynamo.keys import pair_of
 from tally.operations.bookkeeper import READER as BOOKKEEPER
 from tally.operations.rollup import READER as ROLLUP
@@ -17,6 +16,7 @@ from tally.streams.bookkeeper import SegmentRun
 from tally.streams.fold import Effect, StreamPlace
 from tally.streams.record import Declared, Record, for_bookkeeper, for_rollup
 from tally.streams.segments import Booked
+from tests.delivery import takes
 
 NOW = 29_916_666
 DECLARED = Declared(counters.COUNTERS)

@@ -1,8 +1,8 @@
 """A consumer in this process, and the records of a stream on their way to it: at least once, in order, in any batches.
 
 The tests, the soak and the bench deliver so. How a batch is cut, what comes twice and what the process dies of are
-theirs to choose: time may be virtual, and shards may be modelled. The pump (pump.py) invokes other processes in real
-time, with windows, as the template's mappings say; both make the same events and read the same answers.
+theirs to choose: time may be virtual, and shards may be modelled. The pump of `make dev` invokes its workers in real
+time, with windows, as the declarations say; both make the same events and read the same answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-from ..base.sync_wire import SyncWire
+from tests.sync_wire import SyncWire
 
 if TYPE_CHECKING:
     from tally.api.unattended import StreamReader

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .plans import Fault, Kind
+from .plans import Fault, FaultKind
 
 _SHAPES = "com.amazonaws.dynamodb.v20120810#"
 _WORDS = {
@@ -55,20 +55,20 @@ def cancelled(request: bytes, causes: Mapping[int, Cause]) -> bytes:
 def made_up(fault: Fault, operation: str, body: bytes) -> bytes | None:
     """The answer for a request that the proxy does not forward; None for no answer."""
     match fault.kind:
-        case Kind.FAIL_BEFORE:
+        case FaultKind.FAIL_BEFORE:
             return error(500, "InternalServerError", "injected before the write")
-        case Kind.THROTTLE:
+        case FaultKind.THROTTLE:
             words = _WORDS["ProvisionedThroughputExceeded"]
             return error(400, "ProvisionedThroughputExceededException", words)
-        case Kind.CONFLICT if operation != "TransactWriteItems":
+        case FaultKind.CONFLICT if operation != "TransactWriteItems":
             return error(400, "TransactionConflictException", _WORDS["TransactionConflict"])
-        case Kind.CONFLICT:
+        case FaultKind.CONFLICT:
             return cancelled(body, {fault.at: Cause("TransactionConflict")})
-        case Kind.THROTTLED_TRANSACTION:
+        case FaultKind.THROTTLED_TRANSACTION:
             return cancelled(body, {fault.at: Cause("ThrottlingError")})
-        case Kind.MIXED:
+        case FaultKind.MIXED:
             refusal = Cause("ConditionalCheckFailed", json.loads(fault.item))
             return cancelled(body, {fault.at: Cause(fault.code), fault.refused_at: refusal})
-        case Kind.ANSWER:
+        case FaultKind.ANSWER:
             return error(400, fault.code, "injected before the write")
     return None

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """The fault of one request, and whether the engine sees the request."""
 
     LOSE_RESPONSE = "forwarded, then the connection is closed without an answer"
@@ -31,8 +31,8 @@ class Kind(Enum):
 
 
 UNFORWARDED = frozenset({
-    Kind.FAIL_BEFORE, Kind.DROP_BEFORE, Kind.HANG_BEFORE,
-    Kind.THROTTLE, Kind.CONFLICT, Kind.THROTTLED_TRANSACTION, Kind.MIXED, Kind.ANSWER,
+    FaultKind.FAIL_BEFORE, FaultKind.DROP_BEFORE, FaultKind.HANG_BEFORE,
+    FaultKind.THROTTLE, FaultKind.CONFLICT, FaultKind.THROTTLED_TRANSACTION, FaultKind.MIXED, FaultKind.ANSWER,
 })  # fmt: skip
 
 
@@ -40,7 +40,7 @@ UNFORWARDED = frozenset({
 class Fault:
     """One fault. `at`: which write of the transaction is in conflict or throttled (-1: the last)."""
 
-    kind: Kind
+    kind: FaultKind
     at: int = -1
     refused_at: int = 0
     """MIXED: the write whose condition failed; `item` is the item found, in DynamoDB's JSON."""
@@ -50,23 +50,23 @@ class Fault:
     delay_s: float = 0.0
 
 
-LOSE_RESPONSE = Fault(Kind.LOSE_RESPONSE)
-SILENCE = Fault(Kind.SILENCE)
-TRUNCATE = Fault(Kind.TRUNCATE)
-FAIL_AFTER = Fault(Kind.FAIL_AFTER)
-FAIL_BEFORE = Fault(Kind.FAIL_BEFORE)
-DROP_BEFORE = Fault(Kind.DROP_BEFORE)
-HANG_BEFORE = Fault(Kind.HANG_BEFORE)
-THROTTLE = Fault(Kind.THROTTLE)
-CONFLICT = Fault(Kind.CONFLICT)
-THROTTLED_TRANSACTION = Fault(Kind.THROTTLED_TRANSACTION)
+LOSE_RESPONSE = Fault(FaultKind.LOSE_RESPONSE)
+SILENCE = Fault(FaultKind.SILENCE)
+TRUNCATE = Fault(FaultKind.TRUNCATE)
+FAIL_AFTER = Fault(FaultKind.FAIL_AFTER)
+FAIL_BEFORE = Fault(FaultKind.FAIL_BEFORE)
+DROP_BEFORE = Fault(FaultKind.DROP_BEFORE)
+HANG_BEFORE = Fault(FaultKind.HANG_BEFORE)
+THROTTLE = Fault(FaultKind.THROTTLE)
+CONFLICT = Fault(FaultKind.CONFLICT)
+THROTTLED_TRANSACTION = Fault(FaultKind.THROTTLED_TRANSACTION)
 
 
 def mixed(
     refused_at: int, busy_at: int, item: Mapping[str, Any] | None = None, code: str = "TransactionConflict"
 ) -> Fault:
     """A transaction cancelled for two reasons at once. The failed condition found `item`."""
-    return Fault(Kind.MIXED, at=busy_at, refused_at=refused_at, item=json.dumps(item or {}), code=code)
+    return Fault(FaultKind.MIXED, at=busy_at, refused_at=refused_at, item=json.dumps(item or {}), code=code)
 
 
 def refused(at: int, item: Mapping[str, Any] | None = None) -> Fault:
@@ -76,22 +76,22 @@ def refused(at: int, item: Mapping[str, Any] | None = None) -> Fault:
 
 def answer(code: str) -> Fault:
     """A 4xx error without the write."""
-    return Fault(Kind.ANSWER, code=code)
+    return Fault(FaultKind.ANSWER, code=code)
 
 
 def answer_after(code: str) -> Fault:
     """A 4xx error although the write happened."""
-    return Fault(Kind.ANSWER_AFTER, code=code)
+    return Fault(FaultKind.ANSWER_AFTER, code=code)
 
 
 def delay(delay_s: float) -> Fault:
     """The request reaches the engine late."""
-    return Fault(Kind.DELAY, delay_s=delay_s)
+    return Fault(FaultKind.DELAY, delay_s=delay_s)
 
 
 def late_answer(delay_s: float) -> Fault:
     """The answer reaches the client late."""
-    return Fault(Kind.LATE_ANSWER, delay_s=delay_s)
+    return Fault(FaultKind.LATE_ANSWER, delay_s=delay_s)
 
 
 Plan = Callable[[str, bytes, int], Fault | None]

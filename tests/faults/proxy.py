@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from ..base.listening import stop_listening
+from tally.dev.base.listening import stop_listening
+
 from .answers import error, made_up
-from .plans import UNFORWARDED, Fault, Kind, Plan, no_faults
+from .plans import UNFORWARDED, Fault, FaultKind, Plan, no_faults
 
 START_S_MAX = STOP_S_MAX = SETTLE_S_MAX = 60.0  # they take milliseconds, and longer on a busy machine
 _TOKEN = re.compile(rb', ?"ClientRequestToken": ?"[^"]*"|"ClientRequestToken": ?"[^"]*", ?')
@@ -31,7 +32,7 @@ REQUESTS_KEPT_MAX = 20_000  # of 1 to 2 KB each; the counts include older ones
 
 
 @dataclass(frozen=True)
-class Request:
+class Seen:
     """One request, with the body that the proxy forwarded, if it did."""
 
     operation: str
@@ -62,7 +63,7 @@ class FaultProxy:
         self.endpoint = ""
         self._plan = plan
         self._numbers: Counter[str] = Counter()
-        self._requests: deque[Request] = deque(maxlen=requests_kept)
+        self._requests: deque[Seen] = deque(maxlen=requests_kept)
         self._counts: Counter[tuple[str, str]] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -81,7 +82,7 @@ class FaultProxy:
         self._plan, self._numbers = plan, Counter()
 
     @property
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[Seen]:
         """The requests since `forget`, oldest first; the last `requests_kept`."""
         return list(self._requests)
 
@@ -117,7 +118,7 @@ class FaultProxy:
             body = _TOKEN.sub(b"", body)
         self._counts[fault.kind.name if fault else "NONE", operation] += 1
         forwarded = fault is None or fault.kind not in UNFORWARDED
-        self._requests.append(Request(operation, body, number, fault, forwarded))
+        self._requests.append(Seen(operation, body, number, fault, forwarded))
         return fault, body
 
     def __enter__(self) -> FaultProxy:
@@ -269,17 +270,17 @@ class _Client(_Messages):
             answer = await self._forward(fault, head, body, forward)
         if self.transport.is_closing():
             self._discard()
-        elif answer and fault and fault.kind is Kind.TRUNCATE:
+        elif answer and fault and fault.kind is FaultKind.TRUNCATE:
             self.transport.write(answer[:-1])
             self.transport.close()
         elif answer:
             self.transport.write(answer)
-        elif fault is None or fault.kind not in (Kind.SILENCE, Kind.HANG_BEFORE):
+        elif fault is None or fault.kind not in (FaultKind.SILENCE, FaultKind.HANG_BEFORE):
             self.transport.close()
 
     async def _forward(self, fault: Fault | None, head: bytes, body: bytes, forward: bytes) -> bytes | None:
         """Forward a request. Returns the answer for the client, None for no answer."""
-        if fault and fault.kind is Kind.DELAY:
+        if fault and fault.kind is FaultKind.DELAY:
             await asyncio.sleep(fault.delay_s)
         if forward is not body:
             head = _with_length(head, len(forward))
@@ -290,13 +291,13 @@ class _Client(_Messages):
             answer = await self._upstream.ask(head + forward)
         except OSError:
             return None
-        if fault and fault.kind in (Kind.LOSE_RESPONSE, Kind.SILENCE):
+        if fault and fault.kind in (FaultKind.LOSE_RESPONSE, FaultKind.SILENCE):
             return None
-        if fault and fault.kind is Kind.LATE_ANSWER:
+        if fault and fault.kind is FaultKind.LATE_ANSWER:
             await asyncio.sleep(fault.delay_s)
-        if fault and fault.kind is Kind.FAIL_AFTER:
+        if fault and fault.kind is FaultKind.FAIL_AFTER:
             return error(500, "InternalServerError", "injected after the write")
-        if fault and fault.kind is Kind.ANSWER_AFTER:
+        if fault and fault.kind is FaultKind.ANSWER_AFTER:
             return error(400, fault.code, "injected after the write")
         return answer
 

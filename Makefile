@@ -83,7 +83,7 @@ dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tal
 	@$(PY) -m tally.dev --port $(PORT)
 
 demo: setup ## replay a real web server log against `make dev` and recount it
-	@$(PY) -m tally.dev.demo --port $(PORT) $(ARGS)
+	@$(PY) -m bench.demo --port $(PORT) $(ARGS)
 
 bench: setup-tests ## the same play counted in six ways, what each thing costs, the streams, the journal, one hot key
 	@$(PY) -m bench $(ARGS)

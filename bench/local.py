@@ -6,9 +6,9 @@ import asyncio
 import statistics
 import time
 
+from bench.demo.visitors import Server
+from bench.running import bare_environment, running
 from tally.dev.base.errors import LocalError
-from tally.dev.demo.visitors import Server
-from tally.dev.running import bare_environment, running
 
 from . import ROOT
 

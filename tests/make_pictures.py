@@ -29,24 +29,25 @@ sys.path.insert(0, str(Path.cwd() / "lambdas"))
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 import app
-from tally.dev.demo.__main__ import APP, LOG
-from tally.dev.demo.replay import replay
-from tally.dev.demo.report import complaints, report
-from tally.dev.demo.weblog import read_log
-from tally.dev.running import Dev, bare_environment
+from bench import ROOT
+from bench.demo.__main__ import LOG
+from bench.demo.replay import replay
+from bench.demo.report import complaints, report
+from bench.demo.weblog import read_log
+from bench.running import Dev, bare_environment
 from tests.e2e import chromium
 from tests.engines import MEMORY
 from tests.infra.template import Json, Template
 from tests.pictured_day import CALLED, EDIT, EDITED, MINUTE_S, PLAYED, Filled, fill
 from tests.pictured_day import LOG as DAY
 
-FOLDER = APP / "docs/pictures"
+FOLDER = ROOT / "docs/pictures"
 MADE_OF = FOLDER / "made-of.json"
 OVERVIEW, TALLY, DASHBOARD = "console-overview.webp", "console-tally.webp", "dashboard.webp"
 NEW, TRIED, RECEIPT = "console-new.webp", "console-edit.webp", "console-receipt.webp"
 DRIFT, REPAIRED = "console-drift.webp", "console-repaired.webp"
 PICTURES = (OVERVIEW, TALLY, DASHBOARD, NEW, TRIED, DRIFT, REPAIRED, RECEIPT)
-CONSOLE = APP / "tally/console"
+CONSOLE = ROOT / "tally/console"
 VIEW = ViewportSize(width=1120, height=860)
 WAIT_MS = 120_000.0  # the first answers of functions on a busy machine
 MOST = 10  # the most visited pages: their charts are compared with the log
@@ -84,7 +85,7 @@ def digests(dashboard: Json) -> dict[str, str]:
 
 def synthesized() -> Json:
     """The dashboard of the stage dev."""
-    context = json.loads((APP / "cdk.json").read_text())["context"] | {"aws:cdk:bundling-stacks": []}
+    context = json.loads((ROOT / "cdk.json").read_text())["context"] | {"aws:cdk:bundling-stacks": []}
     with tempfile.TemporaryDirectory() as folder:
         app.build({**context, "stage": "dev"}, folder).synth()
         return Template(Path(folder)).dashboard()
@@ -167,7 +168,7 @@ def take_day(browser: Browser, server: Dev, filled: Filled) -> None:
 def _repair(server: Dev) -> None:
     """As the console's command says. Raises CalledProcessError if something is left."""
     given = ["--local", "--port", str(server.port), "--by", "ana", "--why", f"a script added {EDIT}", "--yes"]
-    subprocess.run([sys.executable, "-m", "tally.cli", "repair", *given, "plays", EDITED], cwd=APP, check=True)
+    subprocess.run([sys.executable, "-m", "tally.cli", "repair", *given, "plays", EDITED], cwd=ROOT, check=True)
 
 
 def take_new(browser: Browser, url: str) -> None:
@@ -224,7 +225,7 @@ def _settled(page: Page) -> None:
 @contextlib.contextmanager
 def _serving(data: Path, **environment: str) -> Iterator[Dev]:
     """A `make dev` on this data folder, while the block runs. Raises LocalError if it does not start."""
-    server = Dev(APP, data, "--port", "0", environment=bare_environment(**environment))
+    server = Dev(ROOT, data, "--port", "0", environment=bare_environment(**environment))
     try:
         yield server.wait_until_ready()
     finally:
@@ -243,14 +244,14 @@ def main() -> int:
     FOLDER.mkdir(exist_ok=True)
     memory = MEMORY if MEMORY.is_dir() else None  # the engine waits for a disk at each write
     with tempfile.TemporaryDirectory(prefix="tally-pictures-", dir=memory) as folder:
-        filled = fill(APP, Path(folder, "day"), time.time())
+        filled = fill(ROOT, Path(folder, "day"), time.time())
         minute = {"TALLY_MINUTE_S": str(MINUTE_S)}
         with _serving(Path(folder, "day"), **minute) as server, _browser() as browser:
             take_day(browser, server, filled)
         with _serving(Path(folder, "new")) as server:
             with _browser() as browser:
                 take_new(browser, server.url)
-            outcome = asyncio.run(replay(read_log(APP / LOG), server.port, 8, quick=True))
+            outcome = asyncio.run(replay(read_log(LOG), server.port, 8, quick=True))
             if outcome.differing:  # late is no matter here
                 print(*report(outcome), *complaints(outcome), sep="\n", file=sys.stderr)
                 return 1

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.demo.weblog import SITE
 from counters import CALLS, LIKES, PAGES, PLAYS, VISITS
 from tally import fields
 from tally.counter import Counter
@@ -28,7 +29,6 @@ from tally.counting.increments import Increment
 from tally.dev.base.engine_file import trim
 from tally.dev.base.options import Options
 from tally.dev.base.wire import Wire
-from tally.dev.demo.weblog import SITE
 from tally.dev.functions.code import Code
 from tally.dev.stack.code import Spawned
 from tally.dev.stack.prepared import Stack, prepared

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import boto3
 
-from tally.dev.running import Dev as Process
-from tally.dev.running import bare_environment
+from bench.running import Dev as Process
+from bench.running import bare_environment
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from tally.dev.demo import replay
-from tally.dev.demo.weblog import read_log
+from bench.demo import replay
+from bench.demo.weblog import read_log
 from tests.e2e import chromium
 from tests.e2e.dev import Dev
 from tests.patience import PATIENCE_S
@@ -21,7 +21,7 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENT = f"""
 import sys
-from tally.dev.demo import __main__, replay
+from bench.demo import __main__, replay
 replay.SETTLE_S_MAX = replay.FOLDED_MINUTES_MAX = {PATIENCE_S}
 sys.exit(__main__.main())
 """

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tally.dev.running import bare_environment
+from bench.running import bare_environment
 from tests.e2e.dev import Dev
 from tests.patience import PATIENCE_S
 

@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 import pytest
 from aiohttp import web
 
+from bench import ROOT
+from bench.demo import __main__ as demo
+from bench.demo import replay, visitors
+from bench.demo.replay import Compared, Outcome
+from bench.demo.report import complaints, report
+from bench.demo.visitors import Drifting, Sent
+from bench.demo.weblog import SITE, Weblog, read_log
 from tally.dev.base.errors import LocalError
-from tally.dev.demo import __main__ as demo
-from tally.dev.demo import replay, visitors
-from tally.dev.demo.replay import Compared, Outcome
-from tally.dev.demo.report import complaints, report
-from tally.dev.demo.visitors import Drifting, Sent
-from tally.dev.demo.weblog import SITE, Weblog, read_log
 from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.long  # it tests a tool
@@ -239,8 +240,8 @@ def test_the_log_is_gzipped_or_plain_and_malformed_lines_count_apart(tmp_path: P
 
 def test_sigterm_ends_it_as_ctrl_c_does_in_one_line(serve: Serve, log: Path) -> None:
     tally = serve(refuses_every=1)  # keeps the demo busy
-    command = [sys.executable, "-m", "tally.dev.demo", "--port", str(tally.port), "--log", str(log)]
-    process = subprocess.Popen(command, cwd=demo.APP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "bench.demo", "--port", str(tally.port), "--log", str(log)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: tally.requests >= 20)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=PATIENCE_S)
@@ -257,7 +258,7 @@ def test_an_unusable_log_is_one_line(tmp_path: Path, content: bytes | None) -> N
 
 
 def test_nasas_log_is_complete() -> None:
-    path = demo.APP / demo.LOG
+    path = demo.LOG
     log = read_log(path)
     assert (len(log.visits), log.malformed, len(log.recount())) == (1880, 0, 464)
     assert log.recount().most_common(1) == [(f"{SITE}/images/KSC-logosmall.gif", 97)]

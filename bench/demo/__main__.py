@@ -1,4 +1,4 @@
-"""`make demo`, or `python -m tally.dev.demo` in the folder of the app."""
+"""`make demo`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tally.dev import running
 from tally.dev.base.errors import LocalError
 
+from .. import ROOT, running
 from .replay import SETTLE_S_MAX, Outcome, replay
 from .report import complaints, report
 from .visitors import Server
 from .weblog import SITE, read_log
 
-APP = Path.cwd()
-LOG = Path("bench/data/nasa-http-aug95-first-lines.log.gz")
+LOG = ROOT / "bench/data/nasa-http-aug95-first-lines.log.gz"
 PORT_DEFAULT = 8080
 CONCURRENCY_DEFAULT, CONCURRENCY_MAX = 8, 256
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tally.dev.demo",
+        prog="make demo",
         description="Replay a web server's log as visits of its pages. The demo uses the `make dev` on the port, or"
         " starts one. It sends some visits twice and loses the answers of others, then counts the log itself. Every"
         f" page must have the same number within {SETTLE_S_MAX:.0f} s, nothing may drift, and series and top list must"
@@ -36,7 +35,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--port", type=int, default=PORT_DEFAULT, help=f"port of the server (default: {PORT_DEFAULT})")
     parser.add_argument(
-        "--log", type=Path, default=APP / LOG, help="a log in common log format, gzipped or not (default: NASA's)"
+        "--log", type=Path, default=LOG, help="a log in common log format, gzipped or not (default: NASA's)"
     )
     parser.add_argument(
         "--concurrency", type=int, default=CONCURRENCY_DEFAULT, help="number of visitors at a time (default: 8)"
@@ -56,14 +55,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def served(port: int, app: Path = APP) -> Iterator[bool]:
-    """A Tally server on this port. If there is none, start the app's own with a temporary data folder: True."""
+def served(port: int) -> Iterator[bool]:
+    """A Tally server on this port. If there is none, start one with a temporary data folder: True."""
     if asyncio.run(_is_there(port)):
         yield False
         return
     print(f"tally: nothing runs on port {port}: starting `make dev` there for the demo", file=sys.stderr)
     environment = {**os.environ, "TALLY_PAGE_HOSTS": urlsplit(SITE).netloc}
-    with running.running(app, environment, port):
+    with running.running(ROOT, environment, port):
         yield True
 
 

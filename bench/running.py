@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from .base.engine import die_with_parent
-from .base.errors import LocalError
+from tally.dev.base.engine import die_with_parent
+from tally.dev.base.errors import LocalError
 
-START_S_MAX = 300.0  # it synthesizes the stack first: 15 s, and ten times that on a busy machine
+START_S_MAX = 300.0  # it takes a second, and longer on a busy machine
 STOP_S_MAX = 120.0
 LOOK_S = 0.05
 _READY = re.compile(r"^tally: ready on http://localhost:(\d+) .*DynamoDB at (http://\S+),", re.MULTILINE)

@@ -45,22 +45,6 @@ BEHIND_CDN = {
     "docsUrl": "https://git.example.com/tally/docs/",
 }  # fmt: skip
 
-CROWD = """
-from counters import COUNTERS as OWN
-from tally.counter import ANYONE, CALLER, Counter, declared
-
-def more(number):
-    names = {"prefix": f"C{number:02}", "sort_key": "N", "attribute": "n"}
-    kinds = [
-        {"changes": ANYONE, "read": ANYONE, "path": f"/many/{number}/{{id}}", "delta": 1},
-        {"changes": CALLER, "read": ANYONE, "child": "X#USER#"},
-        {"floor": 0},
-    ]
-    return Counter(f"counter{number:02}", **names, **kinds[number % 3])
-
-COUNTERS = declared([*OWN.values(), *(more(number) for number in range(40 - len(OWN)))])
-"""
-
 
 def context_of_cdk_json() -> dict[str, Any]:
     """The context that the `cdk` command gives the app."""
@@ -78,17 +62,17 @@ def synthesize(tmp_path_factory: pytest.TempPathFactory) -> Synthesize:
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
-    def template(counters: Path = app.LAMBDAS / "counters.py", **options: str) -> Template:
+    def template(**options: str) -> Template:
         if options.get("stage") == "dev":  # as without it
             del options["stage"]
-        name = json.dumps([counters.name, options], sort_keys=True)
+        name = json.dumps(options, sort_keys=True)
         if name not in made:
             out = shared / f"cdk.out-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
             with out.with_suffix(".lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not out.exists():
                     making = tmp_path_factory.mktemp("cdk.out")
-                    app.build({**context_of_cdk_json(), **UNBUNDLED, **options}, str(making), counters).synth()
+                    app.build({**context_of_cdk_json(), **UNBUNDLED, **options}, str(making)).synth()
                     making.rename(out)
             made[name] = Template(out)
         return made[name]
@@ -122,12 +106,3 @@ def behind_cdn(synthesize: Synthesize) -> Template:
 def edge(behind_cdn: Template) -> Template:
     """The stack in us-east-1 before it."""
     return Template(behind_cdn.folder, id="TallyEdge")
-
-
-@pytest.fixture(scope="session")
-def crowded(synthesize: Synthesize, tmp_path_factory: pytest.TempPathFactory) -> Template:
-    """A prod stack with 40 counters and 100 page hosts."""
-    path = tmp_path_factory.mktemp("crowded") / "crowded.py"
-    path.write_text(CROWD)
-    hosts = ",".join(f"shop-{number:03}.example-company.co.uk" for number in range(100))
-    return synthesize(counters=path, stage="prod", pageHosts=hosts)

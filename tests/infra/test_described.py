@@ -8,12 +8,11 @@ from tally.api.needs import Table
 from tally.api.operation import Visible
 from tally.contract.described import Place, document
 from tally.dev.stack.template import parse
-from tests.infra.conftest import DECLARED, Synthesize
+from tests.infra.conftest import DECLARED
 from tests.infra.mappings import mappings
 from tests.infra.template import Json, Template
 
 TABLES = {table: f"{table.value.capitalize()}Table" for table in Table}
-GIVEN = {"pageHosts": "example.com", "likersVisible": "signedIn", "receiptTtlHours": "48"}
 ONLY_THERE = {"POWERTOOLS_LOGGER_SAMPLE_RATE", "TALLY_ALARM_TOPIC"}
 
 
@@ -46,17 +45,19 @@ def test_routes_and_who_may_call_them_how_often_are_the_stacks(prod: Template) -
     assert found == wanted
 
 
-def test_functions_have_the_variables_and_times_of_the_stacks(synthesize: Synthesize) -> None:
-    stack = synthesize(**GIVEN)
-    found = described(page_hosts="example.com", likers=Visible.SIGNED_IN, receipt_ttl_hours=48)["functions"]
-    assert found.keys() == stack.functions().keys()
-    for module, name in stack.functions().items():
-        properties = stack.resources[name]["Properties"]
-        variables = properties["Environment"]["Variables"]
-        assert found[module]["environment"].keys() == variables.keys() - ONLY_THERE, module
-        assert found[module]["timeout_s"] == properties["Timeout"], module
-        for variable in ("TALLY_PAGE_HOSTS", "TALLY_LIKERS_VISIBLE", "TALLY_RECEIPT_TTL_S"):
-            assert found[module]["environment"].get(variable) == variables.get(variable), module
+def test_functions_have_the_variables_and_times_of_the_stacks(dev: Template, behind_cdn: Template) -> None:
+    hosts = "example.com,blog.example.org"
+    given = described(page_hosts=hosts, likers=Visible.NOBODY, receipt_ttl_hours=48)
+    for stack, found in ((dev, described()["functions"]), (behind_cdn, given["functions"])):
+        assert found.keys() == stack.functions().keys()
+        for module, name in stack.functions().items():
+            properties = stack.resources[name]["Properties"]
+            variables = properties["Environment"]["Variables"]
+            if stack is dev:  # the other one has no pool, and alarms of its own
+                assert found[module]["environment"].keys() == variables.keys() - ONLY_THERE, module
+            assert found[module]["timeout_s"] == properties["Timeout"], module
+            for variable in ("TALLY_PAGE_HOSTS", "TALLY_LIKERS_VISIBLE", "TALLY_RECEIPT_TTL_S"):
+                assert found[module]["environment"].get(variable) == variables.get(variable), module
 
 
 def test_tables_mappings_schedules_and_browsers_are_the_stacks(dev: Template) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
+import app
 from app import build
 from tally.cdk.options import Options, OptionsError
 from tests.infra.conftest import CERTIFICATE, EDGE_CERTIFICATE, ROOT, VAULT, Synthesize
@@ -166,11 +164,10 @@ def test_each_stage_finds_its_own_restored_tables() -> None:
     assert restored == {"prod": "20261122T103000", "prod-eu": "20261001T000000", "dev": ""}
 
 
-def test_the_app_ends_with_one_line_and_1() -> None:
-    variables = {**os.environ, "CDK_CONTEXT_JSON": json.dumps({"stage": "PROD"})}
-    run = subprocess.run([sys.executable, "app.py"], cwd=ROOT, env=variables, capture_output=True, text=True)
-    assert run.returncode == 1
-    assert run.stderr.splitlines() == [
+def test_the_app_ends_with_one_line_and_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(app, "build", lambda: build({"stage": "PROD"}))
+    assert app.main() == 1
+    assert capsys.readouterr().err.splitlines() == [
         "tally: context stage is 'PROD': it must be a lower case letter, then up to 15 of a-z 0-9 -"
     ]
 

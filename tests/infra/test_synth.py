@@ -9,10 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from aws_cdk import Stack
-from aws_cdk import aws_sqs as sqs
 
-import app
 from tests.infra.conftest import ROOT, UNBUNDLED, context_of_cdk_json
 from tests.infra.template import Template
 
@@ -21,17 +18,6 @@ from tests.infra.template import Template
 def test_no_rule_is_broken_and_no_warning_given(request: pytest.FixtureRequest, context: str) -> None:
     report = json.loads((request.getfixturevalue(context).folder / "validation-report.json").read_text())
     assert [plugin for plugin in report["pluginReports"] if plugin.get("violations")] == []
-
-
-def test_cdk_nag_is_really_asked(tmp_path: Path) -> None:
-    made = app.build({**context_of_cdk_json(), **UNBUNDLED}, str(tmp_path))
-    stack = made.node.find_child("Tally")
-    assert isinstance(stack, Stack)
-    sqs.Queue(stack, "Queue")
-    with pytest.raises(RuntimeError, match="ValidationFailed"):
-        made.synth()
-    report = (tmp_path / "validation-report.json").read_text()
-    assert "AwsSolutions-SQS4" in report
 
 
 @pytest.mark.long

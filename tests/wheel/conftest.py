@@ -15,7 +15,6 @@ import pytest
 
 from release import build
 from tests.environments import ROOT
-from tests.infra.conftest import prod, synthesize  # noqa: F401 (fixtures)
 from tests.patience import PATIENCE_S
 
 UV = str(Path(sys.executable).with_name("uv"))

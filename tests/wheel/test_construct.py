@@ -10,13 +10,13 @@ import pytest
 from aws_cdk import App, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
+from constructs import Construct
 
 from app import LAMBDAS
 from tally.cdk import OptionsError, Tally
 from tally.cdk.options import Options
 from tally.client import FUNCTIONS
-from tests.infra.conftest import UNBUNDLED, context_of_cdk_json
-from tests.infra.template import Template
+from tests.infra.conftest import UNBUNDLED
 
 COUNTERS = LAMBDAS / "counters.py"
 IDS = Path(__file__).with_name("ids.json")
@@ -33,7 +33,7 @@ class Shop(Stack):
     def __init__(self, app: App) -> None:
         super().__init__(app, "Shop")
         self.tally = Tally(self, "Tally", counters=COUNTERS, page_hosts=["example.com"], canary=False)
-        self.polls = Tally(self, "Polls", counters=COUNTERS, keep_data=False)
+        self.polls = Tally(Construct(self, "Old"), "Polls", counters=COUNTERS, keep_data=False)
         self.checkout = function(self, "Checkout")
         self.tally.grant_count(self.checkout)
         self.polls.grant_count(self.checkout, variable="POLLS_FUNCTIONS")
@@ -48,8 +48,8 @@ def function(stack: Stack, id: str) -> lambda_.Function:
     return lambda_.Function(stack, id, runtime=lambda_.Runtime.PYTHON_3_14, code=code, handler="index.handler")
 
 
-def app_in(folder: Path, **context: Any) -> App:
-    return App(outdir=str(folder), context={**UNBUNDLED, **context}, analytics_reporting=False)
+def app_in(folder: Path) -> App:
+    return App(outdir=str(folder), context=UNBUNDLED, analytics_reporting=False)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_logical_ids_of_what_is_kept_are_those_of_the_list(template: dict[str, A
     assert json.loads(IDS.read_text()) == {"resources": dict(sorted(kept.items())), "outputs": outputs}
     for table in ("CountsTable", "ReceiptsTable", "LedgerTable"):
         assert template["Resources"][f"Tally{table}"]["DeletionPolicy"] == "Retain"
-        assert template["Resources"][f"Polls{table}"]["DeletionPolicy"] == "Delete", "keep_data=False"
+        assert template["Resources"][f"OldPolls{table}"]["DeletionPolicy"] == "Delete", "keep_data=False"
 
 
 def test_a_function_may_count_with_both(shop: Shop, template: dict[str, Any]) -> None:
@@ -120,20 +120,25 @@ def test_a_second_tally_on_one_variable_and_a_function_that_there_is_not_are_ref
         shop.tally.grant(shop.worker, ["plays"])
 
 
-def test_the_construct_named_default_is_the_stack_of_a_stage(tmp_path: Path, prod: Template) -> None:
-    app = app_in(tmp_path, **context_of_cdk_json())
-    stack = Stack(app, "Tally", stack_name="Tally-prod")
-    Tally(stack, "Default", counters=COUNTERS)
-    app.synth()
-    made = json.loads((tmp_path / "Tally.template.json").read_text())
-    assert made["Resources"].keys() == prod.resources.keys()
-    assert made["Outputs"].keys() == prod.outputs.keys()
-    different = [
-        id_
-        for id_, found in made["Resources"].items()
-        if found.get("Properties") != prod.resources[id_].get("Properties")
+def test_two_tallys_in_one_stack_share_no_name(template: dict[str, Any]) -> None:
+    """No alarm, dashboard or domain of sign-in, and no API. The second one is below a construct."""
+    made = template["Resources"].values()
+    found = [
+        (one["Type"], json.dumps(one["Properties"][field]))
+        for one in made
+        for field in ("AlarmName", "DashboardName", "Domain")
+        if one["Type"].startswith(("AWS::CloudWatch::", "AWS::Cognito::")) and field in one["Properties"]
     ]
-    assert different == []
+    assert len(found) == len(set(found)) > 40
+    apis = [one["Properties"]["Name"] for one in made if one["Type"] == "AWS::ApiGatewayV2::Api"]
+    assert sorted(apis) == ["Shop-Old-Polls", "Shop-Tally"]
+
+
+def test_nothing_of_one_tally_refers_to_the_other(template: dict[str, Any]) -> None:
+    text = {id_: json.dumps(made) for id_, made in template["Resources"].items()}
+    first, second = ([id_ for id_ in text if id_.startswith(name)] for name in ("Tally", "OldPolls"))
+    for own, others in ((first, second), (second, first)):
+        assert [(id_, other) for id_ in own for other in others if f'"{other}"' in text[id_]] == []
 
 
 def test_options_have_the_value_that_a_context_has() -> None:
@@ -150,6 +155,7 @@ def test_options_have_the_value_that_a_context_has() -> None:
         "tables": "Tally-prod-20261122T103000", "likersVisible": "nobody",
     }  # fmt: skip
     assert made == Options.from_context(context)
+    assert Options.from_arguments({}, keep_data=True) == Options.from_context({"stage": "prod"})
 
 
 @pytest.mark.parametrize(

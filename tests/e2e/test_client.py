@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -40,15 +38,6 @@ def test_a_consumer_counts_holds_and_reads(tally: Tally) -> None:
 def test_an_enqueued_play_counts_later(tally: Tally) -> None:
     tally.enqueue(requests.increment("plays", "client-2"))
     wait_for(lambda: tally.get_counter("plays", "client-2")["value"] == 1)
-
-
-def test_a_call_whose_function_is_killed_is_counted_once(tally: Tally, dev: Dev) -> None:
-    """Kill the idle processes: the next call fails and retries, or starts a new process."""
-    for number in range(5):
-        tally.increment("plays", "client-3", idempotency_key=f"client-3-0123456789-{number}")
-        for worker in dev.workers("increments"):
-            os.kill(worker, signal.SIGKILL)
-    assert tally.get_counter("plays", "client-3")["value"] == 5
 
 
 def test_the_command_counts_once_for_its_key(dev: Dev, capsys: pytest.CaptureFixture[str]) -> None:

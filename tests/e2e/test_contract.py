@@ -7,15 +7,11 @@ import json
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e.dev import KEY, Dev
 from tests.patience import PATIENCE_S, wait_for
-
-if TYPE_CHECKING:
-    pass
 
 
 def test_the_commands_that_it_prints_work(dev: Dev) -> None:
@@ -67,19 +63,3 @@ def test_bodies_over_the_limits_are_413_of_function_and_gateway(dev: Dev) -> Non
 @pytest.mark.parametrize("path", ["/videos/%FF/plays", "/videos/%23/plays", "/videos/50%25/plays", "/visits?url=%FF"])
 def test_paths_that_decode_to_nonsense_are_400(dev: Dev, path: str) -> None:
     assert dev.call("GET", path).status == 400
-
-
-def test_a_burst_is_throttled_and_passes_again_later(dev: Dev) -> None:
-    """The throttle of /health: 10 a second, 20 at once."""
-    refused: set[bytes] = set()
-
-    def burst() -> bool:
-        with ThreadPoolExecutor(60) as callers:  # all at once: on a busy machine few callers stay below the throttle
-            answers = list(callers.map(lambda _: dev.call("GET", "/health"), range(60)))
-        assert {answer.status for answer in answers} <= {200, 429}
-        refused.update(answer.raw for answer in answers if answer.status == 429)
-        return bool(refused)
-
-    wait_for(burst)
-    assert refused == {b'{"message":"Too Many Requests"}'}
-    wait_for(lambda: dev.call("GET", "/health").status == 200)

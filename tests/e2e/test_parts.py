@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from tally.dev.base.objects import ObjectError, Objects
 from tally.dev.base.wire import WireError
+from tally.dev.functions.worker import Outcome
 from tally.dev.gateway import event
 from tally.dev.gateway.event import Request, Response
+from tally.dev.gateway.gateway import Gateway
 from tally.dev.gateway.routes import decoded
 from tally.dev.stack.mappings import StreamMapping
-from tally.dev.stack.template import Route
+from tally.dev.stack.template import Route, Template, Throttle
 from tally.dev.streams.positions import Place, Positions
 from tally.dev.streams.pump import Pump, Reader
 from tests.events import sample
@@ -102,6 +107,31 @@ def test_a_path_is_decoded_as_an_http_api_does(sent: str, seen: str | None) -> N
             decoded(sent)
     else:
         assert decoded(sent) == seen
+
+
+class Answering:
+    """A function that answers."""
+
+    async def invoke(self, payload: bytes) -> Outcome:
+        return Outcome(b"{}")
+
+
+def test_a_throttled_route_is_429_until_its_bucket_has_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    template = Template({}, (Route("GET", "/health", "health", throttle=Throttle(10, 2)),))
+    gateway = Gateway(template, {"health": Answering()}, None, io.StringIO(), print)  # type: ignore[dict-item, arg-type]
+
+    def statuses() -> list[int]:
+        found = [asyncio.run(gateway.handle(make_mocked_request("GET", "/health"))) for _ in range(3)]
+        assert {one.body for one in found if one.status == 429} == {b'{"message":"Too Many Requests"}'}
+        return [one.status for one in found]
+
+    assert statuses() == [200, 200, 429]
+    now_s = 0.1
+    assert statuses() == [200, 429, 429]
+    now_s = 9
+    assert statuses() == [200, 200, 429], "no more at once than its burst"
 
 
 def test_no_name_of_an_object_leads_out_of_the_folder(tmp_path: Path) -> None:

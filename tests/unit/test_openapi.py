@@ -60,8 +60,6 @@ def test_it_says_who_sees_likers() -> None:
     shown = signed_in["paths"][path]["get"]
     assert (shown["security"], "401" in shown["responses"]) == ([{"token": []}], True)
     assert "A signed-in caller may call it." in shown["description"]
-    for made in (hidden, signed_in):
-        OpenAPIV31SpecValidator(made).validate()
 
 
 def test_who_may_call_an_operation_is_said() -> None:

@@ -16,7 +16,7 @@ from tally.dev.base.objects import ObjectError, Objects
 from tally.dev.base.wire import WireError
 from tally.dev.functions.worker import Outcome
 from tally.dev.gateway import event
-from tally.dev.gateway.event import Request, Response
+from tally.dev.gateway.event import HttpRequest, Response
 from tally.dev.gateway.gateway import Gateway
 from tally.dev.gateway.routes import decoded
 from tally.dev.stack.mappings import StreamMapping
@@ -26,7 +26,7 @@ from tally.dev.streams.pump import Pump, Reader
 from tests.events import sample
 
 
-def request(**changes: Any) -> Request:
+def request(**changes: Any) -> HttpRequest:
     fields: dict[str, Any] = {
         "method": "GET",
         "path": "/videos/a b/plays",
@@ -38,7 +38,7 @@ def request(**changes: Any) -> Request:
         "request_id": "JKJaXmPLvHcESHA=",
         "port": 8080,
     }
-    return Request(**fields | changes)
+    return HttpRequest(**fields | changes)
 
 
 def shape(value: Any) -> Any:

@@ -26,7 +26,7 @@ class AnswerError(Exception):
 
 
 @dataclass(frozen=True)
-class Request:
+class HttpRequest:
     """An HTTP request."""
 
     method: str
@@ -51,7 +51,7 @@ class Response:
 
 
 def event(
-    request: Request, route: Route, path_parameters: Mapping[str, str], authorizer: Mapping[str, Any] | None
+    request: HttpRequest, route: Route, path_parameters: Mapping[str, str], authorizer: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The event for the function of `route`."""
     headers = joined((name.lower(), value) for name, value in request.headers)

@@ -22,7 +22,7 @@ from ..functions.worker import PAYLOAD_BYTES_MAX
 from ..functions.workers import Port, ThrottledError
 from ..stack.template import Template
 from . import cors, event
-from .event import Request, Response
+from .event import HttpRequest, Response
 from .routes import Bucket, Match, Routes, decoded
 from .tokens import Issuer, TokenRefusedError, claim_text, scopes
 
@@ -149,7 +149,7 @@ class Gateway:
         if bucket and not bucket.take():
             raise GatewayError(429, "Too Many Requests")
         authorizer = self._authorize(match, headers.get("authorization", ""))
-        made = Request(
+        http = HttpRequest(
             method=request.method,
             path=path,
             query=query,
@@ -160,7 +160,7 @@ class Gateway:
             request_id=request_id,
             port=_port(request),
         )
-        return await self._integrate(match, event.event(made, match.route, match.parameters, authorizer), entry)
+        return await self._integrate(match, event.event(http, match.route, match.parameters, authorizer), entry)
 
     def _authorize(self, match: Match, header: str) -> dict[str, Any] | None:
         """The caller's part of the event. Raises GatewayError: 401 for the token, 403 for its scopes."""

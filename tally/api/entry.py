@@ -44,7 +44,7 @@ _DIRECT_EXTRAS = frozenset({"operation", "caller"})
 Outcome = Answer[Any] | TallyError
 
 
-class Request(NamedTuple):
+class UncheckedRequest(NamedTuple):
     """One request, read but not checked."""
 
     operation: Operation
@@ -100,14 +100,14 @@ class Entry:
     def _http(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
         route = self.by_route.get(event["routeKey"])
 
-        def read() -> Request:
+        def read() -> UncheckedRequest:
             if route is None:
                 raise NotFoundError("There is no such operation.")
             client = self.store.settings.console_client
             caller = http.caller(event, route, client) if route.needs_caller else None
             raw = http.raw_fields(event, route)
             asked = ASKED.attempts, ASKED.took_s
-            return Request(route.operation, route.needs_caller, caller, raw, time.monotonic(), asked)
+            return UncheckedRequest(route.operation, route.needs_caller, caller, raw, time.monotonic(), asked)
 
         answer = self._answer(read, deadline_s)
         if isinstance(answer, TallyError):
@@ -138,7 +138,7 @@ class Entry:
             raise type(failed[0])(detail)
         return {"results": [_direct_response(answer, request_id) for answer in answers]}
 
-    def _direct_request(self, event: object) -> Request:
+    def _direct_request(self, event: object) -> UncheckedRequest:
         if not isinstance(event, Mapping):
             raise InvalidInputError("The event must be a JSON object.")
         name = event.get("operation")
@@ -153,7 +153,7 @@ class Entry:
             raise InvalidInputError(f"There is no field {unknown[0][:64]!r} here.", field=unknown[0][:64])
         needs_caller = self._needs_caller(operation, raw)
         asked = ASKED.attempts, ASKED.took_s
-        return Request(operation, needs_caller, event.get("caller"), raw, time.monotonic(), asked)
+        return UncheckedRequest(operation, needs_caller, event.get("caller"), raw, time.monotonic(), asked)
 
     def _needs_caller(self, operation: Operation, raw: Mapping[str, object]) -> bool:
         """Whether a direct event must say for whom it is: for a change, unless anyone may make it."""
@@ -163,7 +163,7 @@ class Entry:
         counter = self.counters.get(name) if isinstance(name, str) else None
         return counter is None or operation.access_of(counter) is not Access.ANYONE
 
-    def _answer(self, read: Callable[[], Request], deadline_s: float) -> Outcome:
+    def _answer(self, read: Callable[[], UncheckedRequest], deadline_s: float) -> Outcome:
         """Answer one request."""
         request = None
         outcome: Outcome
@@ -176,7 +176,7 @@ class Entry:
         _record(request, outcome)
         return outcome
 
-    def _check(self, request: Request, deadline_s: float) -> tuple[Call, dict[str, Any]]:
+    def _check(self, request: UncheckedRequest, deadline_s: float) -> tuple[Call, dict[str, Any]]:
         """The call and the arguments of a request, each field checked. Raises CallerError."""
         user = None if request.caller is None else fields.user(request.caller, "caller")
         if user is None and request.needs_caller:
@@ -227,7 +227,7 @@ def _as_error(error: Exception) -> TallyError:
     return TallyError("Tally failed and logged the error.")
 
 
-def _record(request: Request | None, outcome: Outcome) -> None:
+def _record(request: UncheckedRequest | None, outcome: Outcome) -> None:
     """Write the log line of one answer, which may be sampled if it is a success. Meter replays, refusals and failures.
 
     The bookkeeper meters what is counted: a line for each batch of a stream costs less than one for each request.

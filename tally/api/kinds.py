@@ -40,7 +40,7 @@ class Context(NamedTuple):
     pages: Pages
 
 
-class Asked(NamedTuple):
+class RouteContext(NamedTuple):
     """What schemas and examples depend on: the counters that a route serves, and whether its callers are anonymous."""
 
     counters: Sequence[Counter]
@@ -53,10 +53,10 @@ class Kind:
 
     check: Callable[[Any, str, Context], Any]
     """The value to use for what was given in the field of this name. Raises CallerError."""
-    schema: Schema | Callable[[Asked], Schema]
+    schema: Schema | Callable[[RouteContext], Schema]
     words: str
     example: Any
-    """A value, or a function of Asked that makes one."""
+    """A value, or a function of RouteContext that makes one."""
     source: Source | None = None
     """Where an HTTP request has it, if not in the query of a GET or in the body of another method."""
     wire: str = ""
@@ -89,12 +89,12 @@ class Kind:
             raise InvalidInputError(most, field=wire)
         return [self.check(one, wire, context) for one in given]
 
-    def schema_for(self, asked: Asked) -> Schema:
+    def schema_for(self, asked: RouteContext) -> Schema:
         """The JSON Schema of its values."""
         one = dict(self.schema) if isinstance(self.schema, dict) else self.schema(asked)
         return {"type": "array", "minItems": 1, "maxItems": self.many_max, "items": one} if self.many_max else one
 
-    def example_for(self, asked: Asked) -> Any:
+    def example_for(self, asked: RouteContext) -> Any:
         """A value that the check takes."""
         one = self.example(asked) if callable(self.example) else self.example
         return [one] if self.many_max else one
@@ -179,7 +179,7 @@ def choice(*choices: str, words: str = "One of these.") -> Kind:
     return Kind(check, {"type": "string", "enum": list(choices)}, words, choices[0])
 
 
-def _any_amount(asked: Asked) -> Counter:
+def _any_amount(asked: RouteContext) -> Counter:
     """A counter that takes any amount, if there is one: its example says most."""
     return next((one for one in asked.counters if one.delta is None), asked.counters[0])
 
@@ -188,7 +188,7 @@ def _counter(value: object, field: str, context: Context) -> Counter:
     return fields.declared(fields.string(value, field), field, context.counters)
 
 
-def _changes(asked: Asked) -> Schema:
+def _changes(asked: RouteContext) -> Schema:
     """A list of changes; those of counters with a fixed step may leave the amount out, or send that step."""
     steps: dict[int | None, list[str]] = {}
     for counter in asked.counters:
@@ -206,7 +206,7 @@ def _changes(asked: Asked) -> Schema:
     return {"type": "array", "minItems": 1, "maxItems": fields.CHANGES_MAX, "items": items}
 
 
-def _key(asked: Asked) -> Schema:
+def _key(asked: RouteContext) -> Schema:
     shortest = fields.ANONYMOUS_KEY_CHARACTERS_MIN if asked.anonymous else 1
     return _string(shortest, fields.KEY_CHARACTERS_MAX, fields.KEY_FORM)
 

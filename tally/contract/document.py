@@ -12,7 +12,7 @@ from tally.counting.receipts import ALONE_KEPT_S, DAY_S
 from tally.settings import RECEIPT_TTL_DEFAULT_S
 
 from ..api.http import BEACON, JSON, media_types
-from ..api.kinds import Asked, Source
+from ..api.kinds import RouteContext, Source
 from ..api.operation import Access, Field, Operation, Route, Visible
 from ..api.texts import Text
 from . import refusals, schemas
@@ -107,7 +107,7 @@ def _about(module: str) -> str:
 
 def _operation(route: Route, counters: Mapping[str, Counter], components: dict[str, Schema]) -> Schema:
     operation, served = route.operation, route.served(counters)
-    asked = Asked(served, anonymous=not route.needs_caller)
+    asked = RouteContext(served, anonymous=not route.needs_caller)
     made: Schema = {
         "operationId": route.id,
         "tags": [operation.module],
@@ -126,12 +126,12 @@ def _operation(route: Route, counters: Mapping[str, Counter], components: dict[s
     return made
 
 
-def _required(field: Field, asked: Asked) -> bool:
+def _required(field: Field, asked: RouteContext) -> bool:
     """Whether the route needs the field. A change needs an amount if none of its counters has a step of its own."""
     return field.required or (field.name == "amount" and all(one.delta is None for one in asked.counters))
 
 
-def _parameters(route: Route, asked: Asked) -> list[Schema]:
+def _parameters(route: Route, asked: RouteContext) -> list[Schema]:
     """The parameters in path, query and headers."""
     return [
         {
@@ -150,7 +150,7 @@ def _parameters(route: Route, asked: Asked) -> list[Schema]:
     ]
 
 
-def _body(route: Route, asked: Asked) -> tuple[Schema, Schema] | None:
+def _body(route: Route, asked: RouteContext) -> tuple[Schema, Schema] | None:
     """The schema of the JSON body, and the request body that refers to it as `<route>_body`; else None."""
     found = {field.wire: field for field in route.fields if field.source is Source.BODY}
     found |= {field.kind.body_wire: field for field in route.fields if field.kind.body_wire}

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from tally.counter import Counter
 
-from ..api.kinds import Asked, Source
+from ..api.kinds import RouteContext, Source
 from ..api.operation import Route
 
 CALLER = "auth0|7c20"
@@ -26,7 +26,7 @@ def values(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[
     """The fields of a request by their names: the required ones and those of the body. `given` take their place; what
     is None goes.
     """
-    asked = Asked(route.served(counters), anonymous=not route.needs_caller)
+    asked = RouteContext(route.served(counters), anonymous=not route.needs_caller)
     found = {
         field.name: field.kind.example_for(asked)
         for field in route.operation.fields

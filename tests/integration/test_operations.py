@@ -16,7 +16,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from counters import COUNTERS
-from tally.api.kinds import Asked, Source
+from tally.api.kinds import RouteContext, Source
 from tally.api.operation import Field, Operation, Route
 from tally.cli import smoke
 from tally.contract import __main__ as generated
@@ -113,7 +113,7 @@ def test_what_follows_from_the_operations_is_generated() -> None:
 
 def whole(route: Route) -> bool:
     """Whether a request of the route has whole numbers."""
-    asked = Asked(route.served(COUNTERS), anonymous=False)
+    asked = RouteContext(route.served(COUNTERS), anonymous=False)
     return any(
         field.name == "changes" or field.kind.schema_for(asked).get("type") == "integer" for field in route.fields
     )
@@ -143,7 +143,7 @@ ODD: list[object] = [
 
 def wrong(route: Route, field: Field) -> list[object]:
     """Values that are no value of this field, as the document says."""
-    schema = field.kind.schema_for(Asked(route.served(COUNTERS), anonymous=not route.needs_caller))
+    schema = field.kind.schema_for(RouteContext(route.served(COUNTERS), anonymous=not route.needs_caller))
     schema = schema["items"] if field.kind.many_max else schema  # a query repeats it
     validator = Draft202012Validator(schema)
     words = {"true", "false"} if schema.get("type") == "boolean" else set()
@@ -233,7 +233,7 @@ def test_bad_direct_events_are_refused_with_a_problem_and_store_nothing(
     event = samples.direct(general, COUNTERS)
     bad: list[tuple[str, dict[str, Any]]] = [("unknown", event | {"unknown": 1})]
     for field in operation.fields:
-        schema = field.kind.schema_for(Asked(general.served(COUNTERS), anonymous=not general.needs_caller))
+        schema = field.kind.schema_for(RouteContext(general.served(COUNTERS), anonymous=not general.needs_caller))
         validator = Draft202012Validator(schema)
         bad += [
             (f"{field.name}={str(value)[:20]!r}", event | {field.name: value})

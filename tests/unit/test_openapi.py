@@ -18,7 +18,7 @@ from counters import COUNTERS, PAGES
 from tally import errors
 from tally.api import kinds
 from tally.api.http import media_types
-from tally.api.kinds import Asked, Context, Source
+from tally.api.kinds import Context, RouteContext, Source
 from tally.api.operation import Field, Route, Visible
 from tally.contract.declarations import OPERATIONS
 from tally.contract.document import document, text
@@ -106,7 +106,7 @@ def accepted(route: Route, field: Field, value: object) -> bool:
 
 
 def schema_of(route: Route, field: Field) -> dict[str, Any]:
-    return field.kind.schema_for(Asked(route.served(COUNTERS), anonymous=not route.needs_caller))
+    return field.kind.schema_for(RouteContext(route.served(COUNTERS), anonymous=not route.needs_caller))
 
 
 def near(schema: dict[str, Any]) -> st.SearchStrategy[object]:

@@ -39,7 +39,7 @@ _TOO_LONG = f"a field is longer than {csv.field_size_limit()} characters"
 _Record = tuple[int, Sequence[Any]] | Refused
 
 
-class Reading(NamedTuple):
+class OldReading(NamedTuple):
     """A row of a file: what an old counter said of an id at a time. `line`: its number in the file."""
 
     line: int
@@ -110,9 +110,9 @@ def _number(line: int, row: Sequence[Any], counter: Counter) -> Number:
     return Number(line, stored_id(counter, id_), found, seconds(day[0]) // DAY_S if day else None)
 
 
-def _reading(line: int, row: Sequence[Any], counter: Counter) -> Reading:
+def _reading(line: int, row: Sequence[Any], counter: Counter) -> OldReading:
     id_, value, at = row
-    return Reading(line, stored_id(counter, id_), _value(value), seconds(at))
+    return OldReading(line, stored_id(counter, id_), _value(value), seconds(at))
 
 
 def _value(value: object) -> int:

@@ -27,14 +27,14 @@ from tally.series.progress import HOUR_S
 from . import files, values
 from .command import Command, Counters, Parser, add_counter, add_forms
 from .connection import Stack
-from .files import Reading
+from .files import OldReading
 from .terminal import CommandError, Gap, bar, clock, draws, iso, note, offset, remark, say, table, viewers_zone
 
 WITHIN_DEFAULT_S, WITHIN_MAX_S = 60, 1799
 SHOWN_MAX = 20  # bad lines that are named
 WORST = 5  # ids that are named
 DIFFERS, BAD_INPUT = 1, 2
-Read = dict[str, dict[int, Reading]]
+Read = dict[str, dict[int, OldReading]]
 """The readings by id and full hour (since 1970)."""
 
 
@@ -59,7 +59,7 @@ class Old:
     away: int = 0
     bad: int = 0
 
-    def add(self, reading: Reading, within_s: int) -> Refused | None:
+    def add(self, reading: OldReading, within_s: int) -> Refused | None:
         """Keep it if it is the nearest one to its full hour. Returns why it cannot be believed."""
         hour = round(reading.at_s / HOUR_S)
         hours = self.read.setdefault(reading.id, {})
@@ -189,7 +189,7 @@ def _known(body: Mapping[str, Any], as_of: int | None) -> Iterator[tuple[int, in
             yield one["from"] // HOUR_S, one["value"]
 
 
-def _gap(first: int, end: int, read: Mapping[int, Reading], known: Mapping[int, int]) -> Gap:
+def _gap(first: int, end: int, read: Mapping[int, OldReading], known: Mapping[int, int]) -> Gap:
     """What was counted of one id from one reading to the next."""
     hours = range(first, end)
     tally = sum(known[hour] for hour in hours) if known.keys() >= set(hours) else None

@@ -14,7 +14,7 @@ from tally.drift.looks import moment
 from tally.errors import InvalidInputError
 from tally.series import progress, read
 from tally.series.progress import HOUR_S
-from tally.series.read import Imported
+from tally.series.read import ImportedHour
 
 from . import forget, imports, values
 from .command import ID, Command, Counters, Parser, UsageError
@@ -73,7 +73,7 @@ def _repair(name: str, id_: str, entry: dict[str, Any]) -> tuple[dict[str, Any],
     return {"counter": name, **periods.shown(id_), **entry}, line
 
 
-def _imports(name: str, id_: str, imported: Iterable[Imported]) -> Iterator[tuple[int, dict[str, Any], str]]:
+def _imports(name: str, id_: str, imported: Iterable[ImportedHour]) -> Iterator[tuple[int, dict[str, Any], str]]:
     """What was imported of a number, by the hour: when that began, and in one line."""
     for hour, parts in groupby(sorted(imported, key=attrgetter("hour")), attrgetter("hour")):
         days, amounts = zip(*((one.day, one.amount) for one in parts), strict=True)

@@ -78,7 +78,7 @@ def _stored(store: Store, counter: str, id_: str, low: str, high: str) -> Iterat
             yield item["SK"]["S"], int(name[1:]), int(item[name]["N"])
 
 
-class Imported(NamedTuple):
+class ImportedHour(NamedTuple):
     """What was imported of a tally in one hour (since 1970) into one day (`2024-05-03`)."""
 
     day: str
@@ -88,22 +88,22 @@ class Imported(NamedTuple):
 
 def imported(
     store: Store, counter: str, id_: str, at: Progress, running: Iterable[Moved], asked: Range
-) -> Iterator[Imported]:
+) -> Iterator[ImportedHour]:
     """What was imported of a tally into the days of UTC that a range touches. `running`: what the running hour has."""
     first, last = (hours.day_name(max(-1, hour // 24)) for hour in (asked.first, asked.end - 1))
     low, high = f"{hours.IMPORT}{first}", f"{hours.IMPORT}{last}"
     for into, hour, amount in _stored(store, counter, id_, low, high):
         if hour < at.hour:
-            yield Imported(into.removeprefix(hours.IMPORT), hour, amount)
-    yield from (Imported(one.day, at.hour, one.amount) for one in running if first <= one.day <= last)
+            yield ImportedHour(into.removeprefix(hours.IMPORT), hour, amount)
+    yield from (ImportedHour(one.day, at.hour, one.amount) for one in running if first <= one.day <= last)
 
 
-def ever_imported(store: Store, counter: str, id_: str, at: Progress) -> Iterator[Imported]:
+def ever_imported(store: Store, counter: str, id_: str, at: Progress) -> Iterator[ImportedHour]:
     """What was imported of a tally, into any day."""
     return imported(store, counter, id_, at, hours.running_of(store, at, counter, id_), EVER)
 
 
-def _imports(found: Iterable[Imported]) -> Iterator[dict[str, int]]:
+def _imports(found: Iterable[ImportedHour]) -> Iterator[dict[str, int]]:
     """What was imported into each day, the oldest first."""
     for day, same in groupby(sorted(found), attrgetter("day")):
         yield {"from": hours.day_of(day) * hours.DAY_S, "value": sum(one.amount for one in same)}

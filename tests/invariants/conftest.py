@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import boto3
 import pytest
@@ -24,9 +23,7 @@ from tests.invariants.judged import Deployment, deployed
 from tests.invariants.simulation import Clock
 from tests.invariants.streaming import StreamWorld
 from tests.invariants.world import World
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
+from tests.sync_wire import SyncWire
 
 HASTY_READ_S = 1.0  # read time-out where a test waits for it
 SDK_PAUSE_S, SDK_THROTTLE_PAUSE_S = 0.001, 0.01  # instead of 25 ms and 1 s, doubled for each retry
@@ -59,17 +56,17 @@ def proxy(engine: Engine) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
-def make_world(client: DynamoDBClient, proxy: FaultProxy, settings: Settings) -> Iterator[Callable[..., World]]:
+def make_world(engine: Engine, proxy: FaultProxy, settings: Settings) -> Iterator[Callable[..., World]]:
     """Make a world: `hasty` gives up reading soon, `spread` is the one to use."""
-    clients = []
+    clients, raw = [], SyncWire(engine.port)
 
     def make(*, hasty: bool = False, spread: Spread | None = None) -> World:
         config = CLIENT_CONFIG.merge(Config(read_timeout=HASTY_READ_S)) if hasty else CLIENT_CONFIG
         clients.append(boto3.client("dynamodb", config=config, endpoint_url=proxy.endpoint))
-        return World(Store(clients[-1], settings, spread or Spread()), proxy, client)
+        return World(Store(clients[-1], settings, spread or Spread()), raw, proxy=proxy)
 
     yield make
-    for each in clients:
+    for each in (*clients, raw):
         each.close()
 
 

@@ -96,11 +96,7 @@ class Counting:
 
     def ledger(self) -> list[Item]:
         """The holds, and the records of settled ones, as they are stored."""
-        pages = self.world.raw.get_paginator("scan").paginate(
-            TableName=self.world.store.settings.ledger_table, ConsistentRead=True
-        )
-        items = [dict(item) for page in pages for item in page["Items"]]
-        return [item for item in items if item["PK"]["S"].startswith("HOLDS#")]
+        return self.world.rows("HOLDS#")
 
     def hold(self) -> Item:
         """The only hold there is, as it is stored."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Multiset
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,6 @@ import counters
 from tally.counter import Counter
 from tally.counting import changes, holds
 from tally.counting.receipts import Counted
-from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call
 from tally.errors import (
     CounterRetiredError,
@@ -29,7 +28,6 @@ from tests.invariants.simulation import Clock
 from tests.invariants.streaming import Tables
 from tests.invariants.threads import at_once
 from tests.invariants.world import World, persist
-from tests.sync_wire import SyncWire
 
 PLAYS, STOCK, USAGE, TICKET = counters.PLAYS, counters.STOCK, counters.USAGE, counters.TICKET
 VIEWS = Counter("views", prefix="VIEW", sort_key="TOTAL", attribute="views", visible="soon")
@@ -43,11 +41,9 @@ Sent = Sequence[tuple[str, str, int]]
 
 
 @pytest.fixture
-def streams(world: World, engine: Engine) -> Iterator[Tables]:
+def streams(world: World) -> Tables:
     """Both consumers, over the engine's own streams."""
-    wire = SyncWire(engine.port)
-    yield Tables(replace(world.store, client=world.raw), wire)
-    wire.close()
+    return Tables(replace(world.store, client=world.raw), world.raw)
 
 
 def drifts(streams: Tables) -> dict[tuple[str, str], int]:

@@ -97,8 +97,7 @@ class Family:
         return self.world.likes(id_)[1]
 
     def rows(self) -> list[str]:
-        items = self.world._scan(self.store.settings.ledger_table)
-        return [item["SK"]["S"] for item in items if item["PK"]["S"] == "DELETED"]
+        return [item["SK"]["S"] for item in self.world.rows("DELETED")]
 
     def number(self) -> int:
         """What readers are told, whichever way they ask."""

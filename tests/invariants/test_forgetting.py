@@ -100,9 +100,9 @@ ALL = [*CHILDREN, "hold", "hold", "post own1", "post own2"]
 
 def named(world: World, user: str = USER) -> list[str]:
     """The keys of stored items that name the user, but for what TTL and the sweep remove."""
-    settings, found = world.store.settings, []
-    for table in (settings.counts_table, settings.ledger_table, settings.receipts_table):
-        for item in world._scan(table):
+    found = []
+    for table in ("counts", "ledger", "receipts"):
+        for item in world.scan(table):
             if "expiration" not in item and "gone" not in item and (user in str(item) or QUOTED in str(item)):
                 found.append(str(item.get("SK", item.get("id"))))
     return found
@@ -149,7 +149,7 @@ def test_everything_of_the_user_goes_and_nothing_of_others_and_the_history_says_
     judged.even()
     assert tallies.read(Call(judged.store), LIKES, "c") == 0
     assert run("forget", "--user", USER)[0] == 0
-    ledger = [item for item in world._scan(world.store.settings.ledger_table) if item["PK"]["S"].startswith("HISTORY")]
+    ledger = world.rows("HISTORY")
     assert len(ledger) == 1
     assert not [text for text in (USER, QUOTED, "7c20") if text in str(ledger)]
     said = run("history", "--user", USER)[1]

@@ -17,6 +17,7 @@ from boto3.dynamodb.conditions import Attr
 
 import counters
 from tally.counter import Counter
+from tally.dev.base.engine import Engine
 from tally.dynamo.client import Store
 from tally.errors import RetryableError, StoreUnreachableError
 from tally.records import Records, atomic_counter, partition_key, record, sort_key
@@ -214,11 +215,11 @@ def test_sdk_retry_changes_once_and_is_a_first_answer(world: World, change: Chan
 @each_change
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_a_process_that_is_killed_over_any_request_and_a_retry_by_another_one_change_once(
-    world: World, change: Change, before: bool
+    world: World, engine: Engine, change: Change, before: bool
 ) -> None:
     """Each round has tables of its own, and is killed one request later."""
     for at in itertools.count():
-        settings = fresh_tables(world.raw.meta.endpoint_url, ("counts", "receipts"))
+        settings = fresh_tables(engine.endpoint, ("counts", "receipts"))
         first, other = (replace(world, store=Store(world.store.client, settings)) for _ in range(2))
         prepared(first, change)
         with killed(first.store, at, before=before) as made:

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,9 +25,7 @@ from tests import faults
 from tests.conftest import fresh_tables
 from tests.faults import Fault, FaultProxy
 from tests.invariants.world import CALLER_TRIES_MAX, Outcome, World, persist
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
+from tests.sync_wire import SyncWire
 
 EXAMPLES = int(os.environ.get("PROGRAMS", "15"))
 VIDEOS, POSTS, USERS = ("v1", "v2"), ("p1", "p2"), ("ann", "bob", "carol")
@@ -155,19 +153,18 @@ def compare(world: World, model: Model) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared_world(engine: Engine, client: DynamoDBClient) -> Iterator[World]:
+def shared_world(engine: Engine) -> Iterator[World]:
     """For every program, as one process serves many calls. Our own pauses are as short as the SDK's are here."""
     with FaultProxy(engine.endpoint) as proxy, pytest.MonkeyPatch.context() as patch:
         patch.setattr(contention, "BACKOFF_FIRST_S", 0.0002)
-        with contextlib.closing(dynamodb_client(endpoint_url=proxy.endpoint)) as through:
-            yield World(Store(through, fresh_tables(client.meta.endpoint_url)), proxy, client)
+        with closing(dynamodb_client(endpoint_url=proxy.endpoint)) as through, closing(SyncWire(engine.port)) as raw:
+            yield World(Store(through, fresh_tables(engine.endpoint)), raw, proxy=proxy)
 
 
-def begin(world: World, *, strip_tokens: bool) -> Model:
+def begin(world: World, engine: Engine, *, strip_tokens: bool) -> Model:
     """Make tables for the next program, and calm everything down; one post is there."""
-    world.store = replace(
-        world.store, settings=fresh_tables(world.raw.meta.endpoint_url, ("counts",)), spread=Spread(), breaker=Breaker()
-    )
+    tables = fresh_tables(engine.endpoint, ("counts",))
+    world.store = replace(world.store, settings=tables, spread=Spread(), breaker=Breaker())
     world.proxy.plan, world.proxy.strip_tokens = faults.no_faults, strip_tokens
     world.proxy.forget()
     world.write_post("p1")
@@ -180,9 +177,9 @@ def begin(world: World, *, strip_tokens: bool) -> Model:
 )
 @given(program=st.lists(steps(), min_size=3, max_size=15), strip_tokens=st.booleans())
 def test_any_program_of_plays_and_likes_with_any_faults_gives_the_models_numbers(
-    shared_world: World, program: list[Step], strip_tokens: bool
+    shared_world: World, engine: Engine, program: list[Step], strip_tokens: bool
 ) -> None:
-    model = begin(shared_world, strip_tokens=strip_tokens)
+    model = begin(shared_world, engine, strip_tokens=strip_tokens)
     for step in program:
         run(shared_world, model, step)
     compare(shared_world, model)

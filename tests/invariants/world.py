@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
 
 import counters
 from bench.watch import Meter
@@ -28,12 +27,9 @@ from tally.dynamo.keys import Item
 from tally.errors import RetryableError
 from tally.streams import record as stream_records
 from tests import faults
-from tests.delivery import Record, Stream
+from tests.delivery import Stream
 from tests.faults import FaultProxy, Plan
-from tests.sync_wire import SyncWire
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
+from tests.invariants.streaming import Stored
 
 VIDEO, POST, AUTHOR = "v1", "p1", "author"
 CALLER_TRIES_MAX = 40
@@ -48,13 +44,11 @@ Outcome = tuple[dict[str, Any], bool]
 T = TypeVar("T")
 
 
-@dataclass
-class World:
+@dataclass(kw_only=True)
+class World(Stored):
     """One test's store. `store` goes through `proxy`; `raw` does not."""
 
-    store: Store
     proxy: FaultProxy
-    raw: DynamoDBClient
     family: Counter = counters.LIKES
     """The counter whose children `like` puts and `unlike` removes: the likes of posts, or others that are answered as
     likes are."""
@@ -142,7 +136,8 @@ class World:
     def inserted_alone(self, counter: Counter | None = None, id_: str = POST) -> list[Item]:
         """The children of a tally that were ever written alone, whether they are still there or not."""
         counter = counter or self.family
-        made = [record["dynamodb"]["NewImage"] for record in self._records() if record["eventName"] == "INSERT"]
+        records = Stream(self.raw, self.name("counts")).new()
+        made = [record["dynamodb"]["NewImage"] for record in records if record["eventName"] == "INSERT"]
         return [
             item
             for item in made
@@ -151,11 +146,6 @@ class World:
             and counter.child
             and item["SK"]["S"].startswith(counter.child)
         ]
-
-    def _records(self) -> list[Record]:
-        """The stream of the counts table, from its beginning."""
-        with contextlib.closing(SyncWire(urlsplit(self.raw.meta.endpoint_url).port or 0)) as wire:
-            return list(Stream(wire, self.store.settings.counts_table).new())
 
     def likes(self, post_id: str = POST) -> tuple[int, set[str]]:
         """The stored like tally of a post, and who has a like item there."""
@@ -167,13 +157,11 @@ class World:
 
     def items(self, partition_key: str | None = None) -> list[Item]:
         """The counts table as it is, or one item collection of it."""
-        return [
-            item for item in self._scan(self.store.settings.counts_table) if partition_key in (None, item["PK"]["S"])
-        ]
+        return [item for item in self.scan("counts") if partition_key in (None, item["PK"]["S"])]
 
     def receipts(self) -> list[Item]:
         """The receipts table as it is."""
-        return self._scan(self.store.settings.receipts_table)
+        return self.scan("receipts")
 
     def receipt(self) -> Item:
         """The only receipt there is."""
@@ -206,10 +194,6 @@ class World:
             UpdateExpression=f"ADD {self.family.attribute} :amount",
             ExpressionAttributeValues={":amount": {"N": "1" if liked else "-1"}},
         )
-
-    def _scan(self, table: str) -> list[Item]:
-        pages = self.raw.get_paginator("scan").paginate(TableName=table, ConsistentRead=True)
-        return [dict(item) for page in pages for item in page["Items"]]
 
     def sent(self, operation: str | None = None, *, forwarded: bool = False) -> list[dict[str, Any]]:
         """The requests that left boto3 since the proxy forgot; those that the engine saw, if asked."""

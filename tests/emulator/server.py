@@ -72,8 +72,11 @@ class Emulator:
             self.process.wait()
 
     def client(self, service: str) -> Any:
-        """A boto3 client of it. An invocation without an answer is sent again, as AWS's pollers and schedules do."""
-        attempts = 12 if service == "lambda" else 1
+        """A boto3 client of it. An invocation without an answer is sent again, as AWS's pollers and schedules do.
+
+        So is what it answers with 502 or 503: on a busy machine it does.
+        """
+        hangs_s = PATIENCE_S / 12 if service == "lambda" else PATIENCE_S
         return boto3.client(
             service,  # type: ignore[call-overload]
             endpoint_url=self.url,
@@ -81,8 +84,8 @@ class Emulator:
             aws_access_key_id=ACCOUNT,  # it takes a number as the account
             aws_secret_access_key="local",
             config=Config(
-                retries={"mode": "standard", "total_max_attempts": attempts},
-                read_timeout=PATIENCE_S / attempts,
+                retries={"mode": "standard", "total_max_attempts": 12},
+                read_timeout=hangs_s,
                 max_pool_connections=20,
             ),
         )
@@ -96,6 +99,7 @@ class Emulator:
             "AWS_DEFAULT_REGION": REGION,
             "AWS_ACCESS_KEY_ID": ACCOUNT,
             "AWS_SECRET_ACCESS_KEY": "local",
+            "AWS_MAX_ATTEMPTS": "12",
             "AWS_EC2_METADATA_DISABLED": "true",
             "AWS_CDK_DISABLE_CLI_TELEMETRY": "true",
             "JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION": "20",

@@ -324,17 +324,6 @@ def test_a_resource_is_as_the_table_says(request: pytest.FixtureRequest, context
     assert [*wrong(request.getfixturevalue(context), context, subject)] == []
 
 
-def test_data_is_under_ids_that_never_change(dev: Template) -> None:
-    """Under another one it would be a new, empty table, bucket or pool."""
-    ids = {"CountsTable", "ReceiptsTable", "LedgerTable", "UserPool", "DeadLetterBucket"}
-    kinds = ("AWS::DynamoDB::", "AWS::Cognito::UserPool", "AWS::S3::Bucket")
-    assert {
-        name
-        for name, found in dev.resources.items()
-        if found["Type"] in (f"{kinds[0]}Table", f"{kinds[0]}GlobalTable", *kinds[1:])
-    } == ids
-
-
 def test_nothing_of_cdks_own_runs_in_the_account(dev: Template) -> None:
     """Emptying a bucket with the stack would bring a function that may delete."""
     assert not [type_ for type_ in {found["Type"] for found in dev.resources.values()} if type_.startswith("Custom::")]

@@ -13,15 +13,16 @@ OF_ENGINE := $(if $(ENGINE),.build/dynamodb-local/.ready)
 ifneq ($(filter-out dynamodb-local,$(ENGINE)),)
 $(error tally: ENGINE=$(ENGINE) is not known: it is dynamodb-local, or nothing for the embedded one)
 endif
-LOCKS := requirements.txt lambdas/requirements.txt $(addsuffix /requirements.txt,tests tests/emulator tests/other_tools)
+LOCKS := requirements.txt $(addsuffix /requirements.txt,lambdas stacks tests tests/emulator tests/other_tools)
 CDK := node_modules/.bin/cdk
+NPM := npm ci --no-audit --no-fund --loglevel=error
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
 export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 # Every process starts from cached bytecode. Without it each worker of the tests compiles them again: 8 s of CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests dev demo bench soak test test-all emulator rehearse mutations openapi generate pictures fuzz lint synth diff deploy destroy cost smoke wheel lock audit clean
+.PHONY: help setup setup-cdk setup-tests dev demo bench soak test test-all emulator rehearse mutations openapi generate pictures fuzz lint synth diff deploy destroy cost smoke wheel lock audit clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -34,15 +35,17 @@ ifneq "$(shell $(PYTHON) $(VERSION))" "$(shell $(PY) $(VERSION))"
 endif
 endif
 
-setup: $(VENV)/.ready $(VENV)/bin/tally node_modules/.ready ## what `make dev` and a deployment run, as locked, and the command `tally`
+setup: $(VENV)/.ready $(VENV)/bin/tally node_modules/.ready ## what `make dev` runs, as locked, and the command `tally`
+
+setup-cdk: setup $(VENV)/.cdk node_modules/.cdk ## what a deployment needs besides: the CDK
 
 setup-tests: setup $(VENV)/.tests node_modules/.tests ## what checks, tests and benchmarks need besides
 
-# pip brings uv, and uv brings the rest: two thirds of it are the CDK.
+# pip brings uv, and uv brings the rest.
 $(VENV)/.ready: requirements.txt
 	@command -v $(PYTHON) >/dev/null || { echo "tally: $(PYTHON) is missing: install Python 3.11 or newer, or set PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tally: $(PYTHON) is older than Python 3.11: set PYTHON=… to a newer one" >&2; exit 1; }
-	@echo "tally: setting up $(VENV) (half a minute, once)"
+	@echo "tally: setting up $(VENV) (some seconds, once)"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > $(VENV)/uv.txt
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
@@ -50,10 +53,15 @@ $(VENV)/.ready: requirements.txt
 	@$(UV) pip uninstall --quiet pip setuptools
 	@touch $@
 
-$(VENV)/.tests: tests/requirements.txt $(VENV)/.ready
-	@echo "tally: adding the packages of the tests"
-	@$(UV) pip install --quiet --require-hashes --requirement requirements.txt --requirement tests/requirements.txt
+$(VENV)/.cdk: stacks/requirements.txt $(VENV)/.ready
+	@echo "tally: adding the CDK, which a deployment needs (once)"
+	@$(UV) pip install --quiet --require-hashes --requirement requirements.txt --requirement stacks/requirements.txt
 	@touch $@
+
+$(VENV)/.tests: stacks/requirements.txt tests/requirements.txt $(VENV)/.ready
+	@echo "tally: adding the CDK and the packages of the tests"
+	@$(UV) pip install --quiet --require-hashes $(addprefix --requirement ,requirements.txt $(filter %.txt,$^))
+	@touch $(VENV)/.cdk $@
 
 # The command runs from the checkout and reads its declarations.
 $(VENV)/bin/tally: $(VENV)/.ready Makefile
@@ -64,12 +72,17 @@ node_modules/.ready: package-lock.json
 	@command -v npm >/dev/null || { echo "tally: Node is missing: install Node 20 or newer (it brings npm)" >&2; exit 1; }
 	@node -e 'process.exit(Number(process.versions.node.split(".")[0] < 20))' || { echo "tally: Node is older than 20: install a newer one" >&2; exit 1; }
 	@echo "tally: installing the npm tools"
-	@npm ci --omit=dev --no-audit --no-fund --loglevel=error
+	@$(NPM) --omit=dev --omit=peer
 	@touch $@
 
-node_modules/.tests: package-lock.json | node_modules/.ready
-	@npm ci --no-audit --no-fund --loglevel=error
+# In package.json the command `cdk` is a peer: the one kind that npm leaves out beside what the tests need.
+node_modules/.cdk: package-lock.json | node_modules/.ready
+	@$(NPM) --omit=dev
 	@touch node_modules/.ready $@
+
+node_modules/.tests: package-lock.json | node_modules/.ready
+	@$(NPM)
+	@touch node_modules/.ready node_modules/.cdk $@
 
 # Maven checks each file against the checksum that its repository gives, and fails without one.
 .build/dynamodb-local/.ready: tests/engines/pom.xml
@@ -138,13 +151,13 @@ lint: setup-tests ## ruff, mypy, the contracts of the rooms (.importlinter), and
 synth: setup-tests ## the CloudFormation template, with cdk-nag and cfn-lint
 	@$(CDK) synth --quiet $(ARGS) && $(VENV)/bin/cfn-lint
 
-diff: setup ## what a deploy would change
+diff: setup-cdk ## what a deploy would change
 	@$(CDK) diff $(ARGS)
 
-deploy: setup ## deploy to the AWS account of your credentials: shows, asks, deploys (ARGS="-c stage=prod --yes")
+deploy: setup-cdk ## deploy to the AWS account of your credentials: shows, asks, deploys (ARGS="-c stage=prod --yes")
 	@$(PY) -m tally.cli.deploy $(ARGS)
 
-destroy: setup ## delete a deployed stack: says what is kept and where, and asks (ARGS="-c stage=prod")
+destroy: setup-cdk ## delete a deployed stack: says what is kept and where, and asks (ARGS="-c stage=prod")
 	@$(PY) -m tally.cli.destroy $(ARGS)
 
 cost: setup ## write the figures of docs/cost.md again: units times prices
@@ -153,7 +166,7 @@ cost: setup ## write the figures of docs/cost.md again: units times prices
 smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://… WAIT=600
 	@$(PY) -m tally.cli.smoke
 
-wheel: setup ## build the distribution `tallystick` into dist/, from the files that git knows
+wheel: setup-cdk ## build the distribution `tallystick` into dist/, from the files that git knows
 	@$(PY) -m release.build $(ARGS)
 
 lock: setup ## compile the pins of every requirements.in, with the hashes of their files

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aws_cdk import App, Validations
-from cdk_nag import AwsSolutionsChecks
+try:
+    from aws_cdk import App, Validations
+    from cdk_nag import AwsSolutionsChecks
+except ModuleNotFoundError:
+    sys.exit("tally: the CDK is missing: run `make setup-cdk`")
 
 from stacks.edge import Edge
 from stacks.tally_stack import TallyStack

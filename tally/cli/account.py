@@ -23,7 +23,7 @@ from .folder import folder, lambdas
 from .terminal import CommandError
 
 QUALIFIER, QUALIFIER_DEFAULT = "@aws-cdk/core:bootstrapQualifier", "hnb659fds"  # CDK's own
-CDK, CDK_VERSION = "node_modules/.bin/cdk", "2.1148.1"  # package.json: `make setup` installs it into a checkout
+CDK, CDK_VERSION = "node_modules/.bin/cdk", "2.1148.1"  # package.json: `make setup-cdk` installs it
 
 
 @dataclass(frozen=True)
@@ -144,9 +144,11 @@ def add_arguments(made: Parser, counters: Counters) -> None:
 def cdk(*, shown: bool = False) -> list[str]:
     """The command `cdk`: that of the checkout; elsewhere the one on the PATH, or the pinned one by npx.
 
-    `shown`: for a person in that folder. Raises CommandError where Node is missing.
+    `shown`: for a person in that folder. Raises CommandError where Node or the CDK is missing.
     """
     if lambdas():
+        if not (folder() / CDK).exists() or find_spec("aws_cdk") is None:
+            raise CommandError("the CDK is missing: run `make setup-cdk`")
         return [CDK if shown else str(folder() / CDK)]
     if shutil.which("node") is None:
         raise CommandError("Node is missing, and `cdk` needs it: install Node 20 or newer")

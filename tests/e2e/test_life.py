@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 
@@ -62,6 +64,19 @@ def test_acknowledged_changes_survive_kill_9(start: Start) -> None:
     wait_for(lambda: again.visits(PAGE)[0] >= 11)
     time.sleep(BATCH_S)
     assert again.visits(PAGE)[0] == 11
+
+
+def test_it_runs_on_what_make_setup_installs(start: Start, tmp_path: Path) -> None:
+    """Not on the CDK, nor on a package of the tests, whoever imports it: server, zygote or function."""
+    pins = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
+    names = {name: {re.sub(r"[-_.]+", "-", one).lower() for one in of} for name, of in packages_distributions().items()}
+    other = sorted(name for name, of in names.items() if not of & pins)
+    assert {"aws_cdk", "constructs", "jsii", "pytest"} < set(other)
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({other}))\n")
+    dev = start(PYTHONPATH=str(tmp_path)).wait_until_ready()
+    assert dev.play("v", KEY).status == 200
+    dev.visit(PAGE, f"{KEY}-1")
+    wait_for(lambda: dev.visits(PAGE)[0] == 1)
 
 
 def test_ctrl_c_stops_everything_without_a_traceback(start: Start) -> None:

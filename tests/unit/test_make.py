@@ -15,9 +15,10 @@ from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = f"VENV={os.path.relpath(sys.prefix, ROOT)}"
-LOCKS = ("requirements.txt", "tests/requirements.txt", "package-lock.json")
+LOCKS = ("requirements.txt", "stacks/requirements.txt", "tests/requirements.txt", "package-lock.json")
+NPM = "npm ci --no-audit --no-fund --loglevel=error"
 OF_TESTS = ("tests", "tests/emulator", "tests/other_tools")
-AUDITED = ("requirements.txt", "lambdas/requirements.txt", *(f"{folder}/requirements.txt" for folder in OF_TESTS))
+AUDITED = ("requirements.txt", *(f"{folder}/requirements.txt" for folder in ("lambdas", "stacks", *OF_TESTS)))
 
 
 def make(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -40,18 +41,25 @@ def test_another_engine_runs_what_stores_something_and_is_fetched_first() -> Non
     assert plan.endswith("tests/invariants tests/integration\n")
 
 
-def test_only_what_tests_comes_with_the_packages_of_the_tests() -> None:
+def test_only_what_deploys_comes_with_the_cdk_and_only_what_tests_with_their_packages() -> None:
     everything = "--always-make"
-    for target in ("dev", "demo", "deploy", "destroy", "diff", "smoke", "cost"):
+    for target in ("dev", "demo", "soak", "smoke", "cost", "openapi"):
         plan = planned(target, everything)
         assert "--requirement requirements.txt" in plan, target
+        assert "s/requirements.txt" not in plan, target
+        assert re.findall("npm ci .*", plan) == [f"{NPM} --omit=dev --omit=peer"], target
+    for target in ("deploy", "destroy", "diff", "wheel"):
+        plan = planned(target, everything)
+        assert "--requirement stacks/requirements.txt" in plan, target
+        assert "adding the CDK" in plan, target
         assert "tests/requirements.txt" not in plan, target
-        assert re.findall("npm ci [^ ]*", plan) == ["npm ci --omit=dev"], target
+        assert re.findall("npm ci .*", plan)[-1] == f"{NPM} --omit=dev", target
     for target in ("test", "test-all", "lint", "synth", "bench", "mutations"):
-        assert "--requirement tests/requirements.txt" in planned(target, everything), target
+        plan = planned(target, everything)
+        assert "--requirement stacks/requirements.txt --requirement tests/requirements.txt" in plan, target
 
 
-@pytest.mark.parametrize("folder", [".", "lambdas", *OF_TESTS])
+@pytest.mark.parametrize("folder", [".", "lambdas", "stacks", *OF_TESTS])
 def test_each_lock_has_a_hash_for_each_pin_and_no_address(folder: str) -> None:
     lock = ROOT / folder / "requirements.txt"
     text = lock.read_text()
@@ -72,7 +80,7 @@ def test_an_audit_that_gets_no_answer_fails_and_says_so_of_each_lock() -> None:
     """Never "no known vulnerability" of what nobody looked at."""
     nobody = {"HTTPS_PROXY": "http://nobody.invalid:1", "npm_config_registry": "http://nobody.invalid:1"}
     folders = (VENV.removeprefix("VENV="), "node_modules")
-    ready = [f"--assume-old={folder}/{mark}" for folder in folders for mark in (".ready", ".tests")]
+    ready = [f"--assume-old={folder}/{mark}" for folder in folders for mark in (".ready", ".cdk", ".tests")]
     run = make("audit", *ready, **nobody)
     assert (run.returncode, run.stdout) == (2, "")
     *said, last = run.stderr.splitlines()

@@ -127,12 +127,16 @@ def test_cdk_is_the_one_on_the_path_or_the_pinned_one(team: Path, monkeypatch: p
         bare.setitem(sys.modules, "aws_cdk", None)
         with pytest.raises(CommandError, match=r"^the CDK is missing: install 'tallystick\[cdk\]'$"):
             account.cdk()
-    pinned = json.loads((ROOT / "package.json").read_text())["dependencies"]["aws-cdk"]
+    pinned = json.loads((ROOT / "package.json").read_text())["peerDependencies"]["aws-cdk"]
     assert account.cdk() == ["npx", "--yes", f"aws-cdk@{pinned}"]
     assert f"npx aws-cdk@{pinned} bootstrap" in (ROOT / "docs/adopt.md").read_text()
     tool(team, "cdk")
     assert account.cdk() == ["cdk"]
     monkeypatch.setenv("TALLY_APP", str(ROOT))
+    with monkeypatch.context() as bare:
+        bare.setitem(sys.modules, "aws_cdk", None)
+        with pytest.raises(CommandError, match=r"^the CDK is missing: run `make setup-cdk`$"):
+            account.cdk()
     assert account.cdk() == [str(ROOT / "node_modules/.bin/cdk")]
     assert shutil.which(account.cdk()[0])
 

@@ -256,7 +256,7 @@ def test_the_hour_that_ran_at_a_moment_long_ago_is_whole(
     moment_s, rest, read = world.now_s, copied(world), segments.read
     at = progress.read(rest)
     assert minutes_of(rest.settings, at.hour)[0] < at.through < rest.settings.minute(moment_s) - 1
-    world.clock.now_s += 35 * 86400
+    world.clock.now_s += 11 * 86400
     settle(world, rest, moment_s)
     Stored(rest, world.wire).expire(world.now_s + 86400)
     quiet = range(rest.settings.minute(moment_s) + 3, rest.settings.minute(world.now_s) - 2)  # nothing is read

@@ -149,7 +149,7 @@ class TimedWire(SyncWire):
         """The seed by which some updates of the ledger meet another one. Threads make them: each item has a chance."""
         self._updates: defaultdict[str, int] = defaultdict(int)
         self.wrote: set[str] = set()
-        """The tables that it has written to since somebody took the records of the streams."""
+        """The tables that it or others have written to since somebody took the records of the streams."""
 
     def _call(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
         if operation == "PutItem" and parameters["Item"].get("PK", {}).get("S") in self.throttled:
@@ -281,9 +281,7 @@ class World(Tables):
         taken: list[Record] = []
         wrote, self.wire.wrote = self.wire.wrote, set()
         for table in TABLES:
-            if self.store.client is self.wire and self.name(table) not in wrote:
-                continue
-            for record in map(_in_order, self.records(table)):
+            for record in map(_in_order, self.records(table) if self.name(table) in wrote else ()):
                 taken.append(record)
                 if not by_hand:
                     self._repaired(record)

@@ -27,9 +27,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 import counters
-from counters import LIKES
-from tally.counter import Counter
-from tally.counting import deletion, tallies
+from tally.counting import deletion
 from tally.dev.base.engine import Engine
 from tally.drift import judge, rows
 from tally.dynamo.client import Call, Store
@@ -221,26 +219,6 @@ class World(Tables):
     def drifts(self) -> dict[Tally, int]:
         """The rows that are listed."""
         return {(row.counter, row.target): row.drift for row in rows.every(self.store)}
-
-    # ---- what somebody does by hand, around the API ----
-
-    def edit(self, amount: int, counter: Counter = LIKES, target: str = "p", shard: int = 0) -> None:
-        """Edit a tally manually."""
-        self.wire.update_item(
-            TableName=self.name("counts"),
-            Key=tallies.key(counter, target, shard),
-            UpdateExpression="ADD #number :amount",
-            ExpressionAttributeNames={"#number": counter.attribute},
-            ExpressionAttributeValues={":amount": {"N": str(amount)}},
-        )
-
-    def put(self, item: Item) -> None:
-        """Put an item into the counts."""
-        self.wire.put_item(TableName=self.name("counts"), Item=item)
-
-    def delete(self, key: Item) -> None:
-        """Delete one."""
-        self.wire.delete_item(TableName=self.name("counts"), Key=key)
 
     # ---- what happens next ----
 

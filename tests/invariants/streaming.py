@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 import counters
 from tally.contract.declarations import READERS
 from tally.counter import Counter
+from tally.counting import tallies
 from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
@@ -115,6 +116,28 @@ class Stored:
             if int(item.get("expiration", {"N": "9" * 12})["N"]) <= now_s:
                 name = {part: item[part] for part in ("PK", "SK")}
                 self.raw.delete_item(TableName=self.store.settings.ledger_table, Key=name)
+
+    # ---- what somebody does by hand, around Tally ----
+
+    def put(self, item: Item) -> None:
+        """Put an item into the counts."""
+        self.raw.put_item(TableName=self.name("counts"), Item=item)
+
+    def delete(self, key: Item) -> None:
+        """Delete one."""
+        self.raw.delete_item(TableName=self.name("counts"), Key=key)
+
+    def edit(self, amount: int, counter: Counter = counters.LIKES, target: str = "p", shard: int = 0) -> None:
+        """Edit a tally."""
+        self.raw.update_item(
+            TableName=self.name("counts"),
+            Key=tallies.key(counter, target, shard),
+            UpdateExpression="ADD #number :amount",
+            ExpressionAttributeNames={"#number": counter.attribute},
+            ExpressionAttributeValues={":amount": {"N": str(amount)}},
+        )
+
+    # ---- what is stored ----
 
     def tallies(self) -> dict[tuple[str, str], int]:
         """(counter, target) -> the sum of its shards, as stored; zeros left out."""

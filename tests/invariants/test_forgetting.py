@@ -19,6 +19,7 @@ from tally.cli.connection import Stack
 from tally.counting import children, deletion, holds, increments, posts, tallies
 from tally.counting.increments import Increment
 from tally.drift import history
+from tally.dynamo import keys
 from tally.dynamo.client import Call
 from tally.maintenance import forgetting
 from tally.maintenance.forgetting import TraceKind
@@ -182,7 +183,7 @@ def test_run_that_is_stopped_goes_on_when_it_is_run_again(judged: Deployment, ru
 def test_what_cannot_go_is_said_and_stops_nothing_else(judged: Deployment, run: Run, world: World) -> None:
     """A like whose post somebody removed manually, and a hold of a counter that is declared no more."""
     leave_traces(judged)
-    world.delete("POST#a", "META")
+    world.delete(keys.key("POST#a", "META"))
     ledger = judged.store.settings.ledger_table
     lost = {"PK": {"S": "HOLDS#3"}, "SK": {"S": "1-x#old/x"}, "caller": {"S": QUOTED}, "state": {"S": "held"}}
     lost |= {"counter": {"S": "old"}, "target": {"S": "x"}, "hold_id": {"S": "1-x"}, "amount": {"N": "1"}}

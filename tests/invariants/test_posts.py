@@ -9,6 +9,7 @@ import pytest
 
 import counters
 from tally.counting import posts, tallies
+from tally.dynamo import keys
 from tally.errors import EditConflictError, ForbiddenError, NotFoundError
 from tests import faults
 from tests.invariants.world import POST, World, meanwhile
@@ -66,11 +67,11 @@ def test_post_whose_text_a_read_misses_is_looked_at_once_more_and_then_is_none(w
     """A Query beside the transaction that makes a post may find `META` and not the text yet."""
     world.write_post(text="here")
     [text] = [item for item in world.items() if "body" in item]
-    world.delete(f"POST#{POST}", "META.BODY")
+    world.delete(keys.key(f"POST#{POST}", "META.BODY"))
     world.proxy.plan = meanwhile({1: lambda: world.put(text)}, "Query")
     world.proxy.forget()
     assert world.read_post()["body"] == "here"
-    world.delete(f"POST#{POST}", "META.BODY")
+    world.delete(keys.key(f"POST#{POST}", "META.BODY"))
     world.proxy.forget()
     world.proxy.plan = faults.no_faults
     with pytest.raises(NotFoundError):

@@ -22,6 +22,7 @@ from tally.counting import children, increments, posts, tallies
 from tally.counting.increments import Increment
 from tally.counting.receipts import Keyed
 from tally.counting.tallies import GONE
+from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
 from tally.errors import RetryableError
@@ -150,9 +151,9 @@ class World(Stored):
     def likes(self, post_id: str = POST) -> tuple[int, set[str]]:
         """The stored like tally of a post, and who has a like item there."""
         items = self.items(self.family.partition_start + post_id)
-        keys = {item["SK"]["S"] for item in items if GONE not in item}
+        sort_keys = {item["SK"]["S"] for item in items if GONE not in item}
         start = str(self.family.child)
-        users = {key.removeprefix(start) for key in keys if key.startswith(start)}
+        users = {key.removeprefix(start) for key in sort_keys if key.startswith(start)}
         return self.tally(self.family, post_id), users
 
     def items(self, partition_key: str | None = None) -> list[Item]:
@@ -172,28 +173,14 @@ class World(Stored):
         """Store a receipt past Tally, over the present one."""
         self.raw.put_item(TableName=self.store.settings.receipts_table, Item=receipt)
 
-    def put(self, item: Item) -> None:
-        """Store an item of the counts table past Tally."""
-        self.raw.put_item(TableName=self.store.settings.counts_table, Item=item)
-
-    def delete(self, partition_key: str, sort_key: str) -> None:
-        """Remove an item of the counts table past Tally."""
-        key = {"PK": {"S": partition_key}, "SK": {"S": sort_key}}
-        self.raw.delete_item(TableName=self.store.settings.counts_table, Key=key)
-
     def by_hand(self, user: str, liked: bool, post_id: str = POST) -> None:
         """Like or unlike as another device of the user would, in no time and past the proxy."""
-        key = {"PK": {"S": self.family.partition_start + post_id}, "SK": {"S": str(self.family.child) + user}}
+        key = keys.key(self.family.partition_start + post_id, f"{self.family.child}{user}")
         if liked:
             self.put({**key, "likedAt": {"N": "1"}, "nonce": {"S": "another"}})
         else:
-            self.delete(key["PK"]["S"], key["SK"]["S"])
-        self.raw.update_item(
-            TableName=self.store.settings.counts_table,
-            Key={"PK": key["PK"], "SK": {"S": self.family.sort_key}},
-            UpdateExpression=f"ADD {self.family.attribute} :amount",
-            ExpressionAttributeValues={":amount": {"N": "1" if liked else "-1"}},
-        )
+            self.delete(key)
+        self.edit(1 if liked else -1, self.family, post_id)
 
     def sent(self, operation: str | None = None, *, forwarded: bool = False) -> list[dict[str, Any]]:
         """The requests that left boto3 since the proxy forgot; those that the engine saw, if asked."""

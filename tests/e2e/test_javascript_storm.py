@@ -1,7 +1,4 @@
-"""The JavaScript client in Chromium, through everything that happens to pages: each play counts once.
-
-The same visitors, with what one writes first, show what the client is for.
-"""
+"""The JavaScript client in Chromium, through everything that happens to pages: each play counts once."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ pytestmark = pytest.mark.long
 
 SEED = int(os.environ.get("SEED", "1"))
 PLAYS = int(os.environ.get("PLAYS", "3000"))
-NAIVE_PLAYS = 300
 VIDEOS, POSTS = ("storm-a", "storm-b", "storm-c"), ("post-1", "post-2", "post-3", "post-4")
 # Pauses of a tenth: the storm is about what happens, and not about how long it takes.
 HASTE = "const wait = setTimeout; window.setTimeout = (run, ms, ...more) => wait(run, ms / 10, ...more);"
@@ -33,20 +29,6 @@ CLIENT = """
 import { Tally } from "%(api)s/client/tally.js";
 const who = new URLSearchParams(location.search);
 window.tally = new Tally({ user: () => who.get("user"), token: () => who.get("token") });
-</script>"""
-# A key of its own for each attempt, and a few attempts: what one writes first.
-NAIVE = """
-<script>
-const play = async (video) => {
-  for (let tries = 0; tries < 5; tries++)
-    try {
-      const headers = { "idempotency-key": crypto.randomUUID() };
-      const answer = await fetch(`%(api)s/counters/plays/${video}/increments`, { method: "POST", headers });
-      if (answer.ok) return;
-    } catch {}
-};
-window.going = 0;
-window.tally = { increment: (_, video) => (window.going++, play(video).finally(() => window.going--)) };
 </script>"""
 
 
@@ -179,17 +161,3 @@ def test_through_the_storm_each_play_counts_once_and_likes_are_as_wanted_last(
 def mine(dev: Dev, post: str, token: str) -> Any:
     """Whether the user is counted."""
     return dev.call("GET", f"/counters/hearts/{post}/mine", token=token).body["present"]
-
-
-def test_the_same_with_what_one_writes_first_counts_too_often(
-    api: FaultyApi, visitors: Callable[..., Visitor], dev: Dev
-) -> None:
-    site = Site(api.server.origin)
-    site.head["/page"] = NAIVE % {"api": api.server.origin}
-    with site.server.running():
-        ann = visitors(site, "ann")
-        for _ in range(NAIVE_PLAYS // 10):
-            ann.play(ann.tabs[0], "naive", 10)
-            ann.tabs[0].wait_for_function("window.going === 0")
-    print(f"seed {SEED}: {NAIVE_PLAYS} plays sent without the client, {dev.plays('naive')} counted")
-    assert dev.plays("naive") != NAIVE_PLAYS

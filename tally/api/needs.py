@@ -59,6 +59,12 @@ def count(counters: Iterable[Counter]) -> Needs:
     return (PUT_RECEIPT if found else NOTHING) | on(now, "UpdateItem")
 
 
+def change_together(counters: Iterable[Counter]) -> Needs:
+    """Many changes under one key. It looks for its receipt before it refuses a retired counter."""
+    found = list(counters)
+    return count(found) | find_before_refusal(found) | release_expired(found)
+
+
 def find_before_refusal(counters: Iterable[Counter]) -> Needs:
     """A retry of a change from before its counter was retired gets its answer."""
     return FIND_RECEIPT if any(counter.retired for counter in counters) else NOTHING

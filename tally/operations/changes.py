@@ -31,10 +31,7 @@ def _alone(counter: Counter) -> CallerError | None:
     access=Access.WRITE,
     throttle=SELDOM,
     refuses=_alone,
-    # It looks for its receipt before it refuses a retired counter. Those that are visible soon have no update.
-    needs=lambda counters: (
-        needs.count(counters) | needs.find_before_refusal(counters) | needs.release_expired(counters)
-    ),
+    needs=needs.change_together,
     raises=[LimitReachedError, CounterRetiredError],
     example={"counted": True, "changes": 2, "tallies": 2, "visible": "now"},
     counts=True,

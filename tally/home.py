@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import tomllib
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -10,3 +12,11 @@ IN_A_WHEEL = _BROUGHT.is_dir()
 LAMBDAS = _BROUGHT if IN_A_WHEEL else PACKAGE.parent / "lambdas"
 PACKAGES = PACKAGE / "cdk/packages"
 """What a wheel brings for the deployed functions. A checkout has none, and installs them as they are pinned."""
+
+
+def version() -> str:
+    """Which version this is. A checkout has it in the file that the package is built with."""
+    file = PACKAGE.parent / "pyproject.toml"
+    if file.is_file():
+        return str(tomllib.loads(file.read_text(encoding="utf-8"))["project"]["version"])
+    return importlib.metadata.version("tallystick")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import importlib.metadata
-import tomllib
 from collections.abc import Mapping, Sequence
 
 import shtab
 
 from tally.dev.base.words import DEV
 from tally.errors import InvalidInputError
-from tally.home import PACKAGE
+from tally.home import PACKAGE, version
 
 from . import (
     check,
@@ -64,10 +62,8 @@ def _topic(made: Parser, counters: Counters) -> None:
 
 
 def _version(given: argparse.Namespace) -> int:
-    """Print which version this is, and where it is. A checkout has it in the file that the package is built with."""
-    file = PACKAGE.parent / "pyproject.toml"
-    made = tomllib.loads(file.read_text(encoding="utf-8"))["project"] if file.is_file() else None
-    say(f"tally {made['version'] if made else importlib.metadata.version('tallystick')} ({PACKAGE})")
+    """Print which version this is, and where it is."""
+    say(f"tally {version()} ({PACKAGE})")
     return 0
 
 

@@ -21,7 +21,7 @@ from tests.faults import FaultProxy
 from tests.invariants.counting import Counting
 from tests.invariants.judged import Deployment, deployed
 from tests.invariants.simulation import Clock
-from tests.invariants.streaming import StreamWorld
+from tests.invariants.streaming import StreamWorld, Tables
 from tests.invariants.world import World
 from tests.sync_wire import SyncWire
 
@@ -78,6 +78,12 @@ def world(make_world: Callable[..., World]) -> World:
 @pytest.fixture
 def stream(store: Store) -> StreamWorld:
     return StreamWorld(store, store.client)
+
+
+@pytest.fixture
+def streams(world: World) -> Tables:
+    """Both consumers, over the engine's own streams of the world's tables."""
+    return Tables(replace(world.store, client=world.raw), world.raw)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+from collections import Counter as Multiset
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -246,6 +247,13 @@ class Tables(Stored):
         """What was written since the last look is lost: the streams were off, or did not keep it."""
         for table in TABLES:
             list(self.records(table))
+
+    def drifts(self) -> dict[tuple[str, str], int]:
+        """Observed minus expected, by tally, where that is not 0."""
+        found: Multiset[tuple[str, str]] = Multiset()
+        for (counter, id_, _), (expected, observed) in self.ledger().items():
+            found[counter, id_] += observed - expected
+        return {tally: drift for tally, drift in found.items() if drift}
 
     def drain(self) -> None:
         """Hand both consumers what the streams have, twice: the rollup writes for the bookkeeper."""

@@ -40,20 +40,6 @@ ORDER = [("stock", "mug", -1), ("plays", "mug", 1), ("usage", "ann", 1)]
 Sent = Sequence[tuple[str, str, int]]
 
 
-@pytest.fixture
-def streams(world: World) -> Tables:
-    """Both consumers, over the engine's own streams."""
-    return Tables(replace(world.store, client=world.raw), world.raw)
-
-
-def drifts(streams: Tables) -> dict[tuple[str, str], int]:
-    """Observed minus expected, by tally."""
-    found: Multiset[tuple[str, str]] = Multiset()
-    for (counter, id_, _), (expected, observed) in streams.ledger().items():
-        found[counter, id_] += observed - expected
-    return {tally: drift for tally, drift in found.items() if drift}
-
-
 def entries(sent: Sent) -> list[dict[str, Any]]:
     return [{"counter": counter, "id": id_, "amount": amount} for counter, id_, amount in sent]
 
@@ -262,7 +248,7 @@ def test_under_heat_what_has_limits_moves_now_and_the_rest_waits_in_the_same_rec
     assert len(request["TransactItems"]) == 2
     assert of(world) == [2, 0, 0]
     streams.drain()
-    assert (of(world), drifts(streams)) == ([2, 1, 1], {})
+    assert (of(world), streams.drifts()) == ([2, 1, 1], {})
     streams.drain()
     assert of(world) == [2, 1, 1]
 
@@ -290,4 +276,4 @@ def test_50_orders_at_once_over_20_mugs_sell_20_and_refuse_30_whatever_fails(wor
     streams.drain()
     assert of(world) == [0, 20, 20]
     assert sum("counter" not in receipt for receipt in world.receipts()) == 20
-    assert drifts(streams) == {}
+    assert streams.drifts() == {}

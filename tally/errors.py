@@ -3,12 +3,14 @@
 TallyError
 ├── CallerError                     the request is at fault: the caller can correct it
 │   ├── InvalidInputError           400
+│   ├── WriteInvalidError           400  DynamoDB does not accept a team's own write (transact.py)
 │   ├── UnauthenticatedError        401
 │   ├── ForbiddenError              403
 │   ├── NotFoundError               404
 │   ├── EditConflictError           409
 │   ├── ParentRemovedError          409  its children are being removed
 │   ├── LimitReachedError           409  a floor or ceiling; `left` is the amount that still fits
+│   ├── WriteRefusedError           409  the condition of a team's own write failed (transact.py)
 │   ├── HoldSettledError            409
 │   ├── CounterRetiredError         409  the declaration says `retired=True`
 │   ├── RecordExistsError           409  (records/table.py)
@@ -81,6 +83,10 @@ class InvalidInputError(CallerError):
     slug, status, title = "invalid-input", 400, "The request is malformed"
 
 
+class WriteInvalidError(CallerError):
+    slug, status, title = "write-invalid", 400, "DynamoDB does not accept a write"
+
+
 class UnauthenticatedError(CallerError):
     slug, status, title = "unauthenticated", 401, "Sign in first"
 
@@ -115,6 +121,22 @@ class LimitReachedError(CallerError):
         """In how many seconds the next period begins, where the amount fits; None if it never does."""
         seconds = self.members.get("retry_after_s")
         return seconds if isinstance(seconds, int) else None
+
+
+class WriteRefusedError(CallerError):
+    """`item`: the one that was there, in DynamoDB's wire form; None if there was none."""
+
+    slug, status, title = "write-refused", 409, "The condition of a write failed"
+
+    def __init__(self, detail: str, *, item: Mapping[str, Any] | None = None, **members: str | int | None) -> None:
+        super().__init__(detail, **members)
+        self.item = item
+
+    @property
+    def write(self) -> int | None:
+        """Its place among the writes, from 0."""
+        write = self.members.get("write")
+        return write if isinstance(write, int) else None
 
 
 class HoldSettledError(CallerError):

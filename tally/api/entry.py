@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from tally import fields, observe
 from tally.counter import Counter
-from tally.dynamo.client import ASKED, Call, Store, dynamodb_client
+from tally.dynamo.client import ANSWER_RESERVE_S, ASKED, Call, Store, dynamodb_client
 from tally.errors import (
     CallerError,
     ForbiddenError,
@@ -37,7 +37,6 @@ from .operation import Access, Answer, Operation, Route
 from .texts import Text
 
 BATCH_ENTRIES_MAX = 100
-ANSWER_RESERVE_S = 0.5  # of the invocation's time, kept to answer if the store does not
 _DIRECT_EXTRAS = frozenset({"operation", "caller"})
 
 

@@ -4,17 +4,21 @@ The changes of one tally are folded to their sum: one write, judged by that sum.
 and then a write for each tally. A tally that waits for the rollup has no write: it is rolled up, its caller asks for
 `soon`, or it spills (spilling.py). The receipt lists the tallies that moved with it apart from those that wait. If all
 of them wait, the receipt is written alone.
+
+A function of a team's may add writes of its own (tally/transact.py): they follow the tallies in the same transaction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .. import fields, observe
 from ..counter import Counter
 from ..dynamo.client import Call
-from ..dynamo.transactions import CONDITION_FAILED, Sent, put_receipt, send
+from ..dynamo.items import Write
+from ..dynamo.transactions import CONDITION_FAILED, REJECTED_CODES, Reason, Sent, put_receipt, send
 from ..errors import (
     CounterRetiredError,
     InvalidInputError,
@@ -22,6 +26,8 @@ from ..errors import (
     PayloadTooLargeError,
     ReceiptFoundError,
     StoreBusyError,
+    WriteInvalidError,
+    WriteRefusedError,
 )
 from . import holds, periods, receipts, tallies
 from .receipts import VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Keyed, Stamp, look, once, retired
@@ -32,6 +38,18 @@ TARGET = "changes"  # in the receipt's name, where other operations have an id
 _NAMES = frozenset({"counter", "id", "amount"})
 
 
+@dataclass(frozen=True)
+class Own:
+    """What a team adds to the transaction."""
+
+    writes: Sequence[Write] = ()
+    """Writes of its own items, which return the old item if their condition fails."""
+    answer: Any = None
+    """What the receipt remembers, as JSON has it: a replay gives it back."""
+    payload: Any = None
+    """What must be the same when the key is sent again, beside the sums."""
+
+
 @dataclass
 class Changes:
     """What is counted together."""
@@ -40,13 +58,15 @@ class Changes:
     sums: dict[Tally, int] = field(default_factory=dict)
     first: dict[Tally, int] = field(default_factory=dict)
     """The place of the first entry of each tally."""
+    own: Own | None = None
 
     @property
-    def payload(self) -> dict[str, dict[str, int]]:
+    def payload(self) -> dict[str, Any]:
         """What must be the same when the key is sent again: the sums, whatever the order of the entries, or the
-        period."""
+        period. A team's own writes are no part of it: a retry makes them again, with another time or id in them."""
         sent = {Tally(tally.counter, periods.shown(tally.id)["id"]): amount for tally, amount in self.sums.items()}
-        return tallies.by_counter(sent)
+        sums = tallies.by_counter(sent)
+        return dict(sums) if self.own is None else {"changes": sums, "payload": self.own.payload}
 
     def of(self, tally: Tally) -> dict[str, str | int]:
         """The members of a problem that name the entry at fault."""
@@ -108,7 +128,8 @@ def count(
 
     The answer is `{"counted","changes","tallies","visible"}`: how many changes, of how many tallies, and whether reads
     show all of them now. Raises LimitReachedError, which names an entry and how much is left; it leaves no receipt.
-    Raises CounterRetiredError, KeyReusedError, StoreBusyError, and what botocore's errors map to.
+    Raises CounterRetiredError, KeyReusedError, StoreBusyError, and what botocore's errors map to. With own writes the
+    answer may have `answer`, and a refusal may be WriteRefusedError or WriteInvalidError.
     """
     if days is None:
         days = -(-max(receipts.lives_s(call.store, tally.counter) for tally in changes.sums) // receipts.DAY_S)
@@ -136,26 +157,46 @@ def _attempt(call: Call, changes: Changes, stamp: Stamp, spilling: Spilling) -> 
     moved = {tally: amount for tally, amount in changes.sums.items() if not spilling.waits(tally)}
     waiting = {tally: amount for tally, amount in changes.sums.items() if spilling.waits(tally)}
     body |= VISIBLE_SOON if waiting else VISIBLE_NOW
+    own = changes.own or Own()
+    if own.answer is not None:
+        body["answer"] = own.answer
     receipt = (stamp.alone if waiting else stamp.receipt)(call, body, **tallies.facts_of_many(moved, waiting, at))
-    if not moved:
+    if not moved and not own.writes:
         put_receipt(call, receipt)
         return body
-    sent = send(call.store.client, [receipt, *spilling.updates(moved, at)], retries=call.retries)
+    sent = send(call.store.client, [receipt, *spilling.updates(moved, at), *own.writes], retries=call.retries)
     if sent.committed:
         spilling.committed(moved)
         return body
     if sent.codes[0] == CONDITION_FAILED:
         raise ReceiptFoundError(sent.reasons[0].item or {})
-    if sent.refused and not sent.busy:
-        _refused(call, changes, moved, sent)
-        return None
+    if not sent.busy:
+        _refuse_own(sent.reasons[1 + len(moved) :], all_of=sent.reasons)
+        if sent.refused:
+            _refused(call, changes, moved, sent)
+            return None
     spilling.retry(moved, sent)
     return None
 
 
+def _refuse_own(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
+    """Raise for the first own write that is at fault. It comes before any tally: no hold that is given back would help.
+
+    Raises WriteRefusedError for a condition that failed, WriteInvalidError for what DynamoDB does not accept.
+    """
+    for place, reason in enumerate(reasons):
+        if reason.code == CONDITION_FAILED:
+            raise WriteRefusedError(f"The condition of writes[{place}] failed.", write=place, item=reason.item)
+    for place, reason in enumerate(reasons):
+        if reason.code in REJECTED_CODES:
+            whole = all(one.code == reason.code for one in all_of)
+            at = "writes" if whole else f"writes[{place}]"
+            raise WriteInvalidError(f"DynamoDB does not accept {at}: {reason.message}", field=at)
+
+
 def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: Sent) -> None:
     """Make room for the first change that was refused. Raises LimitReachedError if there is none."""
-    refused = {tally: old for tally, old in zip(moved, sent.old_items()[1:], strict=True) if old is not None}
+    refused = {tally: old for tally, old in zip(moved, sent.old_items()[1:], strict=False) if old is not None}
     tally = next(iter(refused))
     counter, amount = tally.counter, moved[tally]
     error = tallies.refuse(counter, tally.id, tallies.state_of(counter, refused[tally]).value, amount)

@@ -50,14 +50,17 @@ class Spilling:
         for tally in sums:
             self.call.store.breaker.cool(tally.partition)
 
-    def retry(self, sums: Iterable[Tally], sent: Sent) -> None:
+    def retry(self, sums: Collection[Tally], sent: Sent) -> None:
         """After conflicts or throttling: spill what is to spill, and wait for the next attempt.
 
-        The receipt was the first write: a conflict over it alone says nothing of the tallies. Raises StoreBusyError
-        when the retries are used up, or what `sent` maps to if nothing was busy.
+        The receipt was the first write, then came the tallies, then a team's own writes. What was in the way of these
+        says nothing of the tallies, nor does a conflict over the receipt alone. Raises StoreBusyError when the retries
+        are used up, or what `sent` maps to if nothing was busy.
         """
-        throttled = not sent.conflict_or_raise()
-        codes = dict(zip(sums, sent.codes[1:], strict=False))
+        sent.conflict_or_raise()
+        ours = sent.first(1 + len(sums))
+        throttled = ours.busy and not ours.conflict
+        codes = dict(zip(sums, ours.codes[1:], strict=False))
         for tally, code in codes.items():
             if code == CONFLICT:
                 spread_wider(self.call, *tally)

@@ -50,6 +50,8 @@ WRITERS = 16  # writes at once: a thousand take about a second
 CALL_TIME_DEFAULT_S = 8.0
 """Time for one call if no Lambda context gives a shorter one."""
 
+ANSWER_RESERVE_S = 0.5  # of an invocation's time, kept to answer if the store does not
+
 REQUEST_S_MAX = 9.0  # three attempts of a second to connect and two to be answered
 
 CLIENT_CONFIG = Config(

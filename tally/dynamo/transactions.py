@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 TRANSACTION_ITEMS_MAX = 100  # DynamoDB's limit
 CONDITION_FAILED, CONFLICT, THROTTLED = "ConditionalCheckFailed", "TransactionConflict", "ThrottlingError"
 REJECTED = "ValidationError"
+REJECTED_CODES = frozenset({REJECTED, "ItemCollectionSizeLimitExceeded"})
 IN_PROGRESS = "TransactionInProgressException"
 _BUSY = frozenset({CONFLICT, THROTTLED, "ProvisionedThroughputExceeded"})
 _ALONE = {"Put": "put_item", "Update": "update_item", "Delete": "delete_item"}
-_REJECTED = frozenset({REJECTED, "ItemCollectionSizeLimitExceeded"})
 _CONFLICT_CODE = "TransactionConflictException"
 
 
@@ -98,6 +98,10 @@ class Sent(NamedTuple):
     def refused(self) -> bool:
         """Whether a condition failed."""
         return CONDITION_FAILED in self.codes
+
+    def first(self, writes: int) -> Sent:
+        """What became of the first writes."""
+        return self._replace(reasons=self.reasons[:writes])
 
     def old_items(self) -> list[Item | None]:
         """For each write: None if its condition held, else the old item (empty if there was none)."""
@@ -284,7 +288,7 @@ def apply(call: Call, writes: Sequence[Write]) -> None:
     while not (sent := send_one(client, writes[0]) if alone else send(client, writes, retries=call.retries)).committed:
         if sent.refused:
             raise MovedError("the condition failed")
-        rejected = [reason for reason in sent.reasons if reason.code in _REJECTED]
+        rejected = [reason for reason in sent.reasons if reason.code in REJECTED_CODES]
         if rejected and not sent.busy:
             raise RejectedError(rejected[0].message or rejected[0].code)
         if sent.conflict_or_raise():

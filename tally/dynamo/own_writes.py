@@ -1,0 +1,61 @@
+"""The writes that a team adds to a transaction of Tally's (tally/transact.py): what is wrong with them before they go.
+
+DynamoDB says what is wrong with values, keys, sizes and expressions. The client itself checks nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from botocore.validate import ParamValidator
+
+from ..errors import InvalidInputError, PayloadTooLargeError
+from .items import Write
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+REQUEST_BYTES_MAX = 16 * 1024 * 1024  # of all of them. The 4 MB of a transaction are counted by DynamoDB alone
+_WIRE_FORM = 'Values have DynamoDB\'s form: {"S": "mug"}, {"N": "7"}; boto3.dynamodb.types.TypeSerializer makes it.'
+_SAID_CHARACTERS_MAX = 200  # of what botocore says: it quotes the value, which may be an item
+
+
+def checked(client: DynamoDBClient, writes: object, closed: Collection[str]) -> list[Write]:
+    """The writes, each of which now returns the item that was there if its condition fails.
+
+    `closed`: tables that none of them may be of. Raises InvalidInputError, which names the write, and
+    PayloadTooLargeError for what DynamoDB would not even read.
+    """
+    if not isinstance(writes, Sequence) or isinstance(writes, str | bytes):
+        raise InvalidInputError('writes must be a list of TransactItems: [{"Put": {…}}, …].', field="writes")
+    shape = client.meta.service_model.shape_for("TransactWriteItem")
+    made = [_checked(write, f"writes[{place}]", shape, closed) for place, write in enumerate(writes)]
+    if sum(map(_bytes, made)) > REQUEST_BYTES_MAX:
+        raise PayloadTooLargeError("writes have more than the 4 MB that a transaction takes.", field="writes")
+    return made
+
+
+def _bytes(write: Write) -> int:
+    """About how many bytes it has in a request. Raises ValueError for half a surrogate pair, or a circle."""
+    return len(json.dumps(write, ensure_ascii=False, default=str).encode())  # what JSON has no form for are bytes here
+
+
+def _checked(write: Any, at: str, shape: Any, closed: Collection[str]) -> Write:
+    try:
+        wrong, _, _ = ParamValidator().validate(write, shape).generate_report().partition("\n")
+        if not wrong:
+            _bytes(write)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{at} cannot be sent: {error}.", field=at) from None
+    if wrong:
+        hint = f" {_WIRE_FORM}" if re.search(r"\.(Item|Key|ExpressionAttributeValues)\b", wrong) else ""
+        raise InvalidInputError(f"{at}: {wrong[:_SAID_CHARACTERS_MAX]}.{hint}", field=at)
+    if len(write) != 1:
+        raise InvalidInputError(f"{at} must be one of Put, Update, Delete and ConditionCheck.", field=at)
+    ((action, parameters),) = write.items()
+    if parameters["TableName"].rpartition("/")[2] in closed:  # a table may be named by its ARN
+        raise InvalidInputError(f"{at} is of a table of Tally's: only changes move its items.", field=at)
+    return {action: {**parameters, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}}

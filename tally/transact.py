@@ -1,0 +1,179 @@
+"""Counters that move in one transaction with a team's own items: all of it once under a key, or none of it.
+
+For a function in a team's stack, which `tally.grant_transact(function, ["stock", "usage"])` lets do so:
+
+    tally = Transactions.from_environment(caller="checkout")  # once, at cold start
+
+    tally.commit(
+        event["order_id"],
+        changes=[("stock", "mug", -1), ("usage", "ann", 1)],
+        writes=[{"Put": {"TableName": "shop", "Item": {…}, "ConditionExpression": "attribute_not_exists(PK)"}}],
+        answer={"order": "o-1"},
+        context=context,
+    )
+
+The receipt is the first write, then come the tallies, then the writes of the team. What DynamoDB refuses is judged in
+this order (counting/changes.py): a receipt is a replay, whatever else failed; anything that was in the way is tried
+again; then a write of the team's; then a limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from . import fields
+from .counter import Counter, declared
+from .counting import changes as changes_
+from .counting.changes import Own
+from .dynamo.client import ANSWER_RESERVE_S, CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
+from .dynamo.items import Write
+from .dynamo.keys import FORMAT
+from .dynamo.own_writes import checked
+from .dynamo.transactions import TRANSACTION_ITEMS_MAX
+from .errors import ConfigurationError, InvalidInputError, PayloadTooLargeError, StoreRefusedError
+from .settings import Settings
+
+OPERATION = "change"  # as POST /changes: one key never counts twice, whichever of the two it is sent by
+ANSWER_BYTES_MAX = 2048  # the receipt bills each KB
+DYNAMODB_SAID_MAX = 300  # characters: what it says of one error. An answer that was cut may be an item
+_DIGITS_MAX = 18  # no change is as large, and an integer of a billion digits takes all memory
+
+Change = tuple[str, str] | tuple[str, str, int | Decimal]
+"""A counter, an id, and an amount, unless the counter has a step of its own."""
+
+
+class Committed(NamedTuple):
+    """What is so now."""
+
+    answer: Any
+    """The `answer` of the call that committed, as JSON has it: of this one, or of an earlier one with the same key."""
+    replayed: bool
+    """Whether an earlier call with the same key committed. Then this one wrote nothing."""
+    visible: str
+    """When reads show the changes: `now`, or `soon` if one of them waits for the rollup."""
+
+
+class Transactions:
+    """Commits changes of counters together with writes of a team's own. Make it once; threads may share it."""
+
+    def __init__(self, store: Store, counters: Mapping[str, Counter], caller: str) -> None:
+        """`counters`: those that it may change, by name. `caller`: whose keys these are, such as the service's name."""
+        self._store, self._counters, self._caller = store, counters, fields.user(caller, "caller")
+
+    @classmethod
+    def from_environment(
+        cls, environment: Mapping[str, str] = os.environ, *, caller: str, variable: str = "TALLY_TRANSACT"
+    ) -> Transactions:
+        """With what `grant_transact` put into the variable: the tables, and the counters as they are deployed.
+
+        Raises ConfigurationError: a function that would count otherwise than Tally does must not start.
+        """
+        settings, counters = _granted(environment, variable)
+        return cls(Store(dynamodb_client(), settings), counters, caller)
+
+    def commit(
+        self,
+        key: str,
+        changes: Sequence[Change],
+        writes: Sequence[Write] = (),
+        *,
+        answer: Any = None,
+        payload: Any = None,
+        context: Any = None,
+    ) -> Committed:
+        """Make the changes and the writes, all of them once under `key`, or none.
+
+        `writes`: entries of TransactItems. `answer`: what a replay gets, as JSON of up to 2 KB. `payload`: what must be
+        the same when the key is sent again, beside the sums of the changes; the writes need not be. `context`: what
+        Lambda gives to the handler: it knows how much time is left.
+
+        Raises CallerError if nothing was written and the same call gets the same again: LimitReachedError (`left`, and
+        `entry` in `members`), WriteRefusedError (`write`, `item`), WriteInvalidError, KeyReusedError, InvalidInputError
+        and others. RetryableError: it may have been written; send it again, with the same key.
+        """
+        key = fields.idempotency_key(key, "key", anonymous=False)
+        wanted = changes_.read(self._entries(changes), self._counters, time.time(), soon=False)
+        settings = self._store.settings
+        own_writes = checked(
+            self._store.client, writes, (settings.counts_table, settings.receipts_table, settings.ledger_table)
+        )
+        items = 1 + len(wanted.sums) + len(own_writes)
+        if items > TRANSACTION_ITEMS_MAX:
+            said = f"A receipt, {len(wanted.sums)} tallies and {len(own_writes)} writes are {items} items"
+            raise PayloadTooLargeError(f"{said}: a transaction has at most {TRANSACTION_ITEMS_MAX}.", field="writes")
+        wanted.own = Own(own_writes, _as_json(answer, "answer", ANSWER_BYTES_MAX), _as_json(payload, "payload"))
+        try:
+            body, replayed = changes_.count(self._call(context), wanted, operation=OPERATION, key=key, soon=False)
+        except StoreRefusedError as refused:  # a right or a table that is missing: DynamoDB says which
+            said = f"{refused.detail} DynamoDB: {str(refused.__cause__)[:DYNAMODB_SAID_MAX]}"
+            raise StoreRefusedError(said) from refused.__cause__
+        return Committed(body.get("answer"), replayed, body["visible"])
+
+    def _entries(self, changes: object) -> list[dict[str, object]]:
+        if not isinstance(changes, list | tuple):
+            raise InvalidInputError("changes must be a list of (counter, id, amount).", field="changes")
+        return fields.changes([self._entry(change, f"changes[{at}]") for at, change in enumerate(changes)], "changes")
+
+    def _entry(self, change: object, at: str) -> dict[str, object]:
+        """The change as `POST /changes` has it."""
+        if not isinstance(change, list | tuple) or len(change) not in (2, 3):
+            raise InvalidInputError(f"{at} must be (counter, id), or (counter, id, amount).", field=at)
+        name, *rest = change
+        if not isinstance(name, str) or name not in self._counters:
+            may = ", ".join(self._counters)
+            raise InvalidInputError(f"{at}: this function may change {may}, and not {name!r:.64}.", field=at)
+        return dict(zip(("counter", "id", "amount"), (name, *map(_whole, rest)), strict=False))
+
+    def _call(self, context: Any) -> Call:
+        left_s = CALL_TIME_DEFAULT_S
+        if context is not None:
+            try:
+                left_s = context.get_remaining_time_in_millis() / 1000 - ANSWER_RESERVE_S
+            except AttributeError:
+                raise InvalidInputError("context must be what Lambda gives to a handler.", field="context") from None
+        return Call(self._store, self._caller, deadline_s=self._store.clock() + left_s)
+
+
+def _whole(value: object) -> object:
+    """The number as an int, if it is a whole Decimal: boto3 reads every number as a Decimal."""
+    if not isinstance(value, Decimal) or not value.is_finite() or value.adjusted() >= _DIGITS_MAX:
+        return value
+    return int(value) if value == int(value) else value
+
+
+def _as_json(value: Any, field: str, bytes_max: int | None = None) -> Any:
+    """The value as JSON gives it back: a first answer and its replay are the same.
+
+    Raises InvalidInputError for what has no form there, PayloadTooLargeError.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:  # a Decimal; NaN, a circle; deep nesting
+        raise InvalidInputError(f"{field} has no form in JSON: {error}.", field=field) from None
+    if bytes_max is not None and len(text) > bytes_max:
+        raise PayloadTooLargeError(f"{field} has {len(text)} bytes as JSON, and at most {bytes_max}.", field=field)
+    return json.loads(text)
+
+
+def _granted(environment: Mapping[str, str], variable: str) -> tuple[Settings, dict[str, Counter]]:
+    """What `grant_transact` says (tally/contract/described.py). Raises ConfigurationError."""
+    if variable not in environment:
+        raise ConfigurationError(f"{variable} is not set: tally.grant_transact(function, …) sets it")
+    try:
+        said = json.loads(environment[variable])
+        version, its_format = said["version"], said["format"]
+        counters, settings = said["counters"], dict(said["settings"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"{variable} is not what tally.grant_transact(function, …) sets: {error!r}") from None
+    same = f"install tallystick {version} beside this function, as in the app that deploys it"
+    if its_format != FORMAT:
+        raise ConfigurationError(f"{variable}: Tally stores format {its_format}, and this package {FORMAT}: {same}")
+    try:
+        return Settings.from_environment(settings), declared(Counter(**one) for one in counters)
+    except (ConfigurationError, TypeError) as error:  # a field, or a value, of another version
+        raise ConfigurationError(f"{variable}: {error}: {same}") from error

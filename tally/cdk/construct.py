@@ -13,9 +13,11 @@ from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from tally import observe
+from tally.api import needs
 from tally.api.operation import OPEN
 from tally.contract.declarations import Declarations
-from tally.contract.described import of_console
+from tally.contract.described import of_console, of_transact
+from tally.counter import Counter
 from tally.dynamo.keys import FORMAT
 from tally.home import LAMBDAS
 
@@ -25,7 +27,7 @@ from .bundling import Bundle
 from .canary import Canary
 from .dead_letters import DeadLetters
 from .failed_events import FailedEvents
-from .functions import RUNTIME, Functions
+from .functions import RUNTIME, Functions, statements
 from .metrics import OwnMetrics
 from .monitoring import Monitoring, Parts
 from .names import Names, camel
@@ -85,6 +87,9 @@ class Tally(Construct):
         self._names = names
         self._counting: set[tuple[str, str]] = set()
         """The functions that count with it, by their paths, each with its variable."""
+        self._transacting: dict[tuple[str, str], dict[str, Counter]] = {}
+        """The counters that each such function changes by itself."""
+        self._declarations = declarations
         self._build(declarations, options, bundle)
         keep_quotas(self)
 
@@ -108,19 +113,56 @@ class Tally(Construct):
 
         Raises OptionsError if the variable is another Tally's already: the client would count there, or here.
         """
-        marker, path = f"Tally:{variable}", function.node.path
-        if (path, variable) in self._counting:
+        if not self._takes(function, variable):
             return
-        if function.node.try_find_child(marker):
-            raise OptionsError(
-                f"{path} counts with another Tally by {variable} already: give variable=… here, and the"
-                " same to Tally.from_environment(variable=…)"
-            )
-        self._counting.add((path, variable))
-        Construct(function, marker)
         self.grant(function)
         arns = {name: alias.function_arn for name, alias in self.functions.items()}
         function.add_environment(variable, Stack.of(function).to_json_string(arns))
+
+    def grant_transact(
+        self, function: lambda_.Function, counters: Iterable[str], *, variable: str = "TALLY_TRANSACT"
+    ) -> None:
+        """Let a function change these counters in one transaction with its own items (`tally.transact`). Again it adds.
+
+        It may do with them what `POST /changes` may, and it goes live after the consumers. The variable has the tables
+        and the declarations, so that it counts as Tally does. Rights on its own tables are the team's to give.
+
+        Raises OptionsError for a counter that there is not, or whose changes cannot be counted with others, and if the
+        variable is another Tally's already.
+        """
+        wanted = self._joining([counters] if isinstance(counters, str) else counters)
+        self._takes(function, variable)
+        granted = self._transacting.setdefault((function.node.path, variable), {})
+        granted.update(wanted)
+        for statement in statements(self.tables, needs.change_together(wanted.values())):
+            function.add_to_role_policy(statement)
+        said = of_transact(granted.values(), self._functions.place)
+        function.add_environment(variable, Stack.of(function).to_json_string(said))
+        self._streams.precede([function])
+
+    def _joining(self, names: Iterable[str]) -> dict[str, Counter]:
+        """The counters of these names. Raises OptionsError."""
+        joining = {name: one for name, one in self._declarations.counters.items() if one.joins}
+        wanted = {name: joining.get(name) for name in names}
+        wrong = [name for name, counter in wanted.items() if counter is None]
+        if wrong or not wanted:
+            what = f"no counter {wrong[0]!r} whose changes join others" if wrong else "no name of a counter"
+            raise OptionsError(f"grant_transact got {what}: there are {', '.join(joining)}")
+        return {name: joining[name] for name in wanted}
+
+    def _takes(self, function: lambda_.Function, variable: str) -> bool:
+        """Whether the variable of the function is new. Raises OptionsError if it is another Tally's."""
+        marker, path = f"Tally:{variable}", function.node.path
+        if (path, variable) in self._counting:
+            return False
+        if function.node.try_find_child(marker):
+            raise OptionsError(
+                f"{path} counts with another Tally by {variable} already: give variable=… here, and the"
+                " same to from_environment(variable=…)"
+            )
+        self._counting.add((path, variable))
+        Construct(function, marker)
+        return True
 
     def _place(self) -> tuple[str, str]:
         stack = Stack.of(self)
@@ -144,6 +186,7 @@ class Tally(Construct):
         )
         streams = Streams(scope, "Streams", declarations=declarations, tables=tables, consumers=functions.consumers)
         streams.precede(functions.writers)
+        self._functions, self._streams = functions, streams
         api = Api(scope, "Api", names=names, served=declarations.functions, aliases=functions.aliases, options=options)
         self.tables, self.api, self.url = tables, api.api, api.url
         self.functions = {name: alias for name, alias in functions.aliases.items() if not name.endswith(OPEN)}

@@ -51,6 +51,8 @@ class Functions(Construct):
     """Those that serve the routes that strangers and programs call all the time."""
     version: str
     """Of their code: what `GET /health` says."""
+    place: Place
+    """Where they run."""
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Functions(Construct):
         self._options = options
         self._code = bundle.code(bundled=Stack.of(self).bundling_required)
         self.version = bundle.digest()[:12]
-        self._place = Place(
+        self.place = Place(
             service=names.base,
             version=self.version,
             tables={table: made.table_name for table, made in tables.by_name.items()},
@@ -110,7 +112,7 @@ class Functions(Construct):
         alias = self._function(
             module,
             ", ".join(dict.fromkeys(route.operation.name for route in found)),
-            environment={**_sampled(options.log_sampling), **described.of_serving(found, self._place)},
+            environment={**_sampled(options.log_sampling), **described.of_serving(found, self.place)},
             snapshot=options.snap_start and busy,
             traced=options.tracing != "off",
         )
@@ -123,7 +125,7 @@ class Functions(Construct):
             consumer.function,
             consumer.does,
             timeout_s=CONSUMER_TIMEOUT_S,
-            environment=described.of_consumer(self._place),
+            environment=described.of_consumer(self.place),
             reserved=self._options.reserved_concurrency,
         )
         self._dead_letters.let_put(consumer, alias)
@@ -135,7 +137,7 @@ class Functions(Construct):
             schedule.does,
             timeout_s=SCHEDULED_TIMEOUT_S,
             memory_mb=SCHEDULED_MEMORY_MB if self._options.keeps_data else SCHEDULED_MEMORY_DEV_MB,
-            environment=described.of_scheduled(schedule, self._place),
+            environment=described.of_scheduled(schedule, self.place),
             reserved=1 if self._options.reserved_concurrency else None,  # runs must not overlap
         )
         if schedule.watches:
@@ -196,7 +198,7 @@ class Functions(Construct):
             system_log_level_v2=lambda_.SystemLogLevel.WARN,
             tracing=lambda_.Tracing.ACTIVE if traced else lambda_.Tracing.DISABLED,
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if snapshot else None,
-            environment={**described.common(self._place), **environment},
+            environment={**described.common(self.place), **environment},
         )
         _acknowledge(role, function)
         self._functions[module] = function

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from aws_cdk import Duration
+from aws_cdk import CfnResource, Duration
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
@@ -43,7 +43,7 @@ class Streams(Construct):
             for table in consumer.streams
         ]
 
-    def precede(self, writers: Iterable[lambda_.Alias]) -> None:
+    def precede(self, writers: Iterable[lambda_.Alias | lambda_.Function]) -> None:
         """Let the functions that write go live after the consumers.
 
         A consumer that does not know a new counter yet would set its records aside, or book one side of them.
@@ -80,9 +80,9 @@ class Streams(Construct):
         return resource
 
 
-def _resource(alias: lambda_.Alias) -> lambda_.CfnAlias:
-    resource = alias.node.default_child
-    assert isinstance(resource, lambda_.CfnAlias)
+def _resource(made: lambda_.Alias | lambda_.Function) -> CfnResource:
+    resource = made.node.default_child
+    assert isinstance(resource, CfnResource)
     return resource
 
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from tally.api.needs import Table
 from tally.api.operation import Route, Visible
 from tally.api.unattended import Schedule, StreamReader
 from tally.contract.declarations import Declarations
+from tally.counter import Counter
 from tally.dynamo.keys import FORMAT
+from tally.home import version
 
 
 class TableForm(NamedTuple):
@@ -101,15 +104,39 @@ class Place(NamedTuple):
 def common(place: Place) -> dict[str, str]:
     """The variables of every function."""
     return {
-        **{f"TALLY_{table.name}_TABLE": name for table, name in place.tables.items()},
+        **_stored(place),
         "TALLY_VERSION": place.version,
         "POWERTOOLS_SERVICE_NAME": place.service,
         "POWERTOOLS_METRICS_NAMESPACE": "Tally",
         "POWERTOOLS_LOG_LEVEL": "INFO",
-        **({"TALLY_RECEIPT_TTL_S": str(place.receipt_ttl_hours * 3600)} if place.receipt_ttl_hours else {}),
         **({"TALLY_SERIES_DAYS": str(place.series_days)} if place.series_days else {}),
         **({} if place.likers is Visible.ANYONE else {"TALLY_LIKERS_VISIBLE": place.likers.value}),
     }
+
+
+def _stored(place: Place) -> dict[str, str]:
+    """The variables that say where and how changes are stored."""
+    return {
+        **{f"TALLY_{table.name}_TABLE": name for table, name in place.tables.items()},
+        **({"TALLY_RECEIPT_TTL_S": str(place.receipt_ttl_hours * 3600)} if place.receipt_ttl_hours else {}),
+    }
+
+
+def of_transact(counters: Iterable[Counter], place: Place) -> dict[str, Any]:
+    """What the variable TALLY_TRANSACT says, as JSON, to a team's function that changes these counters by itself
+    (tally/transact.py): it counts as Tally does, or does not start."""
+    return {
+        "format": FORMAT,
+        "version": version(),
+        "counters": [_given(counter) for counter in counters],
+        "settings": _stored(place),
+    }
+
+
+def _given(counter: Counter) -> dict[str, Any]:
+    """The fields that are not their defaults. Lambda takes 4 KB of variables."""
+    every = {field.name: (getattr(counter, field.name), field.default) for field in fields(counter)}
+    return {name: value for name, (value, default) in every.items() if value != default}
 
 
 def of_serving(routes: Sequence[Route], place: Place) -> dict[str, str]:
@@ -219,5 +246,6 @@ def document(declared: Declarations, place: Place, config: str, client: str) -> 
             for table in one.streams
         ],
         "outputs": {"Version": place.version, "Format": str(FORMAT), "Counters": ", ".join(declared.counters)},
+        "transact": of_transact((one for one in declared.counters.values() if one.joins), place),
         "warnings": declared.warnings,
     }

@@ -16,7 +16,9 @@ from app import LAMBDAS
 from tally.cdk import OptionsError, Tally
 from tally.cdk.options import Options
 from tally.client import FUNCTIONS
+from tally.transact import Transactions
 from tests.infra.conftest import UNBUNDLED
+from tests.infra.template import listed
 
 COUNTERS = LAMBDAS / "counters.py"
 IDS = Path(__file__).with_name("ids.json")
@@ -33,7 +35,7 @@ class Shop(Stack):
     def __init__(self, app: App) -> None:
         super().__init__(app, "Shop")
         self.tally = Tally(self, "Tally", counters=COUNTERS, page_hosts=["example.com"], canary=False)
-        self.polls = Tally(Construct(self, "Old"), "Polls", counters=COUNTERS, keep_data=False)
+        self.polls = Tally(Construct(self, "Old"), "Polls", counters=COUNTERS, keep_data=False, receipt_ttl_hours=48)
         self.checkout = function(self, "Checkout")
         self.tally.grant_count(self.checkout)
         self.polls.grant_count(self.checkout, variable="POLLS_FUNCTIONS")
@@ -41,6 +43,10 @@ class Shop(Stack):
         for _ in range(2):  # a grant that is repeated adds nothing
             self.tally.grant(self.worker, ["increments"])
             self.tally.grant_count(self.checkout)
+        self.seller = function(self, "Seller")
+        self.tally.grant_transact(self.seller, ["stock"])
+        self.tally.grant_transact(self.seller, ["plays", "usage"])  # a second grant adds
+        self.polls.grant_transact(self.seller, "usage", variable="POLLS_TRANSACT")
 
 
 def function(stack: Stack, id: str) -> lambda_.Function:
@@ -95,6 +101,75 @@ def test_a_function_may_count_with_both(shop: Shop, template: dict[str, Any]) ->
     assert all("Live" in target for target in allowed)
 
 
+def test_a_function_may_do_with_the_counters_that_it_changes_itself_what_post_changes_may(
+    shop: Shop, template: dict[str, Any]
+) -> None:
+    allowed = [
+        (one["Resource"]["Fn::GetAtt"][0], listed(one["Action"]), one["Condition"]["ForAllValues:StringLike"])
+        for made in template["Resources"].values()
+        if made["Type"] == "AWS::IAM::Policy" and made["Properties"]["PolicyName"].startswith("SellerServiceRole")
+        for one in made["Properties"]["PolicyDocument"]["Statement"]
+    ]
+    found = {
+        (table, action, prefix)
+        for table, actions, condition in allowed
+        for action in actions
+        for prefix in listed(condition["dynamodb:LeadingKeys"])
+    }
+    update, put, keys = "dynamodb:UpdateItem", "dynamodb:PutItem", ("ITEM#*", "VID#*", "USER#*")
+    holds = (put, "dynamodb:Query", "dynamodb:DeleteItem")
+    assert found == {
+        *(("TallyCountsTable", update, prefix) for prefix in keys),
+        ("OldPollsCountsTable", update, "USER#*"),
+        *((f"{tally}ReceiptsTable", put, "tally#*") for tally in ("Tally", "OldPolls")),
+        *(("TallyLedgerTable", action, "HOLDS#*") for action in holds),
+    }
+
+
+def test_a_function_that_changes_counters_goes_live_after_the_consumers_and_knows_what_is_deployed(
+    shop: Shop, template: dict[str, Any]
+) -> None:
+    [seller] = [
+        made for id_, made in template["Resources"].items() if id_.startswith("Seller") and "Code" in made["Properties"]
+    ]
+    needed = set(seller["DependsOn"])
+    for tally in ("Tally", "OldPolls"):
+        consuming = [
+            id_
+            for id_, made in template["Resources"].items()
+            if id_.startswith(tally) and made["Type"] == "AWS::Lambda::EventSourceMapping"
+        ]
+        assert set(consuming) <= needed
+        assert len(consuming) == 4
+    known = {}
+    for variable, said in seller["Properties"]["Environment"]["Variables"].items():
+        text = "".join(part if isinstance(part, str) else part["Ref"] for part in said["Fn::Join"][1])
+        assert len(text) < 1000
+        made = Transactions.from_environment({variable: text}, caller="seller", variable=variable)
+        settings = made._store.settings
+        known[variable] = (settings.counts_table, settings.receipt_ttl_s // 3600, made._counters)
+    declared = shop.tally._declarations.counters
+    assert known == {
+        "TALLY_TRANSACT": ("TallyCountsTable", 24, {name: declared[name] for name in ("stock", "plays", "usage")}),
+        "POLLS_TRANSACT": ("OldPollsCountsTable", 48, {"usage": declared["usage"]}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["stock", "hits"], "grant_transact got no counter 'hits' whose changes join others: there are "),
+        (["likes"], "no counter 'likes' whose"),
+        (["ticket"], "no counter 'ticket' whose"),
+        (["visits"], "no counter 'visits' whose"),
+        ([], "grant_transact got no name of a counter"),
+    ],
+)
+def test_a_function_changes_no_counter_that_is_changed_alone(shop: Shop, names: list[str], says: str) -> None:
+    with pytest.raises(OptionsError, match=says):
+        shop.tally.grant_transact(shop.checkout, names)
+
+
 def test_a_role_may_invoke_what_is_named_and_no_more(template: dict[str, Any]) -> None:
     [target] = invoked(template, "Worker")
     assert target.startswith("TallyFunctionsIncrementsLive")
@@ -116,6 +191,8 @@ def invoked(template: dict[str, Any], whose: str) -> list[str]:
 def test_a_second_tally_on_one_variable_and_a_function_that_there_is_not_are_refused(shop: Shop) -> None:
     with pytest.raises(OptionsError, match=r"Shop/Checkout counts with another Tally by TALLY_FUNCTIONS already: give"):
         shop.polls.grant_count(shop.checkout)
+    with pytest.raises(OptionsError, match=r"Shop/Seller counts with another Tally by TALLY_TRANSACT already: give"):
+        shop.polls.grant_transact(shop.seller, ["stock"])
     with pytest.raises(OptionsError, match="Tally has no function 'plays': there are "):
         shop.tally.grant(shop.worker, ["plays"])
 

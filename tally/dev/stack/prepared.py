@@ -124,6 +124,12 @@ class Stack:
             "console_client": CONSOLE_CLIENT,
         }
 
+    @property
+    def transact(self) -> dict[str, Any]:
+        """What TALLY_TRANSACT says here. A minute has another length than on AWS."""
+        settings = self.template.transact.get("settings", {})
+        return {**self.template.transact, "settings": {**settings, "TALLY_MINUTE_S": str(self.options.minute_s)}}
+
     def where(self) -> dict[str, object]:
         """The endpoints and names of the stack's parts, for /dev/stack."""
         return {
@@ -132,6 +138,7 @@ class Stack:
             **TABLES,
             "bucket": BUCKET,
             "minute_s": self.options.minute_s,
+            "transact": self.transact,
             "url": self.url,
             "app": str(self.options.app.resolve()),
             "outputs": {

@@ -67,6 +67,8 @@ class Template:
     mappings: tuple[StreamMapping, ...] = ()
     access_log_format: str | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
+    transact: Mapping[str, Any] = field(default_factory=dict)
+    """What the variable of a function says that changes counters by itself."""
     warnings: tuple[str, ...] = ()
     """What is odd about the counters, though the stack is right."""
 
@@ -93,5 +95,6 @@ def parse(document: Mapping[str, Any]) -> Template:
         mappings=tuple(map(read_mapping, document["mappings"])),
         access_log_format=document["access_log_format"],
         outputs=document["outputs"],
+        transact=document["transact"],
         warnings=tuple(document["warnings"]),
     )

@@ -1,0 +1,32 @@
+"""docs/transact.md, run as a team does: its files, and the last one as a program against `make dev`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.e2e.dev import Dev, bare_environment
+from tests.patience import PATIENCE_S
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_sells_once_and_likes_once(dev: Dev, tmp_path: Path) -> None:
+    page = (ROOT / "docs/transact.md").read_text().replace("localhost:8080", f"localhost:{dev.port}")
+    files = dict(re.findall(r"^`(\w+\.py)`\n\n```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE))
+    assert files.keys() == {"orders.py", "likes.py", "try_it.py"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "try_it.py"],
+        cwd=tmp_path,
+        env=bare_environment(PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    stack = dev.call("GET", "/dev/stack").body
+    assert stack["transact"]["settings"]["TALLY_MINUTE_S"] == str(stack["minute_s"])

@@ -8,7 +8,21 @@ from typing import NamedTuple
 
 from tally.counting.tallies import DAY
 
-from . import backlog, consumers, designs, folding, hot_key, imports, journal, judging, local, manual_edits, many, plays
+from . import (
+    backlog,
+    commit,
+    consumers,
+    designs,
+    folding,
+    hot_key,
+    imports,
+    journal,
+    judging,
+    local,
+    manual_edits,
+    many,
+    plays,
+)
 
 Rows = Mapping[str, Mapping[str, float]]
 """Figures by row and column. A column's name has its unit."""
@@ -60,6 +74,12 @@ MEASURES = (
         Claim(many.NOW, "WCU", "≤", 24),
         Claim(many.SOON, "WCU", "≤", 3),
         Claim(many.SOON, "all in, 10 sets", "≤", 0.05),
+    )),
+    Measure("commit", "own writes beside the numbers", commit.measure, (
+        Claim(commit.FIRST, "requests", "=", 1),
+        Claim(commit.FIRST, "WCU", "=", 12),
+        Claim(commit.AGAIN, "requests", "=", 1),
+        Claim(commit.AGAIN, "WCU", "=", 0),
     )),
     Measure("imports", "a cold start's imports", imports.measure, (
         Claim("a hot handler", "to boto3", "≤", 1.25, full_only=True),

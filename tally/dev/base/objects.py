@@ -48,7 +48,7 @@ class ObjectError(Exception):
 
 
 class Objects:
-    """The buckets of the template, each a folder. A file has one line of JSON with the metadata, then the content."""
+    """The buckets of the stack, each a folder. A file has one line of JSON with the metadata, then the content."""
 
     def __init__(self, folder: Path, buckets: tuple[str, ...]) -> None:
         self._folder, self._buckets = folder, buckets

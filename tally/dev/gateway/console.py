@@ -58,7 +58,7 @@ def commands(template: Template, url: str) -> str:
 
 
 def page(template: Template, url: str) -> str:
-    """The text at /dev: where things are, the routes of the template, and commands to paste."""
+    """The text at /dev: where things are, the routes, and commands to paste."""
     places = "/console /dev/token /dev/openapi /dev/elements /dev/metrics /dev/stack /dev/mappings /dev/lost /dev/edit"
     lines = ["Tally on this machine:", *(f"  {url}{place}" for place in places.split()), ""]
     for route in template.routes:

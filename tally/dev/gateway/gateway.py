@@ -1,4 +1,4 @@
-"""Serves the HTTP API with the template's routes, authorizers, throttles and CORS, as API Gateway does.
+"""Serves the HTTP API with the declared routes, authorizers, throttles and CORS, as API Gateway does.
 
 API Gateway's own answers have the shape `{"message": …}`, here too.
 """

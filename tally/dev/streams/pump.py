@@ -1,4 +1,4 @@
-"""Reads the engine's streams and invokes functions as the template's event source mappings say.
+"""Reads the engine's streams and invokes functions as the stack's event source mappings say.
 
 A task reads each shard of each mapping, one batch at a time and in order. It retries a failed batch without end, in
 halves, as Lambda does.

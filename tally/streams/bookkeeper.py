@@ -118,12 +118,12 @@ def _moved(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]:
         return ()
     if nonce.startswith("-") and "." in nonce:  # an unlike
         return (effect._replace(pair=nonce[1:].partition(".")[0]),)
-    made, at = effect.minute, minute_of(new)
+    minute, at = effect.minute, minute_of(new)
     if nonce.startswith(tallies.ROLLED_UP):
-        at = made if at is None or at > made + _ROLLUP_AHEAD_MAX else at
+        at = minute if at is None or at > minute + _ROLLUP_AHEAD_MAX else at
         return (effect._replace(minute=at),)
-    at = label(at, made)
-    return (effect if at == made else effect._replace(minute=at),)
+    at = label(at, minute)
+    return (effect if at == minute else effect._replace(minute=at),)
 
 
 def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str, sort_key: str) -> tuple[Effect, ...]:
@@ -131,15 +131,15 @@ def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str,
 
     One that is imported belongs to its own day. When it goes, that is a change like any other.
     """
-    change, made = record["dynamodb"], declared.made(record)
+    change, minute = record["dynamodb"], declared.made(record)
     is_ = name != REMOVE and GONE not in change["NewImage"]
     was = name != INSERT and GONE not in change["OldImage"]
     if is_ == was:
         return ()
     if is_:
-        at, moved, pair, day = label_of(change["NewImage"], made), 1, "", _own_day(change["NewImage"], record)
+        at, moved, pair, day = label_of(change["NewImage"], minute), 1, "", _own_day(change["NewImage"], record)
     else:
-        at, moved, pair, day = made, -1, pair_of(change["OldImage"]), -1
+        at, moved, pair, day = minute, -1, pair_of(change["OldImage"]), -1
     return tuple(
         Effect(counter.name, id_, at, moved, pair=pair, day=day)
         for start, counter in declared.children[prefix]
@@ -199,7 +199,7 @@ class SegmentRun(Run):
             sum_ = sums[at][counter, id_, "" if expected == observed else pair, day]
             sum_[0] += expected
             sum_[1] += observed
-        found = {
+        by_minute = {
             at: [
                 Booked(counter, id_, pair, sum_[0], sum_[1], day)
                 for (counter, id_, pair, day), sum_ in names.items()
@@ -207,10 +207,10 @@ class SegmentRun(Run):
             ]
             for at, names in sums.items()
         }
-        booked = [entry for entries in found.values() for entry in entries]
+        booked = [entry for entries in by_minute.values() for entry in entries]
         assert sum(entry.expected for entry in booked) == sum(effect.accepted for effect in self.sums.values())
         assert sum(entry.observed for entry in booked) == sum(effect.observed for effect in self.sums.values())
-        return {at: entries for at, entries in found.items() if entries}
+        return {at: entries for at, entries in by_minute.items() if entries}
 
 
 CONSUMER = StreamConsumer("bookkeeper", {"receipts": read_receipt, "counts": read_count}, SegmentRun, heeds_judge=True)

@@ -61,13 +61,13 @@ def noted(store: Store) -> dict[str, Form]:
 
 def refused(forms: Mapping[str, Form], counters: Mapping[str, Counter]) -> list[Refused]:
     """What does not fit. A counter that is declared no more keeps its items: no other one may have their keys."""
-    found = [why for name, was in forms.items() if name in counters for why in _changed(counters[name], was)]
+    refusals = [why for name, was in forms.items() if name in counters for why in _changed(counters[name], was)]
     for name, gone in removed(forms, counters).items():
         try:
             declared([*counters.values(), gone])
         except ConfigurationError as error:
-            found.append(Refused(name, f"has counted and is declared no more, but {error}", booked=True))
-    return found
+            refusals.append(Refused(name, f"has counted and is declared no more, but {error}", booked=True))
+    return refusals
 
 
 def removed(forms: Mapping[str, Form], counters: Mapping[str, Counter]) -> dict[str, Counter]:

@@ -52,12 +52,12 @@ class Loss(NamedTuple):
 
 def listed(store: Store) -> list[Loss]:
     """What nobody has acknowledged."""
-    found = queries.items(store, store.settings.ledger_table, keys.LOST_KEY)
+    unacknowledged = queries.items(store, store.settings.ledger_table, keys.LOST_KEY)
     return [
         Loss(
             item["SK"]["S"], item["consumer"]["S"], *(items.number(item, name) for name in ("since", "until", "again"))
         )
-        for item in found
+        for item in unacknowledged
     ]
 
 
@@ -72,13 +72,13 @@ def gaps(
         return []
     before = {loss.name: loss for loss in known}
     until_s = now_s if other_streams else now_s - lineage.KEPT_S + LATE * settings.minute_s
-    found = list[Loss]()
+    losses = list[Loss]()
     for consumer, seen_s in passed_s.items():
         if seen_s < until_s:
             name = GAP + consumer
             since_s = min(int(seen_s), before[name].since_s) if name in before else int(seen_s)
-            found.append(Loss(name, consumer, since_s, int(until_s), _again(settings, consumer, until_s)))
-    return found
+            losses.append(Loss(name, consumer, since_s, int(until_s), _again(settings, consumer, until_s)))
+    return losses
 
 
 def dropped(settings: Settings, marker: str, consumer: str, made_s: int) -> Loss:

@@ -142,15 +142,15 @@ def changes(image: Image, *, alone: bool = False) -> list[tuple[str, str, int]]:
     """
     if CHANGES not in image and SOON not in image:
         return [(text(image, "counter"), text(image, "target"), _amount(image, "amount"))]
-    found = [
+    changed = [
         (counter, id_, _amount(ids["M"], id_))
         for part in ((SOON,) if alone else (CHANGES, SOON))
         for counter, ids in image.get(part, _NONE)["M"].items()
         for id_ in ids["M"]
     ]
-    if not found:
+    if not changed:
         raise UnreadableError("the list of changes is empty")
-    return found
+    return changed
 
 
 def _amount(image: Image, name: str) -> int:
@@ -165,10 +165,10 @@ def label(stamped: int | None, made: int) -> int:
     return stamped if stamped is not None and made - 1 <= stamped <= made + 1 else made
 
 
-def label_of(image: Image, made: int) -> int:
+def label_of(image: Image, minute: int) -> int:
     """The minute that a receipt or a child is booked on. One that was written alone: its record's.
 
     The clocks of writers differ, so their stamps go back and forth around the edge of a minute. The records of a stream
     shard do not, so the rollup adds what is of one minute in one write.
     """
-    return made if image.get("rollup") == YES and CHANGES not in image else label(keys.minute_of(image), made)
+    return minute if image.get("rollup") == YES and CHANGES not in image else label(keys.minute_of(image), minute)

@@ -82,11 +82,11 @@ def judged(store: Store) -> Seen:
 def drift(store: Store, most: int | None = None) -> Seen:
     """The tallies that drift. One that is not confirmed may come to 0 by itself. `most`: it reads no more of them."""
     seen = watermark.read(store)
-    found = list(islice(rows.every(store), most))
-    confirmed = [f"{row.counter} {row.target} {row.drift:+d}" for row in found if row.confirmed(seen)]
-    facts = {"confirmed": len(confirmed), "unconfirmed": len(found) - len(confirmed)}
+    drifts = list(islice(rows.every(store), most))
+    confirmed = [f"{row.counter} {row.target} {row.drift:+d}" for row in drifts if row.confirmed(seen)]
+    facts = {"confirmed": len(confirmed), "unconfirmed": len(drifts) - len(confirmed)}
     line = f"{facts['confirmed']} confirmed, {facts['unconfirmed']} not yet"
-    return _some(line + _listed(confirmed), facts, len(confirmed), cut=len(found) == most)
+    return _some(line + _listed(confirmed), facts, len(confirmed), cut=len(drifts) == most)
 
 
 def aside(store: Store, most: int | None = None) -> Seen:

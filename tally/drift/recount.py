@@ -91,11 +91,11 @@ def families(store: Store, counters: Mapping[str, Counter]) -> Iterator[Family]:
     for partition, family in groupby(scanned, lambda item: str(item["PK"]["S"])):
         prefix, _, target = partition.partition("#")
         parents = [counter for counter in counters.values() if counter.child is not None and counter.prefix == prefix]
-        found: dict[str, Family] = {}
+        by_counter: dict[str, Family] = {}
         for item, counter in ((item, counter) for item in family for counter in parents):
             is_child = item["SK"]["S"].startswith(str(counter.child)) and GONE not in item
             if is_child or counter.shard_of(item["SK"]["S"]) is not None:
-                _, _, tally, children = found.get(counter.name, (counter, target, 0, 0))
+                _, _, tally, children = by_counter.get(counter.name, (counter, target, 0, 0))
                 tally += 0 if is_child else tallies.stored(counter, item, 0)
-                found[counter.name] = counter, target, tally, children + is_child
-        yield from found.values()
+                by_counter[counter.name] = counter, target, tally, children + is_child
+        yield from by_counter.values()

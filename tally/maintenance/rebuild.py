@@ -66,8 +66,8 @@ def window(store: Store, seen: Watermark, now_s: float) -> Window:
     return Window(first, last)
 
 
-def accepted(store: Store, counters: Mapping[str, Counter], days: Window, found: Accepted) -> Iterator[int]:
-    """Sum up the receipts that were written alone, into `found`. Yields the receipts of each page of the scan."""
+def accepted(store: Store, counters: Mapping[str, Counter], days: Window, sums: Accepted) -> Iterator[int]:
+    """Sum up the receipts that were written alone, into `sums`. Yields the receipts of each page of the scan."""
     attributes = ("rollup", "at", "counter", "target", "amount", record.SOON)
     first, last = days.first * tallies.DAY, (days.last + 1) * tallies.DAY - 1
     pages = queries.scan(
@@ -83,7 +83,7 @@ def accepted(store: Store, counters: Mapping[str, Counter], days: Window, found:
             for name, target, amount in _readable(receipt):
                 counter = counters.get(name)
                 if counter is not None and rebuildable(counter):
-                    of_tally = found.setdefault((name, target), defaultdict(int))
+                    of_tally = sums.setdefault((name, target), defaultdict(int))
                     of_tally[int(receipt["at"]["N"]) // tallies.DAY] += amount
         yield len(page)
 

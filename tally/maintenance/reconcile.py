@@ -217,7 +217,7 @@ def writes(store: Store, finding: Finding, by: str, why: str, now_s: float) -> l
     becomes less. A count brings it to 0.
     """
     counter, target, amount = finding.counter, finding.target, finding.difference
-    held, made = _held(finding), list[Write]()
+    held, transaction = _held(finding), list[Write]()
     if amount:
         shard = min(finding.shards, default=min(1, counter.max_shards - 1))  # never 0: that would make a post
         at = store.settings.minute(now_s)
@@ -226,16 +226,16 @@ def writes(store: Store, finding: Finding, by: str, why: str, now_s: float) -> l
         was = {**held.pop(shard, {})}
         if shard in finding.shards:
             was["PK"] = finding.shards[shard]["PK"]  # else its parent has been removed meanwhile
-        made.append({"Update": items.only_if(add, was) if was else add})
+        transaction.append({"Update": items.only_if(add, was) if was else add})
     table, drift = store.settings.counts_table, finding.drift.drift
-    made += [items.check(table, tallies.key(counter, target, shard), was) for shard, was in held.items()]
+    transaction += [items.check(table, tallies.key(counter, target, shard), was) for shard, was in held.items()]
     lefts = {history.LEDGER: drift - finding.confirmed, history.REBUILD: _less(drift, amount)}
     left = lefts.get(finding.how, 0)
     assert min(drift, 0) <= left <= max(drift, 0), "a repair turns no drift"
     assert finding.how != history.LEDGER or amount in (0, -finding.confirmed)
-    made.append(rows.moved(store, finding.drift, left, now_s))
+    transaction.append(rows.moved(store, finding.drift, left, now_s))
     numbers = {"before": finding.tally, "amount": amount, "added": amount + drift - left}
-    return [*made, history.entry(store, counter.name, target, now_s, numbers, by=by, why=why, how=finding.how)]
+    return [*transaction, history.entry(store, counter.name, target, now_s, numbers, by=by, why=why, how=finding.how)]
 
 
 def _less(drift: int, amount: int) -> int:

@@ -162,13 +162,13 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
     partition = f"{HOURS if by == HOUR else DAYS}{counter.name}"
     last = f"{asked}-31" if by == MONTH else asked
     lists = list(read(call.store, partition, asked, last).values()) if asked else []
-    made = lists[0] if len(lists) == 1 else merged(lists)
+    top = lists[0] if len(lists) == 1 else merged(lists)
     return {
         "counter": counter.name,
         "by": by,
         "span": asked or None,
-        "top": [{"id": one.id, "value": one.value} for one in made.listed[:limit] if one.value > 0],
-        "error_max": made.error,
+        "top": [{"id": one.id, "value": one.value} for one in top.listed[:limit] if one.value > 0],
+        "error_max": top.error,
         "as_of": at.as_of(settings),
     }
 

@@ -70,18 +70,18 @@ class Checked(NamedTuple):
     @property
     def line(self) -> str:
         """The number, and what is wrong with it."""
-        found, counted, row = self.found, self.counted, self.found.drift
-        parts = [str(found.tally)]
+        finding, counted, row = self.found, self.counted, self.found.drift
+        parts = [str(finding.tally)]
         if counted and self.exact is not None:
             parts.append(f"children {counted.children}")
         if row.drift:
-            part = f"{found.confirmed:+d} of it " if found.confirmed != row.drift else ""
-            when = f"{part}confirmed" if found.confirmed else "not confirmed yet"
+            part = f"{finding.confirmed:+d} of it " if finding.confirmed != row.drift else ""
+            when = f"{part}confirmed" if finding.confirmed else "not confirmed yet"
             parts.append(f"drift {row.drift:+d} since {moment(row.since)}, {when}")
         if counted and counted.unclear:
             bounds = f"{counted.low:+d}" if counted.low == counted.high else f"{counted.low:+d} to {counted.high:+d}"
             parts.append(f"by its children {bounds}, but {counted.unclear}")
-        return f"{found.name}: {', '.join(parts)}"
+        return f"{finding.name}: {', '.join(parts)}"
 
 
 class Numbers(NamedTuple):
@@ -150,20 +150,20 @@ def _is_there(store: Store, counter: Counter, id_: str) -> bool:
 
 def _suspects(given: argparse.Namespace, stack: Stack) -> list[Number]:
     """Every number that drifts, and those that differ from their children in a scan."""
-    found: dict[tuple[str, str], Number] = {}
+    suspects: dict[tuple[str, str], Number] = {}
     if CHILDREN in given.parts:
         with bar(recount.families(stack.store, stack.counters), "parent", "scanned") as families:
             for counter, id_, number, children in families:
                 if number != children:
-                    found[counter.name, id_] = Number(counter, id_)
+                    suspects[counter.name, id_] = Number(counter, id_)
     for row in rows.every(stack.store) if DRIFT in given.parts else ():
         if row.counter in stack.counters:
-            found[row.counter, row.target] = Number(stack.counters[row.counter], row.target)
+            suspects[row.counter, row.target] = Number(stack.counters[row.counter], row.target)
         else:
             note(
                 f"{row.counter} {row.target} drifts by {row.drift:+d}, but lambdas/counters.py declares no such counter"
             )
-    return [found[name] for name in sorted(found)]
+    return [suspects[name] for name in sorted(suspects)]
 
 
 def lost(given: argparse.Namespace, stack: Stack) -> Lost | None:
@@ -174,7 +174,7 @@ def lost(given: argparse.Namespace, stack: Stack) -> Lost | None:
         if not rebuild.rebuildable(counter):
             hint = "its children are counted instead" if counter.child else "it is never added up"
             raise CommandError(f"{counter.name} has no receipts to rebuild it from: {hint}")
-    store, found = stack.store, Accepted()
+    store, accepted = stack.store, Accepted()
     try:
         days = rebuild.window(store, watermark.read(store), time.time())
     except NotProvenError:
@@ -182,18 +182,18 @@ def lost(given: argparse.Namespace, stack: Stack) -> Lost | None:
             raise
         note("receipts: not known yet: that takes two whole days of a stack")
         return None
-    with bar(rebuild.accepted(store, stack.counters, days, found), "page", "scanned") as pages:
+    with bar(rebuild.accepted(store, stack.counters, days, accepted), "page", "scanned") as pages:
         for _ in pages:
             pass
-    only = {(counter.name, id_) for counter, id_ in given.named} or set(found)
-    with bar(sorted(only.intersection(found)), "number", "looked at") as each:
-        looks = [rebuild.look(store, stack.counters[name[0]], name[1], found[name]) for name in each]
+    only = {(counter.name, id_) for counter, id_ in given.named} or set(accepted)
+    with bar(sorted(only.intersection(accepted)), "number", "looked at") as each:
+        looks = [rebuild.look(store, stack.counters[name[0]], name[1], accepted[name]) for name in each]
     return Lost([loss for loss in looks if loss.difference], days)
 
 
-def say_letters(given: argparse.Namespace, found: list[Marker]) -> None:
+def say_letters(given: argparse.Namespace, markers: list[Marker]) -> None:
     """A line for each dead letter."""
-    for marker in found:
+    for marker in markers:
         body = {"found": "dead letter", "object": marker.object, "at": marker.at_s, "reason": marker.reason}
         what = f"{marker.object}, a dead letter since {moment(marker.at_s)}: {marker.reason}"
         show(given, body, f"waits    {what}: a repair applies it")
@@ -204,23 +204,23 @@ def losses(given: argparse.Namespace, stack: Stack) -> list[Loss]:
     return listed(stack.store) if given.parts == PARTS else []
 
 
-def say_losses(given: argparse.Namespace, found: list[Loss]) -> None:
+def say_losses(given: argparse.Namespace, gaps: list[Loss]) -> None:
     """A line for each."""
-    for one in found:
-        times = {"since": one.since_s, "until": one.until_s}
-        when = f"from {moment(one.since_s)} to {moment(one.until_s)}"
-        what = "a dead letter" if one.name.startswith(LETTER) else "records"
-        line = f"gap      {one.consumer} may have lost {what}, {when}: as_of waits for `repair --acknowledge`"
-        show(given, {"found": "gap", "consumer": one.consumer, **times}, line)
+    for gap in gaps:
+        times = {"since": gap.since_s, "until": gap.until_s}
+        when = f"from {moment(gap.since_s)} to {moment(gap.until_s)}"
+        what = "a dead letter" if gap.name.startswith(LETTER) else "records"
+        line = f"gap      {gap.consumer} may have lost {what}, {when}: as_of waits for `repair --acknowledge`"
+        show(given, {"found": "gap", "consumer": gap.consumer, **times}, line)
 
 
-def say_numbers(given: argparse.Namespace, found: Numbers) -> None:
+def say_numbers(given: argparse.Namespace, checked: Numbers) -> None:
     """A line for each number that is wrong or unclear."""
-    for number in found.unclear:
+    for number in checked.unclear:
         show(
             given, {"found": "unclear", **_named(number.found)}, f"unclear  {number.line}: try again when it is calmer"
         )
-    for number in found.wrong:
+    for number in checked.wrong:
         row = number.found.drift
         known = {"drift": row.drift, "since": row.since, "confirmed": number.found.confirmed != 0} if row.drift else {}
         body = {"found": "differs", **_named(number.found), **known, "repair": number.amount}
@@ -230,9 +230,9 @@ def say_numbers(given: argparse.Namespace, found: Numbers) -> None:
         show(given, body, f"differs  {number.line}: {effect}")
 
 
-def say_lost(given: argparse.Namespace, store: Store, found: Lost) -> None:
+def say_lost(given: argparse.Namespace, store: Store, gone: Lost) -> None:
     """A line for each number that lacks something."""
-    for loss in found.found:
+    for loss in gone.found:
         days = ", ".join(f"{_day(store, day)} {amount}" for day, amount in loss.days.items())
         repaired = sum(loss.days.values()) - loss.difference
         known = f", of which {repaired} was repaired" if repaired else ""
@@ -245,8 +245,8 @@ def say_lost(given: argparse.Namespace, store: Store, found: Lost) -> None:
             show(given, body, f"lost     {line}: a repair adds {loss.difference:+d}")
 
 
-def _named(found: Finding) -> Mapping[str, object]:
-    return {"counter": found.counter.name, **periods.shown(found.target), "value": found.tally}
+def _named(finding: Finding) -> Mapping[str, object]:
+    return {"counter": finding.counter.name, **periods.shown(finding.target), "value": finding.tally}
 
 
 def _day(store: Store, day: int) -> str:
@@ -257,17 +257,17 @@ def _day(store: Store, day: int) -> str:
 def check(given: argparse.Namespace, stack: Stack) -> int:
     """Say what is wrong. 0: all is well, 1: something differs or is unclear, 2: nobody can tell, or it is not there."""
     waiting, gaps = letters(given, stack), losses(given, stack)
-    found, gone = numbers(given, stack), lost(given, stack)
+    checked, gone = numbers(given, stack), lost(given, stack)
     say_letters(given, waiting)
     say_losses(given, gaps)
-    say_numbers(given, found)
+    say_numbers(given, checked)
     said = [f"{len(waiting)} wait"] * bool(waiting) + ["records may be lost"] * bool(gaps)
-    said += [f"{len(found.wrong)} differ"] * bool(found.wrong)
+    said += [f"{len(checked.wrong)} differ"] * bool(checked.wrong)
     if gone:
         say_lost(given, stack.store, gone)
         said += [f"{len(gone.found)} lost something"] * bool(gone.found)
         note(f"receipts: of {_day(stack.store, gone.days.first)} to {_day(stack.store, gone.days.last)}")
-    unclear = [f"{len(found.unclear)} unclear"] * bool(found.unclear)
+    unclear = [f"{len(checked.unclear)} unclear"] * bool(checked.unclear)
     now_s = time.time()
     until = watermark.read(stack.store).judged_up_to(stack.store.settings)
     known = f"known up to {clock(until, UTC, now_s)} UTC" if until else "not known yet: a new stack needs some minutes"
@@ -275,8 +275,8 @@ def check(given: argparse.Namespace, stack: Stack) -> int:
     if said and not given.json:
         say(f"{', '.join(said + unclear)}; to repair it: {repair_command(given)}")
     elif not given.json:
-        say(", ".join(unclear) or (well(given) if until and not found.missing else "nothing is known to be wrong"))
-    return CANNOT_TELL if found.missing or not (until or said) else WRONG if said or unclear else 0
+        say(", ".join(unclear) or (well(given) if until and not checked.missing else "nothing is known to be wrong"))
+    return CANNOT_TELL if checked.missing or not (until or said) else WRONG if said or unclear else 0
 
 
 def well(given: argparse.Namespace) -> str:

@@ -280,12 +280,12 @@ def stacks_of(assembly: Path, region: str) -> list[Deployed]:
 
 def what_to_call(stacks: Sequence[Deployed], outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:
     """The address, and commands to paste. `outputs`: of each stack, by its name."""
-    main, found = stacks[0], outputs[stacks[0].name]
-    url, names = found["ApiUrl"], [(stack, outputs.get(stack.name, {}).get("CnameTarget")) for stack in stacks]
+    main, of_main = stacks[0], outputs[stacks[0].name]
+    url, names = of_main["ApiUrl"], [(stack, outputs.get(stack.name, {}).get("CnameTarget")) for stack in stacks]
     cnames = [f"  # {stack.descriptions['CnameTarget']}: {target}" for stack, target in names if target]
     tally = f"{at.prefix}{'.venv/bin/' if lambdas() else ''}tally"
     stack = shlex.quote(main.name)
-    counters = found["Counters"].split(", ")
+    counters = of_main["Counters"].split(", ")
     if "plays" in counters:
         calls = [
             "  # count a play, once for its key, and read the count",
@@ -303,7 +303,7 @@ def what_to_call(stacks: Sequence[Deployed], outputs: Mapping[str, Mapping[str, 
             f"\n{main.name} answers at {url}\n",
             *([*cnames, ""] if cnames else []),
             *calls,
-            *_token(found, at),
+            *_token(of_main, at),
             f"  # look at the numbers in a browser; docs/console.md says who may: {url}/console",
             *([f"  make smoke URL={url} TOKEN=$TOKEN WAIT=600"] if lambdas() else []),
             f"  {tally} status --stack {stack}",

@@ -107,63 +107,63 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     store = stack.store
     with files.opened(given.file) as file:
         source = Source(file, files.form_of(given.file, given.format), counter, bool(given.children))
-        found = _check(source, store)
-        name = given.run or found.digest[:RUN_CHARACTERS]
-        for bad in found.bad:
+        check = _check(source, store)
+        name = given.run or check.digest[:RUN_CHARACTERS]
+        for bad in check.bad:
             note(f"line {bad.line}: {bad.why}")
-        if found.bad_rows and not given.skip_bad:
-            more = f" ({found.bad_rows - len(found.bad)} more than these)" if found.bad_rows > len(found.bad) else ""
-            note(f"{counted(found.bad_rows)} cannot be imported{more}: nothing is; --skip-bad leaves them out")
+        if check.bad_rows and not given.skip_bad:
+            more = f" ({check.bad_rows - len(check.bad)} more than these)" if check.bad_rows > len(check.bad) else ""
+            note(f"{counted(check.bad_rows)} cannot be imported{more}: nothing is; --skip-bad leaves them out")
             return BAD_INPUT
         if not given.yes:
-            _would(source, store, found, name)
+            _would(source, store, check, name)
             return 0
-        begun = Importing(store, counter.name, name, given.by, given.why, int(time.time()), found.digest, found.rows)
+        begun = Importing(store, counter.name, name, given.by, given.why, int(time.time()), check.digest, check.rows)
         return _import(source, store, begun)
 
 
 def _check(source: Source, store: Store) -> Checked:
     """Read every row. Those whose parents are missing cannot be imported either."""
-    found, digest = Checked(), hashlib.sha256()
+    check, digest = Checked(), hashlib.sha256()
     waiting: dict[str, list[int]] = {}
     known: set[str] = set()
     with bar(source.rows(), "row", "checked") as every:
         for row in every:
             if isinstance(row, Refused):
-                found.refuse(row)
+                check.refuse(row)
                 continue
-            found.rows += 1
+            check.rows += 1
             digest.update(json.dumps(row[1:]).encode())
             if isinstance(row, Number):
-                found.total += row.value
+                check.total += row.value
             elif row.id not in known:
                 waiting.setdefault(row.id, []).append(row.line)
                 if len(waiting) == imports.PARENTS_MAX:
-                    _check_parents(source.counter, store, waiting, known, found)
-    _check_parents(source.counter, store, waiting, known, found)
-    found.digest = digest.hexdigest()
-    return found
+                    _check_parents(source.counter, store, waiting, known, check)
+    _check_parents(source.counter, store, waiting, known, check)
+    check.digest = digest.hexdigest()
+    return check
 
 
 def _check_parents(
-    counter: Counter, store: Store, waiting: dict[str, list[int]], known: set[str], found: Checked
+    counter: Counter, store: Store, waiting: dict[str, list[int]], known: set[str], check: Checked
 ) -> None:
     """Refuse the waiting rows whose parents are missing; the others' parents are known from now on."""
     missing = imports.missing_parents(Call(store), counter, list(waiting)) if waiting else set()
     for id_ in missing:
         for line in waiting[id_]:
-            found.orphans += 1
-            found.refuse(Refused(line, f"there is no {counter.prefix.lower()} {id_}"))
+            check.orphans += 1
+            check.refuse(Refused(line, f"there is no {counter.prefix.lower()} {id_}"))
     known |= waiting.keys() - missing
     waiting.clear()
 
 
-def _would(source: Source, store: Store, found: Checked, name: str) -> None:
+def _would(source: Source, store: Store, check: Checked, name: str) -> None:
     """Say what an import would do, and what was imported before."""
     before = [_told(entry) for entry in history.imports(store, source.counter.name)]
-    total = "" if source.children else f", {found.total} in all"
-    skipped = f", {counted(found.bad_rows)} left out" if found.bad_rows else ""
-    what = f"{source.counter.name}: {counted(found.rows - found.orphans)}{total}{skipped}"
+    total = "" if source.children else f", {check.total} in all"
+    skipped = f", {counted(check.bad_rows)} left out" if check.bad_rows else ""
+    what = f"{source.counter.name}: {counted(check.rows - check.orphans)}{total}{skipped}"
     say(f"would import into {what}, as the run {name}; --yes does it")
     for line in before:
         note(line)

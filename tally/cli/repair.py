@@ -50,11 +50,11 @@ def repair(given: argparse.Namespace, stack: Stack) -> int:
     reconciler = Reconciler(stack.store)
     if waiting and given.only != LETTERS:
         _judged(reconciler)  # what they moved is known then
-    found = check.numbers(given, stack)
-    check.say_numbers(given, found)
-    left += len(found.unclear)
-    if found.wrong:
-        left += _repaired(given, reconciler, found.wrong) if agreed(given, "Repair this?") else len(found.wrong)
+    checked = check.numbers(given, stack)
+    check.say_numbers(given, checked)
+    left += len(checked.unclear)
+    if checked.wrong:
+        left += _repaired(given, reconciler, checked.wrong) if agreed(given, "Repair this?") else len(checked.wrong)
     gone = check.lost(given, stack)
     if gone and gone.found:
         check.say_lost(given, stack.store, gone)
@@ -67,9 +67,9 @@ def repair(given: argparse.Namespace, stack: Stack) -> int:
         say(f"acknowledged {len(gaps)}: as_of goes on with the next sweep")
     else:
         left += len(gaps)
-    said = [f"{left} left"] * bool(left) + [f"{found.missing} missing"] * bool(found.missing)
+    said = [f"{left} left"] * bool(left) + [f"{checked.missing} missing"] * bool(checked.missing)
     say(", ".join(said) or check.well(given))
-    return CANNOT_TELL if found.missing else WRONG if left else 0
+    return CANNOT_TELL if checked.missing else WRONG if left else 0
 
 
 def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[Marker]) -> int:

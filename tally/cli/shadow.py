@@ -106,24 +106,24 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     if old.bad:
         note(f"{files.counted(old.bad)} cannot be read: nothing is compared")
         return BAD_INPUT
-    found = _compared(stack.store, counter, old)
+    compared = _compared(stack.store, counter, old)
     zone = given.tz or viewers_zone()
     if given.json:
-        say(json.dumps(found.body()))
+        say(json.dumps(compared.body()))
     elif draws(given):
         from . import charts  # it takes a tenth of a second to load
 
         name = getattr(zone, "key", None) or zone
-        charts.gaps(f"the old number beside {counter.name}, {name}", found.rows, zone)
+        charts.gaps(f"the old number beside {counter.name}, {name}", compared.rows, zone)
     else:
         lines = (
-            [iso(row.from_s, zone), iso(row.to_s, zone), row.ids, row.old, row.tally, row.off] for row in found.rows
+            [iso(row.from_s, zone), iso(row.to_s, zone), row.ids, row.old, row.tally, row.off] for row in compared.rows
         )
         table(("from", "to", "ids", "old", "tally", "off"), lines)
-    remark(_remarks(found, given, zone), drawn=draws(given))
-    if all(row.off is None for row in found.rows):
+    remark(_remarks(compared, given, zone), drawn=draws(given))
+    if all(row.off is None for row in compared.rows):
         return BAD_INPUT
-    return DIFFERS if any(one["over"] or one["under"] for one in found.ids) else 0
+    return DIFFERS if any(one["over"] or one["under"] for one in compared.ids) else 0
 
 
 def _read(given: argparse.Namespace, counter: Counter) -> Old:
@@ -162,13 +162,13 @@ def _compared(store: Store, counter: Counter, old: Old) -> Compared:
         asked = series.Range(series.HOUR, spans[0][0], spans[-1][1])
         body = series.read(Call(store), counter, id_, asked)
         known, since = dict(_known(body, as_of)), body["since"]
-        added += sum(one["added"] for one in body["repairs"])
+        added += sum(repair["added"] for repair in body["repairs"])
         of_id = [_gap(first, end, read, known) for first, end in spans]
-        for one in of_id:
-            span = one.from_s, one.to_s
-            rows[span] = rows[span].plus(one) if span in rows else one
+        for gap in of_id:
+            span = gap.from_s, gap.to_s
+            rows[span] = rows[span].plus(gap) if span in rows else gap
         ids.append({"id": id_, **_sums(of_id)})
-    ids.sort(key=lambda one: (-abs(one["off"]), one["under"] - one["over"]))
+    ids.sort(key=lambda sums: (-abs(sums["off"]), sums["under"] - sums["over"]))
     return Compared(counter.name, [rows[span] for span in sorted(rows)], ids, alone, old.away, added, since, as_of)
 
 
@@ -196,10 +196,10 @@ def _gap(first: int, end: int, read: Mapping[int, OldReading], known: Mapping[in
     return Gap(first * HOUR_S, end * HOUR_S, 1, read[end].value - read[first].value, tally)
 
 
-def _remarks(found: Compared, given: argparse.Namespace, zone: tzinfo) -> Iterator[str]:
+def _remarks(compared: Compared, given: argparse.Namespace, zone: tzinfo) -> Iterator[str]:
     """What the rows mean: the sum, which ids are off most, and what is unknown."""
-    now_s, known, all_ = time.time(), [row for row in found.rows if row.off is not None], found.sums()
-    wrong = [one for one in found.ids if one["over"] or one["under"]]
+    now_s, known, all_ = time.time(), [row for row in compared.rows if row.off is not None], compared.sums()
+    wrong = [one for one in compared.ids if one["over"] or one["under"]]
     if known and not wrong:
         yield f"the old number is right: {all_['old']:,}, as Tally"
     elif known:
@@ -210,19 +210,19 @@ def _remarks(found: Compared, given: argparse.Namespace, zone: tzinfo) -> Iterat
         yield f"off most: {', '.join(worst)}"
     else:
         yield "there is nothing to compare: it takes two readings of an id at full hours that Tally has summed up"
-    if longer := [row for row in found.rows if row.to_s - row.from_s > HOUR_S]:
+    if longer := [row for row in compared.rows if row.to_s - row.from_s > HOUR_S]:
         yield f"{files.counted(len(longer))} of several hours: no reading between, so each of these is unknown alone"
-    if unknown := len(found.rows) - len(known):
+    if unknown := len(compared.rows) - len(known):
         yield f"{files.counted(unknown)} unknown: Tally has not summed up all of these hours"
-    if found.alone:
-        yield f"{found.alone} ids have no two readings at full hours: they are in no row"
-    if found.away:
-        yield f"{found.away} readings are over {given.within} s from a full hour: they are in no row"
-    if found.added:
-        yield f"repairs of Tally added {found.added:+,} that no hour has"
-    if found.as_of is not None and found.since is not None:
-        of = f"complete from {clock(found.since, zone, now_s)} up to {clock(found.as_of, zone, now_s)}"
-        yield f"Tally's hours are {of} ({offset(found.as_of, zone)})"
+    if compared.alone:
+        yield f"{compared.alone} ids have no two readings at full hours: they are in no row"
+    if compared.away:
+        yield f"{compared.away} readings are over {given.within} s from a full hour: they are in no row"
+    if compared.added:
+        yield f"repairs of Tally added {compared.added:+,} that no hour has"
+    if compared.as_of is not None and compared.since is not None:
+        of = f"complete from {clock(compared.since, zone, now_s)} up to {clock(compared.as_of, zone, now_s)}"
+        yield f"Tally's hours are {of} ({offset(compared.as_of, zone)})"
 
 
 SHADOW = Command(

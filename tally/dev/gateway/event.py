@@ -63,7 +63,7 @@ def event(
         "x-forwarded-proto": "http",
     }
     now_s = time.time()
-    made: dict[str, Any] = {
+    lambda_event: dict[str, Any] = {
         "version": "2.0",
         "routeKey": route.key,
         "rawPath": request.path,
@@ -91,12 +91,12 @@ def event(
     }
     query = joined(parse_qsl(request.query, keep_blank_values=True))
     optional = {"cookies": cookies, "queryStringParameters": query, "pathParameters": dict(path_parameters)}
-    made |= {name: value for name, value in optional.items() if value}
+    lambda_event |= {name: value for name, value in optional.items() if value}
     if authorizer is not None:
-        made["requestContext"]["authorizer"] = {"jwt": authorizer}
+        lambda_event["requestContext"]["authorizer"] = {"jwt": authorizer}
     if request.body:
-        made["body"], made["isBase64Encoded"] = _body(request.body, headers)
-    return made
+        lambda_event["body"], lambda_event["isBase64Encoded"] = _body(request.body, headers)
+    return lambda_event
 
 
 def joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -108,18 +108,18 @@ def _move(wish: _Wish) -> Body:
     Each turn first commits the change on condition that there is something to change. If there is not, a call with a
     key commits its receipt alone, on condition that there still is nothing to change.
     """
-    made: int | None = None
+    made_shard: int | None = None
     for _ in range(TURNS_MAX):
         try:
-            return _put(wish, made) if wish.there else _remove(wish, made)
+            return _put(wish, made_shard) if wish.there else _remove(wish, made_shard)
         except ChangeRefusedError as refused:
             child, shard = refused.old_items[0], refused.shard
             if any(GONE in (tally or {}) for tally in refused.old_items[1:]):
                 raise _refusal(wish.counter, wish.parent) from None
         if child is None:
-            made = _make_shard(wish, shard)  # the next turn uses it: up to fifteen others may be missing too
+            made_shard = _make_shard(wish, shard)  # the next turn uses it: up to fifteen others may be missing too
             continue
-        made = None
+        made_shard = None
         if GONE in child and wish.there:
             wish = replace(wish, over=dict(child))
             continue

@@ -35,12 +35,12 @@ def tally_id(counter: Counter, id_: str, now_s: float, period: str | None = None
     now = _name(counter.period, datetime.fromtimestamp(now_s, _zone(counter)))
     if period is None:
         return f"{id_}{_SEPARATOR}{now}"
-    found = f"{id_}{_SEPARATOR}{period}"
-    if not is_tally(counter, found):
+    asked = f"{id_}{_SEPARATOR}{period}"
+    if not is_tally(counter, asked):
         raise InvalidInputError(f"period must be a {counter.period} of {counter.name}, like {now}.", field="period")
-    if not kept(counter, found, now_s):
+    if not kept(counter, asked, now_s):
         raise NotFoundError(f"{counter.name} keeps {period} no more.", field="period")
-    return found
+    return asked
 
 
 def shown(tally: str) -> dict[str, str]:

@@ -262,13 +262,13 @@ def list_mine(call: Call, *, of: Annotated[list[tuple[str, str]], kinds.many(TAL
     """
     refused = {asked: error for asked in of if (error := _refused(call, *asked))}
     wanted = [Tally(call.counters[name], id_) for name, id_ in of if (name, id_) not in refused]
-    found = children.present_of(call, call.caller or "", wanted)
+    present = children.present_of(call, call.caller or "", wanted)
 
     def entry(name: str, id_: str) -> dict[str, Any]:
         if error := refused.get((name, id_)):
             return {"counter": name, "id": id_, "error": problem(error)}
         counter = call.counters[name]
-        return _child(counter, id_, call.caller or "", Tally(counter, id_) in found)
+        return _child(counter, id_, call.caller or "", Tally(counter, id_) in present)
 
     return Answer({"mine": [entry(*asked) for asked in of]})
 

@@ -139,18 +139,18 @@ def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerEr
         return error
 
 
-def _read(call: Call, of: list[Asked], found: Mapping[Asked, Tally | CallerError]) -> dict[str, Any]:
+def _read(call: Call, of: list[Asked], resolved: Mapping[Asked, Tally | CallerError]) -> dict[str, Any]:
     """The answer. Each tally is read once, however often it was asked for."""
-    wanted = {one for one in found.values() if isinstance(one, Tally)}
+    wanted = {one for one in resolved.values() if isinstance(one, Tally)}
     soon = any(tally.counter.visible == "soon" for tally in wanted)
     as_of = watermark.as_of(call) if soon else None  # before the numbers, which may then be newer but never older
     numbers = many.read(call, wanted)
 
     def entry(name: str, id_: str) -> dict[str, Any]:
-        made, tally = {"counter": name, "id": id_}, found[name, id_]
+        names, tally = {"counter": name, "id": id_}, resolved[name, id_]
         if isinstance(tally, CallerError):
-            return {**made, "error": problem(tally)}
+            return {**names, "error": problem(tally)}
         dated = {"as_of": as_of} if tally.counter.visible == "soon" else {}
-        return {**made, **periods.shown(tally.id), "value": numbers[tally], **dated}
+        return {**names, **periods.shown(tally.id), "value": numbers[tally], **dated}
 
     return {"tallies": [entry(*asked) for asked in of]}

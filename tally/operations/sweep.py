@@ -111,13 +111,13 @@ def _share(store: Store, until_s: float, share: float) -> float:
 
 def renew(store: Store, shards: Shards, seen: Watermark, now_s: float) -> dict[str, int]:
     """Send the heartbeats, note the watermark, and say how old it is for each consumer."""
-    found = watermark.renew(store, shards, seen, now_s)
+    noted = watermark.renew(store, shards, seen, now_s)
     observe.gauges({observe.RECORDS_LOST: int(seen.lost_s < NEVER_S)})
-    ages_s = watermark.ages_s(found, seen, now_s)
+    ages_s = watermark.ages_s(noted, seen, now_s)
     for consumer, age_s in ages_s.items():
         observe.gauges({observe.WATERMARK_AGE: age_s}, consumer=consumer)
         if age_s > watermark.SETTLE * store.settings.minute_s:
-            observe.logger.warning("behind", extra={"consumer": consumer, "age_s": age_s, "in": found.behind(consumer)})
+            observe.logger.warning("behind", extra={"consumer": consumer, "age_s": age_s, "in": noted.behind(consumer)})
     return {f"{consumer}_age_s": age_s for consumer, age_s in ages_s.items()}
 
 

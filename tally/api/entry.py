@@ -182,15 +182,15 @@ class Entry:
             raise InvalidInputError("caller is missing: who does this?", field="caller")
         context = Context(user is None, self.store.settings.page_hosts, self.counters, self.pages)
         arguments: dict[str, Any] = {}
-        for one in request.operation.fields:
-            if one.name in request.raw:  # null does not mean "not given": the check refuses it
-                arguments[one.argument] = found = one.kind.value(request.raw[one.name], one.wire, context)
-                if one.kind.names_counter and (refusal := request.operation.refuses(found)):
+        for field in request.operation.fields:
+            if field.name in request.raw:  # null does not mean "not given": the check refuses it
+                arguments[field.argument] = value = field.kind.value(request.raw[field.name], field.wire, context)
+                if field.kind.names_counter and (refusal := request.operation.refuses(value)):
                     raise refusal
-                if one.kind.names_counter and found.name not in self.served:  # it serves strangers
-                    raise ForbiddenError(f"Only services change {found.name}.", field="counter")
-            elif one.required:
-                raise one.kind.missing(one.wire)
+                if field.kind.names_counter and value.name not in self.served:  # it serves strangers
+                    raise ForbiddenError(f"Only services change {value.name}.", field="counter")
+            elif field.required:
+                raise field.kind.missing(field.wire)
         if self.store.clock() >= deadline_s:
             raise StoreBusyError("There was no time left for this. Send it again.")
         return Call(self.store, user, deadline_s, counters=self.counters, pages=self.pages), arguments

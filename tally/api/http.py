@@ -90,7 +90,7 @@ def raw_fields(event: Event, route: Route) -> dict[str, object]:
         Source.BODY: _body(event, headers, route),
         Source.HEADER: headers,
     }
-    found: dict[str, object] = dict(route.fixed)
+    raw: dict[str, object] = dict(route.fixed)
     known: dict[Source, set[str]] = {Source.QUERY: set(), Source.BODY: set()}
     for field in route.fields:
         wire, body_wire = field.wire, field.kind.body_wire
@@ -98,14 +98,14 @@ def raw_fields(event: Event, route: Route) -> dict[str, object]:
         name = wire.lower() if field.source is Source.HEADER else wire
         if name in sent[field.source]:
             given = sent[field.source][name]
-            found[field.name] = _unquoted(headers[name]) if wire == KEY.wire and headers[name][:1] == '"' else given
+            raw[field.name] = _unquoted(headers[name]) if wire == KEY.wire and headers[name][:1] == '"' else given
         elif field.kind.absent is not None:
-            found[field.name] = field.kind.absent
+            raw[field.name] = field.kind.absent
         if body_wire:
             known[Source.BODY].add(body_wire)
         if body_wire and body_wire in sent[Source.BODY]:
             given = sent[Source.BODY][body_wire]
-            if found.setdefault(field.name, given) != given:
+            if raw.setdefault(field.name, given) != given:
                 raise InvalidInputError(
                     f"{body_wire} in the body differs from {wire}: send one of them.", field=body_wire
                 )
@@ -115,7 +115,7 @@ def raw_fields(event: Event, route: Route) -> dict[str, object]:
             raise InvalidInputError(
                 f"There is no field {unknown[0][:64]!r} in the {source.value} here.", field=unknown[0][:64]
             )
-    return found
+    return raw
 
 
 def _unquoted(key: str) -> str:
@@ -130,7 +130,7 @@ def _query(event: Event, route: Route) -> dict[str, object]:
 
     API Gateway's own parsing joins repeated parameters with commas.
     """
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     lists: dict[str, list[str]] = {field.wire: [] for field in route.fields if field.kind.many_max}
     most = PARAMETERS_MAX + sum(field.kind.many_max for field in route.fields)
     try:
@@ -140,12 +140,12 @@ def _query(event: Event, route: Route) -> dict[str, object]:
     for name, value in pairs:
         if name in lists:
             lists[name].append(value)
-            found[name] = lists[name]
-        elif name in found:
+            values[name] = lists[name]
+        elif name in values:
             raise InvalidInputError(f"{name[:64]} is given twice.", field=name[:64])
         else:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def _body(event: Event, headers: Mapping[str, str], route: Route) -> dict[str, object]:

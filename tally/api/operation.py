@@ -233,18 +233,18 @@ class Operation(Facts):
         """
         served = self.served(counters.values())
         general = Route(self, self.method, self.path, self.access, self.throttle)
-        found = [] if all(map(self.opened, served)) else [general]
+        routes = [] if all(map(self.opened, served)) else [general]
         for counter in served if self.by_counter else ():
             access = self.access_of(counter)
             fixed = {"counter": counter.name}
             if self.opened(counter):
                 path = self.path.replace("{counter}", counter.name)
-                found.append(Route(self, self.method, path, access, self.opens or self.throttle, fixed))
+                routes.append(Route(self, self.method, path, access, self.opens or self.throttle, fixed))
             if self.alias and counter.path and self.alias_of(counter):
                 method, _, form = self.alias.partition(" ")
                 path = form.replace("{path}", counter.path)
-                found.append(Route(self, method, path, access, self.throttle, fixed, short=True))
-        return found
+                routes.append(Route(self, method, path, access, self.throttle, fixed, short=True))
+        return routes
 
 
 _OPEN = {"anyone": Access.ANYONE, "caller": Access.SIGNED_IN}
@@ -373,12 +373,12 @@ def functions(operations: Iterable[Operation], counters: Mapping[str, Counter]) 
     listed = list(operations)
     routes = [route for one in listed for route in one.routes(counters)]
     closed = {route.operation.module for route in routes if route.operation.counts and route.access is Access.WRITE}
-    found: dict[str, list[Route]] = {}
+    by_function: dict[str, list[Route]] = {}
     for route in routes:
         module = route.operation.module
         apart = module in closed and route.access in (Access.ANYONE, Access.SIGNED_IN)
-        found.setdefault(module + OPEN if apart else module, []).append(route)
-    return found
+        by_function.setdefault(module + OPEN if apart else module, []).append(route)
+    return by_function
 
 
 def of_function(

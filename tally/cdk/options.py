@@ -79,11 +79,11 @@ def _all(fits: Callable[[str], object], what: str) -> Read:
     """Entries between commas that fit, or `*` alone."""
 
     def read(text: str) -> tuple[str, ...] | None:
-        found = _listed(text)
-        for entry in found if found != ("*",) else ():
+        entries = _listed(text)
+        for entry in entries if entries != ("*",) else ():
             if not fits(entry):
                 raise OptionsError(f"has {entry!r}: give {what}, or * alone for any")
-        return found or None
+        return entries or None
 
     return read
 
@@ -141,12 +141,12 @@ def _moments(text: str) -> dict[str, str]:
     """The moment of each stage's tables: all stages share `cdk.json`."""
     moments: dict[str, str] = {}
     for entry in _listed(text):
-        found = _TABLES.fullmatch(entry)
-        if not found:
+        table = _TABLES.fullmatch(entry)
+        if not table:
             raise OptionsError(f"has {entry!r}: give what `tally restore` prints, Tally-STAGE-MOMENT")
-        if found[1] in moments:
-            raise OptionsError(f"has 2 moments for the stage {found[1]}: give one")
-        moments[found[1]] = found[2]
+        if table[1] in moments:
+            raise OptionsError(f"has 2 moments for the stage {table[1]}: give one")
+        moments[table[1]] = table[2]
     return moments
 
 
@@ -326,10 +326,10 @@ class Options:
         _check_together(texts, called)
         values = {each.name: _value(each, texts[each.name], called) for each in fields(cls) if each.name in texts}
         values["restored"] = values.get("restored", {}).get(values.get("stage", DEV))
-        made = cls(**{of: value for of, value in values.items() if value is not None})
-        if made.cdn:
-            _check_edge(made, called)
-        return made
+        options = cls(**{of: value for of, value in values.items() if value is not None})
+        if options.cdn:
+            _check_edge(options, called)
+        return options
 
 
 def _in_context(option: Field[Any]) -> str:

@@ -85,12 +85,12 @@ def _seconds(environment: Mapping[str, str], name: str, default: int) -> int:
 
 def _object(environment: Mapping[str, str], name: str, default: str) -> dict[str, Any]:
     try:
-        found = json.loads(environment.get(name, default))
+        document = json.loads(environment.get(name, default))
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        document = None
+    if not isinstance(document, dict):
         raise ConfigurationError(f"{name} must be a JSON object")
-    return found
+    return document
 
 
 def _required(environment: Mapping[str, str], name: str) -> str:

@@ -131,14 +131,14 @@ def parameters(actions: Sequence[Action], conditions: Sequence[ConditionBase]) -
     for verb in VERBS:
         if of_verb := [aliases.action(action) for action in actions if action.verb == verb]:
             clauses.append(f"{verb} {', '.join(of_verb)}")
-    made = {
+    request = {
         "UpdateExpression": " ".join(clauses),
         "ConditionExpression": " AND ".join(map(aliases.text, conditions)),
         "ExpressionAttributeNames": {alias: name for name, alias in aliases.names.items()},
         "ExpressionAttributeValues": aliases.values,
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD" if conditions else None,
     }
-    return {name: value for name, value in made.items() if value}
+    return {name: value for name, value in request.items() if value}
 
 
 class _Aliases:

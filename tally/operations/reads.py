@@ -16,8 +16,8 @@ from tally.counting.tallies import Tally
 from tally.errors import CallerError, ForbiddenError, InvalidInputError, NotFoundError, problem
 from tally.streams import watermark
 
-Asked = tuple[str, str]
-Of = Annotated[list[Asked], kinds.many(LISTED_TALLY, 100)]
+CounterAndId = tuple[str, str]
+Of = Annotated[list[CounterAndId], kinds.many(LISTED_TALLY, 100)]
 
 
 class Values(TypedDict):
@@ -139,7 +139,7 @@ def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerEr
         return error
 
 
-def _read(call: Call, of: list[Asked], resolved: Mapping[Asked, Tally | CallerError]) -> dict[str, Any]:
+def _read(call: Call, of: list[CounterAndId], resolved: Mapping[CounterAndId, Tally | CallerError]) -> dict[str, Any]:
     """The answer. Each tally is read once, however often it was asked for."""
     wanted = {one for one in resolved.values() if isinstance(one, Tally)}
     soon = any(tally.counter.visible == "soon" for tally in wanted)

@@ -37,7 +37,7 @@ WAIT_S_MAX = 3600
 LOOK_AGAIN_S = 2.0
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """An answer. `body` is the JSON, or the text if it is not JSON."""
 
     status: int
@@ -45,23 +45,23 @@ class Answer(NamedTuple):
     body: Any
 
 
-class Call(NamedTuple):
+class Probe(NamedTuple):
     """One request of the smoke test and the check of its answer."""
 
     name: str
     method: str
     path: str
-    expected: Callable[[Answer], Any]
+    expected: Callable[[HttpAnswer], Any]
     signed_in: bool = False
     body: Any = None
     headers: Mapping[str, str] = {}
-    skip: Callable[[Answer], str] = lambda _: ""
+    skip: Callable[[HttpAnswer], str] = lambda _: ""
     """Why an unexpected answer is not a failure; empty if it is one."""
 
 
 def calls(
     declared: Declarations, page: str, key: str, *, page_given: bool, scopes: Set[str] = frozenset()
-) -> list[Call]:
+) -> list[Probe]:
     """Every route once, in an order in which each finds what it needs; a change twice. `key`: new in each run."""
     found = [
         call
@@ -69,7 +69,7 @@ def calls(
         for call in _calls(declared, route, page, key, page_given, scopes)
     ]
     closed = next(call for call in found if call.signed_in and call.method == "GET")
-    found.append(Call("no token", "GET", closed.path, lambda answer: answer.status == 401))
+    found.append(Probe("no token", "GET", closed.path, lambda answer: answer.status == 401))
     return found
 
 
@@ -83,7 +83,7 @@ def _turn(route: Route) -> int:
 
 def _calls(
     declared: Declarations, route: Route, page: str, key: str, page_given: bool, scopes: Set[str]
-) -> Iterator[Call]:
+) -> Iterator[Probe]:
     """The calls of one route: its sample with ids of the smoke test."""
     operation, counters = route.operation, declared.counters
     named: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page, "version": '"999999999"'}
@@ -99,22 +99,22 @@ def _calls(
     path, headers, body = samples.request(route, fields)
     members = _members(operation.answer)
 
-    def expected(answer: Answer) -> bool:
+    def expected(answer: HttpAnswer) -> bool:
         if answer.status in route.statuses:
             return members <= answer.body.keys() if members else isinstance(answer.body, str) and answer.body != ""
         return answer.status in operation.smoke and "title" in answer.body
 
-    def skip(answer: Answer) -> str:
+    def skip(answer: HttpAnswer) -> str:
         if answer.status == 403 and route.scope and route.scope not in scopes:
             return f"the token has no scope {route.scope}"
         if answer.status == 403 and "url" in fields and not page_given:
             return f"this stack does not count pages of {urlsplit(page).hostname}; PAGE=… names one that it counts"
         return ""
 
-    made = Call(route.id, route.method, path, expected, route.needs_caller, body or None, headers, skip)
+    made = Probe(route.id, route.method, path, expected, route.needs_caller, body or None, headers, skip)
     yield made
     if operation.name in ("increment", "visit"):
-        again: Callable[[Answer], bool] = lambda answer: answer.headers.get("idempotency-replayed") == "true"  # noqa: E731
+        again: Callable[[HttpAnswer], bool] = lambda answer: answer.headers.get("idempotency-replayed") == "true"  # noqa: E731
         yield made._replace(name=f"{route.id} again", expected=again)
 
 
@@ -127,7 +127,7 @@ def _members(answer: Any) -> Set[str]:
     return frozenset(named[answer.__name__]["required"])
 
 
-def send(url: str, token: str, call: Call) -> Answer:
+def send(url: str, token: str, call: Probe) -> HttpAnswer:
     """Make the call. Raises OSError or HTTPException if there is no answer."""
     headers = {"Accept": "application/json", "User-Agent": "tally-smoke", **call.headers}
     data = None
@@ -146,10 +146,10 @@ def send(url: str, token: str, call: Call) -> Answer:
         body = json.loads(text)
     except ValueError:
         body = text
-    return Answer(answer.status, {name.lower(): value for name, value in answer.headers.items()}, body)
+    return HttpAnswer(answer.status, {name.lower(): value for name, value in answer.headers.items()}, body)
 
 
-def judge(call: Call, answer: Answer) -> tuple[str, str]:
+def judge(call: Probe, answer: HttpAnswer) -> tuple[str, str]:
     """`ok`, `skipped` or `failed`, with a note."""
     try:
         if call.expected(answer):
@@ -161,7 +161,7 @@ def judge(call: Call, answer: Answer) -> tuple[str, str]:
     return "failed", f"{answer.status} {json.dumps(answer.body)[:300]}"
 
 
-def attempt(url: str, token: str, call: Call, wait_s: float = 0) -> bool:
+def attempt(url: str, token: str, call: Probe, wait_s: float = 0) -> bool:
     """Make the call, again while it fails and there is time, and print a line for it. Whether it failed at last."""
     began_s = time.monotonic()
     while True:
@@ -176,15 +176,15 @@ def attempt(url: str, token: str, call: Call, wait_s: float = 0) -> bool:
         time.sleep(LOOK_AGAIN_S)
 
 
-def rolled_up(page: str) -> Call:
+def rolled_up(page: str) -> Probe:
     """A read that includes every visit until now: consumers and sweep have done their part."""
     began_s = time.time()
 
-    def expected(answer: Answer) -> bool:
+    def expected(answer: HttpAnswer) -> bool:
         counted = answer.body["value"] + answer.body["bots"]
         return answer.status == 200 and (answer.body["as_of"] or 0) >= began_s and counted > 0
 
-    return Call("rolled up", "GET", f"/visits?url={quote(page, safe='')}", expected)
+    return Probe("rolled up", "GET", f"/visits?url={quote(page, safe='')}", expected)
 
 
 def scopes_of(token: str) -> set[str]:

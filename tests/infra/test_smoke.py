@@ -55,7 +55,7 @@ def test_of_votes_alone_it_calls_what_there_is(tmp_path: Path) -> None:
 
 def test_it_calls_every_route_under_a_key_of_its_own(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """tests/integration/test_operations.py judges what each route answers."""
-    made: list[smoke.Call] = []
+    made: list[smoke.Probe] = []
     monkeypatch.setattr(smoke, "send", lambda url, token, call: made.append(call))
     monkeypatch.setattr(smoke, "judge", lambda call, answer: ("ok", ""))
     assert run() == run() == 0
@@ -67,7 +67,7 @@ def test_it_calls_every_route_under_a_key_of_its_own(run: Run, monkeypatch: pyte
 def test_each_broken_operation_fails_the_run(
     run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, bad: tuple[int, Any]
 ) -> None:
-    monkeypatch.setattr(smoke, "send", lambda url, token, call: smoke.Answer(bad[0], {}, bad[1]))
+    monkeypatch.setattr(smoke, "send", lambda url, token, call: smoke.HttpAnswer(bad[0], {}, bad[1]))
     assert run(PAGE=PAGE) == 1
     reported = {line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("failed")}
     assert reported >= ROUTES.keys()
@@ -82,7 +82,7 @@ def test_a_call_carries_the_token_and_the_body_and_any_status_is_an_answer() -> 
 
     server = Server(answer)
     with server.running():
-        found = smoke.send(server.origin, "t", smoke.Call("x", "PUT", "/a", bool, True, {"amount": 1}))
+        found = smoke.send(server.origin, "t", smoke.Probe("x", "PUT", "/a", bool, True, {"amount": 1}))
     assert asked == [("PUT /a", "Bearer t", b'{"amount": 1}')]
     assert (found.status, found.body, found.headers["idempotency-replayed"]) == (409, {"title": "Refused"}, "true")
 
@@ -91,13 +91,13 @@ def test_a_call_carries_the_token_and_the_body_and_any_status_is_an_answer() -> 
 def test_an_uncounted_page_is_a_failure_only_if_it_was_named(page_given: bool, state: str) -> None:
     todo = smoke.calls(DECLARED, PAGE, "key", page_given=page_given, scopes=smoke.scopes_of(TOKEN))
     [visit] = [call for call in todo if call.name == "visit"]
-    assert smoke.judge(visit, smoke.Answer(403, {}, {"title": "Forbidden"}))[0] == state
+    assert smoke.judge(visit, smoke.HttpAnswer(403, {}, {"title": "Forbidden"}))[0] == state
 
 
 def test_a_token_without_scopes_skips_the_counters() -> None:
     scoped = {route.id for route in ROUTES.values() if route.scope}
     todo = smoke.calls(DECLARED, "https://example.com/", "key", page_given=True)
-    seen = {call.name: smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo}
+    seen = {call.name: smoke.judge(call, smoke.HttpAnswer(403, {}, {}))[0] for call in todo}
     assert {name.removesuffix(" again") for name, state in seen.items() if state == "skipped"} == scoped
     assert smoke.scopes_of(token_of(sub="auth0|alice")) == set()
 
@@ -105,7 +105,7 @@ def test_a_token_without_scopes_skips_the_counters() -> None:
 def test_an_api_that_lets_anybody_like_fails() -> None:
     todo = smoke.calls(DECLARED, "https://example.com/", "key", page_given=False)
     [open_door] = [call for call in todo if call.name == "no token"]
-    assert smoke.judge(open_door, smoke.Answer(200, {}, {"liked": True}))[0] == "failed"
+    assert smoke.judge(open_door, smoke.HttpAnswer(200, {}, {"liked": True}))[0] == "failed"
 
 
 @pytest.mark.parametrize(
@@ -140,6 +140,6 @@ def test_it_waits_until_a_visit_is_rolled_up(monkeypatch: pytest.MonkeyPatch, la
     clock = SimpleNamespace(time=time.time, monotonic=lambda: len(looks), sleep=looks.append)
     monkeypatch.setattr(smoke, "time", clock)
     first = {"value": 1, "bots": 0, "as_of": None}
-    monkeypatch.setattr(smoke, "send", lambda *_: smoke.Answer(200, {}, later if looks else first))
+    monkeypatch.setattr(smoke, "send", lambda *_: smoke.HttpAnswer(200, {}, later if looks else first))
     assert smoke.attempt("https://api", "", smoke.rolled_up(PAGE), 3) == status
     assert len(looks) == (3 if status else 1)

@@ -97,7 +97,7 @@ def test_the_smoke_test_calls_every_route_and_expects_what_it_gets(invoke: Invok
         answer = invoke(event)
         text = answer["headers"]["content-type"].startswith(("text/", "image/"))
         body = answer["body"] if text else events.body_of(answer)
-        seen = smoke.Answer(answer["statusCode"], answer["headers"], body)
+        seen = smoke.HttpAnswer(answer["statusCode"], answer["headers"], body)
         assert call.expected(seen), (call.name, answer)
 
 

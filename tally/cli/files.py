@@ -1,7 +1,7 @@
 """The rows of a file: numbers (id, value, perhaps their day), or children (parent, child, time), as CSV or JSON lines.
 
 The first line of a CSV names the columns, in any order and among others; so do the keys of each line of JSON. A row
-that cannot be imported comes as a Refused, with the number of its line and the reason.
+that cannot be imported comes as a RefusedRow, with the number of its line and the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tally import fields
 from tally.counter import Counter
 from tally.counting.receipts import DAY_S
 from tally.errors import CallerError, InvalidInputError
-from tally.maintenance.imports import VALUE_MAX, Child, Number, Refused
+from tally.maintenance.imports import VALUE_MAX, ChildRow, NumberRow, RefusedRow
 from tally.shipped import LIKES
 
 from .terminal import CommandError
@@ -36,7 +36,7 @@ TIME_MAX_S = 10**11 - 1  # a larger number is in milliseconds
 SHOWN_MAX = 80  # characters of a first line that names other columns
 _WRITTEN = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
 _TOO_LONG = f"a field is longer than {csv.field_size_limit()} characters"
-_Record = tuple[int, Sequence[Any]] | Refused
+_Record = tuple[int, Sequence[Any]] | RefusedRow
 
 
 class OldReading(NamedTuple):
@@ -74,9 +74,9 @@ def read(lines: Iterable[str], form: str, layout: Layout, counter: Counter) -> I
     needed = layout.columns(counter)
     for record in (_from_csv if form == CSV else _from_json)(lines, needed, layout.optional):
         try:
-            yield record if isinstance(record, Refused) else layout.make(record[0], record[1], counter)
+            yield record if isinstance(record, RefusedRow) else layout.make(record[0], record[1], counter)
         except CallerError as error:
-            yield Refused(record[0], error.detail)
+            yield RefusedRow(record[0], error.detail)
 
 
 def opened(name: str) -> IO[bytes]:
@@ -98,7 +98,7 @@ def opened(name: str) -> IO[bytes]:
     return file
 
 
-def _number(line: int, row: Sequence[Any], counter: Counter) -> Number:
+def _number(line: int, row: Sequence[Any], counter: Counter) -> NumberRow:
     id_, value, *day = row
     found = _value(value)
     if counter.delta is not None and not counter.start:
@@ -107,7 +107,7 @@ def _number(line: int, row: Sequence[Any], counter: Counter) -> Number:
             raise InvalidInputError(f"value must not be {below} 0: {counter.name} only counts {up}")
         if found % counter.delta:
             raise InvalidInputError(f"value must be a multiple of {counter.delta}, as {counter.name} counts")
-    return Number(line, stored_id(counter, id_), found, seconds(day[0]) // DAY_S if day else None)
+    return NumberRow(line, stored_id(counter, id_), found, seconds(day[0]) // DAY_S if day else None)
 
 
 def _reading(line: int, row: Sequence[Any], counter: Counter) -> OldReading:
@@ -122,9 +122,9 @@ def _value(value: object) -> int:
     return found
 
 
-def _child(line: int, row: Sequence[Any], counter: Counter) -> Child:
+def _child(line: int, row: Sequence[Any], counter: Counter) -> ChildRow:
     parent, child, at = row
-    return Child(line, stored_id(counter, parent), fields.user(child, "child"), seconds(at))
+    return ChildRow(line, stored_id(counter, parent), fields.user(child, "child"), seconds(at))
 
 
 def _whole(value: object) -> int | None:
@@ -159,18 +159,20 @@ def _from_csv(lines: Iterable[str], needed: Sequence[str], optional: Sequence[st
         except csv.Error as error:
             ahead.keep_first()
             too_long = len(first) > csv.field_size_limit() and "limit" in str(error)  # else a quote took in more lines
-            yield Refused(number, _TOO_LONG if too_long else "a quote is not closed, or text stands behind one that is")
+            yield RefusedRow(
+                number, _TOO_LONG if too_long else "a quote is not closed, or text stands behind one that is"
+            )
             continue
         if not row:
             continue
         if len(row) != width:
             ahead.keep_first()
-            yield Refused(number, f"there must be {width} columns, and there are {len(row)}")
+            yield RefusedRow(number, f"there must be {width} columns, and there are {len(row)}")
             continue
         read = [row[place] for place in places]
         if any("\n" in one or "\r" in one for one in read):
             ahead.keep_first()
-            yield Refused(number, "a quote takes in the lines below")
+            yield RefusedRow(number, "a quote takes in the lines below")
         else:
             yield number, read
 
@@ -235,11 +237,11 @@ def _from_json(lines: Iterable[str], needed: Sequence[str], optional: Sequence[s
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
-            yield Refused(number, "is no JSON object")
+            yield RefusedRow(number, "is no JSON object")
         elif document.keys() >= set(needed):
             yield number, [document[one] for one in (*needed, *optional) if one in document]
         else:
-            yield Refused(number, f"must have {', '.join(needed)}")
+            yield RefusedRow(number, f"must have {', '.join(needed)}")
 
 
 def _child_columns(counter: Counter) -> Sequence[str]:

@@ -24,7 +24,7 @@ from tally.drift.looks import moment
 from tally.dynamo.client import Call, Store
 from tally.errors import RetryableError, StoreRefusedError, TallyError
 from tally.maintenance import imports
-from tally.maintenance.imports import Child, Chunk, Number, Refused
+from tally.maintenance.imports import ChildRow, Chunk, NumberRow, RefusedRow
 
 from . import files, values
 from .command import Command, Counters, Parser, add_counter
@@ -54,7 +54,7 @@ def _arguments(made: Parser, counters: Counters) -> None:
 
 
 @dataclass
-class Checked:
+class CheckedFile:
     """What the check of a file found. `total`: the sum of the values. `bad`: the first rows that cannot be imported."""
 
     rows: int = 0
@@ -65,9 +65,9 @@ class Checked:
     digest: str = ""
     """The SHA-256 of the rows that can be read, in whichever format."""
     bad_rows: int = 0
-    bad: list[Refused] = field(default_factory=list)
+    bad: list[RefusedRow] = field(default_factory=list)
 
-    def refuse(self, row: Refused) -> None:
+    def refuse(self, row: RefusedRow) -> None:
         """Note a row that cannot be imported."""
         self.bad_rows += 1
         if len(self.bad) < SHOWN_MAX:
@@ -75,7 +75,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Source:
+class RowSource:
     """The rows of a file for one counter. `children`: whether they are children."""
 
     file: IO[bytes]
@@ -83,7 +83,7 @@ class Source:
     counter: Counter
     children: bool
 
-    def rows(self) -> Iterator[Number | Child | Refused]:
+    def rows(self) -> Iterator[NumberRow | ChildRow | RefusedRow]:
         """Every row, from the first one on."""
         self.file.seek(0)
         text = io.TextIOWrapper(self.file, "utf-8-sig", errors="surrogateescape", newline="")
@@ -93,9 +93,9 @@ class Source:
         finally:
             text.detach()
 
-    def chunks(self) -> Iterator[Chunk[Number] | Chunk[Child]]:
-        """The rows that are none of Refused, in chunks. They depend on the file alone."""
-        good: Iterator[Any] = (row for row in self.rows() if not isinstance(row, Refused))
+    def chunks(self) -> Iterator[Chunk[NumberRow] | Chunk[ChildRow]]:
+        """The rows that are none of RefusedRow, in chunks. They depend on the file alone."""
+        good: Iterator[Any] = (row for row in self.rows() if not isinstance(row, RefusedRow))
         return imports.families(good) if self.children else imports.chunks(self.counter, good)
 
 
@@ -106,7 +106,7 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         raise CommandError(wrong)
     store = stack.store
     with files.opened(given.file) as file:
-        source = Source(file, files.form_of(given.file, given.format), counter, bool(given.children))
+        source = RowSource(file, files.form_of(given.file, given.format), counter, bool(given.children))
         check = _check(source, store)
         name = given.run or check.digest[:RUN_CHARACTERS]
         for bad in check.bad:
@@ -122,19 +122,19 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         return _import(source, store, begun)
 
 
-def _check(source: Source, store: Store) -> Checked:
+def _check(source: RowSource, store: Store) -> CheckedFile:
     """Read every row. Those whose parents are missing cannot be imported either."""
-    check, digest = Checked(), hashlib.sha256()
+    check, digest = CheckedFile(), hashlib.sha256()
     waiting: dict[str, list[int]] = {}
     known: set[str] = set()
     with bar(source.rows(), "row", "checked") as every:
         for row in every:
-            if isinstance(row, Refused):
+            if isinstance(row, RefusedRow):
                 check.refuse(row)
                 continue
             check.rows += 1
             digest.update(json.dumps(row[1:]).encode())
-            if isinstance(row, Number):
+            if isinstance(row, NumberRow):
                 check.total += row.value
             elif row.id not in known:
                 waiting.setdefault(row.id, []).append(row.line)
@@ -146,19 +146,19 @@ def _check(source: Source, store: Store) -> Checked:
 
 
 def _check_parents(
-    counter: Counter, store: Store, waiting: dict[str, list[int]], known: set[str], check: Checked
+    counter: Counter, store: Store, waiting: dict[str, list[int]], known: set[str], check: CheckedFile
 ) -> None:
     """Refuse the waiting rows whose parents are missing; the others' parents are known from now on."""
     missing = imports.missing_parents(Call(store), counter, list(waiting)) if waiting else set()
     for id_ in missing:
         for line in waiting[id_]:
             check.orphans += 1
-            check.refuse(Refused(line, f"there is no {counter.prefix.lower()} {id_}"))
+            check.refuse(RefusedRow(line, f"there is no {counter.prefix.lower()} {id_}"))
     known |= waiting.keys() - missing
     waiting.clear()
 
 
-def _would(source: Source, store: Store, check: Checked, name: str) -> None:
+def _would(source: RowSource, store: Store, check: CheckedFile, name: str) -> None:
     """Say what an import would do, and what was imported before."""
     before = [_told(entry) for entry in history.imports(store, source.counter.name)]
     total = "" if source.children else f", {check.total} in all"
@@ -169,7 +169,7 @@ def _would(source: Source, store: Store, check: Checked, name: str) -> None:
         note(line)
 
 
-def _import(source: Source, store: Store, asked: Importing) -> int:
+def _import(source: RowSource, store: Store, asked: Importing) -> int:
     """Import what the run has not imported yet. Returns 1 if a row was refused."""
     before = asked.begin()
     if before is not None:
@@ -210,17 +210,17 @@ def _check_again(before: Mapping[str, Any], asked: Importing) -> None:
         )
 
 
-def _commit(source: Source, store: Store, name: str, chunk: Any) -> tuple[list[Refused], int]:
+def _commit(source: RowSource, store: Store, name: str, chunk: Any) -> tuple[list[RefusedRow], int]:
     """Import a chunk once: the rows that were refused, and how many were there before."""
     if not source.children:
         return imports.add(Call(store), source.counter, name, chunk), 0
     body = imports.put(Call(store), source.counter, name, chunk)
     ids = {row.line: row.id for row in chunk.rows}
-    gone = [Refused(line, f"there is no {source.counter.prefix.lower()} {ids[line]}") for line in body["missing"]]
+    gone = [RefusedRow(line, f"there is no {source.counter.prefix.lower()} {ids[line]}") for line in body["missing"]]
     return gone, int(body["already"])
 
 
-def _patiently(commit: Callable[[], tuple[list[Refused], int]]) -> tuple[list[Refused], int]:
+def _patiently(commit: Callable[[], tuple[list[RefusedRow], int]]) -> tuple[list[RefusedRow], int]:
     """Commit a chunk, again while the store is busy: a new table takes minutes to grow."""
     wait_s = 0.25
     for _ in range(BUSY_MAX):

@@ -19,7 +19,7 @@ from typing import Any
 
 from tally.counter import Counter
 from tally.dynamo.client import Call, Store
-from tally.maintenance.imports import Refused
+from tally.maintenance.imports import RefusedRow
 from tally.series import progress
 from tally.series import read as series
 from tally.series.progress import HOUR_S
@@ -59,7 +59,7 @@ class Old:
     away: int = 0
     bad: int = 0
 
-    def add(self, reading: OldReading, within_s: int) -> Refused | None:
+    def add(self, reading: OldReading, within_s: int) -> RefusedRow | None:
         """Keep it if it is the nearest one to its full hour. Returns why it cannot be believed."""
         hour = round(reading.at_s / HOUR_S)
         hours = self.read.setdefault(reading.id, {})
@@ -69,7 +69,7 @@ class Old:
         elif there is None or abs(reading.at_s - hour * HOUR_S) < abs(there.at_s - hour * HOUR_S):
             hours[hour] = reading
         elif there.at_s == reading.at_s and there.value != reading.value:
-            return Refused(reading.line, f"{reading.id} has another value at the same time")
+            return RefusedRow(reading.line, f"{reading.id} has another value at the same time")
         return None
 
 
@@ -135,7 +135,7 @@ def _read(given: argparse.Namespace, counter: Counter) -> Old:
             try:
                 form = files.form_of(name, given.format)
                 for row in bar(files.read(text, form, files.READINGS, counter), "row", "read"):
-                    wrong = row if isinstance(row, Refused) else old.add(row, given.within)
+                    wrong = row if isinstance(row, RefusedRow) else old.add(row, given.within)
                     if wrong is None:
                         continue
                     old.bad += 1

@@ -35,7 +35,7 @@ ROWS_MAX = 1000  # of a chunk: of one tally there may be any number
 PARENTS_MAX = 100  # DynamoDB's limit of a BatchGetItem
 
 
-class Number(NamedTuple):
+class NumberRow(NamedTuple):
     """A row of a file: what was counted of an id. `line`: its number in the file. `day`: since 1970, in which it was
     counted; None: nobody knows, so it belongs to the day of the import."""
 
@@ -45,7 +45,7 @@ class Number(NamedTuple):
     day: int | None = None
 
 
-class Child(NamedTuple):
+class ChildRow(NamedTuple):
     """A row of a file: an item that a tally counts. `child`: the end of its sort key. `at_s`: epoch seconds."""
 
     line: int
@@ -54,10 +54,10 @@ class Child(NamedTuple):
     at_s: int
 
 
-Row = TypeVar("Row", Number, Child)
+Row = TypeVar("Row", NumberRow, ChildRow)
 
 
-class Refused(NamedTuple):
+class RefusedRow(NamedTuple):
     """A row that was not imported, and why."""
 
     line: int
@@ -87,7 +87,7 @@ def refused(counter: Counter, *, children: bool) -> str:
     return ""
 
 
-def chunks(counter: Counter, rows: Iterable[Number]) -> Iterator[Chunk[Number]]:
+def chunks(counter: Counter, rows: Iterable[NumberRow]) -> Iterator[Chunk[NumberRow]]:
     """The rows in chunks, in their order, each of one day. A number with limits is alone in its chunk: its refusal
     holds up no other."""
     rows_max = 1 if counter.known else ROWS_MAX
@@ -98,7 +98,7 @@ def chunks(counter: Counter, rows: Iterable[Number]) -> Iterator[Chunk[Number]]:
             number += 1
 
 
-def families(rows: Iterable[Child]) -> Iterator[Chunk[Child]]:
+def families(rows: Iterable[ChildRow]) -> Iterator[Chunk[ChildRow]]:
     """The children in chunks, in their order: a receipt, the children and their tallies are one transaction."""
     return _chunked(rows, lambda number, ids: 1 + number + ids <= TRANSACTION_ITEMS_MAX)
 
@@ -116,7 +116,7 @@ def _chunked(rows: Iterable[Row], fits: Callable[[int, int], bool]) -> Iterator[
         yield chunk
 
 
-def add(call: Call, counter: Counter, run: str, chunk: Chunk[Number]) -> list[Refused]:
+def add(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRow]) -> list[RefusedRow]:
     """Count a chunk once. Returns the rows that a limit refused.
 
     Raises KeyReusedError if the run has counted another content under this number, and the errors of changes.count.
@@ -140,7 +140,7 @@ def add(call: Call, counter: Counter, run: str, chunk: Chunk[Number]) -> list[Re
         changes.count(call, moved, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, own_day=own_day)
     except (LimitReachedError, PreconditionFailedError) as error:
         why = error.detail.rpartition(": ")[2]  # what stands before it names the change, and here the line does
-        return [Refused(row.line, why) for row in chunk.rows]
+        return [RefusedRow(row.line, why) for row in chunk.rows]
     return []
 
 
@@ -155,7 +155,7 @@ def missing_parents(call: Call, counter: Counter, ids: Sequence[str]) -> set[str
     return set(ids) - there
 
 
-def put(call: Call, counter: Counter, run: str, chunk: Chunk[Child]) -> Body:
+def put(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRow]) -> Body:
     """Put the children of a chunk once, and move their tallies: `{"imported","already","missing"}`.
 
     `already`: how many were there before. `missing`: the lines of those whose parents are not there. Raises
@@ -166,7 +166,7 @@ def put(call: Call, counter: Counter, run: str, chunk: Chunk[Child]) -> Body:
     return once(call, keyed, lambda stamp: _put(call, counter, chunk, stamp)).body
 
 
-def _put(call: Call, counter: Counter, chunk: Chunk[Child], stamp: Stamp) -> Body:
+def _put(call: Call, counter: Counter, chunk: Chunk[ChildRow], stamp: Stamp) -> Body:
     """Each turn leaves out what the last one found to be there, or to have no parent."""
     rows = {(row.id, row.child): row for row in reversed(chunk.rows)}
     missing: set[str] = set()
@@ -194,7 +194,11 @@ def _put(call: Call, counter: Counter, chunk: Chunk[Child], stamp: Stamp) -> Bod
 
 
 def _leave_out(
-    sent: Sent, rows: dict[tuple[str, str], Child], todo: Sequence[Child], parents: Sequence[str], missing: set[str]
+    sent: Sent,
+    rows: dict[tuple[str, str], ChildRow],
+    todo: Sequence[ChildRow],
+    parents: Sequence[str],
+    missing: set[str],
 ) -> None:
     """Take out of `rows` what is there already; add to `missing` the parents that are not there."""
     codes = sent.codes[1:]
@@ -204,7 +208,7 @@ def _leave_out(
     missing.update(id_ for id_, code in zip(parents, codes[len(todo) :], strict=False) if code == CONDITION_FAILED)
 
 
-def _writes(call: Call, counter: Counter, todo: Sequence[Child], parents: Sequence[str]) -> list[Write]:
+def _writes(call: Call, counter: Counter, todo: Sequence[ChildRow], parents: Sequence[str]) -> list[Write]:
     """A Put for each child that is not there, and an Update for the tally of each parent that is there."""
     table, at = call.store.settings.counts_table, minute_now(call)
     puts: list[Write] = [
@@ -226,7 +230,7 @@ def _writes(call: Call, counter: Counter, todo: Sequence[Child], parents: Sequen
     return puts + moves
 
 
-def _item(call: Call, counter: Counter, row: Child, at: int) -> Item:
+def _item(call: Call, counter: Counter, row: ChildRow, at: int) -> Item:
     where = key(counter.partition_start + row.id, counter.children[0] + row.child)
     numbers = {SINCE: {"N": str(row.at_s)}, "at": {"N": str(at)}}
     return {**where, **numbers, **IMPORTED, "nonce": {"S": call.nonce}}

@@ -193,7 +193,7 @@ def test_removed_parent_is_gone_at_once_and_its_id_is_taken_until_its_children_a
     hot.breaker.trip(family.counter.partition_start + ID)
     with pytest.raises(family.refusal):  # written alone
         family.put("new", store=hot)
-    chunk = imports.Chunk(0, [imports.Child(1, ID, "new", 1)])
+    chunk = imports.Chunk(0, [imports.ChildRow(1, ID, "new", 1)])
     assert imports.put(Call(family.store), family.counter, "run", chunk)["missing"] == [1]
     assert family.world.items() == before
     for _ in range(3):

@@ -131,9 +131,9 @@ def test_another_content_under_the_name_of_a_run_counts_nothing(store: Store, ru
         with pytest.raises(CommandError, match="the run move began with another file"):
             run.import_(run.file(*changed), *move)
     assert (value(store, PLAYS, "o0"), value(store, PLAYS, "o109")) == before
-    chunk = chunks.Chunk(0, [chunks.Number(1, "o0", 5)])
+    chunk = chunks.Chunk(0, [chunks.NumberRow(1, "o0", 5)])
     chunks.add(Call(store), PLAYS, "bound", chunk)
-    chunk.rows[0] = chunks.Number(1, "o0", 6)
+    chunk.rows[0] = chunks.NumberRow(1, "o0", 6)
     with pytest.raises(Exception, match="used for another change"):
         chunks.add(Call(store), PLAYS, "bound", chunk)
     assert run.import_(run.file(*lines), *move) == 0
@@ -432,9 +432,9 @@ def test_the_receipts_of_an_import_live_longer_than_it_may_take_whatever_counter
     """A number that is set in a period goes with it."""
     id_ = periods.tally_id(counter, "x", time.time())
     if counter.counts_children:
-        chunks.put(Call(store), counter, "run", chunks.Chunk(0, [chunks.Child(1, "x", "ann", 5)]))
+        chunks.put(Call(store), counter, "run", chunks.Chunk(0, [chunks.ChildRow(1, "x", "ann", 5)]))
     else:
-        chunks.add(Call(store), counter, "run", chunks.Chunk(0, [chunks.Number(1, id_, 5)]))
+        chunks.add(Call(store), counter, "run", chunks.Chunk(0, [chunks.NumberRow(1, id_, 5)]))
     [receipt] = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     assert int(receipt["expiration"]["N"]) > time.time() + chunks.RESTART_S
     if counter is BUDGET:

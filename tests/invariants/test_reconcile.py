@@ -393,7 +393,7 @@ def test_a_tally_has_moved_by_its_series_its_imports_and_what_repairs_have_added
     world.play(times=3)
     world.edit(50, PLAYS, "v")
     world.like("late")
-    imports.add(Call(world.store), PLAYS, "run", imports.Chunk(0, [imports.Number(1, "v", 1200)]))
+    imports.add(Call(world.store), PLAYS, "run", imports.Chunk(0, [imports.NumberRow(1, "v", 1200)]))
     assert reconciler.repair(LIKES, "p", *MENDED, **how)
     world.add_child("by hand")
     world.run(20)

@@ -168,7 +168,7 @@ class Traffic:
             (counters.PLAYS, f"v{number}", 30), (counters.VISITS, f"https://example.com/{number}", 7),
         ])  # fmt: skip
         self._spread(counter, id_, hot)
-        row = imports.Number(1, id_, amount)
+        row = imports.NumberRow(1, id_, amount)
         imports.add(Call(self.world.store), counter, secrets.token_hex(6), imports.Chunk(0, [row]))
         self.truth.accepted[counter.name, id_] += amount
         self.truth.imported[counter.name, id_] += amount
@@ -177,7 +177,7 @@ class Traffic:
     def import_likes(self, _: bool) -> None:
         """Likes from elsewhere, of two days that are long over."""
         post = f"p{self._low(POSTS)}"
-        rows = [imports.Child(number, post, self._user(), 1_700_000_000 + 86_400 * number) for number in range(2)]
+        rows = [imports.ChildRow(number, post, self._user(), 1_700_000_000 + 86_400 * number) for number in range(2)]
         imports.put(Call(self.world.store), counters.LIKES, secrets.token_hex(6), imports.Chunk(0, rows))
         self.likes += [(post, row.child) for row in rows]
         self.truth.accepted["likes", post] += len(rows)

@@ -20,7 +20,7 @@ from tally.streams.consumer import Handler
 from tally.streams.dead_letters import Objects
 from tally.streams.fold import StreamConsumer, StreamPlace
 from tally.streams.forms import Forms
-from tally.streams.record import Declared
+from tally.streams.record import Lookup
 from tally.streams.watermark import Watermark
 from tests import delivery
 from tests.contexts import Context
@@ -116,7 +116,7 @@ def receipts(number: int, videos: int) -> list[Record]:
 
 def _fold_speed(number: int) -> float:
     """Records a second of CPU time: other programs do not change it."""
-    declared, batch, place = Declared(counters.COUNTERS), receipts(BATCH_RECORDS, 100), StreamPlace("receipts", SHARD)
+    declared, batch, place = Lookup(counters.COUNTERS), receipts(BATCH_RECORDS, 100), StreamPlace("receipts", SHARD)
     _fold(declared, place, batch)
     started_s, folded = time.process_time(), 0
     while folded < number:
@@ -125,7 +125,7 @@ def _fold_speed(number: int) -> float:
     return folded / (time.process_time() - started_s)
 
 
-def _fold(declared: Declared, place: StreamPlace, batch: Sequence[Record]) -> None:
+def _fold(declared: Lookup, place: StreamPlace, batch: Sequence[Record]) -> None:
     """All the runs of a batch: those that a consumer commits if nothing interrupts it."""
     records = list(fold.in_order(batch).values())
     while records:
@@ -177,7 +177,7 @@ def one_minute() -> Iterator[tuple[Clients, WallClock]]:
 
 def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> float:
     """The write units of some work, for which the minute before this one is judged, and the forms of counters noted."""
-    Forms(clients.store).note(Declared(counters.COUNTERS), counters.COUNTERS)  # once in the life of a ledger
+    Forms(clients.store).note(Lookup(counters.COUNTERS), counters.COUNTERS)  # once in the life of a ledger
     note_judged(clients.store, SETTINGS.minute(clock.now_s) - 1)
     meter = Meter(clients.store.client)
     work()

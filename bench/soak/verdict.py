@@ -12,7 +12,7 @@ from tally.counting import holds, tallies
 from tally.counting.tallies import GONE
 from tally.dynamo import keys
 from tally.streams import record
-from tally.streams.record import Declared
+from tally.streams.record import Lookup
 from tests.invariants.streaming import booked
 
 from .notes import EXPIRED, Accepted, Tally
@@ -43,7 +43,7 @@ class Found:
 
 def counted(stage: Stage) -> Found:
     """The tallies and the children."""
-    found, declared = Found(), Declared(counters.COUNTERS)
+    found, declared = Found(), Lookup(counters.COUNTERS)
     for item in stage.scan("counts"):
         prefix, _, id_ = item["PK"]["S"].partition("#")
         sort_key = item["SK"]["S"]

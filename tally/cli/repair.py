@@ -19,7 +19,7 @@ from tally.maintenance import losses, rebuild
 from tally.maintenance.reconcile import Finding, Reconciler
 from tally.streams import bookkeeper, dead_letters, rollup
 from tally.streams.dead_letters import Marker, Redriven
-from tally.streams.record import Declared
+from tally.streams.record import Lookup
 
 from . import check
 from .check import CANNOT_TELL, LETTERS, WRONG
@@ -78,7 +78,7 @@ def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[Marker])
     if objects is None:
         raise CommandError("the stack has no output 'DeadLetterBucketName', where the records would be")
     done = dict.fromkeys(Redriven, 0)
-    declared = Declared(stack.counters, stack.store.settings.minute_s)
+    declared = Lookup(stack.counters, stack.store.settings.minute_s)
     with bar(waiting, "dead letter", "applied") as markers:
         for marker in markers:
             outcome, why = dead_letters.redrive(Call(stack.store), objects, _CONSUMERS, declared, marker)

@@ -32,8 +32,8 @@ from .record import (
     REMOVE,
     SAYS,
     YES,
-    Declared,
     Image,
+    Lookup,
     Record,
     UnreadableError,
     accepted,
@@ -52,7 +52,7 @@ ENTRY_BYTES = 60  # of an entry, beside its id
 _ROLLUP_AHEAD_MAX = 2  # minutes: the rollup's stamp is never later than this after its record's minute
 
 
-def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
+def read_receipt(declared: Lookup, record: Record) -> Sequence[Effect]:
     """An accepted change: expected. An expiry has no effect, nor has a receipt that does not say what it counted.
 
     A record that becomes a dead letter of the rollup for lack of a declaration becomes one here too: redriven only
@@ -83,7 +83,7 @@ def _is_booked(counter: Counter | None, id_: str) -> bool:
     return counter is not None and periods.is_tally(counter, id_)
 
 
-def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
+def read_count(declared: Lookup, record: Record) -> Sequence[Effect]:
     """A child that was put or deleted: expected. A tally item that changed: observed. Any other item: no effect."""
     name, change = event_name(record), record["dynamodb"]
     prefix, _, id_ = change["Keys"]["PK"]["S"].partition("#")
@@ -126,7 +126,7 @@ def _moved(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]:
     return (effect if at == minute else effect._replace(minute=at),)
 
 
-def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str, sort_key: str) -> tuple[Effect, ...]:
+def _child(declared: Lookup, record: Record, name: str, prefix: str, id_: str, sort_key: str) -> tuple[Effect, ...]:
     """One more, or one less with the name that the unlike's other half has too. What an unlike leaves is no child.
 
     One that is imported belongs to its own day. When it goes, that is a change like any other.
@@ -182,7 +182,7 @@ class SegmentRun(Run):
                 self.bytes += len(effect.id) + ENTRY_BYTES
             self._add(key, effect)
 
-    def writes(self, call: Call, declared: Declared) -> list[Write]:
+    def writes(self, call: Call, declared: Lookup) -> list[Write]:
         settings, now_s = call.store.settings, time.time()
         name = f"{self.place.table}#{self.place.shard}#{self.first}"  # no other run has it: it never comes again
         entries = self.segments()

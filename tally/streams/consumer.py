@@ -27,7 +27,7 @@ from .dead_letters import Objects
 from .fold import DeadLetter, Run, StreamConsumer, StreamPlace
 from .forms import Forms
 from .lineage import Checkpoint
-from .record import Declared, Record, UnreadableError, created_s
+from .record import Lookup, Record, UnreadableError, created_s
 
 STARTS_MAX = 8  # each time the checkpoint moved, another invocation made progress: little is left to do
 RESERVE_S = 5.0  # time that a transaction may need: 10 ms, and 3 s of retries under contention
@@ -48,7 +48,7 @@ class Handler:
         """Raises ConfigurationError without a bucket for dead letters: one bad record would block the rest."""
         self.consumer = consumer
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
-        self.declared, self.forms = Declared(counters, self.store.settings.minute_s), Forms(self.store)
+        self.declared, self.forms = Lookup(counters, self.store.settings.minute_s), Forms(self.store)
         if objects is None and not self.store.settings.dead_letter_bucket:
             raise ConfigurationError("TALLY_DEAD_LETTER_BUCKET is not set")
         self.objects = objects or Objects(self.store.settings.dead_letter_bucket)
@@ -114,7 +114,7 @@ class Batch:
             made_s = now_s
         return watermark.begun(store, made_s, now_s).past(store.settings)
 
-    def _apply(self, records: Sequence[Record], every: Declared, place: StreamPlace, seen: Checkpoint) -> str | None:
+    def _apply(self, records: Sequence[Record], every: Lookup, place: StreamPlace, seen: Checkpoint) -> str | None:
         """Commit run by run; the first record that is left, because the time ran out or the store was busy.
 
         The bookkeeper also books what is declared no more: one half of a change may be booked already.

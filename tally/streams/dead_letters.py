@@ -26,7 +26,7 @@ from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import StoreBusyError, StoreUnreachableError
 from . import loss, watermark
 from .fold import StreamConsumer, StreamPlace
-from .record import MALFORMED, Declared, Record, UnreadableError, created_s
+from .record import MALFORMED, Lookup, Record, UnreadableError, created_s
 
 REASON_CHARACTERS_MAX = 300
 REDRIVEN = "redrive"
@@ -154,7 +154,7 @@ def redrive(
     call: Call,
     objects: Objects,
     consumers: Mapping[str, StreamConsumer],
-    declared: Declared,
+    declared: Lookup,
     marker: Marker,
 ) -> tuple[Redriven, str]:
     """Apply a dead letter, once; the outcome, and the reason if it was kept.
@@ -212,7 +212,7 @@ def _unjudged(call: Call, minute: int, seen: watermark.Watermark) -> Write:
 
 
 def _writes(
-    call: Call, consumers: Mapping[str, StreamConsumer], declared: Declared, kept: Any, place: StreamPlace, again: int
+    call: Call, consumers: Mapping[str, StreamConsumer], declared: Lookup, kept: Any, place: StreamPlace, again: int
 ) -> list[Write]:
     """The effects of a dead letter. Raises UnreadableError if they cannot be read.
 

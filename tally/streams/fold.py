@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..dynamo.client import Call
 from ..dynamo.transactions import Write
-from .record import MALFORMED, Declared, Record, UnreadableError, created_s, for_rollup, heartbeat
+from .record import MALFORMED, Lookup, Record, UnreadableError, created_s, for_rollup, heartbeat
 
 DEAD_LETTERS_MAX = 25  # in a run: each is an object to put first, and the consumer looks at the time between runs
 DeadLetter = tuple[str, Record, str]  # the sequence number of a record that cannot be applied, the record, and why
@@ -80,7 +80,7 @@ class Run(ABC):
     def add(self, effects: Sequence[Effect]) -> None: ...
 
     @abstractmethod
-    def writes(self, call: Call, declared: Declared) -> list[Write]: ...
+    def writes(self, call: Call, declared: Lookup) -> list[Write]: ...
 
     @property
     def full(self) -> bool:
@@ -101,11 +101,11 @@ class StreamConsumer:
     """How one stream consumer differs from another. `table` is `counts` or `receipts`."""
 
     name: str
-    read: Mapping[str, Callable[[Declared, Record], Sequence[Effect]]]  # by table; may raise one of MALFORMED, too
+    read: Mapping[str, Callable[[Lookup, Record], Sequence[Effect]]]  # by table; may raise one of MALFORMED, too
     run: Callable[[str, StreamPlace], Run]  # an empty one that begins with this sequence number
     heeds_judge: bool = False  # whether it must know which minutes are judged
 
-    def effects(self, declared: Declared, table: str, record: Record) -> Sequence[Effect]:
+    def effects(self, declared: Lookup, table: str, record: Record) -> Sequence[Effect]:
         """What a record does. Raises UnreadableError for one that is to become a dead letter."""
         try:
             return self.read[table](declared, record)
@@ -121,7 +121,7 @@ def in_order(records: Iterable[Record]) -> dict[int, Record]:
 
 def next_run(
     consumer: StreamConsumer,
-    declared: Declared,
+    declared: Lookup,
     place: StreamPlace,
     records: Sequence[Record],
     refused: Mapping[str, str],

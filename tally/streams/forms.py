@@ -21,7 +21,7 @@ from ..dynamo import items, keys, queries
 from ..dynamo.client import Store
 from ..dynamo.transactions import apply_once
 from ..errors import ConfigurationError
-from .record import Declared
+from .record import Lookup
 
 Form = dict[str, Any]
 ONE, MANY = "one", "many"
@@ -116,10 +116,10 @@ class Forms:
         self._store = store
         self._known: dict[str, Form] = {}
         self._read_s = 0.0
-        self._given: Declared | None = None
-        self._every = Declared({})
+        self._given: Lookup | None = None
+        self._every = Lookup({})
 
-    def fitting(self, given: Declared) -> Declared:
+    def fitting(self, given: Lookup) -> Lookup:
         """The declared counters, and those that have counted and are declared no more.
 
         Raises ConfigurationError while a declaration does not fit.
@@ -127,11 +127,11 @@ class Forms:
         if given is not self._given or time.time() - self._read_s >= self._store.settings.minute_s:
             self._given, self._known, self._read_s = None, noted(self._store), time.time()
             check(self._known, given.by_name, booked=True)
-            self._every = Declared({**removed(self._known, given.by_name), **given.by_name}, given.minute_s)
+            self._every = Lookup({**removed(self._known, given.by_name), **given.by_name}, given.minute_s)
             self._given = given
         return self._every
 
-    def note(self, given: Declared, names: Iterable[str]) -> None:
+    def note(self, given: Lookup, names: Iterable[str]) -> None:
         """Note the forms of counters that count. Raises ConfigurationError if another process has noted others."""
         for name in sorted({*names} & given.by_name.keys()):
             was, now = self._known.get(name), form(given.by_name[name])

@@ -35,7 +35,7 @@ class UnreadableError(TallyError):
     """A record that this consumer cannot apply, as counters are declared now. The message says why."""
 
 
-class Declared:
+class Lookup:
     """The declared counters as stream readers look them up: by name, and by the items that they keep."""
 
     __slots__ = ("_tallies", "by_name", "children", "minute_s")

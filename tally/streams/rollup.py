@@ -18,12 +18,12 @@ from ..dynamo.client import Call
 from ..dynamo.keys import minute_of
 from ..dynamo.transactions import Write
 from .fold import Effect, Run, StreamConsumer, StreamPlace
-from .record import INSERT, YES, Declared, Image, Record, UnreadableError, accepted, changes, event_name, label_of
+from .record import INSERT, YES, Image, Lookup, Record, UnreadableError, accepted, changes, event_name, label_of
 
 ITEMS_MAX = 99  # DynamoDB takes 100 in a transaction; one is the checkpoint
 
 
-def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
+def read_receipt(declared: Lookup, record: Record) -> Sequence[Effect]:
     """A receipt of what was written alone: its amounts, on its minute. One that replaces an expired one (MODIFY) is
     new. A declaration may have changed since it was written."""
     image = accepted(record)
@@ -36,7 +36,7 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     return counted(declared, amounts, record, image)
 
 
-def declared_now(declared: Declared, name: str, id_: str) -> Counter:
+def declared_now(declared: Lookup, name: str, id_: str) -> Counter:
     """The counter of a tally. Raises UnreadableError if there is none, or it has no such period."""
     counter = declared.by_name.get(name)
     if counter is None:
@@ -47,7 +47,7 @@ def declared_now(declared: Declared, name: str, id_: str) -> Counter:
 
 
 def counted(
-    declared: Declared, amounts: Iterable[tuple[str, str, int]], record: Record, image: Image, day: int | None = None
+    declared: Lookup, amounts: Iterable[tuple[str, str, int]], record: Record, image: Image, day: int | None = None
 ) -> tuple[Effect, ...]:
     """The amounts of a receipt, on its minute. `day`: of the effects; None: the day of the receipt's stamp."""
     stamped = minute_of(image)
@@ -57,7 +57,7 @@ def counted(
     return tuple([Effect(name, id_, at, amount, day=day) for name, id_, amount in amounts])
 
 
-def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
+def read_count(declared: Lookup, record: Record) -> Sequence[Effect]:
     """A child that was written alone: one, on its minute."""
     if event_name(record) != INSERT:
         return ()
@@ -118,7 +118,7 @@ class TallyRun(Run):
     def full(self) -> bool:
         return super().full or len(self.sums) + len(self.dead_letters) >= ITEMS_MAX
 
-    def writes(self, call: Call, declared: Declared) -> list[Write]:
+    def writes(self, call: Call, declared: Lookup) -> list[Write]:
         updates: list[Write] = []
         for effect in self.sums.values():
             counter = declared.by_name[effect.counter]

@@ -39,7 +39,7 @@ from tally.settings import Settings
 from tally.streams import dead_letters, fold, watermark
 from tally.streams.dead_letters import Marker
 from tally.streams.fold import Effect
-from tally.streams.record import Declared, UnreadableError, label_of
+from tally.streams.record import Lookup, UnreadableError, label_of
 from tests.conftest import create_tables
 from tests.contexts import Context
 from tests.delivery import Delivery, Record
@@ -371,7 +371,7 @@ class World(Tables):
 
     # ---- dead letters ----
 
-    def _read(self, consumer: str, declared: Declared, record: Record) -> Sequence[Effect]:
+    def _read(self, consumer: str, declared: Lookup, record: Record) -> Sequence[Effect]:
         """A receipt as a consumer reads it, unless its code has a bug now."""
         if any((consumer, tally[1]) in self.unreadable for tally, _, _ in record.get("alone", ())):
             raise UnreadableError("a bug")

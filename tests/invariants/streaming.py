@@ -92,7 +92,7 @@ class Stored:
 
     def has_counted(self, counter: Counter) -> None:
         """Note the form of a counter, as its first booked change does: what follows writes nothing but its effects."""
-        Forms(self.store).note(stream_records.Declared({counter.name: counter}), [counter.name])
+        Forms(self.store).note(stream_records.Lookup({counter.name: counter}), [counter.name])
 
     def watched(self) -> tuple[Store, Watched]:
         """A store whose writes are watched, and its client."""
@@ -201,7 +201,7 @@ class Stored:
         self, declared: Mapping[str, Counter] = REDECLARED, markers: Iterable[Marker] | None = None
     ) -> list[tuple[str, str]]:
         """`redrive`, and why."""
-        call, known = Call(self.store), stream_records.Declared(declared)
+        call, known = Call(self.store), stream_records.Lookup(declared)
         done = [
             dead_letters.redrive(call, self.objects, CONSUMERS, known, marker)
             for marker in (list(dead_letters.listed(call)) if markers is None else markers)

@@ -35,7 +35,7 @@ from tally.series import hours
 from tally.series import read as series
 from tally.series.read import Range
 from tally.streams import forms, lineage, loss, watermark
-from tally.streams.record import Declared
+from tally.streams.record import Lookup
 from tally.streams.watermark import Watermark
 from tests.engines import new_engine
 from tests.invariants.mixed import Mixed
@@ -236,7 +236,7 @@ class Schedule:
     def _declare(self, place: str, counter: Counter) -> None:
         if place in self.world.handlers:
             handler = self.world.handlers[place]
-            handler.declared = Declared({**handler.declared.by_name, counter.name: counter})
+            handler.declared = Lookup({**handler.declared.by_name, counter.name: counter})
         else:
             counters.COUNTERS[counter.name] = counter
             setattr(counters, counter.name.upper(), counter)

@@ -15,7 +15,7 @@ from tally.dynamo import queries
 from tally.dynamo.client import Call
 from tally.errors import StoreBusyError, StoreUnreachableError
 from tally.streams import dead_letters
-from tally.streams.record import Declared
+from tally.streams.record import Lookup
 from tally.streams.segments import Booked
 from tests import faults
 from tests.faults import FaultProxy
@@ -100,11 +100,11 @@ def set_aside(world: Deployment, consumers: str) -> None:
     """Five plays that these consumers know no counter of for a moment."""
     less = {name: counter for name, counter in counters.COUNTERS.items() if name != "plays"}
     for name, handler in world.handlers.items():
-        handler.declared = Declared(less if name in consumers else counters.COUNTERS)
+        handler.declared = Lookup(less if name in consumers else counters.COUNTERS)
     world.spill("v", 5)
     world.deliver()
     for handler in world.handlers.values():
-        handler.declared = Declared(counters.COUNTERS)
+        handler.declared = Lookup(counters.COUNTERS)
     world.run(8)
 
 

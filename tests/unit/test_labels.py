@@ -14,12 +14,12 @@ from tally.operations.rollup import READER as ROLLUP
 from tally.streams import bookkeeper, rollup
 from tally.streams.bookkeeper import SegmentRun
 from tally.streams.fold import Effect, StreamPlace
-from tally.streams.record import Declared, Record, for_bookkeeper, for_rollup
+from tally.streams.record import Lookup, Record, for_bookkeeper, for_rollup
 from tally.streams.segments import Booked
 from tests.delivery import takes
 
 NOW = 29_916_666
-DECLARED = Declared(counters.COUNTERS)
+DECLARED = Lookup(counters.COUNTERS)
 Keys = dict[str, Any]
 PLAYS: Keys = tallies.key(counters.PLAYS, "v", 3)
 CHILD: Keys = {"PK": {"S": "POST#p"}, "SK": {"S": f"{counters.LIKES.child}ann"}}

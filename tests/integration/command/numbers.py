@@ -16,7 +16,7 @@ from tally.dynamo.transactions import apply_once, put
 from tally.series import hours, progress
 from tally.streams import segments, watermark
 from tally.streams.forms import Forms
-from tally.streams.record import Declared
+from tally.streams.record import Lookup
 
 SINCE = "2027-01-15 08:00:00 UTC"
 SIGNED = ("--by", "ann", "--why", "edited by hand")
@@ -49,7 +49,7 @@ def edit(store: Store, key: Any, attribute: str, amount: int) -> None:
 
 def noted(store: Store, counter: Counter) -> None:
     """The counter has counted as it is here."""
-    Forms(store).note(Declared({counter.name: counter}), [counter.name])
+    Forms(store).note(Lookup({counter.name: counter}), [counter.name])
 
 
 def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -> None:

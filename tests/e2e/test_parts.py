@@ -21,8 +21,8 @@ from tally.dev.gateway.gateway import Gateway
 from tally.dev.gateway.routes import decoded
 from tally.dev.stack.mappings import StreamMapping
 from tally.dev.stack.template import Route, Template, Throttle
-from tally.dev.streams.positions import Place, Positions
-from tally.dev.streams.pump import Pump, Reader
+from tally.dev.streams.positions import Position, Positions
+from tally.dev.streams.pump import Pump, ShardReader
 from tests.events import sample
 
 
@@ -163,7 +163,7 @@ def test_a_shard_whose_position_is_trimmed_is_read_from_its_horizon_without_a_wo
     """An engine may give an iterator for it, and refuse that when it is used."""
     said: list[str] = []
     mapping, wire, positions = StreamMapping("m", "t", "f"), Trimmed(), Positions(None)
-    positions.set("m", "arn:aws:dynamodb:x:0:table/t/stream/s", "shard", Place("5"))
+    positions.set("m", "arn:aws:dynamodb:x:0:table/t/stream/s", "shard", Position("5"))
     pump = Pump([mapping], {}, wire, positions, said.append)  # type: ignore[arg-type]
-    asyncio.run(Reader(pump, mapping, "arn:aws:dynamodb:x:0:table/t/stream/s", "shard").run())
+    asyncio.run(ShardReader(pump, mapping, "arn:aws:dynamodb:x:0:table/t/stream/s", "shard").run())
     assert (wire.iterators, said) == (["AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON"], [])

@@ -6,7 +6,7 @@ import json
 import re
 
 from tally.api.operation import READS
-from tally.dev.gateway.gateway import Entry
+from tally.dev.gateway.gateway import LogEntry
 from tests.infra.conftest import DECLARED
 from tests.infra.template import Json, Template
 
@@ -196,9 +196,9 @@ def test_access_log_is_json_without_text_from_callers(dev: Template) -> None:
     assert dev.resources[group]["Type"] == "AWS::Logs::LogGroup"
     assert attribute == "Arn"
     fields = json.loads(settings["Format"])
-    answered = Entry(values={"status": "503", "routeKey": "POST /visits"})
+    answered = LogEntry(values={"status": "503", "routeKey": "POST /visits"})
     assert json.loads(answered.line(settings["Format"]))["error"] == "-"
-    refused = Entry(values={"status": "401", "error.message": 'a "quote"'})
+    refused = LogEntry(values={"status": "401", "error.message": 'a "quote"'})
     assert json.loads(refused.line(settings["Format"]))["error"] == 'a "quote"'
     assert fields["requestId"] == "$context.requestId"
     assert {"$context.routeKey", "$context.status", "$context.responseLatency"} <= set(fields.values())

@@ -24,7 +24,7 @@ Name = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
 @dataclass
-class Series:
+class MetricSeries:
     """The values of one metric with one set of dimensions."""
 
     unit: str
@@ -45,7 +45,7 @@ class Metrics:
     """Every series in the logs. `verbose` prints new lines of the logs at the terminal too."""
 
     def __init__(self, verbose: bool = False) -> None:
-        self.series: dict[Name, Series] = {}
+        self.series: dict[Name, MetricSeries] = {}
         self._verbose = verbose
         self._offsets: dict[Path, int] = {}
         self._rests: dict[Path, bytes] = {}
@@ -94,7 +94,9 @@ class Metrics:
                         name = (str(directive["Namespace"]), str(metric["Name"]), dimensions)
                         values = document[name[1]]
                         for value in values if isinstance(values, list) else [values]:
-                            self.series.setdefault(name, Series(str(metric.get("Unit", "None")))).add(float(value))
+                            self.series.setdefault(name, MetricSeries(str(metric.get("Unit", "None")))).add(
+                                float(value)
+                            )
 
     def document(self) -> dict[str, Any]:
         """Every series as JSON. A number without a fraction is an integer."""

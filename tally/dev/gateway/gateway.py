@@ -45,7 +45,7 @@ class GatewayError(Exception):
 
 
 @dataclass
-class Entry:
+class LogEntry:
     """The values of one request for the access log, under the names of API Gateway's `$context`."""
 
     started_s: float = field(default_factory=time.monotonic)
@@ -88,7 +88,7 @@ class Gateway:
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer any request."""
-        entry = Entry()
+        entry = LogEntry()
         request_id = base64.b64encode(os.urandom(11)).decode()
         headers = event.joined((name.lower(), value) for name, value in request.headers.items())
         try:
@@ -104,7 +104,7 @@ class Gateway:
             self._report(found, entry, request_id)
         return self._sent(request, found, request_id, entry)
 
-    def _report(self, found: Response, entry: Entry, request_id: str) -> None:
+    def _report(self, found: Response, entry: LogEntry, request_id: str) -> None:
         """Print a failure as a line that names the log."""
         reason = entry.values.get("integrationErrorMessage", "the function's own answer")
         self._say(
@@ -112,7 +112,7 @@ class Gateway:
             f" (request {request_id}, log {entry.values.get('function', 'access')}.log)"
         )
 
-    def _sent(self, request: web.Request, found: Response, request_id: str, entry: Entry) -> web.Response:
+    def _sent(self, request: web.Request, found: Response, request_id: str, entry: LogEntry) -> web.Response:
         entry.values |= {
             "requestId": request_id,
             "requestTime": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime()),
@@ -129,7 +129,7 @@ class Gateway:
         return web.Response(status=found.status, body=found.body, headers=headers)
 
     async def _answer(
-        self, request: web.Request, headers: Mapping[str, str], request_id: str, entry: Entry
+        self, request: web.Request, headers: Mapping[str, str], request_id: str, entry: LogEntry
     ) -> Response:
         raw_path, _, query = _WHOLE_URL.sub("", request.raw_path).partition("?")
         line_bytes = len(request.method) + len(request.raw_path)
@@ -182,7 +182,7 @@ class Gateway:
         texts = {name: claim_text(value) for name, value in claims.items()}
         return {"claims": texts, "scopes": [route.scope] if route.scope else None}
 
-    async def _integrate(self, match: Match, made: Mapping[str, Any], entry: Entry) -> Response:
+    async def _integrate(self, match: Match, made: Mapping[str, Any], entry: LogEntry) -> Response:
         function = entry.values["function"] = match.route.function
         payload = json.dumps(made).encode()
         if len(payload) > PAYLOAD_BYTES_MAX:

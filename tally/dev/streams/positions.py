@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """The place of a mapping in a shard: the last sequence number that it has passed."""
 
     sequence: str | None = None
@@ -26,18 +26,18 @@ class Positions:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, Position] = {}
         self._dirty = False
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # no file, or one of another version
             self._places = (
-                {name: Place(*place) for name, place in json.loads(path.read_bytes()).items()} if path else {}
+                {name: Position(*place) for name, place in json.loads(path.read_bytes()).items()} if path else {}
             )
 
-    def get(self, mapping: str, stream: str, shard: str) -> Place:
+    def get(self, mapping: str, stream: str, shard: str) -> Position:
         """The place of a mapping; the beginning if it has none."""
-        return self._places.get(f"{mapping} {stream} {shard}", Place())
+        return self._places.get(f"{mapping} {stream} {shard}", Position())
 
-    def set(self, mapping: str, stream: str, shard: str, place: Place) -> None:
+    def set(self, mapping: str, stream: str, shard: str, place: Position) -> None:
         """Move a mapping to a place."""
         name = f"{mapping} {stream} {shard}"
         self._dirty |= self._places.get(name) != place

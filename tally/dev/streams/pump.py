@@ -20,7 +20,7 @@ from ..base.wire import Wire, WireError
 from ..functions.workers import Port, ThrottledError
 from ..stack.mappings import StreamMapping
 from .batches import Buffer, Record, Verdict, halves, judge
-from .positions import Place, Positions
+from .positions import Position, Positions
 from .switches import Switches
 
 POLL_S = 0.15  # between two reads of a shard that had no more; a batch then waits for its window
@@ -77,7 +77,7 @@ class Pump:
                     waits = parent and parent in started and not self.positions.get(mapping.name, stream, parent).ended
                     if shard["ShardId"] not in started and not waits:
                         started.add(shard["ShardId"])
-                        tasks.create_task(Reader(self, mapping, stream, shard["ShardId"]).run())
+                        tasks.create_task(ShardReader(self, mapping, stream, shard["ShardId"]).run())
                 await asyncio.sleep(SHARDS_LOOK_S)
 
     async def _stream(self, mapping: StreamMapping) -> str | None:
@@ -124,7 +124,7 @@ class Pump:
         return (found.st_mtime_ns, found.st_size) if found else None
 
 
-class Reader:
+class ShardReader:
     """One shard of one mapping."""
 
     def __init__(self, pump: Pump, mapping: StreamMapping, stream: str, shard: str) -> None:
@@ -208,7 +208,7 @@ class Reader:
 
     def _keep(self) -> None:
         position = self._buffer.position
-        place = Place(position, self._ended)
+        place = Position(position, self._ended)
         self._pump.positions.set(self._mapping.name, self._stream, self._shard, place)
         if position is not None:
             self._pump.progress.setdefault(self._mapping.table, {})[self._mapping.name] = position

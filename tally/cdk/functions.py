@@ -18,7 +18,7 @@ from tally.api.operation import Route
 from tally.api.unattended import Schedule, StreamReader
 from tally.contract import described
 from tally.contract.declarations import Declarations
-from tally.contract.described import CONSUMER_TIMEOUT_S, MEMORY_MB, SCHEDULED_TIMEOUT_S, TIMEOUT_S, Place
+from tally.contract.described import CONSUMER_TIMEOUT_S, MEMORY_MB, SCHEDULED_TIMEOUT_S, TIMEOUT_S, Surroundings
 
 from .bundling import Bundle
 from .dead_letters import DeadLetters
@@ -51,7 +51,7 @@ class Functions(Construct):
     """Those that serve the routes that strangers and programs call all the time."""
     version: str
     """Of their code: what `GET /health` says."""
-    place: Place
+    place: Surroundings
     """Where they run."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Functions(Construct):
         self._options = options
         self._code = bundle.code(bundled=Stack.of(self).bundling_required)
         self.version = bundle.digest()[:12]
-        self.place = Place(
+        self.place = Surroundings(
             service=names.base,
             version=self.version,
             tables={table: made.table_name for table, made in tables.by_name.items()},

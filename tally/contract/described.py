@@ -85,7 +85,7 @@ ACCESS_LOG_FIELDS = {
 }
 
 
-class Place(NamedTuple):
+class Surroundings(NamedTuple):
     """Where functions run: the names of what they use there."""
 
     service: str
@@ -101,7 +101,7 @@ class Place(NamedTuple):
     series_days: int | None = None
 
 
-def common(place: Place) -> dict[str, str]:
+def common(place: Surroundings) -> dict[str, str]:
     """The variables of every function."""
     return {
         **_stored(place),
@@ -114,7 +114,7 @@ def common(place: Place) -> dict[str, str]:
     }
 
 
-def _stored(place: Place) -> dict[str, str]:
+def _stored(place: Surroundings) -> dict[str, str]:
     """The variables that say where and how changes are stored."""
     return {
         **{f"TALLY_{table.name}_TABLE": name for table, name in place.tables.items()},
@@ -122,7 +122,7 @@ def _stored(place: Place) -> dict[str, str]:
     }
 
 
-def of_transact(counters: Iterable[Counter], place: Place) -> dict[str, Any]:
+def of_transact(counters: Iterable[Counter], place: Surroundings) -> dict[str, Any]:
     """What the variable TALLY_TRANSACT says, as JSON, to a team's function that changes these counters by itself
     (tally/transact.py): it counts as Tally does, or does not start."""
     return {
@@ -139,7 +139,7 @@ def _given(counter: Counter) -> dict[str, Any]:
     return {name: value for name, (value, default) in every.items() if value != default}
 
 
-def of_serving(routes: Sequence[Route], place: Place) -> dict[str, str]:
+def of_serving(routes: Sequence[Route], place: Surroundings) -> dict[str, str]:
     """Those that a function which serves callers has beside: the hosts may be most of its variables."""
     knows = any(route.operation.knows_hosts for route in routes)
     return {"TALLY_PAGE_HOSTS": place.page_hosts} if knows and place.page_hosts else {}
@@ -156,12 +156,12 @@ def of_console(name: str, routes: Sequence[Route], config: str, client: str) -> 
     }
 
 
-def of_consumer(place: Place) -> dict[str, str]:
+def of_consumer(place: Surroundings) -> dict[str, str]:
     """Those that a stream consumer has beside."""
     return {"TALLY_DEAD_LETTER_BUCKET": place.dead_letters}
 
 
-def of_scheduled(schedule: Schedule, place: Place) -> dict[str, str]:
+def of_scheduled(schedule: Schedule, place: Surroundings) -> dict[str, str]:
     """Those that a function on a schedule has beside."""
     return {f"TALLY_{table.name}_STREAM": place.streams[table] for table in schedule.watches}
 
@@ -195,7 +195,7 @@ def arguments(form: TableForm) -> dict[str, Any]:
     }
 
 
-def document(declared: Declarations, place: Place, config: str, client: str) -> dict[str, Any]:
+def document(declared: Declarations, place: Surroundings, config: str, client: str) -> dict[str, Any]:
     """All of it as JSON, for a stack that is no CloudFormation. `config` and `client`: as `of_console` takes them."""
     functions: dict[str, tuple[int, dict[str, str]]] = {
         **{

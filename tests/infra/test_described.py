@@ -6,7 +6,7 @@ from typing import Any
 
 from tally.api.needs import Table
 from tally.api.operation import Visible
-from tally.contract.described import Place, document
+from tally.contract.described import Surroundings, document
 from tally.dev.stack.template import parse
 from tests.infra.conftest import DECLARED
 from tests.infra.mappings import mappings
@@ -18,7 +18,7 @@ ONLY_THERE = {"POWERTOOLS_LOGGER_SAMPLE_RATE", "TALLY_ALARM_TOPIC"}
 
 def described(**more: Any) -> Json:
     streams = {table: f"stream of {name}" for table, name in TABLES.items()}
-    place = Place("Tally", "v", TABLES, streams, "bucket", **more)
+    place = Surroundings("Tally", "v", TABLES, streams, "bucket", **more)
     return document(DECLARED, place, "config", "console")
 
 

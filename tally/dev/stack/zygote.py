@@ -107,7 +107,9 @@ def read(where: Json) -> tuple[Any, Json]:
         raise ConfigurationError(f"TALLY_LIKERS_VISIBLE is {likers!r}: it must be one of {', '.join(kinds)}")
     declared = Declarations.load(Path("counters.py").resolve())
     tables, streams = ({one: where["place"][name][one.value] for one in Table} for name in ("tables", "streams"))
-    place = described.Place(**{**where["place"], "tables": tables, "streams": streams, "likers": Visible(likers)})
+    place = described.Surroundings(
+        **{**where["place"], "tables": tables, "streams": streams, "likers": Visible(likers)}
+    )
     health.BUILT.write_text(text(declared.operations, declared.counters, likers=place.likers), encoding="utf-8")
     return declared, described.document(declared, place, where["console"], where["console_client"])
 

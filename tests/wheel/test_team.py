@@ -48,6 +48,27 @@ COUNTS_NOTHING = (
     "import tally.client, sys; assert not any('aws_cdk' in name or 'powertools' in name for name in sys.modules)"
 )
 
+NOBODY = {
+    "AWS_ENDPOINT_URL_DYNAMODB": "http://localhost:9", "AWS_DEFAULT_REGION": "eu-west-1",
+    "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
+}  # fmt: skip
+COMMITS = """
+import json
+from tally.errors import StoreUnreachableError
+from tally.transact import Transactions
+names = ("COUNTS", "RECEIPTS", "LEDGER")
+counter = {"name": "usage", "prefix": "USER", "sort_key": "USAGE", "attribute": "usage"}
+settings = {f"TALLY_{name}_TABLE": name for name in names}
+said = {"format": 1, "version": "", "counters": [counter], "settings": settings}
+tally = Transactions.from_environment({"TALLY_TRANSACT": json.dumps(said)}, caller="orders")
+try:
+    tally.commit("k", [("usage", "ann", 1)], [{"Delete": {"TableName": "shop", "Key": {"PK": {"S": "a"}}}}])
+except StoreUnreachableError:  # nobody listens there: it was sent
+    pass
+else:
+    raise AssertionError
+"""
+
 
 @pytest.fixture
 def shop(tmp_path: Path, wheel: Path, python: Path) -> Path:
@@ -112,6 +133,16 @@ def test_the_client_alone_needs_boto3_alone(tmp_path: Path, wheel: Path) -> None
     names = {one["name"]: one["version"] for one in json.loads(listed)}
     assert names["boto3"] == "1.40.0"
     assert not {"aws-cdk-lib", "aws-lambda-powertools"} & names.keys()
+
+
+def test_a_function_commits_with_what_its_page_installs_and_the_runtimes_boto3(tmp_path: Path, wheel: Path) -> None:
+    page_of_transact = (build.ROOT / "docs/transact.md").read_text()
+    [installing] = re.findall(r"^```sh\n(uv pip install .*)\n```$", page_of_transact, re.MULTILINE)
+    run("sh", "-c", installing, cwd=tmp_path, variables={"UV_FIND_LINKS": str(wheel.parent)})
+    runtime = installed(tmp_path / "runtime", "boto3==1.40.0")
+    run(str(runtime), "-c", COMMITS, cwd=tmp_path, variables={"PYTHONPATH": "orders", **NOBODY})
+    megabytes = sum(path.stat().st_size for path in (tmp_path / "orders").rglob("*") if path.is_file()) / 1e6
+    assert megabytes < 25
 
 
 def test_the_bare_package_writes_a_first_folder_and_nothing_else(tmp_path: Path, wheel: Path) -> None:

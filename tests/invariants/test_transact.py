@@ -270,8 +270,8 @@ def test_a_refusal_beside_a_conflict_is_judged_by_the_next_attempt_and_a_receipt
     assert (shop.of(), len(world.sent())) == (DONE, 1)
 
 
-def test_plain_writers_of_the_same_item_lose_nothing_and_see_conflicts(shop: Shop) -> None:
-    """A team's other functions go on: what they meet is TransactionConflictException, which they send again."""
+def test_plain_writers_of_the_same_item_and_commits_lose_nothing(shop: Shop) -> None:
+    """A team's other functions go on. What DynamoDB refuses them for a commit that is under way, they send again."""
     ended = threading.Event()
 
     def plainly() -> int:

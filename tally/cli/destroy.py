@@ -45,7 +45,7 @@ class Kept(NamedTuple):
         return cls(_KINDS.get(kind, kind), resource["PhysicalResourceId"])
 
 
-class Stack(NamedTuple):
+class DeployedStack(NamedTuple):
     """A stack that is deployed. `id` is its ARN, under which it is found when it is deleted, too."""
 
     name: str
@@ -86,7 +86,7 @@ def names(stage: str, region: str) -> tuple[str, str]:
     return f"Tally-{stage}", f"Tally-{stage}-edge-{region}"
 
 
-def stack(at: Account, name: str, region: str) -> Stack | None:
+def stack(at: Account, name: str, region: str) -> DeployedStack | None:
     """What is deployed under this name, and what of it is kept; None if nothing is."""
     described = at.stack(name, region)
     if described is None:
@@ -99,10 +99,10 @@ def stack(at: Account, name: str, region: str) -> Stack | None:
         if one["LogicalResourceId"] in kept and one.get("PhysicalResourceId")
     }
     protected = bool(described.get("EnableTerminationProtection"))
-    return Stack(name, described["StackId"], region, protected, tuple(sorted(names)))
+    return DeployedStack(name, described["StackId"], region, protected, tuple(sorted(names)))
 
 
-def _check_protection(stacks: Sequence[Stack], at: Account) -> None:
+def _check_protection(stacks: Sequence[DeployedStack], at: Account) -> None:
     """Raise CommandError for stacks that are protected, with what takes the protection away."""
     protected = [one for one in stacks if one.protected]
     if protected:
@@ -117,24 +117,24 @@ def _check_protection(stacks: Sequence[Stack], at: Account) -> None:
         raise CommandError(f"{names}: protected from deletion. To delete, run first: {' && '.join(commands)}")
 
 
-def delete(one: Stack, at: Account) -> None:
+def delete(stack: DeployedStack, at: Account) -> None:
     """Delete it and wait. Raises CommandError with the reasons of what cannot be deleted."""
-    client = at.client("cloudformation", one.region)
-    client.delete_stack(StackName=one.id)
+    client = at.client("cloudformation", stack.region)
+    client.delete_stack(StackName=stack.id)
     try:
         client.get_waiter("stack_delete_complete").wait(
-            StackName=one.id, WaiterConfig={"Delay": LOOK_S, "MaxAttempts": LOOKS_MAX}
+            StackName=stack.id, WaiterConfig={"Delay": LOOK_S, "MaxAttempts": LOOKS_MAX}
         )
     except WaiterError as error:
         why = {
             f"{event['LogicalResourceId']}: {event.get('ResourceStatusReason', '')}"
-            for event in at.events(one.id, one.region)
-            if event["ResourceStatus"] == "DELETE_FAILED" and event["PhysicalResourceId"] != one.id
+            for event in at.events(stack.id, stack.region)
+            if event["ResourceStatus"] == "DELETE_FAILED" and event["PhysicalResourceId"] != stack.id
         }
-        raise CommandError(f"{one.name} is not deleted: {'; '.join(sorted(why)) or error}") from None
+        raise CommandError(f"{stack.name} is not deleted: {'; '.join(sorted(why)) or error}") from None
 
 
-def what_remains(stage: str, stacks: Sequence[Stack], at: Account) -> str:
+def what_remains(stage: str, stacks: Sequence[DeployedStack], at: Account) -> str:
     """The names of what remains, and the command that adopts the tables again."""
     kept = [(stack.region, *one) for stack in stacks for one in stack.kept]
     if not kept:

@@ -63,7 +63,7 @@ class Path(Attr, Operand):
 
 
 @dataclass(frozen=True)
-class Wire:
+class Encoded:
     """A value that has DynamoDB's form already."""
 
     value: Item
@@ -167,7 +167,7 @@ class _Aliases:
             steps = _path(part).steps
             return "".join(f"[{step}]" if isinstance(step, int) else f".{self._name(step)}" for step in steps)[1:]
         alias = f":v{len(self.values)}"
-        self.values[alias] = part.value if isinstance(part, Wire) else encode(part, Any, self._at)
+        self.values[alias] = part.value if isinstance(part, Encoded) else encode(part, Any, self._at)
         return alias
 
     def _of(self, condition: ConditionBase, value: Any) -> str:

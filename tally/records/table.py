@@ -20,7 +20,7 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import complete, get
 from ..dynamo.transactions import Write, pause, send, send_one
 from ..errors import CallerError, InvalidInputError, NotFoundError, RetryableError, StoreBusyError
-from .expressions import Action, ExpressionError, Path, Wire, parameters
+from .expressions import Action, Encoded, ExpressionError, Path, parameters
 from .extensions import AtomicCounterExtension, Extension, Operation, WriteContext, WriteModification
 from .record_class import KEY_BYTES_MAX, attributes_of, encode
 
@@ -175,7 +175,7 @@ class Records(Generic[R]):
         key = {a.name: item.pop(a.name) for a in self._keys}
         if not changed.isdisjoint(key):
             raise ExpressionError(f"{', '.join(key)}: a key cannot be changed by an update.")
-        own = [Action.set(Path(name), Wire(wire)) for name, wire in item.items()]
+        own = [Action.set(Path(name), Encoded(wire)) for name, wire in item.items()]
         own += [Action.remove(Path(name)) for name in sorted(values.keys() - item.keys() - key.keys() - changed)]
         asked += [replace(action, source="the record") for action in own]
         return {"Update": {"TableName": self._table_name, "Key": key, **parameters(asked, conditions)}}

@@ -27,7 +27,7 @@ from tally.counter import Counter
 from tally.counting import children, increments, periods, posts, tallies
 from tally.counting.increments import Increment
 from tally.dev.base.engine_file import trim
-from tally.dev.base.options import Options
+from tally.dev.base.options import DevOptions
 from tally.dev.base.wire import Wire
 from tally.dev.functions.code import Code
 from tally.dev.stack.code import Spawned
@@ -127,7 +127,7 @@ def fill(app: Path, data: Path, now_s: float) -> Filled:
     """Count the day into the data folder of a `make dev` that does not run, up to now. Raises LocalError."""
     views = read_views()
     began_s = int(now_s - views[-1][0]) // HOUR_S * HOUR_S
-    options = Options(app=app, port=0, data=data, endpoint=None, page_hosts="*", minute_s=MINUTE_S)
+    options = DevOptions(app=app, port=0, data=data, endpoint=None, page_hosts="*", minute_s=MINUTE_S)
     clock = Clock(began_s)
     with _day(options, clock) as day, seeded(clock, SEED), contextlib.redirect_stdout(io.StringIO()):  # metrics
         due_s = noted_s = float(began_s)
@@ -150,7 +150,7 @@ def fill(app: Path, data: Path, now_s: float) -> Filled:
 
 
 @contextlib.contextmanager
-def _day(options: Options, clock: Clock) -> Iterator[Day]:
+def _day(options: DevOptions, clock: Clock) -> Iterator[Day]:
     """The tables of a stack that nothing else runs on, with the settings of its sweep."""
     with prepared(options) as (stack, spawned):
         assert stack.engine is not None

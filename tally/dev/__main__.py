@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from .base.errors import LocalError
-from .base.options import Options
+from .base.options import DevOptions
 
 
 class StopError(KeyboardInterrupt):
@@ -48,7 +48,7 @@ def main() -> int:
             stream.reconfigure(errors="backslashreplace")  # a line may quote characters that the terminal lacks
     handle(leave)
     try:
-        run(Options.read(sys.argv[1:], os.environ, Path.cwd()))
+        run(DevOptions.read(sys.argv[1:], os.environ, Path.cwd()))
         say("stopped")
     except LocalError as error:
         print(f"tally: {error}", file=sys.stderr)
@@ -58,7 +58,7 @@ def main() -> int:
     return 0
 
 
-def run(options: Options) -> None:
+def run(options: DevOptions) -> None:
     """Start everything and serve."""
     import asyncio
 

@@ -22,7 +22,7 @@ import pytest
 from tally import cli, dev
 from tally.dev.base.engine import Engine
 from tally.dev.base.errors import LocalError
-from tally.dev.base.options import Options
+from tally.dev.base.options import DevOptions
 from tally.dev.stack.prepared import prepared
 from tests.e2e.dev import KEY, ROOT, Answer, Dev, command, running
 from tests.patience import PATIENCE_S, wait_for
@@ -243,18 +243,18 @@ def test_a_counter_that_is_declared_while_it_runs_has_its_routes(start: Start, t
 @pytest.mark.parametrize("port", ["65536", "-1", "٣", "eighty"])
 def test_a_wrong_port_is_refused(port: str) -> None:
     with pytest.raises(LocalError, match="it must be a number from 0 to 65535"):
-        Options.read([], {"PORT": port}, Path("a"))
+        DevOptions.read([], {"PORT": port}, Path("a"))
 
 
 def test_options_come_from_the_command_line_then_the_environment() -> None:
     app = Path("app")
     environment = {"PORT": "81", "TALLY_DATA": "d", "AWS_ENDPOINT_URL_DYNAMODB": "http://e", "TALLY_PAGE_HOSTS": "h"}
-    assert Options.read([], environment, app) == Options(app, 81, Path("d"), "http://e", "h")
-    assert Options.read(["--port", "82", "--data", "x", "--verbose"], environment, app) == Options(
+    assert DevOptions.read([], environment, app) == DevOptions(app, 81, Path("d"), "http://e", "h")
+    assert DevOptions.read(["--port", "82", "--data", "x", "--verbose"], environment, app) == DevOptions(
         app, 82, Path("x"), "http://e", "h", verbose=True
     )
-    assert Options.read([], {"TALLY_LIKERS_VISIBLE": "nobody"}, app).likers == "nobody"
-    assert Options.read([], {"PORT": "", "AWS_ENDPOINT_URL_DYNAMODB": ""}, app) == Options(
+    assert DevOptions.read([], {"TALLY_LIKERS_VISIBLE": "nobody"}, app).likers == "nobody"
+    assert DevOptions.read([], {"PORT": "", "AWS_ENDPOINT_URL_DYNAMODB": ""}, app) == DevOptions(
         app, 8080, Path(".tally"), None, "*"
     )
 
@@ -273,7 +273,7 @@ def test_two_cannot_share_a_data_folder(dev: Dev, start: Start, tmp_path: Path) 
 def test_a_broken_data_folder_is_an_error_and_stays_as_it_was(tmp_path: Path, at: str, content: str, says: str) -> None:
     (tmp_path / at).parent.mkdir(exist_ok=True)
     (tmp_path / at).write_text(content)
-    with pytest.raises(LocalError, match=says), prepared(Options(ROOT, 0, tmp_path / "data", None, "*")):
+    with pytest.raises(LocalError, match=says), prepared(DevOptions(ROOT, 0, tmp_path / "data", None, "*")):
         pass
     assert (tmp_path / at).read_text().startswith(content)
 
@@ -282,7 +282,7 @@ def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        options = Options(ROOT, taken.getsockname()[1], tmp_path / "data", None, "*")
+        options = DevOptions(ROOT, taken.getsockname()[1], tmp_path / "data", None, "*")
         with pytest.raises(LocalError, match=r"cannot be used \(Address already in use\)"), prepared(options):
             pass
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from tally.dev.base.objects import ObjectError, Objects
+from tally.dev.base.objects import Buckets, ObjectError
 from tally.dev.base.wire import WireError
 from tally.dev.functions.worker import Outcome
 from tally.dev.gateway import event
@@ -137,8 +137,8 @@ def test_a_throttled_route_is_429_until_its_bucket_has_filled_again(monkeypatch:
 def test_no_name_of_an_object_leads_out_of_the_folder(tmp_path: Path) -> None:
     for bucket in ("..", "a/b", ""):
         with pytest.raises(ObjectError):
-            Objects(tmp_path / "objects", (bucket,)).put(bucket, "x", b"", "a/b")
-    stored = Objects(tmp_path / "objects", ("abc",)).put("abc", "../../x", b"1", "a/b")
+            Buckets(tmp_path / "objects", (bucket,)).put(bucket, "x", b"", "a/b")
+    stored = Buckets(tmp_path / "objects", ("abc",)).put("abc", "../../x", b"1", "a/b")
     assert stored.key == "../../x"
     assert [path.parent for path in tmp_path.rglob("*.object")] == [tmp_path / "objects/abc"]
 

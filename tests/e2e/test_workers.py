@@ -14,7 +14,7 @@ import pytest
 
 from tally.dev.base.engine import Engine
 from tally.dev.base.errors import LocalError
-from tally.dev.base.options import Options
+from tally.dev.base.options import DevOptions
 from tally.dev.base.wire import Wire
 from tally.dev.functions import workers
 from tally.dev.functions.code import Code
@@ -108,7 +108,7 @@ def run(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Run:
                     await made.close()
             await until(lambda: len(asyncio.all_tasks()) == 1)  # a task that nobody ends complains when it is collected
 
-        with prepared(Options(ROOT, 0, tmp_path / "data", engine.endpoint, "*")) as (stack, spawned):
+        with prepared(DevOptions(ROOT, 0, tmp_path / "data", engine.endpoint, "*")) as (stack, spawned):
             asyncio.run(whole())
 
     return run_one

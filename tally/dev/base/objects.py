@@ -47,7 +47,7 @@ class ObjectError(Exception):
         self.status, self.code = status, code
 
 
-class Objects:
+class Buckets:
     """The buckets of the stack, each a folder. A file has one line of JSON with the metadata, then the content."""
 
     def __init__(self, folder: Path, buckets: tuple[str, ...]) -> None:

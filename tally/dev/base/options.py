@@ -26,7 +26,7 @@ VARIABLES = (
 
 
 @dataclass(frozen=True)
-class Options:
+class DevOptions:
     """A person's choices."""
 
     app: Path
@@ -59,7 +59,7 @@ class Options:
         return self.app / COUNTERS if self.packaged else self.app / "lambdas" / COUNTERS
 
     @classmethod
-    def read(cls, arguments: Sequence[str], environment: Mapping[str, str], app: Path) -> Options:
+    def read(cls, arguments: Sequence[str], environment: Mapping[str, str], app: Path) -> DevOptions:
         """Read the command line, then the environment. `app` is the folder of the app. Raises LocalError."""
         given = _parser().parse_args(arguments)
         port = given.port or environment.get("PORT") or PORT_DEFAULT

@@ -12,7 +12,7 @@ from yarl import URL
 
 from ..base import objects
 from ..base.listening import stop_listening
-from ..base.objects import Objects
+from ..base.objects import Buckets
 from ..base.wire import Wire, WireError
 from ..functions import invoke, metrics
 from ..functions.metrics import Metrics
@@ -122,7 +122,7 @@ def _of_dev(stack: Stack, gateway: Gateway, issuer: tokens.Issuer, gathered: Met
         gathered.look()
         return web.json_response(gathered.document())
 
-    store = Objects(stack.options.data / "objects", (BUCKET,))
+    store = Buckets(stack.options.data / "objects", (BUCKET,))
 
     # They load nothing from elsewhere. Swagger UI would be 8 MB, and its package that can be pinned is of 2022.
     def page(name: str) -> Handler:

@@ -18,7 +18,7 @@ from ..base import objects
 from ..base.account import ACCOUNT, REGION
 from ..base.engine import Engine
 from ..base.errors import LocalError
-from ..base.options import Options
+from ..base.options import DevOptions
 from ..base.words import DEV
 from . import code
 from .code import Spawned
@@ -37,7 +37,7 @@ LOG_BYTES_MAX = 20 * 1024 * 1024  # at the next start, a larger log becomes `.lo
 class Stack:
     """A prepared stack: its options, its engine, and the socket to serve on. `template` is known once code is read."""
 
-    options: Options
+    options: DevOptions
     listener: socket.socket
     endpoint: str
     engine: Engine | None
@@ -157,7 +157,7 @@ def stream_stand_in(table: str) -> str:
 
 
 @contextlib.contextmanager
-def prepared(options: Options) -> Iterator[tuple[Stack, Spawned]]:
+def prepared(options: DevOptions) -> Iterator[tuple[Stack, Spawned]]:
     """Take the port and the data folder, let a zygote import the code, start the engine. Raises LocalError."""
     with contextlib.ExitStack() as entered:
         listener = entered.enter_context(contextlib.closing(_listen(options.port)))
@@ -173,7 +173,7 @@ def prepared(options: Options) -> Iterator[tuple[Stack, Spawned]]:
         yield stack, spawned
 
 
-def _counters(options: Options) -> bytes:
+def _counters(options: DevOptions) -> bytes:
     try:
         return options.counters.read_bytes()
     except OSError as error:

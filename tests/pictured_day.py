@@ -31,7 +31,7 @@ from tally.dev.base.options import DevOptions
 from tally.dev.base.wire import Wire
 from tally.dev.functions.code import Code
 from tally.dev.stack.code import Spawned
-from tally.dev.stack.prepared import Stack, prepared
+from tally.dev.stack.prepared import PreparedStack, prepared
 from tally.dev.stack.template import Template
 from tally.drift import judge
 from tally.dynamo.client import Call, Store
@@ -163,7 +163,7 @@ def _day(options: DevOptions, clock: Clock) -> Iterator[Day]:
             yield Day(store, wire, clock, Shards(arns, lambda: wire), stack.engine.db_path)
 
 
-async def _read(stack: Stack, spawned: Spawned) -> Template:
+async def _read(stack: PreparedStack, spawned: Spawned) -> Template:
     """What the code describes, once the tables are there."""
     async with Wire(stack.endpoint, stack.endpoint) as wire:
         zygote, template = await Code(stack, wire).first(spawned)

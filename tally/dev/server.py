@@ -26,7 +26,7 @@ from .functions.workers import Port, ThrottledError, Workers
 from .gateway import console
 from .gateway.site import site
 from .stack.code import Spawned
-from .stack.prepared import Stack, rotate
+from .stack.prepared import PreparedStack, rotate
 from .stack.template import Template
 from .streams.positions import Positions
 from .streams.pump import Pump
@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 _server_log = logging.getLogger("aiohttp.server")
 
 
-async def serve(stack: Stack, spawned: Spawned, say: Say) -> None:
+async def serve(stack: PreparedStack, spawned: Spawned, say: Say) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP. Raises LocalError if the code does not load, or the engine dies."""
     # The server answers bytes that are not HTTP with 400. That is not an error of this program.
     _server_log.addFilter(lambda line: not (line.exc_info and isinstance(line.exc_info[1], HttpProcessingError)))
@@ -82,7 +82,7 @@ async def serve(stack: Stack, spawned: Spawned, say: Say) -> None:
             task.result()
 
 
-def _bind(stack: Stack, ports: dict[str, Port], workers: Workers, gathered: Metrics) -> None:
+def _bind(stack: PreparedStack, ports: dict[str, Port], workers: Workers, gathered: Metrics) -> None:
     """Let each function of the stack run in the workers, with a log of its own."""
     found = stack.template.functions
     for name in found.keys() - ports.keys():
@@ -92,7 +92,7 @@ def _bind(stack: Stack, ports: dict[str, Port], workers: Workers, gathered: Metr
     ports.update({name: Port(function, workers) for name, function in found.items()})
 
 
-async def _pump(stack: Stack, ports: Mapping[str, Port], wire: Wire, switches: Switches, say: Say) -> None:
+async def _pump(stack: PreparedStack, ports: Mapping[str, Port], wire: Wire, switches: Switches, say: Say) -> None:
     """Run the event source mappings and keep the stream short."""
     file = stack.engine.db_path if stack.engine else None
     log = file and file.with_name(f"{file.name}-wal")
@@ -120,7 +120,7 @@ async def _watch_engine(engine: Engine | None) -> None:
     raise LocalError(f"the DynamoDB engine died; its file has every acknowledged write: start again ({engine.ended()})")
 
 
-async def _watch_code(stack: Stack, code: Code, take: Callable[[Zygote, Template], None], say: Say) -> None:
+async def _watch_code(stack: PreparedStack, code: Code, take: Callable[[Zygote, Template], None], say: Say) -> None:
     """Run changed code, and serve what it declares: all of it, or nothing if any of it is wrong."""
     options = stack.options
     sources = [options.counters] if options.packaged else [options.counters.parent, PACKAGE]

@@ -9,7 +9,7 @@ from ..base.options import COUNTERS
 from ..base.wire import Wire
 from ..stack import tables
 from ..stack.code import Spawned, variables
-from ..stack.prepared import TABLES, Stack, stream_stand_in
+from ..stack.prepared import TABLES, PreparedStack, stream_stand_in
 from ..stack.template import Template, parse
 from .worker import Zygote
 
@@ -17,7 +17,7 @@ from .worker import Zygote
 class Code:
     """The versions of the code, each in a folder of its own."""
 
-    def __init__(self, stack: Stack, wire: Wire) -> None:
+    def __init__(self, stack: PreparedStack, wire: Wire) -> None:
         self._stack, self._wire = stack, wire
         self._version = 0
         self._folder = stack.folder(0)

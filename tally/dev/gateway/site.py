@@ -17,7 +17,7 @@ from ..base.wire import Wire, WireError
 from ..functions import invoke, metrics
 from ..functions.metrics import Metrics
 from ..functions.workers import Port
-from ..stack.prepared import AUDIENCE, BUCKET, CONSOLE_CLIENT, TABLES, Stack, open_log
+from ..stack.prepared import AUDIENCE, BUCKET, CONSOLE_CLIENT, TABLES, PreparedStack, open_log
 from ..streams.switches import Switches
 from . import console, tokens
 from .gateway import BODY_BYTES_MAX, Gateway
@@ -32,7 +32,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @contextlib.asynccontextmanager
 async def site(
-    stack: Stack, pools: Mapping[str, Port], gathered: Metrics, switches: Switches, say: Say
+    stack: PreparedStack, pools: Mapping[str, Port], gathered: Metrics, switches: Switches, say: Say
 ) -> AsyncIterator[Gateway]:
     """Serve while the block runs. Yields the gateway of the API."""
     issuer = tokens.Issuer(stack.url, AUDIENCE, stack.options.data / "issuer.pem", CONSOLE_CLIENT)
@@ -79,7 +79,7 @@ def _losing(gateway: Gateway) -> Handler:
     return answer
 
 
-def _editing(stack: Stack) -> Handler:
+def _editing(stack: PreparedStack) -> Handler:
     """Adds to a number of the counts table around Tally, as somebody's script does: *Try it* shows what follows.
 
     It is a PATCH, so that no page of another origin can send it unasked. 400: the body says something else; 404: there
@@ -108,7 +108,7 @@ def _editing(stack: Stack) -> Handler:
     return answer
 
 
-def _of_dev(stack: Stack, gateway: Gateway, issuer: tokens.Issuer, gathered: Metrics) -> list[web.RouteDef]:
+def _of_dev(stack: PreparedStack, gateway: Gateway, issuer: tokens.Issuer, gathered: Metrics) -> list[web.RouteDef]:
     async def root(_: web.Request) -> web.Response:
         raise web.HTTPFound("/console")
 
@@ -168,7 +168,7 @@ class _Mappings:
     So a person sees what a stalled consumer does to the numbers. `say` gets a line for each change.
     """
 
-    def __init__(self, stack: Stack, switches: Switches, say: Say) -> None:
+    def __init__(self, stack: PreparedStack, switches: Switches, say: Say) -> None:
         short = {table: name for name, table in TABLES.items()}
         self._mappings = {f"{one.function}/{short.get(one.table)}": one.name for one in stack.template.mappings}
         self._switches, self._say = switches, say

@@ -34,7 +34,7 @@ LOG_BYTES_MAX = 20 * 1024 * 1024  # at the next start, a larger log becomes `.lo
 
 
 @dataclass
-class Stack:
+class PreparedStack:
     """A prepared stack: its options, its engine, and the socket to serve on. `template` is known once code is read."""
 
     options: DevOptions
@@ -157,13 +157,13 @@ def stream_stand_in(table: str) -> str:
 
 
 @contextlib.contextmanager
-def prepared(options: DevOptions) -> Iterator[tuple[Stack, Spawned]]:
+def prepared(options: DevOptions) -> Iterator[tuple[PreparedStack, Spawned]]:
     """Take the port and the data folder, let a zygote import the code, start the engine. Raises LocalError."""
     with contextlib.ExitStack() as entered:
         listener = entered.enter_context(contextlib.closing(_listen(options.port)))
         entered.enter_context(_locked(options.data))
         engine = None if options.endpoint else Engine(options.data / "engine.db")
-        stack = Stack(options, listener, engine.endpoint if engine else str(options.endpoint), engine)
+        stack = PreparedStack(options, listener, engine.endpoint if engine else str(options.endpoint), engine)
         process, control = spawned = stack.spawn(stack.laid_out(0, _counters(options)))
         entered.callback(process.wait)
         entered.callback(process.kill)

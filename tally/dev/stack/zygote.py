@@ -36,7 +36,7 @@ Json = dict[str, Any]
 Handler = Callable[[Any, Any], Any]
 
 
-class Context:
+class LambdaContext:
     """What Lambda passes beside the event."""
 
     function_version = "$LATEST"
@@ -179,11 +179,11 @@ def work(
             for number in (1, 2):
                 os.dup2(logs[log], number)
         observe.logger.set_correlation_id(None)  # it is of the event before, perhaps of another function
-        failed, answer = answered(handlers[name], event, Context(head))
+        failed, answer = answered(handlers[name], event, LambdaContext(head))
         connection.sendall(ANSWER.pack(failed, len(answer)) + answer)
 
 
-def answered(handler: Handler, event: bytes, context: Context) -> tuple[bool, bytes]:
+def answered(handler: Handler, event: bytes, context: LambdaContext) -> tuple[bool, bytes]:
     """Whether it failed, and its answer as JSON. Lambda's client refuses what is no JSON, and so does this."""
     try:
         answer = handler(json.loads(event), context)
@@ -195,7 +195,7 @@ def answered(handler: Handler, event: bytes, context: Context) -> tuple[bool, by
         return True, report("Runtime.MarshalError", f"Unable to marshal response: {error}", context)
 
 
-def report(kind: str, error: object, context: Context) -> bytes:
+def report(kind: str, error: object, context: LambdaContext) -> bytes:
     """An error as Lambda answers it, and in the log."""
     document = {
         "errorMessage": str(error),

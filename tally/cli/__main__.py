@@ -90,20 +90,20 @@ def _command(arguments: Sequence[str]) -> int:
     there = file.is_file()  # `tally init` makes it
     looks = commands.looks_at_a_stack(arguments)
     try:
-        found = Declarations.load(file) if there else Declarations(file, {one.name: one for one in SHIPPED}, AS_SPELT)
+        app = Declarations.load(file) if there else Declarations(file, {one.name: one for one in SHIPPED}, AS_SPELT)
     except ConfigurationError:
         if looks:
             raise
-        found = Declarations(file, {}, AS_SPELT)
-    for line in found.warnings if looks else ():
+        app = Declarations(file, {}, AS_SPELT)
+    for line in app.warnings if looks else ():
         note(line)
-    given = commands.parsed(arguments, commands.parser(found.counters))
+    given = commands.parsed(arguments, commands.parser(app.counters))
     command = commands.COMMANDS[given.command]
     if not command.stack or getattr(given, command.without_stack, None):
         return command.run(given)
     if not there:
         raise CommandError(f"{file} is missing: go to the folder of your counters, or run `tally init`")
-    local, counters = given.local, found.counters
+    local, counters = given.local, app.counters
     stack = connection.local(given.port, counters) if local else connection.deployed(given.stack, counters)
     if command.signed is not None:  # it may write
         forms.check(forms.noted(stack.store), counters)

@@ -132,12 +132,12 @@ class Account:
                 raise CommandError(f"account {self.id} was never bootstrapped in {region}: run {command}") from None
 
 
-def add_arguments(made: Parser, counters: Counters) -> None:
+def add_arguments(parser: Parser, counters: Counters) -> None:
     """Add what says where to act, and with which options."""
-    made.add_argument("--yes", action="store_true", help="do not ask")
-    made.add_argument("--profile", help="of ~/.aws/config")
-    made.add_argument("--region", help="instead of that of the environment")
-    made.add_argument("-c", "--context", action="append", type=_pair, default=[], metavar="KEY=VALUE",
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--profile", help="of ~/.aws/config")
+    parser.add_argument("--region", help="instead of that of the environment")
+    parser.add_argument("-c", "--context", action="append", type=_pair, default=[], metavar="KEY=VALUE",
                       help="an option of Tally")  # fmt: skip
 
 

@@ -99,11 +99,13 @@ class Lost(NamedTuple):
     days: Window
 
 
-def add_numbers(made: Parser, counters: Counters) -> None:
+def add_numbers(parser: Parser, counters: Counters) -> None:
     """The arguments of `check` and `repair`: which numbers, and which part of the work."""
-    add_counter(made, counters, "whose numbers; default: everything", nargs="?")
-    made.add_argument("ids", metavar="ID", nargs="*", default=[], help=f"one or more, {ID}")
-    made.add_argument("--only", choices=PARTS, help="one part of the work; numbers that are named: drift and children")
+    add_counter(parser, counters, "whose numbers; default: everything", nargs="?")
+    parser.add_argument("ids", metavar="ID", nargs="*", default=[], help=f"one or more, {ID}")
+    parser.add_argument(
+        "--only", choices=PARTS, help="one part of the work; numbers that are named: drift and children"
+    )
 
 
 def check_numbers(given: argparse.Namespace) -> None:

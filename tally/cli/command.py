@@ -72,27 +72,27 @@ class Command:
 
     def add(self, commands: argparse._SubParsersAction[Parser], counters: Counters) -> None:
         """Add it to the command line."""
-        made = commands.add_parser(
+        parser = commands.add_parser(
             self.name, help=self.about, description=self.about[0].upper() + self.about[1:] + ".",
             epilog=(f"examples:\n{self.examples.rstrip()}\n\n" if self.examples else "") + EXIT_STATUS,
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=not self.passes_on,
         )  # fmt: skip
-        self.arguments(made, counters)
+        self.arguments(parser, counters)
         if self.json:
-            made.add_argument("--json", action="store_true", help="print JSON, one document a line")
+            parser.add_argument("--json", action="store_true", help="print JSON, one document a line")
         if self.signed:
-            made.add_argument(self.signed, action="store_true", help="do it; needs --by and --why")
+            parser.add_argument(self.signed, action="store_true", help="do it; needs --by and --why")
         if self.signed is not None:
             by, why = values.text(NAME_CHARACTERS_MAX), values.text(WHY_CHARACTERS_MAX)
             always = not self.signed
-            made.add_argument("--by", metavar="NAME", type=by, required=always, help="who does it, for the history")
-            made.add_argument("--why", metavar="TEXT", type=why, required=always, help="why, for the history")
+            parser.add_argument("--by", metavar="NAME", type=by, required=always, help="who does it, for the history")
+            parser.add_argument("--why", metavar="TEXT", type=why, required=always, help="why, for the history")
         if self.stack:
-            where = made.add_mutually_exclusive_group()
+            where = parser.add_mutually_exclusive_group()
             where.add_argument("--local", action="store_true", help=f"use a running {DEV}")
             where.add_argument("--stack", metavar="NAME", default=STACK_DEFAULT, help=f"in AWS ({STACK_DEFAULT})")
             port = values.whole(1, 65535)
-            made.add_argument("--port", type=port, help=f"with --local: of {DEV} (PORT, or {PORT_DEFAULT})")
+            parser.add_argument("--port", type=port, help=f"with --local: of {DEV} (PORT, or {PORT_DEFAULT})")
 
     def checked(self, given: argparse.Namespace) -> None:
         """Check the options together. Raises UsageError or InvalidInputError."""
@@ -108,15 +108,15 @@ class Command:
 
 
 def add_counter(
-    made: argparse._ActionsContainer, counters: Counters, about: str = "whose number", name: str = "counter", **how: Any
+    to: argparse._ActionsContainer, counters: Counters, about: str = "whose number", name: str = "counter", **how: Any
 ) -> None:
     """An argument, or an option, that names a counter: TAB completes it with those that are declared."""
-    added = made.add_argument(name, metavar="COUNTER", type=values.counter(counters), help=about, **how)
+    added = to.add_argument(name, metavar="COUNTER", type=values.counter(counters), help=about, **how)
     added.complete = {"bash": "_tally_counters", "zsh": "_tally_counters"}  # type: ignore[attr-defined]  # for shtab
 
 
-def add_forms(made: Parser) -> None:
+def add_forms(parser: Parser) -> None:
     """JSON or CSV in place of a drawing."""
-    form = made.add_mutually_exclusive_group()
+    form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON, as the API answers")
     form.add_argument("--csv", action="store_true", help="print CSV, as into a pipe")

@@ -57,8 +57,8 @@ def _completion(given: argparse.Namespace) -> int:
     return 0
 
 
-def _topic(made: Parser, counters: Counters) -> None:
-    made.add_argument("topic", metavar="COMMAND", nargs="?", choices=tuple(COMMANDS), help="(default: all of them)")
+def _topic(parser: Parser, counters: Counters) -> None:
+    parser.add_argument("topic", metavar="COMMAND", nargs="?", choices=tuple(COMMANDS), help="(default: all of them)")
 
 
 def _version(given: argparse.Namespace) -> int:
@@ -110,13 +110,13 @@ def looks_at_a_stack(arguments: Sequence[str]) -> bool:
 
 def parser(counters: Counters) -> Parser:
     """The command line, for the counters that the app declares."""
-    made = Parser(prog="tally", formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.overview = _overview()
-    made.set_defaults(parser=made, declared=counters)
-    commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parser = Parser(prog="tally", formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.overview = _overview()
+    parser.set_defaults(parser=parser, declared=counters)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS.values():
         command.add(commands, counters)
-    return made
+    return parser
 
 
 def _overview() -> str:
@@ -130,22 +130,22 @@ def _overview() -> str:
     return "\n\n".join([usage, *parts, f"{where} ({STACK_DEFAULT}).", EXIT_STATUS]) + "\n"
 
 
-def parsed(arguments: Sequence[str], made: Parser) -> argparse.Namespace:
+def parsed(arguments: Sequence[str], parser: Parser) -> argparse.Namespace:
     """The options, checked. Exits with 2 if they are wrong, with 0 for --help."""
     arguments = _SHORT.get(tuple(arguments), arguments)
     name = arguments[0]
     if not name.startswith("-") and name not in COMMANDS:
         near = [f"is it {name!r}?" for name in difflib.get_close_matches(name, COMMANDS, 1)]
-        made.error(": ".join([f"there is no command {name!r}", *([_GONE[name]] if name in _GONE else near)]))
-    given, others = made.parse_known_args(arguments)
+        parser.error(": ".join([f"there is no command {name!r}", *([_GONE[name]] if name in _GONE else near)]))
+    given, others = parser.parse_known_args(arguments)
     command = COMMANDS[given.command]
     if others and not command.passes_on:
-        made.error(f"unrecognized arguments: {' '.join(others)}{command.instead and ': '}{command.instead}")
+        parser.error(f"unrecognized arguments: {' '.join(others)}{command.instead and ': '}{command.instead}")
     given.others = others
     try:
         command.checked(given)
     except UsageError as error:
-        made.error(str(error))
+        parser.error(str(error))
     except InvalidInputError as error:
-        made.error(f"argument ID: {error.detail}")
+        parser.error(f"argument ID: {error.detail}")
     return given

@@ -23,11 +23,13 @@ CALLER = "tally"
 """Whose change it is, of a counter that not anyone may change."""
 
 
-def _arguments(made: Parser, counters: Counters) -> None:
-    add_counter(made, counters, "that counts it")
-    made.add_argument("id", metavar="ID", help="of a post, a video, …; for visits the page's URL")
-    made.add_argument("--amount", metavar="N", type=values.signed(AMOUNT_MAX), help="by how much (its own step, or 1)")
-    made.add_argument("--key", help="the name of this change: the same key counts once (default: a new one)")
+def _arguments(parser: Parser, counters: Counters) -> None:
+    add_counter(parser, counters, "that counts it")
+    parser.add_argument("id", metavar="ID", help="of a post, a video, …; for visits the page's URL")
+    parser.add_argument(
+        "--amount", metavar="N", type=values.signed(AMOUNT_MAX), help="by how much (its own step, or 1)"
+    )
+    parser.add_argument("--key", help="the name of this change: the same key counts once (default: a new one)")
 
 
 def _count(given: argparse.Namespace, stack: Stack) -> int:

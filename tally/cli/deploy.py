@@ -221,13 +221,13 @@ def _check_forms(at: Account, stack: Deployed, declared: Declarations) -> None:
     first deploy adopts. Who may not read the ledger is not stopped: the sweep looks itself."""
     names = {name.rpartition("-")[2]: name for name in stack.tables}
     try:
-        found = forms.noted(connection.tables(names, at.region, at.client("dynamodb")))
+        noted = forms.noted(connection.tables(names, at.region, at.client("dynamodb")))
     except StoreRefusedError as error:
         why = connection.explained(error)
         if "ResourceNotFoundException" not in why:
             print(f"note: nobody compares the counters with what they have counted: {why}", flush=True)
         return
-    forms.check(found, declared.counters)
+    forms.check(noted, declared.counters)
 
 
 def _deploy(assembly: Path, stacks: Sequence[Deployed], at: Account, others: Sequence[str]) -> int:
@@ -259,13 +259,13 @@ def stacks_of(assembly: Path, region: str) -> list[Deployed]:
         artifacts = json.loads((assembly / "manifest.json").read_text())["artifacts"]
     except (OSError, ValueError, KeyError):
         raise CommandError(f"{assembly} is no folder that `cdk synth` made") from None
-    found = []
+    stacks = []
     for name, artifact in artifacts.items():
         if artifact["type"] == "aws:cloudformation:stack":
             properties, own = artifact["properties"], artifact["environment"].rpartition("/")[2]
             template = json.loads((assembly / properties["templateFile"]).read_text())
             outputs, resources = template.get("Outputs", {}), template["Resources"].values()
-            found.append(
+            stacks.append(
                 Deployed(
                     properties.get("stackName", name),
                     region if own == "unknown-region" else own,
@@ -275,7 +275,7 @@ def stacks_of(assembly: Path, region: str) -> list[Deployed]:
                     outputs.get("Format", {}).get("Value", ""),
                 )
             )
-    return sorted(found, key=lambda stack: "ApiUrl" not in stack.descriptions)
+    return sorted(stacks, key=lambda stack: "ApiUrl" not in stack.descriptions)
 
 
 def what_to_call(stacks: Sequence[Deployed], outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:
@@ -324,9 +324,9 @@ def _token(outputs: Mapping[str, str], at: Account) -> list[str]:
     ]
 
 
-def _arguments(made: Parser, counters: Counters) -> None:
-    account.add_arguments(made, counters)
-    made.add_argument("-a", "--app", help="a folder that `cdk synth` made, instead of a new one")
+def _arguments(parser: Parser, counters: Counters) -> None:
+    account.add_arguments(parser, counters)
+    parser.add_argument("-a", "--app", help="a folder that `cdk synth` made, instead of a new one")
 
 
 DEPLOY = Command(

@@ -29,11 +29,11 @@ from .terminal import CommandError, bar, note
 Put = Callable[[Sequence[Any]], object]
 
 
-def _arguments(made: Parser, counters: Counters) -> None:
-    add_counter(made, counters, "whose numbers")
-    made.add_argument("file", metavar="FILE", nargs="?", help="default: stdout")
-    made.add_argument("--children", action="store_true", help="the items that it counts, instead of the numbers")
-    made.add_argument("--format", choices=files.FORMATS, help="default: by the file's name; csv for stdout")
+def _arguments(parser: Parser, counters: Counters) -> None:
+    add_counter(parser, counters, "whose numbers")
+    parser.add_argument("file", metavar="FILE", nargs="?", help="default: stdout")
+    parser.add_argument("--children", action="store_true", help="the items that it counts, instead of the numbers")
+    parser.add_argument("--format", choices=files.FORMATS, help="default: by the file's name; csv for stdout")
 
 
 def _check(given: argparse.Namespace) -> None:

@@ -100,14 +100,14 @@ def opened(name: str) -> IO[bytes]:
 
 def _number(line: int, row: Sequence[Any], counter: Counter) -> NumberRow:
     id_, value, *day = row
-    found = _value(value)
+    amount = _value(value)
     if counter.delta is not None and not counter.start:
-        if found * counter.delta < 0:
+        if amount * counter.delta < 0:
             below, up = ("below", "up") if counter.delta > 0 else ("above", "down")
             raise InvalidInputError(f"value must not be {below} 0: {counter.name} only counts {up}")
-        if found % counter.delta:
+        if amount % counter.delta:
             raise InvalidInputError(f"value must be a multiple of {counter.delta}, as {counter.name} counts")
-    return NumberRow(line, stored_id(counter, id_), found, seconds(day[0]) // DAY_S if day else None)
+    return NumberRow(line, stored_id(counter, id_), amount, seconds(day[0]) // DAY_S if day else None)
 
 
 def _reading(line: int, row: Sequence[Any], counter: Counter) -> OldReading:
@@ -135,16 +135,16 @@ def _whole(value: object) -> int | None:
 
 def seconds(value: object) -> int:
     """Epoch seconds of a time: these, or ISO 8601. One without a zone is UTC."""
-    found = _whole(value)
-    if found is None and isinstance(value, str):
+    at_s = _whole(value)
+    if at_s is None and isinstance(value, str):
         try:
             when = datetime.fromisoformat(value.strip())
-            found = int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
+            at_s = int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
         except (ValueError, OverflowError):
-            found = None
-    if found is None or not 0 <= found <= TIME_MAX_S:
+            at_s = None
+    if at_s is None or not 0 <= at_s <= TIME_MAX_S:
         raise InvalidInputError("the time must be ISO 8601, or seconds since 1970")
-    return found
+    return at_s
 
 
 def _from_csv(lines: Iterable[str], needed: Sequence[str], optional: Sequence[str]) -> Iterator[_Record]:

@@ -42,14 +42,16 @@ def _check(given: argparse.Namespace) -> None:
 def _forget(given: argparse.Namespace, stack: Stack) -> int:
     """Say what there is of a user; remove it with --yes. Returns 1 if something is left."""
     user = fields.user(given.user, "--user")
-    found = _found(stack, user)
+    traces = _found(stack, user)
     if not given.yes:
         say(
-            f"found    {_counts(Multiset(trace.kind for trace in found))}" if found else "there is nothing of this user"
+            f"found    {_counts(Multiset(trace.kind for trace in traces))}"
+            if traces
+            else "there is nothing of this user"
         )
-        return 1 if found else 0
-    run = Forgetting(stack.store, given.user, given.by, given.why, int(time.time()), len(found))
-    left = _removed(stack, user, found, run)
+        return 1 if traces else 0
+    run = Forgetting(stack.store, given.user, given.by, given.why, int(time.time()), len(traces))
+    left = _removed(stack, user, traces, run)
     say(f"removed  {_counts({kind: run.removed[kind.plural] for kind in TraceKind})}")
     if run.removed["posts"]:
         note("the likes of the posts go in the background")
@@ -63,11 +65,11 @@ def _forget(given: argparse.Namespace, stack: Stack) -> int:
 
 def _found(stack: Stack, user: str) -> list[Trace]:
     """What there is. Posts come last: the likes of a post that is deleted are left to the sweep."""
-    found: list[Trace] = []
+    traces: list[Trace] = []
     with bar(forgetting.traces(stack.store, stack.counters, user), "page", "scanned") as pages:
         for page in pages:
-            found += page
-    return sorted(found, key=lambda trace: trace.kind is TraceKind.POST)
+            traces += page
+    return sorted(traces, key=lambda trace: trace.kind is TraceKind.POST)
 
 
 def _removed(stack: Stack, user: str, found: Sequence[Trace], run: Forgetting) -> int:

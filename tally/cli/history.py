@@ -22,11 +22,11 @@ from .connection import Stack
 from .terminal import CommandError, say, show
 
 
-def _arguments(made: Parser, counters: Counters) -> None:
-    made.add_argument("id", metavar="ID", nargs="?", help=ID)
-    made.add_argument("--user", metavar="ID", type=values.user, help="who had this user forgotten, instead")
-    made.add_argument("--imports", action="store_true", help="who imported what, instead")
-    made.add_argument("--losses", action="store_true", help="who knows of which records that may be lost, instead")
+def _arguments(parser: Parser, counters: Counters) -> None:
+    parser.add_argument("id", metavar="ID", nargs="?", help=ID)
+    parser.add_argument("--user", metavar="ID", type=values.user, help="who had this user forgotten, instead")
+    parser.add_argument("--imports", action="store_true", help="who imported what, instead")
+    parser.add_argument("--losses", action="store_true", help="who knows of which records that may be lost, instead")
 
 
 def _check(given: argparse.Namespace) -> None:

@@ -39,18 +39,18 @@ BAD_INPUT = 2
 _DAYS = imports.RESTART_S // 86400
 
 
-def _arguments(made: Parser, counters: Counters) -> None:
-    made.add_argument(
+def _arguments(parser: Parser, counters: Counters) -> None:
+    parser.add_argument(
         "file", metavar="FILE", help="with the columns id and value, or for likes post, user and liked_at; - is stdin"
     )
-    into = made.add_mutually_exclusive_group(required=True)
+    into = parser.add_mutually_exclusive_group(required=True)
     add_counter(into, counters, "add the values to its numbers", "--counter")
     add_counter(into, counters, "put the items that it counts: likes", "--children")
-    made.add_argument(
+    parser.add_argument(
         "--run", metavar="NAME", type=values.run, help="the name of the run (default: from the SHA-256 of its rows)"
     )
-    made.add_argument("--format", choices=files.FORMATS, help="default: by the file's name; csv for stdin")
-    made.add_argument("--skip-bad", action="store_true", help="import the other rows if some cannot be imported")
+    parser.add_argument("--format", choices=files.FORMATS, help="default: by the file's name; csv for stdin")
+    parser.add_argument("--skip-bad", action="store_true", help="import the other rows if some cannot be imported")
 
 
 @dataclass

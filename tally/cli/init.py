@@ -60,17 +60,17 @@ def add_arguments(made: argparse.ArgumentParser, _: object = None) -> None:
 def init(given: argparse.Namespace) -> int:
     """Write the files, all or none. Raises CommandError if one is there."""
     folder = Path(given.folder)
-    made = {folder / name: text for name, text in files().items()}
+    written = {folder / name: text for name, text in files().items()}
     try:
-        there = [str(path) for path in made if os.path.lexists(path)]
+        there = [str(path) for path in written if os.path.lexists(path)]
         if there:
             raise CommandError(f"nothing is written: there already is {', '.join(there)}")
         folder.mkdir(parents=True, exist_ok=True)
-        for path, text in made.items():
+        for path, text in written.items():
             path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CommandError(f"{folder} cannot hold the files: {error.strerror or error}") from None
-    print(f"wrote {', '.join(map(str, made))}")
+    print(f"wrote {', '.join(map(str, written))}")
     print(NEXT.format(where="" if given.folder == "." else f", in {folder}"))
     return 0
 

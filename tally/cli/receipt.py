@@ -25,11 +25,13 @@ NOT_KNOWN = (
 )
 
 
-def _arguments(made: Parser, counters: Counters) -> None:
-    add_counter(made, counters)
-    made.add_argument("id", metavar="ID", help="of a post, a video, …; for visits the page's URL")
-    made.add_argument("key", metavar="KEY", help="the idempotency key that it was sent with")
-    made.add_argument("--caller", metavar="NAME", help="who sent it: the `sub` of the token; default: nobody signed in")
+def _arguments(parser: Parser, counters: Counters) -> None:
+    add_counter(parser, counters)
+    parser.add_argument("id", metavar="ID", help="of a post, a video, …; for visits the page's URL")
+    parser.add_argument("key", metavar="KEY", help="the idempotency key that it was sent with")
+    parser.add_argument(
+        "--caller", metavar="NAME", help="who sent it: the `sub` of the token; default: nobody signed in"
+    )
 
 
 def _check(given: argparse.Namespace) -> None:

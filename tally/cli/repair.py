@@ -30,11 +30,11 @@ from .terminal import CommandError, agreed, bar, check_answerable, note, say
 _CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER)}
 
 
-def _arguments(made: Parser, counters: Counters) -> None:
-    check.add_numbers(made, counters)
-    made.add_argument("--drop", action="store_true", help="forget dead letters that nobody can apply any more")
-    made.add_argument("--acknowledge", action="store_true", help="let as_of go on past records that may be lost")
-    made.add_argument("--yes", action="store_true", help="do not ask")
+def _arguments(parser: Parser, counters: Counters) -> None:
+    check.add_numbers(parser, counters)
+    parser.add_argument("--drop", action="store_true", help="forget dead letters that nobody can apply any more")
+    parser.add_argument("--acknowledge", action="store_true", help="let as_of go on past records that may be lost")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def repair(given: argparse.Namespace, stack: Stack) -> int:

@@ -30,26 +30,26 @@ WHOLE, PART, IMPORT, REPAIR = "whole", "part", "import", "repair"
 no traffic."""
 
 
-def _series_arguments(made: Parser, counters: Counters) -> None:
-    add_counter(made, counters)
+def _series_arguments(parser: Parser, counters: Counters) -> None:
+    add_counter(parser, counters)
     of = "of a post, a video, …; for visits the page's URL; default: all of the counter together"
-    made.add_argument("id", metavar="ID", nargs="?", help=of)
-    made.add_argument("--by", choices=(reading.HOUR, reading.DAY), default=reading.HOUR, help="default: hour")
+    parser.add_argument("id", metavar="ID", nargs="?", help=of)
+    parser.add_argument("--by", choices=(reading.HOUR, reading.DAY), default=reading.HOUR, help="default: hour")
     first = "like 2026-11-22 or 2026-11-22T10:30; default: a day before the end, or 30 days"
-    made.add_argument("--from", metavar="TIME", dest="since", type=values.date_time, help=first)
-    made.add_argument("--to", metavar="TIME", type=values.date_time, help="the end, which is not in it; default: now")
-    made.add_argument("--tz", metavar="ZONE", type=values.zone, help="like Europe/Berlin; default: this machine's")
-    add_forms(made)
+    parser.add_argument("--from", metavar="TIME", dest="since", type=values.date_time, help=first)
+    parser.add_argument("--to", metavar="TIME", type=values.date_time, help="the end, which is not in it; default: now")
+    parser.add_argument("--tz", metavar="ZONE", type=values.zone, help="like Europe/Berlin; default: this machine's")
+    add_forms(parser)
 
 
-def _top_arguments(made: Parser, counters: Counters) -> None:
-    add_counter(made, counters, "whose numbers")
-    made.add_argument("--by", choices=tuple(lists.FORMS), help="default: day, or as SPAN says")
+def _top_arguments(parser: Parser, counters: Counters) -> None:
+    add_counter(parser, counters, "whose numbers")
+    parser.add_argument("--by", choices=tuple(lists.FORMS), help="default: day, or as SPAN says")
     span = "2026-11-22T13, 2026-11-22 or 2026-11, of UTC; default: the newest"
-    made.add_argument("--span", metavar="SPAN", help=span)
+    parser.add_argument("--span", metavar="SPAN", help=span)
     most = values.whole(1, LIMIT_MAX)
-    made.add_argument("--limit", metavar="N", type=most, default=LIMIT_DEFAULT, help=f"default: {LIMIT_DEFAULT}")
-    add_forms(made)
+    parser.add_argument("--limit", metavar="N", type=most, default=LIMIT_DEFAULT, help=f"default: {LIMIT_DEFAULT}")
+    add_forms(parser)
 
 
 def _check_top(given: argparse.Namespace) -> None:
@@ -139,12 +139,12 @@ def _only(body: Mapping[str, Any], given: argparse.Namespace) -> int:
 def _points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
     """The hours or days of which something is known: those that lie before `as_of`, and not before `since`."""
     since, as_of = body["since"], body["as_of"]
-    for one in body["series"]:
-        next_day = datetime.fromtimestamp(one["from"], zone) + timedelta(days=1)  # it may have 23 hours, or 25
-        end_s = one["from"] + HOUR_S if body["by"] == reading.HOUR else next_day.timestamp()
-        if one["from"] < as_of and since < end_s:
-            begun = f"since {clock(since, zone, since)}" if one["from"] < since else ""
-            yield Point(one["from"], one["value"], "so far" if as_of < end_s else begun)
+    for point in body["series"]:
+        next_day = datetime.fromtimestamp(point["from"], zone) + timedelta(days=1)  # it may have 23 hours, or 25
+        end_s = point["from"] + HOUR_S if body["by"] == reading.HOUR else next_day.timestamp()
+        if point["from"] < as_of and since < end_s:
+            begun = f"since {clock(since, zone, since)}" if point["from"] < since else ""
+            yield Point(point["from"], point["value"], "so far" if as_of < end_s else begun)
 
 
 def _of_series(body: Mapping[str, Any], points: Sequence[Point], zone: tzinfo) -> Iterator[str]:

@@ -38,17 +38,17 @@ Read = dict[str, dict[int, OldReading]]
 """The readings by id and full hour (since 1970)."""
 
 
-def _arguments(made: Parser, counters: Counters) -> None:
-    add_counter(made, counters, "that counts the same events")
+def _arguments(parser: Parser, counters: Counters) -> None:
+    add_counter(parser, counters, "that counts the same events")
     about = "readings of the old counter: the columns id, value and at (when it was read); - is stdin"
-    made.add_argument("files", metavar="FILE", nargs="+", help=about)
-    made.add_argument("--format", choices=files.FORMATS, help="default: by the file's name; csv for stdin")
-    made.add_argument(
+    parser.add_argument("files", metavar="FILE", nargs="+", help=about)
+    parser.add_argument("--format", choices=files.FORMATS, help="default: by the file's name; csv for stdin")
+    parser.add_argument(
         "--within", metavar="S", type=values.whole(0, WITHIN_MAX_S), default=WITHIN_DEFAULT_S,
         help=f"seconds that a reading may be away from its full hour; default: {WITHIN_DEFAULT_S}",
     )  # fmt: skip
-    made.add_argument("--tz", metavar="ZONE", type=values.zone, help="like Europe/Berlin; default: this machine's")
-    add_forms(made)
+    parser.add_argument("--tz", metavar="ZONE", type=values.zone, help="like Europe/Berlin; default: this machine's")
+    add_forms(parser)
 
 
 @dataclass

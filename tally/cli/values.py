@@ -80,12 +80,12 @@ def counter(counters: Mapping[str, Counter]) -> Callable[[str], Counter]:
 def second(value: str) -> int:
     """Epoch seconds of a time that says its zone."""
     try:
-        found = datetime.fromisoformat(value)
+        when = datetime.fromisoformat(value)
     except ValueError:
-        found = None
-    if found is None or found.tzinfo is None or found.microsecond:
+        when = None
+    if when is None or when.tzinfo is None or when.microsecond:
         raise argparse.ArgumentTypeError(f"{value!r} is not a time with its zone, like 2026-11-22T10:30:00Z")
-    return int(found.timestamp())
+    return int(when.timestamp())
 
 
 def vault(value: str) -> str:
@@ -110,12 +110,12 @@ def seconds(when: datetime | None, zone: tzinfo) -> int | None:
     if when is None:
         return None
     try:
-        found = int((when if when.tzinfo else when.replace(tzinfo=zone)).timestamp())
+        at_s = int((when if when.tzinfo else when.replace(tzinfo=zone)).timestamp())
     except (OverflowError, ValueError):
-        found = -1
-    if not 0 <= found <= TIME_MAX_S:
+        at_s = -1
+    if not 0 <= at_s <= TIME_MAX_S:
         raise InvalidInputError(f"{when.isoformat()} is not between 1970 and 5000.")
-    return found
+    return at_s
 
 
 def zone(value: str) -> tzinfo:

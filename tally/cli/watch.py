@@ -22,14 +22,14 @@ from .terminal import CommandError, Watched, draws, note, say, show, viewers_zon
 INTERVAL_DEFAULT_S, INTERVAL_MAX_S = 2, 3600
 
 
-def _arguments(made: Parser, counters: Counters) -> None:
-    add_counter(made, counters)
-    made.add_argument("id", metavar="ID", help="of a post, a video, …; for visits the page's URL")
-    made.add_argument(
+def _arguments(parser: Parser, counters: Counters) -> None:
+    add_counter(parser, counters)
+    parser.add_argument("id", metavar="ID", help="of a post, a video, …; for visits the page's URL")
+    parser.add_argument(
         "--interval", metavar="S", type=values.whole(1, INTERVAL_MAX_S), default=INTERVAL_DEFAULT_S,
         help=f"seconds between two looks; default: {INTERVAL_DEFAULT_S}",
     )  # fmt: skip
-    add_forms(made)
+    add_forms(parser)
 
 
 def _watch(given: argparse.Namespace, stack: Stack) -> int:

@@ -92,27 +92,27 @@ class Gateway:
         request_id = base64.b64encode(os.urandom(11)).decode()
         headers = event.joined((name.lower(), value) for name, value in request.headers.items())
         try:
-            found = await self._answer(request, headers, request_id, entry)
+            response = await self._answer(request, headers, request_id, entry)
         except GatewayError as error:
             entry.values |= {"error.message": error.message, "authorizer.error": error.reason or "-"}
             body = json.dumps({"message": error.message}, separators=(",", ":")).encode()
-            found = Response(error.status, body, (("content-type", "application/json"), *error.headers.items()))
+            response = Response(error.status, body, (("content-type", "application/json"), *error.headers.items()))
         if self._cors and request.method != "OPTIONS":
-            kept = [(name, value) for name, value in found.headers if not name.startswith(cors.PREFIX)]
-            found = Response(found.status, found.body, (*kept, *cors.simple(self._cors, headers).items()))
-        if found.status >= 500:
-            self._report(found, entry, request_id)
-        return self._sent(request, found, request_id, entry)
+            kept = [(name, value) for name, value in response.headers if not name.startswith(cors.PREFIX)]
+            response = Response(response.status, response.body, (*kept, *cors.simple(self._cors, headers).items()))
+        if response.status >= 500:
+            self._report(response, entry, request_id)
+        return self._sent(request, response, request_id, entry)
 
-    def _report(self, found: Response, entry: LogEntry, request_id: str) -> None:
+    def _report(self, response: Response, entry: LogEntry, request_id: str) -> None:
         """Print a failure as a line that names the log."""
         reason = entry.values.get("integrationErrorMessage", "the function's own answer")
         self._say(
-            f"{found.status} for {entry.values.get('routeKey', 'no route')}: {reason}"
+            f"{response.status} for {entry.values.get('routeKey', 'no route')}: {reason}"
             f" (request {request_id}, log {entry.values.get('function', 'access')}.log)"
         )
 
-    def _sent(self, request: web.Request, found: Response, request_id: str, entry: LogEntry) -> web.Response:
+    def _sent(self, request: web.Request, response: Response, request_id: str, entry: LogEntry) -> web.Response:
         entry.values |= {
             "requestId": request_id,
             "requestTime": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime()),
@@ -120,13 +120,13 @@ class Gateway:
             "identity.userAgent": request.headers.get("user-agent", "-"),
             "httpMethod": request.method,
             "path": request.path,
-            "status": str(found.status),
-            "responseLength": str(len(found.body)),
+            "status": str(response.status),
+            "responseLength": str(len(response.body)),
         }
         self._log.write(entry.line(self._log_format))
-        headers = CIMultiDict((name, value) for name, value in found.headers if name not in _OURS)
+        headers = CIMultiDict((name, value) for name, value in response.headers if name not in _OURS)
         headers["apigw-requestid"] = request_id
-        return web.Response(status=found.status, body=found.body, headers=headers)
+        return web.Response(status=response.status, body=response.body, headers=headers)
 
     async def _answer(
         self, request: web.Request, headers: Mapping[str, str], request_id: str, entry: LogEntry

@@ -43,21 +43,21 @@ class StreamMapping:
         return not self.filters or any(matches(pattern, record) for pattern in self.filters)
 
 
-def read_mapping(found: Mapping[str, Any]) -> StreamMapping:
+def read_mapping(mapping: Mapping[str, Any]) -> StreamMapping:
     """A mapping that `described` describes. Raises LocalError, which names it, for what the pump cannot do."""
     own = {one.name for one in fields(StreamMapping)}
-    for name in sorted({*found, *FIXED} - own):
-        if name not in FIXED or found.get(name) != FIXED[name]:
-            value = json.dumps(found.get(name))
-            raise LocalError(f"the mapping {found['name']} has {name} {value}, which the local run cannot emulate")
-    for pattern in found["filters"]:
+    for name in sorted({*mapping, *FIXED} - own):
+        if name not in FIXED or mapping.get(name) != FIXED[name]:
+            value = json.dumps(mapping.get(name))
+            raise LocalError(f"the mapping {mapping['name']} has {name} {value}, which the local run cannot emulate")
+    for pattern in mapping["filters"]:
         if not _known(pattern):
             raise LocalError(
-                f"the mapping {found['name']} has the filter {json.dumps(pattern)[:200]}:"
+                f"the mapping {mapping['name']} has the filter {json.dumps(pattern)[:200]}:"
                 " the local run knows objects of lists of plain values and of prefixes"
             )
     return StreamMapping(
-        **{name: one for name, one in found.items() if name in own} | {"filters": tuple(found["filters"])}
+        **{name: one for name, one in mapping.items() if name in own} | {"filters": tuple(mapping["filters"])}
     )
 
 

@@ -117,21 +117,21 @@ class Api(Construct):
         integration: integrations.HttpLambdaIntegration,
         authorizer: http.IHttpRouteAuthorizer,
     ) -> list[http.HttpRoute]:
-        made = self.api.add_routes(
+        routes = self.api.add_routes(
             path=of.path,
             methods=[http.HttpMethod[method] for method in of.methods],
             integration=integration,
             authorizer=authorizer if of.needs_caller else None,
             authorization_scopes=[of.scope] if of.scope else None,
         )
-        for route in made if of.access is Access.ANYONE else ():
+        for route in routes if of.access is Access.ANYONE else ():
             Validations.of(route).acknowledge(
                 Acknowledgment(
                     id="AwsSolutions-APIG4",
                     reason=f"{of.id} is for anyone, by contract: its input is checked, its rate is throttled",
                 )
             )
-        return made
+        return routes
 
     def _stage(self, shown: Sequence[Route], routes: list[http.HttpRoute]) -> http.HttpStage:
         log_group = logs.LogGroup(

@@ -52,13 +52,13 @@ class Bundle:
     @property
     def sources(self) -> dict[str, Path]:
         """The deployed files by their path in the bundle, in a fixed order: the handlers, and what browsers load."""
-        found = {path.name: path for path in self.lambdas.glob("*.py")}
+        files = {path.name: path for path in self.lambdas.glob("*.py")}
         for path in PACKAGE.rglob("*"):
             inside = path.relative_to(PACKAGE)
             if path.suffix in SOURCE_SUFFIXES and _deployed(inside):
-                found[f"tally/{inside.as_posix()}"] = path
+                files[f"tally/{inside.as_posix()}"] = path
         charts = {f"tally/console/{name}": path for name, path in UPLOT.items()}
-        return dict(sorted({**found, **charts, COUNTERS: self.declarations.path}.items()))
+        return dict(sorted({**files, **charts, COUNTERS: self.declarations.path}.items()))
 
     @property
     def requirements(self) -> Path:
@@ -69,11 +69,11 @@ class Bundle:
         """A hash of the sources, the pins and how they are installed: equal on every machine. Raises BundlingError."""
         if not all(path.exists() for path in UPLOT.values()):
             raise BundlingError("node_modules/uplot is missing: run `make setup`")
-        found = hashlib.sha256(f"{PYTHON_VERSION} {PLATFORM} {INSTALLER_FILES} {self.likers}\n".encode())
+        digest = hashlib.sha256(f"{PYTHON_VERSION} {PLATFORM} {INSTALLER_FILES} {self.likers}\n".encode())
         for name, path in {self.requirements.name: self.requirements, **self.sources}.items():
             content = path.read_bytes()
-            found.update(f"{name} {len(content)}\n".encode() + content)
-        return found.hexdigest()
+            digest.update(f"{name} {len(content)}\n".encode() + content)
+        return digest.hexdigest()
 
     def code(self, *, bundled: bool) -> lambda_.AssetCode:
         """The asset; the bare sources if not `bundled`, for templates that nobody deploys. Raises BundlingError.

@@ -101,18 +101,18 @@ class Functions(Construct):
         for name, value in variables.items():
             self._functions[module].add_environment(name, value)
 
-    def _serving(self, module: str, found: Sequence[Route]) -> lambda_.Alias:
+    def _serving(self, module: str, routes: Sequence[Route]) -> lambda_.Alias:
         """A function whose callers wait.
 
         It starts from a snapshot where it is busy, because a cold start takes a second. For what needs no table (the
         beacon's script, which browsers keep) nobody waits.
         """
         options = self._options
-        busy = bool(self._needs[module]) and any(route.throttle.rate_per_s >= BUSY_PER_S for route in found)
+        busy = bool(self._needs[module]) and any(route.throttle.rate_per_s >= BUSY_PER_S for route in routes)
         alias = self._function(
             module,
-            ", ".join(dict.fromkeys(route.operation.name for route in found)),
-            environment={**_sampled(options.log_sampling), **described.of_serving(found, self.place)},
+            ", ".join(dict.fromkeys(route.operation.name for route in routes)),
+            environment={**_sampled(options.log_sampling), **described.of_serving(routes, self.place)},
             snapshot=options.snap_start and busy,
             traced=options.tracing != "off",
         )

@@ -108,7 +108,7 @@ def _about(module: str) -> str:
 def _operation(route: Route, counters: Mapping[str, Counter], components: dict[str, Schema]) -> Schema:
     operation, served = route.operation, route.served(counters)
     asked = RouteContext(served, anonymous=not route.needs_caller)
-    made: Schema = {
+    schema: Schema = {
         "operationId": route.id,
         "tags": [operation.module],
         "summary": operation.summary,
@@ -116,14 +116,14 @@ def _operation(route: Route, counters: Mapping[str, Counter], components: dict[s
         "security": [{_SECURITY: [route.scope] if route.scope else []}] if route.needs_caller else [],
     }
     if parameters := _parameters(route, asked) + ([_IF_NONE_MATCH] if route.cached else []):
-        made["parameters"] = parameters
+        schema["parameters"] = parameters
     if body := _body(route, asked):
-        components["schemas"][f"{route.id}_body"], made["requestBody"] = body
+        components["schemas"][f"{route.id}_body"], schema["requestBody"] = body
     responses = {str(status): _success(route, status, components["schemas"]) for status in route.statuses}
     for status, response in refusals.responses(route).items():
         responses[str(status)] = _shared(status, response, components["responses"])
-    made["responses"] = responses
-    return made
+    schema["responses"] = responses
+    return schema
 
 
 def _required(field: Field, asked: RouteContext) -> bool:
@@ -152,25 +152,25 @@ def _parameters(route: Route, asked: RouteContext) -> list[Schema]:
 
 def _body(route: Route, asked: RouteContext) -> tuple[Schema, Schema] | None:
     """The schema of the JSON body, and the request body that refers to it as `<route>_body`; else None."""
-    found = {field.wire: field for field in route.fields if field.source is Source.BODY}
-    found |= {field.kind.body_wire: field for field in route.fields if field.kind.body_wire}
-    if not found:
+    fields = {field.wire: field for field in route.fields if field.source is Source.BODY}
+    fields |= {field.kind.body_wire: field for field in route.fields if field.kind.body_wire}
+    if not fields:
         return None
     properties = {
-        name: {**field.kind.schema_for(asked), "description": field.kind.words} for name, field in found.items()
+        name: {**field.kind.schema_for(asked), "description": field.kind.words} for name, field in fields.items()
     }
-    needed = [name for name, field in found.items() if _required(field, asked) and not field.kind.body_wire]
-    made: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
-    made |= {"required": needed} if needed else {}
+    needed = [name for name, field in fields.items() if _required(field, asked) and not field.kind.body_wire]
+    schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    schema |= {"required": needed} if needed else {}
     reference = {"$ref": f"#/components/schemas/{route.id}_body"}
-    example = {name: field.kind.example_for(asked) for name, field in found.items()}
+    example = {name: field.kind.example_for(asked) for name, field in fields.items()}
     content: Schema = {JSON: {"schema": reference, "example": example}}
     said = f"At most {route.operation.body_bytes_max} bytes. Other fields, and fields that occur twice, are refused."
     if BEACON in media_types(route):
         plain = {"type": "string", "contentMediaType": JSON, "contentSchema": reference}
         content[BEACON] = {"schema": plain, "example": json.dumps(example)}
         said += " `text/plain` is the same JSON: `navigator.sendBeacon` sends it without a CORS preflight."
-    return made, {"required": bool(needed), "description": said, "content": content}
+    return schema, {"required": bool(needed), "description": said, "content": content}
 
 
 def _shared(status: int, response: Schema, shared: dict[str, Schema]) -> Schema:
@@ -185,17 +185,17 @@ def _shared(status: int, response: Schema, shared: dict[str, Schema]) -> Schema:
 
 def _success(route: Route, status: int, named: dict[str, Schema]) -> Schema:
     operation = route.operation
-    made: Schema = {"description": _SUCCESS[status]}
+    response: Schema = {"description": _SUCCESS[status]}
     answer = {"type": "string"} if operation.answer is Text else schemas.schema(operation.answer, named)
     headers = ["Idempotency-Replayed"] if operation.keyed else []
     if route.cached or "version" in getattr(operation.answer, "__annotations__", {}):
         headers.append("ETag")
     if headers:
-        made["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in headers}
+        response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in headers}
     if status != 304:
         example = {} if operation.example is None else {"example": operation.example}
-        made["content"] = {operation.media_type: {"schema": answer, **example}}
-    return made
+        response["content"] = {operation.media_type: {"schema": answer, **example}}
+    return response
 
 
 _SUCCESS = {200: "Done.", 201: "Created.", 202: "Accepted, and counted.", 304: "You have the current answer."}

@@ -142,7 +142,7 @@ def test_a_function_commits_with_what_its_page_installs_and_the_runtimes_boto3(t
     runtime = installed(tmp_path / "runtime", "boto3==1.40.0")
     run(str(runtime), "-c", COMMITS, cwd=tmp_path, variables={"PYTHONPATH": "orders", **NOBODY})
     megabytes = sum(path.stat().st_size for path in (tmp_path / "orders").rglob("*") if path.is_file()) / 1e6
-    assert megabytes < 25
+    assert megabytes < 15
 
 
 def test_the_bare_package_writes_a_first_folder_and_nothing_else(tmp_path: Path, wheel: Path) -> None:

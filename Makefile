@@ -13,7 +13,8 @@ OF_ENGINE := $(if $(ENGINE),.build/dynamodb-local/.ready)
 ifneq ($(filter-out dynamodb-local,$(ENGINE)),)
 $(error tally: ENGINE=$(ENGINE) is not known: it is dynamodb-local, or nothing for the embedded one)
 endif
-LOCKS := requirements.txt $(addsuffix /requirements.txt,lambdas stacks tests tests/emulator tests/other_tools)
+OF_DEV := tally/dev/requirements.txt
+LOCKS := lambdas/requirements.txt $(OF_DEV) requirements.txt $(addsuffix /requirements.txt,tests tests/emulator tests/other_tools)
 CDK := node_modules/.bin/cdk
 NPM := npm ci --no-audit --no-fund --loglevel=error
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
@@ -42,25 +43,25 @@ setup-cdk: setup $(VENV)/.cdk node_modules/.cdk ## what a deployment needs besid
 setup-tests: setup $(VENV)/.tests node_modules/.tests ## what checks, tests and benchmarks need besides
 
 # pip brings uv, and uv brings the rest.
-$(VENV)/.ready: requirements.txt
+$(VENV)/.ready: $(OF_DEV)
 	@command -v $(PYTHON) >/dev/null || { echo "tally: $(PYTHON) is missing: install Python 3.11 or newer, or set PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tally: $(PYTHON) is older than Python 3.11: set PYTHON=… to a newer one" >&2; exit 1; }
 	@echo "tally: setting up $(VENV) (some seconds, once)"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > $(VENV)/uv.txt
+	@sed -n '/^uv==/,/[^\\]$$/p' $< > $(VENV)/uv.txt
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
-	@$(UV) pip install --quiet --require-hashes --requirement requirements.txt
+	@$(UV) pip install --quiet --require-hashes --requirement $<
 	@$(UV) pip uninstall --quiet pip setuptools
 	@touch $@
 
-$(VENV)/.cdk: stacks/requirements.txt $(VENV)/.ready
+$(VENV)/.cdk: requirements.txt $(VENV)/.ready
 	@echo "tally: adding the CDK, which a deployment needs (once)"
-	@$(UV) pip install --quiet --require-hashes --requirement requirements.txt --requirement stacks/requirements.txt
+	@$(UV) pip install --quiet --require-hashes --requirement $<
 	@touch $@
 
-$(VENV)/.tests: stacks/requirements.txt tests/requirements.txt $(VENV)/.ready
+$(VENV)/.tests: requirements.txt tests/requirements.txt $(VENV)/.ready
 	@echo "tally: adding the CDK and the packages of the tests"
-	@$(UV) pip install --quiet --require-hashes $(addprefix --requirement ,requirements.txt $(filter %.txt,$^))
+	@$(UV) pip install --quiet --require-hashes $(addprefix --requirement ,$(filter %.txt,$^))
 	@touch $(VENV)/.cdk $@
 
 # The command runs from the checkout and reads its declarations.

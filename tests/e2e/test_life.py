@@ -68,7 +68,7 @@ def test_acknowledged_changes_survive_kill_9(start: Start) -> None:
 
 def test_it_runs_on_what_make_setup_installs(start: Start, tmp_path: Path) -> None:
     """Not on the CDK, nor on a package of the tests, whoever imports it: server, zygote or function."""
-    pins = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
+    pins = set(re.findall(r"^([\w.-]+)==", (ROOT / "tally/dev/requirements.txt").read_text(), re.MULTILINE))
     names = {name: {re.sub(r"[-_.]+", "-", one).lower() for one in of} for name, of in packages_distributions().items()}
     other = sorted(name for name, of in names.items() if not of & pins)
     assert {"aws_cdk", "constructs", "jsii", "pytest"} < set(other)

@@ -15,10 +15,12 @@ from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = f"VENV={os.path.relpath(sys.prefix, ROOT)}"
-LOCKS = ("requirements.txt", "stacks/requirements.txt", "tests/requirements.txt", "package-lock.json")
+LOCKS = ("requirements.txt", "tally/dev/requirements.txt", "tests/requirements.txt", "package-lock.json")
 NPM = "npm ci --no-audit --no-fund --loglevel=error"
 OF_TESTS = ("tests", "tests/emulator", "tests/other_tools")
-AUDITED = ("requirements.txt", *(f"{folder}/requirements.txt" for folder in ("lambdas", "stacks", *OF_TESTS)))
+AUDITED = tuple(
+    f"{folder}requirements.txt" for folder in ("lambdas/", "tally/dev/", "", *(f"{folder}/" for folder in OF_TESTS))
+)
 
 
 def make(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -45,21 +47,21 @@ def test_only_what_deploys_comes_with_the_cdk_and_only_what_tests_with_their_pac
     everything = "--always-make"
     for target in ("dev", "demo", "soak", "smoke", "cost", "openapi"):
         plan = planned(target, everything)
-        assert "--requirement requirements.txt" in plan, target
-        assert "s/requirements.txt" not in plan, target
+        assert "--requirement tally/dev/requirements.txt" in plan, target
+        assert "--requirement requirements.txt" not in plan, target
         assert re.findall("npm ci .*", plan) == [f"{NPM} --omit=dev --omit=peer"], target
     for target in ("deploy", "destroy", "diff", "wheel"):
         plan = planned(target, everything)
-        assert "--requirement stacks/requirements.txt" in plan, target
+        assert "--requirement requirements.txt" in plan, target
         assert "adding the CDK" in plan, target
         assert "tests/requirements.txt" not in plan, target
         assert re.findall("npm ci .*", plan)[-1] == f"{NPM} --omit=dev", target
     for target in ("test", "test-all", "lint", "synth", "bench", "mutations"):
         plan = planned(target, everything)
-        assert "--requirement stacks/requirements.txt --requirement tests/requirements.txt" in plan, target
+        assert "--requirement requirements.txt --requirement tests/requirements.txt" in plan, target
 
 
-@pytest.mark.parametrize("folder", [".", "lambdas", "stacks", *OF_TESTS])
+@pytest.mark.parametrize("folder", [".", "lambdas", "tally/dev", *OF_TESTS])
 def test_each_lock_has_a_hash_for_each_pin_and_no_address(folder: str) -> None:
     lock = ROOT / folder / "requirements.txt"
     text = lock.read_text()

@@ -221,7 +221,7 @@ print(len(drawn))
 
 def test_environments_that_snapstart_restores_do_not_draw_the_same_numbers() -> None:
     """botocore takes its waits between retries from `random`, whose state is in the snapshot."""
-    command = [sys.executable, "-c", RESTORED]
+    command = [sys.executable, "-P", "-c", RESTORED]  # of what is tested, wherever this runs
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     run = subprocess.run(command, env=paths, capture_output=True, text=True, check=True)
     assert run.stdout == "3\n"

@@ -18,7 +18,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from .visitors import Drifting, Sent, Server, counts, send
 from .weblog import Weblog
 
-SETTLE_S_MAX = 5.0  # a visit shows within seconds
+SETTLE_S_MAX = 60.0  # a visit shows within seconds, and later on a machine that is busy
 SETTLE_LOOK_S = 0.1
 PAGES = 10  # the most visited: their series and their places in the top list are compared
 LOOK_S = 1.0

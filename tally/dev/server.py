@@ -84,12 +84,12 @@ async def serve(stack: PreparedStack, spawned: Spawned, say: Say) -> None:
 
 def _bind(stack: PreparedStack, ports: dict[str, Port], workers: Workers, gathered: Metrics) -> None:
     """Let each function of the stack run in the workers, with a log of its own."""
-    found = stack.template.functions
-    for name in found.keys() - ports.keys():
+    functions = stack.template.functions
+    for name in functions.keys() - ports.keys():
         rotate(stack.logs / f"{name}.log")
-    gathered.follow(stack.logs / f"{name}.log" for name in found)
+    gathered.follow(stack.logs / f"{name}.log" for name in functions)
     ports.clear()
-    ports.update({name: Port(function, workers) for name, function in found.items()})
+    ports.update({name: Port(function, workers) for name, function in functions.items()})
 
 
 async def _pump(stack: PreparedStack, ports: Mapping[str, Port], wire: Wire, switches: Switches, say: Say) -> None:

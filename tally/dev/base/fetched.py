@@ -62,8 +62,8 @@ def registry(environment: Mapping[str, str]) -> str:
         written = {name: os.path.expandvars((value or "").strip(" \"'")) for name, value in parser["npm"].items()}
     except (OSError, ValueError, configparser.Error):
         written = {}
-    found = written.get(f"{_SCOPE}:registry") or named.get("npm_config_registry") or written.get("registry")
-    return (found or REGISTRY_DEFAULT).rstrip("/")
+    registry_url = written.get(f"{_SCOPE}:registry") or named.get("npm_config_registry") or written.get("registry")
+    return (registry_url or REGISTRY_DEFAULT).rstrip("/")
 
 
 def _folder() -> Path:

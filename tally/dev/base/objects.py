@@ -72,8 +72,8 @@ class Buckets:
 
     def list(self, bucket: str, prefix: str = "") -> list[Stored]:
         """Every object whose key begins so, in the order of keys. Raises ObjectError."""
-        found = map(_read, self._path(bucket, "any").parent.glob("*.object"))
-        return sorted(one for one in found if one.key.startswith(prefix))
+        stored = map(_read, self._path(bucket, "any").parent.glob("*.object"))
+        return sorted(one for one in stored if one.key.startswith(prefix))
 
     def _path(self, bucket: str, key: str) -> Path:
         if bucket not in self._buckets or not _BUCKET.fullmatch(bucket):
@@ -114,15 +114,15 @@ class Buckets:
         raise ObjectError(501, "NotImplemented", "The local store knows put, get, delete and list.")
 
     def _listed(self, bucket: str, query: Any) -> web.Response:
-        found = self.list(bucket, query.get("prefix", ""))
+        listed = self.list(bucket, query.get("prefix", ""))
         entries = "".join(
             f"<Contents><Key>{escape(one.key)}</Key><LastModified>{_instant(one.modified_s)}</LastModified>"
             f"<ETag>{escape(one.etag)}</ETag><Size>{len(one.content)}</Size></Contents>"
-            for one in found
+            for one in listed
         )
         body = (
             f'{_XML}<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>{bucket}</Name>'
-            f"<KeyCount>{len(found)}</KeyCount><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
+            f"<KeyCount>{len(listed)}</KeyCount><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
         )
         return web.Response(text=body, content_type="application/xml")
 

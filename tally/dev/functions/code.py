@@ -35,9 +35,9 @@ class Code:
         """The code as it is now, with this text of `counters.py`. Raises LocalError if it does not load."""
         self._version += 1
         folder = self._stack.laid_out(self._version, counters)
-        found = await self._read(self._stack.spawn(folder), folder)
+        prepared = await self._read(self._stack.spawn(folder), folder)
         self._folder = folder
-        return found
+        return prepared
 
     async def again(self) -> Zygote:
         """A zygote in place of one that died. Raises LocalError."""
@@ -48,8 +48,8 @@ class Code:
         zygote, stack = Zygote(*spawned), self._stack
         try:
             document = await zygote.document()
-            found = await tables.create(document["tables"], document["ttl_attribute"], self._wire, stack.endpoint)
-            arns = {stream_stand_in(table): found[table] for table in TABLES.values() if table in found}
+            stream_arns = await tables.create(document["tables"], document["ttl_attribute"], self._wire, stack.endpoint)
+            arns = {stream_stand_in(table): stream_arns[table] for table in TABLES.values() if table in stream_arns}
             template = parse(document).with_variables(arns)
             await zygote.ready({
                 name: {

@@ -100,7 +100,7 @@ class Metrics:
 
     def document(self) -> dict[str, Any]:
         """Every series as JSON. A number without a fraction is an integer."""
-        found = [
+        series = [
             {
                 "namespace": namespace,
                 "metric": metric,
@@ -114,7 +114,7 @@ class Metrics:
             }
             for (namespace, metric, dimensions), one in sorted(self.series.items())
         ]
-        return {"metrics": found}
+        return {"metrics": series}
 
 
 def _number(value: float) -> float:

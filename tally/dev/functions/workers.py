@@ -41,14 +41,14 @@ class Workers:
         """Run one invocation with `payload`, a JSON document. Raises ThrottledError."""
         log, named = self._logs / f"{function.name}.log", request_id or str(uuid.uuid4())
         while True:
-            found = await self._worker(function)
-            if isinstance(found, Outcome):
-                return found
+            worker = await self._worker(function)
+            if isinstance(worker, Outcome):
+                return worker
             try:
-                if outcome := await found.invoke(function, log, named, payload):
+                if outcome := await worker.invoke(function, log, named, payload):
                     return outcome
             finally:
-                self._over(found)
+                self._over(worker)
 
     def replace(self, zygote: Zygote) -> None:
         """Run new code from now on. What runs ends with the old code."""

@@ -101,10 +101,10 @@ def event(
 
 def joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Names and values. A comma joins the values of one name."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for name, value in pairs:
-        found[name] = f"{found[name]},{value}" if name in found else value
-    return found
+        by_name[name] = f"{by_name[name]},{value}" if name in by_name else value
+    return by_name
 
 
 def _body(body: bytes, headers: Mapping[str, str]) -> tuple[str, bool]:

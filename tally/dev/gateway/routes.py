@@ -49,13 +49,13 @@ class Routes:
 
 def _parameters(wanted_path: str, path: str) -> dict[str, str] | None:
     wanted, given = wanted_path.split("/"), path.split("/")
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for part, value in zip(wanted, given, strict=False):
         if part.startswith("{") and value:
-            found[part[1:-1]] = value
+            parameters[part[1:-1]] = value
         elif part != value:
             return None
-    return found if len(wanted) == len(given) else None
+    return parameters if len(wanted) == len(given) else None
 
 
 class Bucket:

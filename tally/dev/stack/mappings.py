@@ -82,11 +82,11 @@ def matches(pattern: Pattern, document: object) -> bool:
     if not isinstance(document, Mapping):
         return False
     for name, wanted in pattern.items():
-        found = document.get(name)
+        value = document.get(name)
         if isinstance(wanted, list):
-            if name not in document or not any(_is(one, found) for one in wanted):
+            if name not in document or not any(_is(one, value) for one in wanted):
                 return False
-        elif not matches(wanted, found):
+        elif not matches(wanted, value):
             return False
     return True
 

@@ -21,23 +21,23 @@ async def create(tables: Mapping[str, Any], ttl_attribute: str, wire: Wire, endp
         arns: dict[str, str] = {}
         for name, arguments in tables.items():
             try:
-                found = (await wire.call("dynamodb", "DescribeTable", TableName=name))["Table"]
+                table = (await wire.call("dynamodb", "DescribeTable", TableName=name))["Table"]
             except WireError as error:
                 if error.kind != "ResourceNotFoundException":
                     raise
                 await wire.call("dynamodb", "CreateTable", TableName=name, **arguments)
-                found = (await wire.call("dynamodb", "DescribeTable", TableName=name))["Table"]
-            if _schema(found) != _schema(arguments):
+                table = (await wire.call("dynamodb", "DescribeTable", TableName=name))["Table"]
+            if _schema(table) != _schema(arguments):
                 raise LocalError(
                     f"the table {name} at {endpoint} has another key than the stack's:"
                     " give this stack a data folder of its own (TALLY_DATA)"
                 )
             wanted = arguments.get("StreamSpecification")
-            if wanted and not found.get("StreamSpecification", {}).get("StreamEnabled"):
+            if wanted and not table.get("StreamSpecification", {}).get("StreamEnabled"):
                 await wire.call("dynamodb", "UpdateTable", TableName=name, StreamSpecification=wanted)
-                found = (await wire.call("dynamodb", "DescribeTable", TableName=name))["Table"]
+                table = (await wire.call("dynamodb", "DescribeTable", TableName=name))["Table"]
             await _expire(wire, name, ttl_attribute)
-            if arn := found.get("LatestStreamArn"):
+            if arn := table.get("LatestStreamArn"):
                 arns[name] = str(arn)
         return arns
     except WireError as error:
@@ -51,7 +51,7 @@ def _schema(table: Any) -> list[tuple[str, str, str]]:
 
 async def _expire(wire: Wire, name: str, attribute: str) -> None:
     """Switch TTL on, unless it is: DynamoDB refuses that."""
-    found = await wire.call("dynamodb", "DescribeTimeToLive", TableName=name)
-    if found["TimeToLiveDescription"].get("TimeToLiveStatus") not in {"ENABLED", "ENABLING"}:
+    described = await wire.call("dynamodb", "DescribeTimeToLive", TableName=name)
+    if described["TimeToLiveDescription"].get("TimeToLiveStatus") not in {"ENABLED", "ENABLING"}:
         wanted = {"Enabled": True, "AttributeName": attribute}
         await wire.call("dynamodb", "UpdateTimeToLive", TableName=name, TimeToLiveSpecification=wanted)

@@ -82,8 +82,8 @@ class Pump:
 
     async def _stream(self, mapping: StreamMapping) -> str | None:
         try:
-            found = await self.wire.call("dynamodb", "DescribeTable", TableName=mapping.table)
-            arn = found["Table"].get("LatestStreamArn")
+            described = await self.wire.call("dynamodb", "DescribeTable", TableName=mapping.table)
+            arn = described["Table"].get("LatestStreamArn")
             if arn:
                 await self.wire.call("streams", "DescribeStream", StreamArn=arn)
                 return str(arn)
@@ -95,17 +95,17 @@ class Pump:
 
     async def _shards(self, stream: str) -> list[dict[str, Any]]:
         """All shards, parents first, as DynamoDB lists them. None if the engine does not answer."""
-        found: list[dict[str, Any]] = []
+        shards: list[dict[str, Any]] = []
         more: dict[str, str] = {}
         with contextlib.suppress(WireError):
             while True:
                 answer = await self.wire.call("streams", "DescribeStream", StreamArn=stream, **more)
-                found += answer["StreamDescription"].get("Shards", [])
+                shards += answer["StreamDescription"].get("Shards", [])
                 last = answer["StreamDescription"].get("LastEvaluatedShardId")
                 if not last:
                     break
                 more = {"ExclusiveStartShardId": last}
-        return found
+        return shards
 
     async def _write(self) -> None:
         try:
@@ -118,10 +118,10 @@ class Pump:
     def changed_at(self) -> object:
         """A value that differs after each write of the engine; None if the file is unknown."""
         try:
-            found = self.written.stat() if self.written else None
+            stat = self.written.stat() if self.written else None
         except OSError:
             return None
-        return (found.st_mtime_ns, found.st_size) if found else None
+        return (stat.st_mtime_ns, stat.st_size) if stat else None
 
 
 class ShardReader:

@@ -54,15 +54,15 @@ PROBE: Needs = frozenset({Need("GetItem", Table.COUNTS, "HEALTH")})
 
 def count(counters: Iterable[Counter]) -> Needs:
     """A receipt, and an update of the number unless the rollup makes it."""
-    found = list(counters)
-    now = [counter for counter in found if counter.visible == "now"]
-    return (PUT_RECEIPT if found else NOTHING) | on(now, "UpdateItem")
+    counting = list(counters)
+    now = [counter for counter in counting if counter.visible == "now"]
+    return (PUT_RECEIPT if counting else NOTHING) | on(now, "UpdateItem")
 
 
 def change_together(counters: Iterable[Counter]) -> Needs:
     """Many changes under one key. It looks for its receipt before it refuses a retired counter."""
-    found = list(counters)
-    return count(found) | find_before_refusal(found) | release_expired(found)
+    together = list(counters)
+    return count(together) | find_before_refusal(together) | release_expired(together)
 
 
 def find_before_refusal(counters: Iterable[Counter]) -> Needs:
@@ -83,18 +83,18 @@ def on_holds(counters: Iterable[Counter], *actions: str) -> Needs:
 
 def change_child(counters: Iterable[Counter]) -> Needs:
     """A change reads the child. It may look for a parent, and make a shard beside it (tally/counting/children.py)."""
-    found = list(counters)
-    change = on(found, "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
-    needing = [counter for counter in found if counter.parent_required]
-    return (change | on(needing, "BatchGetItem") | PUT_RECEIPT) if found else NOTHING
+    families = list(counters)
+    change = on(families, "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
+    needing = [counter for counter in families if counter.parent_required]
+    return (change | on(needing, "BatchGetItem") | PUT_RECEIPT) if families else NOTHING
 
 
 def read_tallies(counters: Iterable[Counter]) -> Needs:
     """Those with one item are read together, and those with shards each by itself."""
-    found = list(counters)
-    single = [counter for counter in found if counter.versioned]
-    spread = [counter for counter in found if not counter.versioned]
-    return on(single, "BatchGetItem") | on(spread, "Query") | dated(found)
+    readable = list(counters)
+    single = [counter for counter in readable if counter.versioned]
+    spread = [counter for counter in readable if not counter.versioned]
+    return on(single, "BatchGetItem") | on(spread, "Query") | dated(readable)
 
 
 def dated(counters: Iterable[Counter]) -> Needs:

@@ -248,7 +248,7 @@ class Tables(Stored):
         for table in TABLES:
             list(self.records(table))
 
-    def drifts(self) -> dict[tuple[str, str], int]:
+    def off_by(self) -> dict[tuple[str, str], int]:
         """Observed minus expected, by tally, where that is not 0."""
         found: Multiset[tuple[str, str]] = Multiset()
         for (counter, id_, _), (expected, observed) in self.ledger().items():

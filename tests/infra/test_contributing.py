@@ -71,6 +71,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
             change.apply(copy)
     run(copy, "-m", "tally.contract")
     run(copy, "-m", "ruff", "format", "--check", "--quiet", ".")
+    run(copy, "-m", "ruff", "check", "--quiet", ".")
+    run(copy, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()", "--no-cache")
     return copy
 
 

@@ -115,8 +115,8 @@ def test_an_own_write_is_of_no_table_of_tallys(sells: Transactions, table: str) 
         (json.dumps({**SAID, "settings": 7}), "GRANTED is not what"),
         (json.dumps({**SAID, "format": FORMAT + 1, "version": "2.0.0"}),
          f"Tally stores format {FORMAT + 1}, and this package {FORMAT}: install tallystick 2.0.0 beside this function"),
-        (json.dumps({**SAID, "counters": [{**SAID["counters"][0], "unit": "GB"}]}),  # type: ignore[index]
-         "unexpected keyword argument 'unit': install tallystick 0.1.0"),
+        (json.dumps({**SAID, "counters": [{**SAID["counters"][0], "colour": "red"}]}),  # type: ignore[index]
+         "unexpected keyword argument 'colour': install tallystick 0.1.0"),
         (json.dumps({**SAID, "counters": [{**SAID["counters"][0], "visible": "later"}]}),  # type: ignore[index]
          "visible is 'later', but must be one of: now, soon: install"),
         (json.dumps({**SAID, "counters": ["usage"]}), "install tallystick 0.1.0"),

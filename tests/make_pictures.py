@@ -4,6 +4,8 @@ The console is taken with a day of a real log (pictured_day.py), once its charts
 log's counts. The first screen, *Try it* and the dashboard are of a second, new stack. The dashboard is drawn from the
 template, with the numbers that its functions reported while the demo's log was replayed; a widget without a number says
 so. `made-of.json` beside the pictures says of which console and which dashboard they are.
+
+The overview's lists are of a day of UTC: from 15:00 UTC to midnight of the whole day of the log, and else of a part.
 """
 
 from __future__ import annotations

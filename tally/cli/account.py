@@ -84,22 +84,22 @@ class Account:
     def stack(self, name: str, region: str = "") -> Any:
         """A stack, as CloudFormation describes it; None if there is none."""
         try:
-            [found] = self.client("cloudformation", region).describe_stacks(StackName=name)["Stacks"]
+            [described] = self.client("cloudformation", region).describe_stacks(StackName=name)["Stacks"]
         except ClientError as error:
             if "does not exist" in str(error):
                 return None
             raise
-        return found
+        return described
 
     def resources(self, stack: str, region: str = "") -> list[Any]:
         """The resources of a stack that is there, as CloudFormation sums them up."""
         pages = self.client("cloudformation", region).get_paginator("list_stack_resources").paginate(StackName=stack)
-        return [one for page in pages for one in page["StackResourceSummaries"]]
+        return [resource for page in pages for resource in page["StackResourceSummaries"]]
 
     def events(self, stack: str, region: str = "") -> list[Any]:
         """What happened to a stack, by its name or ARN, the newest first."""
         pages = self.client("cloudformation", region).get_paginator("describe_stack_events").paginate(StackName=stack)
-        return [one for page in pages for one in page["StackEvents"]]
+        return [event for page in pages for event in page["StackEvents"]]
 
     def concurrency(self) -> int | None:
         """How many functions Lambda runs at once for the account in this region; None for who may not ask."""
@@ -110,15 +110,15 @@ class Account:
 
     def tables(self, names: Iterable[str]) -> list[str]:
         """Those of the tables that are there."""
-        client, found = self.client("dynamodb"), []
+        client, existing = self.client("dynamodb"), []
         for name in sorted(names):
             try:
                 client.describe_table(TableName=name)
-                found.append(name)
+                existing.append(name)
             except ClientError as error:
                 if error.response["Error"]["Code"] != "ResourceNotFoundException":
                     raise
-        return found
+        return existing
 
     def check_bootstrap(self, region: str, qualifier: str) -> None:
         """Raise CommandError where `cdk bootstrap` never ran. Who may not look is not stopped: `cdk` looks itself."""

@@ -44,15 +44,15 @@ def series(title: str, points: Sequence[Point], zone: tzinfo, *, by_hour: bool) 
     console.print(table)
 
 
-def gaps(title: str, found: Sequence[Gap], zone: tzinfo) -> None:
+def gaps(title: str, spans: Sequence[Gap], zone: tzinfo) -> None:
     """A row for each span between two readings, with a bar for how far the old number is off."""
-    console, offs = Console(highlight=False), [gap.off for gap in found if gap.off is not None]
+    console, offs = Console(highlight=False), [gap.off for gap in spans if gap.off is not None]
     low = min([0, *offs])
     size = max(1, *(off - low for off in [0, *offs]))
     console.print(Text(title, style="bold"))
     table = _table("left", "left", "right", "right", "right")
     table.add_row("", "", *(Text(name, style="dim") for name in ("old", "Tally", "off")), "")
-    for gap in found:
+    for gap in spans:
         at = datetime.fromtimestamp(gap.from_s, zone).strftime("%a %m-%d %H:%M %z")
         hours = (gap.to_s - gap.from_s) // HOUR_S
         longer = Text(f"{hours} hours" if hours > 1 else "", style=OPEN)

@@ -79,15 +79,15 @@ def deployed(stack: str, counters: Mapping[str, Counter]) -> Stack:
     """
     try:
         name, _, place = ("", "", "") if stack.startswith("arn:") else stack.partition("/")
-        described: Any = boto3.client("cloudformation", config=PATIENT).describe_stacks(StackName=name or stack)
-        [found] = described["Stacks"]
-        named = {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])}
+        answer: Any = boto3.client("cloudformation", config=PATIENT).describe_stacks(StackName=name or stack)
+        [described] = answer["Stacks"]
+        named = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])}
         outputs = _of_tally(stack, place.replace("/", ""), named)
         tables = {table: outputs[name] for table, name in _TABLES.items()}
         check_format(stack, outputs["Format"], str(FORMAT))
         bucket = outputs.get("DeadLetterBucketName", "")
         store = Store(boto3.client("dynamodb", config=CLIENT_CONFIG), _settings(tables, bucket, MINUTE_DEFAULT_S))
-        return Stack(store, Objects(bucket) if bucket else None, counters, outputs, found.get("StackStatus", ""))
+        return Stack(store, Objects(bucket) if bucket else None, counters, outputs, described.get("StackStatus", ""))
     except KeyError as missing:
         raise CommandError(f"the stack {stack} has no output {missing}: is it Tally's?") from None
     except NoCredentialsError:
@@ -105,10 +105,10 @@ def _of_tally(stack: str, id_: str, outputs: Mapping[str, str]) -> dict[str, str
 
     `id_`: the construct's; empty for the only one. Raises CommandError if there are several.
     """
-    one = next(iter(_TABLES.values()))
-    ids = [name.removesuffix(one) for name in outputs if name.endswith(one)]
+    output = next(iter(_TABLES.values()))
+    ids = [name.removesuffix(output) for name in outputs if name.endswith(output)]
     if not id_ and len(ids) > 1:
-        named = " or ".join(f"{stack}/{found}" for found in sorted(ids) if found)
+        named = " or ".join(f"{stack}/{place}" for place in sorted(ids) if place)
         raise CommandError(f"the stack {stack} has {len(ids)} Tallys: give --stack {named}")
     id_ = id_ or "".join(ids)
     return {name.removeprefix(id_): value for name, value in outputs.items() if name.startswith(id_)}
@@ -120,11 +120,11 @@ def tables(names: Mapping[str, str], region: str, client: Any = None) -> Store:
     return Store(client, _settings(names, "", MINUTE_DEFAULT_S))
 
 
-def check_format(stack: str, found: str, read: str) -> None:
+def check_format(stack: str, stored: str, read: str) -> None:
     """Raise CommandError if a stack stores its data in another format than the one that this checkout reads."""
-    if found != read:
+    if stored != read:
         raise CommandError(
-            f"the stack {stack} is in format {found}, and this is format {read}: use the version it runs"
+            f"the stack {stack} is in format {stored}, and this is format {read}: use the version it runs"
         )
 
 

@@ -61,22 +61,22 @@ def destroy(given: argparse.Namespace) -> int:
     at = Account.found(given.profile, given.region)
     name, edge = names(stage, at.region)
     # CloudFront is in the partition `aws` alone: other credentials know no us-east-1.
-    found = [stack(at, edge, EDGE_REGION) if at.who.startswith("arn:aws:") else None, stack(at, name, at.region)]
-    stacks = [one for one in found if one]
+    both = [stack(at, edge, EDGE_REGION) if at.who.startswith("arn:aws:") else None, stack(at, name, at.region)]
+    stacks = [deployed for deployed in both if deployed]
     if not stacks:
         raise CommandError(f"there is no stack {name} in account {at.id}, region {at.region}")
     _check_protection(stacks, at)
     check_answerable(given.yes)
     print(f"in account {at.id}, as {at.who}")
-    for one in stacks:
-        print(f"deletes {one.name} in {one.region}: keeps {len(one.kept) or 'nothing'}")
-        print("".join(f"  keeps {kept.kind} {kept.name}\n" for kept in one.kept), end="", flush=True)
+    for deployed in stacks:
+        print(f"deletes {deployed.name} in {deployed.region}: keeps {len(deployed.kept) or 'nothing'}")
+        print("".join(f"  keeps {kept.kind} {kept.name}\n" for kept in deployed.kept), end="", flush=True)
     if not given.yes and answer(f"Type {name} to delete it: ") != name:
         print("nothing is deleted")
         return 1
-    for one in stacks:
-        note(f"deleting {one.name} in {one.region}: Ctrl-C stops the wait, and not the deletion")
-        delete(one, at)
+    for deployed in stacks:
+        note(f"deleting {deployed.name} in {deployed.region}: Ctrl-C stops the wait, and not the deletion")
+        delete(deployed, at)
     print(what_remains(stage, stacks, at))
     return 0
 
@@ -92,11 +92,11 @@ def stack(at: Account, name: str, region: str) -> DeployedStack | None:
     if described is None:
         return None
     template = at.client("cloudformation", region).get_template(StackName=name)["TemplateBody"]
-    kept = {id for id, one in template["Resources"].items() if one.get("DeletionPolicy") in _KEPT}
+    kept = {id for id, resource in template["Resources"].items() if resource.get("DeletionPolicy") in _KEPT}
     names = {
-        Kept.of(one)
-        for one in at.resources(name, region)
-        if one["LogicalResourceId"] in kept and one.get("PhysicalResourceId")
+        Kept.of(resource)
+        for resource in at.resources(name, region)
+        if resource["LogicalResourceId"] in kept and resource.get("PhysicalResourceId")
     }
     protected = bool(described.get("EnableTerminationProtection"))
     return DeployedStack(name, described["StackId"], region, protected, tuple(sorted(names)))
@@ -104,16 +104,16 @@ def stack(at: Account, name: str, region: str) -> DeployedStack | None:
 
 def _check_protection(stacks: Sequence[DeployedStack], at: Account) -> None:
     """Raise CommandError for stacks that are protected, with what takes the protection away."""
-    protected = [one for one in stacks if one.protected]
+    protected = [deployed for deployed in stacks if deployed.protected]
     if protected:
         commands = [
             " ".join(
                 ["aws cloudformation update-termination-protection --no-enable-termination-protection --region",
-                 one.region, "--stack-name", one.name, *at.options]
+                 deployed.region, "--stack-name", deployed.name, *at.options]
             )
-            for one in protected
+            for deployed in protected
         ]  # fmt: skip
-        names = " and ".join(one.name for one in protected)
+        names = " and ".join(deployed.name for deployed in protected)
         raise CommandError(f"{names}: protected from deletion. To delete, run first: {' && '.join(commands)}")
 
 
@@ -136,14 +136,14 @@ def delete(stack: DeployedStack, at: Account) -> None:
 
 def what_remains(stage: str, stacks: Sequence[DeployedStack], at: Account) -> str:
     """The names of what remains, and the command that adopts the tables again."""
-    kept = [(stack.region, *one) for stack in stacks for one in stack.kept]
+    kept = [(stack.region, *resource) for stack in stacks for resource in stack.kept]
     if not kept:
         return "deleted; nothing remains"
     lines = [f"deleted; in account {at.id} remain, and are billed:"]
     lines += [f"  {kind:9}  {name}  ({region})" for region, kind, name in kept]
     tables = [name for _, kind, name in kept if kind == "table"]
     if tables:
-        moments = {found[0] for found in map(_RESTORED.match, tables) if found}
+        moments = {match[0] for match in map(_RESTORED.match, tables) if match}
         restored = "".join(f" -c tables={moment}" for moment in moments)
         lines += [
             "to have the stack back with these tables, and with the options that it had (docs/restore.md):",

@@ -30,8 +30,8 @@ _STAYS = (
 NOTED_EVERY = 50  # traces; what a killed run removed after its last note is missing in the history
 
 
-def _arguments(made: Parser, counters: Counters) -> None:
-    made.add_argument("--user", metavar="ID", type=values.user, required=True, help="the `sub` of the user's tokens")
+def _arguments(parser: Parser, counters: Counters) -> None:
+    parser.add_argument("--user", metavar="ID", type=values.user, required=True, help="the `sub` of the user's tokens")
 
 
 def _check(given: argparse.Namespace) -> None:
@@ -72,12 +72,12 @@ def _found(stack: Stack, user: str) -> list[Trace]:
     return sorted(traces, key=lambda trace: trace.kind is TraceKind.POST)
 
 
-def _removed(stack: Stack, user: str, found: Sequence[Trace], run: Forgetting) -> int:
+def _removed(stack: Stack, user: str, to_remove: Sequence[Trace], run: Forgetting) -> int:
     """Remove these, and note it in the history, also when somebody stops it. Returns how many are left."""
     left, finished = 0, False
     run.note(finished=False)
     try:
-        with bar(found, "item", "removed") as traces:
+        with bar(to_remove, "item", "removed") as traces:
             for number, trace in enumerate(traces, 1):
                 try:
                     forgetting.forget(Call(stack.store, user), stack.counters, trace)
@@ -95,12 +95,12 @@ def _removed(stack: Stack, user: str, found: Sequence[Trace], run: Forgetting) -
 
 def past(given: argparse.Namespace, stack: Stack) -> int:
     """Print the runs that removed what there was of a user."""
-    found = list(history.forgotten(stack.store, given.user))
-    for entry in found:
+    runs = list(history.forgotten(stack.store, given.user))
+    for entry in runs:
         done = _counts({kind: entry[kind.plural] for kind in TraceKind})
         more = "" if entry["finished"] else f", not finished, of {entry['found']}"
         show(given, entry, f"{moment(entry['at'])}  removed {done}{more}, by {entry['by']}: {entry['why']}")
-    if not found and not given.json:
+    if not runs and not given.json:
         say("this user was never forgotten")
     return 0
 

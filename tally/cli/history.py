@@ -43,17 +43,17 @@ def _past(given: argparse.Namespace, stack: Stack) -> int:
     if given.losses:
         return _losses(given, stack)
     named = _named(stack, given.id)
-    found = [
+    lines = [
         (entry["at"], *_repair(name, id_, entry))
         for name, id_ in named
         for entry in history.read(stack.store, name, id_)
     ]
     at = progress.read(stack.store)
     for name, id_ in {name: id_.partition("#")[0] for name, id_ in named}.items():
-        found += _imports(name, id_, read.ever_imported(stack.store, name, id_, at))
-    for at_s, body, line in sorted(found, key=itemgetter(0)):
+        lines += _imports(name, id_, read.ever_imported(stack.store, name, id_, at))
+    for at_s, body, line in sorted(lines, key=itemgetter(0)):
         show(given, body, f"{moment(at_s)}  {line}")
-    if not found and not given.json:
+    if not lines and not given.json:
         say(f"{given.id} was never repaired, and no import is known")
     return 0
 
@@ -76,7 +76,7 @@ def _repair(name: str, id_: str, entry: dict[str, Any]) -> tuple[dict[str, Any],
 def _imports(name: str, id_: str, imported: Iterable[ImportedHour]) -> Iterator[tuple[int, dict[str, Any], str]]:
     """What was imported of a number, by the hour: when that began, and in one line."""
     for hour, parts in groupby(sorted(imported, key=attrgetter("hour")), attrgetter("hour")):
-        days, amounts = zip(*((one.day, one.amount) for one in parts), strict=True)
+        days, amounts = zip(*((part.day, part.amount) for part in parts), strict=True)
         first, last, amount = min(days), max(days), sum(amounts)
         body = {"counter": name, "id": id_, "at": hour * HOUR_S, "how": "import", "amount": amount}
         into = first if first == last else f"{first} to {last}"
@@ -86,15 +86,15 @@ def _imports(name: str, id_: str, imported: Iterable[ImportedHour]) -> Iterator[
 
 def _named(stack: Stack, id_: str) -> list[tuple[str, str]]:
     """Every number of this id: the counter's name, and the id as it stores it. Raises CommandError if none can be."""
-    found, wrong = [], ""
+    numbers, wrong = [], ""
     for counter in stack.counters.values():
         try:
-            found.append((counter.name, values.checked_id(counter, id_)))
+            numbers.append((counter.name, values.checked_id(counter, id_)))
         except InvalidInputError as error:
             wrong = wrong or error.detail
-    if not found:
+    if not numbers:
         raise CommandError(f"argument ID: {wrong}")
-    return found
+    return numbers
 
 
 HISTORY = Command(

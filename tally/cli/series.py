@@ -97,15 +97,15 @@ def _series(given: argparse.Namespace, stack: Stack) -> int:
         if days := body["imports"]:
             first, last = (datetime.fromtimestamp(days[which]["from"], UTC).date() for which in (0, -1))
             into = str(first) if first == last else f"{len(days)} days from {first} to {last}"
-            say(f"import of {sum(one['value'] for one in days):+,} into {into} (UTC): no traffic, so in no bar")
-        for one in body["repairs"]:
-            at = clock(one["at"], zone, time.time())
-            added = f"; {one['added']:+,} of it is in no sum either" if one["added"] else ""
-            say(f"repair of {one['value']:+,} at {at}, by {one['how']}: no traffic, so in no bar{added}")
+            say(f"import of {sum(day['value'] for day in days):+,} into {into} (UTC): no traffic, so in no bar")
+        for repair in body["repairs"]:
+            at = clock(repair["at"], zone, time.time())
+            added = f"; {repair['added']:+,} of it is in no sum either" if repair["added"] else ""
+            say(f"repair of {repair['value']:+,} at {at}, by {repair['how']}: no traffic, so in no bar{added}")
     else:
         rows = [(iso(each.from_s, zone), each.value, PART if each.part else WHOLE) for each in points]
-        rows += [(iso(one["from"], UTC), one["value"], IMPORT) for one in body["imports"]]
-        rows += [(iso(one["at"], zone), one["value"], REPAIR) for one in body["repairs"]]
+        rows += [(iso(day["from"], UTC), day["value"], IMPORT) for day in body["imports"]]
+        rows += [(iso(repair["at"], zone), repair["value"], REPAIR) for repair in body["repairs"]]
         table(("from", "value", "kind"), rows)
     remark(_of_series(body, points, zone), drawn=draws(given))
     return 0
@@ -116,7 +116,7 @@ def _top(given: argparse.Namespace, stack: Stack) -> int:
     body = lists.over(Call(stack.store), given.counter, given.by, given.span, given.limit)
     if body["as_of"] is None or given.json:
         return _only(body, given)
-    listed = [(one["id"], one["value"]) for one in body["top"]]
+    listed = [(tally["id"], tally["value"]) for tally in body["top"]]
     if draws(given):
         from . import charts
 

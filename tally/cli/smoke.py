@@ -63,14 +63,14 @@ def calls(
     declared: Declarations, page: str, key: str, *, page_given: bool, scopes: Set[str] = frozenset()
 ) -> list[Probe]:
     """Every route once, in an order in which each finds what it needs; a change twice. `key`: new in each run."""
-    found = [
+    probes = [
         call
         for route in sorted(declared.routes, key=_turn)
         for call in _calls(declared, route, page, key, page_given, scopes)
     ]
-    closed = next(call for call in found if call.signed_in and call.method == "GET")
-    found.append(Probe("no token", "GET", closed.path, lambda answer: answer.status == 401))
-    return found
+    closed = next(call for call in probes if call.signed_in and call.method == "GET")
+    probes.append(Probe("no token", "GET", closed.path, lambda answer: answer.status == 401))
+    return probes
 
 
 def _turn(route: Route) -> int:
@@ -89,7 +89,7 @@ def _calls(
     named: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page, "version": '"999999999"'}
     named |= {"amount": 10**9} if operation.name == "hold" else {}
     if "{counter}" in route.path:  # a counter with a route of its own would be answered by that one
-        own = {one.fixed["counter"] for one in operation.routes(counters) if one.fixed and not one.short}
+        own = {other.fixed["counter"] for other in operation.routes(counters) if other.fixed and not other.short}
         rest = [counter.name for counter in route.served(counters) if counter.name not in own]
         named |= {"counter": rest[0]} if rest else {}
     fields = samples.values(route, counters, **named)
@@ -111,11 +111,11 @@ def _calls(
             return f"this stack does not count pages of {urlsplit(page).hostname}; PAGE=… names one that it counts"
         return ""
 
-    made = Probe(route.id, route.method, path, expected, route.needs_caller, body or None, headers, skip)
-    yield made
+    probe = Probe(route.id, route.method, path, expected, route.needs_caller, body or None, headers, skip)
+    yield probe
     if operation.name in ("increment", "visit"):
         again: Callable[[HttpAnswer], bool] = lambda answer: answer.headers.get("idempotency-replayed") == "true"  # noqa: E731
-        yield made._replace(name=f"{route.id} again", expected=again)
+        yield probe._replace(name=f"{route.id} again", expected=again)
 
 
 def _members(answer: Any) -> Set[str]:

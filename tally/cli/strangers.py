@@ -17,13 +17,13 @@ def worst_day(declared: Declarations, share: float) -> float:
 
     A read of many numbers reads as many as it can.
     """
-    found = 0.0
+    total = 0.0
     for route in declared.routes:
         if route.access is Access.ANYONE:
             counted = route.served(declared.counters) if route.operation.by_counter else []
             now = counted and all(counter.visible == "now" for counter in counted)
             usd = USD["now" if now else "soon"]
             if not route.operation.writes:
-                usd = USD["read"] + USD["number"] * (max([1, *(one.kind.many_max for one in route.fields)]) - 1)
-            found += usd * route.throttle.at(share).rate_per_s * 86_400 / 1e6
-    return found
+                usd = USD["read"] + USD["number"] * (max([1, *(field.kind.many_max for field in route.fields)]) - 1)
+            total += usd * route.throttle.at(share).rate_per_s * 86_400 / 1e6
+    return total

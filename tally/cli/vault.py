@@ -43,12 +43,12 @@ class Vault:
         `stack`: the name of the stack, or the ARN that one of two such stacks has before `-counts`. Raises
         CommandError if a copy is missing or if they are not of one day.
         """
-        found: dict[str, dict[str, Copy]] = {}
+        by_tables: dict[str, dict[str, Copy]] = {}
         for tables, table, copy in self._copies():
             if stack in (_first(tables), _first(tables).rpartition("/")[2]) and int(copy.made_s) <= to_s:
-                of_stack = found.setdefault(tables, {})
+                of_stack = by_tables.setdefault(tables, {})
                 of_stack[table] = max(of_stack.get(table, copy), copy, key=lambda one: one.made_s)
-        whole = {tables: copies for tables, copies in found.items() if len(copies) == len(TABLES)}
+        whole = {tables: copies for tables, copies in by_tables.items() if len(copies) == len(TABLES)}
         if not whole:
             raise CommandError(f"the vault {self.name} has no copies of {stack}'s three tables by {moment(to_s)}")
         stacks = sorted({_first(tables) for tables in whole})
@@ -56,9 +56,9 @@ class Vault:
             raise CommandError(f"the vault {self.name} has copies of {' and '.join(stacks)}: give one as --stack")
         tables = max(whole, key=lambda tables: min(copy.made_s for copy in whole[tables].values()))
         copies = whole[tables]
-        made = sorted((int(copy.made_s), table) for table, copy in copies.items())
-        if made[-1][0] - made[0][0] > ONE_DAYS_S:
-            said = ", ".join(f"{table} {moment(made_s)}" for made_s, table in made)
+        by_time = sorted((int(copy.made_s), table) for table, copy in copies.items())
+        if by_time[-1][0] - by_time[0][0] > ONE_DAYS_S:
+            said = ", ".join(f"{table} {moment(made_s)}" for made_s, table in by_time)
             raise CommandError(f"the newest copies are not of one day ({said}): choose a time before the last ones")
         return _first(tables).rpartition("/")[2], copies
 
@@ -66,10 +66,10 @@ class Vault:
         pages = self._client.get_paginator("list_recovery_points_by_backup_vault").paginate(
             BackupVaultName=self.name, ByResourceType="DynamoDB"
         )
-        for one in (one for page in pages for one in page["RecoveryPoints"]):
-            named = _COPY.fullmatch(one["ResourceArn"])
-            if named and one["Status"] in _READY:
-                yield named[1], named[2], Copy(one["RecoveryPointArn"], one["CreationDate"].timestamp())
+        for point in (point for page in pages for point in page["RecoveryPoints"]):
+            named = _COPY.fullmatch(point["ResourceArn"])
+            if named and point["Status"] in _READY:
+                yield named[1], named[2], Copy(point["RecoveryPointArn"], point["CreationDate"].timestamp())
 
     def begin(self, copy: Copy, target: str, *, there: bool) -> str:
         """Begin to make a table of a copy, if it is not begun; the job's id.
@@ -102,9 +102,9 @@ class Vault:
     def check(self, jobs: Iterable[str]) -> None:
         """Raise CommandError if one of the jobs has failed, with what AWS Backup says."""
         for job in jobs:
-            found = self._client.describe_restore_job(RestoreJobId=job)
-            if found["Status"] in _FAILED:
-                raise CommandError(f"AWS Backup made no table: {found.get('StatusMessage') or found['Status']}")
+            described = self._client.describe_restore_job(RestoreJobId=job)
+            if described["Status"] in _FAILED:
+                raise CommandError(f"AWS Backup made no table: {described.get('StatusMessage') or described['Status']}")
 
 
 def _first(tables: str) -> str:

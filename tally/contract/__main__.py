@@ -26,12 +26,12 @@ EVENTS = ROOT / "events"
 
 def files(counters: Mapping[str, Counter]) -> dict[Path, str]:
     """Every file that follows from the operations and these counters, with its text."""
-    found = {client.FILE: formatted(client.source(OPERATIONS)), **javascript.sources(OPERATIONS)}
+    texts = {client.FILE: formatted(client.source(OPERATIONS)), **javascript.sources(OPERATIONS)}
     for operation in OPERATIONS:
         for name, event in _events(operation, counters).items():
             path = EVENTS / operation.module / f"{name.replace('_', '-')}.json"
-            found[path] = json.dumps(event, indent=2, ensure_ascii=False) + "\n"
-    return found
+            texts[path] = json.dumps(event, indent=2, ensure_ascii=False) + "\n"
+    return texts
 
 
 def stale(wanted: Collection[Path]) -> list[Path]:

@@ -36,11 +36,11 @@ from .request import Request, sends
 
 def source(operations: Iterable[Operation]) -> str:
     """The text of the file."""
-    found = listed(operations)
-    keyed = {answer.__name__ for one in found if one.keyed for answer in typed(one.answer)}
-    answers = {answer.__name__: answer for one in found for answer in typed(one.answer)}
-    parts = [_HEAD, *(_answer(answer, name in keyed) for name, answer in answers.items()), *map(_function, found)]
-    methods = "\n".join(f"    {one.name} = sends({one.name})" for one in found)
+    called = listed(operations)
+    keyed = {answer.__name__ for operation in called if operation.keyed for answer in typed(operation.answer)}
+    answers = {answer.__name__: answer for operation in called for answer in typed(operation.answer)}
+    parts = [_HEAD, *(_answer(answer, name in keyed) for name, answer in answers.items()), *map(_function, called)]
+    methods = "\n".join(f"    {operation.name} = sends({operation.name})" for operation in called)
     parts.append(
         f'class Methods:\n    """A method for each request above: it makes the request and sends it."""\n\n{methods}\n'
     )
@@ -49,20 +49,20 @@ def source(operations: Iterable[Operation]) -> str:
 
 def listed(operations: Iterable[Operation]) -> list[Operation]:
     """Those that other functions call: they answer JSON, and are not for browsers."""
-    found = [one for one in operations if one.answer is not Text and one.media_type == "application/json"]
-    return [one for one in found if one.module not in ("console",) and one.name != "get_openapi"]
+    in_json = [one for one in operations if one.answer is not Text and one.media_type == "application/json"]
+    return [one for one in in_json if one.module not in ("console",) and one.name != "get_openapi"]
 
 
 def typed(kind: Any) -> list[Any]:
     """The TypedDicts in a type, those that others refer to first."""
-    found: dict[Any, None] = {}
+    dicts: dict[Any, None] = {}
     if typing.is_typeddict(kind):
         for hint in typing.get_type_hints(kind).values():
-            found |= dict.fromkeys(typed(hint))
-        found[kind] = None
-    for one in typing.get_args(kind):
-        found |= dict.fromkeys(typed(one))
-    return list(found)
+            dicts |= dict.fromkeys(typed(hint))
+        dicts[kind] = None
+    for argument in typing.get_args(kind):
+        dicts |= dict.fromkeys(typed(argument))
+    return list(dicts)
 
 
 def _answer(kind: Any, keyed: bool) -> str:
@@ -83,7 +83,7 @@ def _hint(hint: Any) -> str:
     if origin is NotRequired:
         return f"NotRequired[{_hint(arguments[0])}]"
     if origin is Literal:
-        return f"Literal[{', '.join(_literal(one) for one in arguments)}]"
+        return f"Literal[{', '.join(_literal(value) for value in arguments)}]"
     if origin in (typing.Union, types.UnionType):
         return " | ".join(map(_hint, arguments))
     if origin in (list, dict):
@@ -96,11 +96,13 @@ def _literal(value: object) -> str:
 
 
 def _function(operation: Operation) -> str:
-    required = [one for one in operation.fields if one.required and one.name != "idempotency_key"]
-    optional = [one for one in operation.fields if not one.required and one.name != "idempotency_key"]
-    arguments = [f"{one.argument}: {_taken(operation, one)}" for one in required]
+    required = [field for field in operation.fields if field.required and field.name != "idempotency_key"]
+    optional = [field for field in operation.fields if not field.required and field.name != "idempotency_key"]
+    arguments = [f"{field.argument}: {_taken(operation, field)}" for field in required]
     arguments += ["*"]
-    arguments += [f"{one.argument}: {_taken(operation, one)} | None = None" for one in optional if one.name != "caller"]
+    arguments += [
+        f"{field.argument}: {_taken(operation, field)} | None = None" for field in optional if field.name != "caller"
+    ]
     arguments += ["idempotency_key: str | None = None"] if operation.keyed else []
     arguments += ["caller: str | None = None"]
     raised = ", ".join(error.__name__ for error in operation.raises)
@@ -120,8 +122,8 @@ def taken(operation: Operation, field: Field, *, texts: str, objects: str) -> st
         hint = typing.get_args(hint)[0]
     plain = typing.get_args(hint)[0]
     if typing.get_origin(plain) is list:
-        [one] = typing.get_args(plain)
-        return objects if typing.get_origin(one) is dict else texts
+        [item] = typing.get_args(plain)
+        return objects if typing.get_origin(item) is dict else texts
     return "str" if plain is Counter or typing.get_origin(plain) is tuple else str(plain.__name__)
 
 

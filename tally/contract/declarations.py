@@ -54,19 +54,19 @@ class Declarations:
             raise
         except BaseException as error:  # whatever a person's file raises, SystemExit too
             raise ConfigurationError(_why(path, error)) from error
-        found = module.get("COUNTERS")
-        if not isinstance(found, Mapping) or not found or not all(isinstance(one, Counter) for one in found.values()):
+        given = module.get("COUNTERS")
+        if not isinstance(given, Mapping) or not given or not all(isinstance(one, Counter) for one in given.values()):
             raise ConfigurationError(f"{path} declares no COUNTERS: end it with COUNTERS = declared([…])")
-        counters = declared(found.values())
-        if counters != dict(found):
-            raise ConfigurationError(f"{path}: COUNTERS has a counter by another name than its own: {', '.join(found)}")
+        counters = declared(given.values())
+        if counters != dict(given):
+            raise ConfigurationError(f"{path}: COUNTERS has a counter by another name than its own: {', '.join(given)}")
         listed = counters.values()
         undeclared = [
             name for name, one in module.items() if isinstance(one, Counter) and one not in (*listed, *SHIPPED)
         ]
-        made = cls(path, counters, pages.declared(module), tuple(undeclared))
-        made.check()
-        return made
+        declarations = cls(path, counters, pages.declared(module), tuple(undeclared))
+        declarations.check()
+        return declarations
 
     @property
     def warnings(self) -> list[str]:
@@ -81,10 +81,11 @@ class Declarations:
         """Raise ConfigurationError if a counter takes the name of one that operations of its own serve, and is another;
         or if two operations have one route, as by the `path` of a counter.
         """
-        for one in SHIPPED:
-            if self.counters.get(one.name, one) != one:
+        for counter in SHIPPED:
+            if self.counters.get(counter.name, counter) != counter:
                 raise ConfigurationError(
-                    f"counter {one.name!r}: {self.path} must list the one of tally.shipped, or name its own otherwise"
+                    f"counter {counter.name!r}: {self.path} must list the one of tally.shipped,"
+                    " or name its own otherwise"
                 )
         if (VISITS.name in self.counters) != (BOT_VISITS.name in self.counters):
             raise ConfigurationError(
@@ -107,7 +108,7 @@ class Declarations:
     @cached_property
     def routes(self) -> list[Route]:
         """Every route of the HTTP API."""
-        return [route for one in self.operations for route in one.routes(self.counters)]
+        return [route for operation in self.operations for route in operation.routes(self.counters)]
 
     @cached_property
     def needs(self) -> dict[str, Needs]:
@@ -121,8 +122,8 @@ class Declarations:
     def _needs(self, name: str, routes: list[Route]) -> Needs:
         """What the operations of a function need, for the counters that it serves."""
         counters = served_by(name, routes, self.counters)
-        found = of_function(name, routes, self.operations, self.counters)
-        return NOTHING.union(*(one.needs(one.served(counters)) for one in found))
+        serving = of_function(name, routes, self.operations, self.counters)
+        return NOTHING.union(*(operation.needs(operation.served(counters)) for operation in serving))
 
 
 def _why(path: Path, error: BaseException) -> str:

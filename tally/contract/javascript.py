@@ -29,11 +29,11 @@ _FORMS = re.compile(r"^const FORMS = .*$", re.MULTILINE)
 
 def sources(operations: Iterable[Operation]) -> dict[Path, str]:
     """The texts of the files, by their paths: which function serves an operation, the types, and the client."""
-    found = listed(operations)
-    named = "".join(f'  {one.name}: "{one.module}",\n' for one in found)
-    keyed = "".join(f'  "{one.name}",\n' for one in found if one.keyed)
-    answers = {answer.__name__: answer for one in found for answer in typed(one.answer)}
-    methods = "".join(map(_method, found))
+    called = listed(operations)
+    named = "".join(f'  {operation.name}: "{operation.module}",\n' for operation in called)
+    keyed = "".join(f'  "{operation.name}",\n' for operation in called if operation.keyed)
+    answers = {answer.__name__: answer for operation in called for answer in typed(operation.answer)}
+    methods = "".join(map(_method, called))
     types_ = "\n".join(map(_answer, answers.values()))
     client = CLIENT / "tally.js"
     return {
@@ -72,7 +72,7 @@ def _answer(kind: Any) -> str:
 
 
 def _method(operation: Operation) -> str:
-    fields = "".join(f"    {_member(operation, one)}\n" for one in operation.fields if one.name not in _OPTIONAL)
+    fields = "".join(f"    {_member(operation, field)}\n" for field in operation.fields if field.name not in _OPTIONAL)
     fields += "    idempotency_key?: string;\n" if operation.keyed else ""
     answer = _type(operation.answer) + (" & Replayed" if operation.keyed else "")
     raised = ", ".join(error.slug for error in operation.raises)
@@ -91,7 +91,7 @@ def _type(hint: Any) -> str:
     if origin in (Annotated, NotRequired):
         return _type(arguments[0])
     if origin is Literal:
-        return " | ".join(f'"{one}"' if isinstance(one, str) else str(one).lower() for one in arguments)
+        return " | ".join(f'"{value}"' if isinstance(value, str) else str(value).lower() for value in arguments)
     if origin in (typing.Union, types.UnionType):
         return " | ".join(map(_type, arguments))
     if origin is list:

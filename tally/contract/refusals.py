@@ -114,14 +114,14 @@ def _response(status: int, raised: list[type[TallyError]], gateway: bool) -> Sch
         phrase = _GATEWAY[status]
         titles.append(f"{phrase} (API Gateway)")
         content[JSON] = {"schema": {"$ref": "#/components/schemas/message"}, "example": {"message": phrase}}
-    made: Schema = {"description": "; ".join(titles) + ".", "content": content}
+    response: Schema = {"description": "; ".join(titles) + ".", "content": content}
     if any(issubclass(error, (errors.RetryableError, errors.LimitReachedError)) for error in raised):
-        made["headers"] = {"Retry-After": {"$ref": "#/components/headers/Retry-After"}}
+        response["headers"] = {"Retry-After": {"$ref": "#/components/headers/Retry-After"}}
     if errors.PreconditionFailedError in raised:
-        made["headers"] = {"ETag": {"$ref": "#/components/headers/ETag"}}
+        response["headers"] = {"ETag": {"$ref": "#/components/headers/ETag"}}
     if status == 401:
-        made["headers"] = {"WWW-Authenticate": {"$ref": "#/components/headers/WWW-Authenticate"}}
-    return made
+        response["headers"] = {"WWW-Authenticate": {"$ref": "#/components/headers/WWW-Authenticate"}}
+    return response
 
 
 def _problem(status: int, raised: list[type[TallyError]]) -> Schema:

@@ -27,14 +27,14 @@ def values(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[
     is None goes.
     """
     asked = RouteContext(route.served(counters), anonymous=not route.needs_caller)
-    found = {
+    fields = {
         field.name: field.kind.example_for(asked)
         for field in route.operation.fields
         if field.required or (field.source is Source.BODY and field.name != "visible")
     }
     known = {field.name for field in route.operation.fields}
-    found |= dict(route.fixed) | {name: value for name, value in given.items() if name in known}
-    return {name: value for name, value in found.items() if value is not None}
+    fields |= dict(route.fixed) | {name: value for name, value in given.items() if name in known}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def direct(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:

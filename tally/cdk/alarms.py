@@ -125,7 +125,7 @@ def alone(
 ) -> cloudwatch.Alarm:
     """An alarm that is on no dashboard."""
     name, description = alarm.described(names, of)
-    made = cloudwatch.Alarm(
+    resource = cloudwatch.Alarm(
         scope,
         id,
         alarm_name=names.alarm(name),
@@ -138,9 +138,9 @@ def alone(
         comparison_operator=alarm.compare,
         treat_missing_data=alarm.missing,
     )
-    for add in (made.add_alarm_action, made.add_ok_action, made.add_insufficient_data_action):
+    for add in (resource.add_alarm_action, resource.add_ok_action, resource.add_insufficient_data_action):
         add(actions.SnsAction(topic))
-    return made
+    return resource
 
 
 def counting_subscribers(topic: sns.Topic) -> iam.PolicyStatement:

@@ -105,7 +105,7 @@ class Monitoring(Construct):
         self._facade.monitor_custom(
             human_readable_name=question,
             alarm_friendly_name=name,
-            metric_groups=[CustomMetricGroup(title=title, metrics=list(found)) for title, found in widgets.items()],
+            metric_groups=[CustomMetricGroup(title=title, metrics=list(shown)) for title, shown in widgets.items()],
         )
 
     def _dashboard(self, sections: Sequence[Monitored]) -> None:
@@ -113,7 +113,7 @@ class Monitoring(Construct):
         shown = Duration.hours(1)  # at first: the sums in its legends are then an hour's
         dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self.dashboard_name, default_interval=shown)
         dashboard.add_widgets(cloudwatch.TextWidget(markdown="### Is anything wrong now?", width=24, height=1))
-        on = [made.alarm for made in self._facade.created_alarms()]
+        on = [created.alarm for created in self._facade.created_alarms()]
         dashboard.add_widgets(cloudwatch.AlarmStatusWidget(alarms=on, title="Alarms", width=24, height=4))
         for section in sections:
             dashboard.add_widgets(*section.widgets())
@@ -124,28 +124,28 @@ class Monitoring(Construct):
         Drift has one for each counter: a drift that nobody has repaired yet must not hide that of another counter.
         """
         confirmed = self._own.by_counter(observe.DRIFT_CONFIRMED, of=self._counters, statistic="Maximum")
-        found = [watched(self._names, metric, alarms.DRIFT, of=counter) for counter, metric in confirmed.items()]
-        self._section("Confirmed", "Which counters drift?", {"Drifting tallies, confirmed": found})
+        drifts = [watched(self._names, metric, alarms.DRIFT, of=counter) for counter, metric in confirmed.items()]
+        self._section("Confirmed", "Which counters drift?", {"Drifting tallies, confirmed": drifts})
         unjudged = watched(self._names, self._own.of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED)
         self._section("Unjudged", "Is all judged that could be?", {"Sweeps that did not come to the end": [unjudged]})
 
         lost = watched(self._names, self._own.of_stack(observe.RECORDS_LOST, "Maximum"), alarms.LOST_RECORDS)
         self._section("Lost", "May the streams have lost records?", {"Losses that nobody has acknowledged": [lost]})
 
-        api, tables = self._parts.api, {table.value: made for table, made in self._parts.tables.by_name.items()}
+        api, tables = self._parts.api, {table.value: resource for table, resource in self._parts.tables.by_name.items()}
         seconds = NEARLY_ALL * metrics.FIVE_MINUTES.to_seconds()
         requests = metrics.of(api.api, "Count", period=metrics.FIVE_MINUTES, label="requests")
         refused = api.refused.metric(period=metrics.FIVE_MINUTES, statistic="Sum", label="refused")
         written, of_writes = metrics.written(tables), seconds * WRITES_OF_A_CHANGE * api.busiest_per_s(writes=True)
-        found = [
+        costs = [
             watched(self._names, requests, replace(alarms.TRAFFIC, threshold=seconds * api.busiest_per_s())),
             watched(self._names, refused, alarms.REFUSING),
             watched(self._names, written, replace(alarms.WRITE_UNITS, threshold=of_writes)),
         ]
         if self._options.domain_name:  # behind it is what can stop every request before the API
             hourly = metrics.of(api.api, "Count", period=Duration.hours(1), label="requests")
-            found.append(watched(self._names, hourly, alarms.SILENCE))
-        self._section("Costly", "Is somebody using up the routes?", {"What strangers cost": found})
+            costs.append(watched(self._names, hourly, alarms.SILENCE))
+        self._section("Costly", "Is somebody using up the routes?", {"What strangers cost": costs})
 
     def _numbers(self) -> None:
         own = self._own
@@ -232,7 +232,7 @@ class Monitoring(Construct):
         )
 
     def _machinery(self) -> None:
-        tables = {table.value: found for table, found in self._parts.tables.by_name.items()}
+        tables = {table.value: resource for table, resource in self._parts.tables.by_name.items()}
         self._section(
             "Throttles",
             "Does DynamoDB refuse anything, and what does it bill?",
@@ -256,9 +256,11 @@ class Monitoring(Construct):
             "Functions",
             "Do the functions run that nobody waits for?",
             {
-                "Function errors": [metrics.of(found, "Errors", label=name) for name, found in unattended.items()],
+                "Function errors": [
+                    metrics.of(function, "Errors", label=name) for name, function in unattended.items()
+                ],
                 "Functions throttled": [
-                    metrics.of(found, "Throttles", label=name) for name, found in unattended.items()
+                    metrics.of(function, "Throttles", label=name) for name, function in unattended.items()
                 ],
                 "Sweeps that ended well": [watched(self._names, metrics.ended_well(unattended["sweep"]), alarms.SWEEP)],
                 "Asynchronous events given up": [watched(self._names, left, alarms.FAILED_EVENTS)],

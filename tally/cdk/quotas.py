@@ -91,7 +91,9 @@ class _Quotas:
     version = rule_ids = property(lambda _: None)
 
     def validate(self, context: IPolicyValidationContext) -> PolicyValidationPluginReport:
-        stacks = {made.template_file: made.stack_name for made in self._app.node.children if isinstance(made, Stack)}
+        stacks = {
+            stack.template_file: stack.stack_name for stack in self._app.node.children if isinstance(stack, Stack)
+        }
         for path in map(Path, context.template_paths):
             for quota, subject, used in usage(json.loads(path.read_text()), stacks.get(path.name, path.name)):
                 most, source = QUOTAS[quota]
@@ -133,7 +135,7 @@ class _Body(NamedTuple):
 
     def each(self, type_: str, of: str) -> Iterable[tuple[str, int]]:
         """How many resources of a type there are of each value of a property."""
-        return Multiset(str(self.resolved(one[of])) for _, one in self.of_type(type_)).items()
+        return Multiset(str(self.resolved(properties[of])) for _, properties in self.of_type(type_)).items()
 
     def length(self, value: Any) -> int:
         """As JSON without spaces."""
@@ -169,23 +171,23 @@ class _Body(NamedTuple):
 def _of_callers(body: _Body) -> Iterator[tuple[str, str, int]]:
     for api, routes in body.each("AWS::ApiGatewayV2::Route", "ApiId"):
         yield "routes of an API", api, routes
-    for id_, one in body.of_type("AWS::ApiGatewayV2::Authorizer"):
-        yield "audiences of an authorizer", id_, len(one["JwtConfiguration"]["Audience"])
-    for id_, one in body.of_type("AWS::Cognito::UserPoolDomain"):
-        yield "characters of the domain of a user pool", id_, len(body.resolved(one["Domain"]))
-    for id_, one in body.of_type("AWS::CloudFront::Distribution"):
-        yield "cache behaviors of a distribution", id_, len(one["DistributionConfig"].get("CacheBehaviors", []))
+    for id_, properties in body.of_type("AWS::ApiGatewayV2::Authorizer"):
+        yield "audiences of an authorizer", id_, len(properties["JwtConfiguration"]["Audience"])
+    for id_, properties in body.of_type("AWS::Cognito::UserPoolDomain"):
+        yield "characters of the domain of a user pool", id_, len(body.resolved(properties["Domain"]))
+    for id_, properties in body.of_type("AWS::CloudFront::Distribution"):
+        yield "cache behaviors of a distribution", id_, len(properties["DistributionConfig"].get("CacheBehaviors", []))
 
 
 def _of_functions(body: _Body) -> Iterator[tuple[str, str, int]]:
-    for id_, one in body.of_type("AWS::IAM::Role"):
-        documents = [policy["PolicyDocument"] for policy in one.get("Policies", [])]
+    for id_, properties in body.of_type("AWS::IAM::Role"):
+        documents = [policy["PolicyDocument"] for policy in properties.get("Policies", [])]
         yield "characters of all inline policies of a role", id_, sum(map(body.length, documents))
-    for id_, one in body.of_type("AWS::IAM::ManagedPolicy"):
-        yield "characters of a managed policy", id_, body.length(one["PolicyDocument"])
-    for id_, one in body.of_type("AWS::Lambda::Function"):
-        yield "bytes of a function's variables", id_, body.length(one.get("Environment", {}).get("Variables", {}))
-        yield "characters of a function's description", id_, len(one.get("Description", ""))
+    for id_, properties in body.of_type("AWS::IAM::ManagedPolicy"):
+        yield "characters of a managed policy", id_, body.length(properties["PolicyDocument"])
+    for id_, function in body.of_type("AWS::Lambda::Function"):
+        yield "bytes of a function's variables", id_, body.length(function.get("Environment", {}).get("Variables", {}))
+        yield "characters of a function's description", id_, len(function.get("Description", ""))
     for alias, allowed in body.each("AWS::Lambda::Permission", "FunctionName"):
         yield "bytes of the policy that says who may invoke an alias", alias, allowed * STATEMENT_LENGTH
     for stream, readers in body.each("AWS::Lambda::EventSourceMapping", "EventSourceArn"):
@@ -193,10 +195,10 @@ def _of_functions(body: _Body) -> Iterator[tuple[str, str, int]]:
 
 
 def _of_watching(body: _Body) -> Iterator[tuple[str, str, int]]:
-    for id_, one in body.of_type("AWS::CloudWatch::Alarm"):
-        yield "metrics of an alarm's expression", id_, len(one.get("Metrics", []))
-    for _, one in body.of_type("AWS::CloudWatch::Dashboard"):
-        for widget in json.loads(body.resolved(one["DashboardBody"]))["widgets"]:
+    for id_, properties in body.of_type("AWS::CloudWatch::Alarm"):
+        yield "metrics of an alarm's expression", id_, len(properties.get("Metrics", []))
+    for _, properties in body.of_type("AWS::CloudWatch::Dashboard"):
+        for widget in json.loads(body.resolved(properties["DashboardBody"]))["widgets"]:
             title = f"the widget {widget['properties'].get('title', '')!r} of the dashboard"
             yield "alarms in a widget", title, len(widget["properties"].get("alarms", []))
             yield "metrics in a widget", title, len(widget["properties"].get("metrics", []))

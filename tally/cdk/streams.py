@@ -80,8 +80,8 @@ class Streams(Construct):
         return resource
 
 
-def _resource(made: lambda_.Alias | lambda_.Function) -> CfnResource:
-    resource = made.node.default_child
+def _resource(construct: lambda_.Alias | lambda_.Function) -> CfnResource:
+    resource = construct.node.default_child
     assert isinstance(resource, CfnResource)
     return resource
 

@@ -93,7 +93,7 @@ AS_SPELT = Pages()
 
 def declared(counters: Mapping[str, object]) -> Pages:
     """PAGES of what `counters.py` declares. Without it nothing is dropped. Raises ConfigurationError."""
-    found = counters.get("PAGES", AS_SPELT)
-    if not isinstance(found, Pages):
+    pages = counters.get("PAGES", AS_SPELT)
+    if not isinstance(pages, Pages):
         raise ConfigurationError("counters.py: PAGES must be a Pages(…)")
-    return found
+    return pages

@@ -67,7 +67,7 @@ def file(name: str) -> Text:
 @cache
 def _files() -> dict[str, Path]:
     """The files by the names that callers may give. A name is looked up, and never becomes a part of a path."""
-    found = {
+    own_files = {
         path.name: path for path in FOLDER.iterdir() if path.suffix in _TYPES and path.name not in _CHARTS.values()
     }
-    return found | {name: UPLOT[kept] for name, kept in _CHARTS.items()}
+    return own_files | {name: UPLOT[kept] for name, kept in _CHARTS.items()}

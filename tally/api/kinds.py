@@ -87,17 +87,17 @@ class Kind:
         if not isinstance(given, list) or not 1 <= len(given) <= self.many_max:
             most = f"{wire} must be a list of 1 to {self.many_max} values. A query repeats the name for each."
             raise InvalidInputError(most, field=wire)
-        return [self.check(one, wire, context) for one in given]
+        return [self.check(value, wire, context) for value in given]
 
     def schema_for(self, asked: RouteContext) -> Schema:
         """The JSON Schema of its values."""
-        one = dict(self.schema) if isinstance(self.schema, dict) else self.schema(asked)
-        return {"type": "array", "minItems": 1, "maxItems": self.many_max, "items": one} if self.many_max else one
+        schema = dict(self.schema) if isinstance(self.schema, dict) else self.schema(asked)
+        return {"type": "array", "minItems": 1, "maxItems": self.many_max, "items": schema} if self.many_max else schema
 
     def example_for(self, asked: RouteContext) -> Any:
         """A value that the check takes."""
-        one = self.example(asked) if callable(self.example) else self.example
-        return [one] if self.many_max else one
+        example = self.example(asked) if callable(self.example) else self.example
+        return [example] if self.many_max else example
 
 
 def _plain(check: Callable[[object, str], Any]) -> Callable[[Any, str, Context], Any]:
@@ -106,8 +106,8 @@ def _plain(check: Callable[[object, str], Any]) -> Callable[[Any, str, Context],
 
 
 def _string(shortest: int, longest: int, form: re.Pattern[str] | None = None) -> Schema:
-    made: Schema = {"type": "string", "minLength": shortest, "maxLength": longest}
-    return made | ({"pattern": f"^{form.pattern}$"} if form else {})
+    schema: Schema = {"type": "string", "minLength": shortest, "maxLength": longest}
+    return schema | ({"pattern": f"^{form.pattern}$"} if form else {})
 
 
 def _form(form: re.Pattern[str]) -> Schema:
@@ -181,7 +181,7 @@ def choice(*choices: str, words: str = "One of these.") -> Kind:
 
 def _any_amount(asked: RouteContext) -> Counter:
     """A counter that takes any amount, if there is one: its example says most."""
-    return next((one for one in asked.counters if one.delta is None), asked.counters[0])
+    return next((counter for counter in asked.counters if counter.delta is None), asked.counters[0])
 
 
 def _counter(value: object, field: str, context: Context) -> Counter:
@@ -231,7 +231,7 @@ ID = Kind(
 )
 COUNTER = Kind(
     _counter,
-    lambda asked: {"type": "string", "enum": [one.name for one in asked.counters]},
+    lambda asked: {"type": "string", "enum": [counter.name for counter in asked.counters]},
     "A counter that this deployment declares.",
     lambda asked: _any_amount(asked).name,
     names_counter=True,

@@ -180,7 +180,7 @@ class Operation(Facts):
     @cached_property
     def by_counter(self) -> bool:
         """Whether the caller names a counter in the path."""
-        return any(one.kind.names_counter and one.source is Source.PATH for one in self.fields)
+        return any(field.kind.names_counter and field.source is Source.PATH for field in self.fields)
 
     @property
     def writes(self) -> bool:
@@ -190,12 +190,12 @@ class Operation(Facts):
     @cached_property
     def keyed(self) -> bool:
         """Whether a change under an idempotency key leaves a receipt, which callers can ask for."""
-        return self.counts and any(one.name == "idempotency_key" for one in self.fields)
+        return self.counts and any(field.name == "idempotency_key" for field in self.fields)
 
     @property
     def knows_hosts(self) -> bool:
         """Whether it looks at the hosts whose pages count."""
-        return any(one.kind.knows_hosts for one in self.fields)
+        return any(field.kind.knows_hosts for field in self.fields)
 
     @property
     def summary(self) -> str:
@@ -307,14 +307,14 @@ class Route:
     @cached_property
     def fields(self) -> tuple[Field, ...]:
         """The fields that a request has beside the fixed ones."""
-        return tuple(one for one in self.operation.fields if one.name not in self.fixed)
+        return tuple(field for field in self.operation.fields if field.name not in self.fixed)
 
     def served(self, counters: Mapping[str, Counter]) -> list[Counter]:
         """The counters that requests of this route can name."""
-        found = self.operation.served(counters.values())
+        served = self.operation.served(counters.values())
         if self.fixed:
-            return [one for one in found if one.name == self.fixed["counter"]]
-        return [one for one in found if not self.operation.opened(one)]
+            return [counter for counter in served if counter.name == self.fixed["counter"]]
+        return [counter for counter in served if not self.operation.opened(counter)]
 
     def shown(self, likers: Visible) -> Route | None:
         """The route as a deployment serves it; None if it does not."""
@@ -348,10 +348,10 @@ def _fields(function: Callable[..., Any], method: str, path: str) -> Iterable[Fi
 
 def _kind(hint: Any) -> Kind | None:
     """The kind in `Annotated[str, KIND]`, or in `Annotated[str, KIND] | None`."""
-    found = [fact for fact in getattr(hint, "__metadata__", ()) if isinstance(fact, Kind)]
+    kinds = [fact for fact in getattr(hint, "__metadata__", ()) if isinstance(fact, Kind)]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        found = [kind for one in typing.get_args(hint) if (kind := _kind(one))]
-    return found[0] if found else None
+        kinds = [kind for argument in typing.get_args(hint) if (kind := _kind(argument))]
+    return kinds[0] if kinds else None
 
 
 def _doc(function: Callable[..., Any]) -> tuple[str, str]:
@@ -361,7 +361,7 @@ def _doc(function: Callable[..., Any]) -> tuple[str, str]:
 
 def of_file(module: ModuleType) -> list[Operation]:
     """The operations of a file, in its order."""
-    return [one for one in vars(module).values() if isinstance(one, Operation)]
+    return [value for value in vars(module).values() if isinstance(value, Operation)]
 
 
 def functions(operations: Iterable[Operation], counters: Mapping[str, Counter]) -> dict[str, list[Route]]:
@@ -371,7 +371,7 @@ def functions(operations: Iterable[Operation], counters: Mapping[str, Counter]) 
     it change those counters only.
     """
     listed = list(operations)
-    routes = [route for one in listed for route in one.routes(counters)]
+    routes = [route for operation in listed for route in operation.routes(counters)]
     closed = {route.operation.module for route in routes if route.operation.counts and route.access is Access.WRITE}
     by_function: dict[str, list[Route]] = {}
     for route in routes:
@@ -389,12 +389,12 @@ def of_function(
     """
     if name.endswith(OPEN):
         return list(dict.fromkeys(route.operation for route in routes))
-    return [one for one in operations if one.module == name and one.routes(counters)]
+    return [operation for operation in operations if operation.module == name and operation.routes(counters)]
 
 
 def served_by(name: str, routes: Iterable[Route], counters: Mapping[str, Counter]) -> list[Counter]:
     """The counters that a function may touch: those that are open, for one that serves strangers."""
     if not name.endswith(OPEN):
         return list(counters.values())
-    found = {one.name: one for route in routes for one in route.served(counters)}
-    return [one for one in found.values() if one.changes != "service" or one.read != "service"]
+    served = {counter.name: counter for route in routes for counter in route.served(counters)}
+    return [counter for counter in served.values() if counter.changes != "service" or counter.read != "service"]

@@ -93,8 +93,8 @@ class Progress:
 
 def read(store: Store) -> Progress:
     """How far the hours are summed up."""
-    found = items.plain(queries.get(store.client, store.settings.ledger_table, PROGRESS))
-    return Progress(**found, unset=tuple(name for name in ("lost_s", "redriven", "lacking_s") if name not in found))
+    stored = items.plain(queries.get(store.client, store.settings.ledger_table, PROGRESS))
+    return Progress(**stored, unset=tuple(name for name in ("lost_s", "redriven", "lacking_s") if name not in stored))
 
 
 def hour_of(settings: Settings, minute: int) -> int:

@@ -100,15 +100,15 @@ def merged(lists: Iterable[List]) -> List:
 
 def _cut(moved: Collection[Ranked], error: int) -> List:
     """As many as a list takes of those that moved up most, and of those that moved down most."""
-    up, least_up = _farthest([one for one in moved if one.value > 0], LISTED)
-    down, least_down = _farthest([one for one in moved if one.value < 0], FALLEN)
+    up, least_up = _farthest([ranked for ranked in moved if ranked.value > 0], LISTED)
+    down, least_down = _farthest([ranked for ranked in moved if ranked.value < 0], FALLEN)
     return List([*up, *down], max(least_up, least_down), error)
 
 
 def _farthest(moved: list[Ranked], most: int) -> tuple[list[Ranked], int]:
     """Those that moved most, and by how much the next one did; 0: there is none."""
-    moved.sort(key=lambda one: one.rank)
-    sizes = accumulate(len(one.id) for one in moved[:most])
+    moved.sort(key=lambda ranked: ranked.rank)
+    sizes = accumulate(len(ranked.id) for ranked in moved[:most])
     kept = sum(size <= BYTES_MAX for size in sizes)
     return moved[:kept], abs(moved[kept].value) if kept < len(moved) else 0
 
@@ -130,10 +130,10 @@ def span_of(hour: int) -> str:
     return datetime.fromtimestamp(hour * HOUR_S, UTC).strftime(FORMS[HOUR])
 
 
-def _write(store: Store, partition: str, span: str, made: List, through: int, **more: int) -> None:
+def _write(store: Store, partition: str, span: str, list_: List, through: int, **more: int) -> None:
     """Put a list, unless another sweep has put a newer one."""
     values: items.Values = {
-        "body": items.packed(made.listed), "least": made.least, "error": made.error, "through": through, **more,
+        "body": items.packed(list_.listed), "least": list_.least, "error": list_.error, "through": through, **more,
     }  # fmt: skip
     write = items.put(store.settings.ledger_table, keys.key(partition, span), values)
     write["Put"] |= {
@@ -167,7 +167,7 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
         "counter": counter.name,
         "by": by,
         "span": asked or None,
-        "top": [{"id": one.id, "value": one.value} for one in top.listed[:limit] if one.value > 0],
+        "top": [{"id": ranked.id, "value": ranked.value} for ranked in top.listed[:limit] if ranked.value > 0],
         "error_max": top.error,
         "as_of": at.as_of(settings),
     }
@@ -186,10 +186,10 @@ def checked_span(span: str, by: str) -> str:
 
 def read(store: Store, partition: str, first: str, last: str) -> dict[str, List]:
     """The lists from one span to another, both included, by span. `partition`: HOURS or DAYS, and the counter."""
-    found = queries.items(store, store.settings.ledger_table, partition, first, last)
-    return {item["SK"]["S"]: _list(item) for item in found}
+    stored = queries.items(store, store.settings.ledger_table, partition, first, last)
+    return {item["SK"]["S"]: _list(item) for item in stored}
 
 
 def _list(item: Item) -> List:
-    listed = [Ranked(*one) for one in items.unpacked(item["body"])]
+    listed = [Ranked(*parts) for parts in items.unpacked(item["body"])]
     return List(listed, items.number(item, "least"), items.number(item, "error"))

@@ -30,7 +30,7 @@ from ..errors import (
     WriteRefusedError,
 )
 from . import holds, periods, receipts, tallies
-from .receipts import VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Keyed, Stamp, look, once, retired
+from .receipts import VISIBLE_NOW, VISIBLE_SOON, Body, ChangeAnswer, Keyed, Stamp, look, once, retired
 from .spilling import Spilling
 from .tallies import Tally, minute_now
 
@@ -122,7 +122,7 @@ def count(
     soon: bool,
     days: int | None = None,
     own_day: int | None = None,
-) -> Counted:
+) -> ChangeAnswer:
     """Make all of the changes once, or none of them. The receipt lives for `days`, or as long as the counters say.
     `own_day`: of an import.
 

@@ -24,7 +24,7 @@ from ..dynamo.transactions import Write, put, transact
 from ..errors import ChangeRefusedError, NotFoundError, ParentRemovedError, StoreBusyError, TallyHotError
 from ..fields import to_cursor, user_name
 from . import tallies
-from .receipts import ALONE, VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Keyed, Stamp, once, refuse_retired, retired
+from .receipts import ALONE, VISIBLE_NOW, VISIBLE_SOON, Body, ChangeAnswer, Keyed, Stamp, once, refuse_retired, retired
 from .tallies import GONE, Tally, minute_now
 
 SINCE = "likedAt"
@@ -79,7 +79,7 @@ def set_child(
     there: bool,
     body: Body | None = None,
     keyed: Keyed | None = None,
-) -> Counted:
+) -> ChangeAnswer:
     """Put a child of the parent (`there`), or remove it: `body` with `changed` and `visible`.
 
     `child` is percent-encoded; a user's own is `call.caller`. 4 WCU, 6 with a key. The child of a hot tally takes 1, or
@@ -91,7 +91,7 @@ def set_child(
     if keyed is None:
         if counter.retired:
             raise retired(counter)
-        return Counted(_move(wish), replayed=False)
+        return ChangeAnswer(_move(wish), replayed=False)
     if counter.retired:
         return once(call, keyed, lambda stamp: refuse_retired(call, counter, stamp))
     return once(call, keyed, lambda stamp: _move(replace(wish, stamp=stamp)))

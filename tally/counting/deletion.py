@@ -112,7 +112,7 @@ def _mark(call: Call, tally: Tally, shards: Iterable[int], since_s: int) -> None
         apply(call, [{"Update": mark}])
 
 
-class Swept(NamedTuple):
+class SweptParents(NamedTuple):
     """How many children and parents a sweep removed, how many parents it could not go on with, and whether it saw
     all."""
 
@@ -122,23 +122,23 @@ class Swept(NamedTuple):
     finished: bool
 
 
-def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swept:
+def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> SweptParents:
     """Go on with the removed parents, until `until_s` on the store's clock. The next sweep does the rest.
 
     Parents take turns, a transaction each. One that cannot be removed keeps no other one waiting: it is logged, and
     each sweep tries it.
     """
-    run = _Sweep(store, counters, until_s)
+    run = _ParentsSweep(store, counters, until_s)
     finished = False
     try:
         finished = run.go()
     except TallyError:
         logger.exception("removed parents not read")
-    return Swept(run.children, run.parents, run.failed, finished)
+    return SweptParents(run.children, run.parents, run.failed, finished)
 
 
 @dataclass
-class _Sweep:
+class _ParentsSweep:
     """One sweep, and what it did."""
 
     store: Store

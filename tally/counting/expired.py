@@ -27,7 +27,7 @@ PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # of a bucket at once; one transaction mo
 RETURN_S_MAX = 1.0  # for one hold: the others wait
 
 
-class Swept(NamedTuple):
+class SweptHolds(NamedTuple):
     """How many holds a sweep gave back, how many are due and were refused, and whether it went through all of them."""
 
     returned: int
@@ -35,13 +35,13 @@ class Swept(NamedTuple):
     finished: bool
 
 
-def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swept:
+def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> SweptHolds:
     """Give back what expired holds have taken, until `until_s` on the store's clock. The next sweep does the rest.
 
     Buckets take turns, a page each, from a random one on. A hold that cannot be given back delays no other one: it is
     logged and counted in the metric HoldsNotReturned, and each sweep tries it.
     """
-    run, finished = _Sweep(store, counters, until_s), True
+    run, finished = _HoldsSweep(store, counters, until_s), True
     first = store.spread.random.randrange(BUCKETS)
     buckets = [(first + number) % BUCKETS for number in range(BUCKETS)]
     turns = deque([read(store, bucket, PAGE_MAX) for read in (due, overdue) for bucket in buckets])
@@ -58,11 +58,11 @@ def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swep
             run.give_back(page)
     finished = finished and not turns
     run.report(all_seen=finished)
-    return Swept(run.returned, len(run.failed), finished)
+    return SweptHolds(run.returned, len(run.failed), finished)
 
 
 @dataclass
-class _Sweep:
+class _HoldsSweep:
     """One sweep: what it gave back, and what was refused."""
 
     store: Store

@@ -32,7 +32,7 @@ from ..errors import (
     StoreBusyError,
 )
 from . import tallies
-from .receipts import KEY_PREFIX, Body, Counted, Keyed, Stamp, lives_s, once, refuse_retired
+from .receipts import KEY_PREFIX, Body, ChangeAnswer, Keyed, Stamp, lives_s, once, refuse_retired
 from .tallies import minute_now
 
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
@@ -43,7 +43,7 @@ LOOK_MAX = 80  # holds that one look before a refusal reads: 5 read units, with 
 HELD, COMMITTED, RELEASED, EXPIRED = "held", "committed", "released", "expired"
 
 
-def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, operation: str, key: str) -> Counted:
+def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, operation: str, key: str) -> ChangeAnswer:
     """Take `amount` now and hold it for `ttl_s` seconds; the body has the id of the `hold`, and its `state`: that of a
     replay may be settled.
 
@@ -73,7 +73,7 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
     return counted._replace(body={**counted.body, "state": state})
 
 
-def with_room(call: Call, counter: Counter, id_: str, wanted: int, change: Callable[[], Counted]) -> Counted:
+def with_room(call: Call, counter: Counter, id_: str, wanted: int, change: Callable[[], ChangeAnswer]) -> ChangeAnswer:
     """Make the change. If less than `wanted` is left for it, expired holds are given back, and it makes it again."""
     while True:
         try:

@@ -23,7 +23,7 @@ from .receipts import (
     VISIBLE_NOW,
     VISIBLE_SOON,
     Body,
-    Counted,
+    ChangeAnswer,
     Keyed,
     Stamp,
     look,
@@ -51,7 +51,7 @@ class Increment(NamedTuple):
     """The name of what changes, in its receipt (`counter/id` if the operation serves many counters); None: the id."""
 
 
-def count(call: Call, change: Increment) -> Counted:
+def count(call: Call, change: Increment) -> ChangeAnswer:
     """Make the change once.
 
     Visible now: receipt and count in one transaction, 4 WCU, one round trip. Visible soon, and while the tally is hot:
@@ -134,7 +134,7 @@ def set_value(
     key: str | None,
     days: int | None = None,
     own_day: int | None = None,
-) -> Counted:
+) -> ChangeAnswer:
     """Compare-and-set: `value` if the counter still has `version` (0: it was never written).
 
     The counter is read first, because the receipt says by how much the number moved. Without a key the version is the

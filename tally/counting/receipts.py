@@ -81,7 +81,7 @@ Change = Callable[[Stamp], Body]
 """Commits the change together with the receipt that the stamp makes; returns the body that the receipt stores."""
 
 
-class Counted(NamedTuple):
+class ChangeAnswer(NamedTuple):
     """The body that a change is answered with, and whether an earlier call with the same key counted it."""
 
     body: Body
@@ -105,11 +105,11 @@ class Keyed(NamedTuple):
         return {"key": [self.operation, self.target, call.caller or "", self.key], "payload": self.payload}
 
 
-def once(call: Call, keyed: Keyed, change: Change) -> Counted:
+def once(call: Call, keyed: Keyed, change: Change) -> ChangeAnswer:
     """Make `change` once under its key. Raises what `stamp`, `stored` and the change raise."""
     named = stamp(call, keyed)
     try:
-        return Counted(change(named), replayed=False)
+        return ChangeAnswer(change(named), replayed=False)
     except ReceiptFoundError as earlier:
         return stored(call, dict(earlier.item), named)
 
@@ -129,19 +129,19 @@ def stamp(call: Call, keyed: Keyed) -> Stamp:
     return Stamp(id_, payload_hash, int(time.time()) + life_s, mark)
 
 
-def stored(call: Call, item: Item, stamp: Stamp) -> Counted:
+def stored(call: Call, item: Item, stamp: Stamp) -> ChangeAnswer:
     """The answer in the receipt that a change found: a first one if it is the call's own, whose answer was lost.
 
     Raises KeyReusedError if the key was used with another payload, NotCommittedError if Tally did not write it.
     """
     record, body = _read(call, item)
     if item.get("nonce") == {"S": call.nonce}:
-        return Counted(body, replayed=False)
+        return ChangeAnswer(body, replayed=False)
     try:
         _layer(call.store)._validate_payload(DataRecord(stamp.id, payload_hash=stamp.payload_hash), record)
     except IdempotencyValidationError:
         raise KeyReusedError("This idempotency key was used for another change.") from None
-    return Counted(body, replayed=True)
+    return ChangeAnswer(body, replayed=True)
 
 
 def _read(call: Call, item: Item) -> tuple[DataRecord, Body]:

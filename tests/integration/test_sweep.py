@@ -173,12 +173,12 @@ def test_each_part_has_its_share_of_the_time_and_holds_come_first(
 
         return run
 
-    monkeypatch.setattr(expired, "sweep", note("holds", expired.Swept(0, 0, True), takes_s=2))
+    monkeypatch.setattr(expired, "sweep", note("holds", expired.SweptHolds(0, 0, True), takes_s=2))
     monkeypatch.setattr(watermark, "renew", slowly)
     monkeypatch.setattr(judge, "judge", note("judge", judge.Judged()))
     monkeypatch.setattr(rows, "summary", note("drift", ({observe.DRIFTING_TALLIES: 0}, {})))
     monkeypatch.setattr(hours, "sum_up", note("series", 0))
-    monkeypatch.setattr(deletion, "sweep", note("deleted", deletion.Swept(0, 0, 0, True)))
+    monkeypatch.setattr(deletion, "sweep", note("deleted", deletion.SweptParents(0, 0, 0, True)))
     ledger.sweep(Context(remaining_ms=32_000), store=store)
     assert list(given.items()) == [
         ("holds", 100 + 0.5 * 30), ("judge", 110 + 0.6 * 20), ("drift", 110 + 0.25 * 20), ("series", 110 + 0.5 * 20),
@@ -232,8 +232,8 @@ def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: Any, function: str
 ) -> None:
     swept = list[str]()
-    monkeypatch.setattr(expired, "sweep", lambda *_: swept.append("holds") or expired.Swept(0, 0, True))
-    monkeypatch.setattr(deletion, "sweep", lambda *_: swept.append("parents") or deletion.Swept(0, 0, 0, True))
+    monkeypatch.setattr(expired, "sweep", lambda *_: swept.append("holds") or expired.SweptHolds(0, 0, True))
+    monkeypatch.setattr(deletion, "sweep", lambda *_: swept.append("parents") or deletion.SweptParents(0, 0, 0, True))
     monkeypatch.setattr(module, function, fail)
     with pytest.raises(TallyError, match="busy"):
         ledger.sweep()

@@ -89,7 +89,7 @@ class Counting:
         """What the scheduled sweep does; how many holds it gave back."""
         return self.swept().returned
 
-    def swept(self, store: Store | None = None, until_s: float | None = None) -> expired.Swept:
+    def swept(self, store: Store | None = None, until_s: float | None = None) -> expired.SweptHolds:
         """The sweep, within a minute or until `until_s` on the store's clock."""
         store = store or self.world.store
         return expired.sweep(store, counters.COUNTERS, store.clock() + 60 if until_s is None else until_s)

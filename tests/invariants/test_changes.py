@@ -14,7 +14,7 @@ import pytest
 import counters
 from tally.counter import Counter
 from tally.counting import changes, holds
-from tally.counting.receipts import Counted
+from tally.counting.receipts import ChangeAnswer
 from tally.dynamo.client import Call
 from tally.errors import (
     CounterRetiredError,
@@ -53,7 +53,7 @@ def count(
     call: Call | None = None,
     declared: Mapping[str, Counter] = DECLARED,
     now_s: float | None = None,
-) -> Counted:
+) -> ChangeAnswer:
     """Count them, as the handler does."""
     wanted = changes.read(entries(sent), declared, now_s or time.time(), soon=soon)
     return changes.count(call or world.call("shop"), wanted, operation="change", key=key, soon=soon)

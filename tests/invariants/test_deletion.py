@@ -15,7 +15,7 @@ import tally.operations.children
 from tally.counter import Counter
 from tally.counting import children, deletion, many, posts, tallies
 from tally.counting.children import GONE_KEPT_S
-from tally.counting.deletion import MARKS_S_MAX, Swept
+from tally.counting.deletion import MARKS_S_MAX, SweptParents
 from tally.counting.tallies import GONE, Tally
 from tally.dynamo import keys
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store
@@ -85,7 +85,7 @@ class Family:
             return posts.delete_post(call, self.counter, id_)
         return deletion.remove_parent(call, self.counter, id_)
 
-    def sweep(self, until_s: float = FOREVER) -> Swept:
+    def sweep(self, until_s: float = FOREVER) -> SweptParents:
         return deletion.sweep(self.store, counters.COUNTERS, until_s)
 
     def stored(self) -> list[Item]:
@@ -213,12 +213,12 @@ def test_children_go_with_the_tally_and_nothing_drifts_all_the_while(family: Fam
     family.remove()
     family.judged.run(1)
     assert min(family.world.shards(family.counter, ID).values()) < 0
-    assert family.sweep() == Swept(60, 0, 0, True)
+    assert family.sweep() == SweptParents(60, 0, 0, True)
     assert family.there() == set()
-    assert family.sweep() == Swept(0, 0, 0, True), "it waits"
+    assert family.sweep() == SweptParents(0, 0, 0, True), "it waits"
     family.judged.even()
     assert family.world.tally(family.counter, ID) == 0
-    assert family.sweep() == Swept(0, 1, 0, True)
+    assert family.sweep() == SweptParents(0, 1, 0, True)
     family.ended()
 
 
@@ -307,11 +307,11 @@ def test_spilled_child_that_arrives_late_is_removed_too(family: Family, left: in
     for user in range(2 - left):
         family.put(f"u{user}", there=False)
     family.remove()
-    assert family.sweep() == Swept(left, 0, 0, True)
+    assert family.sweep() == SweptParents(left, 0, 0, True)
     family.judged.like_alone("late", family.counter)
     family.judged.run(1)
     family.judged.skip(WAIT_S)
-    assert family.sweep() == Swept(1, 0, 0, True), "it waits once more"
+    assert family.sweep() == SweptParents(1, 0, 0, True), "it waits once more"
     family.judged.even()
     family.ended()
 
@@ -326,7 +326,7 @@ def test_tally_that_moves_at_the_very_end_is_not_removed(family: Family) -> None
     late = tallies.add(Call(family.store), family.counter, ID, 3, 1, 0, by=tallies.ROLLED_UP)
     level = {0: lambda: family.world.raw.update_item(**late)}
     family.world.proxy.plan = meanwhile(level)
-    assert family.sweep() == Swept(0, 0, 1, True)
+    assert family.sweep() == SweptParents(0, 0, 1, True)
     assert family.world.tally(family.counter, ID) == 1
     assert len(family.rows()) == 1
 
@@ -347,9 +347,9 @@ def test_sweep_stops_in_time_and_parents_of_all_counters_take_turns(family: Fami
         return [len([item for item in family.world.items(key) if "likedAt" in item])
                 for key in ("POST#big", "WORKSPACE#small")]  # fmt: skip
 
-    assert deletion.sweep(slow, counters.COUNTERS, 2) == Swept(32, 0, 0, False)
+    assert deletion.sweep(slow, counters.COUNTERS, 2) == SweptParents(32, 0, 0, False)
     assert left() == [64, 4]
-    assert deletion.sweep(slow, counters.COUNTERS, 4) == Swept(20, 0, 0, False)
+    assert deletion.sweep(slow, counters.COUNTERS, 4) == SweptParents(20, 0, 0, False)
     assert left() == [48, 0]
     assert deletion.sweep(slow, counters.COUNTERS, 99).finished
     assert left() == [0, 0]
@@ -367,13 +367,13 @@ def test_parent_that_drifts_waits_for_its_repair_and_keeps_no_other_one_waiting(
         family.remove(id_)
     assert family.sweep().children == 10
     family.judged.skip(WAIT_S)
-    assert family.sweep() == Swept(0, 1, 1, True)
+    assert family.sweep() == SweptParents(0, 1, 1, True)
     assert "removed parent keeps a tally" in caplog.text
     assert len(family.rows()) == 1
     family.judged.run(14)
     assert family.judged.reconciler().repair(family.counter, "off", "ann", "an edit") is not None
     family.judged.skip(WAIT_S)
-    assert family.sweep() == Swept(0, 1, 0, True)
+    assert family.sweep() == SweptParents(0, 1, 0, True)
     assert family.rows() == []
 
 
@@ -409,11 +409,11 @@ def test_broken_rows_and_a_parent_that_somebody_put_back_stop_nothing(family: Fa
             TableName=ledger, Item=deletion._row(family.store, Tally(counter, id_), 1, calm=True)["Put"]["Item"]
         )
     family.make(1, "back")
-    assert family.sweep() == Swept(3, 0, 2, True)
+    assert family.sweep() == SweptParents(3, 0, 2, True)
     assert family.there("back") == {"u0"}
     assert [row for row in family.rows() if row.endswith("#back")] == []
     family.world.proxy.plan = faults.always(faults.answer("ValidationException"), "Query")
-    assert family.sweep() == Swept(0, 0, 0, False), "it cannot read, and says so"
+    assert family.sweep() == SweptParents(0, 0, 0, False), "it cannot read, and says so"
 
 
 @pytest.mark.parametrize("who", ["call", "sweep"])

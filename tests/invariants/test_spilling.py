@@ -14,7 +14,7 @@ from tally.counter import Counter
 from tally.counting import changes, children, tallies
 from tally.counting.children import GONE_KEPT_S
 from tally.counting.increments import Increment
-from tally.counting.receipts import ALONE_KEPT_S, Counted
+from tally.counting.receipts import ALONE_KEPT_S, ChangeAnswer
 from tally.drift import recount
 from tally.dynamo.client import Call
 from tally.dynamo.contention import HOT_S, SPILL_RETRIES_MAX, THROTTLED_S, Breaker
@@ -336,7 +336,7 @@ def test_every_write_of_a_tally_has_a_nonce_of_its_own(world: World) -> None:
 # Many changes under one key
 
 
-def together(world: World, *videos: str, also: Counter | None = None, call: Call | None = None) -> Counted:
+def together(world: World, *videos: str, also: Counter | None = None, call: Call | None = None) -> ChangeAnswer:
     """Three plays of each video under one key, and a change of `also`."""
     sent = [{"counter": "plays", "id": video} for video in videos for _ in range(3)]
     sent += [{"counter": also.name, "id": VIDEO, "amount": 2}] if also else []
@@ -345,7 +345,7 @@ def together(world: World, *videos: str, also: Counter | None = None, call: Call
     return changes.count(call or world.call("ann"), wanted, operation="change", key=f"of {videos} {also}", soon=False)
 
 
-def visible(counted: Counted) -> str:
+def visible(counted: ChangeAnswer) -> str:
     return str(counted.body["visible"])
 
 

@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 continue
             rows = document[measure.name] = measure.of(given.quick)
             print(*figures(measure, rows), "", sep="\n", flush=True)
-            verdicts += [(measure, rows, *found) for found in judged(measure, rows, given.quick)]
+            verdicts += [(measure, rows, *judgement) for judgement in judged(measure, rows, given.quick)]
         out.parent.mkdir(parents=True, exist_ok=True)
         about = {"quick": given.quick, "python": platform.python_version(), "cpus": os.cpu_count()}
         out.write_text(json.dumps({**about, "figures": document}, indent=2) + "\n")

@@ -24,6 +24,6 @@ def measure(quick: bool) -> Rows:
         raise LocalError(f"the backlog did not drain in {RUN_S_MAX} s") from None
     if run.returncode or not run.stdout:
         raise LocalError(f"the backlog did not drain: {run.stderr[-500:]}")
-    found = json.loads(run.stdout)
-    each = {name: found[name] / changes for name in ("reads", "requests")}
-    return {"a change that waited": {**each, "off by": found["counted"] - changes}}
+    drained = json.loads(run.stdout)
+    each = {name: drained[name] / changes for name in ("reads", "requests")}
+    return {"a change that waited": {**each, "off by": drained["counted"] - changes}}

@@ -92,8 +92,8 @@ MEASURES = (
         Claim("the fold alone", "records a second", "≥", 50_000, full_only=True),
     )),
     Measure("journal", "the journal", journal.measure, (
-        *(Claim(f"1,000 likes of {made:,} posts", "WCU", "≤", bound, full_only=made > 50)
-          for made, bound in zip(journal.POSTS, (9, 10, 20, 60), strict=True)),
+        *(Claim(f"1,000 likes of {posts:,} posts", "WCU", "≤", bound, full_only=posts > 50)
+          for posts, bound in zip(journal.POSTS, (9, 10, 20, 60), strict=True)),
         Claim("1,000 plays of as many videos", "WCU", "≤", 40),
         Claim("the same, ids are UUIDs", "WCU", "≤", 120),
         Claim("a visit of a page of its own, everything", "WCU", "≤", 3.2, full_only=True),
@@ -129,5 +129,5 @@ MEASURES = (
 
 def claimed(measure: str, row: str, column: str) -> float:
     """The bound of one figure. Raises StopIteration if nobody claims one."""
-    (found,) = (one for one in MEASURES if one.name == measure)
-    return next(claim.bound for claim in found.claims if (claim.row, claim.column) == (row, column))
+    (of_measure,) = (listed for listed in MEASURES if listed.name == measure)
+    return next(claim.bound for claim in of_measure.claims if (claim.row, claim.column) == (row, column))

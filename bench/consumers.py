@@ -137,11 +137,11 @@ def deliver(
     shard: str = SHARD,
 ) -> None:  # fmt: skip
     """Deliver the records of a shard of `counts` or `receipts` that a consumer's mapping lets through."""
-    (declared,) = [DECLARED[name] for name, one in CONSUMERS.items() if one is consumer]
+    (declared,) = [DECLARED[name] for name, known in CONSUMERS.items() if known is consumer]
     handler = Handler(consumer, counters.COUNTERS, clients.store, Objects("bench"))
-    found = [record for record in records if delivery.takes(declared, table, record)]
+    let_through = [record for record in records if delivery.takes(declared, table, record)]
     with redirect_stdout(StringIO()):  # hides its metrics
-        Delivery(handler, f"bench-{table}", shard, found).all(Context(60_000), size)
+        Delivery(handler, f"bench-{table}", shard, let_through).all(Context(60_000), size)
 
 
 def hand_over(
@@ -152,8 +152,8 @@ def hand_over(
     with closing(wire_of(clients)) as wire:
         for table in tables:
             stream = Stream(wire, f"bench-{table}")
-            found = [stamped(record, made_s) for record in stream.new()][skipped if table == "counts" else 0 :]
-            deliver(clients, consumer, table, found, size=size, shard=stream.shard)
+            fresh = [stamped(record, made_s) for record in stream.new()][skipped if table == "counts" else 0 :]
+            deliver(clients, consumer, table, fresh, size=size, shard=stream.shard)
 
 
 def wire_of(clients: Clients) -> SyncWire:
@@ -196,8 +196,8 @@ def track(clients: Clients, clock: WallClock, skipped: int = 0) -> None:
     minute = SETTINGS.minute(clock.now_s)
     known_s = (minute + 1 + watermark.LATE + 1) * SETTINGS.minute_s
     seen = Watermark(judged=minute - 1, known_s=known_s)
-    found = judge.judge(clients.store, seen, known_s, until_s=clients.store.clock() + 60)
-    assert (found.minutes, found.changes) == (1, 0), f"judged: {found}"
+    judged = judge.judge(clients.store, seen, known_s, until_s=clients.store.clock() + 60)
+    assert (judged.minutes, judged.changes) == (1, 0), f"judged: {judged}"
 
 
 def tracking(clients: Clients, clock: WallClock, skipped: int = 0) -> float:

@@ -136,21 +136,23 @@ def _invoke(used: dict[str, float], invocations: float, ms: float, gb: float = F
 
 def _call(month: Month, stage: Stage, used: dict[str, float]) -> None:
     """The changes and reads themselves: units, API, functions, logs, data out; receipts, children and series."""
-    used["write"] += month.sum(lambda one: one.writes)
-    used["read"] += month.sum(lambda one: one.reads)
-    http = month.sum(lambda one: one.calls * (one.in_batch == 1))
+    used["write"] += month.sum(lambda takes: takes.writes)
+    used["read"] += month.sum(lambda takes: takes.reads)
+    http = month.sum(lambda takes: takes.calls * (takes.in_batch == 1))
     used |= {"http": min(http, 300 * M), "http-above": max(0.0, http - 300 * M)}
-    used["transfer"] += month.sum(lambda one: one.calls * one.answer * (one.in_batch == 1)) / GB
-    used["log"] += (http * ACCESS_LINE + stage.logged * month.sum(lambda one: one.calls) * ANSWER_LINE) / GB
+    used["transfer"] += month.sum(lambda takes: takes.calls * takes.answer * (takes.in_batch == 1)) / GB
+    used["log"] += (http * ACCESS_LINE + stage.logged * month.sum(lambda takes: takes.calls) * ANSWER_LINE) / GB
     # It computes about 4 ms at 512 MB, and waits 5 to 10 ms for DynamoDB: so does each change in a batch.
-    _invoke(used, month.sum(lambda one: one.calls / one.in_batch), 15)
-    used["gb-second"] += month.sum(lambda one: one.in_batch > 1) * 0.010 * FUNCTION_GB
+    _invoke(used, month.sum(lambda takes: takes.calls / takes.in_batch), 15)
+    used["gb-second"] += month.sum(lambda takes: takes.in_batch > 1) * 0.010 * FUNCTION_GB
     # The series write 1.1 units for each tally and hour in which it moved.
-    a_day = month.sum(lambda one: one.calls * (one.writes > 0)) / DAYS
+    a_day = month.sum(lambda takes: takes.calls * (takes.writes > 0)) / DAYS
     days, hours = distinct(a_day, month.ids), 24 * distinct(a_day / 24, month.ids)
     used["write"] += DAYS * hours * 1.1
-    kept = month.sum(lambda one: one.made) / DAYS * CHILD_BYTES + days * SERIES_DAY_BYTES + hours * SERIES_HOUR_BYTES
-    receipts = month.sum(lambda one: one.receipts * one.receipt_days) / DAYS * RECEIPT_BYTES
+    kept = (
+        month.sum(lambda takes: takes.made) / DAYS * CHILD_BYTES + days * SERIES_DAY_BYTES + hours * SERIES_HOUR_BYTES
+    )
+    receipts = month.sum(lambda takes: takes.receipts * takes.receipt_days) / DAYS * RECEIPT_BYTES
     used["stored"] += (receipts + KEPT_DAYS * kept) / GB
 
 
@@ -170,10 +172,10 @@ def _consume(month: Month, used: dict[str, float]) -> None:
         _invoke(used, MONTH_S / DELIVERY.tumbling_window_s * shards, 2)
         return batches, batches * tallies
 
-    receipts = month.sum(lambda one: one.receipts)
+    receipts = month.sum(lambda takes: takes.receipts)
     _, updated = consume(receipts, month.amounts.get("soon", 0), rolled_up)
-    consume(month.sum(lambda one: one.made), 0, rolled_up)
-    for records, metered in ((receipts, "receipts"), (month.sum(lambda one: one.counts) + updated, "made")):
+    consume(month.sum(lambda takes: takes.made), 0, rolled_up)
+    for records, metered in ((receipts, "receipts"), (month.sum(lambda takes: takes.counts) + updated, "made")):
         batches, tallies = consume(records, records, booked)
         used["read"] += tallies * ENTRY_BYTES / KB / 4 * SEGMENT_READS
         lines = sum(min(batches, of) for kind, of in month.amounts.items() if getattr(KINDS[kind], metered))
@@ -198,11 +200,11 @@ def prices() -> dict[str, Price]:
 
 def bill(month: Month = NOBODY, stage: Stage = PROD, free_tier: bool = False) -> dict[str, float]:
     """US dollars by service. Raises KeyError for a unit without a price."""
-    found = dict.fromkeys((price.service for price in prices().values()), 0.0)
+    usd = dict.fromkeys((price.service for price in prices().values()), 0.0)
     for name, quantity in usage(month, stage).items():
         price = prices()[name]
-        found[price.service] += max(0.0, quantity - free_tier * price.free) * price.usd / price.per
-    return found | {"total": sum(found.values())}
+        usd[price.service] += max(0.0, quantity - free_tier * price.free) * price.usd / price.per
+    return usd | {"total": sum(usd.values())}
 
 
 def million(kind: str, ids: float = 10_000, amount: float = 300 * M) -> float:
@@ -272,7 +274,7 @@ def written(page: str) -> str:
     }
     worst = worst_day(Declarations.load(ROOT / "lambdas/counters.py"), 1)
     page = re.sub(
-        r"(<!-- make cost: (\w+) -->\n\n)(?:\|.*\n)*\n?", lambda found: f"{found[1]}{tables[found[2]]}\n", page
+        r"(<!-- make cost: (\w+) -->\n\n)(?:\|.*\n)*\n?", lambda marker: f"{marker[1]}{tables[marker[2]]}\n", page
     )
     page = re.sub(r"^(\|[^|]+\|([\d. ]*)\|([\d. ]*)\|) \$[\d.]+ \|$", priced, page, flags=re.M)
     return re.sub(r"(?<=cost up to \$)[\d,]+(?= a day)", f"{worst:,.0f}", page)

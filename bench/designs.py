@@ -58,8 +58,8 @@ def _read_modify_write(clients: Clients, video_id: str) -> Play:
     attribute = counters.PLAYS.attribute
 
     def play(key: str) -> None:
-        found = clients.plain.get_item(TableName=SETTINGS.counts_table, Key=_key(video_id), ConsistentRead=True)
-        number = int(found.get("Item", {}).get(attribute, {"N": "0"})["N"])
+        read = clients.plain.get_item(TableName=SETTINGS.counts_table, Key=_key(video_id), ConsistentRead=True)
+        number = int(read.get("Item", {}).get(attribute, {"N": "0"})["N"])
         item = {**_key(video_id), attribute: {"N": str(number + 1)}}
         clients.plain.put_item(TableName=SETTINGS.counts_table, Item=item)
 
@@ -81,7 +81,7 @@ class _Invocation:
 
 
 def _powertools(clients: Clients, video_id: str) -> Play:
-    made = threading.local()  # threads must not share a layer
+    of_thread = threading.local()  # threads must not share a layer
 
     def make() -> Callable[..., dict[str, Any]]:
         config = IdempotencyConfig(event_key_jmespath="key")
@@ -98,9 +98,9 @@ def _powertools(clients: Clients, video_id: str) -> Play:
         return guarded
 
     def play(key: str) -> None:
-        if not hasattr(made, "count"):
-            made.count = make()
-        made.count(data={"key": key, "video_id": video_id})
+        if not hasattr(of_thread, "count"):
+            of_thread.count = make()
+        of_thread.count(data={"key": key, "video_id": video_id})
 
     return play
 

@@ -121,8 +121,8 @@ class HotTables:
 
     def partition_of(self, key: Key) -> Partition:
         """The partition of an item."""
-        found = self._partitions[key[0]]
-        return found[int(hashlib.sha256(key[1].encode()).hexdigest()[:8], 16) % len(found)]
+        partitions = self._partitions[key[0]]
+        return partitions[int(hashlib.sha256(key[1].encode()).hexdigest()[:8], 16) % len(partitions)]
 
     def write(self, entries: Sequence[tuple[str, Write]], *, alone: bool = False) -> None:
         """Writes by their kinds: a transaction, or one write `alone`. Raises RefusedError."""
@@ -201,19 +201,19 @@ class HotClient:
 
     def get_item(self, **read: Any) -> dict[str, Any]:
         """GetItem: the key, if the item exists."""
-        found = self._read("GetItem", read["TableName"], [read["Key"]], read.get("ConsistentRead", False))
-        return {"ConsumedCapacity": {}} | ({"Item": found[0]} if found else {})
+        there = self._read("GetItem", read["TableName"], [read["Key"]], read.get("ConsistentRead", False))
+        return {"ConsumedCapacity": {}} | ({"Item": there[0]} if there else {})
 
     def batch_get_item(self, RequestItems: dict[str, Any]) -> dict[str, Any]:
         """BatchGetItem of one table: the keys of those items that exist."""
         ((table, wanted),) = RequestItems.items()
-        found = self._read("BatchGetItem", table, wanted["Keys"], wanted.get("ConsistentRead", False))
-        return {"Responses": {table: found}}
+        there = self._read("BatchGetItem", table, wanted["Keys"], wanted.get("ConsistentRead", False))
+        return {"Responses": {table: there}}
 
     def _read(self, operation: str, table: str, keys: list[Any], consistent: bool) -> list[Any]:
         named = {_key_of({"TableName": table, "Key": key}): key for key in keys}
-        found = self._send(operation, lambda: {"found": self._tables.read(list(named), consistent=consistent)})
-        return [named[key] for key in found["found"]]
+        answer = self._send(operation, lambda: {"found": self._tables.read(list(named), consistent=consistent)})
+        return [named[key] for key in answer["found"]]
 
     def transact_write_items(self, TransactItems: Sequence[Write], **token: str) -> dict[str, Any]:
         """TransactWriteItems. botocore retries no cancelled transaction. No answer is lost here: tokens do nothing."""

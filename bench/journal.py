@@ -31,7 +31,7 @@ def measure(quick: bool) -> Rows:
     short = [f"{chance.getrandbits(32):08x}" for _ in range(changes)]
     uuids = [str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(changes)]
     return {
-        **{f"1,000 likes of {made:,} posts": {"WCU": _likes(made, changes)} for made in POSTS if made <= changes},
+        **{f"1,000 likes of {posts:,} posts": {"WCU": _likes(posts, changes)} for posts in POSTS if posts <= changes},
         "1,000 plays of as many videos": {"WCU": track_plays(short)},
         "the same, ids are UUIDs": {"WCU": track_plays(uuids)},
         "a visit of a page of its own, everything": {"WCU": _visits(short)},

@@ -72,9 +72,9 @@ def judge_once(endpoint: str) -> Judging:
     known_s = (MINUTE + watermark.LATE + 2) * SETTINGS.minute_s
     seen = Watermark(judged=MINUTE - 1, known_s=known_s)
     cpu_s = time.process_time()
-    found = judge.judge(store, seen, known_s, until_s=store.clock() + RUN_S_MAX)
+    judged = judge.judge(store, seen, known_s, until_s=store.clock() + RUN_S_MAX)
     cpu_s = time.process_time() - cpu_s
-    if (found.minutes, found.changes, watermark.judged(store)) != (1, 0, MINUTE):
-        raise LocalError(f"judged wrongly: {found}")
+    if (judged.minutes, judged.changes, watermark.judged(store)) != (1, 0, MINUTE):
+        raise LocalError(f"judged wrongly: {judged}")
     note_judged(store, MINUTE - 1)
     return Judging(cpu_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

@@ -72,8 +72,8 @@ def _phase(offset_s: float, chance: random.Random) -> list[float]:
                 timeline.edit(number)
                 number += 1
             timeline.go_on(sweep_s - timeline.clock.now_s)
-            for found in timeline.sweep():
-                shown_s.setdefault(found, sweep_s)
+            for drifting in timeline.sweep():
+                shown_s.setdefault(drifting, sweep_s)
             sweep_s += SWEEP_S
         if len(shown_s) < EDITS:
             raise RuntimeError(f"{EDITS - len(shown_s)} edits were missed")
@@ -124,8 +124,8 @@ class _Timeline:
         seen = watermark.read(store)
         watermark.renew(store, self._shards, seen, now_s)
         judge.judge(store, seen, now_s, until_s=store.clock() + 50)
-        found = {int(drift.target): drift.drift for drift in rows.every(store)}
-        for number, drift in found.items():
+        drifts = {int(drift.target): drift.drift for drift in rows.every(store)}
+        for number, drift in drifts.items():
             if drift != number + 1:
                 raise RuntimeError(f"{number} drifts by {drift}, not {number + 1}")
-        return list(found)
+        return list(drifts)

@@ -126,7 +126,9 @@ def _counted(design: Design, schedule: Schedule) -> dict[str, float]:
         crasher = Crasher(clients.plain, clients.store.client)
         count = design.make(clients, design.name)
         with ThreadPoolExecutor(THREADS) as threads:
-            answered = sum(threads.map(lambda one: _call(design, count, crasher, schedule, one), range(schedule.plays)))
+            answered = sum(
+                threads.map(lambda index: _call(design, count, crasher, schedule, index), range(schedule.plays))
+            )
         if design is SOON:  # twice, the second time in other batches
             for cut in (1000, schedule.plays // 3):
                 hand_over(clients_of(endpoint), rollup.CONSUMER, size=cut, tables=("receipts",))

@@ -67,8 +67,8 @@ class Dev:
         deadline_s = time.monotonic() + patience_s
         while time.monotonic() < deadline_s:
             ended = self.process.poll() is not None
-            if found := _READY.search(self.text):
-                self.port, self.endpoint = int(found[1]), found[2]
+            if ready := _READY.search(self.text):
+                self.port, self.endpoint = int(ready[1]), ready[2]
                 return self
             if ended:
                 lines = self.text.splitlines() or [f"exit status {self.process.returncode}"]

@@ -131,8 +131,8 @@ async def _settle(server: Server, due: Mapping[str, int], concurrency: int) -> f
     """Wait until the counts reach `due`. Returns the seconds it took, or None after SETTLE_S_MAX."""
     started_s, waiting = time.monotonic(), dict(due)
     while waiting:
-        found = await counts(server, waiting, concurrency, lambda _: None)
-        waiting = {page: number for page, number in waiting.items() if found[page] < number}
+        counted = await counts(server, waiting, concurrency, lambda _: None)
+        waiting = {page: number for page, number in waiting.items() if counted[page] < number}
         if waiting and time.monotonic() - started_s > SETTLE_S_MAX:
             return None
         if waiting:
@@ -154,15 +154,15 @@ async def _hours(server: Server, pages: Collection[str], since_s: float) -> Hour
 async def _until(server: Server, pages: Collection[str], since_s: float, at_s: float) -> Hours:
     """What Tally has once it has folded `at_s`, or what it has after FOLDED_MINUTES_MAX."""
     deadline_s = time.monotonic() + FOLDED_MINUTES_MAX * await server.minute_s()
-    while (found := await _hours(server, pages, since_s)).as_of_s < at_s and time.monotonic() < deadline_s:
+    while (hours := await _hours(server, pages, since_s)).as_of_s < at_s and time.monotonic() < deadline_s:
         await asyncio.sleep(LOOK_S)
-    return found
+    return hours
 
 
 async def _before(server: Server, visits: Mapping[str, int], now_s: float) -> Hours:
     """What Tally has before the run, once it has folded all visits (`visits`: their number by page)."""
-    found = await _hours(server, visits, now_s)
-    return found if found.series == visits else await _until(server, visits, now_s, now_s)
+    hours = await _hours(server, visits, now_s)
+    return hours if hours.series == visits else await _until(server, visits, now_s, now_s)
 
 
 async def _compare(server: Server, was: Hours, log: Mapping[str, int], since_s: float) -> Compared:

@@ -71,8 +71,8 @@ def _hours(compared: Compared | None) -> Iterator[str]:
     if compared is None or compared.took_s is None:
         return
     for page in compared.differing:
-        found = f"{compared.series[page]:,} in the series, {compared.top[page]:,} in the top list"
-        yield f"differs: {_path(page)}: {compared.log[page]:,} in the log, {found}"
+        in_tally = f"{compared.series[page]:,} in the series, {compared.top[page]:,} in the top list"
+        yield f"differs: {_path(page)}: {compared.log[page]:,} in the log, {in_tally}"
     if not compared.differing:
         about = f"the {len(compared.log)} most visited pages: series and top list equal the log"
         yield f"GET /series and GET /top, {compared.took_s:.0f} s after the last visit: {about}."

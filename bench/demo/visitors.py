@@ -93,14 +93,14 @@ class Server:
 
     async def series(self, page: str) -> tuple[int, float]:
         """The visits of a page in the last month, hour by hour summed, and until when they are complete (0: never)."""
-        found = await self._ask("GET", "/series", params={"of": f"visits:{page}", "by": "day"})
-        return sum(point["value"] for point in found["series"]), float(found["as_of"] or 0)
+        body = await self._ask("GET", "/series", params={"of": f"visits:{page}", "by": "day"})
+        return sum(point["value"] for point in body["series"]), float(body["as_of"] or 0)
 
     async def top(self, month: str) -> tuple[dict[str, int], float]:
         """The most visited pages of a month, as `2026-11`, and until when the list is complete (0: never)."""
         wanted = {"counter": "visits", "by": "month", "span": month, "limit": "100"}
-        found = await self._ask("GET", "/top", params=wanted)
-        return {row["id"]: int(row["value"]) for row in found["top"]}, float(found["as_of"] or 0)
+        body = await self._ask("GET", "/top", params=wanted)
+        return {row["id"]: int(row["value"]) for row in body["top"]}, float(body["as_of"] or 0)
 
     async def minute_s(self) -> int:
         """The length of a minute of its ledger in seconds."""
@@ -111,13 +111,13 @@ class Server:
         if not self._token:
             given = await self._ask("POST", "/dev/token", json={"sub": "demo", "scope": "tally/read"})
             self._token = str(given["access_token"])
-        found: set[Drifting] = set()
+        drifting: set[Drifting] = set()
         params: dict[str, str] = {}
         while True:
             page = await self._ask("GET", "/drift", params=params, headers={"authorization": f"Bearer {self._token}"})
-            found.update(Drifting(row["counter"], row["id"], int(row["drift"])) for row in page["drift"])
+            drifting.update(Drifting(row["counter"], row["id"], int(row["drift"])) for row in page["drift"])
             if page["cursor"] is None:
-                return frozenset(found)
+                return frozenset(drifting)
             params = {"cursor": page["cursor"]}
 
     async def visit(self, url: str, key: str) -> None:
@@ -175,7 +175,7 @@ class Server:
 async def send(server: Server, visits: Iterable[tuple[str, str]], concurrency: int, progress: Progress) -> None:
     """Send visits (URL and key), `concurrency` at a time. Raises LocalError."""
 
-    async def one(job: tuple[int, tuple[str, str]]) -> None:
+    async def visit(job: tuple[int, tuple[str, str]]) -> None:
         number, (url, key) = job
         if number % LOST_EVERY == LOST_AT:
             await server.lose_the_answer(url, key)
@@ -186,19 +186,19 @@ async def send(server: Server, visits: Iterable[tuple[str, str]], concurrency: i
             await server.visit(url, key)
         progress(1)
 
-    await _spread(enumerate(visits, 1), one, concurrency)
+    await _spread(enumerate(visits, 1), visit, concurrency)
 
 
 async def counts(server: Server, pages: Iterable[str], concurrency: int, progress: Progress) -> dict[str, int]:
     """The server's count of each page. Raises LocalError."""
-    found: dict[str, int] = {}
+    by_page: dict[str, int] = {}
 
-    async def one(page: str) -> None:
-        found[page] = await server.visits(page)
+    async def count(page: str) -> None:
+        by_page[page] = await server.visits(page)
         progress(1)
 
-    await _spread(pages, one, concurrency)
-    return found
+    await _spread(pages, count, concurrency)
+    return by_page
 
 
 async def _spread(jobs: Iterable[_Job], work: Callable[[_Job], Awaitable[None]], concurrency: int) -> None:

@@ -67,10 +67,10 @@ def read_log(path: Path) -> Weblog:
 def _visit(number: int, line: bytes, pages: Pages) -> Visit | None:
     """The visit in a line; None if the line is malformed."""
     try:
-        found = _LINE.fullmatch(line.decode())
-        if found is None:
+        match = _LINE.fullmatch(line.decode())
+        if match is None:
             return None
-        url = SITE + found[1]
+        url = SITE + match[1]
         return Visit(number, url, page(url, "url", pages))
     except (UnicodeDecodeError, InvalidInputError):
         return None

@@ -90,10 +90,10 @@ class Soak:
             _open(stage)
             watch = Watch(stage, stage.store())
             players = self._act(stage, watch)
-            found = verdict.everything(stage)
-        said = [*verdict.complaints(watch.accepted, found), *watch.ahead]
+            stored = verdict.everything(stage)
+        said = [*verdict.complaints(watch.accepted, stored), *watch.ahead]
         said += [f"false drift of {drift[0]} {drift[1]} by {drift[2]} was confirmed" for drift in watch.drifts]
-        return self._report(watch, players, found, said, time.monotonic() - began_s)
+        return self._report(watch, players, stored, said, time.monotonic() - began_s)
 
     def _act(self, stage: Stage, watch: Watch) -> troupe.Troupe:
         """Run everything until it rests. The tables stay as they are then."""
@@ -141,15 +141,15 @@ class Soak:
             if rest_at is not None and watch.last_judged != judged:
                 until_s, judged = now_s + JUDGED_S_MAX, watch.last_judged
             if rest_at is None:
-                found = {name: amount for name, amount in verdict.counted(stage).tallies.items() if amount}
-                rest_at = stage.settings.minute(time.time()) if found == wanted else None
+                stored = {name: amount for name, amount in verdict.counted(stage).tallies.items() if amount}
+                rest_at = stage.settings.minute(time.time()) if stored == wanted else None
             elif watch.last_judged > rest_at:
                 return True
             time.sleep(LOOK_S)
         return False
 
     def _report(
-        self, watch: Watch, players: troupe.Troupe, found: verdict.Found, said: list[str], took_s: float
+        self, watch: Watch, players: troupe.Troupe, stored: verdict.Contents, said: list[str], took_s: float
     ) -> int:
         _complain(said)
         accepted, kinds = watch.accepted, _faults(self._folder)
@@ -159,19 +159,21 @@ class Soak:
             f" rows, {players.freezes} freezes, {took_s:,.0f} s, {self._operations / took_s:,.0f} operations a second"
         )
         print(
-            _last_line(accepted, found, said, sum(kinds.values()), players.kills, len(watch.drifts) + len(found.drifts))
+            _last_line(
+                accepted, stored, said, sum(kinds.values()), players.kills, len(watch.drifts) + len(stored.drifts)
+            )
         )
         return int(bool(said))
 
 
 def _last_line(
-    accepted: Accepted, found: verdict.Found, said: Sequence[str], faults: int, kills: int, drifts: int
+    accepted: Accepted, stored: verdict.Contents, said: Sequence[str], faults: int, kills: int, drifts: int
 ) -> str:
     wanted = accepted.tallies()
-    lost, doubled = verdict.off_by(wanted, found.tallies)
-    totals = {name: sum(amount for of, amount in found.tallies.items() if of[0] == name) for name in counters.COUNTERS}
+    lost, doubled = verdict.off_by(wanted, stored.tallies)
+    totals = {name: sum(amount for of, amount in stored.tallies.items() if of[0] == name) for name in counters.COUNTERS}
     children = Multiset[str]()
-    for (of, _), there in found.children.items():
+    for (of, _), there in stored.children.items():
         children[of] += len(there)
     parts = [
         f"{name} {totals[name]:,} = "
@@ -179,12 +181,12 @@ def _last_line(
         for name, counter in counters.COUNTERS.items()
         if name in {of for of, _ in wanted}
     ]
-    states = list(found.holds.values())
+    states = list(stored.holds.values())
     holds = ", ".join(f"{states.count(state):,} {state}" for state in (notes.COMMITTED, "released", notes.EXPIRED))
     return (
         f"{accepted.operations:,} operations, {faults:,} faults, {kills:,} kills:"
         f" {lost:,} lost, {doubled:,} doubled, {drifts:,} false drift, {len(said):,} off; {'; '.join(parts)};"
-        f" {len(found.imports):,} imports of {sum(found.imports.values()):,} rows; holds {holds}"
+        f" {len(stored.imports):,} imports of {sum(stored.imports.values()):,} rows; holds {holds}"
     )
 
 
@@ -226,8 +228,8 @@ def _check(folder: Path) -> int:
     accepted = Accepted()
     accepted.add(Reader(folder).new())
     with engine(folder) as running:
-        found = verdict.everything(Stage(folder, 0, 1, running.endpoint))
-    said = verdict.complaints(accepted, found)
+        stored = verdict.everything(Stage(folder, 0, 1, running.endpoint))
+    said = verdict.complaints(accepted, stored)
     _complain(said)
     print(f"{accepted.operations:,} operations compared: {len(said)} off")
     return int(bool(said))

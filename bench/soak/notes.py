@@ -113,7 +113,7 @@ class Accepted:
 
     def tallies(self) -> dict[Tally, int]:
         """What every tally must be at the end, beside its start: by then a hold that nobody committed has expired."""
-        found = defaultdict(int, self.sums)
+        amounts = defaultdict(int, self.sums)
         for hold_id, (tally, amount) in self.taken.items():
-            found[tally] -= amount if self.settled.get(hold_id) == COMMITTED else 0
-        return found | {tally: len(there) for tally, there in self.children.items()}
+            amounts[tally] -= amount if self.settled.get(hold_id) == COMMITTED else 0
+        return amounts | {tally: len(there) for tally, there in self.children.items()}

@@ -24,7 +24,7 @@ Sums = Mapping[Tally, int]
 
 
 @dataclass
-class Found:
+class Contents:
     """What the tables hold."""
 
     tallies: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
@@ -41,98 +41,98 @@ class Found:
     dead_letters: list[str] = field(default_factory=list)
 
 
-def counted(stage: Stage) -> Found:
+def counted(stage: Stage) -> Contents:
     """The tallies and the children."""
-    found, declared = Found(), Lookup(counters.COUNTERS)
+    stored, declared = Contents(), Lookup(counters.COUNTERS)
     for item in stage.scan("counts"):
         prefix, _, id_ = item["PK"]["S"].partition("#")
         sort_key = item["SK"]["S"]
         counter = declared.tally(prefix, sort_key)
         if counter is not None:
-            found.tallies[counter.name, id_] += tallies.stored(counter, item, counter.start) - counter.start
+            stored.tallies[counter.name, id_] += tallies.stored(counter, item, counter.start) - counter.start
             continue
         for start, owner in declared.children.get(prefix, ()):
             if sort_key.startswith(start) and GONE not in item:
-                found.children[owner.name, id_].add(sort_key.removeprefix(start))
-    return found
+                stored.children[owner.name, id_].add(sort_key.removeprefix(start))
+    return stored
 
 
-def everything(stage: Stage) -> Found:
+def everything(stage: Stage) -> Contents:
     """All three tables."""
-    found = counted(stage)
+    stored = counted(stage)
     for receipt in stage.scan("receipts"):
         for counter, id_, amount in record.changes(receipt) if record.SAYS & receipt.keys() else ():
-            found.receipts[counter, id_] += amount
+            stored.receipts[counter, id_] += amount
     for item in stage.scan("ledger"):
-        _ledger(item, found)
-    return found
+        _ledger(item, stored)
+    return stored
 
 
-def _ledger(item: dict[str, Any], found: Found) -> None:
+def _ledger(item: dict[str, Any], stored: Contents) -> None:
     partition = item["PK"]["S"]
     if partition.startswith("SEGMENT#"):
         for entry in booked(item):
-            found.expected[entry.counter, entry.id] += entry.expected
-            found.observed[entry.counter, entry.id] += entry.observed
+            stored.expected[entry.counter, entry.id] += entry.expected
+            stored.observed[entry.counter, entry.id] += entry.observed
     elif partition == keys.DRIFT_KEY and item["drift"]["N"] != "0":
-        found.drifts.append(f"{item['counter']['S']} {item['target']['S']} drifts by {item['drift']['N']}")
+        stored.drifts.append(f"{item['counter']['S']} {item['target']['S']} drifts by {item['drift']['N']}")
     elif partition == keys.DEAD_LETTER_KEY:
-        found.dead_letters.append(item["SK"]["S"])
+        stored.dead_letters.append(item["SK"]["S"])
     elif partition == keys.IMPORT_KEY and item["finished"]["BOOL"]:
-        found.imports[item["run"]["S"]] = int(item["rows"]["N"])
+        stored.imports[item["run"]["S"]] = int(item["rows"]["N"])
     elif partition.startswith("HOLDS#SETTLED#"):
-        found.holds[item["SK"]["S"]] = item["state"]["S"]
+        stored.holds[item["SK"]["S"]] = item["state"]["S"]
     elif partition.startswith("HOLDS#"):
-        found.holds[item["hold_id"]["S"]] = holds.HELD
+        stored.holds[item["hold_id"]["S"]] = holds.HELD
 
 
-def differences(what: str, wanted: Sums, found: Sums) -> list[str]:
+def differences(what: str, wanted: Sums, stored: Sums) -> list[str]:
     """One line for each tally that is not as wanted."""
-    names = sorted({*wanted, *found})
+    names = sorted({*wanted, *stored})
     return [
-        f"{counter} {id_}: {wanted.get((counter, id_), 0)} accepted, {found.get((counter, id_), 0)} {what}"
+        f"{counter} {id_}: {wanted.get((counter, id_), 0)} accepted, {stored.get((counter, id_), 0)} {what}"
         for counter, id_ in names
-        if wanted.get((counter, id_), 0) != found.get((counter, id_), 0)
+        if wanted.get((counter, id_), 0) != stored.get((counter, id_), 0)
     ]
 
 
-def off_by(wanted: Sums, found: Sums) -> tuple[int, int]:
+def off_by(wanted: Sums, stored: Sums) -> tuple[int, int]:
     """How much is lost, and how much is counted too often."""
-    amounts = [found.get(name, 0) - wanted.get(name, 0) for name in {*wanted, *found}]
+    amounts = [stored.get(name, 0) - wanted.get(name, 0) for name in {*wanted, *stored}]
     return sum(-amount for amount in amounts if amount < 0), sum(amount for amount in amounts if amount > 0)
 
 
-def complaints(accepted: Accepted, found: Found) -> list[str]:
+def complaints(accepted: Accepted, stored: Contents) -> list[str]:
     """Everything that is not as it was accepted."""
     wanted = accepted.tallies()
     receipted = {name: amount for name, amount in wanted.items() if name not in accepted.children}
     said = [f"{note.what}: {note.counter} {note.id} {note.key} {note.more}" for note in accepted.wrong]
-    said += differences("in the tally", wanted, found.tallies)
-    said += differences("in receipts", receipted, found.receipts)
-    said += differences("expected by the journal", wanted, found.expected)
-    said += differences("observed by the journal", wanted, found.observed)
-    said += [*_children(accepted, found), *_imports(accepted, found), *_holds(accepted, found), *_numbers(accepted)]
-    return [*said, *found.drifts, *(f"dead letters: {name}" for name in found.dead_letters)]
+    said += differences("in the tally", wanted, stored.tallies)
+    said += differences("in receipts", receipted, stored.receipts)
+    said += differences("expected by the journal", wanted, stored.expected)
+    said += differences("observed by the journal", wanted, stored.observed)
+    said += [*_children(accepted, stored), *_imports(accepted, stored), *_holds(accepted, stored), *_numbers(accepted)]
+    return [*said, *stored.drifts, *(f"dead letters: {name}" for name in stored.dead_letters)]
 
 
-def _children(accepted: Accepted, found: Found) -> Iterable[str]:
-    for tally in sorted({*accepted.children, *found.children}):
-        answered, stored = accepted.children.get(tally, set()), found.children.get(tally, set())
-        if answered != stored:
+def _children(accepted: Accepted, stored: Contents) -> Iterable[str]:
+    for tally in sorted({*accepted.children, *stored.children}):
+        answered, held = accepted.children.get(tally, set()), stored.children.get(tally, set())
+        if answered != held:
             name = " ".join(tally)
-            yield f"{name}: not answered {sorted(stored - answered)}, not stored {sorted(answered - stored)}"
+            yield f"{name}: not answered {sorted(held - answered)}, not stored {sorted(answered - held)}"
 
 
-def _imports(accepted: Accepted, found: Found) -> Iterable[str]:
-    for run in sorted({*accepted.imports, *found.imports}):
-        if accepted.imports[run] != found.imports.get(run):
-            yield f"import {run}: {accepted.imports[run]} rows accepted, {found.imports.get(run)} in the history"
+def _imports(accepted: Accepted, stored: Contents) -> Iterable[str]:
+    for run in sorted({*accepted.imports, *stored.imports}):
+        if accepted.imports[run] != stored.imports.get(run):
+            yield f"import {run}: {accepted.imports[run]} rows accepted, {stored.imports.get(run)} in the history"
 
 
-def _holds(accepted: Accepted, found: Found) -> Iterable[str]:
-    for hold_id in sorted({*accepted.taken, *found.holds}):
+def _holds(accepted: Accepted, stored: Contents) -> Iterable[str]:
+    for hold_id in sorted({*accepted.taken, *stored.holds}):
         wanted = accepted.settled.get(hold_id, EXPIRED) if hold_id in accepted.taken else "never answered"
-        state = found.holds.get(hold_id, "missing")
+        state = stored.holds.get(hold_id, "missing")
         if state != wanted:
             yield f"hold {hold_id}: {wanted}, stored as {state}"
 

@@ -98,7 +98,7 @@ def increment(store: Store, entry: Entry, key: str) -> Wish:
 
 def change(store: Store, plain: Store, entries: Sequence[Entry], soon: bool, key: str) -> Wish:
     """Many changes under one key. The answer names no periods: the receipt does, read from the `plain` store."""
-    sent = [{"counter": one.counter.name, "id": one.id, "amount": one.amount} for one in entries]
+    sent = [{"counter": entry.counter.name, "id": entry.id, "amount": entry.amount} for entry in entries]
 
     def send() -> Answered:
         visible = "soon" if soon else "now"
@@ -109,7 +109,7 @@ def change(store: Store, plain: Store, entries: Sequence[Entry], soon: bool, key
         id_ = receipts.stamp(Call(plain), Keyed("change", TARGET, key, {})).id
         receipt = queries.get(plain.client, plain.settings.receipts_table, {"id": {"S": id_}}) or {}
         named = {(name, periods.shown(tally)["id"]): tally for name, tally, _ in record.changes(receipt)}
-        return [_counted(one, named.get((one.counter.name, one.id), ""), wish.made_s, key) for one in entries]
+        return [_counted(entry, named.get((entry.counter.name, entry.id), ""), wish.made_s, key) for entry in entries]
 
     wish = Wish(key, entries, send, noted)
     return wish
@@ -187,7 +187,8 @@ def load(
         written = csv.writer(out)
         written.writerow(layout.columns(counter))
         written.writerows(
-            [one.id, one.child, LONG_AGO] if one.child else [one.id, counter.start + one.amount] for one in entries
+            [entry.id, entry.child, LONG_AGO] if entry.child else [entry.id, counter.start + entry.amount]
+            for entry in entries
         )
     into = {"counter": None, "children": counter} if counter.counts_children else {"counter": counter, "children": None}
     given = Namespace(file=str(file), run=key, format=None, skip_bad=False, yes=True, by="soak", why="soak", **into)
@@ -204,6 +205,6 @@ def load(
 
     def noted(body: Body) -> list[Note]:
         what = notes.IMPORTED if body["status"] == 0 else notes.WRONG
-        return [one.note(what, key, one.child) for one in entries]
+        return [entry.note(what, key, entry.child) for entry in entries]
 
     return Wish(key, entries, send, noted)

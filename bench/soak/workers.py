@@ -252,7 +252,7 @@ class Client:
         for until_s, entry, there in self._freed:
             if until_s <= now_s:
                 self._children[entry] = there
-        self._freed = [one for one in self._freed if one[0] > now_s]
+        self._freed = [freed for freed in self._freed if freed[0] > now_s]
 
     # What becomes of it.
 
@@ -328,8 +328,8 @@ class Client:
         if not replayed or again != body:
             self._note(wish.notes(notes.WRONG, f"{body} became {again}"))
 
-    def _note(self, found: list[Note]) -> None:
-        for note in found:
+    def _note(self, noted: list[Note]) -> None:
+        for note in noted:
             self._write(
                 note._replace(answered_s=round(time.time(), 3), more=note.more.replace("\t", " ").replace("\n", " "))
             )

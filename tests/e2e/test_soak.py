@@ -12,7 +12,7 @@ import pytest
 
 import counters
 from bench.soak.notes import Accepted, Note
-from bench.soak.verdict import Found, complaints
+from bench.soak.verdict import Contents, complaints
 from tests.faults import FaultKind
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +44,7 @@ def accepted(*notes: Note) -> Accepted:
 
 
 def test_every_kind_of_difference_is_a_complaint() -> None:
-    found = Found()
+    found = Contents()
     notes = accepted(
         Note("counted", "plays", "v1", 1),
         Note("counted", "ticket", "q1", 1, more="1"),

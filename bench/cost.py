@@ -51,7 +51,7 @@ KINDS = {
 }
 
 
-class Stage(NamedTuple):
+class BilledStage(NamedTuple):
     """What of a stage is billed while it exists. Beside that, each has a dashboard and the metrics of a quiet sweep."""
 
     snapshots: int  # functions that start from one
@@ -60,7 +60,7 @@ class Stage(NamedTuple):
     logged: float  # the share of the invocations that log their successes
 
 
-DEV, PROD = Stage(0, 512, 28, 1), Stage(9, 1769, 56, 0.05)
+DEV, PROD = BilledStage(0, 512, 28, 1), BilledStage(9, 1769, 56, 0.05)
 FUNCTION_GB = MEMORY_MB / KB  # of each function but the sweep of prod
 CPU_MB = 1769  # the memory that comes with a whole CPU
 METRICS = 17  # of a quiet sweep: of each counter whose drift is measured, of each consumer, of the stack
@@ -111,7 +111,7 @@ def booked(tallies: float) -> float:
     return 2 * (min(1.0, tallies) + max(min(1.0, tallies), tallies * ENTRY_BYTES / KB))
 
 
-def usage(month: Month, stage: Stage) -> dict[str, float]:
+def usage(month: Month, stage: BilledStage) -> dict[str, float]:
     """What a month of a stage takes, by the names of the prices. Quantities are averages, so they have fractions."""
     used = defaultdict(float, month.more)
     moved = sum(KINDS[kind].writes > 0 for kind in month.amounts)
@@ -134,7 +134,7 @@ def _invoke(used: dict[str, float], invocations: float, ms: float, gb: float = F
     used["gb-second"] += invocations * ms / 1000 * gb
 
 
-def _call(month: Month, stage: Stage, used: dict[str, float]) -> None:
+def _call(month: Month, stage: BilledStage, used: dict[str, float]) -> None:
     """The changes and reads themselves: units, API, functions, logs, data out; receipts, children and series."""
     used["write"] += month.sum(lambda takes: takes.writes)
     used["read"] += month.sum(lambda takes: takes.reads)
@@ -198,7 +198,7 @@ def prices() -> dict[str, Price]:
     return {row[1].strip("`"): Price(row[2], *(float(cell.replace(",", "") or 0) for cell in row[4:7])) for row in rows}
 
 
-def bill(month: Month = NOBODY, stage: Stage = PROD, free_tier: bool = False) -> dict[str, float]:
+def bill(month: Month = NOBODY, stage: BilledStage = PROD, free_tier: bool = False) -> dict[str, float]:
     """US dollars by service. Raises KeyError for a unit without a price."""
     usd = dict.fromkeys((price.service for price in prices().values()), 0.0)
     for name, quantity in usage(month, stage).items():
@@ -216,7 +216,7 @@ PLAYS = Month({"now": 300 * M})
 BLOG = Month({"soon": 300e3, "read": 400e3, "like": 2e3, "now": 5e3}, 300, {"user": 500})
 VIDEO = Month({"now": 304e6, "read": 900e6, "like": 6e6}, 50_000, {"user": 100e3})
 SHOP = Month({"hold": 1e6, "now": 2e6, "soon": 20e6, "read": 30e6}, 5000, {"token": 730})  # a token an hour
-BILLS: dict[str, dict[str, tuple[Month, Stage, bool]]] = {
+BILLS: dict[str, dict[str, tuple[Month, BilledStage, bool]]] = {
     "plays": {"dev": (PLAYS, DEV, False), "prod": (PLAYS, PROD, False)},
     "idle": {
         "dev": (NOBODY, DEV, False), "prod": (NOBODY, PROD, False),
@@ -253,7 +253,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in (heads, ["---", *["---:"] * (len(heads) - 1)], *rows))
 
 
-def _bills(columns: Mapping[str, tuple[Month, Stage, bool]]) -> str:
+def _bills(columns: Mapping[str, tuple[Month, BilledStage, bool]]) -> str:
     bills = [bill(*column) for column in columns.values()]
     services = [service for service in bills[0] if max(one[service] for one in bills) >= 0.005]
     return _table(["USD a month", *columns], [[name, *(f"{one[name]:,.2f}" for one in bills)] for name in services])

@@ -73,7 +73,7 @@ def _plain_add(clients: Clients, video_id: str) -> Play:
     return play
 
 
-class _Invocation:
+class _PowertoolsContext:
     """The part of a Lambda context that Powertools uses."""
 
     def get_remaining_time_in_millis(self) -> int:
@@ -85,7 +85,7 @@ def _powertools(clients: Clients, video_id: str) -> Play:
 
     def make() -> Callable[..., dict[str, Any]]:
         config = IdempotencyConfig(event_key_jmespath="key")
-        config.register_lambda_context(_Invocation())  # type: ignore[arg-type]  # Powertools uses this method only
+        config.register_lambda_context(_PowertoolsContext())  # type: ignore[arg-type]  # Powertools uses this method only
         layer = DynamoDBPersistenceLayer(table_name=SETTINGS.receipts_table, boto3_client=clients.plain)
 
         def count(*, data: dict[str, str]) -> dict[str, Any]:

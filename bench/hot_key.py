@@ -94,7 +94,7 @@ def measure(quick: bool) -> dict[str, dict[str, float]]:
 
 
 @dataclass(frozen=True)
-class _Invocation(Call):
+class _SeededCall(Call):
     """A call with seeded randomness."""
 
     chance: random.Random = field(default_factory=random.Random, kw_only=True)
@@ -143,7 +143,7 @@ def simulate(heat: Heat, seed: int = SEED) -> dict[str, float]:
     def change(number: int) -> None:
         started_s, store = hub.now_s, free.pop() if free else environment()
         deadline_s = started_s + CALL_TIME_DEFAULT_S
-        call = _Invocation(store, f"user-{number}", deadline_s, f"nonce-{number}", chance=chance)
+        call = _SeededCall(store, f"user-{number}", deadline_s, f"nonce-{number}", chance=chance)
         with suppress(RetryableError):
             soon.append(_CHANGES[heat.counter.name](call, number).get("visible") == "soon")
         latencies_s.append(hub.now_s - started_s)

@@ -78,7 +78,7 @@ class Hub:
 
 
 @dataclass
-class Bucket:
+class UnitBucket:
     """Units a second, and the unused ones of the last BURST_S."""
 
     hub: Hub
@@ -101,7 +101,7 @@ class Partition:
     """The capacity of one partition."""
 
     def __init__(self, hub: Hub) -> None:
-        self.writes, self.reads = Bucket(hub, PARTITION_WCU_PER_S), Bucket(hub, PARTITION_RCU_PER_S)
+        self.writes, self.reads = UnitBucket(hub, PARTITION_WCU_PER_S), UnitBucket(hub, PARTITION_RCU_PER_S)
 
 
 class HotTables:

@@ -34,7 +34,7 @@ Rows = dict[str, dict[str, float]]
 def measure(quick: bool) -> Rows:
     """Client time, round trips, write and read units, and the error of the count, by design."""
     times_us, costs = _times(3 if quick else 100), _costs()
-    schedule = Schedule.seeded(60 if quick else 1000)
+    schedule = FaultSchedule.seeded(60 if quick else 1000)
     rows = {}
     for design in DESIGNS:
         name = design.name
@@ -87,7 +87,7 @@ def _costs() -> Rows:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class FaultSchedule:
     """Which plays of a run meet which fault. It is the same for every design."""
 
     plays: int
@@ -99,7 +99,7 @@ class Schedule:
     """The plays whose process ends between two writes, or after the only one. The caller then retries too."""
 
     @classmethod
-    def seeded(cls, plays: int) -> Schedule:
+    def seeded(cls, plays: int) -> FaultSchedule:
         """Lose half of the answers on each side; at least one fault of each sort."""
         lost_each = max(1, round(plays * ANSWERS_LOST_SHARE / 2))
         crashes = max(1, round(plays * CRASHES_SHARE))
@@ -108,7 +108,7 @@ class Schedule:
         return cls(plays, frozenset(at_store), frozenset(drawn[:lost_each]), frozenset(drawn[lost_each:]))
 
 
-def _counted(design: Design, schedule: Schedule) -> dict[str, float]:
+def _counted(design: Design, schedule: FaultSchedule) -> dict[str, float]:
     """Count the plays from THREADS threads, on a fresh engine, with the faults of the schedule."""
     seen = 0
 
@@ -143,7 +143,7 @@ def _counted(design: Design, schedule: Schedule) -> dict[str, float]:
     }
 
 
-def _call(design: Design, count: Play, crasher: Crasher, schedule: Schedule, index: int) -> bool:
+def _call(design: Design, count: Play, crasher: Crasher, schedule: FaultSchedule, index: int) -> bool:
     """Be a caller, who retries with the same key. Returns whether an answer came within CALLER_ATTEMPTS_MAX."""
     chance = random.Random(f"{SEED}/{index}")
     key = str(UUID(int=chance.getrandbits(128), version=4))

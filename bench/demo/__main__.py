@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from tally.dev.base.errors import LocalError
 
 from .. import ROOT, running
-from .replay import SETTLE_S_MAX, Outcome, replay
+from .replay import SETTLE_S_MAX, ReplayOutcome, replay
 from .report import complaints, report
 from .visitors import Server
 from .weblog import SITE, read_log
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if outcome.right else 1
 
 
-def _say(outcome: Outcome, port: int, started: bool) -> None:
+def _say(outcome: ReplayOutcome, port: int, started: bool) -> None:
     """Print what came of it, and where the console shows it. A server that was `started` runs on for a person."""
     print(*report(outcome), sep="\n")
     for complaint in complaints(outcome):

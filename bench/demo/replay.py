@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from .visitors import Drifting, Sent, Server, counts, send
+from .visitors import DriftingTally, RequestsSent, Server, counts, send
 from .weblog import Weblog
 
 SETTLE_S_MAX = 60.0  # a visit shows within seconds, and later on a machine that is busy
@@ -38,7 +38,7 @@ class Hours(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Compared:
+class HoursCompared:
     """Visits by page: of the log, and what series and top list gained in the run."""
 
     log: Mapping[str, int]
@@ -54,19 +54,19 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReplayOutcome:
     """The log's own count and Tally's, by page, and the requests between them."""
 
     log: Weblog
     expected: Counter[str]
     counted: dict[str, int]
-    sent: Sent
+    sent: RequestsSent
     took_s: float
     settled_s: float | None
     """Seconds until the counts were right; None if SETTLE_S_MAX was not enough."""
-    drifts: list[Drifting]
+    drifts: list[DriftingTally]
     """What drifts after the run and did not before."""
-    hours: Compared | None
+    hours: HoursCompared | None
     """Series and top list of the most visited pages; None if nobody waited for them."""
 
     @property
@@ -94,7 +94,7 @@ def keyed(log: Weblog, run: str) -> Iterator[tuple[str, str]]:
         yield visit.url, f"{name}.{run}.{visit.line:06d}"
 
 
-async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = False) -> Outcome:
+async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = False) -> ReplayOutcome:
     """Read the counts, send the visits, read the counts again, and ask for drift. Raises LocalError.
 
     Then wait until Tally has judged the minutes of the run and folded them into hours, unless it is to be `quick`.
@@ -124,7 +124,7 @@ async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = Fals
                 after = await counts(server, expected, concurrency, lambda _: None)
             drifts = sorted(await server.drift() - drifted)
     counted = {page: after[page] - before[page] for page in expected}
-    return Outcome(log, expected, counted, server.sent, took_s, settled_s, drifts, compared)
+    return ReplayOutcome(log, expected, counted, server.sent, took_s, settled_s, drifts, compared)
 
 
 async def _settle(server: Server, due: Mapping[str, int], concurrency: int) -> float | None:
@@ -165,11 +165,11 @@ async def _before(server: Server, visits: Mapping[str, int], now_s: float) -> Ho
     return hours if hours.series == visits else await _until(server, visits, now_s, now_s)
 
 
-async def _compare(server: Server, was: Hours, log: Mapping[str, int], since_s: float) -> Compared:
+async def _compare(server: Server, was: Hours, log: Mapping[str, int], since_s: float) -> HoursCompared:
     """Wait until Tally has folded every visit up to now, and compare. `was`: what it had before the run."""
     ended_s = time.time()
     now = await _until(server, log, since_s, ended_s)
-    return Compared(
+    return HoursCompared(
         log,
         {page: now.series[page] - was.series[page] for page in log},
         {page: now.top[page] - was.top[page] for page in log},

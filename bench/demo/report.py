@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from .replay import PAGES, SETTLE_S_MAX, Compared, Outcome
+from .replay import PAGES, SETTLE_S_MAX, HoursCompared, ReplayOutcome
 from .weblog import SITE
 
 DIFFERENCES_SHOWN_MAX = 10
 PATH_CHARACTERS_SHOWN_MAX = 60
 
 
-def report(outcome: Outcome) -> Iterator[str]:
+def report(outcome: ReplayOutcome) -> Iterator[str]:
     """The lines for the terminal."""
     log, sent, (lost, doubled) = outcome.log, outcome.sent, outcome.off_by
     yield f"The {PAGES} most visited of {len(outcome.expected):,} pages of {SITE}:\n"
@@ -45,7 +45,7 @@ def report(outcome: Outcome) -> Iterator[str]:
         yield f"differs: {_path(page)}: {outcome.expected[page]:,} in the log, {outcome.counted[page]:,} by Tally"
 
 
-def complaints(outcome: Outcome) -> Iterator[str]:
+def complaints(outcome: ReplayOutcome) -> Iterator[str]:
     """Why the demo fails, a line for each reason."""
     if outcome.differing:
         yield f"{len(outcome.differing)} pages differ from the log (unless others visited them meanwhile)"
@@ -59,7 +59,7 @@ def complaints(outcome: Outcome) -> Iterator[str]:
         yield f"{len(outcome.drifts)} tallies drifted during the run"
 
 
-def _drifts(outcome: Outcome) -> Iterator[str]:
+def _drifts(outcome: ReplayOutcome) -> Iterator[str]:
     judged = outcome.hours is not None and outcome.hours.took_s is not None
     covers = "the run's minutes are judged" if judged else "without minutes not yet judged: --quick did not wait"
     yield f"GET /drift: {len(outcome.drifts):,} tallies drifted ({covers})."
@@ -67,7 +67,7 @@ def _drifts(outcome: Outcome) -> Iterator[str]:
         yield f"drifts: {row.counter} of {row.id}: by {row.drift:+,}"
 
 
-def _hours(compared: Compared | None) -> Iterator[str]:
+def _hours(compared: HoursCompared | None) -> Iterator[str]:
     if compared is None or compared.took_s is None:
         return
     for page in compared.differing:

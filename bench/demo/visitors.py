@@ -34,7 +34,7 @@ Progress = Callable[[int], object]
 _Job = TypeVar("_Job")
 
 
-class Drifting(NamedTuple):
+class DriftingTally(NamedTuple):
     """A tally that drifts. `drift` is observed less expected."""
 
     counter: str
@@ -43,7 +43,7 @@ class Drifting(NamedTuple):
 
 
 @dataclass
-class Sent:
+class RequestsSent:
     """The number of requests of each kind."""
 
     requests: int = 0
@@ -61,7 +61,7 @@ class Server:
     """A Tally server on this machine; an asynchronous context manager."""
 
     port: int
-    sent: Sent = field(default_factory=Sent)
+    sent: RequestsSent = field(default_factory=RequestsSent)
     _session: aiohttp.ClientSession | None = None
     _token: str = ""
 
@@ -106,16 +106,16 @@ class Server:
         """The length of a minute of its ledger in seconds."""
         return int((await self._ask("GET", "/dev/stack"))["minute_s"])
 
-    async def drift(self) -> frozenset[Drifting]:
+    async def drift(self) -> frozenset[DriftingTally]:
         """Every tally that drifts in the minutes that Tally has judged."""
         if not self._token:
             given = await self._ask("POST", "/dev/token", json={"sub": "demo", "scope": "tally/read"})
             self._token = str(given["access_token"])
-        drifting: set[Drifting] = set()
+        drifting: set[DriftingTally] = set()
         params: dict[str, str] = {}
         while True:
             page = await self._ask("GET", "/drift", params=params, headers={"authorization": f"Bearer {self._token}"})
-            drifting.update(Drifting(row["counter"], row["id"], int(row["drift"])) for row in page["drift"])
+            drifting.update(DriftingTally(row["counter"], row["id"], int(row["drift"])) for row in page["drift"])
             if page["cursor"] is None:
                 return frozenset(drifting)
             params = {"cursor": page["cursor"]}

@@ -199,7 +199,7 @@ def _open(stage: Stage) -> None:
         posts.write_post(Call(store, "author"), counters.LIKES, post, "hello")
     with (stage.folder / "notes-shelves.tsv").open("w") as file:
         for item in MOVES["stock"].ids:
-            entry = wishes.Entry(counters.STOCK, item, STOCK)
+            entry = wishes.WishEntry(counters.STOCK, item, STOCK)
             wishes.increment(store, entry, f"shelves-{item}").send()
             file.write(notes.line(entry.note(notes.STOCKED, f"shelves-{item}")._replace(answered_s=time.time())))
 

@@ -36,7 +36,7 @@ Answered = tuple[Body, bool]
 """The body of an answer, and whether it was a replay."""
 
 
-class Entry(NamedTuple):
+class WishEntry(NamedTuple):
     """What is intended of one id: an amount, or a child."""
 
     counter: Counter
@@ -54,7 +54,7 @@ class Wish:
     """One intended change, which is sent until it has a final answer. `key`: empty for one without."""
 
     key: str
-    entries: Sequence[Entry]
+    entries: Sequence[WishEntry]
     send: Callable[[], Answered]
     noted: Callable[[Body], list[Note]]
     """What the answer means: a note for each entry."""
@@ -72,14 +72,14 @@ def _answered(answer: Any) -> Answered:
     return answer.body, answer.replayed
 
 
-def _counted(entry: Entry, tally: str, made_s: float, key: str, more: object = "") -> Note:
+def _counted(entry: WishEntry, tally: str, made_s: float, key: str, more: object = "") -> Note:
     """An entry that was counted in this tally: its period is one between the first request and the answer."""
     first, last = (periods.tally_id(entry.counter, entry.id, at_s) for at_s in (made_s, time.time()))
     what = notes.COUNTED if first <= tally <= last else notes.WRONG
     return entry._replace(id=tally).note(what, key, more)
 
 
-def increment(store: Store, entry: Entry, key: str) -> Wish:
+def increment(store: Store, entry: WishEntry, key: str) -> Wish:
     """A play, a visit, or any other increment."""
     counter, id_, amount, _ = entry
 
@@ -96,7 +96,7 @@ def increment(store: Store, entry: Entry, key: str) -> Wish:
     return wish
 
 
-def change(store: Store, plain: Store, entries: Sequence[Entry], soon: bool, key: str) -> Wish:
+def change(store: Store, plain: Store, entries: Sequence[WishEntry], soon: bool, key: str) -> Wish:
     """Many changes under one key. The answer names no periods: the receipt does, read from the `plain` store."""
     sent = [{"counter": entry.counter.name, "id": entry.id, "amount": entry.amount} for entry in entries]
 
@@ -115,7 +115,7 @@ def change(store: Store, plain: Store, entries: Sequence[Entry], soon: bool, key
     return wish
 
 
-def child(store: Store, entry: Entry, there: bool, key: str) -> Wish:
+def child(store: Store, entry: WishEntry, there: bool, key: str) -> Wish:
     """A like or a member, put or removed; with an empty key without one."""
     counter, id_, _, name = entry
     mine = counter.changes == "caller"
@@ -132,7 +132,7 @@ def child(store: Store, entry: Entry, there: bool, key: str) -> Wish:
     return Wish(key, [entry], send, noted)
 
 
-def hold(store: Store, entry: Entry, ttl_s: int, key: str) -> Wish:
+def hold(store: Store, entry: WishEntry, ttl_s: int, key: str) -> Wish:
     """Stock that is taken for a while."""
 
     def send() -> Answered:
@@ -147,7 +147,7 @@ def hold(store: Store, entry: Entry, ttl_s: int, key: str) -> Wish:
     return Wish(key, [entry], send, lambda body: [entry.note(notes.HELD, key, body["hold"])])
 
 
-def settle(store: Store, entry: Entry, hold_id: str, commit: bool) -> Wish:
+def settle(store: Store, entry: WishEntry, hold_id: str, commit: bool) -> Wish:
     """A hold that is kept, or given back. It needs no key: a hold settles once."""
 
     def send() -> Answered:
@@ -157,7 +157,7 @@ def settle(store: Store, entry: Entry, hold_id: str, commit: bool) -> Wish:
     return Wish("", [entry], send, lambda body: [entry.note(str(body["state"]), "", hold_id)])
 
 
-def setting(store: Store, entry: Entry, key: str) -> Wish:
+def setting(store: Store, entry: WishEntry, key: str) -> Wish:
     """A number that is read, and set to another one if nobody has moved it since. `amount`: by how much."""
     counter, id_, amount, _ = entry
     seen: list[State] = []
@@ -178,7 +178,7 @@ def setting(store: Store, entry: Entry, key: str) -> Wish:
 
 
 def load(
-    store: Store, crasher: Crasher, folder: Path, entries: Sequence[Entry], writes: Sequence[int], key: str
+    store: Store, crasher: Crasher, folder: Path, entries: Sequence[WishEntry], writes: Sequence[int], key: str
 ) -> Wish:
     """A file that `tally import` imports. Its process dies after so many writes, once for each of `writes`."""
     counter, file = entries[0].counter, folder / f"{key}.csv"

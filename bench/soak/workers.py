@@ -23,7 +23,7 @@ from .stage import CLICKS, Stage, become
 from .weather import LATE_S_MAX, READ_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from .wishes import Answered, Body, Entry, Wish
+    from .wishes import Answered, Body, Wish, WishEntry
 
 THREADS = 24
 BATCH_MAX, CHANGES_MAX = 90, 6
@@ -124,15 +124,15 @@ class Client:
         """What is sent at which time, again or for the first time; on the monotonic clock. With the body of its answer,
         if it has one: then it must have the same again."""
         self._pairs = [
-            wishes.Entry(counter, parent, child=f"{name}-{user}")
+            wishes.WishEntry(counter, parent, child=f"{name}-{user}")
             for counter, parents in FAMILIES.items()
             for parent in parents
             for user in range(LIKERS)
         ]
         self._hot_pairs = [entry for entry in self._pairs if entry.id == FAMILIES[entry.counter][0]]
-        self._children: dict[Entry, bool | None] = dict.fromkeys(self._pairs, False)
+        self._children: dict[WishEntry, bool | None] = dict.fromkeys(self._pairs, False)
         """Whether each is there; None while a change of it is on its way."""
-        self._freed: list[tuple[float, Entry, bool]] = []
+        self._freed: list[tuple[float, WishEntry, bool]] = []
 
     def run(self, most: int) -> None:
         """Make `most` changes."""
@@ -188,10 +188,10 @@ class Client:
         self._begun += len(wish.entries)
         self._send(wish)
 
-    def _entry(self, move: Move) -> Entry:
+    def _entry(self, move: Move) -> WishEntry:
         hot = self._chance.random() < HOT_SHARE
         id_ = self._chance.choice(move.ids[:2] if hot else move.ids)
-        return self._wishes.Entry(move.counter, id_, self._chance.choice(move.amounts))
+        return self._wishes.WishEntry(move.counter, id_, self._chance.choice(move.amounts))
 
     def _increment(self, move: Move) -> Wish:
         return self._wishes.increment(self._stores.weather, self._entry(move), self._key())
@@ -225,14 +225,14 @@ class Client:
         writes = [self._chance.randint(1, CRASH_WRITES_MAX) for _ in range(self._chance.randint(0, CRASHES_MAX))]
         return self._wishes.load(self._stores.loads, self._stores.crasher, self._stage.folder, entries, writes, key)
 
-    def _row(self, counter: Counter, own: str) -> Entry:
+    def _row(self, counter: Counter, own: str) -> WishEntry:
         if counter.counts_children:
-            return self._wishes.Entry(counter, self._chance.choice(FAMILIES[counter]), 0, own)
+            return self._wishes.WishEntry(counter, self._chance.choice(FAMILIES[counter]), 0, own)
         (move,) = [move for move in MOVES.values() if move.counter is counter]
         shared = self._chance.random() < 0.5 and not counter.known  # the others may use a quota up
         at_s = time.time() - self._chance.randint(0, 600)
         id_ = periods.tally_id(counter, self._entry(move).id if shared else own, at_s)
-        return self._wishes.Entry(counter, id_, abs(self._chance.choice(move.amounts)) * (counter.delta or 1))
+        return self._wishes.WishEntry(counter, id_, abs(self._chance.choice(move.amounts)) * (counter.delta or 1))
 
     def _child(self, most: int) -> Wish | None:
         """Put a child, or remove it; None while all of them are on their way."""
@@ -309,7 +309,7 @@ class Client:
         else:
             self._freed.append((0.0 if wish.key else wish.late_until_s, entry, there))
 
-    def _settle_later(self, entry: Entry, hold_id: str) -> None:
+    def _settle_later(self, entry: WishEntry, hold_id: str) -> None:
         """Settle most holds, some of them too late; the others expire."""
         fate = self._chance.random()
         if fate < 0.85 and self._begun < self._most:

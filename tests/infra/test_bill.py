@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from bench import cost
-from bench.cost import CPU_MB, DEV, FUNCTION_GB, KB, PROD, Stage
+from bench.cost import CPU_MB, DEV, FUNCTION_GB, KB, PROD, BilledStage
 from tests.infra.conftest import Synthesize
 from tests.infra.template import Json, Template
 
@@ -15,11 +15,11 @@ IDLE_USD = {"dev": 15, "prod": 35}
 """A month without a single request, without the free tier."""
 
 
-def read(template: Template) -> Stage:
+def read(template: Template) -> BilledStage:
     functions = [one["Properties"] for one in template.of_type("AWS::Lambda::Function").values()]
     [sweep_mb] = [one["MemorySize"] for one in functions if one["Handler"].endswith(".sweep")]
     alarms = [one["Properties"].get("Metrics", ()) for one in template.of_type("AWS::CloudWatch::Alarm").values()]
-    return Stage(
+    return BilledStage(
         snapshots=sum("SnapStart" in one for one in functions),
         sweep_mb=sweep_mb,
         alarm_metrics=sum(sum("MetricStat" in metric for metric in metrics) or 1 for metrics in alarms),
@@ -36,7 +36,9 @@ def _logged(variables: Sequence[Json]) -> float:
 
 
 @pytest.mark.parametrize(("stage", "known"), [("dev", DEV), ("prod", PROD)])
-def test_an_idle_stage_is_cheap_and_the_calculator_knows_it(synthesize: Synthesize, stage: str, known: Stage) -> None:
+def test_an_idle_stage_is_cheap_and_the_calculator_knows_it(
+    synthesize: Synthesize, stage: str, known: BilledStage
+) -> None:
     """An alarm or a metric more is no reason to edit the calculator, two snapshots are."""
     template = synthesize(stage=stage)
     found = read(template)

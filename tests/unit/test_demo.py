@@ -20,9 +20,9 @@ from aiohttp import web
 from bench import ROOT
 from bench.demo import __main__ as demo
 from bench.demo import replay, visitors
-from bench.demo.replay import Compared, Outcome
+from bench.demo.replay import HoursCompared, ReplayOutcome
 from bench.demo.report import complaints, report
-from bench.demo.visitors import Drifting, Sent
+from bench.demo.visitors import DriftingTally, RequestsSent
 from bench.demo.weblog import SITE, Weblog, read_log
 from tally.dev.base.errors import LocalError
 from tests.patience import PATIENCE_S, wait_for
@@ -174,7 +174,7 @@ def test_double_counting_is_noticed(serve: Serve, run: Run) -> None:
 
 
 AT = f"{SITE}/a"
-HOURS = Compared({AT: 3}, {AT: 3}, {AT: 3}, 1.0)
+HOURS = HoursCompared({AT: 3}, {AT: 3}, {AT: 3}, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -183,14 +183,14 @@ HOURS = Compared({AT: 3}, {AT: 3}, {AT: 3}, 1.0)
         ({}, "All 1 pages have the log's count.", ""),
         ({"counted": {AT: 2}}, "differs: /a: 3 in the log, 2 by Tally", "1 pages differ from the log"),
         ({"settled_s": None}, "still differed from the log.", "right only later than"),
-        ({"drifts": [Drifting("visits", "a", -2)]}, "drifts: visits of a: by -2", "1 tallies drifted"),
+        ({"drifts": [DriftingTally("visits", "a", -2)]}, "drifts: visits of a: by -2", "1 tallies drifted"),
         ({"hours": replace(HOURS, series={AT: 2})}, "3 in the log, 2 in the series, 3 in the top", "for 1 pages"),
         ({"hours": replace(HOURS, top={AT: 2})}, "3 in the log, 3 in the series, 2 in the top", "for 1 pages"),
         ({"hours": replace(HOURS, took_s=None)}, "minutes not yet judged", "did not come to the end of the run"),
     ],
 )
 def test_what_differs_from_the_log_is_reported_and_fails(how: dict[str, Any], out: str, err: str) -> None:
-    good = Outcome(Weblog("log", (), 0), Counter({AT: 3}), {AT: 3}, Sent(), 1.0, 1.0, [], HOURS)
+    good = ReplayOutcome(Weblog("log", (), 0), Counter({AT: 3}), {AT: 3}, RequestsSent(), 1.0, 1.0, [], HOURS)
     outcome = replace(good, **how)
     assert outcome.right is not bool(err)
     assert out in "\n".join(report(outcome))

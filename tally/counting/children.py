@@ -339,14 +339,16 @@ def present_of(call: Call, child: str, parents: Sequence[Tally]) -> set[Tally]:
     return {keys[item["PK"]["S"], item["SK"]["S"]][1] for item in children if GONE not in item}
 
 
-class Listed(NamedTuple):
+class ListedChild(NamedTuple):
     """A child, and when it was put, in epoch seconds; None for one that did not go through Tally."""
 
     name: str
     since: int | None
 
 
-def listed(call: Call, counter: Counter, parent: str, limit: int, after: str | None) -> tuple[list[Listed], str | None]:
+def listed(
+    call: Call, counter: Counter, parent: str, limit: int, after: str | None
+) -> tuple[list[ListedChild], str | None]:
     """The children of a parent in the order of their encoded ids, and the cursor of the next page; None on the last.
 
     `after`: the child, percent-encoded, whose successors follow. Raises NotFoundError for a parent that is needed.
@@ -359,7 +361,7 @@ def listed(call: Call, counter: Counter, parent: str, limit: int, after: str | N
     page = queries.query(call.store, table, partition, first, last, after=after_key, Limit=limit)
     ids = [item["SK"]["S"].removeprefix(first) for item in page]
     children = [
-        Listed(user_name(id_), items.number(item, SINCE) if SINCE in item else None)
+        ListedChild(user_name(id_), items.number(item, SINCE) if SINCE in item else None)
         for id_, item in zip(ids, page, strict=True)
         if GONE not in item
     ]

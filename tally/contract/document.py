@@ -68,8 +68,8 @@ def text(
     likers: Visible = Visible.ANYONE,
 ) -> str:
     """The document as JSON. `likers`: who sees which users a counter counts."""
-    made = document(operations, counters, likers)
-    return json.dumps(made, indent=indent, separators=None if indent else (",", ":"), ensure_ascii=False)
+    openapi = document(operations, counters, likers)
+    return json.dumps(openapi, indent=indent, separators=None if indent else (",", ":"), ensure_ascii=False)
 
 
 def document(

@@ -29,10 +29,10 @@ def schema(kind: Any, named: dict[str, Schema]) -> Schema:
         return _reference(kind, named)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
-        found: Schema = {}
+        annotated: Schema = {}
         for fact in kind.__metadata__:
-            found |= fact
-        return found if "$ref" in found else {**schema(arguments[0], named), **found}
+            annotated |= fact
+        return annotated if "$ref" in annotated else {**schema(arguments[0], named), **annotated}
     if origin is Literal:
         return {"enum": list(arguments)} if len(arguments) > 1 else {"const": arguments[0]}
     if origin in (typing.Union, types.UnionType):

@@ -44,7 +44,8 @@ KINDS = {
     "now, in batches": Takes(writes=4, receipts=1, counts=1, in_batch=90),
     "soon": Takes(writes=1, receipts=1, receipt_days=8),
     "like": Takes(writes=4, counts=2, made=1),
-    "hold": Takes(writes=6 + 4, receipts=1, counts=1, calls=2),  # and its commit
+    "hold": Takes(writes=6 + 4, reads=1, receipts=1, counts=1, calls=2),  # and its commit
+    "settled hold": Takes(writes=6 + 8, reads=1, receipts=2, counts=2, calls=2),  # committed at another amount
     "read": Takes(reads=1),
     "read of 100": Takes(reads=100, answer=400 + 100 * 144),
     "read of a post": Takes(reads=4, answer=400 + 10 * KB),
@@ -235,6 +236,7 @@ MILLIONS = {
     "visible soon, of 10 ids": ("soon", 10),
     "likes": ("like", 10_000),
     "holds, each committed": ("hold", 10_000),
+    "holds, each committed at another amount": ("settled hold", 10_000),
     "reads of a number": ("read", 10_000),
 }
 STRANGERS = {

@@ -64,6 +64,8 @@ class Counter:
     """It never goes below this, in any race."""
     ceiling: int | None = None
     """It never goes above this."""
+    debt: int = 0
+    """How far commits of holds may take it beyond its limit: what was used is used. Holds may not."""
     numbered: bool = False
     """Whether each change returns the number that it took: no number twice, none missing."""
     max_shards: int = AUTOMATIC
@@ -139,6 +141,9 @@ class Counter:
             raise self._wrong("floor", f"is above start, which is {self.start}")
         if self.ceiling is not None and self.start > self.ceiling:
             raise self._wrong("ceiling", f"is below start, which is {self.start}")
+        self._check_whole("debt", 0, AMOUNT_MAX)
+        if self.debt and not self.holdable:
+            raise self._wrong("debt", "goes with holds: it needs a limit, and takes any amount")
         if self.numbered and self.delta is None:
             raise self._wrong("numbered", "needs a delta: numbers that are given out have a fixed step")
         if self.soon and self.known:

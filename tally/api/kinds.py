@@ -284,6 +284,7 @@ VISIBLE = choice(
     " without a version.",
 )
 HELD_AMOUNT = _whole(1, AMOUNT_MAX, "How much to take.", 2)
+USED_AMOUNT = _whole(0, AMOUNT_MAX, "How much was used, less or more than was held. Without it: what was held.", 2)
 TTL = _whole(1, fields.HOLD_TTL_MAX_S, "For how many seconds. Then the hold expires and gives the amount back.", 600)
 VERSION = Kind(
     _plain(fields.version),

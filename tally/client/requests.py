@@ -143,6 +143,7 @@ class Settled(TypedDict):
     id: str
     hold: str
     state: Literal["committed", "released", "expired"]
+    amount: NotRequired[int]
     changed: bool
 
 
@@ -335,6 +336,7 @@ class Declared(TypedDict):
     start: int
     floor: int | None
     ceiling: int | None
+    debt: int
     period: str | None
 
 
@@ -486,8 +488,10 @@ def hold(
     return Request.of("holds", "hold", locals())
 
 
-def commit_hold(counter: str, id: str, hold: str, *, caller: str | None = None) -> Request[Settled]:
-    """Keep the amount of a hold. Raises NotFoundError, HoldSettledError."""
+def commit_hold(
+    counter: str, id: str, hold: str, *, amount: int | None = None, caller: str | None = None
+) -> Request[Settled]:
+    """Keep what a hold took, or what was really used. Raises NotFoundError, HoldSettledError, LimitReachedError."""
     return Request.of("holds", "commit_hold", locals())
 
 

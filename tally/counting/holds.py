@@ -3,7 +3,8 @@
 Holds are in the ledger table. PK, SK -> state:
     HOLDS#bucket              <hold id>#counter/id          held. An id begins with the time of expiry
     HOLDS#bucket              OVERDUE#counter/id#<hold id>  held, expired, and its return was refused
-    HOLDS#SETTLED#counter/id  <hold id>                     committed, released or expired, for SETTLED_KEPT_S
+    HOLDS#SETTLED#counter/id  <hold id>                     committed (at an `amount`), released or expired, for
+                                                            SETTLED_KEPT_S; whose nonce it has, settled it
 
 A hold is settled once. One transaction takes it away, on condition that it is held, puts a record of its state, and
 moves the tally. So the range of holds that are due has no settled ones, and a hold that has its amount has no TTL.
@@ -17,6 +18,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from ..counter import Counter
 from ..dynamo import items, keys, queries
@@ -41,6 +43,7 @@ OVERDUE = "OVERDUE#"  # behind all times of expiry
 SETTLED_KEPT_S = 24 * 3600  # at least: a late commit or release gets the hold's state
 LOOK_MAX = 80  # holds that one look before a refusal reads: 5 read units, with UUIDs as ids
 HELD, COMMITTED, RELEASED, EXPIRED = "held", "committed", "released", "expired"
+T = TypeVar("T")
 
 
 def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, operation: str, key: str) -> ChangeAnswer:
@@ -73,7 +76,7 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
     return counted._replace(body={**counted.body, "state": state})
 
 
-def with_room(call: Call, counter: Counter, id_: str, wanted: int, change: Callable[[], ChangeAnswer]) -> ChangeAnswer:
+def with_room(call: Call, counter: Counter, id_: str, wanted: int, change: Callable[[], T]) -> T:
     """Make the change. If less than `wanted` is left for it, expired holds are given back, and it makes it again."""
     while True:
         try:
@@ -105,28 +108,37 @@ def made_room(call: Call, counter: Counter, id_: str, needed: int) -> bool:
     return room > 0
 
 
-def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str) -> Body:
-    """Commit the hold (`COMMITTED`: it stays taken) or release it (`RELEASED`: given back), once.
+def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amount: int | None = None) -> Body:
+    """Commit the hold (`COMMITTED`: `amount` stays taken, None: what was held) or release it (`RELEASED`: given back),
+    once. A commit gives back what is less than held, and takes what is more.
 
-    The body `{"counter","id","hold","state","changed"}`; settling the same way twice changes nothing. Raises
-    NotFoundError for an unknown hold, HoldSettledError for one that was settled the other way or has expired,
-    LimitReachedError if the counter's ceiling leaves no room for what is released.
+    The body `{"counter","id","hold","state","changed"}`, with the `amount` of a commit; settling the same way twice
+    changes nothing. Raises NotFoundError for an unknown hold, HoldSettledError for one that was settled another way or
+    has expired. Raises LimitReachedError if there is no room for what is released, or for what a commit takes beyond
+    the hold: then the hold stands.
     """
     assert state in (COMMITTED, RELEASED), "only time makes one expire"
+    assert amount is None or (state == COMMITTED and amount >= 0), "the operation checks it"
     body = {"counter": counter.name, "id": id_, "hold": hold_id, "state": state}
-    key = _key(counter, id_, hold_id)
-    hold = _read(call, key) if state == RELEASED else {**key, "hold_id": {"S": hold_id}}  # a commit needs no amount
-    if hold and move(call, counter, id_, hold, state):
-        return {**body, "changed": True}
+    hold = _read(call, _key(counter, id_, hold_id))
+    if hold:
+        held = int(hold["amount"]["N"])
+        kept = 0 if state == RELEASED else held if amount is None else amount
+        if with_room(call, counter, id_, kept - held, lambda: move(call, counter, id_, hold, state, kept)):
+            return {**body, **({"amount": kept} if state == COMMITTED else {}), "changed": True}
     try:
-        settled_as = _state(call, counter, id_, hold_id)
+        found = items.plain(_settled(call, counter, id_, hold_id))
     except LimitReachedError:  # expired, and not given back yet
         if state == RELEASED:
             raise
-        settled_as = EXPIRED
-    if settled_as == state or (settled_as, state) == (EXPIRED, RELEASED):
-        return {**body, "state": settled_as, "changed": False}
-    raise HoldSettledError(f"The hold is {settled_as}.")
+        found = {"state": EXPIRED}
+    if (found["state"], state) == (EXPIRED, RELEASED):
+        return {**body, "state": EXPIRED, "changed": False}
+    if found["state"] == state and amount in (None, found.get("amount")):
+        known = {"amount": found["amount"]} if "amount" in found else {}
+        return {**body, **known, "changed": found.get("nonce") == call.nonce}  # its own: the answer was lost
+    at = f" at {found['amount']}" if "amount" in found else ""
+    raise HoldSettledError(f"The hold is {found['state']}{at}.")
 
 
 def bucket(counter: Counter, id_: str) -> int:
@@ -148,14 +160,14 @@ def _take_writes(call: Call, counter: Counter, id_: str, hold_id: str, amount: i
     return [{"Update": tallies.add(call, counter, id_, 0, -amount, at)}, hold]
 
 
-def move(call: Call, counter: Counter, id_: str, hold: Item, state: str) -> bool:
-    """Move the hold from `held` to `state`, with its effect on the tally. False: another call settled it.
-
-    `hold` is as it was read; for a commit its key and `hold_id` do. Raises LimitReachedError if there is no room for
-    what it gives back.
+def move(call: Call, counter: Counter, id_: str, hold: Item, state: str, kept: int = 0) -> bool:
+    """Move the hold, as it was read, from `held` to `state`, and the tally by what of it is not `kept`. False: another
+    call settled it. Raises LimitReachedError if there is no room for that.
     """
+    assert state == COMMITTED or not kept, "what is released or expired is given back"
     now_s, table = int(time.time()), {"TableName": call.store.settings.ledger_table}
-    hold_id, amount = hold["hold_id"]["S"], 0 if state == COMMITTED else int(hold["amount"]["N"])
+    hold_id, back = hold["hold_id"]["S"], int(hold["amount"]["N"]) - kept
+    debt = counter.debt if state == COMMITTED else 0
     in_time = {COMMITTED: "expires > :now", RELEASED: "expires > :now", EXPIRED: "expires <= :now"}[state]
     gone: Write = {
         **table,
@@ -165,24 +177,26 @@ def move(call: Call, counter: Counter, id_: str, hold: Item, state: str) -> bool
         "ExpressionAttributeValues": {":held": {"S": HELD}, ":now": {"N": str(now_s)}},
     }
     kept_s = max(SETTLED_KEPT_S, lives_s(call.store, counter))  # a replay of the take still asks for the state
-    record: items.Values = {"state": state, "expiration": now_s + kept_s}
+    record: items.Values = {"state": state, "expiration": now_s + kept_s, "nonce": call.nonce}
+    if state == COMMITTED:
+        record = {**record, "amount": kept}
     settled = items.put(table["TableName"], settled_key(owner_of(counter.name, id_), hold_id), record)
-    back = _give_back(call, counter, id_, hold_id, amount) if amount else []
-    assert not (back and state == COMMITTED), "what is committed stays taken"
+    moves = _give_back(call, counter, id_, hold_id, back, debt) if back else []
     try:
-        transact(call, counter, id_, lambda _: [{"Delete": gone}, settled, *back])
+        transact(call, counter, id_, lambda _: [{"Delete": gone}, settled, *moves])
     except ChangeRefusedError as refused:
         if refused.old_items[0] is not None:
             return False
         now = tallies.state_of(counter, refused.old_items[2] or {})
-        raise tallies.refuse(counter, id_, now.value, amount) from None
+        raise tallies.refuse(counter, id_, now.value, back, debt) from None
     return True
 
 
-def _give_back(call: Call, counter: Counter, id_: str, hold_id: str, amount: int) -> list[Write]:
-    """Add the amount to the tally, and put a receipt of it: from receipts, the bookkeeper knows what to expect."""
+def _give_back(call: Call, counter: Counter, id_: str, hold_id: str, amount: int, debt: int) -> list[Write]:
+    """Add the amount to the tally, and put a receipt of it: from receipts, the bookkeeper knows what to expect. It is
+    negative where a commit takes more than was held."""
     at = minute_now(call)
-    back: Write = {"Update": tallies.add(call, counter, id_, 0, amount, at)}
+    back: Write = {"Update": tallies.add(call, counter, id_, 0, amount, at, debt=debt)}
     receipt = {
         "id": {"S": f"{KEY_PREFIX}#hold#{hold_id}"},
         "nonce": {"S": call.nonce},
@@ -192,15 +206,16 @@ def _give_back(call: Call, counter: Counter, id_: str, hold_id: str, amount: int
     return [back, {"Put": {"TableName": call.store.settings.receipts_table, "Item": receipt}}]
 
 
-def _state(call: Call, counter: Counter, id_: str, hold_id: str) -> str:
-    """How the hold is settled. One that is still held has expired: it is given back now. Raises NotFoundError."""
+def _settled(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
+    """The record of how the hold is settled. One that is still held has expired: it is given back now. Raises
+    NotFoundError."""
     held = False
     for hold in _places(call, counter, id_, hold_id):
         if hold["state"]["S"] != HELD:
-            return str(hold["state"]["S"])
+            return hold
         held = True
         if move(call, counter, id_, hold, EXPIRED):
-            return EXPIRED
+            return {"state": {"S": EXPIRED}}
     if held:
         raise StoreBusyError("Another call is settling the hold. Send the request again.")
     raise _unknown(hold_id)

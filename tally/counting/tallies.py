@@ -132,15 +132,17 @@ def minute_now(call: Call) -> int:
     return int(time.time() // call.store.settings.minute_s)  # settings.minute, without a step into another module
 
 
-def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, *, by: str = "") -> Write:
-    """The update that adds `amount` to one shard, within the counter's limits.
+def add(
+    call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, *, by: str = "", debt: int = 0
+) -> Write:
+    """The update that adds `amount` to one shard, within the counter's limits, or beyond them by a `debt`.
 
     It stamps the shard with the minute `at`, and with a nonce that distinguishes it from a manual edit. The nonce
     begins with `by`: ROLLED_UP, REPAIRED, `unliked(pair)`, or nothing; that of a repair has the amount too. It makes
     the shard if there is none. A refusal at a limit returns the old item.
     """
     write = _moving(call, counter, id_, shard, amount, at, f"{by}{amount}." if by == REPAIRED else by)
-    limit, condition = _limit(counter, amount)
+    limit, condition = _limit(counter, amount, debt)
     if limit is not None:
         write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
         write |= {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
@@ -192,20 +194,20 @@ def day_note(day: int) -> str:
     return f"day#{day}"
 
 
-def _limit(counter: Counter, amount: int) -> tuple[int | None, str]:
+def _limit(counter: Counter, amount: int, debt: int) -> tuple[int | None, str]:
     """The limit that the number must keep for `amount` to fit, and the condition; None if every number fits."""
     if amount < 0 and counter.floor is not None:
-        limit, comparison = counter.floor - amount, ">="
+        limit, comparison = counter.floor - debt - amount, ">="
         fresh_fits = counter.start >= limit
     elif amount > 0 and counter.ceiling is not None:
-        limit, comparison = counter.ceiling - amount, "<="
+        limit, comparison = counter.ceiling + debt - amount, "<="
         fresh_fits = counter.start <= limit
     else:
         return None, ""
     return limit, f"#number {comparison} :limit" + (" OR attribute_not_exists(#number)" if fresh_fits else "")
 
 
-def refuse(counter: Counter, id_: str, value: int, amount: int) -> LimitReachedError:
+def refuse(counter: Counter, id_: str, value: int, amount: int, debt: int = 0) -> LimitReachedError:
     """The refusal of `amount` at `value`, with how much is left.
 
     If the amount fits into a period, it says in how many seconds the next one begins.
@@ -214,8 +216,9 @@ def refuse(counter: Counter, id_: str, value: int, amount: int) -> LimitReachedE
     if counter.period is not None and fits(counter, counter.start + amount):
         wait["retry_after_s"] = periods.left_s(counter, id_, time.time())
     if amount < 0 and counter.floor is not None:
-        return LimitReachedError(f"{value - counter.floor} are left.", left=value - counter.floor, **wait)
-    left = (counter.ceiling or 0) - value
+        left = value - counter.floor + debt
+        return LimitReachedError(f"{left} are left.", left=left, **wait)
+    left = (counter.ceiling or 0) + debt - value
     return LimitReachedError(f"There is room for {left} more.", left=left, **wait)
 
 
@@ -254,9 +257,10 @@ def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
     return amounts
 
 
-def fits(counter: Counter, value: int) -> bool:
-    """Whether `value` is within floor and ceiling."""
-    return (counter.floor is None or value >= counter.floor) and (counter.ceiling is None or value <= counter.ceiling)
+def fits(counter: Counter, value: int, debt: int = 0) -> bool:
+    """Whether `value` is within floor and ceiling, or beyond them by `debt` at most."""
+    above, below = counter.floor, counter.ceiling
+    return (above is None or value >= above - debt) and (below is None or value <= below + debt)
 
 
 def assign(call: Call, counter: Counter, id_: str, seen: State, value: int, at: int) -> Write:

@@ -112,6 +112,7 @@ export interface Settled {
   id: string;
   hold: string;
   state: "committed" | "released" | "expired";
+  amount?: number;
   changed: boolean;
 }
 
@@ -282,6 +283,7 @@ export interface Declared {
   start: number;
   floor: number | null;
   ceiling: number | null;
+  debt: number;
   period: string | null;
 }
 
@@ -429,11 +431,12 @@ export interface Requests {
     idempotency_key?: string;
     caller?: string;
   }): Promise<Held & Replayed>;
-  /** Keep the amount of a hold. Refused as not-found, hold-settled. */
+  /** Keep what a hold took, or what was really used. Refused as not-found, hold-settled, limit-reached. */
   commit_hold(fields: {
     counter: string;
     id: string;
     hold: string;
+    amount?: number;
     caller?: string;
   }): Promise<Settled>;
   /** Give back the amount of a hold. Refused as not-found, hold-settled, limit-reached. */

@@ -143,7 +143,7 @@ class Reconciler:
                 return None
             if finding.differs and not finding.confirmed:
                 raise NotProvenError(f"{name}: the drift is not confirmed yet, and may come to 0 by itself: try again.")
-            if not tallies.fits(counter, finding.tally + finding.difference):
+            if not tallies.fits(counter, finding.tally + finding.difference, counter.debt):
                 raise OutOfBoundsError(f"{name} at {finding.tally} does not take {finding.difference:+d}.")
             return finding
 

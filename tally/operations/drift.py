@@ -116,6 +116,7 @@ class Declared(TypedDict):
     start: int
     floor: int | None
     ceiling: int | None
+    debt: int
     period: str | None
 
 
@@ -216,7 +217,7 @@ def get_details(
             {
                 "name": "likes", "visible": "now", "changes": "caller", "public": True, "pages": False,
                 "children": True, "retired": False, "numbered": False, "max_shards": 16, "delta": None, "start": 0,
-                "floor": None, "ceiling": None, "period": None,
+                "floor": None, "ceiling": None, "debt": 0, "period": None,
             }
         ],
     },

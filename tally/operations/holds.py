@@ -1,12 +1,12 @@
 """Holds: an amount of stock that is taken for a while, then kept or given back."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from tally.api import needs
-from tally.api.kinds import HELD_AMOUNT, HOLD, HOLD_EXAMPLE, TTL, ACounter, Id, Key
+from tally.api.kinds import HELD_AMOUNT, HOLD, HOLD_EXAMPLE, TTL, USED_AMOUNT, ACounter, Id, Key
 from tally.api.operation import WRITES, Access, Answer, Call, operation
-from tally.api.shapes import Seconds
+from tally.api.shapes import Count, Seconds
 from tally.counter import Counter
 from tally.counting import holds
 from tally.errors import (
@@ -37,6 +37,7 @@ class Settled(TypedDict):
     id: str
     hold: str
     state: Literal["committed", "released", "expired"]
+    amount: NotRequired[Annotated[Count, {"description": "What a commit took in all."}]]
     changed: bool
 
 
@@ -98,18 +99,26 @@ def hold(
     access=Access.WRITE,
     throttle=WRITES,
     refuses=_without_holds,
-    needs=_needs_to_settle,
-    raises=[NotFoundError, HoldSettledError],
-    example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "committed", "changed": True},
+    needs=lambda counters: _needs_to_settle(counters) | needs.release_expired(counters),
+    raises=[NotFoundError, HoldSettledError, LimitReachedError],
+    example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "committed", "amount": 2, "changed": True},
     counts=True,
     smoke=[404],
 )
-def commit_hold(call: Call, *, counter: ACounter, id: Id, hold: Annotated[str, HOLD]) -> Answer[Settled]:
-    """Keep the amount of a hold
+def commit_hold(
+    call: Call,
+    *,
+    counter: ACounter,
+    id: Id,
+    hold: Annotated[str, HOLD],
+    amount: Annotated[int, USED_AMOUNT] | None = None,
+) -> Answer[Settled]:
+    """Keep what a hold took, or what was really used
 
-    Committing twice changes nothing.
+    Less than was held: the rest is given back. More: it is taken, too, within the counter's limit and its `debt`; if
+    there is no room (409), the hold stands. Committing twice changes nothing; at another amount it is refused.
     """
-    return Answer(holds.settle(call, counter, id, hold, holds.COMMITTED))
+    return Answer(holds.settle(call, counter, id, hold, holds.COMMITTED, amount))
 
 
 @operation(

@@ -147,7 +147,9 @@ def test_a_hold_over_http_is_taken_kept_and_given_back(invoke: Invoke, store: St
     assert (again["statusCode"], again["body"]) == (201, taken["body"])
     assert again["headers"]["idempotency-replayed"] == "true"
     first = {**STOCK, "hold": body["hold"]}
-    assert events.body_of(invoke.http("commit_hold", **first)) == {**first, "state": "committed", "changed": True}
+    assert events.body_of(invoke.http("commit_hold", **first)) == {
+        **first, "state": "committed", "amount": 2, "changed": True,
+    }  # fmt: skip
     problem(invoke.http("release_hold", **first), 409, "hold-settled")
     assert events.body_of(invoke.http("hold", **STOCK, amount=2, ttl_s=900)) == body | {"state": "committed"}
     second = {**STOCK, "hold": events.body_of(invoke.http("hold", **STOCK, idempotency_key="another"))["hold"]}
@@ -157,6 +159,17 @@ def test_a_hold_over_http_is_taken_kept_and_given_back(invoke: Invoke, store: St
     problem(invoke.http("commit_hold", **second), 409, "hold-settled")
     problem(invoke.http("release_hold", counter="stock", id="cup", hold=second["hold"]), 404, "not-found")
     assert qty(store) == 8
+
+
+def test_a_commit_over_http_at_what_was_used(invoke: Invoke, store: Store) -> None:
+    invoke.direct("increment", **STOCK, amount=10, idempotency_key="in", caller="checkout")
+    hold = {**STOCK, "hold": events.body_of(invoke.http("hold", **STOCK, amount=8))["hold"]}
+    for wrong in (-1, 1.5, "3", 10**9 + 1):
+        assert problem(invoke.http("commit_hold", **hold, amount=wrong), 400, "invalid-input")["field"] == "amount"
+    assert problem(invoke.http("commit_hold", **hold, amount=11), 409, "limit-reached")["left"] == 2
+    assert events.body_of(invoke.http("commit_hold", **hold, amount=3))["amount"] == 3
+    problem(invoke.http("commit_hold", **hold, amount=4), 409, "hold-settled")
+    assert qty(store) == 7
 
 
 @pytest.mark.parametrize("counter", ["usage", "contest", "ticket", "plays"])

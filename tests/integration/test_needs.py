@@ -236,11 +236,14 @@ def hold(world: World) -> Scenario:
 
 
 def settle(world: World) -> Scenario:
-    """In time, again, too late, and of no hold at all."""
+    """Beyond what is left, in time, again, too late, and of no hold at all."""
     in_time = {one.name: stocked_and_held(world.prepare, one) for one in HOLDABLE}
     late = {one.name: held(world.prepare, 1, one)["body"]["hold"] for one in HOLDABLE}
     yield
+    more = {"amount": 99} if world.operation.name == "commit_hold" else {}
     for counter, held_ in in_time.items():
+        if more:
+            assert world.do(**{**STOCK, "counter": counter}, hold=held_, **more)["status"] == 409
         for one in (held_, held_, NO_HOLD):
             world.do(**{**STOCK, "counter": counter}, hold=one)
     world.pass_a_minute()

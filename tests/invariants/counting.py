@@ -81,9 +81,9 @@ class Counting:
         call = call or self.world.call("ann")
         return holds.take(call, counter, id_, amount, ttl_s, operation="hold", key=key or new_key())
 
-    def settle(self, hold_id: str, state: str) -> dict[str, Any]:
+    def settle(self, hold_id: str, state: str, amount: int | None = None) -> dict[str, Any]:
         """Commit or release a hold of the stock."""
-        return holds.settle(self.world.call("ann"), counters.STOCK, ITEM, hold_id, state)
+        return holds.settle(self.world.call("ann"), counters.STOCK, ITEM, hold_id, state, amount)
 
     def sweep(self) -> int:
         """What the scheduled sweep does; how many holds it gave back."""

@@ -48,6 +48,7 @@ def test_a_hold_takes_its_amount_at_once_is_settled_once_and_gets_its_ttl_then(
     assert (hold["state"], hold["amount"], hold["hold_id"]) == ({"S": HELD}, {"N": "3"}, {"S": hold_id})
     assert "expiration" not in hold
     settled = {"counter": "stock", "id": ITEM, "hold": hold_id, "state": state}
+    settled |= {"amount": 3} if state == COMMITTED else {}
     assert counting.settle(hold_id, state) == {**settled, "changed": True}
     assert counting.settle(hold_id, state) == {**settled, "changed": False}
     other = RELEASED if state == COMMITTED else COMMITTED

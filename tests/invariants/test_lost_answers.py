@@ -101,8 +101,8 @@ def hold(world: World) -> None:
     Counting(world).take(3)
 
 
-def settled(world: World, state: str) -> Outcome:
-    return Counting(world).settle(held(world), state), False
+def settled(world: World, state: str, amount: int | None = None) -> Outcome:
+    return Counting(world).settle(held(world), state, amount), False
 
 
 def held_and_left(world: World) -> tuple[dict[str, int], int]:
@@ -119,6 +119,7 @@ def number_of(counter: Counter) -> Callable[[World], int]:
     return lambda world: Counting(world).stored(counter)
 
 
+KEPT = {"state": "committed"}
 LIKED = {"present": True}
 UNLIKED = {"present": False}
 SPILLED_LIKE = {**LIKED, "changed": True, "visible": "soon"}
@@ -135,10 +136,13 @@ CHANGES = [
            lambda world: Counting(world).read(counters.STOCK)["version"], 2, stock),
     Change("hold", lambda world: Counting(world).take(3, key=KEY), {"amount": 3}, held_and_left, ({"held": 3}, 7),
            stock),
-    Change("commit of a hold", partial(settled, state="committed"), {"state": "committed"},
-           held_and_left, ({"committed": 3}, 7), hold, keyed=False),
-    Change("release of a hold", partial(settled, state="released"), {"state": "released"},
-           held_and_left, ({"released": 3}, 10), hold, keyed=False),
+    Change("commit of a hold", partial(settled, state="committed"), {**KEPT, "amount": 3, "changed": True},
+           held_and_left, ({"committed": 3}, 7), hold, keyed=False, retried={**KEPT, "amount": 3, "changed": False}),
+    Change("commit at what was used", partial(settled, state="committed", amount=1), {**KEPT, "amount": 1,
+           "changed": True}, held_and_left, ({"committed": 3}, 9), hold, keyed=False, retried={**KEPT, "amount": 1,
+           "changed": False}),
+    Change("release of a hold", partial(settled, state="released"), {"state": "released", "changed": True},
+           held_and_left, ({"released": 3}, 10), hold, keyed=False, retried={"state": "released", "changed": False}),
     Change("like", lambda world: world.like("ann"), {**LIKED, "changed": True}, likes_of, (1, {"ann"}), liked_by(),
            keyed=False, retried={**LIKED, "changed": False}),
     Change("keyed like", lambda world: world.like("ann", key=KEY), {**LIKED, "changed": True}, likes_of, (1, {"ann"}),

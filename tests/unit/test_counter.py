@@ -52,6 +52,8 @@ VALUES: list[tuple[str, list[Any], str]] = [
     ("floor", [1], "is above start, which is 0"),
     ("ceiling", ["100"], "whole number"),
     ("ceiling", [-1], "is below start, which is 0"),
+    ("debt", [-1, None, True, 0.5], "whole number from 0 to"),
+    ("debt", [1], "goes with holds"),
     ("max_shards", [-1, MAX_SHARDS_LIMIT + 1, True, False, 2.0], "whole number from 1 to"),
     ("receipt_days", [0, 366, True, 1.5], "whole number from 1 to 365"),
     ("max_age_s", [5], "needs read='anyone'"),
@@ -63,6 +65,7 @@ KNOWN: list[dict[str, Any]] = [{"floor": 0}, {"ceiling": 9}, {"start": 9}, {"num
 TOGETHER: list[tuple[str, dict[str, Any], str]] = [
     ("floor", {"floor": 11, "start": 10}, "is above start, which is 10"),
     ("ceiling", {"ceiling": 9, "start": 10}, "is below start, which is 10"),
+    ("debt", {"debt": 5, "floor": 0, "delta": -1}, "takes any amount"),
     *(("visible", {"visible": "soon", **more}, "a change sees the number") for more in KNOWN),
     *(("max_shards", {"max_shards": 2, **more}, "must be 1") for more in KNOWN),
     *(("max_age_s", {"max_age_s": age, "read": "anyone"}, "from 0 to 86400") for age in (-1, 86401, True, 5.0)),

@@ -25,6 +25,7 @@ FITTING: dict[str, list[Change]] = {
     "start": [(ONE, {"start": 180}), (replace(ONE, start=180), {"start": 200}), (replace(ONE, start=5), {"start": 0})],
     "floor": [(ONE, {"floor": -9}), (ONE, {"floor": None, "max_shards": 1})],
     "ceiling": [(ONE, {"ceiling": 500}), (replace(ONE, ceiling=400), {"ceiling": None})],
+    "debt": [(ONE, {"debt": 50}), (replace(ONE, debt=50), {"debt": 0})],
     "numbered": [(STEPS, {"numbered": True}), (replace(STEPS, numbered=True), {"numbered": False})],
     "max_shards": [(PLAIN, {"max_shards": 2}), (replace(PLAIN, max_shards=2), {"max_shards": 64})],
     "path": [(PLAIN, {"path": "/c/{id}"})],

@@ -98,10 +98,10 @@ class Bundle:
         """Write the bundle to `target`, whole or not at all, and remove the bundles of older sources."""
         self.kept_in.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.kept_in) as folder:
-            made = Path(folder) / "bundle"
-            self.write(made)
+            bundle = Path(folder) / "bundle"
+            self.write(bundle)
             try:
-                made.rename(target)
+                bundle.rename(target)
             except OSError:
                 if not target.exists():  # else another synth has just made the same
                     raise

@@ -47,8 +47,8 @@ class FailedEvents(Construct):
                 reason="It is the queue of failed events itself: nothing reads it but a person, after its alarm",
             )
         )
-        for module, found in functions.items():
-            if any(route.operation.writes for route in found):
+        for module, routes in functions.items():
+            if any(route.operation.writes for route in routes):
                 self._catch(module, aliases[module])
 
     def _catch(self, module: str, alias: lambda_.Alias) -> None:

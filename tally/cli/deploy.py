@@ -87,8 +87,8 @@ def deploy(given: argparse.Namespace) -> int:
     running = described[0]
     failed = [
         stack
-        for stack, found in zip(stacks, described, strict=True)
-        if found and found["StackStatus"] in _NEVER_DEPLOYED
+        for stack, description in zip(stacks, described, strict=True)
+        if description and description["StackStatus"] in _NEVER_DEPLOYED
     ]
     if failed:
         adopted = _cleared(given, at, failed)
@@ -190,8 +190,8 @@ def _cleared(given: argparse.Namespace, at: Account, failed: Sequence[Deployed])
         at.client("cloudformation", stack.region).update_termination_protection(
             EnableTerminationProtection=False, StackName=stack.name
         )
-        if found := destroy.stack(at, stack.name, stack.region):
-            destroy.delete(found, at)
+        if rolled_back := destroy.stack(at, stack.name, stack.region):
+            destroy.delete(rolled_back, at)
     return tables
 
 
@@ -233,14 +233,14 @@ def _check_forms(at: Account, stack: Deployed, declared: Declarations) -> None:
 def _deploy(assembly: Path, stacks: Sequence[Deployed], at: Account, others: Sequence[str]) -> int:
     """Deploy what was shown, and say what to call."""
     with tempfile.TemporaryDirectory() as folder:
-        outputs = Path(folder) / "outputs.json"
-        asked = ["--require-approval", "never", "--outputs-file", str(outputs)]
+        outputs_file = Path(folder) / "outputs.json"
+        asked = ["--require-approval", "never", "--outputs-file", str(outputs_file)]
         if _cdk(at, "deploy", "--all", "--app", str(assembly), *asked, *others):
             print("tally: it is not deployed: what cdk says above is the reason", file=sys.stderr)
             return 1
-        found = json.loads(outputs.read_text()) if outputs.exists() else {}
-    if stacks[0].name in found:  # not with --no-execute
-        print(what_to_call(stacks, found, at))
+        outputs = json.loads(outputs_file.read_text()) if outputs_file.exists() else {}
+    if stacks[0].name in outputs:  # not with --no-execute
+        print(what_to_call(stacks, outputs, at))
     return 0
 
 

@@ -116,10 +116,10 @@ def _reading(line: int, row: Sequence[Any], counter: Counter) -> OldReading:
 
 
 def _value(value: object) -> int:
-    found = _whole(value)
-    if found is None or abs(found) > VALUE_MAX:
+    whole = _whole(value)
+    if whole is None or abs(whole) > VALUE_MAX:
         raise InvalidInputError(f"value must be a whole number from -{VALUE_MAX} to {VALUE_MAX}")
-    return found
+    return whole
 
 
 def _child(line: int, row: Sequence[Any], counter: Counter) -> ChildRow:

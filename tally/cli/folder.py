@@ -15,8 +15,8 @@ def folder() -> Path:
 
 def lambdas() -> Path | None:
     """The sources of the functions, in a checkout; None elsewhere."""
-    found = folder() / "lambdas"
-    return found if (found / "handlers.py").is_file() else None
+    sources = folder() / "lambdas"
+    return sources if (sources / "handlers.py").is_file() else None
 
 
 def counters() -> Path:

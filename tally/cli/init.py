@@ -52,9 +52,9 @@ def files() -> dict[str, str]:
     return {"counters.py": COUNTERS, "app.py": APP, "cdk.json": json.dumps(settings, indent=2) + "\n"}
 
 
-def add_arguments(made: argparse.ArgumentParser, _: object = None) -> None:
+def add_arguments(parser: argparse.ArgumentParser, _: object = None) -> None:
     """Add the folder."""
-    made.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help="(this one)")
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help="(this one)")
 
 
 def init(given: argparse.Namespace) -> int:

@@ -65,10 +65,10 @@ OF_TEMPLATE = {
 """As tally/cdk/tables.py has them for a restored table: the tables that were copied may be lost."""
 
 
-def _arguments(made: Parser, counters: Counters) -> None:
-    made.add_argument("--to", metavar="TIME", type=values.second, required=True, help="like 2026-11-22T10:30:00Z")
-    made.add_argument("--without-dead-letters", action="store_true", help="give up the dead letters at that moment")
-    made.add_argument(
+def _arguments(parser: Parser, counters: Counters) -> None:
+    parser.add_argument("--to", metavar="TIME", type=values.second, required=True, help="like 2026-11-22T10:30:00Z")
+    parser.add_argument("--without-dead-letters", action="store_true", help="give up the dead letters at that moment")
+    parser.add_argument(
         "--from-vault",
         metavar="ARN",
         type=values.vault,
@@ -121,10 +121,10 @@ def _restored_from_vault(given: argparse.Namespace, vault: Vault) -> str:
     prefix = f"{base}-{datetime.fromtimestamp(to_s, UTC):%Y%m%dT%H%M%S}"
     client = boto3.client("dynamodb", config=PATIENT, region_name=vault.region)
     names = {table: f"{prefix}-{table}" for table in TABLES}
-    made = {table: _described(client, name) is not None for table, name in names.items()}
+    there = {table: _described(client, name) is not None for table, name in names.items()}
     for table, copy in copies.items():
         say(f"copy     {table}: {moment(int(copy.made_s))}")
-    jobs = [vault.begin(copies[table], name, there=made[table]) for table, name in names.items()]
+    jobs = [vault.begin(copies[table], name, there=there[table]) for table, name in names.items()]
     _wait(client, list(names.values()), lambda: vault.check(jobs))
     new = connection.tables(names, vault.region)
     _settle(given, given.declared, new, to_s, apart=True)
@@ -176,11 +176,11 @@ def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] 
     with bar(None, "table", "restored", len(names)) as shown:
         for look in range(LOOKS_MAX):
             check()
-            found = [_described(client, name) for name in names]
-            made = sum(table is not None and table["TableStatus"] == "ACTIVE" for table in found)
-            shown.update(made - shown.n)
+            tables = [_described(client, name) for name in names]
+            active = sum(table is not None and table["TableStatus"] == "ACTIVE" for table in tables)
+            shown.update(active - shown.n)
             shown.refresh()
-            if made == len(names):
+            if active == len(names):
                 return
             if not look:
                 note(

@@ -91,9 +91,9 @@ def draws(given: argparse.Namespace) -> bool:
 
 def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print CSV."""
-    made = csv.writer(sys.stdout, lineterminator="\n")
-    made.writerow(names)
-    made.writerows(rows)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(rows)
 
 
 def remark(lines: Iterable[str], *, drawn: bool) -> None:
@@ -154,8 +154,8 @@ def viewers_zone() -> tzinfo:
 
 def offset(epoch_s: float, zone: tzinfo) -> str:
     """How far a zone is from UTC at a time: `UTC+01:00`."""
-    found = datetime.fromtimestamp(epoch_s, zone).isoformat()[19:]
-    return "UTC" if found == "+00:00" else f"UTC{found}"
+    from_utc = datetime.fromtimestamp(epoch_s, zone).isoformat()[19:]
+    return "UTC" if from_utc == "+00:00" else f"UTC{from_utc}"
 
 
 def clock(epoch_s: float, zone: tzinfo, now_s: float) -> str:

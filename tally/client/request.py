@@ -78,19 +78,19 @@ def plain(value: Any) -> Any:
 def encoded(event: Mapping[str, Any]) -> bytes:
     """The event in JSON. Raises InvalidInputError for what has no form there, PayloadTooLargeError."""
     try:
-        made = json.dumps(event, default=_default, allow_nan=False, ensure_ascii=False).encode()
+        payload = json.dumps(event, default=_default, allow_nan=False, ensure_ascii=False).encode()
     except Exception as error:  # a date; NaN, a circle, half a surrogate; deep nesting; an object's own
         raise InvalidInputError(f"The request cannot be sent as JSON: {error}") from None
-    if len(made) > EVENT_BYTES_MAX:
+    if len(payload) > EVENT_BYTES_MAX:
         raise PayloadTooLargeError(f"The request is larger than {EVENT_BYTES_MAX} bytes.")
-    return made
+    return payload
 
 
 def _default(value: Any) -> Any:
-    made = plain(value)
-    if made is value:
+    plain_value = plain(value)
+    if plain_value is value:
         raise TypeError(f"{value!r:.80} has no form there")
-    return made
+    return plain_value
 
 
 class Sender(Protocol):

@@ -263,8 +263,8 @@ class _ParentsSweep:
 
     def _shards(self, tally: Tally) -> dict[int, Item]:
         """The items of the tally, by shard."""
-        found = ((tally.counter.shard_of(item["SK"]["S"]), item) for item in tallies.shards(self._call, *tally))
-        return {shard: item for shard, item in found if shard is not None}
+        numbered = ((tally.counter.shard_of(item["SK"]["S"]), item) for item in tallies.shards(self._call, *tally))
+        return {shard: item for shard, item in numbered if shard is not None}
 
     @property
     def _call(self) -> Call:

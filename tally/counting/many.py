@@ -39,8 +39,8 @@ def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, int]:
 def _single(call: Call, wanted: Sequence[Tally]) -> dict[Tally, int]:
     """The numbers of tallies that have one item each."""
     keys = [tallies.key(tally.counter, tally.id, 0) for tally in wanted]
-    found = queries.get_many(call, call.store.settings.counts_table, keys)
-    by_key = {(item["PK"]["S"], item["SK"]["S"]): item for item in found}
+    items = queries.get_many(call, call.store.settings.counts_table, keys)
+    by_key = {(item["PK"]["S"], item["SK"]["S"]): item for item in items}
     return {
         tally: tallies.state_of(tally.counter, by_key.get((key["PK"]["S"], key["SK"]["S"]), {})).value
         for tally, key in zip(wanted, keys, strict=True)

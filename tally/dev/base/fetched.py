@@ -98,8 +98,8 @@ def _keep(package: bytes, kept: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder, tarfile.open(fileobj=io.BytesIO(package)) as files:
         program = files.extractfile("package/dynoxide")
         assert program is not None, "the package was checked"
-        made = Path(folder, "dynoxide")
-        made.write_bytes(program.read())
-        made.chmod(0o755)
-        made.rename(kept)
+        fresh = Path(folder, "dynoxide")
+        fresh.write_bytes(program.read())
+        fresh.chmod(0o755)
+        fresh.rename(kept)
     return kept

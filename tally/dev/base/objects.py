@@ -55,13 +55,13 @@ class Buckets:
 
     def put(self, bucket: str, key: str, content: bytes, content_type: str) -> Stored:
         """Store an object atomically. Raises ObjectError."""
-        made = Stored(key, content_type, time.time(), content)
+        stored = Stored(key, content_type, time.time(), content)
         path = self._path(bucket, key)
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(".new")
-        fresh.write_bytes(json.dumps(made[:3]).encode() + b"\n" + content)
+        fresh.write_bytes(json.dumps(stored[:3]).encode() + b"\n" + content)
         os.replace(fresh, path)
-        return made
+        return stored
 
     def get(self, bucket: str, key: str) -> Stored:
         """An object. Raises ObjectError."""
@@ -102,9 +102,9 @@ class Buckets:
                 stored = self.put(bucket, key, await request.read(), content_type)
                 return web.Response(headers={"ETag": stored.etag})
             case "GET", True:
-                found = self.get(bucket, key)
+                stored = self.get(bucket, key)
                 return web.Response(
-                    body=found.content, headers={"ETag": found.etag, "Content-Type": found.content_type}
+                    body=stored.content, headers={"ETag": stored.etag, "Content-Type": stored.content_type}
                 )
             case "DELETE", True:
                 self._path(bucket, key).unlink(missing_ok=True)

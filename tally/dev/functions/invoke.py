@@ -94,8 +94,8 @@ async def _respond(pool: Port, payload: bytes, request_id: str) -> web.Response:
 
 def _function_name(named: str) -> str:
     """The function's name, from a name or an ARN (full or partial), with or without a qualifier."""
-    _, found, rest = named.rpartition("function:")
-    return (rest if found else named).partition(":")[0]
+    _, separator, rest = named.rpartition("function:")
+    return (rest if separator else named).partition(":")[0]
 
 
 def _error(status: int, kind: str, message: str) -> web.Response:

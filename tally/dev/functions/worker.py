@@ -170,9 +170,9 @@ class Zygote:
             if isinstance(error, asyncio.IncompleteReadError | TimeoutError):
                 raise OSError(f"no worker came: {error}") from None
             raise
-        made = Worker(self, pid, ours, reader, writer)
-        self.workers.add(made)
-        return made
+        worker = Worker(self, pid, ours, reader, writer)
+        self.workers.add(worker)
+        return worker
 
     async def ended(self, pid: int) -> str:
         """How a worker ended."""

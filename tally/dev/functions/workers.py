@@ -104,11 +104,11 @@ class Workers:
         try:
             if not zygote.alive:  # killed, and all its workers with it
                 zygote.close()
-                made = await self._again()
+                new_zygote = await self._again()
                 if self._zygote is not zygote:  # new code came meanwhile
-                    made.close()
+                    new_zygote.close()
                     return
-                zygote = self._zygote = made
+                zygote = self._zygote = new_zygote
             worker = await zygote.fork()
             if self._zygote is zygote:
                 self._give(worker)
@@ -134,11 +134,11 @@ class Workers:
         if not self._settle(worker):
             self._idle.append(worker)
 
-    def _settle(self, found: Worker | Outcome) -> bool:
+    def _settle(self, result: Worker | Outcome) -> bool:
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():
-                waiting.set_result(found)
+                waiting.set_result(result)
                 return True
         return False
 

@@ -15,10 +15,10 @@ def preflight(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
     if not allowed or "access-control-request-method" not in headers:
         return {}
     lists = {"allow-methods": cors.methods, "allow-headers": cors.headers}
-    found = allowed | {f"{PREFIX}{name}": ",".join(values) for name, values in lists.items() if values}
+    answer = allowed | {f"{PREFIX}{name}": ",".join(values) for name, values in lists.items() if values}
     if cors.max_age_s is not None:
-        found[f"{PREFIX}max-age"] = str(cors.max_age_s)
-    return found
+        answer[f"{PREFIX}max-age"] = str(cors.max_age_s)
+    return answer
 
 
 def simple(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:

@@ -182,9 +182,9 @@ class Gateway:
         texts = {name: claim_text(value) for name, value in claims.items()}
         return {"claims": texts, "scopes": [route.scope] if route.scope else None}
 
-    async def _integrate(self, match: Match, made: Mapping[str, Any], entry: LogEntry) -> Response:
+    async def _integrate(self, match: Match, api_event: Mapping[str, Any], entry: LogEntry) -> Response:
         function = entry.values["function"] = match.route.function
-        payload = json.dumps(made).encode()
+        payload = json.dumps(api_event).encode()
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise GatewayError(413, "Request Entity Too Large")
         started_s = time.monotonic()

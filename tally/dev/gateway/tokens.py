@@ -149,8 +149,8 @@ def token_request(body: bytes) -> TokenRequest:
 def _key(path: Path) -> rsa.RSAPrivateKey:
     """The key in the file. Make one if there is none. Raises LocalError."""
     if not path.exists():
-        made = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-        pem = made.private_bytes(
+        new_key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+        pem = new_key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         fresh = path.with_suffix(".new")

@@ -68,9 +68,9 @@ class Buffer:
                 if not self._records:
                     self._since_s = now_s
                     self._position = self.read_to
-                made = Record(sequence, json.dumps(record, separators=(",", ":")))
-                self._records.append(made)
-                self._bytes += len(made.text)
+                taken = Record(sequence, json.dumps(record, separators=(",", ":")))
+                self._records.append(taken)
+                self._bytes += len(taken.text)
             self.read_to = sequence
 
     def next_batch(self, now_s: float) -> list[Record]:
@@ -95,7 +95,7 @@ class Buffer:
 
     def event(self, records: Sequence[Record], shard: str, arn: str, now_s: float) -> bytes:
         """The event of a batch, or of a part of it."""
-        made = f'{{"Records":[{",".join(record.text for record in records)}]'
+        text = f'{{"Records":[{",".join(record.text for record in records)}]'
         if length_s := self.mapping.tumbling_window_s:
             start_s = int(now_s) // length_s * length_s
             more = {
@@ -106,8 +106,8 @@ class Buffer:
                 "isFinalInvokeForWindow": False,
                 "isWindowTerminatedEarly": False,
             }
-            made += f",{json.dumps(more)[1:-1]}"
-        return f"{made}}}".encode()
+            text += f",{json.dumps(more)[1:-1]}"
+        return f"{text}}}".encode()
 
 
 def judge(mapping: StreamMapping, records: Sequence[Record], payload: bytes) -> Verdict:

@@ -28,8 +28,8 @@ def begin(store: Store, seen: Watermark, now_s: float, until_s: float) -> Waterm
     """
     # A letter that was dropped counts as redriven: sweeps saw it wait while they judged what its half left uneven.
     letters = seen.redriven or dead_letters.any_left(store)
-    found = ((row, 0 if letters else row.confirmed(seen)) for row in rows.every(store) if row.upto < seen.again)
-    writes = ([rows.forgotten(store, row, kept, now_s)] for row, kept in found if kept != row.drift or row.changes)
+    drifts = ((row, 0 if letters else row.confirmed(seen)) for row in rows.every(store) if row.upto < seen.again)
+    writes = ([rows.forgotten(store, row, kept, now_s)] for row, kept in drifts if kept != row.drift or row.changes)
     while chunk := list(islice(writes, FORGOTTEN_AT_ONCE)):
         if store.clock() >= until_s or not all(side_by_side(lambda write: apply_once(store, write), chunk)):
             return replace(seen, known_s=0)

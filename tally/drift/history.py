@@ -45,8 +45,8 @@ def _name(now_s: float) -> str:
 
 def newest(store: Store, counter: str, target: str) -> str:
     """The name of the newest repair of a tally; empty if there was none."""
-    found = _newest_first(store, counter, target, 1)
-    return str(found[0]["SK"]["S"]) if found else ""
+    repairs = _newest_first(store, counter, target, 1)
+    return str(repairs[0]["SK"]["S"]) if repairs else ""
 
 
 def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
@@ -112,7 +112,7 @@ class Importing:
         write = items.only_if(self._item(finished=False, refused=0), items.NO_ITEM)
         if apply_once(self.store, [{"Put": write}]):
             return None
-        return next((found for found in imports(self.store, self.counter) if found["run"] == self.run), None)
+        return next((entry for entry in imports(self.store, self.counter) if entry["run"] == self.run), None)
 
     def finish(self, refused: int) -> None:
         """Note that the run has come to its end."""

@@ -113,8 +113,8 @@ def _unmet(store: Store, half: tuple[str, str, str], minute: int, read: Reading)
 
     def of(at: int) -> Halves:
         if at not in read.halves:
-            found = (one for segment in segments.read(store, at, **segments.HALVES) for one in segments.pairs(segment))
-            read.halves[at] = _by_name(found)
+            pairs = (one for segment in segments.read(store, at, **segments.HALVES) for one in segments.pairs(segment))
+            read.halves[at] = _by_name(pairs)
         return read.halves[at]
 
     first, left = minute, 0

@@ -105,9 +105,9 @@ reseed_after_restore()
 def dynamodb_client(**overrides: Any) -> DynamoDBClient:
     """The client that all code uses. Make it once: it takes 3 ms or more."""
     with _uncollected():
-        made: DynamoDBClient = boto3.client("dynamodb", config=CLIENT_CONFIG, **overrides)
-    ASKED.watch(made)
-    return made
+        client: DynamoDBClient = boto3.client("dynamodb", config=CLIENT_CONFIG, **overrides)
+    ASKED.watch(client)
+    return client
 
 
 @dataclass(frozen=True, eq=False)

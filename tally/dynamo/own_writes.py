@@ -32,10 +32,10 @@ def checked(client: DynamoDBClient, writes: object, closed: Collection[str]) -> 
     if not isinstance(writes, Sequence) or isinstance(writes, str | bytes):
         raise InvalidInputError('writes must be a list of TransactItems: [{"Put": {…}}, …].', field="writes")
     shape = client.meta.service_model.shape_for("TransactWriteItem")
-    made = [_checked(write, f"writes[{place}]", shape, closed) for place, write in enumerate(writes)]
-    if sum(map(_bytes, made)) > REQUEST_BYTES_MAX:
+    transact_items = [_checked(write, f"writes[{place}]", shape, closed) for place, write in enumerate(writes)]
+    if sum(map(_bytes, transact_items)) > REQUEST_BYTES_MAX:
         raise PayloadTooLargeError("writes have more than the 4 MB that a transaction takes.", field="writes")
-    return made
+    return transact_items
 
 
 def _bytes(write: Write) -> int:

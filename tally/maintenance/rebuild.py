@@ -135,9 +135,9 @@ def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
     )
 
 
-def losses(store: Store, counters: Mapping[str, Counter], found: Accepted) -> Iterator[Finding]:
-    """The tallies that provably lack something of what was `found`."""
-    for (name, target), days in sorted(found.items()):
+def losses(store: Store, counters: Mapping[str, Counter], accepted: Accepted) -> Iterator[Finding]:
+    """The tallies that provably lack something of what was `accepted`."""
+    for (name, target), days in sorted(accepted.items()):
         finding = look(store, counters[name], target, days)
         if finding.difference and not finding.unclear:
             yield finding

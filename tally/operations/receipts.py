@@ -97,14 +97,14 @@ def _found(call: Call, operation: str, targets: Sequence[str], keys: Sequence[st
     if len(targets) not in (1, len(keys)):
         raise InvalidInputError("target must be given once, or once for each key.", field="target")
     named = [_target(call, operation, target) for target in targets] * (len(keys) // len(targets))
-    found = receipts.find_many(call, operation, list(zip(named, keys, strict=True)))
-    entries = zip(named, keys, found, strict=True)
+    answers = receipts.find_many(call, operation, list(zip(named, keys, strict=True)))
+    entries = zip(named, keys, answers, strict=True)
     return Answer({"receipts": [_receipt(operation, *entry) for entry in entries]})
 
 
 def _receipt(operation: str, target: str, key: str, answer: receipts.Body | None) -> dict[str, Any]:
-    made = {"operation": operation, "target": target, "key": key}
-    return {**made, "state": "unknown"} if answer is None else {**made, "state": "counted", "answer": answer}
+    receipt = {"operation": operation, "target": target, "key": key}
+    return {**receipt, "state": "unknown"} if answer is None else {**receipt, "state": "counted", "answer": answer}
 
 
 def _target(call: Call, operation: str, target: str) -> str:

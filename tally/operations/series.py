@@ -195,5 +195,5 @@ def _series(
     call: Call, counter: Counter, id_: str, by: str, from_s: int | None, to_s: int | None, zone: str | None
 ) -> Answer[Series]:
     named = fields.counted_id(counter, id_, "of", call.pages) if id_ else hours.TOTAL
-    found = read.read(call, counter, named, read.range_of(by, from_s, to_s, zone, time.time()))
-    return Answer(found, max_age_s=counter.kept_s)
+    series = read.read(call, counter, named, read.range_of(by, from_s, to_s, zone, time.time()))
+    return Answer(series, max_age_s=counter.kept_s)

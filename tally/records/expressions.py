@@ -184,7 +184,7 @@ def _path(path: str | AttributeBase) -> Path:
         return path
     text = path if isinstance(path, str) else path.name
     steps = [int(step[2]) if step[2] else step[1] for step in _STEP.finditer(text)]
-    made = Path(*steps)
-    if not steps or made.name != text:
+    parsed = Path(*steps)
+    if not steps or parsed.name != text:
         raise ExpressionError(f"{text!r} is no document path: Path() takes odd names")
-    return made
+    return parsed

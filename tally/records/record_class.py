@@ -132,10 +132,10 @@ def attribute(*, name: str, default: Any = dataclasses.MISSING) -> Any:
 @dataclass_transform(kw_only_default=True, field_specifiers=(partition_key, sort_key, attribute, dataclasses.field))
 def record(cls: type[R]) -> type[R]:
     """Make a record class: a dataclass with keyword arguments only. ConfigurationError says what cannot work."""
-    made: Any = dataclass(kw_only=True)(cls)
-    types = get_type_hints(made)
+    record_class: Any = dataclass(kw_only=True)(cls)
+    types = get_type_hints(record_class)
     attributes = {}
-    for field in dataclasses.fields(made):
+    for field in dataclasses.fields(record_class):
         name, key, counter = field.metadata.get(_DECLARATION, (None, None, None))
         has_default = {field.default, field.default_factory} != {dataclasses.MISSING}
         a = Attribute(field.name, name or field.name, types[field.name], key, counter, has_default)
@@ -148,7 +148,7 @@ def record(cls: type[R]) -> type[R]:
     keys = sorted(a.key for a in attributes.values() if a.key)
     if keys not in (["partition key"], ["partition key", "sort key"]):
         raise ConfigurationError(f"record {cls.__name__}: declare one partition_key(), and at most one sort_key()")
-    setattr(made, _ATTRIBUTES, attributes)
+    setattr(record_class, _ATTRIBUTES, attributes)
     return cls
 
 

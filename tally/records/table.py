@@ -189,9 +189,9 @@ class Records(Generic[R]):
         for name, a in self._attributes.items():  # what may be unset is None if it is: the default says nothing of it
             if name in item or a.nullable or not a.has_default:
                 values[a.field] = a.decode(item.get(name, {"NULL": True}))
-        made = self._cls(**values)
-        object.__setattr__(made, _SEEN, {name: values[self._attributes[name].field] for name in self._counters})
-        return made
+        record = self._cls(**values)
+        object.__setattr__(record, _SEEN, {name: values[self._attributes[name].field] for name in self._counters})
+        return record
 
     def _extended(
         self, operation: Operation, record: R, condition: ConditionBase | None, ignore_nulls: bool = False

@@ -103,9 +103,9 @@ def ever_imported(store: Store, counter: str, id_: str, at: Progress) -> Iterato
     return imported(store, counter, id_, at, hours.running_of(store, at, counter, id_), EVER)
 
 
-def _imports(found: Iterable[ImportedHour]) -> Iterator[dict[str, int]]:
+def _imports(imported_hours: Iterable[ImportedHour]) -> Iterator[dict[str, int]]:
     """What was imported into each day, the oldest first."""
-    for day, same in groupby(sorted(found), attrgetter("day")):
+    for day, same in groupby(sorted(imported_hours), attrgetter("day")):
         yield {"from": hours.day_of(day) * hours.DAY_S, "value": sum(one.amount for one in same)}
 
 
@@ -116,8 +116,8 @@ def imported_in_all(call: Call, counter: Counter, tally: str) -> dict[str, int] 
     as_of = at.as_of(call.store.settings)
     if as_of is None or counter.period is not None:
         return None
-    found = ever_imported(call.store, counter.name, tally, at)
-    return {"amount": sum(one.amount for one in found), "as_of": as_of}
+    imported_hours = ever_imported(call.store, counter.name, tally, at)
+    return {"amount": sum(one.amount for one in imported_hours), "as_of": as_of}
 
 
 def _begins(hour: int, asked: Range) -> int:

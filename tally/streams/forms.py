@@ -55,8 +55,8 @@ def form(counter: Counter) -> Form:
 
 def noted(store: Store) -> dict[str, Form]:
     """The forms that the ledger has, by the name of the counter."""
-    found = queries.items(store, store.settings.ledger_table, keys.FORM_KEY)
-    return {item["SK"]["S"]: json.loads(item["form"]["S"]) for item in found}
+    form_items = queries.items(store, store.settings.ledger_table, keys.FORM_KEY)
+    return {item["SK"]["S"]: json.loads(item["form"]["S"]) for item in form_items}
 
 
 def refused(forms: Mapping[str, Form], counters: Mapping[str, Counter]) -> list[Refused]:
@@ -81,9 +81,9 @@ def removed(forms: Mapping[str, Form], counters: Mapping[str, Counter]) -> dict[
 
 def check(forms: Mapping[str, Form], counters: Mapping[str, Counter], *, booked: bool = False) -> None:
     """Raise ConfigurationError if a declaration does not fit. `booked`: only if records would be booked wrongly."""
-    found = [str(one) for one in refused(forms, counters) if one.booked or not booked]
-    if found:
-        raise ConfigurationError(f"{'; '.join(found)}: {WHAT_TO_DO}")
+    refusals = [str(one) for one in refused(forms, counters) if one.booked or not booked]
+    if refusals:
+        raise ConfigurationError(f"{'; '.join(refusals)}: {WHAT_TO_DO}")
 
 
 def _changed(counter: Counter, was: Form) -> Iterator[Refused]:

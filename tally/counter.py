@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
 from .errors import ConfigurationError
+from .items import Items, Watch, digest
 
 AMOUNT_MAX = 10**9  # the largest change; a tally itself may grow to DynamoDB's 38 digits
 MAX_SHARDS_DEFAULT = 16  # with more, one partition is the limit: see docs/how-it-works.md
@@ -36,6 +37,11 @@ _FORMS = {
 _RESERVED_ATTRIBUTES = frozenset(
     {"PK", "SK", "at", "nonce", "version", "expiration", "gone", "removal", "imported", "start"}
 )
+_NOT_OF_ITEMS = {
+    "delta": None, "start": 0, "floor": None, "ceiling": None, "numbered": False, "child": None, "period": None,
+    "pages": False, "receipt_days": None, "changes": SERVICE, "retired": False, "debt": 0,
+}  # fmt: skip
+"""The fields that a counter of items may not have, with what they are where they are left out."""
 _RESERVED_PREFIXES = frozenset({"HEARTBEAT", "HEALTH"})  # items of the counts table that count nothing
 
 
@@ -93,6 +99,9 @@ class Counter:
     """For how many periods more the tally of a period is kept; then DynamoDB removes it. None: for good."""
     timezone: str | None = None
     """Where its days, weeks, months and years begin (`Europe/Paris`); None: UTC."""
+    items: Items | None = None
+    """The items of a team's own table that it counts, without a change of the code that writes them. Nobody else moves
+    it."""
     parent_required: ClassVar[bool] = False
     """Whether an item with the counter's own sort key must be there before a child is put. Posts alone have that."""
 
@@ -107,6 +116,8 @@ class Counter:
             raise self._wrong("attribute", "is an attribute of Tally itself")
         if self.prefix in _RESERVED_PREFIXES:
             raise self._wrong("prefix", "is a prefix of Tally itself")
+        if self.items is not None:
+            self._check_items()
         self._check_choice("visible", NOW, SOON)
         for field in ("numbered", "pages", "retired"):
             if not isinstance(getattr(self, field), bool):
@@ -171,6 +182,15 @@ class Counter:
                 raise self._wrong(field, f"must be left out: its number is that of the items {self.child}…")
         if self.max_shards > PARENT_SHARDS_MAX:
             raise self._wrong("max_shards", f"must be at most {PARENT_SHARDS_MAX}: they are removed in one transaction")
+
+    def _check_items(self) -> None:
+        """Its number is that of the items, seconds after they are written."""
+        if not isinstance(self.items, Items):
+            raise self._wrong("items", "must be Items(…)")
+        for field, default in _NOT_OF_ITEMS.items():
+            if getattr(self, field) != default:
+                raise self._wrong(field, f"must be left out: its number is that of the items of {self.items.table}")
+        object.__setattr__(self, "visible", SOON)
 
     def _check_access(self) -> None:
         self._check_choice("changes", ANYONE, CALLER, SERVICE)
@@ -241,12 +261,12 @@ class Counter:
     @cached_property
     def rolls_up(self) -> bool:
         """Whether the rollup may add to it: no change depends on the number."""
-        return not self.versioned
+        return not self.versioned and self.items is None
 
     @cached_property
     def joins(self) -> bool:
         """Whether changes of it can be counted together with those of other counters, under one key."""
-        return not (self.numbered or self.counts_children or self.pages)
+        return not (self.numbered or self.counts_children or self.pages or self.items)
 
     @cached_property
     def holdable(self) -> bool:
@@ -277,6 +297,12 @@ class Counter:
     def counts_users(self) -> bool:
         """Whether the ids of its children are those of users: `tally forget` removes them."""
         return self.child is not None and self.child.split("#")[-2] == USER_CHILD
+
+    @cached_property
+    def digest(self) -> str:
+        """Of a counter of items: a name of what they count for, and where. A number of another one is not its own."""
+        assert self.items is not None
+        return digest(self.prefix, self.sort_key, self.attribute, self.items.fields)
 
     @cached_property
     def partition_start(self) -> str:
@@ -311,6 +337,28 @@ class Counter:
             return None
         shard = int(digits)
         return shard if shard and sort_key == self.shard_key(shard) else None
+
+
+def Watched(
+    name: str, *, table: str, number: str, of: Items, within: int = 60, together: bool = False, read: str = SERVICE
+) -> Counter:
+    """A number that the team's own code keeps, held against an exact count of the items that it should count.
+
+        POST_LIKES = Watched(
+            "post_likes", table="social", number="likeTally",
+            of=Items("social", starts="POST#", sort="SK", sort_starts="LIKE#"),
+        )
+
+    The counter of this name is the exact count. The number stands in any item of the same partition, which nothing but
+    the team writes. It may be `within` seconds behind the items, or before them; `together`: it never is.
+    """
+    if of.table != table:
+        raise ConfigurationError(f"counter {name!r}: table is {table!r}, but its items are those of {of.table!r}")
+    start = re.sub("[^A-Z0-9]", "", f"W{name.upper()}")[:16]
+    return Counter(
+        name, prefix=start, sort_key="ITEMS", attribute="items", read=read, max_shards=1,
+        items=replace(of, watch=Watch(number, within, together)),
+    )  # fmt: skip
 
 
 def declared(counters: Iterable[Counter]) -> dict[str, Counter]:

@@ -139,6 +139,10 @@ class WriteRefusedError(CallerError):
         return write if isinstance(write, int) else None
 
 
+class NotCountedError(CallerError):
+    slug, status, title = "not-counted", 409, "The items are not counted yet"
+
+
 class HoldSettledError(CallerError):
     slug, status, title = "hold-settled", 409, "The hold is already settled"
 

@@ -56,6 +56,16 @@ PAGE_FORM = re.compile(
 _FLAGS = {"true": True, "false": False}
 
 
+def not_changed(counter: Counter) -> InvalidInputError | None:
+    """Why callers do not change a counter of items; None for any other one."""
+    if counter.items is None:
+        return None
+    return InvalidInputError(
+        f"{counter.name} counts items of the table {counter.items.table}: it moves when one is written there.",
+        field="counter",
+    )
+
+
 def string(value: object, field: str, longest: int = sys.maxsize, unit: str = "bytes") -> str:
     """Text that is not empty, and has `longest` bytes in UTF-8 at most, or characters."""
     if not isinstance(value, str):

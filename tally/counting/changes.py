@@ -104,7 +104,7 @@ def _counter(name: object, at: str, counters: Mapping[str, Counter], *, soon: bo
     if counter is None:
         raise InvalidInputError(f"{at} must name a counter of this deployment.", field=at)
     if not counter.joins:
-        why = "it counts items" if counter.counts_children else "it counts pages"
+        why = "it counts items" if counter.counts_children or counter.items else "it counts pages"
         why = "its changes are numbered" if counter.numbered else why
         raise InvalidInputError(f"{at}: {counter.name} cannot be changed together with others: {why}.", field=at)
     if soon and not counter.rolls_up:

@@ -3,6 +3,7 @@
 import time
 from typing import Annotated, Any, Literal, TypedDict
 
+from tally import fields
 from tally.api import needs
 from tally.api.kinds import CHANGES, VISIBLE, Key
 from tally.api.operation import SELDOM, Access, Answer, Call, operation
@@ -23,7 +24,8 @@ class Changed(TypedDict):
 
 def _alone(counter: Counter) -> CallerError | None:
     """Why changes of this counter cannot be counted together with others."""
-    return None if counter.joins else InvalidInputError(f"{counter.name} is changed alone.", field="changes")
+    alone = None if counter.joins else InvalidInputError(f"{counter.name} is changed alone.", field="changes")
+    return fields.not_changed(counter) or alone
 
 
 @operation(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal, NotRequired, TypedDict
 
+from tally import fields
 from tally.api import needs
 from tally.api.kinds import HELD_AMOUNT, HOLD, HOLD_EXAMPLE, TTL, USED_AMOUNT, ACounter, Id, Key
 from tally.api.operation import WRITES, Access, Answer, Call, operation
@@ -45,6 +46,8 @@ def _not_holdable(counter: Counter) -> CallerError | None:
     """Why nothing of this counter can be held."""
     if counter.holdable:
         return None
+    if refusal := fields.not_changed(counter):
+        return refusal
     why = "no floor, or a fixed step"
     return InvalidInputError(f"{counter.name} has {why}: nothing of it can be held.", field="counter")
 

@@ -53,7 +53,7 @@ def _not_moved(counter: Counter) -> CallerError | None:
         return InvalidInputError(f"{counter.name} counts children: put or delete one to move it.", field="counter")
     if counter.pages:
         return InvalidInputError(f"{counter.name} counts pages: POST /visits moves it.", field="counter")
-    return None
+    return fields.not_changed(counter)
 
 
 def _not_set(counter: Counter) -> CallerError | None:

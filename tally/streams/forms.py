@@ -88,6 +88,8 @@ def check(forms: Mapping[str, Form], counters: Mapping[str, Counter], *, booked:
 
 def _changed(counter: Counter, was: Form) -> Iterator[Refused]:
     now = form(counter)
+    if counter.items is not None:
+        yield Refused(counter.name, f"has counted changes, and counts items of {counter.items.table!r} now")
     for field in BOOKED:
         if now[field] != was[field]:
             yield Refused(counter.name, _differs(field, was, now), booked=True)

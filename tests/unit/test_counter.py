@@ -19,6 +19,7 @@ from tally.counter import (
     declared,
 )
 from tally.errors import ConfigurationError
+from tally.items import Items
 
 GOOD: dict[str, Any] = {"name": "stock", "prefix": "ITEM", "sort_key": "STOCK", "attribute": "qty"}
 LAMBDAS = Path(counters.__file__).parent
@@ -60,7 +61,12 @@ VALUES: list[tuple[str, list[Any], str]] = [
     ("period", ["fortnight", ""], "must be one of: minute, hour, day, week, month, year"),
     ("keep_periods", [3], "goes with a period"),
     ("timezone", ["Europe/Paris"], "goes with a period"),
+    ("items", ["shop", {"table": "shop"}], "must be Items("),
 ]  # fmt: skip
+OF_ITEMS = {
+    "delta": 1, "start": 3, "floor": 0, "ceiling": 9, "numbered": True, "child": "A#", "period": "day", "pages": True,
+    "receipt_days": 5, "changes": "anyone", "retired": True,
+}  # fmt: skip
 KNOWN: list[dict[str, Any]] = [{"floor": 0}, {"ceiling": 9}, {"start": 9}, {"numbered": True, "delta": 1}]
 TOGETHER: list[tuple[str, dict[str, Any], str]] = [
     ("floor", {"floor": 11, "start": 10}, "is above start, which is 10"),
@@ -78,6 +84,10 @@ TOGETHER: list[tuple[str, dict[str, Any], str]] = [
         (field, {"child": "A#", field: value}, "its number is that of the items A#")
         for field, value in (("delta", 1), ("start", 3), ("floor", 0), ("ceiling", 9))
     ),
+    *(
+        (field, {"items": Items("shop"), field: value}, "its number is that of the items of shop")
+        for field, value in OF_ITEMS.items()
+    ),
     ("period", {"period": "day", "numbered": True, "delta": 1}, "belongs to no period"),
     ("period", {"period": "day", "child": "CALL#"}, "belongs to no period"),
     *(
@@ -89,6 +99,15 @@ TOGETHER: list[tuple[str, dict[str, Any], str]] = [
         ("timezone", {"timezone": zone, "period": "day"}, "must be a name of the IANA database")
         for zone in ("Europe/Atlantis", "Europe", "/etc/localtime", 1, "")
     ),
+]
+OF = Items("shop")
+OF_ITEMS = [
+    ("delta", 1), ("start", 3), ("floor", 0), ("ceiling", 9), ("numbered", True), ("child", "A#"), ("period", "day"),
+    ("pages", True), ("receipt_days", 2), ("changes", "anyone"), ("retired", True),
+]  # fmt: skip
+TOGETHER += [
+    ("items", {"items": "shop"}, "must be Items(…)"),
+    *((field, {"items": OF, field: value}, "its number is that of the items of shop") for field, value in OF_ITEMS),
 ]
 WRONG = [*((field, {field: value}, why) for field, values, why in VALUES for value in values), *TOGETHER]
 
@@ -110,6 +129,26 @@ def test_a_number_of_a_period_is_not_set_and_not_held() -> None:
     plain, daily = declare(floor=0), declare(floor=0, period="day")
     assert (plain.settable, plain.may_have_holds) == (True, True)
     assert (daily.settable, daily.may_have_holds, daily.versioned) == (False, False, True)
+
+
+def test_nobody_but_its_items_moves_a_counter_of_items() -> None:
+    of_items = declare(items=OF)
+    assert of_items.visible == "soon"
+    assert (of_items.joins, of_items.rolls_up, of_items.holdable, of_items.settable) == (False,) * 4
+
+
+def test_the_digest_of_a_counter_of_items_says_what_counts_and_where_its_number_is() -> None:
+    changes: list[dict[str, Any]] = [
+        {"prefix": "OTHER"}, {"sort_key": "OTHER"}, {"attribute": "other"},
+        *({"items": dataclasses.replace(OF, **one)} for one in (
+            {"table": "shop2"}, {"key": "id"}, {"starts": "A"}, {"sort": "SK"}, {"sort": "SK", "sort_starts": "B"},
+            {"where": {"a": 1}}, {"where": {"a": True}}, {"where": {"a": "1"}}, {"group": "a"}, {"amount": 2},
+            {"amount": "a"}, {"amount": "a", "scale": 2},
+        )),
+    ]  # fmt: skip
+    digests = [declare(**{"items": OF, **change}).digest for change in ({}, *changes)]
+    assert len(set(digests)) == len(digests)
+    assert declare(items=OF, read="anyone", max_shards=1, name="other").digest == digests[0]
 
 
 def test_every_field_of_a_declaration_is_checked() -> None:

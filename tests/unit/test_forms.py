@@ -9,6 +9,7 @@ import pytest
 
 from tally.counter import Counter, declared
 from tally.errors import ConfigurationError
+from tally.items import Items
 from tally.streams import forms
 
 PLAIN = Counter("c", prefix="C", sort_key="N", attribute="n")
@@ -52,6 +53,7 @@ REFUSED: dict[str, list[Change]] = {
     "period": [(PLAIN, {"period": "day"}), (DAILY, {"period": "hour"}), (UNKEPT, {"period": None})],
     "keep_periods": [(DAILY, {"keep_periods": 10}), (DAILY, {"keep_periods": None})],
     "timezone": [(DAILY, {"timezone": "Europe/Paris"})],
+    "items": [(PLAIN, {"items": Items("shop"), "visible": "soon"})],
 }  # fmt: skip
 
 
@@ -65,8 +67,9 @@ def cases(changes: dict[str, list[Change]]) -> list[Any]:
 
 
 def test_a_change_of_each_field_is_judged() -> None:
-    """One that is new has to be listed above, with what was seen."""
-    assert {one.name for one in fields(Counter)} == FITTING.keys() | REFUSED.keys()
+    """One that is new has to be listed above, with what was seen. What a number of items stands for is noted with their
+    scan (streams/scans.py)."""
+    assert {one.name for one in fields(Counter)} == FITTING.keys() | REFUSED.keys() | {"items"}
 
 
 @pytest.mark.parametrize(("was", "change"), cases(FITTING))

@@ -1,0 +1,221 @@
+"""Which items of a team's own table a counter counts, in which group, and how much each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from .errors import ConfigurationError
+
+AMOUNT_LIMIT = 10**15
+"""What an item counts for is less than this, up or down, in units of its scale."""
+SCALE_MAX = 6
+HEARTBEAT_START = "HEARTBEAT#"
+WITHIN_MAX_S = 3600
+GROUP_CHARACTERS_MAX = 128  # as of any id
+_RESERVED_TABLES = frozenset({"counts", "receipts", "ledger"})
+Image = Mapping[str, Any]
+"""An item in DynamoDB's wire form, as a stream or a read shows it."""
+
+
+class AmountError(ValueError):
+    """An amount that the counter cannot add up exactly. The message says why."""
+
+
+class Value(NamedTuple):
+    """What one item counts for. `group`: an id (`id_of`)."""
+
+    group: str
+    amount: int
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A number that the team's own code keeps of a group, in an item of the same partition. Tally never writes it."""
+
+    number: str
+    """The attribute that has it."""
+    within: int = 60
+    """For how many seconds the number may be behind the items, or before them."""
+    together: bool = False
+    """Whether the number and the item are always written in one transaction."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.number, str) or not self.number:
+            raise ConfigurationError(f"watch: number is {self.number!r}, but must be the name of an attribute")
+        if type(self.within) is not int or not 1 <= self.within <= WITHIN_MAX_S:
+            raise ConfigurationError(f"watch: within is {self.within!r}, but must be 1 to {WITHIN_MAX_S} seconds")
+        if not isinstance(self.together, bool):
+            raise ConfigurationError(f"watch: together is {self.together!r}, but must be True or False")
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items that a counter counts: `COUNT` or `SUM … WHERE … GROUP BY`, for a table of the team's own.
+
+        Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where={"status": "open"})
+
+    A wrong field raises ConfigurationError.
+    """
+
+    table: str
+    """The name that `Tally(tables={…})` gives the table."""
+    key: str = "PK"
+    """The attribute that is the partition key."""
+    starts: str = ""
+    """How the partition keys of items that count begin. What follows is the group."""
+    sort: str | None = None
+    """The attribute that is the sort key; None: any item of the partition counts."""
+    sort_starts: str = ""
+    """How their sort keys begin."""
+    where: Mapping[str, str | int | bool] = field(default_factory=dict, hash=False)
+    """The attributes that an item has if it counts."""
+    group: str | None = None
+    """The attribute that says in which group it counts; None: the rest of the partition key."""
+    amount: int | str = 1
+    """What each counts for, or the attribute that says it."""
+    scale: int = 0
+    """How many decimals amounts have: with 2 the number of 12.50 is 1250."""
+    heartbeats: bool = False
+    """Whether Tally may write heartbeats into the table, whose partition keys begin with `HEARTBEAT#`: then `as_of` is
+    proven, and not about."""
+    watch: Watch | None = None
+    """The number of the team's own that is held against the count (`Watched`)."""
+
+    def __post_init__(self) -> None:
+        for name in ("table", "key", "starts", "sort_starts"):
+            if not isinstance(getattr(self, name), str):
+                raise self._wrong(name, "must be text")
+        if not self.table or not self.key:
+            raise self._wrong("table" if not self.table else "key", "must have a name")
+        if self.table in _RESERVED_TABLES:
+            raise self._wrong("table", "is a table of Tally itself")
+        if self.sort is None and self.sort_starts:
+            raise self._wrong("sort_starts", "goes with sort")
+        if not isinstance(self.where, Mapping) or not all(isinstance(one, str | int) for one in self.where.values()):
+            raise self._wrong("where", "must have a text, a whole number, True or False for each attribute")
+        if not (isinstance(self.amount, str) and self.amount) and not _whole(self.amount):
+            raise self._wrong("amount", "must be a whole number other than 0, or the name of an attribute")
+        if type(self.scale) is not int or not 0 <= self.scale <= SCALE_MAX:
+            raise self._wrong("scale", f"must be a whole number from 0 to {SCALE_MAX}")
+        if self.scale and not isinstance(self.amount, str):
+            raise self._wrong("scale", "goes with an attribute as the amount")
+        if not isinstance(self.heartbeats, bool):
+            raise self._wrong("heartbeats", "must be True or False")
+        if self.watch is not None and self.group is not None:
+            raise self._wrong("group", "must be left out: the number stands in the partition of the items")
+
+    def _wrong(self, name: str, why: str) -> ConfigurationError:
+        return ConfigurationError(f"items of {self.table!r}: {name} is {getattr(self, name)!r}, but {why}")
+
+    @property
+    def needs_images(self) -> bool:
+        """Whether keys alone do not say what an item counts for."""
+        by_image = bool(self.where) or self.group is not None or isinstance(self.amount, str)
+        return by_image or self.watch is not None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All that decides what an item counts for."""
+        return asdict(self)
+
+    def value(self, image: Image) -> Value | None:
+        """What an item counts for; None: nothing. What lacks an attribute counts for nothing, as a NULL does in SQL.
+
+        Raises AmountError for a number that has more decimals than `scale`, or is too large: it would be added wrongly.
+        """
+        if not self.may_count(image) or any(not _is(image.get(name), wanted) for name, wanted in self.where.items()):
+            return None
+        name = self._group(image)
+        amount = self.amount if isinstance(self.amount, int) else self._amount(image, self.amount)
+        return Value(name, amount) if name and amount else None
+
+    def kept(self, image: Image) -> Value | None:
+        """The number that the team keeps of a group, if this is the item that has it. Raises AmountError."""
+        if self.watch is None or not _text(image, self.key).startswith(self.starts):
+            return None
+        name = self._group(image)
+        number = self._number(image, self.watch.number)
+        return Value(name, number) if name and number is not None else None
+
+    def may_count(self, keys: Image) -> bool:
+        """Whether an item of these keys may count for something."""
+        key = _text(keys, self.key)
+        if not key.startswith(self.starts) or (self.heartbeats and key.startswith(HEARTBEAT_START)):
+            return False
+        return self.sort is None or (self.sort in keys and _text(keys, self.sort).startswith(self.sort_starts))
+
+    def partition(self, group: str) -> str:
+        """The partition key of a group: what the items that count in it share. Only of those that the key groups."""
+        assert self.group is None, "an attribute says the group"
+        return self.starts + unquote(group.replace("~", "%"))
+
+    def _group(self, image: Image) -> str:
+        """The id of the group of an item; empty if it has none."""
+        name = id_of(_text(image, self.key)[len(self.starts) :] if self.group is None else _text(image, self.group))
+        return name if len(name) <= GROUP_CHARACTERS_MAX else ""
+
+    def _amount(self, image: Image, name: str) -> int:
+        return self._number(image, name) or 0
+
+    def _number(self, image: Image, name: str) -> int | None:
+        """A number in units of the scale; None for what is no number."""
+        try:
+            number = Decimal(image[name]["N"])
+            scaled = number.scaleb(self.scale)
+            whole = scaled == scaled.to_integral_value()
+        except (InvalidOperation, KeyError, TypeError, ValueError):
+            return None
+        if not whole:
+            raise AmountError(f"{name} is {number}: declare scale={-int(number.normalize().as_tuple().exponent)}")
+        if abs(scaled) >= AMOUNT_LIMIT:
+            raise AmountError(f"{name} is {number}: it is too large to add up")
+        return int(scaled)
+
+
+def id_of(group: str) -> str:
+    """The id of a group. What an id may not have stands as `~` and its code: `hr desk` is `hr~20desk`."""
+    name = "%2E" * len(group) if group in (".", "..") else quote(group, safe=":@").replace("~", "%7E")
+    return name.replace("%", "~")
+
+
+def key_names(key_schema: Sequence[Mapping[str, str]]) -> list[str]:
+    """The names of the keys in a schema, as DynamoDB describes it: the partition key first."""
+    by_type = {key["KeyType"]: key["AttributeName"] for key in key_schema}
+    return [by_type[kind] for kind in ("HASH", "RANGE") if kind in by_type]
+
+
+def digest(*facts: object) -> str:
+    """A short name of what these facts are: it changes with each of them."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _whole(value: object) -> bool:
+    return type(value) is int and value != 0 and abs(value) < AMOUNT_LIMIT
+
+
+def _text(image: Image, name: str) -> str:
+    """A string, or a number as DynamoDB spells it; empty if it is neither, or is not there."""
+    value = image.get(name)
+    if not isinstance(value, Mapping):
+        return ""
+    spelled = value.get("S", value.get("N"))
+    return spelled if isinstance(spelled, str) else ""
+
+
+def _is(value: object, wanted: str | int | bool) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    if isinstance(wanted, bool):
+        return value.get("BOOL") is wanted
+    if isinstance(wanted, str):
+        return value.get("S") == wanted
+    try:
+        return Decimal(value["N"]) == wanted
+    except (InvalidOperation, KeyError, TypeError, ValueError):
+        return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .errors import ConfigurationError
@@ -13,6 +14,13 @@ ANY_HOST = "*"
 RECEIPT_TTL_DEFAULT_S = 24 * 3600  # a day: longer than any sensible client retries
 MINUTE_DEFAULT_S = 60
 CONSOLE_DEFAULT = '{"stage": "", "stack": "", "region": "", "sign_in": {"kind": "token"}, "try_it": false}'
+
+
+class OwnTable(NamedTuple):
+    """A table of the team's, whose items are counted. `stream`: the ARN of its stream."""
+
+    name: str
+    stream: str
 
 
 class Settings(NamedTuple):
@@ -44,6 +52,10 @@ class Settings(NamedTuple):
     """What `/console/config.json` says; the default for functions that do not serve it."""
     console_client: str = ""
     """The pool's client that people sign in to the console with; empty if the deployment has an issuer of its own."""
+    own_tables: Mapping[str, OwnTable] = MappingProxyType({})
+    """The team's tables, by the names that `Items` give them; empty for functions that do not read them."""
+    own_check_units: int = 0
+    """How many units a spot check of a counter of their items may take; 0: there are none."""
 
     def minute(self, epoch_s: float) -> int:
         """The minute of the ledger that a time is in."""
@@ -73,7 +85,19 @@ class Settings(NamedTuple):
             series_days=int(environment.get("TALLY_SERIES_DAYS", "0")),
             console=_object(environment, "TALLY_CONSOLE", CONSOLE_DEFAULT),
             console_client=environment.get("TALLY_CONSOLE_CLIENT", "").strip(),
+            own_check_units=int(environment.get("TALLY_OWN_CHECK_UNITS", "0")),
+            own_tables=own_tables(environment.get("TALLY_OWN_TABLES", "{}")),
         )
+
+
+def own_tables(document: str) -> dict[str, OwnTable]:
+    """The team's tables, from `{"shop": {"name": "Shop-1X", "stream": "arn:…"}}`. Raises ConfigurationError."""
+    try:
+        return {str(name): OwnTable(**table) for name, table in json.loads(document).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigurationError(
+            "TALLY_OWN_TABLES must be a JSON object of tables, each with name and stream"
+        ) from None
 
 
 def _seconds(environment: Mapping[str, str], name: str, default: int) -> int:

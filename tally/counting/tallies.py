@@ -189,6 +189,15 @@ def noted(write: Write, days: Mapping[int, int]) -> Write:
     }
 
 
+def recounted(write: Write, attribute: str, amount: int) -> Write:
+    """An update of `add` that also adds to a recount beside the number (streams/scans.py)."""
+    return write | {
+        "UpdateExpression": f"{write['UpdateExpression']}, #recount :recount",
+        "ExpressionAttributeNames": write["ExpressionAttributeNames"] | {"#recount": attribute},
+        "ExpressionAttributeValues": write["ExpressionAttributeValues"] | {":recount": {"N": str(amount)}},
+    }
+
+
 def day_note(day: int) -> str:
     """The attribute of a tally item that says what the rollup added for the receipts of a day. No counter has it."""
     return f"day#{day}"

@@ -96,6 +96,17 @@ def moved(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | Non
     return items.update(table, name, values, removed=["expiration"] if drift else ["since", "changes"], was=row.was)
 
 
+def recounted(store: Store, row: DriftRow, drift: int, now_s: float) -> Write:
+    """The write that brings a row as it was read to what a recount found, as confirmed. It may make the row."""
+    minute = store.settings.minute(now_s)
+    values: dict[str, str | float] = {
+        "counter": row.counter, "target": row.target, "drift": drift, "upto": max(minute, row.upto + 1),
+        "since": row.since or int(now_s),
+    }  # fmt: skip
+    name = key(row.counter, row.target)
+    return items.update(store.settings.ledger_table, name, values, removed=["changes", "expiration"], was=row.was)
+
+
 def forgotten(store: Store, row: DriftRow, kept: int, now_s: float) -> Write:
     """The write that leaves `kept` of a drift, as confirmed: nobody judges what its other changes waited for."""
     assert min(row.drift, 0) <= kept <= max(row.drift, 0), "what stays is a part of it"

@@ -13,6 +13,10 @@ The ledger holds what the streams report of each tally, and how far their consum
     forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, children, holds, finished
     imported    HISTORY#IMPORT, counter#run -> by, why, at, digest, rows, refused, finished
     form        FORM, counter -> form (streams/forms.py)
+    scan        ITEMS, counter -> table, counted, generation, digest, groups, began, ended, closed, position, items
+    passed      PASSED, table of a team -> passed, stream
+    watched     WATCHED#bucket, counter#id -> counter, target, at, low, high, since (streams/watched.py)
+    marker      SEEN#counter#item's digest, generation -> group, amount (streams/markers.py)
     deleted     DELETED, epoch s#counter#target -> counter, target, calm
 
 A segment holds what a run of stream records says of one minute (streams/segments.py). Holds are here too (holds.py).
@@ -36,7 +40,7 @@ DRIFT_KEY, DEAD_LETTER_KEY, DELETED_KEY = "DRIFT", "DEADLETTER", "DELETED"
 JUDGE_KEY, FORM_KEY, PROGRESS_KEY, LOST_KEY = "JUDGE", "FORM", "PROGRESS", "LOST"
 LOST_HISTORY_KEY = "HISTORY#LOST"
 IMPORT_KEY = "HISTORY#IMPORT"
-HEARTBEAT_START, RECEIPT_HEARTBEAT_START = "HEARTBEAT#", "heartbeat#"  # a heartbeat in counts, and in receipts
+RECEIPT_HEARTBEAT_START = "heartbeat#"  # a heartbeat in receipts; those of other tables begin with HEARTBEAT_START
 MINUTE_MAX = 10**10
 
 

@@ -21,9 +21,10 @@ FIRST, LAST = " ", "~"  # every sort key of the ledger lies between them: printa
 
 
 class Page(list[Item]):
-    """The items of one page, in order. `more`: whether items follow."""
+    """The items of one page, in order. `more`: whether items follow. `units`: what the read cost, if it asked."""
 
     more: bool = False
+    units: float = 0.0
 
 
 def get(client: DynamoDBClient, table: str, item_key: Item) -> Item:
@@ -103,10 +104,35 @@ def scan(store: Store, table: str, **more: Any) -> Iterator[Page]:
     return _every(store.client.scan, {"TableName": table, **more})
 
 
+def own_pages(
+    store: Store, table: str, partition: tuple[str, Item] | None = None, after: Item | None = None, **more: Any
+) -> Iterator[Page]:
+    """The items of a team's table, a page at a time, each with its units.
+
+    `partition`: name and value of the partition key of those that are read; None: all. `after`: the key of the item
+    that they follow. `more`: parameters of the read.
+    """
+    asked: dict[str, Any] = {"TableName": table, "ReturnConsumedCapacity": "TOTAL", **more}
+    if after:
+        asked["ExclusiveStartKey"] = after
+    if partition is None:
+        return _every(store.client.scan, asked)
+    name, value = partition
+    asked["ExpressionAttributeNames"] = {"#pk": name, **more.get("ExpressionAttributeNames", {})}
+    asked |= {"KeyConditionExpression": "#pk = :pk", "ExpressionAttributeValues": {":pk": value}}
+    return _every(store.client.query, asked)
+
+
+def described(store: Store, table: str) -> dict[str, Any]:
+    """What DynamoDB says of a table: its keys and stream, and about how many items and bytes it has."""
+    answer = _answer(store.client.describe_table, "Table", consistent=False, TableName=table)
+    return dict(answer["Table"])
+
+
 def _every(ask: Callable[..., Any], parameters: dict[str, Any]) -> Iterator[Page]:
     start: dict[str, Any] = {}
     for _ in range(PAGES_MAX):
-        answer = _answer(ask, "Items", **parameters, **start)
+        answer = _answer(ask, "Items", **(parameters | start))
         yield _page(answer)
         if "LastEvaluatedKey" not in answer:
             return
@@ -128,6 +154,7 @@ def _range(table: str, partition: str, low: str, high: str, more: dict[str, Any]
 def _page(answer: dict[str, Any]) -> Page:
     page = Page(answer["Items"])
     page.more = "LastEvaluatedKey" in answer
+    page.units = answer.get("ConsumedCapacity", {}).get("CapacityUnits", 0.0)
     return page
 
 

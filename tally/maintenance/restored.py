@@ -28,7 +28,8 @@ from ..dynamo import items, keys, queries
 from ..dynamo.client import Store
 from ..dynamo.transactions import Write, apply_once
 from ..errors import TallyError
-from ..streams import dead_letters, segments, watermark
+from ..items import HEARTBEAT_START
+from ..streams import dead_letters, scans, segments, watermark
 from ..streams.lineage import BOOKKEEPER, COUNTS, RECEIPTS, ROLLUP
 from . import rebuild
 from .rebuild import Accepted, Window
@@ -69,7 +70,7 @@ def moments(store: Store) -> dict[str, int]:
         return max((items.number(item, "at") for page in pages for item in page), default=0)
 
     return {
-        COUNTS: newest(store.settings.counts_table, "PK", keys.HEARTBEAT_START),
+        COUNTS: newest(store.settings.counts_table, "PK", HEARTBEAT_START),
         RECEIPTS: newest(store.settings.receipts_table, "id", keys.RECEIPT_HEARTBEAT_START),
         "ledger": int(watermark.read(store).noted_s),
     }
@@ -111,6 +112,9 @@ def settle(
     _drop_drift(store, now_s, everything=waits or apart or watermark.read(store).redriven)
     _forget(store, keys.DEAD_LETTER_KEY)
     _forget(store, keys.LOST_KEY)
+    for counter in counters.values():
+        if counter.items is not None:  # the team's tables are not of that moment
+            scans.lost(store, counter.name)
     for finding in chain(_lost_receipts(store, counters, restored_s, tell), _wrong_parents(store, counters, tell)):
         _write(store, finding.name, writes(store, finding, *why, now_s))
         yield finding

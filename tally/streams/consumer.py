@@ -9,7 +9,7 @@ record that it cannot apply becomes a dead letter (dead_letters.py), and delays 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,9 +64,13 @@ class Handler:
             if not isinstance(shard, str) or not shard:
                 raise ConfigurationError("The event has no shardId: the event source mapping needs a tumbling window")
             call = Call(self.store, deadline_s=time.monotonic() + context.get_remaining_time_in_millis() / 1000)
-            table = _table(self.store.settings, str(event.get("eventSourceARN") or records[0].get("eventSourceARN")))
-            failed = Batch(self, call, table, shard).apply(records)
+            source = str(event.get("eventSourceARN") or records[0].get("eventSourceARN"))
+            failed = self.batch(call, source, shard).apply(records)
             return {"state": {}, "batchItemFailures": [] if failed is None else [{"itemIdentifier": failed}]}
+
+    def batch(self, call: Call, source: str, shard: str) -> Batch:
+        """A batch of the stream with this ARN. Raises ConfigurationError for a stream that it does not read."""
+        return Batch(self, call, _table(self.store.settings, source), shard)
 
 
 @dataclass
@@ -79,6 +83,9 @@ class Batch:
     shard: str
     refused: dict[str, str] = field(default_factory=dict)  # by sequence number: why DynamoDB does not accept it
 
+    def __post_init__(self) -> None:
+        self.consumer = self.handler.consumer
+
     def apply(self, records: Sequence[Record]) -> str | None:
         """Apply the records beyond the checkpoint; the first sequence number that is left, or None if none is."""
         store, numbered = self.call.store, fold.in_order(records)
@@ -89,6 +96,7 @@ class Batch:
             for _ in range(STARTS_MAX):
                 past = self._past(first)
                 seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # then: `past` grows
+                self._look_up(numbered.values())  # then: nothing up to the checkpoint rests on anything newer
                 place = StreamPlace(self.table, self.shard, store.settings.minute(time.time()), past)
                 try:
                     at = int(seen.sequence or -1)  # compared as numbers: as strings "9" is after "10"
@@ -103,9 +111,13 @@ class Batch:
             self._warn("not applied", failed, error)
         return failed
 
+    def _look_up(self, records: Iterable[Record]) -> None:
+        """Read what the effects of these records depend on. It is called after the checkpoint is read: nothing
+        that was committed up to there depends on anything newer than what is read here."""
+
     def _past(self, first: Record) -> int:
         """The last minute that takes no entries any more."""
-        if not self.handler.consumer.heeds_judge:
+        if not self.consumer.heeds_judge:
             return -1
         store, now_s = self.call.store, time.time()
         try:
@@ -122,7 +134,7 @@ class Batch:
         A run that DynamoDB rejects is retried with half as many records, down to the one at fault. So is one that keeps
         meeting conflicts: with fewer items it meets fewer transactions. Raises MovedError, StoreRefusedError.
         """
-        consumer, most = self.handler.consumer, len(records)
+        consumer, most = self.consumer, len(records)
         declared = every if consumer.heeds_judge else self.handler.declared
         while records:
             run = fold.next_run(consumer, declared, place, records[:most], self.refused)
@@ -147,6 +159,7 @@ class Batch:
                     most = run.records // 2
                     continue
                 return self._warn("stopped", run.first, error)
+            run.committed()
             self._report(run.dead_letters)
             for counter, changes in run.counted.items():
                 observe.count(observe.COUNTED, changes, counter=counter)
@@ -155,7 +168,7 @@ class Batch:
 
     @property
     def _key(self) -> Item:
-        return keys.key(*keys.checkpoint_key(self.handler.consumer.name, self.table, self.shard))
+        return keys.key(*keys.checkpoint_key(self.consumer.name, self.table, self.shard))
 
     def _marks(self, run: Run, seen: Checkpoint, after: Checkpoint) -> list[Write]:
         """The writes beside the effects. The checkpoint moves on condition that it has not since it was read."""
@@ -167,12 +180,12 @@ class Batch:
 
     def _kept(self, kept: Sequence[DeadLetter]) -> list[Write]:
         """The markers of dead letters. Their objects are put first."""
-        where = self.handler.objects, self.handler.consumer.name, self.table, self.shard
+        where = self.handler.objects, self.consumer.name, self.table, self.shard
         return [dead_letters.keep(self.call, *where, *letter) for letter in kept]
 
     def _report(self, kept: Sequence[DeadLetter]) -> None:
         for spelled, _, reason in kept:
-            observe.count(observe.DEAD_LETTERS, consumer=self.handler.consumer.name)
+            observe.count(observe.DEAD_LETTERS, consumer=self.consumer.name)
             observe.logger.error("dead letter", extra={"sequence": spelled, "shard": self.shard, "reason": reason})
 
     def _warn(self, what: str, first: str | None, error: Exception | None = None) -> str | None:
@@ -181,9 +194,14 @@ class Batch:
         return first
 
 
+def table_name(source: str) -> str:
+    """The name of the table whose stream has this ARN."""
+    return source.partition("table/")[2].partition("/")[0]
+
+
 def _table(settings: Settings, source: str) -> str:
     """`counts` or `receipts`, by the ARN of the stream: `…:table/NAME/stream/…`. Raises ConfigurationError."""
-    name = source.partition("table/")[2].partition("/")[0]
+    name = table_name(source)
     table = {settings.counts_table: "counts", settings.receipts_table: "receipts"}.get(name)
     if table is None:
         raise ConfigurationError(f"The stream {source[:200]!r} is of neither the counts nor the receipts table")

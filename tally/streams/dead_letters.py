@@ -26,6 +26,7 @@ from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import StoreBusyError, StoreUnreachableError
 from . import loss, watermark
 from .fold import StreamConsumer, StreamPlace
+from .lineage import ITEMS
 from .record import MALFORMED, Lookup, Record, UnreadableError, created_s
 
 REASON_CHARACTERS_MAX = 300
@@ -186,10 +187,13 @@ def redrive(
 
 
 def drop(call: Call, marker: Marker) -> None:
-    """Remove the marker of a record whose object is gone, and note that it is lost. It may be gone by now."""
+    """Remove the marker of a record whose object is gone, and note that it is lost. It may be gone by now.
+
+    What a team's table lost holds up no other number: its counters are to be scanned (scans.py)."""
     lost = loss.dropped(call.store.settings, marker.sort_key, marker.consumer, marker.made_s)
+    noted = [] if marker.consumer == ITEMS else [lost.write(call.store.settings)]
     try:
-        apply(call, [_removal(call, marker), lost.write(call.store.settings)])
+        apply(call, [_removal(call, marker), *noted])
     except MovedError:
         return
 

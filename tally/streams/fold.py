@@ -82,6 +82,9 @@ class Run(ABC):
     @abstractmethod
     def writes(self, call: Call, declared: Lookup) -> list[Write]: ...
 
+    def committed(self) -> None:  # noqa: B027 (few runs have something to note)
+        """Note what the next run must know of this one."""
+
     @property
     def full(self) -> bool:
         """Whether there is no room for another record that becomes a dead letter."""

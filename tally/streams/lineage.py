@@ -8,7 +8,7 @@ has passed what the bookkeeper has if it has passed the newest record for it tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -32,7 +32,7 @@ GONE = SETTLE + 1  # after a stream need not keep a record any more, until it ha
 QUIET = 2  # without a record in a leaf, until the sweep reads the leaf itself
 
 KEPT_S = 24 * 3600  # by a stream, at least
-ROLLUP, BOOKKEEPER = "rollup", "bookkeeper"
+ROLLUP, BOOKKEEPER, ITEMS = "rollup", "bookkeeper", "items"
 COUNTS, RECEIPTS = "counts", "receipts"
 Line = tuple[str, ...]  # a leaf: the id of a shard that no other one follows, and those of all that it follows
 PEEK_EMPTY = 5  # empty answers of GetRecords in one shard: one may be empty although records follow
@@ -65,7 +65,8 @@ class Look:
     """The shard trees, by table, and the checkpoints, by consumer, table and shard. The trees were listed first.
 
     `reached`: the leaves that a heartbeat of this sweep reaches. `peeks`: whether records may be left in a leaf. Both
-    name the table, too: DynamoDB promises different ids within one stream only.
+    name the table, too: DynamoDB promises different ids within one stream only. `peeking`: whether a quiet leaf may be
+    passed because no record is found in it.
     """
 
     store: Store
@@ -75,6 +76,7 @@ class Look:
     marks: Mapping[tuple[str, str, str], Checkpoint]
     reached: set[tuple[str, Line]] = field(default_factory=set)
     peeks: dict[tuple[str, Line], bool] = field(default_factory=dict)
+    peeking: bool = True
 
     @cached_property
     def leaves(self) -> dict[str, list[Line]]:
@@ -98,14 +100,14 @@ class Look:
         leaves.sort(key=lambda leaf: self._passed_s(consumer, *leaf))
         return [f"{table} {leaf[0]}" for table, leaf in leaves[:5]]
 
-    def heartbeats(self, table: str, leaf: Line) -> tuple[str, str]:
+    def heartbeats(self, table: str, leaf: Line, consumer: str = BOOKKEEPER) -> tuple[str, str]:
         """The key of a heartbeat that has come to a leaf, and that of the nearest shard before it; empty: none."""
-        own, *before = (self._mark(BOOKKEEPER, table, id_).heartbeat for id_ in leaf)
+        own, *before = (self._mark(consumer, table, id_).heartbeat for id_ in leaf)
         return own, next(filter(None, before), "")
 
-    def quiet(self, table: str, leaf: Line) -> bool:
+    def quiet(self, table: str, leaf: Line, consumer: str = BOOKKEEPER) -> bool:
         """Whether no heartbeat reaches a leaf, and no record has come for a while."""
-        return (table, leaf) not in self.reached and self._through_s(BOOKKEEPER, table, leaf) < self._before_s(QUIET)
+        return (table, leaf) not in self.reached and self._through_s(consumer, table, leaf) < self._before_s(QUIET)
 
     def _mark(self, consumer: str, table: str, id_: str) -> Checkpoint:
         return self.marks.get((consumer, table, id_), Checkpoint())
@@ -117,13 +119,14 @@ class Look:
     def _passed_s(self, consumer: str, table: str, leaf: Line) -> float:
         """The time until which a consumer has passed a leaf.
 
-        The bookkeeper has passed a quiet leaf if no record is left in it. That is weak: an empty answer is no proof. An
-        error makes a passing difference, because no entry is lost.
+        One that gets every record has passed a quiet leaf if no record is left in it. That is weak: an empty answer is
+        no proof. An error makes a passing difference, because no entry is lost.
         """
         through_s = self._through_s(consumer, table, leaf)
         if consumer == ROLLUP and self._abreast(table, leaf):
             return max(through_s, self._passed_s(BOOKKEEPER, table, leaf))
-        if consumer == BOOKKEEPER and self.quiet(table, leaf) and not self._left(table, leaf):
+        peeks = consumer != ROLLUP and self.peeking
+        if peeks and self.quiet(table, leaf, consumer) and not self._left(consumer, table, leaf):
             return max(through_s, self._before_s(LISTING))
         return through_s
 
@@ -142,12 +145,12 @@ class Look:
                 return False  # a record for it is in a shard that it has not begun
         return True
 
-    def _left(self, table: str, leaf: Line) -> bool:
-        """Whether a record may be left for the bookkeeper in a leaf, or before it up to a shard that it has begun."""
+    def _left(self, consumer: str, table: str, leaf: Line) -> bool:
+        """Whether a record may be left for a consumer in a leaf, or before it up to a shard that it has begun."""
         if (table, leaf) not in self.peeks:
             left = False
             for id_ in leaf:
-                sequence = self._mark(BOOKKEEPER, table, id_).sequence
+                sequence = self._mark(consumer, table, id_).sequence
                 left |= id_ in self.trees[table] and self._any(table, id_, sequence)
                 if sequence:
                     break
@@ -169,15 +172,23 @@ class Look:
         return False
 
 
-def look(store: Store, shards: Shards, now_s: float) -> Look:
+def look(
+    store: Store,
+    shards: Shards,
+    now_s: float,
+    consumers: Iterable[str] = (ROLLUP, BOOKKEEPER),
+    tables: Sequence[str] = (COUNTS, RECEIPTS),
+    *,
+    peeking: bool = True,
+) -> Look:
     """List the shards, then read the checkpoints."""
-    trees = {table: shards.listed(table) for table in (COUNTS, RECEIPTS)}
+    trees = {table: shards.listed(table) for table in tables}
     marks: dict[tuple[str, str, str], Checkpoint] = {}
-    for consumer, table in product((ROLLUP, BOOKKEEPER), (COUNTS, RECEIPTS)):
+    for consumer, table in product(consumers, tables):
         partition, _ = keys.checkpoint_key(consumer, table, "")
         for checkpoint in queries.items(store, store.settings.ledger_table, partition):
             marks[consumer, table, checkpoint["SK"]["S"]] = Checkpoint.of(checkpoint)
-    return Look(store, shards, now_s, trees, marks)
+    return Look(store, shards, now_s, trees, marks, peeking=peeking)
 
 
 def _line(tree: Tree, leaf: str) -> Line:

@@ -15,6 +15,7 @@ from typing import Any
 from ..counter import Counter
 from ..dynamo import keys
 from ..errors import TallyError
+from ..items import HEARTBEAT_START
 from ..settings import MINUTE_DEFAULT_S
 
 Record = dict[str, Any]
@@ -46,6 +47,8 @@ class Lookup:
         self.children: dict[str, list[tuple[str, Counter]]] = {}
         self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}
         for counter in counters.values():
+            if counter.items is not None:
+                continue  # a recount judges it (streams/scans.py), and no journal
             self._tallies.setdefault(counter.prefix, []).append((*counter.shard_range, counter))
             if counter.child is not None:
                 self.children.setdefault(counter.prefix, []).append((counter.child, counter))
@@ -105,10 +108,11 @@ def created_s(record: Record) -> float:
 def heartbeat(record: Record) -> str | None:
     """The key of a heartbeat; None for any other record."""
     try:
-        found = record["dynamodb"]["Keys"]
-        name, start = ("id", keys.RECEIPT_HEARTBEAT_START) if "id" in found else ("PK", keys.HEARTBEAT_START)
-        key = found[name]["S"]
-        return str(key[len(start) :]) if key.startswith(start) else None
+        for key in record["dynamodb"]["Keys"].values():
+            for start in (HEARTBEAT_START, keys.RECEIPT_HEARTBEAT_START):
+                if key.get("S", "").startswith(start):
+                    return str(key["S"][len(start) :])
+        return None
     except MALFORMED:
         return None
 

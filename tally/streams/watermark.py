@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from .. import observe
@@ -24,6 +24,7 @@ from ..dynamo.keys import Item
 from ..dynamo.shards import Shards
 from ..dynamo.transactions import Write, apply_once
 from ..errors import ConfigurationError, TallyError
+from ..items import HEARTBEAT_START
 from ..settings import Settings
 from . import loss
 from .lineage import BOOKKEEPER, COUNTS, FRESH, KEPT_S, RECEIPTS, ROLLUP, SKEW, Look, look
@@ -178,7 +179,7 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
     item, since_s = before.item, store.clock()
     streams = look(store, shards, now_s)
     visible_s = now_s + store.clock() - since_s + FRESH * store.settings.minute_s  # what was added is by then
-    _send(streams, now_s)
+    send(streams, lambda table, name: heartbeat(store.settings, table, name, now_s))
     rolled_s, proven_s = int(streams.all_passed_s(ROLLUP)), items.number(item, "proven")
     asked_s, asked_rolled_s = items.number(item, "asked"), items.number(item, "asked_rolled")
     if asked_s <= streams.passed_s(BOOKKEEPER, COUNTS):
@@ -257,26 +258,36 @@ def oldest_dead_letter_s(store: Store, consumer: str) -> int:
     return NEVER_S
 
 
-def _send(streams: Look, now_s: float) -> None:
-    """Write a heartbeat for each leaf, each by itself: one that fails says nothing of the others."""
+def oldest_letter_s(store: Store, consumer: str, table: str) -> int:
+    """When the oldest record of one table was made that is a dead letter; or NEVER_S."""
+    start = keys.dead_letter(consumer)
+    for item in queries.items(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, start, f"{start}~"):
+        if item["table"]["S"] == table:
+            return int(item["SK"]["S"].removeprefix(start).partition("#")[0])
+    return NEVER_S
+
+
+def send(streams: Look, beat: Callable[[str, str], Write], consumer: str = BOOKKEEPER) -> None:
+    """Write a heartbeat for each leaf, each by itself: one that fails says nothing of the others. `beat`: its write, by
+    table and name. `consumer`: the one that gets each of them."""
     for table, leaves in streams.leaves.items():
         tried, guesses = set(), 0
         for leaf in leaves:
-            own, before = streams.heartbeats(table, leaf)
-            if own and _sent(streams.store, table, own, now_s):
+            own, before = streams.heartbeats(table, leaf, consumer)
+            if own and _sent(streams.store, beat, table, own):
                 streams.reached.add((table, leaf))
                 continue
             if before and not own:
                 tried.add(before)
-            if own or streams.quiet(table, leaf):
+            if own or streams.quiet(table, leaf, consumer):
                 guesses = HEARTBEATS_GUESSED
         for name in sorted(tried.union(secrets.token_hex(8) for _ in range(guesses))):
-            _sent(streams.store, table, name, now_s)
+            _sent(streams.store, beat, table, name)
 
 
-def _sent(store: Store, table: str, name: str, now_s: float) -> bool:
+def _sent(store: Store, beat: Callable[[str, str], Write], table: str, name: str) -> bool:
     try:
-        return apply_once(store, [heartbeat(store.settings, table, name, now_s)])
+        return apply_once(store, [beat(table, name)])
     except TallyError as error:
         observe.logger.warning("a heartbeat failed", exc_info=error, extra={"table": table, "key": name})
         return False
@@ -287,7 +298,7 @@ def heartbeat(settings: Settings, table: str, name: str, now_s: float) -> Write:
     values = {"at": int(now_s), "expiration": int(now_s) + HEARTBEAT_KEPT_S}
     if table == RECEIPTS:
         return items.put(settings.receipts_table, {"id": {"S": f"{keys.RECEIPT_HEARTBEAT_START}{name}"}}, values)
-    return items.put(settings.counts_table, keys.key(f"{keys.HEARTBEAT_START}{name}", "HEARTBEAT"), values)
+    return items.put(settings.counts_table, keys.key(f"{HEARTBEAT_START}{name}", "HEARTBEAT"), values)
 
 
 def ages_s(streams: Look, before: Watermark, now_s: float) -> dict[str, int]:

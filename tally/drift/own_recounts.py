@@ -1,0 +1,317 @@
+"""Counts the items of a team's table while the team writes, and compares the numbers with that, or sets them to it.
+
+A page of the table is added as it was read: each item on condition that nobody has begun with it, and all in the
+transaction that notes how far the scan has come. So a scan may die anywhere and go on, and several may run at once.
+What `difference` says holds under any traffic, once the scan is settled (streams/scans.py).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, groupby
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ..counter import Counter
+from ..counting import tallies
+from ..dynamo import items, queries
+from ..dynamo.client import Call, Store
+from ..dynamo.items import Write
+from ..dynamo.keys import Item
+from ..dynamo.queries import Page
+from ..dynamo.transactions import CONDITION_FAILED, apply_once, pause, send
+from ..errors import TallyError
+from ..items import AmountError, Items, Value, key_names
+from ..streams import markers, scans, watched
+from ..streams.scans import Scan
+from ..streams.watched import Noted
+from . import rows
+from .rows import DriftRow
+
+PAGE = 48  # items that are added at once: a marker for each and an update for each group, and the scan's own note
+STALE_MAX = 3  # recounts of older scans that an item may keep
+RECOUNTED = "recounted"
+"""The attribute of a tally item that names the last scan by which its number was set."""
+
+
+class GivenUpError(TallyError):
+    """The scan counts no more: another one was begun, or records that it needs were skipped or lost."""
+
+
+class UncountableError(TallyError):
+    """An item cannot be counted as the counter is declared. The message names it."""
+
+
+class Step(NamedTuple):
+    """What a scan did in one step: the items that it read, those that it added, and the units that it used."""
+
+    read: int
+    added: int
+    read_units: float
+    write_units: float
+
+    @property
+    def units(self) -> float:
+        """All of them."""
+        return self.read_units + self.write_units
+
+
+class Difference(NamedTuple):
+    """The number of one group, and what its items come to."""
+
+    group: str
+    number: int
+    recount: int
+    drift: DriftRow
+    stale: bool = False
+    settled: bool = False
+    """Whether this scan has set the number already."""
+    first: Mapping[str, Any] = MappingProxyType({})
+    """The first item of the tally."""
+
+    @property
+    def off(self) -> int:
+        """By how much the number is too high."""
+        return self.number - self.recount
+
+
+@dataclass(frozen=True)
+class Recount:
+    """A scan at work. Each method raises what botocore's errors map to."""
+
+    store: Store
+    counter: Counter
+    scan: Scan
+    now: Callable[[], float] = field(default=time.time)
+    page_items: int = 0
+    """How many items it reads at a time; 0: as many as DynamoDB gives."""
+
+    @property
+    def of(self) -> Items:
+        """The items that it counts."""
+        assert self.counter.items is not None
+        return self.counter.items
+
+    @property
+    def table(self) -> str:
+        """The name of the team's table."""
+        return self.store.settings.own_tables[self.of.table].name
+
+    @cached_property
+    def described(self) -> dict[str, Any]:
+        """What DynamoDB says of the team's table."""
+        return queries.described(self.store, self.table)
+
+    @cached_property
+    def key_names(self) -> list[str]:
+        """The names of its keys: partition key first."""
+        return key_names(self.described["KeySchema"])
+
+    def steps(self) -> Iterator[Step]:
+        """Read and add everything from where the scan stands; then it has ended.
+
+        Raises GivenUpError, UncountableError.
+        """
+        read = self.scan.items
+        for page in self._pages():
+            units = page.units
+            for first in range(0, len(page), PAGE):
+                some = page[first : first + PAGE]
+                read += len(some)
+                added, written = self._add(some, read)
+                yield Step(len(some), added, units, written)
+                units = 0.0
+        if not scans.end(self.store, self.scan, self.now()):
+            raise GivenUpError(GIVEN_UP)
+
+    def settled(self) -> bool:
+        """Whether what `difference` says is the whole truth: the scan has ended, and the consumer has passed it. Raises
+        GivenUpError."""
+        there = scans.read(self.store, self.counter.name)
+        if there.generation != self.scan.generation or there.closed:
+            raise GivenUpError(GIVEN_UP)
+        return scans.settled(self.store, there, self.of.table)
+
+    def difference(self, group: str) -> Difference:
+        """The number of one group and its recount."""
+        row = rows.read(self.store, self.counter.name, group)  # before the number: a repair moves both
+        return self._difference(group, tallies.shards(Call(self.store), self.counter, group), row)
+
+    def differences(self) -> Iterator[Difference]:
+        """Those of every group that has a tally, from a scan of the counts table."""
+        known = {row.target: row for row in rows.every(self.store) if row.counter == self.counter.name}
+        start = self.counter.partition_start
+        filtered = {
+            "FilterExpression": "begins_with(PK, :start)", "ExpressionAttributeValues": {":start": {"S": start}},
+        }  # fmt: skip
+        pages = queries.scan(self.store, self.store.settings.counts_table, **filtered)
+        for partition, family in groupby(chain.from_iterable(pages), lambda item: str(item["PK"]["S"])):
+            group = partition.removeprefix(start)
+            yield self._difference(group, list(family), known.get(group) or DriftRow(self.counter.name, group))
+
+    def report(self, off: Difference) -> bool:
+        """Note the difference as drift, which `tally repair` takes back. False if it has changed since: look again.
+        Raises GivenUpError."""
+        if not off.off and not off.drift.drift:
+            return True
+        return self._settle(rows.recounted(self.store, off.drift, off.off, self.now()))
+
+    def set(self, off: Difference) -> bool:
+        """Set the number of a group to its recount, once. False if it has changed since: look again. Raises
+        GivenUpError."""
+        if off.settled or not (off.off or off.drift.drift or self.of.watch):
+            return True
+        now_s, generation = self.now(), self.scan.generation
+        add = tallies.add(
+            Call(self.store),
+            self.counter,
+            off.group,
+            0,
+            -off.off,
+            self.store.settings.minute(now_s),
+            by=tallies.REPAIRED,
+        )
+        add["UpdateExpression"] = add["UpdateExpression"].replace("SET ", "SET #recounted = :generation, ", 1)
+        add["ExpressionAttributeNames"] |= {"#recounted": RECOUNTED}
+        add["ExpressionAttributeValues"] |= {":generation": {"N": str(generation)}}
+        add["ConditionExpression"] = "attribute_not_exists(#recounted) OR #recounted < :generation"
+        if self.of.watch is None:
+            return self._settle({"Update": add}, rows.moved(self.store, off.drift, 0, now_s))
+        found = off.first.get(self.scan.kept)  # and the row says by how much the number of the team's is off
+        add = items.only_if(add, {self.scan.kept: found})
+        add = Noted(kept=found or watched.GONE).beside(add)
+        listed = watched.listed(self.store.settings.ledger_table, self.counter.name, off.group, int(now_s))
+        return self._settle({"Update": add}, listed)
+
+    def _settle(self, *writes: Write) -> bool:
+        """Commit while the scan is open: then nothing moves its recount any more, and a difference is none."""
+        table, still = self.store.settings.ledger_table, {"generation": self.scan.generation, "closed": None}
+        if apply_once(self.store, [*writes, items.check(table, scans.key(self.counter.name), still)]):
+            return True
+        self.settled()  # raises if it is closed
+        return False
+
+    def tidy(self, group: str) -> None:
+        """Remove what older scans have left on the items of a group."""
+        table = self.store.settings.counts_table
+        for item in tallies.shards(Call(self.store), self.counter, group):
+            stale = self._stale(item)
+            if stale:
+                at = {name: item[name] for name in ("PK", "SK")}
+                apply_once(self.store, [_removing(table, at, stale)])
+
+    def close(self, *, counted: bool = False) -> None:
+        """Close the scan. `counted`: every number stands for what is declared from now on. Raises GivenUpError."""
+        if not scans.close(self.store, self.scan, self.counter.digest if counted else None):
+            raise GivenUpError(GIVEN_UP)
+
+    def _pages(self) -> Iterator[Page]:
+        after = json.loads(self.scan.position) if self.scan.position else None
+        limited: dict[str, Any] = {"Limit": self.page_items} if self.page_items else {}
+        if not self.scan.groups or self.of.group is not None:
+            yield from queries.own_pages(self.store, self.table, after=after, **limited)
+            return
+        types = {one["AttributeName"]: one["AttributeType"] for one in self.described["AttributeDefinitions"]}
+        partitions = [{types[self.of.key]: self.of.partition(group)} for group in self.scan.groups]
+        first = partitions.index(after[self.of.key]) if after else 0
+        for number, partition in enumerate(partitions[first:]):
+            began = None if number else after
+            yield from queries.own_pages(self.store, self.table, (self.of.key, partition), began, **limited)
+
+    def _add(self, page: Sequence[Item], read: int) -> tuple[int, float]:
+        """Add those items of a page that nobody has begun with. How many, and the units of it."""
+        left, kept, last = list(self._counting(page)), self._kept(page), self._key(page[-1])
+        if not left and not kept:
+            return 0, 0.0
+        store, retries, now_s, units = self.store, Call(self.store).retries(), self.now(), 0.0
+        while True:
+            writes = [markers.write(store.settings.ledger_table, key, None, value, now_s) for key, value in left]
+            writes += [{"Update": update} for update in self._updates([value for _, value in left], kept, now_s)]
+            writes.append(scans.moved(store, self.scan, last, read))
+            sent = send(store.client, writes)
+            units += 2 * len(writes)
+            if sent.committed:
+                return len(left), units
+            if sent.refused:
+                if sent.codes[-1] == CONDITION_FAILED:
+                    raise GivenUpError(GIVEN_UP)
+                left = [one for one, code in zip(left, sent.codes, strict=False) if code != CONDITION_FAILED]
+                continue
+            sent.conflict_or_raise()
+            pause(retries)
+
+    def _kept(self, page: Sequence[Item]) -> dict[str, int]:
+        """The numbers that the team keeps, by group."""
+        values = [value for item in page if (value := self.of.kept(item))]
+        return {group: number for group, number in values if self.scan.takes(self.counter, group)}
+
+    def _updates(self, values: Sequence[Value], kept: Mapping[str, int], now_s: float) -> Iterator[dict[str, Any]]:
+        sums: dict[str, int] = defaultdict(int, dict.fromkeys(kept, 0))
+        for value in values:
+            sums[value.group] += value.amount
+        minute = self.store.settings.minute(now_s)
+        for group, amount in sums.items():
+            add = tallies.add(Call(self.store), self.counter, group, 0, 0, minute, by=tallies.REPAIRED)
+            add = tallies.recounted(add, self.scan.attribute, amount)
+            yield _kept_beside(add, self.scan, kept[group]) if group in kept else add
+
+    def _counting(self, page: Sequence[Item]) -> Iterator[tuple[Item, Value]]:
+        """The markers of the items that count, with what for."""
+        for item in page:
+            try:
+                value = self.of.value(item)
+            except AmountError as error:
+                named = ", ".join(str(next(iter(item[name].values()))) for name in self.key_names)
+                raise UncountableError(f"{named} of {self.table}: {error}") from None
+            if value is not None and self.scan.takes(self.counter, value.group):
+                yield markers.key(self.counter.name, self.scan.generation, self._key(item)), value
+
+    def _key(self, item: Item) -> Item:
+        return {name: item[name] for name in self.key_names}
+
+    def _difference(self, group: str, shards: Sequence[Item], row: DriftRow) -> Difference:
+        mine = [item for item in shards if self.counter.shard_of(item["SK"]["S"]) is not None]
+        number = sum(tallies.stored(self.counter, item, 0) for item in mine)
+        recount = sum(items.number(item, self.scan.attribute) for item in mine)
+        stale = any(len(self._stale(item)) > STALE_MAX for item in mine)
+        settled = any(items.number(item, RECOUNTED) >= self.scan.generation for item in mine)
+        first = next((item for item in mine if item["SK"]["S"] == self.counter.sort_key), {})
+        return Difference(group, number, recount, row, stale, settled, first)
+
+    def _stale(self, item: Item) -> list[str]:
+        """The attributes of older scans. A newer one may be at work."""
+        names = (name for name in item if name.startswith((scans.RECOUNT, scans.KEPT)))
+        return [name for name in names if int(name.partition("#")[2]) < self.scan.generation]
+
+
+GIVEN_UP = (
+    "The scan was given up: another one was begun, the counter was declared otherwise, or records of the table may be"
+    " lost. Begin it again."
+)
+
+
+def _kept_beside(update: dict[str, Any], scan: Scan, number: int) -> dict[str, Any]:
+    """The update, which also notes the number that the scan read, unless a record has said it since the scan began."""
+    return update | {
+        "UpdateExpression": update["UpdateExpression"].replace("SET ", "SET #kept = if_not_exists(#kept, :kept), ", 1),
+        "ExpressionAttributeNames": update["ExpressionAttributeNames"] | {"#kept": scan.kept},
+        "ExpressionAttributeValues": update["ExpressionAttributeValues"] | {":kept": {"N": str(number)}},
+    }
+
+
+def _removing(table: str, at: Item, names: Sequence[str]) -> Write:
+    placed = {f"#r{number}": name for number, name in enumerate(names)}
+    return {
+        "Update": {
+            "TableName": table,
+            "Key": at,
+            "UpdateExpression": f"REMOVE {', '.join(placed)}",
+            "ConditionExpression": "attribute_exists(PK)",
+            "ExpressionAttributeNames": placed,
+        }
+    }

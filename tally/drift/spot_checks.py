@@ -1,0 +1,104 @@
+"""Spot checks of what counters of items count: some groups, again and again, chosen by chance.
+
+A sweep chooses groups, and counts their items again; a later one, when the consumer has passed that, compares. What
+differs is drift. Groups that would take more units than the deployment allows are left out.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from .. import observe
+from ..counter import Counter
+from ..dynamo import queries
+from ..dynamo.client import Store
+from ..dynamo.keys import Item
+from ..dynamo.queries import Page
+from ..errors import TallyError
+from ..items import AmountError
+from ..streams import scans
+from ..streams.scans import Scan
+from .own_recounts import Recount
+
+GROUPS_MAX = 5  # in a check
+ITEMS_READ = 20  # to find them
+GIVEN_UP_MIN = 60  # a check that is not settled by then is given up: the consumer stalled
+
+
+def check(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:
+    """Go on with the check of each counter, or begin one, as far as the time goes (`until_s`, on the store's clock).
+    How many groups were compared, and how many numbers were off."""
+    done = {"groups_checked": 0, "groups_off": 0}
+    for counter in counters.values():
+        if counter.items is None or counter.items.group is not None or not store.settings.own_check_units:
+            continue  # one group of many that an attribute names would take a scan of the table
+        if store.clock() >= until_s:
+            break
+        try:
+            off = list(_check(Recount(store, counter, scans.read(store, counter.name), lambda: now_s)))
+        except TallyError as error:
+            observe.logger.warning("a spot check failed", exc_info=error, extra={"counter": counter.name})
+            continue
+        done = {"groups_checked": done["groups_checked"] + len(off), "groups_off": done["groups_off"] + sum(off)}
+    return done
+
+
+def _check(recount: Recount) -> Iterator[bool]:
+    """Whether each group that is compared was off."""
+    scan, store, now_s = recount.scan, recount.store, recount.now()
+    if scan.counted != recount.counter.digest or not (scan.closed or scan.spot):
+        return  # its number stands for nothing yet, or somebody counts it again
+    if scan.closed:
+        _begin(recount, now_s)
+    elif scan.ended_s and recount.settled():
+        for group in scan.groups:
+            found = recount.difference(group)
+            settle = recount.report if recount.of.watch is None else recount.set
+            settle(found)
+            if found.stale:
+                recount.tidy(group)
+            yield found.off != 0
+        recount.close()
+    elif not scan.ended_s or now_s > scan.began_s + GIVEN_UP_MIN * store.settings.minute_s:
+        recount.close()
+
+
+def _begin(recount: Recount, now_s: float) -> None:
+    """Choose groups, and count their items, if that is not too much."""
+    store, units = recount.store, 0.0
+    begun: Scan | None = None
+    if groups := _groups(recount):
+        begun = scans.begin(store, recount.counter, now_s, groups, spot=True)
+    if begun is None:
+        return
+    counting = replace(recount, scan=begun, page_items=ITEMS_READ)
+    for step in counting.steps():
+        units += step.units
+        if units > store.settings.own_check_units:
+            counting.close()
+            return
+
+
+def _groups(recount: Recount) -> list[str]:
+    """Some groups that have items, from a place in the table that chance chooses."""
+    types = {part["AttributeName"]: part["AttributeType"] for part in recount.described["AttributeDefinitions"]}
+    after = {name: _any(types[name]) for name in recount.key_names}
+    groups: dict[str, None] = {}
+    for item in _page(recount, after) or _page(recount, None):  # nothing is behind the place
+        with suppress(AmountError):  # the consumer has said so
+            if value := recount.of.value(item):
+                groups[value.group] = None
+    return list(groups)[:GROUPS_MAX]
+
+
+def _page(recount: Recount, after: Item | None) -> Page:
+    return next(queries.own_pages(recount.store, recount.table, after=after, Limit=ITEMS_READ))
+
+
+def _any(kind: str) -> Item:
+    """A key attribute of this type, by chance."""
+    text = secrets.token_hex(8)
+    return {"N": str(int(text, 16) % 10**9)} if kind == "N" else {kind: text.encode() if kind == "B" else text}

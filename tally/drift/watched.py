@@ -1,0 +1,138 @@
+"""Holds the numbers that a team keeps itself against the exact counts of their items. It writes drift rows, no numbers.
+
+The count and the number stand in one item. What came and went lately may not be in the number yet, and a move of the
+number may be before its items. So one look says between which bounds the number is off. What it is off by for good is
+between the bounds of every look. If 0 is not, the number is wrong, as long as it follows within the time declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..counter import Counter
+from ..counting import tallies
+from ..dynamo import items, queries
+from ..dynamo.client import Store
+from ..dynamo.items import Write
+from ..dynamo.keys import Item
+from ..dynamo.transactions import apply_once
+from ..items import Watch
+from ..streams import scans, watched
+from . import rows
+
+LOOKS_S = 600  # looks of so long are taken together: the number may change for good
+
+
+def judge(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> int:
+    """Look at the groups that are listed, as far as the time goes (`until_s`, on the store's clock). How many."""
+    looked = 0
+    watching = {name: one for name, one in counters.items() if one.items is not None and one.items.watch is not None}
+    passed = {name: _passed_s(store, counter) for name, counter in watching.items()}
+    for bucket in range(watched.PARTITIONS) if watching else ():  # the role of a sweep that watches none may not look
+        for listed in queries.items(store, store.settings.ledger_table, f"WATCHED#{bucket}"):
+            name = listed["counter"]["S"]
+            if store.clock() >= until_s:
+                return looked
+            if passed.get(name):
+                look(store, watching[name], listed, passed[name], now_s)
+                looked += 1
+    return looked
+
+
+def look_at(store: Store, counter: Counter, group: str, now_s: float) -> None:
+    """Look at one group now, if it is listed: else nothing has moved since the last look."""
+    listed = queries.get(store.client, store.settings.ledger_table, watched.key(counter.name, group))
+    passed_s = _passed_s(store, counter)
+    if listed and passed_s:
+        look(store, counter, listed, passed_s, now_s)
+
+
+def kept(store: Store, counter: Counter, group: str) -> int | None:
+    """The number that the team keeps of a group, as the newest record has it; None: it keeps none."""
+    item = queries.get(store.client, store.settings.counts_table, tallies.key(counter, group, 0))
+    return items.number(item, watched.KEPT) if "N" in item.get(watched.KEPT, {}) else None
+
+
+def _passed_s(store: Store, counter: Counter) -> int:
+    """Until when the count holds everything; 0: not known, or it stands for nothing."""
+    assert counter.items is not None
+    counted = scans.read(store, counter.name).counted == counter.digest
+    return scans.passed_s(store, counter.items.table) if counted else 0
+
+
+def look(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: float) -> None:
+    """Look at one group, and note what is wrong. Nothing happens if somebody else looks, or it moves meanwhile."""
+    target, table = listed["target"]["S"], store.settings.ledger_table
+    at = tallies.key(counter, target, 0)
+    row = rows.read(store, counter.name, target)
+    item = queries.get(store.client, store.settings.counts_table, at)
+    key, seen = {name: listed[name] for name in ("PK", "SK")}, {"at": items.number(listed, "at")}
+    since_s = passed_s - watch(counter).within
+    known = bounds(counter, item, passed_s)
+    if known is None or (seen["at"] <= since_s and watched.flight(item, since_s, counter) == (0, 0)):
+        low, high = known or (0, 0)  # it is calm: the next record lists it again
+        writes = [{"Delete": items.only_if({"TableName": table, "Key": key}, seen)}]
+    else:
+        low, high, since = with_looks_before(listed, *known, now_s)
+        writes = [items.update(table, key, {"low": low, "high": high, "since": since}, was=seen)]
+    off = low if low > 0 else high if high < 0 else 0
+    if off != row.drift:
+        writes += _row(store, row, off, now_s, together=watch(counter).together)
+    if apply_once(store, writes):
+        _tidy(store, at, watched.over(item, since_s, counter))
+
+
+def watch(counter: Counter) -> Watch:
+    """What is watched."""
+    assert counter.items is not None
+    assert counter.items.watch is not None
+    return counter.items.watch
+
+
+def bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[int, int] | None:
+    """Between which amounts the number of a group is too high, by its tally item; None: there is no number.
+
+    `passed_s`: until when the count holds everything, epoch seconds.
+    """
+    if "N" not in item.get(watched.KEPT, {}):
+        return None
+    above = items.number(dict(item), watched.KEPT) - tallies.stored(counter, item, 0)
+    if watch(counter).together:
+        return above, above
+    up, down = watched.flight(item, passed_s - watch(counter).within, counter)
+    return above - down, above + up
+
+
+def with_looks_before(listed: Item, low: int, high: int, now_s: float) -> tuple[int, int, int]:
+    """The bounds of this look and of those before it, and when the first of them was, epoch seconds.
+
+    Where they exclude each other, or the first one is old, the looks begin again.
+    """
+    since = items.number(listed, "since")
+    if since and now_s - since < LOOKS_S:
+        both = max(low, items.number(listed, "low")), min(high, items.number(listed, "high"))
+        if both[0] <= both[1]:
+            return (*both, since)
+    return low, high, int(now_s)
+
+
+def _row(store: Store, row: rows.DriftRow, off: int, now_s: float, *, together: bool) -> list[Write]:
+    """The write of the drift row. Of numbers that are written together what stands for some minutes is confirmed."""
+    minute = store.settings.minute(now_s)
+    if off == 0:
+        return [rows.moved(store, row, 0, now_s)]
+    if not together:
+        return [rows.recounted(store, row, off, now_s)]
+    return [rows.moved(store, row, off, now_s, minute)] if minute > row.upto else []
+
+
+def _tidy(store: Store, at: Item, names: Sequence[str]) -> None:
+    """Remove the stretches of time that nobody asks for any more."""
+    if names:
+        placed = {f"#m{number}": name for number, name in enumerate(names)}
+        update = {
+            "TableName": store.settings.counts_table, "Key": at, "ExpressionAttributeNames": placed,
+            "UpdateExpression": f"REMOVE {', '.join(placed)}", "ConditionExpression": "attribute_exists(PK)",
+        }  # fmt: skip
+        apply_once(store, [{"Update": update}])

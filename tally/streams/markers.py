@@ -1,0 +1,75 @@
+"""Markers say who began with an item while a scan of its table counts beside the stream: the stream, or the scan.
+
+What is counted of an item begins with the first record that changes what it counts for, or with what the scan read. A
+scan that came first leaves what it read. Some records behind it may be older than that read. They are skipped up to the
+state that was read: the item had that state once, and from there on old and new images add up, whichever such time it
+was. So no clock decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from ..dynamo import items, keys
+from ..dynamo.items import Write
+from ..dynamo.keys import Item
+from ..items import Value
+
+KEPT_S = 30 * 24 * 3600  # a scan ends before
+LIVE = "live"
+"""The marker of an item of which a record was applied: its old and new images add up from here on."""
+Marker = str | Value | None
+"""None: nobody has begun with the item; a Value: what the scan read, and added."""
+Moves = tuple[tuple[Value, int], ...]
+"""What is added: each value, once or minus once."""
+
+
+def delta(old: Value | None, new: Value | None) -> Moves:
+    """What leaves, and what comes."""
+    return (*(((old, -1),) if old else ()), *(((new, 1),) if new else ()))
+
+
+def step(marker: Marker, old: Value | None, new: Value | None) -> tuple[Moves, Marker]:
+    """What a record moves, and the marker of its item then. `old` and `new` differ: other records move nothing."""
+    assert old != new
+    if marker is None:
+        return delta(None, new), LIVE
+    if marker in (LIVE, old):
+        return delta(old, new), LIVE
+    return (), marker  # the record is older than what the scan read
+
+
+def key(counter: str, generation: int, item_key: Item) -> Item:
+    """The key of the marker of an item, by the key of the item."""
+    name = hashlib.sha256(json.dumps(item_key, sort_keys=True).encode()).hexdigest()[:32]
+    return keys.key(f"SEEN#{counter}#{name}", str(generation))
+
+
+def of(stored: Item) -> Marker:
+    """A marker as it is stored; of an empty item none."""
+    if not stored:
+        return None
+    return Value(stored["group"]["S"], items.number(stored, "amount")) if "group" in stored else LIVE
+
+
+def write(table: str, at: Item, was: Marker, now: Marker, now_s: float) -> Write:
+    """The write of a marker, on condition that it is as it was read."""
+    assert now is not None
+    values: dict[str, Any] = {"expiration": int(now_s) + KEPT_S}
+    if isinstance(now, Value):
+        values |= now._asdict()
+    if was is None:
+        seen: items.Was = items.NO_ITEM
+    elif isinstance(was, Value):
+        seen = was._asdict()
+    else:
+        seen = {"PK": at["PK"]["S"], "group": None}
+    gone = ("group", "amount") if isinstance(was, Value) and not isinstance(now, Value) else ()
+    return items.update(table, at, values, removed=gone, was=seen)
+
+
+def live(table: str, at: Item, now_s: float) -> Write:
+    """The write of a marker that no page of a scan rests on any more."""
+    return items.put(table, at, {"expiration": int(now_s) + KEPT_S})

@@ -1,0 +1,307 @@
+"""The consumer that counts the items of the team's own tables, exactly.
+
+What an item counts for is a pure function of it (`Items.value`). A record moves the number by what its new image
+counts for, less what its old one does: `COUNT` or `SUM … WHERE … GROUP BY`, whatever happens to the items. What was
+there before comes from a scan (scans.py). While one is open, the recount beside the number moves by the rules of
+markers.py.
+
+A tally moves as by a repair: the journal expects no half of it from anywhere, and an edit by hand is drift.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from ..counter import Counter
+from ..counting import tallies
+from ..dynamo import queries
+from ..dynamo.client import Call
+from ..dynamo.keys import Item
+from ..dynamo.transactions import Write
+from ..errors import ConfigurationError
+from ..items import Value
+from . import markers, scans, watched
+from .consumer import Batch, Handler, table_name
+from .fold import Effect, Run, StreamConsumer
+from .markers import Marker, delta
+from .record import INSERT, MALFORMED, REMOVE, Lookup, Record, UnreadableError, created_s, event_name
+from .scans import SLACK, Scan
+from .watched import Noted
+
+NAME = "items"
+ITEMS_MAX = 98  # DynamoDB takes 100 in a transaction; one is the checkpoint
+KEYS_MAX = 100  # of a read of many items
+
+
+class Change(NamedTuple):
+    """What a record says of one counter.
+
+    `scan`: the open scan whose recount it moves. `marked`: whether what the scan read of the item may be younger than
+    the record. `late`: it is older, but not by much: the stamps of one item may go back by SLACK.
+    """
+
+    counter: Counter
+    minute: int
+    old: Value | None
+    new: Value | None
+    scan: Scan | None = None
+    marker: str = ""
+    marked: bool = False
+    late: bool = False
+    kept: Value | None = None
+    """The number of the team's own, as the record leaves it."""
+    kept_before: Value | None = None
+    made_s: float = 0.0
+    pair: str = ""  # as effects have it: its halves are in one record
+
+    @property
+    def watches(self) -> bool:
+        """Whether a number of the team's own is held against the count."""
+        return self.counter.items is not None and self.counter.items.watch is not None
+
+
+def counted(counters: Mapping[str, Counter], table: str) -> dict[str, Counter]:
+    """The counters of the items of a table, by name."""
+    return {name: one for name, one in counters.items() if one.items is not None and one.items.table == table}
+
+
+def consumer(counters: Mapping[str, Counter], open_: Mapping[str, Scan | None] | None = None) -> StreamConsumer:
+    """The consumer. `open_`: the scans of the counters that count now, by name; None: every counter counts, and no scan
+    is open."""
+    of = {one.items.table for one in counters.values() if one.items is not None}
+    taken: Mapping[str, Scan | None] = dict.fromkeys(counters) if open_ is None else open_
+    reads = {table: partial(_changes, counted(counters, table), taken) for table in of}
+    return StreamConsumer(NAME, reads, ItemsRun)
+
+
+class ItemsHandler(Handler):
+    """The handler of the streams of the team's tables."""
+
+    def __init__(self, counters: Mapping[str, Counter], *more: Any) -> None:
+        """`more`: as Handler takes it."""
+        super().__init__(consumer(counters), counters, *more)
+        self.counters = counters
+
+    def batch(self, call: Call, source: str, shard: str) -> Batch:
+        own = self.store.settings.own_tables
+        table = next((name for name, one in own.items() if one.name == table_name(source)), None)
+        if table is None or not counted(self.counters, table):
+            raise ConfigurationError(f"The stream {source[:200]!r} is of no table whose items a counter counts")
+        return ItemsBatch(self, call, table, shard)
+
+
+class ItemsBatch(Batch):
+    """A batch of a team's table. Before each start it reads the scans of its counters, and the markers of its items."""
+
+    handler: ItemsHandler
+
+    def _look_up(self, records: Iterable[Record]) -> None:
+        open_ = dict(self._open())
+        read = partial(_changes, counted(self.handler.counters, self.table), open_)
+        marked: set[str] = set()
+        for record in records:
+            try:
+                changes = read(self.handler.declared, record)
+            except (UnreadableError, *MALFORMED):
+                continue
+            marked |= {change.marker for change in changes if change.marked}
+        known = self._markers(sorted(marked))
+        self.consumer = StreamConsumer(NAME, {self.table: read}, partial(ItemsRun, known=known))
+
+    def _open(self) -> Iterable[tuple[str, Scan | None]]:
+        """The counters that count now, each with the scan that is open; without an open scan, if its number stands for
+        it as it is declared. What it does not count now, a scan that begins later reads as it is then."""
+        counters = counted(self.handler.counters, self.table)
+        for name, scan in scans.seen_by(self.call.store, self.table, counters).items():
+            counter = counters[name]
+            if scan.is_of(counter):
+                yield name, scan
+            elif scan.counted == counter.digest:
+                yield name, None
+
+    def _markers(self, wanted: Sequence[str]) -> dict[str, Marker]:
+        """The markers as they are, by their keys."""
+        known: dict[str, Marker] = {}
+        table = self.call.store.settings.ledger_table
+        for first in range(0, len(wanted), KEYS_MAX):
+            some = {spelled: json.loads(spelled) for spelled in wanted[first : first + KEYS_MAX]}
+            there = queries.get_many(self.call, table, list(some.values()))
+            stored = {_place(item): item for item in there}
+            known |= {spelled: markers.of(stored.get(_place(key), {})) for spelled, key in some.items()}
+        return known
+
+
+@dataclass
+class ItemsRun(Run):
+    """A run that adds to numbers, and to the recounts of open scans."""
+
+    known: dict[str, Marker] = field(default_factory=dict)
+    """The markers as they were read, by their keys. What a run commits, the next one knows."""
+    now: dict[str, Marker] = field(default_factory=dict)
+    recounts: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    """By counter and group: the attribute of the recount, and what is added to it."""
+    noted: dict[tuple[str, str], Noted] = field(default_factory=dict)
+    """By counter and group, what is beside the count of numbers that the team keeps."""
+
+    def takes(self, effects: Sequence[Any]) -> bool:
+        values = [(each, value) for each in effects for value in (each.old, each.new, each.kept, each.kept_before)]
+        groups = {(each.counter.name, value.group) for each, value in values if value}
+        marked = {each.marker for each in effects if each.marked or each.late}
+        listed = groups - self.noted.keys() if any(each.watches for each in effects) else ()
+        new = len(groups - self.sums.keys()) + len(marked - self.now.keys()) + len(listed)
+        return self._items + new <= ITEMS_MAX
+
+    def add(self, effects: Sequence[Any]) -> None:
+        for change in effects:
+            for value, sign in delta(change.old, change.new):
+                self._move(change, value, sign * value.amount)
+            if change.scan is not None:
+                self._recount(change, change.scan)
+            if change.watches:
+                self._note(change)
+
+    def _note(self, change: Change) -> None:
+        """Note what the number that the team keeps is now, and what it may not know yet."""
+        for value, sign in delta(change.old, change.new):
+            self._noted(change, value).move(change.counter, change.made_s, *_up_down(sign * value.amount))
+        before, now = change.kept_before, change.kept
+        for value in filter(None, (before, now)):
+            noted = self._noted(change, value)
+            noted.kept = {"N": str(now.amount)} if now and now.group == value.group else watched.GONE
+            moved = (now.amount if now else 0) - (before.amount if before else 0)
+            if before != now:
+                noted.move(change.counter, change.made_s, *_up_down(-moved))
+            if change.scan is not None and change.scan.takes(change.counter, value.group):
+                noted.recounted = change.scan.kept
+
+    def _noted(self, change: Change, value: Value) -> Noted:
+        self._move(change, value, 0)
+        return self.noted.setdefault((change.counter.name, value.group), Noted())
+
+    def _recount(self, change: Change, scan: Scan) -> None:
+        old, new = (
+            value if value and scan.takes(change.counter, value.group) else None for value in (change.old, change.new)
+        )
+        if old == new:
+            return
+        moves = delta(old, new)
+        if change.marked:
+            was = self.now[change.marker] if change.marker in self.now else self.known[change.marker]
+            moves, self.now[change.marker] = markers.step(was, old, new)
+        elif change.late:
+            self.now[change.marker] = markers.LIVE
+        for value, sign in moves:
+            self._move(change, value, 0)
+            at = change.counter.name, value.group
+            _, before = self.recounts.get(at, ("", 0))
+            self.recounts[at] = scan.attribute, before + sign * value.amount
+
+    def _move(self, change: Change, value: Value, amount: int) -> None:
+        self._add(
+            (change.counter.name, value.group), Effect(change.counter.name, value.group, self.place.minute, amount)
+        )
+
+    @property
+    def _items(self) -> int:
+        return len(self.sums) + len(self.now) + len(self.noted) + len(self.dead_letters)
+
+    @property
+    def full(self) -> bool:
+        return super().full or self._items >= ITEMS_MAX
+
+    def writes(self, call: Call, declared: Lookup) -> list[Write]:
+        found: list[Write] = []
+        table, now_s = call.store.settings.ledger_table, time.time()
+        for at, effect in self.sums.items():
+            counter = declared.by_name[effect.counter]
+            attribute, recount = self.recounts.get(at, ("", 0))
+            noted = self.noted.get(at)
+            if not effect.accepted and not recount and not noted:
+                continue
+            shard = self.place.bucket % counter.max_shards
+            add = tallies.add(call, counter, effect.id, shard, effect.accepted, self.place.minute, by=tallies.REPAIRED)
+            add = tallies.recounted(add, attribute, recount) if recount else add
+            found.append({"Update": noted.beside(add) if noted else add})
+            if noted:
+                found.append(watched.listed(table, effect.counter, effect.id, noted.at_s))
+        for spelled, marker in self.now.items():
+            if spelled not in self.known:
+                found.append(markers.live(table, json.loads(spelled), now_s))
+            elif marker != self.known[spelled]:
+                found.append(markers.write(table, json.loads(spelled), self.known[spelled], marker, now_s))
+        return found
+
+    def committed(self) -> None:
+        self.known.update({spelled: marker for spelled, marker in self.now.items() if spelled in self.known})
+
+
+def _changes(
+    counters: Mapping[str, Counter], open_: Mapping[str, Scan | None], declared: Lookup, record: Record
+) -> Sequence[Any]:
+    """What a record says of the counters that count now. TTL's removals are removals.
+
+    Raises UnreadableError, or one of MALFORMED: an AmountError is one.
+    """
+    changes = []
+    for name, counter in counters.items():
+        if name not in open_:
+            continue  # a scan that begins later reads what the record left
+        old, new = _values(counter, record)
+        before, now = _kept(counter, record)
+        if old == new and before == now:
+            continue
+        scan, made_s = open_[name], created_s(record)
+        change = Change(counter, declared.made(record), old, new, kept=now, kept_before=before, made_s=made_s)
+        if scan is not None:
+            changes.append(_scanned(change, scan, record, made_s, SLACK * declared.minute_s))
+        else:
+            changes.append(change)
+    return changes
+
+
+def _scanned(change: Change, scan: Scan, record: Record, made_s: float, slack_s: float) -> Change:
+    """The change as an open scan takes it."""
+    marked = not scan.ended_s or made_s < scan.ended_s + slack_s
+    late = not marked and made_s < scan.ended_s + 2 * slack_s
+    key = markers.key(change.counter.name, scan.generation, record["dynamodb"]["Keys"])
+    marker = json.dumps(key) if marked or late else ""
+    return change._replace(scan=scan, marker=marker, marked=marked, late=late)
+
+
+def _values(counter: Counter, record: Record) -> tuple[Value | None, Value | None]:
+    """What the item counted for before, and what it counts for now."""
+    of, name, change = counter.items, event_name(record), record["dynamodb"]
+    assert of is not None
+    keys: Item = change["Keys"]
+    if not of.may_count(keys):
+        return None, None
+    images = ("OldImage", name != INSERT), ("NewImage", name != REMOVE)
+    if not of.needs_images:
+        value = of.value(keys)
+        return tuple(value if there else None for _, there in images)  # type: ignore[return-value]
+    if any(there and not change.get(image) for image, there in images):
+        raise UnreadableError(f"a {name} without its image: the stream must have NEW_AND_OLD_IMAGES")
+    return tuple(of.value(change[image]) if there else None for image, there in images)  # type: ignore[return-value]
+
+
+def _kept(counter: Counter, record: Record) -> tuple[Value | None, Value | None]:
+    """The number that the team keeps, before and after, if the record is of the item that has it."""
+    assert counter.items is not None
+    if counter.items.watch is None:
+        return None, None
+    change = record["dynamodb"]
+    before, now = (counter.items.kept(change.get(image) or {}) for image in ("OldImage", "NewImage"))
+    return before, now
+
+
+def _up_down(amount: int) -> tuple[int, int]:
+    return max(amount, 0), max(-amount, 0)
+
+
+def _place(item: Item) -> tuple[str, str]:
+    return item["PK"]["S"], item["SK"]["S"]

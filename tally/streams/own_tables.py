@@ -1,0 +1,76 @@
+"""How far the consumer has come in the streams of the team's tables, which the sweep notes.
+
+What it has not provably passed within a day may be lost: a stream keeps a record no longer. Then the numbers stand for
+nothing until the items are counted again.
+
+A team that allows heartbeats in its table gets a proof of what is passed: Tally writes an item for each leaf of the
+stream, and waits until the consumer has met it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from .. import observe
+from ..counter import Counter
+from ..dynamo import items, queries
+from ..dynamo.client import Store
+from ..dynamo.items import Write
+from ..dynamo.shards import Shards
+from ..dynamo.transactions import apply_once
+from ..errors import ConfigurationError
+from ..items import HEARTBEAT_START, key_names
+from . import lineage, scans, watermark
+from .lineage import ITEMS, KEPT_S, LATE
+from .own_items import counted
+from .watermark import oldest_letter_s
+
+
+def note(store: Store, shards: Shards, counters: Mapping[str, Counter], now_s: float) -> dict[str, int]:
+    """Note until when the consumer has passed each table. By table, epoch seconds; 0: not known."""
+    passed: dict[str, int] = {}
+    for table in store.settings.own_tables:
+        of_table = counted(counters, table)
+        beats = any(counter.items is not None and counter.items.heartbeats for counter in of_table.values())
+        look = lineage.look(store, shards, now_s, (ITEMS,), (table,), peeking=not beats)
+        if beats:
+            watermark.send(look, lambda table, name: _heartbeat(store, table, name, now_s), ITEMS)
+        passed[table] = _note(store, of_table, table, int(look.passed_s(ITEMS, table)), now_s)
+    return passed
+
+
+def _heartbeat(store: Store, table: str, name: str, now_s: float) -> Write:
+    """The write of one heartbeat. Raises ConfigurationError for a table whose keys are no texts."""
+    own = store.settings.own_tables[table].name
+    partition, *sort = _key_names(store, own)
+    key = {partition: {"S": f"{HEARTBEAT_START}{name}"}, **{name: {"S": "HEARTBEAT"} for name in sort}}
+    return items.put(own, key, {"at": int(now_s)})
+
+
+@lru_cache
+def _key_names(store: Store, table: str) -> list[str]:
+    """The names of a table's keys, the partition key first."""
+    described = queries.described(store, table)
+    types = {part["AttributeName"]: part["AttributeType"] for part in described["AttributeDefinitions"]}
+    names = key_names(described["KeySchema"])
+    if any(types[name] != "S" for name in names):
+        raise ConfigurationError(f"The table {table} takes no heartbeats: its keys are no texts.")
+    return names
+
+
+def _note(store: Store, counters: Iterable[str], table: str, passed_s: int, now_s: float) -> int:
+    """Note it. A record that is a dead letter is not passed; the time that was noted does not go back."""
+    ledger, key, stream = store.settings.ledger_table, scans.passed_key(table), store.settings.own_tables[table].stream
+    before = queries.get(store.client, ledger, key)
+    before_s, other = items.number(before, "passed"), before.get("stream", {"S": stream}) != {"S": stream}
+    late = 0 < before_s < now_s - KEPT_S + LATE * store.settings.minute_s and not store.settings.local_port
+    if late or other:
+        observe.logger.error("records of a table may be lost", extra={"table": table, "since": before_s})
+        for counter in counters:
+            scans.lost(store, counter)
+    passed_s = max(before_s, min(passed_s, oldest_letter_s(store, ITEMS, table)))
+    if passed_s > before_s or other:
+        values: items.Values = {"passed": passed_s, "stream": stream}
+        apply_once(store, [items.update(ledger, key, values, was={"passed": before_s or None})])
+    return passed_s

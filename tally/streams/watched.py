@@ -1,0 +1,111 @@
+"""What the consumer notes of a number that the team keeps itself: beside the count, so that one read has both.
+
+    of a tally item: kept, up#time, down#time
+    WATCHED#bucket, counter#id -> counter, target, at, low, high, since
+
+`kept`: the number as the newest record has it. `up#…` and `down#…`: by how much, in a stretch of time, the number may
+be too low, or too high, without being wrong: items that came and went, and moves of the number that items may follow.
+`WATCHED` lists the groups that drift/watched.py looks at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..counter import Counter
+from ..dynamo import keys
+from ..dynamo.items import Write
+from ..dynamo.keys import Item
+
+KEPT, UP, DOWN = "kept", "up#", "down#"
+GONE: Item = {"NULL": True}
+"""The number of a group whose item is gone, or has none."""
+STRETCHES = 6  # of `within`
+PARTITIONS = 16  # of the groups that are looked at: a partition takes 1,000 write units a second
+
+
+def stretch_s(counter: Counter) -> int:
+    """The length of a stretch of time, seconds."""
+    assert counter.items is not None
+    assert counter.items.watch is not None
+    return max(1, counter.items.watch.within // STRETCHES)
+
+
+@dataclass
+class Noted:
+    """What a run notes of one group."""
+
+    kept: Item | None = None
+    """None: no record had it."""
+    moves: dict[str, int] = field(default_factory=dict)
+    """By attribute: what came and went in which stretch."""
+    at_s: int = 0
+    recounted: str = ""
+    """The attribute for the number beside the recount of an open scan; empty: no scan is open."""
+
+    def move(self, counter: Counter, made_s: float, up: int, down: int) -> None:
+        """Note by how much the number may be too low and too high for a while."""
+        stretch = int(made_s) // stretch_s(counter)
+        self.at_s = max(self.at_s, int(made_s))
+        for name, amount in ((f"{UP}{stretch}", up), (f"{DOWN}{stretch}", down)):
+            if amount:
+                self.moves[name] = self.moves.get(name, 0) + amount
+
+    def beside(self, update: dict[str, Any]) -> dict[str, Any]:
+        """The update of a tally item that notes this, too."""
+        expression: str = update["UpdateExpression"]
+        names, values = dict(update["ExpressionAttributeNames"]), dict(update["ExpressionAttributeValues"])
+        if self.kept is not None:
+            values[":kept"] = self.kept
+            for place, name in (("#kept", KEPT), ("#again", self.recounted)):
+                if name:
+                    expression = expression.replace("SET ", f"SET {place} = :kept, ", 1)
+                    names[place] = name
+        for number, (name, amount) in enumerate(self.moves.items()):
+            expression += f", #move{number} :move{number}"
+            names[f"#move{number}"], values[f":move{number}"] = name, {"N": str(amount)}
+        return update | {
+            "UpdateExpression": expression, "ExpressionAttributeNames": names, "ExpressionAttributeValues": values,
+        }  # fmt: skip
+
+
+def key(counter: str, group: str) -> Item:
+    """The key of a group that is looked at."""
+    bucket = int(hashlib.sha256(group.encode()).hexdigest()[:8], 16) % PARTITIONS
+    return keys.key(f"WATCHED#{bucket}", f"{counter}#{group}")
+
+
+def listed(table: str, counter: str, group: str, at_s: int) -> Write:
+    """The write that lists a group to be looked at. What was found of it before stays."""
+    return {
+        "Update": {
+            "TableName": table,
+            "Key": key(counter, group),
+            "UpdateExpression": "SET #at = :at, #counter = :counter, target = :target",
+            "ExpressionAttributeNames": {"#at": "at", "#counter": "counter"},
+            "ExpressionAttributeValues": {":at": {"N": str(at_s)}, ":counter": {"S": counter}, ":target": {"S": group}},
+        }
+    }
+
+
+def flight(item: Mapping[str, Any], since_s: float, counter: Counter) -> tuple[int, int]:
+    """By how much the number may be too low, and too high, because of what came and went since then."""
+    first = int(since_s) // stretch_s(counter)
+    sums = dict.fromkeys((UP, DOWN), 0)
+    for name, value in item.items():
+        for start in sums:
+            if name.startswith(start) and int(name.removeprefix(start)) >= first:
+                sums[start] += int(value["N"])
+    return sums[UP], sums[DOWN]
+
+
+def over(item: Mapping[str, Any], since_s: float, counter: Counter) -> list[str]:
+    """The attributes of stretches before that time."""
+    first = int(since_s) // stretch_s(counter)
+    return [
+        name for name in item for start in (UP, DOWN)
+        if name.startswith(start) and int(name.removeprefix(start)) < first
+    ]  # fmt: skip

@@ -1,0 +1,161 @@
+"""A table of a team's own: its writes, the consumer of its stream, scans of it, and what its items come to."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter as Multiset
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tally.counter import Counter
+from tally.counting import tallies
+from tally.drift.own_recounts import Recount
+from tally.dynamo.client import Call, Store
+from tally.dynamo.keys import Item
+from tally.dynamo.shards import Shards, streams_client
+from tally.settings import OwnTable
+from tally.streams import own_tables, scans
+from tally.streams.dead_letters import Objects
+from tally.streams.own_items import ItemsHandler
+from tally.streams.scans import Scan
+from tests.contexts import Context
+from tests.delivery import Delivery, Stream
+from tests.invariants.streaming import Bucket
+from tests.sync_wire import SyncWire
+
+_numbers = itertools.count()
+LATER_S = 600  # by then a scan that has ended is settled, and every leaf is quiet
+
+
+@dataclass
+class Team:
+    """The team's table, with what counts it. `counters`: those of its items, which call the table `name`."""
+
+    base: Store
+    wire: SyncWire
+    counters: Mapping[str, Counter]
+    name: str
+    endpoint: str
+    """Of the engine."""
+    view: str = "NEW_AND_OLD_IMAGES"
+    bucket: Bucket = field(default_factory=Bucket)
+    store: Store = field(init=False)
+    shards: dict[str, Delivery] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.table = f"team-{self.name}-{next(_numbers)}"
+        self.wire.create_table(
+            TableName=self.table, BillingMode="PAY_PER_REQUEST",
+            KeySchema=[{"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}],
+            AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in ("PK", "SK")],
+            StreamSpecification={"StreamEnabled": True, "StreamViewType": self.view},
+        )  # fmt: skip
+        self.stream = Stream(self.wire, self.table)
+        own = {self.name: OwnTable(self.table, self.stream.arn)}
+        self.store = replace(self.base, settings=self.base.settings._replace(own_tables=own))
+        self.handler = self.process()
+
+    def process(self, client: Any = None) -> ItemsHandler:
+        """A process of the consumer."""
+        store = replace(self.store, client=client) if client else self.store
+        return ItemsHandler(self.counters, store, Objects("bucket", lambda: self.bucket))
+
+    def put(self, pk: str, sk: str, **attributes: Item) -> None:
+        self.wire.put_item(TableName=self.table, Item={"PK": {"S": pk}, "SK": {"S": sk}, **attributes})
+
+    def delete(self, pk: str, sk: str) -> None:
+        self.wire.delete_item(TableName=self.table, Key={"PK": {"S": pk}, "SK": {"S": sk}})
+
+    def take(self) -> None:
+        """Read the stream on."""
+        name = self.stream.shard
+        deliver = Delivery(lambda event, context: self.handler(event, context), self.table, name)
+        self.shards.setdefault(name, deliver).records.extend(self.stream.new())
+
+    def drain(self) -> None:
+        """Deliver everything."""
+        self.take()
+        for shard in self.shards.values():
+            shard.all(Context())
+
+    def begin(self, name: str, *groups: str) -> Recount:
+        """Begin a scan."""
+        scan = scans.begin(self.store, self.counters[name], time.time(), groups)
+        assert scan is not None
+        return self.recount(name, scan)
+
+    def recount(self, name: str, scan: Scan | None = None) -> Recount:
+        """The scan that is open."""
+        return Recount(self.store, self.counters[name], scan or scans.read(self.store, name))
+
+    def pass_all(self, later_s: float = LATER_S) -> None:
+        """The sweep notes what the consumer has passed, some minutes later."""
+        arns = {name: own.stream for name, own in self.store.settings.own_tables.items()}
+        shards = Shards(arns, lambda: streams_client(endpoint_url=self.endpoint))
+        own_tables.note(self.store, shards, self.counters, time.time() + later_s)
+
+    def count(self, name: str) -> None:
+        """Count what is there, as `tally scan` does."""
+        recount = self.begin(name)
+        self.finish_reading(recount)
+        for off in recount.differences():
+            assert recount.set(off)
+        recount.close(counted=True)
+
+    def finish_reading(self, recount: Recount) -> None:
+        """Read the rest of the table, until the scan is settled."""
+        for _ in recount.steps():
+            pass
+        self.drain()
+        self.pass_all()
+        assert recount.settled()
+
+    def numbers(self, name: str) -> dict[str, int]:
+        """The numbers of a counter, by group, but those that are 0."""
+        counter = self.counters[name]
+        found: Multiset[str] = Multiset()
+        for item in self.wire.scan(TableName=self.store.settings.counts_table, ConsistentRead=True)["Items"]:
+            prefix, _, group = item["PK"]["S"].partition("#")
+            if prefix == counter.prefix and counter.shard_of(item["SK"]["S"]) is not None:
+                found[group] += tallies.stored(counter, item, 0)
+        return {group: number for group, number in found.items() if number}
+
+    def truth(self, name: str) -> dict[str, int]:
+        """What the items come to, counted by hand."""
+        of = self.counters[name].items
+        assert of is not None
+        found: Multiset[str] = Multiset()
+        for item in self.items():
+            if value := of.value(item):
+                found[value.group] += value.amount
+        return {group: number for group, number in found.items() if number}
+
+    def items(self) -> list[Item]:
+        """Every item of the table."""
+        pages = self._pages()
+        return list(itertools.chain.from_iterable(pages))
+
+    def _pages(self) -> Any:
+        start: dict[str, Any] = {}
+        while True:
+            page = self.wire.scan(TableName=self.table, ConsistentRead=True, **start)
+            yield page["Items"]
+            if "LastEvaluatedKey" not in page:
+                return
+            start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+
+    def item(self, pk: str, sk: str) -> Item:
+        """One item of the table."""
+        found: Item = self.wire.get_item(TableName=self.table, Key={"PK": {"S": pk}, "SK": {"S": sk}})["Item"]
+        return found
+
+    def tally_items(self, name: str, id_: str) -> list[Item]:
+        """The items of a tally."""
+        return tallies.shards(Call(self.store), self.counters[name], id_)
+
+    def read(self, name: str, id_: str) -> int:
+        """The number that a caller is shown. Raises NotCountedError."""
+        scans.as_of(self.store, self.counters[name])
+        return tallies.read(Call(self.store), self.counters[name], id_)

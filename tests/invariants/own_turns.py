@@ -1,0 +1,233 @@
+"""What happens at once to the items of a team's table: writes, consumers and scans that die, overlap, repeat and sleep.
+
+A seed decides everything. While a process sends a request, others may do anything before it, or after.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tally.counter import Counter
+from tally.drift.own_recounts import GivenUpError, Recount, Step
+from tally.dynamo import items as writes
+from tally.dynamo import keys, queries
+from tally.dynamo.keys import Item
+from tally.dynamo.transactions import apply_once
+from tally.items import Items
+from tally.streams import scans
+from tally.streams.lineage import Checkpoint
+from tests.contexts import Context
+from tests.delivery import Delivery, Process
+from tests.invariants.own import Team
+from tests.invariants.processes import WRITES, Crash, Watched
+from tests.invariants.simulation import Clock
+
+SHOP: dict[str, Any] = {"table": "shop", "starts": "CUSTOMER#", "sort": "SK", "sort_starts": "ORDER#"}
+COUNTERS = {
+    one.name: one
+    for one in (
+        Counter(
+            "open", prefix="OPENORD", sort_key="OPEN", attribute="open", items=Items(**SHOP, where={"status": "open"})
+        ),
+        Counter(
+            "spent", prefix="SPENT", sort_key="TOTAL", attribute="spent", items=Items(**SHOP, amount="total", scale=1)
+        ),
+        Counter(
+            "tickets", prefix="QTICKETS", sort_key="OPEN", attribute="tickets",
+            items=Items("shop", starts="TICKET#", where={"status": "open"}, group="queue"),
+        ),
+        Counter("all", prefix="ALLORD", sort_key="ALL", attribute="all", items=Items(**SHOP)),
+    )
+}  # fmt: skip
+READS = frozenset({"get_item", "query", "batch_get_item", "scan"})
+SHARDS = 3
+OFF_S = 60.0  # of a stamp: less than the slack of the rules
+LISTED_S = 60  # until a shard is listed
+NESTED_MAX = 2  # processes that wait for each other
+
+
+def written(chance: random.Random) -> tuple[str, str, Item | None]:
+    """A write of the team's: partition key, sort key, and the attributes; None: a deletion."""
+    if chance.random() < 0.6:
+        pk, sk = f"CUSTOMER#{chance.choice('abc')}", f"ORDER#{chance.randrange(6)}"
+    elif chance.random() < 0.8:
+        pk, sk = f"TICKET#{chance.randrange(6)}", "META"
+    else:
+        pk, sk = f"CUSTOMER#{chance.choice('abc')}", "PROFILE"
+    if chance.random() < 0.25:
+        return pk, sk, None
+    total = chance.choice([{"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"S": "x"}, {}, {"N": "5"}])
+    queue = chance.choice(["it", "hr desk", "a#b"])
+    attributes: Item = {"status": {"S": chance.choice(["open", "closed"])}, "queue": {"S": queue}}
+    return pk, sk, attributes | ({"total": total} if total else {})
+
+
+@dataclass
+class Turns:
+    """A team's table, and who is at work: consumers in some stream shards, and scans."""
+
+    team: Team
+    chance: random.Random
+    clock: Clock
+    shards: list[Delivery] = field(init=False)
+    scanning: list[tuple[Recount, Iterator[Step]]] = field(default_factory=list)
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        self.shards = [Delivery(self.team.process(), self.team.table, f"shard-{number}") for number in range(SHARDS)]
+        self.lasting = [self.team.process(), self.team.process()]
+
+    # ---- one thing ----
+
+    def write(self) -> None:
+        """The team writes. DynamoDB stamps the record, and not quite right."""
+        self.clock.pass_s(self.chance.choice((0, 1, 20, 60)))
+        pk, sk, attributes = written(self.chance)
+        if attributes is None:
+            self.team.delete(pk, sk)
+        else:
+            self.team.put(pk, sk, **attributes)
+        for record in self.team.stream.new():  # those of an item are in one shard
+            place = sum(map(ord, record["dynamodb"]["Keys"]["PK"]["S"])) % SHARDS
+            record["dynamodb"]["ApproximateCreationDateTime"] = self.clock() + self.chance.uniform(-OFF_S, OFF_S)
+            self.shards[place].records.append(record)
+
+    def deliver(self) -> None:
+        """Deliver a batch, perhaps with what was there before. The process may die, or the others go on meanwhile."""
+        shard, size, back = (
+            self.chance.choice(self.shards),
+            self.chance.randint(1, 12),
+            self.chance.choice((0, 0, 3, 30)),
+        )
+        batch = shard.batch(size, back)
+        try:
+            failed = shard.invoke(batch, Context(), self._process())
+        except Crash:
+            return
+        if batch and failed is None:
+            shard.at = max(shard.at, shard.records.index(batch[-1]) + 1)
+
+    def scan(self) -> None:
+        """Begin a scan, or another one; or go on with one, in a process of its own."""
+        names = list(COUNTERS)
+        if self.chance.random() < 0.03 or not self.scanning:
+            name = self.chance.choice(names)
+            groups = self.chance.choice([(), (), ("a",), ("it",) if name == "tickets" else ("b", "c")])
+            scans.begin(self.team.store, COUNTERS[name], time.time(), groups)
+        if self.chance.random() < 0.2 or not self.scanning:
+            recount = replace(self.team.recount(self.chance.choice(names)), now=self.clock)
+            if recount.scan.closed:
+                return
+            recount = replace(
+                recount, store=replace(self.team.store, client=self._client()), page_items=self.chance.choice((0, 3))
+            )
+            self.scanning.append((recount, recount.steps()))
+        at = self.chance.randrange(len(self.scanning))
+        recount, steps = self.scanning.pop(at)
+        try:
+            if next(steps, None) is not None and self.chance.random() > 0.05:
+                self.scanning.append((recount, steps))
+        except (Crash, GivenUpError):
+            pass
+
+    def settle(self) -> None:
+        """Look whether the numbers may be set, and set some; a process may die, or somebody does anything meanwhile."""
+        self.note_passed()
+        recount = replace(self.team.recount(self.chance.choice(list(COUNTERS))), now=self.clock)
+        if recount.scan.closed:
+            return
+        recount = replace(recount, store=replace(self.team.store, client=self._client()))
+        try:
+            if not recount.settled():
+                return
+            whole = not recount.scan.groups
+            groups = list(recount.differences()) if whole else [recount.difference(one) for one in recount.scan.groups]
+            done = [recount.set(off) for off in groups]
+            if all(done):
+                recount.close(counted=whole)
+        except (Crash, GivenUpError):
+            return
+
+    def note_passed(self) -> None:
+        """The sweep notes what the consumer has passed."""
+        store, passed_s = self.team.store, self.clock() - LISTED_S
+        for shard in self.shards:
+            place = keys.checkpoint_key("items", "shop", shard.shard)
+            mark = Checkpoint.of(queries.get(store.client, store.settings.ledger_table, keys.key(*place)))
+            left = [one for one in shard.records if int(one["dynamodb"]["SequenceNumber"]) > int(mark.sequence or 0)]
+            passed_s = min(passed_s, mark.through_s) if left else passed_s
+        passed = {"passed": int(max(scans.passed_s(store, "shop"), passed_s))}
+        apply_once(store, [writes.put(store.settings.ledger_table, scans.passed_key("shop"), passed)])
+
+    # ---- everything ----
+
+    def turn(self) -> None:
+        """Something happens."""
+        what = self.chance.random()
+        if what < 0.4:
+            self.write()
+        elif what < 0.7:
+            self.deliver()
+        elif what < 0.95:
+            self.scan()
+        else:
+            self.settle()
+
+    def rest(self) -> None:
+        """All that waits is delivered."""
+        for shard in self.shards:
+            shard.process = self.lasting[0]
+            shard.all(Context())
+
+    def count(self, name: str) -> None:
+        """Count what is there, as `tally scan` does, while the team writes."""
+        begun = scans.begin(self.team.store, COUNTERS[name], time.time())
+        assert begun is not None
+        recount = replace(self.team.recount(name, begun), page_items=5, now=self.clock)
+        for _ in recount.steps():
+            self.write()
+        for pass_s in (0, 400, 400):
+            self.clock.pass_s(pass_s)
+            self.write()
+            self.rest()
+        self.note_passed()
+        assert recount.settled()
+        for off in recount.differences():
+            self.write()
+            assert recount.set(off) or recount.set(recount.difference(off.group))
+            self.rest()
+        recount.close(counted=True)
+        self.clock.pass_s(400)
+
+    def _process(self) -> Process:
+        return self.team.process(self._client()) if self.chance.random() < 0.7 else self.chance.choice(self.lasting)
+
+    def _client(self) -> Any:
+        """A client whose process dies at a write, or beside which others do something at a request."""
+        fate = self.chance.random()
+        client = Watched(self.team.wire, WRITES | READS if fate < 0.6 else WRITES)
+        at, acts = self.chance.randrange(2 if fate >= 0.6 else 8), self.chance.randint(1, 6)
+
+        def die(number: int, *_: object) -> None:
+            if number == at:
+                raise Crash
+
+        def others(number: int, *_: object) -> None:
+            if number == at and self.depth < NESTED_MAX:
+                self.depth += 1
+                for _ in range(acts):
+                    self.turn()
+                self.depth -= 1
+
+        hook: Callable[..., None] = others if fate < 0.6 else die
+        if fate > 0.9:
+            return self.team.wire
+        if self.chance.random() < 0.5:
+            client.before = hook
+        else:
+            client.after = hook
+        return client

@@ -1,0 +1,150 @@
+"""Numbers that a team keeps itself, on the engine: those that are off are named, and nobody writes them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from tally.counter import Watched
+from tally.dev.base.engine import Engine
+from tally.drift import rows, watched
+from tally.dynamo.client import Store
+from tally.items import Items
+from tally.maintenance.reconcile import NotProvenError, Reconciler
+from tally.streams import scans
+from tests.invariants.own import LATER_S, Team
+from tests.sync_wire import SyncWire
+
+OF = Items("social", starts="POST#", sort="SK", sort_starts="LIKE#")
+POST_LIKES = Watched("post_likes", table="social", number="likeTally", of=OF)
+COUNTERS = {POST_LIKES.name: POST_LIKES}
+POSTS, LIKES = 60, 3
+
+
+@pytest.fixture
+def social(store: Store, engine: Engine) -> Team:
+    wire = store.client
+    assert isinstance(wire, SyncWire)
+    return Team(store, wire, COUNTERS, "social", engine.endpoint)
+
+
+def post(social: Team, name: str, likes: int, tally: int | None = None) -> None:
+    """A post with some likes, and the number that the team keeps of them."""
+    social.put(f"POST#{name}", "META", title={"S": name}, likeTally={"N": str(likes if tally is None else tally)})
+    for number in range(likes):
+        social.put(f"POST#{name}", f"LIKE#USER#{number}")
+
+
+def off(social: Team) -> dict[str, int]:
+    """The sweep looks, some minutes later; by how much which numbers are off now."""
+    social.drain()
+    social.pass_all()
+    watched.judge(social.store, COUNTERS, time.time() + LATER_S, until_s=time.monotonic() + 60)
+    return {row.target: row.drift for row in rows.every(social.store)}
+
+
+def test_those_that_were_off_before_are_named(social: Team) -> None:
+    wrong = {f"p{number}": number % 3 - 1 or 7 for number in range(0, POSTS, 9)}
+    for number in range(POSTS):
+        post(social, f"p{number}", LIKES, LIKES + wrong.get(f"p{number}", 0))
+    assert off(social) == {}  # nobody counts yet
+    social.count("post_likes")
+    assert off(social) == wrong
+    assert social.numbers("post_likes") == social.truth("post_likes") == {f"p{n}": LIKES for n in range(POSTS)}
+
+
+def test_an_edit_is_named_until_the_team_repairs_it(social: Team) -> None:
+    social.count("post_likes")
+    post(social, "a", 2)
+    post(social, "b", 2, 5)
+    assert off(social) == {"b": 3}
+    with pytest.raises(NotProvenError, match="post_likes b: likeTally in social is the team's to repair"):
+        Reconciler(social.store).repair(POST_LIKES, "b", "ann", "a test")
+    assert social.item("POST#b", "META")["likeTally"] == {"N": "5"}
+    social.put("POST#b", "META", likeTally={"N": "2"})
+    assert off(social) == {}
+    social.delete("POST#a", "LIKE#USER#0")
+    assert off(social) == {"a": 1}
+    social.delete("POST#a", "META")
+    assert off(social) == {}
+
+
+def test_what_is_in_flight_is_no_drift(social: Team) -> None:
+    """The consumer has passed the item, and the number follows within a minute."""
+    social.count("post_likes")
+    post(social, "a", 2, 1)
+    social.drain()
+    now_s = time.time()
+    key = scans.passed_key("social")
+    ledger = social.store.settings.ledger_table
+    for passed_s, named in ((now_s, {}), (now_s + 30, {}), (now_s + 80, {"a": -1})):
+        social.wire.put_item(TableName=ledger, Item={**key, "passed": {"N": str(int(passed_s))}})
+        watched.judge(social.store, COUNTERS, passed_s + LATER_S, until_s=time.monotonic() + 60)
+        assert {row.target: row.drift for row in rows.every(social.store)} == named
+
+
+def test_a_group_that_is_calm_is_looked_at_no_more(social: Team) -> None:
+    social.count("post_likes")
+    post(social, "a", 2)
+    assert off(social) == {}
+    left = social.wire.scan(TableName=social.store.settings.ledger_table)["Items"]
+    assert not [item for item in left if item["PK"]["S"].startswith("WATCHED#")]
+    (tally,) = social.tally_items("post_likes", "a")
+    assert not [name for name in tally if name.startswith(("up#", "down#"))]
+
+
+def test_a_scan_finds_the_number_that_a_lost_record_had(social: Team) -> None:
+    social.count("post_likes")
+    for name in ("a", "gone"):
+        post(social, name, 2)
+    assert off(social) == {}
+    social.put("POST#a", "META", likeTally={"N": "9"})
+    social.delete("POST#gone", "META")
+    social.delete("POST#gone", "LIKE#USER#0")
+    list(social.stream.new())  # lost
+    social.count("post_likes")
+    assert off(social) == {"a": 7}
+
+
+def test_a_record_knows_better_than_what_a_scan_has_read(social: Team) -> None:
+    """Before the page is added, and between the look at the numbers and the setting of them."""
+    post(social, "a", 2)
+    recount = social.begin("post_likes")
+    (page,) = recount._pages()
+    social.put("POST#a", "META", likeTally={"N": "3"})
+    social.drain()
+    recount._add(page, len(page))
+    assert scans.end(social.store, recount.scan, time.time())
+    social.pass_all()
+    (seen,) = recount.differences()
+    assert seen.first[recount.scan.kept] == {"N": "3"}
+    social.put("POST#a", "META", likeTally={"N": "4"})
+    social.drain()
+    assert not recount.set(seen)
+    assert recount.set(recount.difference("a"))
+    recount.close(counted=True)
+    assert off(social) == {"a": 2}
+
+
+def test_nothing_is_named_while_the_count_stands_for_nothing(social: Team) -> None:
+    social.count("post_likes")
+    post(social, "a", 2, 5)
+    social.drain()
+    scans.spoil(social.store, scans.read(social.store, "post_likes"))
+    assert off(social) == {}
+
+
+def test_written_together_an_edit_is_confirmed_after_some_minutes(social: Team) -> None:
+    """What stands between the two records of a transaction does not stand for minutes."""
+    together = Watched("post_likes", table="social", number="likeTally", together=True, of=replace(OF))
+    social.counters = {"post_likes": together}
+    social.handler = social.process()
+    social.count("post_likes")
+    post(social, "a", 2, 4)
+    social.drain()
+    social.pass_all()
+    watched.judge(social.store, social.counters, time.time() + LATER_S, until_s=time.monotonic() + 60)
+    (row,) = rows.every(social.store)
+    assert (row.drift, row.changes != ()) == (2, True)

@@ -23,7 +23,7 @@ PAGES = pages.declared(vars(counters))
 
 def __getattr__(name: str) -> Callable[[Any, Any], Any]:
     """The handler of a function. Raises AttributeError if there is none of this name."""
-    if name in operations.CONSUMERS or name in operations.SCHEDULES:
+    if name in (*operations.CONSUMERS, operations.OF_ITEMS, *operations.SCHEDULES):
         made: Callable[[Any, Any], Any] = importlib.import_module(f"tally.operations.{name}").handler(COUNTERS)
         return made
     if name.partition("_")[0] in operations.SERVING:

@@ -48,6 +48,7 @@ PUT_RECEIPT: Needs = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)}
 FIND_RECEIPT: Needs = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 FIND_RECEIPTS: Needs = frozenset({Need("BatchGetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 READ_JUDGE = on_ledger({"JUDGE": ["GetItem"]})
+READ_SCANS = on_ledger({"ITEMS": ["GetItem"], "PASSED": ["GetItem"]})
 READ_FORMS = on_ledger({"FORM": ["Query"]})
 PROBE: Needs = frozenset({Need("GetItem", Table.COUNTS, "HEALTH")})
 
@@ -97,9 +98,16 @@ def read_tallies(counters: Iterable[Counter]) -> Needs:
     return on(single, "BatchGetItem") | on(spread, "Query") | dated(readable)
 
 
+def scanned(counters: Iterable[Counter]) -> Needs:
+    """The number of a counter of items is shown once they are counted."""
+    return READ_SCANS if any(counter.items is not None for counter in counters) else NOTHING
+
+
 def dated(counters: Iterable[Counter]) -> Needs:
-    """The number of a counter that is visible soon says as of when it is complete."""
-    return READ_JUDGE if any(counter.visible == "soon" for counter in counters) else NOTHING
+    """A number that is visible soon says as of when it is complete; one of items, whether they are counted."""
+    soon = [counter for counter in counters if counter.visible == "soon"]
+    judged = READ_JUDGE if any(counter.items is None for counter in soon) else NOTHING
+    return judged | scanned(soon)
 
 
 def consume(consumer: str) -> Needs:

@@ -39,6 +39,7 @@ class Value(TypedDict):
     period: NotRequired[PeriodName]
     version: NotRequired[Version]
     as_of: NotRequired[AsOf]
+    about: NotRequired[Annotated[Literal[True], {"description": "Of a counter of items: `as_of` is about that time."}]]
 
 
 class Unreadable(TypedDict):

@@ -16,7 +16,8 @@ class Schedule(NamedTuple):
     every_min: int
     does: str
     watches: tuple[Table, ...] = ()
-    """The tables whose streams it looks into: their shards, and what waits in them."""
+    """The tables whose streams it looks into: their shards, and what waits in them. Then it looks into those of the
+    team's tables, too."""
 
 
 class StreamReader(NamedTuple):
@@ -29,3 +30,5 @@ class StreamReader(NamedTuple):
     an empty tuple means all. There is no other filter: a malformed record must reach the consumer."""
     prefixes: Mapping[Table, str] = MappingProxyType({})
     """Changes that it gets beside those kinds, whatever their kind: of items whose partition key begins so."""
+    own: tuple[str, ...] = ()
+    """The team's tables whose streams it reads, by the names that the counters give them: every change of each."""

@@ -55,6 +55,7 @@ class Value(TypedDict):
     period: NotRequired[str]
     version: NotRequired[int]
     as_of: NotRequired[int | None]
+    about: NotRequired[Literal[True]]
 
 
 class Unreadable(TypedDict):
@@ -321,7 +322,9 @@ class Part(TypedDict):
 
 
 class Declared(TypedDict):
-    """One counter. `public`: anyone may read it. `pages`: its ids are URLs. `children`: it counts items."""
+    """One counter. `public`: anyone may read it. `pages`: its ids are URLs. `children`: it counts items. `own_items`:
+    those of a table of the team's own.
+    """
 
     name: str
     visible: Literal["now", "soon"]
@@ -329,6 +332,7 @@ class Declared(TypedDict):
     public: bool
     pages: bool
     children: bool
+    own_items: bool
     retired: bool
     numbered: bool
     max_shards: int
@@ -396,7 +400,7 @@ def change(
 
 
 def get_counter(counter: str, id: str, *, period: str | None = None, caller: str | None = None) -> Request[Value]:
-    """The value of a counter. Raises NotFoundError."""
+    """The value of a counter. Raises NotFoundError, NotCountedError."""
     return Request.of("reads", "get_counter", locals())
 
 
@@ -592,7 +596,9 @@ def get_drift(*, limit: int | None = None, cursor: str | None = None, caller: st
 
 
 def get_details(counter: str, id: str, *, period: str | None = None, caller: str | None = None) -> Request[Details]:
-    """One number: its shards, its drift, who repaired it, and how much of it was imported. Raises NotFoundError."""
+    """One number: its shards, its drift, who repaired it, and how much of it was imported. Raises NotFoundError,
+    NotCountedError.
+    """
     return Request.of("drift", "get_details", locals())
 
 

@@ -37,12 +37,13 @@ export async function show(root, context) {
     load: () => api.get("status", {}, signal),
     draw: (found) => {
       context.knows(found);
-      const now = found.counters.map((counter) => counter.name).join();
+      const moving = found.counters.filter((counter) => !counter.own_items); // the others have no series
+      const now = moving.map((counter) => counter.name).join();
       if (now !== names) {
         names = now;
         cards.hidden = false;
         unmoved.clear();
-        grid.replaceChildren(...found.counters.map((counter) => card(context, counter, moves)));
+        grid.replaceChildren(...moving.map((counter) => card(context, counter, moves)));
       }
       return [...health(found), isNew(found) && first(context, found)];
     },

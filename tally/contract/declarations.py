@@ -14,8 +14,10 @@ from tally import operations, pages
 from tally.api.needs import NOTHING, Needs
 from tally.api.operation import Operation, Route, functions, of_file, of_function, served_by
 from tally.api.unattended import Schedule, StreamReader
+from tally.contract.views import Counted
 from tally.counter import Counter, declared
 from tally.errors import ConfigurationError
+from tally.operations import items
 from tally.pages import Pages
 from tally.shipped import BOT_VISITS, SHIPPED, VISITS
 
@@ -41,7 +43,6 @@ class Declarations:
     """The names of counters that the file makes and COUNTERS does not list."""
     operations: tuple[Operation, ...] = OPERATIONS
     schedules: tuple[Schedule, ...] = SCHEDULES
-    readers: tuple[StreamReader, ...] = READERS
 
     @classmethod
     def load(cls, path: Path) -> Declarations:
@@ -111,10 +112,25 @@ class Declarations:
         return [route for operation in self.operations for route in operation.routes(self.counters)]
 
     @cached_property
+    def readers(self) -> tuple[StreamReader, ...]:
+        """The functions that read streams."""
+        of_items = items.reader(self.counters.values())
+        return READERS if of_items is None else (*READERS, of_items)
+
+    @cached_property
+    def own_tables(self) -> dict[str, Counted]:
+        """What counts the items of the team's tables, by the names of these."""
+        counting = [(name, one.items) for name, one in self.counters.items() if one.items is not None]
+        return {
+            table: {name: (of.key, of.sort, of.needs_images) for name, of in counting if of.table == table}
+            for table in dict.fromkeys(of.table for _, of in counting)
+        }
+
+    @cached_property
     def needs(self) -> dict[str, Needs]:
         """What the role of each function grants on the tables, by its name."""
         counters = list(self.counters.values())
-        unattended = (*operations.CONSUMERS, *operations.SCHEDULES)
+        unattended = [*(one.function for one in self.readers), *(one.function for one in self.schedules)]
         return {name: self._needs(name, routes) for name, routes in self.functions.items()} | {
             name: importlib.import_module(f"tally.operations.{name}").needed(counters) for name in unattended
         }

@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tally.api.needs import Table
 from tally.api.operation import Route, Visible
 from tally.api.unattended import Schedule, StreamReader
 from tally.contract.declarations import Declarations
+from tally.contract.views import IMAGES
 from tally.counter import Counter
 from tally.dynamo.keys import FORMAT
 from tally.home import version
+from tally.settings import OwnTable
 
 
 class TableForm(NamedTuple):
@@ -35,7 +38,6 @@ TABLES: Mapping[Table, TableForm] = {
     Table.RECEIPTS: TableForm("id", None, streamed=True),
     Table.LEDGER: TableForm("PK", "SK", streamed=False),
 }
-IMAGES = "NEW_AND_OLD_IMAGES"
 TTL_ATTRIBUTE = "expiration"  # the name that Powertools writes
 
 TIMEOUT_S = 15  # retries of a contended change end before; API Gateway would wait for 30
@@ -99,6 +101,9 @@ class Surroundings(NamedTuple):
     likers: Visible = Visible.ANYONE
     receipt_ttl_hours: int | None = None
     series_days: int | None = None
+    own_tables: Mapping[str, OwnTable] = MappingProxyType({})
+    """The team's tables whose items counters count, by the names that the counters give them."""
+    own_check_units: int = 100
 
 
 def common(place: Surroundings) -> dict[str, str]:
@@ -156,14 +161,22 @@ def of_console(name: str, routes: Sequence[Route], config: str, client: str) -> 
     }
 
 
-def of_consumer(place: Surroundings) -> dict[str, str]:
+def of_consumer(consumer: StreamReader, place: Surroundings) -> dict[str, str]:
     """Those that a stream consumer has beside."""
-    return {"TALLY_DEAD_LETTER_BUCKET": place.dead_letters}
+    own = {"TALLY_OWN_TABLES": own_tables(place)} if consumer.own else {}
+    return {"TALLY_DEAD_LETTER_BUCKET": place.dead_letters, **own}
 
 
 def of_scheduled(schedule: Schedule, place: Surroundings) -> dict[str, str]:
     """Those that a function on a schedule has beside."""
-    return {f"TALLY_{table.name}_STREAM": place.streams[table] for table in schedule.watches}
+    own = {"TALLY_OWN_TABLES": own_tables(place)} if schedule.watches and place.own_tables else {}
+    own |= {"TALLY_OWN_CHECK_UNITS": str(place.own_check_units)} if own and place.own_check_units else {}
+    return {**{f"TALLY_{table.name}_STREAM": place.streams[table] for table in schedule.watches}, **own}
+
+
+def own_tables(place: Surroundings) -> str:
+    """The team's tables, as settings read them. Names and ARNs have no character that JSON escapes."""
+    return json.dumps({name: table._asdict() for name, table in place.own_tables.items()})
 
 
 def patterns(consumer: StreamReader, table: Table) -> Iterator[dict[str, Any]]:
@@ -203,7 +216,7 @@ def document(declared: Declarations, place: Surroundings, config: str, client: s
             for name, routes in declared.functions.items()
         },
         **{one.function: (SCHEDULED_TIMEOUT_S, of_scheduled(one, place)) for one in declared.schedules},
-        **{one.function: (CONSUMER_TIMEOUT_S, of_consumer(place)) for one in declared.readers},
+        **{one.function: (CONSUMER_TIMEOUT_S, of_consumer(one, place)) for one in declared.readers},
     }
     return {
         "tables": {place.tables[table]: arguments(form) for table, form in TABLES.items()},
@@ -244,6 +257,18 @@ def document(declared: Declarations, place: Surroundings, config: str, client: s
             }
             for one in declared.readers
             for table in one.streams
+        ]
+        + [
+            {
+                "name": f"{one.function} of {table}",
+                "table": table,
+                "function": one.function,
+                "filters": [],
+                "counters": declared.own_tables[table],
+                **DELIVERY._asdict(),
+            }
+            for one in declared.readers
+            for table in one.own
         ],
         "outputs": {"Version": place.version, "Format": str(FORMAT), "Counters": ", ".join(declared.counters)},
         "transact": of_transact((one for one in declared.counters.values() if one.joins), place),

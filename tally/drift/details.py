@@ -7,7 +7,7 @@ from typing import Any
 from ..counter import Counter
 from ..counting import periods, tallies
 from ..dynamo.client import Call
-from ..streams import watermark
+from ..streams import scans, watermark
 from . import history, recount, rows
 
 REPAIRS_MAX = 100
@@ -17,9 +17,11 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
     """`{"counter","id","value","shards":[{"shard","value"}],"drift","judged_up_to","repairs"}`. `tally`: a stored id.
 
     `drift`: `{"drift","since","confirmed"}`, null if it does not drift. `judged_up_to`: epoch seconds; null if nothing
-    is judged. `repairs`: `{"at","amount","how","who","why"}`, the newest first.
+    is judged. `repairs`: `{"at","amount","how","who","why"}`, the newest first. Raises NotCountedError.
     """
     store = call.store
+    if counter.items is not None:
+        scans.as_of(store, counter)
     seen = watermark.read(store)
     row = rows.read(store, counter.name, tally)
     shards = recount.shards_of(call, counter, tally)

@@ -267,4 +267,9 @@ def _client(service: str) -> Any:
 
 def _described(counter: Counter) -> dict[str, Any]:
     """What a page that lists counters needs to know of one."""
-    return {"children": counter.counts_children, **{name: getattr(counter, name) for name in _DECLARED}}
+    own = counter.items is not None
+    return {
+        "children": counter.counts_children,
+        "own_items": own,
+        **{name: getattr(counter, name) for name in _DECLARED},
+    }

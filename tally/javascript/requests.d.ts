@@ -36,6 +36,7 @@ export interface Value {
   period?: string;
   version?: number;
   as_of?: number | null;
+  about?: true;
 }
 
 /** A number that cannot be read, and why. */
@@ -268,7 +269,7 @@ export interface Part {
   line: string;
 }
 
-/** One counter. `public`: anyone may read it. `pages`: its ids are URLs. `children`: it counts items. */
+/** One counter. `public`: anyone may read it. `pages`: its ids are URLs. `children`: it counts items. `own_items`: those of a table of the team's own. */
 export interface Declared {
   name: string;
   visible: "now" | "soon";
@@ -276,6 +277,7 @@ export interface Declared {
   public: boolean;
   pages: boolean;
   children: boolean;
+  own_items: boolean;
   retired: boolean;
   numbered: boolean;
   max_shards: number;
@@ -339,7 +341,7 @@ export interface Requests {
     idempotency_key?: string;
     caller?: string;
   }): Promise<Changed & Replayed>;
-  /** The value of a counter. Refused as not-found. */
+  /** The value of a counter. Refused as not-found, not-counted. */
   get_counter(fields: {
     counter: string;
     id: string;
@@ -535,7 +537,7 @@ export interface Requests {
     cursor?: string;
     caller?: string;
   }): Promise<Drifts>;
-  /** One number: its shards, its drift, who repaired it, and how much of it was imported. Refused as not-found. */
+  /** One number: its shards, its drift, who repaired it, and how much of it was imported. Refused as not-found, not-counted. */
   get_details(fields: {
     counter: string;
     id: string;

@@ -11,7 +11,7 @@ from tally.api.shapes import AsOf, Count, PeriodName, Seconds
 from tally.counter import Counter
 from tally.counting import periods
 from tally.drift import details, looks, rows
-from tally.errors import NotFoundError
+from tally.errors import NotCountedError, NotFoundError
 from tally.series import read
 
 JudgedUpTo = Annotated[
@@ -100,8 +100,8 @@ class Part(TypedDict):
 
 
 class Declared(TypedDict):
-    """One counter. `public`: anyone may read it. `pages`: its ids are URLs. `children`: it counts
-    items."""
+    """One counter. `public`: anyone may read it. `pages`: its ids are URLs. `children`: it counts items. `own_items`:
+    those of a table of the team's own."""
 
     name: str
     visible: Literal["now", "soon"]
@@ -109,6 +109,7 @@ class Declared(TypedDict):
     public: bool
     pages: bool
     children: bool
+    own_items: bool
     retired: bool
     numbered: bool
     max_shards: Annotated[int, {"minimum": 1}]
@@ -164,8 +165,9 @@ def get_drift(call: Call, *, limit: Limit = fields.PAGE_SIZE_DEFAULT, cursor: Cu
         | needs.READ_JUDGE
         | needs.on_ledger({"DRIFT": ["GetItem"], "HISTORY#": ["Query"]})
         | needs.on_ledger({"PROGRESS": ["GetItem"], "SERIES#": ["Query"], "RUNNING#": ["Query"]})
+        | needs.scanned(counters)
     ),
-    raises=[NotFoundError],
+    raises=[NotFoundError, NotCountedError],
     example={
         "counter": "likes",
         "id": "a91f",
@@ -216,8 +218,8 @@ def get_details(
         "counters": [
             {
                 "name": "likes", "visible": "now", "changes": "caller", "public": True, "pages": False,
-                "children": True, "retired": False, "numbered": False, "max_shards": 16, "delta": None, "start": 0,
-                "floor": None, "ceiling": None, "debt": 0, "period": None,
+                "children": True, "own_items": False, "retired": False, "numbered": False, "max_shards": 16,
+                "delta": None, "start": 0, "floor": None, "ceiling": None, "debt": 0, "period": None,
             }
         ],
     },

@@ -13,8 +13,8 @@ from tally.api.texts import Text
 from tally.counter import MAX_AGE_DEFAULT_S, Counter
 from tally.counting import many, periods, tallies
 from tally.counting.tallies import Tally
-from tally.errors import CallerError, ForbiddenError, InvalidInputError, NotFoundError, problem
-from tally.streams import watermark
+from tally.errors import CallerError, ForbiddenError, InvalidInputError, NotCountedError, NotFoundError, problem
+from tally.streams import scans, watermark
 
 CounterAndId = tuple[str, str]
 Of = Annotated[list[CounterAndId], kinds.many(LISTED_TALLY, 100)]
@@ -43,25 +43,26 @@ def _by_url(counter: Counter) -> CallerError | None:
     alias_of=lambda counter: not counter.counts_children,  # there it is the caller's own child
     refuses=_by_url,
     needs=lambda counters: needs.on(counters, "Query") | needs.dated(counters),
-    raises=[NotFoundError],
+    raises=[NotFoundError, NotCountedError],
     example={"counter": "stock", "id": "7c20", "value": 98, "version": 7},
     cached=True,
 )
 def get_counter(call: Call, *, counter: ACounter, id: Id, period: Period | None = None) -> Answer[Value]:
     """The value of a counter
 
-    A counter with periods answers 404 for a period whose number is kept no more.
+    A counter with periods answers 404 for a period whose number is kept no more. One of items answers 409 until those
+    that are there are counted (`tally scan`).
     """
     tally = periods.tally_id(counter, id, time.time(), period)
     body: dict[str, Any] = {"counter": counter.name, **periods.shown(tally)}
     if counter.settable:
         state = tallies.read_state(call, counter, tally)
         body |= {"value": state.value, "version": state.version}
-    elif counter.visible == "soon":
-        as_of = watermark.as_of(call)  # before the number, which may then be newer but never older
-        body |= {"value": tallies.read(call, counter, tally), "as_of": as_of}
     else:
-        body["value"] = tallies.read(call, counter, tally)
+        dated = _dated(call, counter)  # before the number, which may then be newer but never older
+        if isinstance(dated, CallerError):
+            raise dated
+        body |= {"value": tallies.read(call, counter, tally), **dated}
     return Answer(body, max_age_s=counter.kept_s)
 
 
@@ -70,8 +71,8 @@ def get_counter(call: Call, *, counter: ACounter, id: Id, period: Period | None 
     access=Access.ANYONE,
     throttle=SELDOM,
     refuses=lambda counter: fields.closed(counter) or _by_url(counter),
-    needs=lambda counters: needs.on(counters, "Query"),
-    raises=[ForbiddenError, NotFoundError],
+    needs=lambda counters: needs.on(counters, "Query") | needs.scanned(counters),
+    raises=[ForbiddenError, NotFoundError, NotCountedError],
     example=badge.EXAMPLE,
     media_type=badge.SVG,
     cached=True,
@@ -81,6 +82,8 @@ def get_counter_badge(call: Call, *, counter: ACounter, id: Id) -> Answer[Text]:
 
     Of a counter that anyone may read; in the current period, if it has periods.
     """
+    if counter.items is not None:
+        scans.as_of(call.store, counter)
     picture = badge.svg(counter.name, tallies.read(call, counter, periods.tally_id(counter, id, time.time())))
     return Answer(Text(picture, badge.SVG, counter.kept_s))
 
@@ -142,15 +145,28 @@ def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerEr
 def _read(call: Call, of: list[CounterAndId], resolved: Mapping[CounterAndId, Tally | CallerError]) -> dict[str, Any]:
     """The answer. Each tally is read once, however often it was asked for."""
     wanted = {one for one in resolved.values() if isinstance(one, Tally)}
-    soon = any(tally.counter.visible == "soon" for tally in wanted)
-    as_of = watermark.as_of(call) if soon else None  # before the numbers, which may then be newer but never older
-    numbers = many.read(call, wanted)
+    # Before the numbers, which may then be newer but never older.
+    dated = {counter: _dated(call, counter) for counter in {tally.counter for tally in wanted}}
+    numbers = many.read(call, [tally for tally in wanted if not isinstance(dated[tally.counter], CallerError)])
 
     def entry(name: str, id_: str) -> dict[str, Any]:
         names, tally = {"counter": name, "id": id_}, resolved[name, id_]
         if isinstance(tally, CallerError):
             return {**names, "error": problem(tally)}
-        dated = {"as_of": as_of} if tally.counter.visible == "soon" else {}
-        return {**names, **periods.shown(tally.id), "value": numbers[tally], **dated}
+        known = dated[tally.counter]
+        if isinstance(known, CallerError):
+            return {**names, "error": problem(known)}
+        return {**names, **periods.shown(tally.id), "value": numbers[tally], **known}
 
     return {"tallies": [entry(*asked) for asked in of]}
+
+
+def _dated(call: Call, counter: Counter) -> dict[str, Any] | CallerError:
+    """What an answer says of the time until which a number is complete; the reason if the counter has none yet."""
+    if counter.items is not None:
+        try:
+            as_of = scans.as_of(call.store, counter)
+            return {"as_of": as_of} if counter.items.heartbeats else {"as_of": as_of, "about": True}
+        except NotCountedError as error:
+            return error
+    return {"as_of": watermark.as_of(call)} if counter.visible == "soon" else {}

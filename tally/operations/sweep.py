@@ -12,13 +12,13 @@ from tally.api.needs import Need, Table
 from tally.api.unattended import Schedule
 from tally.counter import Counter
 from tally.counting import deletion, expired
-from tally.drift import judge, rows
+from tally.drift import judge, rows, spot_checks, watched
 from tally.dynamo.client import Store, dynamodb_client
 from tally.dynamo.shards import Shards
 from tally.operations import CONSUMERS
 from tally.series import hours
 from tally.settings import Settings
-from tally.streams import forms, watermark
+from tally.streams import forms, own_items, own_tables, watermark
 from tally.streams.loss import NEVER_S
 from tally.streams.watermark import Watermark
 
@@ -31,6 +31,7 @@ SCHEDULE = Schedule(
 RESERVE_S = 2.0  # left of the invocation's time, for what was begun
 HOLDS_SHARE = 0.5  # of the time: what holds have taken is money
 JUDGE_SHARE = 0.6  # of the time that is left after the heartbeats
+WATCHED_SHARE = 0.4  # of the time that is left then
 REPORT_SHARE = 0.25  # of the time that is left then
 SERIES_SHARE = 0.5  # of the time that is left then; the children of removed parents have the rest
 
@@ -42,7 +43,7 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     heartbeats = {Need("PutItem", Table.COUNTS, "HEARTBEAT#"), Need("PutItem", Table.RECEIPTS, "heartbeat#")}
     streams = (Table.RECEIPTS, Table.COUNTS)
     checkpoints = [f"CHECKPOINT#{consumer}#{table.value}" for consumer in CONSUMERS for table in streams]
-    judging = {
+    judging: dict[str, Iterable[str]] = {
         "JUDGE": ("GetItem", "UpdateItem"),
         "DEADLETTER": ("Query",),
         "LOST": ("Query", "PutItem"),
@@ -57,6 +58,17 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     }
     with_children = [counter for counter in every if counter.counts_children]
     removing = needs.on(with_children, "Query", "UpdateItem", "PutItem", "DeleteItem")
+    of_items = [counter for counter in every if counter.items is not None]
+    own = {counter.items.table for counter in of_items if counter.items is not None}
+    if own:
+        judging |= {"ITEMS": ("GetItem", "UpdateItem", "ConditionCheckItem"), "PASSED": ("GetItem", "UpdateItem")}
+        judging |= {"SEEN#": ("UpdateItem",), "DRIFT": ("Query", "BatchGetItem", "UpdateItem", "GetItem")}
+        judging |= {f"CHECKPOINT#{own_items.NAME}#{table}": ("Query",) for table in own}
+    removing |= needs.on(of_items, "Query", "UpdateItem")
+    watching = [counter for counter in of_items if counter.items is not None and counter.items.watch is not None]
+    if watching:
+        judging |= {"WATCHED#": ("Query", "UpdateItem", "DeleteItem")}
+        removing |= needs.on(watching, "GetItem")
     return needs.release_expired(every) | heartbeats | needs.on_ledger(judging) | removing | needs.READ_FORMS
 
 
@@ -68,8 +80,9 @@ class Sweep:
     ) -> None:
         self.counters = counters
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
-        arns = {"counts": self.store.settings.counts_stream, "receipts": self.store.settings.receipts_stream}
-        self.shards = shards or Shards(arns)
+        settings = self.store.settings
+        arns = {"counts": settings.counts_stream, "receipts": settings.receipts_stream}
+        self.shards = shards or Shards(arns | {name: own.stream for name, own in settings.own_tables.items()})
 
     def __call__(self, event: object, context: Any) -> dict[str, int]:
         """Do the parts, each within its share of the time; the next sweep does what is left. Raise at the end."""
@@ -90,12 +103,17 @@ class Sweep:
     def _parts(self, until_s: float) -> Iterator[Callable[[], Mapping[str, int]]]:
         """The parts, in order; each has its share of the time that those before it have left."""
         store, counters = self.store, self.counters
-        yield lambda: _holds(store, counters, _share(store, until_s, HOLDS_SHARE))
+        if any(counter.may_have_holds for counter in counters.values()):  # else its role may not look for some
+            yield lambda: _holds(store, counters, _share(store, until_s, HOLDS_SHARE))
         now_s = time.time()
         seen = watermark.read(store)
         if not seen.fresh(store.settings, now_s):  # else another sweep is at it
             yield lambda: renew(store, self.shards, seen, now_s)  # the judge needs what was noted a sweep ago
             yield lambda: judge_closed(store, seen, now_s, _share(store, until_s, JUDGE_SHARE))
+        if store.settings.own_tables:
+            yield lambda: _own_tables(store, self.shards, counters, now_s)
+            yield lambda: spot_checks.check(store, counters, now_s, _share(store, until_s, WATCHED_SHARE))
+            yield lambda: _watched(store, counters, now_s, _share(store, until_s, WATCHED_SHARE))
         yield lambda: report_drift(store, counters, seen, now_s, _share(store, until_s, REPORT_SHARE))
         yield lambda: _sum_up(store, _share(store, until_s, SERIES_SHARE))
         yield lambda: _removed(store, counters, until_s)
@@ -144,6 +162,19 @@ def report_drift(
     for counter, tallies in confirmed.items():
         observe.gauges({observe.DRIFT_CONFIRMED: tallies}, counter=counter)
     return {}
+
+
+def _own_tables(store: Store, shards: Shards, counters: Mapping[str, Counter], now_s: float) -> dict[str, int]:
+    """Note how far the consumer has come in the team's tables, and say how old that is."""
+    passed = own_tables.note(store, shards, counters, now_s)
+    known = [int(now_s) - passed_s for passed_s in passed.values() if passed_s]
+    if known:
+        observe.gauges({observe.WATERMARK_AGE: max(known)}, consumer=own_items.NAME)
+    return {"tables_passed": len(known)}
+
+
+def _watched(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:
+    return {"watched": watched.judge(store, counters, now_s, until_s)}
 
 
 def _sum_up(store: Store, until_s: float) -> dict[str, int]:

@@ -14,7 +14,7 @@ from tally.cdk.operator import operator_needs
 from tally.contract import document
 from tally.contract.declarations import Declarations
 from tally.errors import ConfigurationError
-from tally.operations import CONSUMERS, SCHEDULES, SERVING
+from tally.operations import CONSUMERS, OF_ITEMS, SCHEDULES, SERVING
 from tally.pages import AS_SPELT
 
 LAMBDAS = Path(counters.__file__).parent
@@ -118,6 +118,31 @@ def test_who_declares_votes_gets_votes_and_nothing_of_other_counters(tmp_path: P
     text = document.text(found.operations, found.counters)
     assert '"votes"' in text
     assert not re.search(r"/posts|/visits|/mine|#/components/schemas/Post", text)
+
+
+ORDERS = """from tally.counter import ANYONE, Counter, declared
+from tally.items import Items
+
+OPEN = Items("shop", starts="CUSTOMER#", sort="SK", where={"status": "open"})
+ORDERS = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", read=ANYONE, items=OPEN)
+CRATES = Counter("crates", prefix="DOCK", sort_key="CRATES", attribute="crates", items=Items("store", key="dock"))
+COUNTERS = declared([ORDERS, CRATES])
+"""
+
+
+def test_who_counts_items_has_a_function_that_reads_their_tables_and_none_that_changes_the_numbers(
+    tmp_path: Path,
+) -> None:
+    found = Declarations.load(written(tmp_path, ORDERS))
+    assert (found.readers[-1].function, found.readers[-1].own) == (OF_ITEMS, ("shop", "store"))
+    assert found.own_tables == {"shop": {"orders": ("PK", "SK", True)}, "store": {"crates": ("dock", None, False)}}
+    updated = {
+        name: {need.prefix for need in needs if (need.action, need.table) == ("UpdateItem", Table.COUNTS)}
+        for name, needs in found.needs.items()
+    }
+    assert {name for name, prefixes in updated.items() if prefixes} == {OF_ITEMS, "sweep"}
+    assert updated[OF_ITEMS] == updated["sweep"] == {"CUSTOMER#", "DOCK#"}
+    assert callable(getattr(handlers, OF_ITEMS))
 
 
 def test_the_counter_of_the_readme_works_to_the_letter(tmp_path: Path) -> None:

@@ -95,9 +95,10 @@ class Api(Construct):
         return {"kind": "pkce", "domain": self.users.domain_url, "client_id": client, "redirect": self.console_url}
 
     def busiest_per_s(self, *, writes: bool = False) -> int:
-        """How many requests a second the route with the highest throttle takes. `writes`: of those that change."""
+        """How many requests a second the route with the highest throttle takes. `writes`: of those that change; 0 if
+        there is none."""
         found = [route for route in self._shown if route.operation.writes or not writes]
-        return max(route.throttle.at(self._options.throttle).rate_per_s for route in found)
+        return max((route.throttle.at(self._options.throttle).rate_per_s for route in found), default=0)
 
     def _authorizer(self) -> http.IHttpRouteAuthorizer:
         if self._options.issuer:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from aws_cdk import Annotations, Aws, CfnOutput, Stack, Stage, Token
 from aws_cdk import aws_apigatewayv2 as http
+from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
@@ -16,7 +18,7 @@ from tally import observe
 from tally.api import needs
 from tally.api.operation import OPEN
 from tally.contract.declarations import Declarations
-from tally.contract.described import of_console, of_transact
+from tally.contract.described import of_console, of_transact, own_tables
 from tally.counter import Counter
 from tally.dynamo.keys import FORMAT
 from tally.home import LAMBDAS
@@ -33,6 +35,7 @@ from .monitoring import Monitoring, Parts
 from .names import Names, camel
 from .operator import Operator, operator_needs, runbooks
 from .options import Options, OptionsError
+from .own_tables import OwnTables
 from .quotas import keep_quotas
 from .streams import Streams
 from .tables import Tables
@@ -63,6 +66,7 @@ class Tally(Construct):
         *,
         counters: str | Path | Declarations,
         keep_data: bool = True,
+        tables: Mapping[str, dynamodb.ITable] = MappingProxyType({}),
         options: Options | None = None,
         bundle: Bundle | None = None,
         **given: object,
@@ -70,8 +74,9 @@ class Tally(Construct):
         """`counters`: the file that declares them, from the folder where `cdk` runs.
 
         `keep_data`: whether tables and users outlive the stack and are protected from deletion. Without it this is like
-        the stage dev: what is cheap and slow there is so here. `given`: options by the names of their fields
-        (tally/cdk/options.py). TallyStack has read `options` from the context, and keeps the `bundle` elsewhere.
+        the stage dev: what is cheap and slow there is so here. `tables`: your own, whose items counters count, by the
+        names that the counters give them. `given`: options by the names of their fields (tally/cdk/options.py).
+        TallyStack has read `options` from the context, and keeps the `bundle` elsewhere.
 
         Raises OptionsError, and ConfigurationError for wrong declarations.
         """
@@ -90,6 +95,7 @@ class Tally(Construct):
         self._transacting: dict[tuple[str, str], dict[str, Counter]] = {}
         """The counters that each such function changes by itself."""
         self._declarations = declarations
+        self._own_tables = OwnTables(self, tables, declarations)
         self._build(declarations, options, bundle)
         keep_quotas(self)
 
@@ -181,10 +187,18 @@ class Tally(Construct):
             declarations=declarations,
             bundle=bundle,
             tables=tables,
+            own_tables=self._own_tables,
             dead_letters=dead_letters,
             options=options,
         )
-        streams = Streams(scope, "Streams", declarations=declarations, tables=tables, consumers=functions.consumers)
+        streams = Streams(
+            scope,
+            "Streams",
+            declarations=declarations,
+            tables=tables,
+            own_tables=self._own_tables,
+            consumers=functions.consumers,
+        )
         streams.precede(functions.writers)
         self._functions, self._streams = functions, streams
         api = Api(scope, "Api", names=names, served=declarations.functions, aliases=functions.aliases, options=options)
@@ -221,7 +235,10 @@ class Tally(Construct):
             needs=operator_needs(declarations.counters),
             tables=tables,
             dead_letters=dead_letters,
-            beside=runbooks(failed_events.queue, streams, functions.unattended["sweep"], monitoring.topic),
+            beside=[
+                *self._own_tables.scanning,
+                *runbooks(failed_events.queue, streams, functions.unattended["sweep"], monitoring.topic),
+            ],
         )
         self._name_what_is_deployed(functions, declarations, options)
         self._name_what_callers_use(tables, functions, api, options)
@@ -245,6 +262,8 @@ class Tally(Construct):
             "Format", str(FORMAT), "The form of what is stored: a Tally of another one refuses to work with it"
         )
         self._output("Counters", ", ".join(declarations.counters), "The counters that are declared")
+        if self._own_tables.by_name:
+            self._output("OwnTables", own_tables(functions.place), "The tables whose items are counted")
 
     def _name_what_callers_use(self, tables: Tables, functions: Functions, api: Api, options: Options) -> None:
         self._output("ApiUrl", api.url, "Where the HTTP API answers")

@@ -24,6 +24,7 @@ from .bundling import Bundle
 from .dead_letters import DeadLetters
 from .names import Names, camel
 from .options import Options
+from .own_tables import OwnTables
 from .tables import Tables
 
 # A whole CPU: a million tallies may change in a minute, which takes its judge seconds and up to 500 MB. In dev they do
@@ -63,12 +64,14 @@ class Functions(Construct):
         declarations: Declarations,
         bundle: Bundle,
         tables: Tables,
+        own_tables: OwnTables,
         dead_letters: DeadLetters,
         options: Options,
     ) -> None:
         super().__init__(scope, id)
         self._names = names
         self._tables = tables
+        self._own_tables = own_tables
         self._dead_letters = dead_letters
         self._options = options
         self._code = bundle.code(bundled=Stack.of(self).bundling_required)
@@ -83,6 +86,8 @@ class Functions(Construct):
             likers=options.likers_visible,
             receipt_ttl_hours=options.receipt_ttl_hours,
             series_days=options.series_days,
+            own_tables=own_tables.place,
+            own_check_units=options.own_check_units,
         )
         self._needs = declarations.needs
         self._functions: dict[str, lambda_.Function] = {}
@@ -125,7 +130,7 @@ class Functions(Construct):
             consumer.function,
             consumer.does,
             timeout_s=CONSUMER_TIMEOUT_S,
-            environment=described.of_consumer(self.place),
+            environment=described.of_consumer(consumer, self.place),
             reserved=self._options.reserved_concurrency,
         )
         self._dead_letters.let_put(consumer, alias)
@@ -143,6 +148,10 @@ class Functions(Construct):
         if schedule.watches:
             assert isinstance(alias.role, iam.Role)
             alias.role.add_to_policy(self._tables.reading_streams(schedule.watches))
+            self._own_tables.let_read_streams(alias.role)
+            self._own_tables.let_beat(alias.role)
+            for statement in self._own_tables.scanning if self._options.own_check_units else ():
+                alias.role.add_to_policy(statement)
         # EventBridge invokes it asynchronously. Nothing is retried or kept: the next run continues.
         alias.configure_async_invoke(retry_attempts=0, max_event_age=SCHEDULED_AGE_MAX)
         events.Rule(

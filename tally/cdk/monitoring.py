@@ -70,7 +70,7 @@ class Monitoring(Construct):
         super().__init__(scope, id)
         self._names = names
         self._own = OwnMetrics(names, declarations)
-        self._counters = declarations.counters
+        self._counters, self._readers = declarations.counters, declarations.readers
         self._parts = parts
         self._options = options
         alarm_topic = AlarmTopic(self, "Alarms", names=names, email=options.alarm_email)
@@ -140,8 +140,9 @@ class Monitoring(Construct):
         costs = [
             watched(self._names, requests, replace(alarms.TRAFFIC, threshold=seconds * api.busiest_per_s())),
             watched(self._names, refused, alarms.REFUSING),
-            watched(self._names, written, replace(alarms.WRITE_UNITS, threshold=of_writes)),
         ]
+        if of_writes:  # a Tally may count the items of the team's tables alone
+            costs.append(watched(self._names, written, replace(alarms.WRITE_UNITS, threshold=of_writes)))
         if self._options.domain_name:  # behind it is what can stop every request before the API
             hourly = metrics.of(api.api, "Count", period=Duration.hours(1), label="requests")
             costs.append(watched(self._names, hourly, alarms.SILENCE))
@@ -200,6 +201,9 @@ class Monitoring(Construct):
             consumer: metrics.of(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=consumer)
             for consumer, alias in self._parts.functions.consumers.items()
         }
+        # No heartbeat goes into the team's tables: one that nobody writes is silent, and nothing is wrong.
+        silent = replace(alarms.ITERATOR_AGE, missing=cloudwatch.TreatMissingData.NOT_BREACHING)
+        ages_of = {one.function: silent if one.own else alarms.ITERATOR_AGE for one in self._readers}
         watermark = self._own.by_consumer(observe.WATERMARK_AGE, "Maximum")
         dead = self._own.by_consumer(observe.DEAD_LETTERS, "Sum", period=metrics.FIVE_MINUTES)
         self._section(
@@ -211,7 +215,7 @@ class Monitoring(Construct):
                     for consumer, metric in watermark.items()
                 ],
                 "Age of the oldest record read, ms": [
-                    watched(self._names, age, alarms.ITERATOR_AGE, of=consumer) for consumer, age in ages.items()
+                    watched(self._names, age, ages_of[consumer], of=consumer) for consumer, age in ages.items()
                 ],
                 "Dead letters": [
                     watched(self._names, metric, alarms.DEAD_LETTERS, of=consumer) for consumer, metric in dead.items()

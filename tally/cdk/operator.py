@@ -71,6 +71,12 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
         "PROGRESS": ("GetItem",),
         **dict.fromkeys(("SERIES#", "RUNNING#", "TOP#"), ("Query",)),
     }
+    if any(counter.items is not None for counter in every):
+        on_ledger |= {
+            "ITEMS": ("GetItem", "UpdateItem", "ConditionCheckItem"),  # a scan of the items that are there
+            "PASSED": ("GetItem",),
+            "SEEN#": ("UpdateItem",),
+        }
     repair = need.on(every, "Query", "UpdateItem", "ConditionCheckItem")
     forget = need.on(users, "GetItem", "BatchGetItem", "PutItem", "DeleteItem")
     import_ = need.on(parents, "BatchGetItem", "PutItem", "UpdateItem")

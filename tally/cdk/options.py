@@ -238,6 +238,9 @@ class Options:
     """A dead letter that nobody redrove expires after so many days."""
     series_days: int | None = _option(_whole(1, 36_500), None)
     """For how many days series are kept; None: for ever."""
+    own_check_units: int = _option(_whole(0, 10_000), 100)
+    """How many units of your tables and Tally's a spot check of a counter of items may take, every few minutes; 0: none
+    is made."""
     restored: str = _option(_moments, "", name="tables")
     """The moment to which the stack's tables were restored: `20261122T103000`; empty: they were never restored."""
     backup_to: str = _option(_vault, "")

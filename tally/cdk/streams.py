@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from aws_cdk import CfnResource, Duration
-from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
-from tally.api.needs import Table
 from tally.api.unattended import StreamReader
 from tally.contract.declarations import Declarations
 from tally.contract.described import DELIVERY, patterns
 
+from .own_tables import OwnTables
 from .tables import Tables
 
 
@@ -31,17 +31,21 @@ class Streams(Construct):
         *,
         declarations: Declarations,
         tables: Tables,
+        own_tables: OwnTables,
         consumers: Mapping[str, lambda_.Alias],
     ) -> None:
         super().__init__(scope, id)
         self.consumers = [*consumers.values()]
+        self.mappings = []
         for consumer in declarations.readers:
-            _let_read(consumer, consumers[consumer.function], tables)
-        self.mappings = [
-            self._mapping(consumer, consumers[consumer.function], table, tables.by_name[table])
-            for consumer in declarations.readers
-            for table in consumer.streams
-        ]
+            alias = consumers[consumer.function]
+            _let_read(consumer, alias, tables, own_tables)
+            for table in consumer.streams:
+                id_, arn = table.value.capitalize(), tables.by_name[table].table_stream_arn
+                self.mappings.append(self._mapping(consumer, alias, id_, arn, patterns(consumer, table)))
+            for name in consumer.own:
+                arn = own_tables.by_name[name].table_stream_arn
+                self.mappings.append(self._mapping(consumer, alias, f"Of{name}", arn, ()))
 
     def precede(self, writers: Iterable[lambda_.Alias | lambda_.Function]) -> None:
         """Let the functions that write go live after the consumers.
@@ -55,14 +59,14 @@ class Streams(Construct):
                 _resource(writer).add_resource_dependency(_resource(consumer))
 
     def _mapping(
-        self, consumer: StreamReader, alias: lambda_.Alias, table: Table, source: dynamodb.Table
+        self, consumer: StreamReader, alias: lambda_.Alias, of: str, stream: str | None, patterns: Iterable[Any]
     ) -> lambda_.CfnEventSourceMapping:
-        filters = [lambda_.FilterCriteria.filter(pattern) for pattern in patterns(consumer, table)]
+        filters = [lambda_.FilterCriteria.filter(pattern) for pattern in patterns]
         mapping = lambda_.EventSourceMapping(
             self,
-            f"{consumer.function.capitalize()}{table.value.capitalize()}",
+            f"{consumer.function.capitalize()}{of}",
             target=alias,
-            event_source_arn=source.table_stream_arn,
+            event_source_arn=stream,
             starting_position=lambda_.StartingPosition[DELIVERY.begins],
             batch_size=DELIVERY.batch_records,
             max_batching_window=Duration.seconds(DELIVERY.batch_window_s),
@@ -86,8 +90,11 @@ def _resource(construct: lambda_.Alias | lambda_.Function) -> CfnResource:
     return resource
 
 
-def _let_read(consumer: StreamReader, alias: lambda_.Alias, tables: Tables) -> None:
+def _let_read(consumer: StreamReader, alias: lambda_.Alias, tables: Tables, own_tables: OwnTables) -> None:
     """Let Lambda read the consumer's streams with its role."""
     assert isinstance(alias.role, iam.Role)
+    if consumer.own:
+        own_tables.let_read_streams(alias.role)
+        return
     alias.role.add_to_policy(tables.reading_streams(consumer.streams))
     alias.role.add_to_policy(iam.PolicyStatement(actions=["dynamodb:ListStreams"], resources=["*"]))  # takes no other

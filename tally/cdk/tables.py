@@ -14,7 +14,8 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from tally.api.needs import Table
-from tally.contract.described import IMAGES, TABLES, TTL_ATTRIBUTE, TableForm
+from tally.contract.described import TABLES, TTL_ATTRIBUTE, TableForm
+from tally.contract.views import IMAGES
 
 from .names import Names
 from .options import Options

@@ -200,7 +200,7 @@ class Stack:
         [found] = [
             id
             for name, (type_, id) in self.resources().items()
-            if type_ == "AWS::Lambda::Alias" and name.startswith(f"Functions{camel(module)}Live")
+            if type_ == "AWS::Lambda::Alias" and f"Functions{camel(module)}Live" in name
         ]
         return found
 

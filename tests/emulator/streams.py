@@ -42,9 +42,9 @@ class Alias:
 class Streams:
     """The mappings of a deployed stack, at work while `running()`."""
 
-    def __init__(self, stack: Stack, assembly: Path) -> None:
-        resources = stack.resources()
-        self._mappings = [replace(one, table=resources[one.table][1]) for one in mappings(Template(assembly)).values()]
+    def __init__(self, stack: Stack, assembly: Path, id: str = "Tally") -> None:
+        resources, made = stack.resources(), mappings(Template(assembly, id=id)).values()
+        self._mappings = [replace(one, table=resources[one.table][1]) for one in made]
         self.said: list[str] = []
         """What the pump had to report: a failed or throttled invocation."""
         client = stack.client("lambda")

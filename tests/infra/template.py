@@ -56,11 +56,12 @@ class Template:
         return found
 
     def functions(self) -> dict[str, str]:
-        """The logical ids of the functions, by the names of their handlers."""
-        return {
-            found["Properties"]["Handler"].removeprefix("handlers."): name
-            for name, found in self.of_type("AWS::Lambda::Function").items()
+        """The logical ids of Tally's functions, by the names of their handlers. A stack may have others."""
+        handlers = {
+            found["Properties"]["Handler"]: name for name, found in self.of_type("AWS::Lambda::Function").items()
         }
+        own = "handlers."
+        return {handler.removeprefix(own): name for handler, name in handlers.items() if handler.startswith(own)}
 
     def alias_of(self, function: str) -> str:
         """The logical id of the one alias of a function."""

@@ -1,0 +1,95 @@
+"""The team's own tables whose items counters count: `Tally(…, tables={"shop": shop_table})`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from aws_cdk import Annotations, CfnResource, Stack
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+from tally.contract.declarations import Declarations
+from tally.contract.views import Counted, why_unread
+from tally.items import HEARTBEAT_START, key_names
+from tally.settings import OwnTable
+
+from .options import OptionsError
+
+
+class OwnTables:
+    """Those whose items counters count, by the names that the counters give them. The team makes them."""
+
+    by_name: Mapping[str, dynamodb.ITable]
+
+    def __init__(self, scope: Construct, given: Mapping[str, dynamodb.ITable], declarations: Declarations) -> None:
+        """Raises OptionsError for a table that is missing, and for one whose stream does not say what is needed."""
+        for name, counters in declarations.own_tables.items():
+            if name not in given:
+                raise OptionsError(
+                    f"counter {next(iter(counters))!r} counts items of the table {name!r}: give the construct"
+                    f" tables={{{name!r}: …}}"
+                )
+            if why := _why_unread(given[name], counters):
+                raise OptionsError(f"the items of the table {name!r} cannot be counted: {why}")
+        for name in given.keys() - declarations.own_tables.keys():
+            Annotations.of(scope).add_warning_v2(
+                f"tally:table-{name}", f"tables has {name!r}: no counter counts items of it"
+            )
+        self.by_name = {name: given[name] for name in declarations.own_tables}
+        streams: dict[str, str] = {}
+        for name, made in self.by_name.items():
+            other = streams.setdefault(json.dumps(Stack.of(scope).resolve(made.table_stream_arn)), name)
+            if other != name:
+                raise OptionsError(f"tables has one table as {other!r} and as {name!r}: call it by one name")
+        of_items = [counter.items for counter in declarations.counters.values() if counter.items is not None]
+        self._beating = {of.table for of in of_items if of.heartbeats}
+
+    @property
+    def place(self) -> dict[str, OwnTable]:
+        """Their names and streams, as functions get them."""
+        return {name: OwnTable(made.table_name, str(made.table_stream_arn)) for name, made in self.by_name.items()}
+
+    def let_read_streams(self, role: iam.IRole) -> None:
+        """Let a role read their streams, which the key of a table encrypts as it does the table."""
+        for made in self.by_name.values():
+            made.grant_stream_read(role)
+
+    def let_beat(self, role: iam.IRole) -> None:
+        """Let a role write heartbeats into the tables that allow them."""
+        for name, made in self.by_name.items():
+            if name in self._beating:
+                key = {"dynamodb:LeadingKeys": [f"{HEARTBEAT_START}*"]}
+                role.add_to_principal_policy(
+                    iam.PolicyStatement(
+                        actions=["dynamodb:PutItem"], resources=[made.table_arn],
+                        conditions={"ForAllValues:StringLike": key, "Null": {"dynamodb:LeadingKeys": "false"}},
+                    )
+                )  # fmt: skip
+                described = iam.PolicyStatement(actions=["dynamodb:DescribeTable"], resources=[made.table_arn])
+                role.add_to_principal_policy(described)
+                if made.encryption_key:
+                    made.encryption_key.grant_encrypt_decrypt(role)
+
+    @property
+    def scanning(self) -> Sequence[iam.PolicyStatement]:
+        """What lets the command, and spot checks, count the items that are there."""
+        if not self.by_name:
+            return ()
+        made = self.by_name.values()
+        keys = {one.encryption_key.key_arn for one in made if one.encryption_key}
+        actions = ["dynamodb:DescribeTable", "dynamodb:Query", "dynamodb:Scan"]
+        if keys:  # in one statement: a policy has little room
+            actions += ["kms:Decrypt", "kms:DescribeKey"]
+        return [iam.PolicyStatement(actions=actions, resources=[*(one.table_arn for one in made), *sorted(keys)])]
+
+
+def _why_unread(table: dynamodb.ITable, counters: Counted) -> str:
+    """Why the items of a table cannot be counted; empty if they can, and where an imported table does not say."""
+    resource = table.node.default_child
+    if not isinstance(resource, CfnResource):
+        return "" if table.table_stream_arn else "it has no stream: import it with table_stream_arn"
+    made = Stack.of(table).resolve(resource._cfn_properties)
+    schema = [{"AttributeName": key["attributeName"], "KeyType": key["keyType"]} for key in made["keySchema"]]
+    return why_unread(key_names(schema), (made.get("streamSpecification") or {}).get("streamViewType"), counters)

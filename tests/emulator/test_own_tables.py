@@ -1,0 +1,171 @@
+"""A team's app with a table of its own, made with nothing but the wheel: its orders are counted, those that were there
+and those that come, and its code knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tally.contract.declarations import Declarations
+from tally.drift.own_recounts import Recount
+from tally.dynamo.client import Store
+from tally.settings import Settings, own_tables
+from tally.streams import scans
+from tests.emulator.server import Emulator
+from tests.emulator.stack import MINUTE_S, Stack, bridged, rewrite
+from tests.emulator.steps import step
+from tests.emulator.streams import Streams, swept
+from tests.patience import wait_for
+from tests.wheel.conftest import python, run, shared, wheel  # noqa: F401 (fixtures)
+
+pytestmark = pytest.mark.long
+COUNTERS = """from tally.counter import ANYONE, Counter, declared
+from tally.items import Items
+
+OPEN = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where={"status": "open"})
+COUNTERS = declared([
+    Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", read=ANYONE, items=OPEN),
+])
+"""
+APP = '''"""A shop with a table of its own, and how many open orders each customer has."""
+
+from aws_cdk import App, CfnOutput, RemovalPolicy, Stack
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_lambda as lambda_
+from constructs import Construct
+from tally.cdk import Tally
+
+CODE = """
+import os
+import boto3
+
+table = boto3.resource("dynamodb").Table(os.environ["TABLE"])
+
+def handler(event, context):
+    key = {"PK": "CUSTOMER#" + event["customer"], "SK": "ORDER#" + event["order"]}
+    table.put_item(Item={**key, "status": event["status"]})
+"""
+
+
+class Shop(Stack):
+    def __init__(self, scope: Construct, id: str) -> None:
+        super().__init__(scope, id)
+        table = dynamodb.Table(
+            self,
+            "Table",
+            partition_key=dynamodb.Attribute(name="PK", type=dynamodb.AttributeType.STRING),
+            sort_key=dynamodb.Attribute(name="SK", type=dynamodb.AttributeType.STRING),
+            billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
+            stream=dynamodb.StreamViewType.NEW_AND_OLD_IMAGES,
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        orders = lambda_.Function(
+            self,
+            "Orders",
+            runtime=lambda_.Runtime.PYTHON_3_14,
+            code=lambda_.Code.from_inline(CODE),
+            handler="index.handler",
+            environment={"TABLE": table.table_name},
+        )
+        table.grant_write_data(orders)
+        Tally(self, "Tally", counters="counters.py", keep_data=False, tables={"shop": table})
+        CfnOutput(self, "OrdersName", value=orders.function_name)
+
+
+app = App()
+Shop(app, "Shop")
+app.synth()
+'''
+
+
+def test_the_orders_of_a_teams_own_table_are_counted(tmp_path: Path, python: Path) -> None:  # noqa: F811
+    shop, assembly = tmp_path / "shop", tmp_path / "cdk.out"
+    shop.mkdir()
+    for name, text in (("counters.py", COUNTERS), ("app.py", APP)):
+        (shop / name).write_text(text)
+    with step("synthesize with the wheel"):
+        run(str(python), "app.py", cwd=shop, variables={"CDK_OUTDIR": str(assembly)})
+        rewrite(assembly, bridged, "Shop")
+    with step("start the emulator"):
+        emulator = Emulator(tmp_path)
+    try:
+        stack = Stack(emulator, tmp_path, name="Shop")
+        with step("cdk bootstrap, cdk deploy") as notes:
+            stack.bootstrap()
+            stack.cdk("deploy", "--method=direct", "--require-approval=never", "--app", str(assembly))
+            notes.append(f"{len(stack.resources())} resources")
+        count(Team(stack, shop / "counters.py"), assembly)
+    finally:
+        emulator.stop()
+
+
+class Team:
+    """What the team does with its stack."""
+
+    def __init__(self, stack: Stack, counters: Path) -> None:
+        self.stack = stack
+        own = own_tables(stack.outputs["TallyOwnTables"])
+        names = [stack.outputs[f"Tally{table}TableName"] for table in ("Counts", "Receipts", "Ledger")]
+        settings = Settings(*names, frozenset(), 0, "test", minute_s=MINUTE_S, own_tables=own)
+        self.store = Store(stack.client("dynamodb"), settings)
+        self.counter = Declarations.load(counters).counters["orders"]
+
+    def order(self, number: int, status: str = "open") -> None:
+        event = {"customer": "ann", "order": str(number), "status": status}
+        self.stack.invoke(self.stack.outputs["OrdersName"], event)
+
+    def shown(self) -> tuple[int, int | None]:
+        """What a reader is answered: the status, and how many open orders Ann has."""
+        asked = {"operation": "get_counter", "counter": "orders", "id": "ann"}
+        answer = self.stack.invoke(self.stack.outputs["TallyReadsFunctionArn"], asked)
+        return answer["status"], answer["body"].get("value")
+
+    def scanned(self, *, sets: bool) -> list[int]:
+        """Scan; by how much the numbers are off, which are then set if `sets`."""
+        scan = scans.begin(self.store, self.counter, time.time())
+        assert scan is not None
+        recount = Recount(self.store, self.counter, scan)
+        list(recount.steps())
+        wait_for(recount.settled, every_s=1)
+        found = list(recount.differences())
+        assert all(recount.set(one) for one in found if sets)
+        recount.close(counted=sets)
+        return [one.off for one in found]
+
+
+def count(team: Team, assembly: Path) -> None:
+    for number in range(3):
+        team.order(number)
+    assert team.shown() == (409, None)
+    streams = Streams(team.stack, assembly, "Shop")
+    with streams.running(), swept(team.stack, streams.said):
+        with step("scan what is there; one more comes meanwhile"):
+            team.order(3)
+            assert len(team.scanned(sets=True)) == 1
+            wait_for(lambda: team.shown() == (200, 4), every_s=0.5)
+        with step("two come, one is shipped"):
+            for number in (4, 5):
+                team.order(number)
+            team.order(0, "shipped")
+            wait_for(lambda: team.shown() == (200, 5), every_s=0.5)
+        with step("a number that is edited is off by so much"):
+            edit(team, 7)
+            assert team.scanned(sets=False) == [7]
+    assert streams.said == []
+
+
+def edit(team: Team, amount: int) -> None:
+    """Move the number of Ann's orders around Tally."""
+    counts = team.store.settings.counts_table
+    every: list[dict[str, Any]] = team.store.client.scan(TableName=counts)["Items"]  # type: ignore[assignment]
+    item = next(one for one in every if one["PK"]["S"] == "CUSTOMER#ann")
+    team.store.client.update_item(
+        TableName=counts,
+        Key={name: item[name] for name in ("PK", "SK")},
+        UpdateExpression="ADD orders :more",
+        ExpressionAttributeValues={":more": {"N": str(amount)}},
+    )

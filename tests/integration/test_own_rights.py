@@ -1,0 +1,203 @@
+"""What is asked of Tally's tables to count items of a team's, recorded as it runs: what the roles grant, and no more.
+
+Nothing is asked of the team's table but by the command and by spot checks: another table is an error of the recorder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tally.api.needs import Table
+from tally.cdk.operator import operator_needs
+from tally.cli import scan
+from tally.counter import Counter, Watched
+from tally.dev.base.engine import Engine
+from tally.drift import spot_checks
+from tally.dynamo.client import Store, dynamodb_client
+from tally.dynamo.shards import Tree
+from tally.items import Items
+from tally.operations import items
+from tally.operations.sweep import Sweep, needed
+from tally.settings import OwnTable
+from tally.streams import scans
+from tally.streams.dead_letters import Objects
+from tests.contexts import Context
+from tests.integration.command.numbers import judged
+from tests.integration.command.team import COUNTERS as TEAM
+from tests.integration.command.team import Team
+from tests.integration.test_consumers import ConsumersRecorder
+from tests.integration.test_needs import Recorder
+from tests.invariants.streaming import Bucket
+from tests.sync_wire import SyncWire
+
+pytestmark = pytest.mark.sdk
+SHOP = OwnTable("Shop-1X", "arn:aws:dynamodb:eu-west-1:123456789012:table/Shop-1X/stream/2026")
+OPEN = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where={"status": "open"})
+ORDERS = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=OPEN)
+LIKED = Watched("liked", table="shop", number="likes", of=Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#"))
+COUNTERS = {one.name: one for one in (ORDERS, LIKED)}
+
+
+@pytest.fixture
+def own(store: Store) -> Store:
+    return Store(store.client, store.settings._replace(own_tables={"shop": SHOP}, own_check_units=100))
+
+
+class Shop:
+    """The stream of the team's table, and the function that reads it."""
+
+    def __init__(self, store: Store, *counters: Counter) -> None:
+        bucket = Bucket()
+        objects = Objects("bucket", lambda: bucket)
+        self.handler = items.handler({one.name: one for one in counters}, store, objects)
+        self.sequence = 0
+
+    def write(
+        self, pk: str, sk: str, old: dict[str, Any] | None, new: dict[str, Any] | None, made_s: float = 0
+    ) -> None:
+        """Let the consumer have a record of this item."""
+        self.sequence += 1
+        key = {"PK": {"S": pk}, "SK": {"S": sk}}
+        images = {"OldImage": old, "NewImage": new}
+        change = {name: {**key, **image} if image else image for name, image in images.items() if image is not None}
+        made = {"ApproximateCreationDateTime": made_s or time.time(), "SequenceNumber": str(self.sequence)}
+        name = "INSERT" if old is None else "REMOVE" if new is None else "MODIFY"
+        record = {"eventName": name, "eventID": str(self.sequence), "dynamodb": {"Keys": key, **made, **change}}
+        event = {"Records": [record], "shardId": "shardId-1", "eventSourceARN": SHOP.stream}
+        assert self.handler(event, Context()) == {"state": {}, "batchItemFailures": []}
+
+
+OPENED, SHIPPED = {"status": {"S": "open"}}, {"status": {"S": "shipped"}}
+
+
+@pytest.fixture
+def table(store: Store) -> Iterator[None]:
+    """The team's table is there."""
+    schema: Any = {"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}
+    types: Any = [{"AttributeName": name, "AttributeType": "S"} for name in ("PK", "SK")]
+    store.client.create_table(
+        TableName=SHOP.name, KeySchema=schema, AttributeDefinitions=types, BillingMode="PAY_PER_REQUEST"
+    )
+    yield
+    store.client.delete_table(TableName=SHOP.name)
+
+
+def began(store: Store, counter: Counter) -> scans.Scan:
+    scan = scans.begin(store, counter, time.time())
+    assert scan is not None
+    return scan
+
+
+def test_the_consumer_of_items_does_what_it_declares_and_no_more(own: Store) -> None:
+    """An open scan, one that has ended, a record that cannot be counted, and a number of another declaration."""
+    scan = began(own, ORDERS)
+    scans.close(own, began(own, LIKED), LIKED.digest)
+    recorder, shop = ConsumersRecorder(own), Shop(own, ORDERS, LIKED)
+    shop.write("CUSTOMER#ann", "ORDER#1", None, OPENED)
+    shop.write("CUSTOMER#ann", "ORDER#1", OPENED, SHIPPED)
+    shop.write("POST#a", "LIKE#ann", None, {"at": {"N": "1"}})
+    shop.write("POST#a", "META", None, {"likes": {"N": "1"}})
+    shop.write("CUSTOMER#ann", "ORDER#2", None, {})
+    recorded = set(recorder.needs)
+    assert scans.end(own, scan, time.time() - scans.SLACK * own.settings.minute_s - 1)
+    recorder.needs = recorded
+    shop.write("CUSTOMER#ann", "ORDER#3", None, OPENED)
+    other = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=Items("shop"))
+    Shop(own, other, LIKED).write("CUSTOMER#ann", "ORDER#4", None, OPENED)
+    assert recorder.needs == items.needed(COUNTERS.values())
+
+
+class OneShard:
+    """The shards of every stream."""
+
+    def listed(self, table: str) -> Tree:
+        return {f"shardId-{table}": None}
+
+    def records_after(self, *_: object) -> Iterator[list[Any]]:
+        return iter(())
+
+
+class TeamsRecorder(Recorder):
+    """Tells what is asked of the team's table by the names of the calls."""
+
+    def __init__(self, store: Store, of_team: str) -> None:
+        super().__init__(store)
+        self.name = of_team
+        self.of_team: set[str] = set()
+        self.keys: set[str] = set()
+        """How the partition keys begin that are written there."""
+
+    def _record(self, params: dict[str, Any], model: Any, **more: Any) -> None:
+        if params.get("TableName") == self.name:
+            self.of_team.add(model.name)
+            self.keys |= {params["Item"]["PK"]["S"].partition("#")[0]} if "Item" in params else set()
+        else:
+            super()._record(params, model, **more)
+
+
+@pytest.mark.usefixtures("table")
+def test_the_sweep_of_a_tally_that_counts_items_alone_does_what_it_declares(
+    own: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It notes how far the consumer has come, and what may be lost since yesterday. It looks at the numbers that the
+    team keeps: one is wrong, and calm. And it counts some groups again."""
+    for counter in (ORDERS, LIKED):
+        scans.close(own, began(own, counter), counter.digest)
+    shop, now = Shop(own, ORDERS, LIKED), time.time
+    shop.write("POST#a", "LIKE#ann", None, {"at": {"N": "1"}})
+    shop.write("POST#a", "META", None, {"likes": {"N": "7"}})
+    own.client.put_item(TableName=SHOP.name, Item={"PK": {"S": "CUSTOMER#ann"}, "SK": {"S": "ORDER#1"}, **OPENED})
+    chosen = {"orders": ["ann"], "liked": ["a"]}  # what chance would choose
+    monkeypatch.setattr(spot_checks, "_groups", lambda recount: chosen[recount.counter.name])
+    recorder = TeamsRecorder(own, SHOP.name)
+    for days in (0, 0.1, 0.2, 3):
+        monkeypatch.setattr(time, "time", lambda days=days: now() + days * 24 * 3600)
+        Sweep(COUNTERS, own, OneShard())({}, Context())  # type: ignore[arg-type]
+    found = {(need.action, need.prefix) for need in recorder.needs}
+    assert recorder.needs <= needed(COUNTERS.values())
+    assert recorder.of_team <= {"DescribeTable", "Scan", "Query"}, "as OwnTables.scanning allows"
+    assert {(need.action, need.prefix) for need in needed(COUNTERS.values()) - needed([])} <= found
+
+
+@pytest.mark.usefixtures("table")
+def test_the_sweep_writes_heartbeats_into_a_table_that_takes_them_and_nothing_else(own: Store) -> None:
+    recorder = TeamsRecorder(own, SHOP.name)
+    counters = {"orders": replace(ORDERS, items=replace(OPEN, heartbeats=True))}
+    Sweep(counters, own, OneShard())({}, Context())  # type: ignore[arg-type]
+    assert recorder.needs <= needed(counters.values())
+    assert (recorder.of_team, recorder.keys) == ({"DescribeTable", "PutItem"}, {"HEARTBEAT"})
+
+
+def test_the_command_does_with_items_what_the_policy_of_operators_allows(
+    store: Store, engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All groups and one are scanned, compared and repaired; a dead letter is applied."""
+    with contextlib.closing(SyncWire(engine.port)) as wire:
+        team = Team(store, wire, TEAM, "shop", engine.endpoint, capsys=capsys)
+        monkeypatch.setattr(scan, "time", SimpleNamespace(time=time.time, sleep=team.sleep))
+        team.old_orders(9)
+        judged(team.store)
+        client = dynamodb_client(endpoint_url=engine.endpoint)  # of the command alone: the consumer has another one
+        recorder = TeamsRecorder(Store(client, team.store.settings), team.table)
+        assert team("scan orders --yes", client)[0] == 0
+        team.edit("a", 3)
+        judged(team.store)
+        signed = "--by ann --why test --yes"
+        expected = {"check orders a": 1, f"repair orders a {signed}": 0, "check orders --yes": 0}
+        expected |= {"get orders a": 0, "status": 1, "export orders": 0, "history a": 0}
+        assert {line: team(line, client)[0] for line in expected} == expected
+        team.order("a", 10)
+        team.poison()
+        expected = {f"repair {signed}": 1, f"repair --only dead-letters --drop {signed}": 0}
+        assert {line: team(line, client)[0] for line in expected} == expected
+    assert recorder.needs <= operator_needs(team.counters)
+    of_items = {need for need in operator_needs(team.counters) - operator_needs({}) if need.table is Table.LEDGER}
+    assert of_items <= recorder.needs
+    assert recorder.of_team == {"DescribeTable", "Scan", "Query"}, "as OwnTables.scanning allows"

@@ -57,15 +57,19 @@ async def serve(stack: PreparedStack, spawned: Spawned, say: Say) -> None:
         ports, gathered, switches = dict[str, Port](), Metrics(stack.options.verbose), Switches()
         _bind(stack, ports, workers, gathered)
         gateway = await entered.enter_async_context(site(stack, ports, gathered, switches, say))
+        pump = _pump(stack, ports, wire, switches, say)
 
         def take(zygote: Zygote, template: Template) -> None:
             stack.template = template
             _bind(stack, ports, workers, gathered)
             workers.replace(zygote)
             gateway.serve(template)
+            pump.follow(template.mappings)
 
         waiting = [stopped.wait(), _watch_engine(stack.engine), _watch_code(stack, code, take, say)]
-        waiting += [gathered.run(), _pump(stack, ports, wire, switches, say)]
+        waiting += [gathered.run(), pump.run()]
+        if file := stack.engine and stack.engine.db_path:
+            waiting.append(trimming(file, pump.passed))
         for function, every_s in stack.template.schedules:
             waiting.append(_run_on_schedule(every_s * stack.options.minute_s / 60, ports, function))
         tasks = [asyncio.ensure_future(one) for one in waiting]
@@ -92,16 +96,12 @@ def _bind(stack: PreparedStack, ports: dict[str, Port], workers: Workers, gather
     ports.update({name: Port(function, workers) for name, function in functions.items()})
 
 
-async def _pump(stack: PreparedStack, ports: Mapping[str, Port], wire: Wire, switches: Switches, say: Say) -> None:
-    """Run the event source mappings and keep the stream short."""
+def _pump(stack: PreparedStack, ports: Mapping[str, Port], wire: Wire, switches: Switches, say: Say) -> Pump:
+    """What runs the event source mappings."""
     file = stack.engine.db_path if stack.engine else None
     log = file and file.with_name(f"{file.name}-wal")
     positions = Positions(stack.options.data / "streams.json")
-    pump = Pump(stack.template.mappings, ports, wire, positions, say, switches, log)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(pump.run())
-        if file is not None:
-            tasks.create_task(trimming(file, pump.passed))
+    return Pump(stack.template.mappings, ports, wire, positions, say, switches, log)
 
 
 async def _run_on_schedule(every_s: float, ports: Mapping[str, Port], function: str) -> None:
@@ -124,12 +124,13 @@ async def _watch_code(stack: PreparedStack, code: Code, take: Callable[[Zygote, 
     """Run changed code, and serve what it declares: all of it, or nothing if any of it is wrong."""
     options = stack.options
     sources = [options.counters] if options.packaged else [options.counters.parent, PACKAGE]
-    seen = _changed_at(sources)
+    seen = _changed_at(sources), code.streams
     while True:
         await asyncio.sleep(CODE_LOOK_S)
-        now = _changed_at(sources)
+        now = _changed_at(sources), await code.find()
         if now == seen:
             continue
+        own = now[1] != seen[1]
         seen, before = now, (code.counters, stack.template)
         counters = _read(options.counters)
         try:
@@ -140,6 +141,8 @@ async def _watch_code(stack: PreparedStack, code: Code, take: Callable[[Zygote, 
         take(zygote, template)
         if counters != before[0]:
             say(f"{COUNTERS} changed: the next invocations count by it")
+        elif own:
+            say(f"your own tables changed: {', '.join(template.own_tables) or 'none of them'} is read now")
         else:
             say("tally/ changed: the next invocations run the new code")
         for line in template.warnings:

@@ -22,6 +22,7 @@ VARIABLES = (
     f" TALLY_MINUTE_S: the length of a minute of the ledger in seconds, {MINUTE_S_MAX} on AWS ({MINUTE_DEFAULT_S})."
     " TALLY_PAGE_HOSTS: count visits of these hosts only, separated by commas (any)."
     " TALLY_LIKERS_VISIBLE: who sees which users like a post, anyone, signedIn or nobody (anyone)."
+    " TALLY_TABLES: tables of your own on that engine whose items counters count, separated by commas."
 )
 
 
@@ -44,6 +45,8 @@ class DevOptions:
     """The endpoint of that engine's streams, if it differs."""
     likers: str = "anyone"
     """Who sees which users like a post: `likersVisible` of a deployment."""
+    tables: tuple[str, ...] = ()
+    """The person's own tables, whose streams are read: a counter's name of one is its name on the engine."""
 
     @cached_property
     def packaged(self) -> bool:
@@ -78,6 +81,7 @@ class DevOptions:
             minute_s=int(minute_s),
             streams_endpoint=environment.get("AWS_ENDPOINT_URL_DYNAMODB_STREAMS") or None,
             likers=environment.get("TALLY_LIKERS_VISIBLE") or "anyone",
+            tables=tuple(filter(None, map(str.strip, environment.get("TALLY_TABLES", "").split(",")))),
         )
 
 

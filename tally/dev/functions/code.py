@@ -7,7 +7,7 @@ from pathlib import Path
 from ..base.errors import LocalError
 from ..base.options import COUNTERS
 from ..base.wire import Wire
-from ..stack import tables
+from ..stack import own_tables, tables
 from ..stack.code import Spawned, variables
 from ..stack.prepared import TABLES, PreparedStack, stream_stand_in
 from ..stack.template import Template, parse
@@ -21,6 +21,8 @@ class Code:
         self._stack, self._wire = stack, wire
         self._version = 0
         self._folder = stack.folder(0)
+        self.streams: own_tables.Found = {}
+        """Of the person's own tables, as the running code knows them."""
 
     @property
     def counters(self) -> bytes:
@@ -43,6 +45,10 @@ class Code:
         """A zygote in place of one that died. Raises LocalError."""
         return (await self._read(self._stack.spawn(self._folder), self._folder))[0]
 
+    async def find(self) -> own_tables.Found:
+        """The streams of the person's own tables as they are now."""
+        return await own_tables.find(self._stack.options.tables, self._wire)
+
     async def _read(self, spawned: Spawned, folder: Path) -> tuple[Zygote, Template]:
         """Let a zygote make the handlers of what it describes, on tables that are there."""
         zygote, stack = Zygote(*spawned), self._stack
@@ -50,7 +56,8 @@ class Code:
             document = await zygote.document()
             stream_arns = await tables.create(document["tables"], document["ttl_attribute"], self._wire, stack.endpoint)
             arns = {stream_stand_in(table): stream_arns[table] for table in TABLES.values() if table in stream_arns}
-            template = parse(document).with_variables(arns)
+            streams, named = await self.find(), stack.options.tables
+            template = own_tables.reading(parse(document), named, arns, streams)
             await zygote.ready({
                 name: {
                     **stack.variables,
@@ -60,6 +67,7 @@ class Code:
                 }
                 for name, function in template.functions.items()
             })  # fmt: skip
+            self.streams = streams
             return zygote, template
         except LocalError as error:
             zygote.close()

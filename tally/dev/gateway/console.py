@@ -6,6 +6,7 @@ from ..base.words import DEV
 from ..stack.template import Template
 
 PLAY, POST, VISIT = "POST /videos/{id}/plays", "PUT /posts/{id}", "POST /visits"
+INCREMENT = "POST /counters/{counter}/{id}/increments"
 _COMMANDS = (
     ("", """\
   # look at the numbers in a browser (any name signs in): {url}/console
@@ -15,7 +16,7 @@ _COMMANDS = (
   curl -i -X POST {url}/videos/9f3a/plays -H 'Idempotency-Key: first-play-of-9f3a-0001'
   curl {url}/videos/9f3a/plays
 """),
-    ("!" + PLAY, """\
+    (f"{INCREMENT}!{PLAY}", """\
   # count one, once for its key, and read the number; {url}/dev/openapi shows the routes
   {tally} count {counter} 9f3a --local --port {port}
   {tally} get {counter} 9f3a --local --port {port}
@@ -41,19 +42,24 @@ _COMMANDS = (
     --payload '{{"operation": "get_counter", "counter": "{counter}", "id": "9f3a"}}' /dev/stdout
 """),
 )  # fmt: skip
-"""Each with the route that it needs; with `!`, the one that it stands in for."""
+"""Each with the route that it needs; behind a `!`, the one that it stands in for."""
 
 
 def commands(template: Template, url: str) -> str:
     """Shell commands that try what is declared, with the real port."""
-    keys = {route.key for route in template.routes}
+    keys = {"", *(route.key for route in template.routes)}
+    counted = [counter["name"] for counter in template.transact.get("counters", ())]
     named = {
         "url": url,
         "port": url.rpartition(":")[2],
-        "counter": template.outputs.get("Counters", "plays").partition(",")[0],
+        "counter": counted[0] if counted else template.outputs.get("Counters", "plays").partition(",")[0],
         "tally": "tally" if DEV == "`tally dev`" else ".venv/bin/tally",
     }
-    fits = [text for key, text in _COMMANDS if not key or (key.removeprefix("!") in keys) is not key.startswith("!")]
+    fits = [
+        text
+        for key, _, other, text in ((*key.partition("!"), text) for key, text in _COMMANDS)
+        if key in keys and (not other or other not in keys)
+    ]
     return "\n".join(fits).format(**named)
 
 

@@ -169,9 +169,13 @@ class _Mappings:
     """
 
     def __init__(self, stack: PreparedStack, switches: Switches, say: Say) -> None:
+        self._stack, self._switches, self._say = stack, switches, say
+
+    @property
+    def _mappings(self) -> dict[str, str]:
         short = {table: name for name, table in TABLES.items()}
-        self._mappings = {f"{one.function}/{short.get(one.table)}": one.name for one in stack.template.mappings}
-        self._switches, self._say = switches, say
+        found = self._stack.template.mappings
+        return {f"{one.function}/{short.get(one.table, one.table)}": one.name for one in found}
 
     def routes(self) -> list[web.RouteDef]:
         """GET lists them; PATCH of one changes it."""

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from tally.contract.views import Counted
+
 from ..base.errors import LocalError
 
 FIXED: Mapping[str, Any] = {
@@ -37,6 +39,10 @@ class StreamMapping:
     tumbling_window_s: int = 0
     """0: none. Then the events name no shard."""
     filters: tuple[Pattern, ...] = ()
+    counters: Counted | None = None
+    """Of a person's own table: what counts its items. None: the table is one of Tally's."""
+    stream: str = ""
+    """Of a person's own table: the ARN of its stream as it is now. The table may be made again."""
 
     def takes(self, record: Mapping[str, Any]) -> bool:
         """Whether the function receives the record: one matching filter is enough."""

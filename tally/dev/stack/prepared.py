@@ -139,6 +139,7 @@ class PreparedStack:
             "bucket": BUCKET,
             "minute_s": self.options.minute_s,
             "transact": self.transact,
+            "own_tables": self.template.own_tables,
             "url": self.url,
             "app": str(self.options.app.resolve()),
             "outputs": {

@@ -69,15 +69,18 @@ class Template:
     outputs: Mapping[str, str] = field(default_factory=dict)
     transact: Mapping[str, Any] = field(default_factory=dict)
     """What the variable of a function says that changes counters by itself."""
+    own_tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The person's own tables that are read, as TALLY_OWN_TABLES has them."""
     warnings: tuple[str, ...] = ()
     """What is odd about the counters, though the stack is right."""
 
-    def with_variables(self, made: Mapping[str, str]) -> Template:
-        """The same stack, with other values of variables: `made` by what stood for them."""
+    def with_variables(self, made: Mapping[str, str], own_tables: str) -> Template:
+        """The same stack, with other values of variables: `made` by what stood for them, and those of own tables."""
 
         def knowing(function: Function) -> Function:
             variables = {name: made.get(value, value) for name, value in function.environment.items()}
-            return replace(function, environment=variables)
+            own = {"TALLY_OWN_TABLES": own_tables} if "TALLY_OWN_TABLES" in variables else {}
+            return replace(function, environment=variables | own)
 
         return replace(self, functions={name: knowing(function) for name, function in self.functions.items()})
 

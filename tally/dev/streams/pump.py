@@ -46,12 +46,15 @@ class Pump:
     switches: Switches = field(default_factory=Switches)
     written: Path | None = None
     """A file that changes with every write of the engine. While it does not, the pump reads less often."""
+    tasks: asyncio.TaskGroup = field(init=False)
+    following: list[tuple[StreamMapping, asyncio.Task[None]]] = field(default_factory=list)
     progress: dict[str, dict[str, str]] = field(default_factory=dict)
     """By table and mapping: everything up to this sequence number is done, in the shard of the last read."""
 
     def passed(self) -> dict[str, int]:
-        """By table: the sequence number that all its mappings have passed. Not for a table that one has not read."""
-        wanted = Counter(mapping.table for mapping in self.mappings)
+        """By table: the sequence number that all its mappings have passed. Not for a table that one has not read, nor
+        for a person's own: others may read its stream, too."""
+        wanted = Counter(mapping.table for mapping in self.mappings if mapping.counters is None)
         return {
             table: min(map(int, places.values()))
             for table, places in self.progress.items()
@@ -61,9 +64,20 @@ class Pump:
     async def run(self) -> None:
         """Run until cancelled. Report an engine without streams, and wait."""
         async with asyncio.TaskGroup() as tasks:
-            for mapping in self.mappings:
-                tasks.create_task(self._follow(mapping))
+            self.tasks = tasks
+            self.follow(self.mappings)
             tasks.create_task(self._write())
+
+    def follow(self, mappings: Sequence[StreamMapping]) -> None:
+        """Follow these mappings from now on, and no others. Not before `run`."""
+        self.mappings = mappings
+        for one, task in self.following:
+            if one not in mappings:
+                task.cancel()
+        kept = [(one, task) for one, task in self.following if one in mappings]
+        known = [one for one, _ in kept]
+        new = [(one, self.tasks.create_task(self._follow(one))) for one in mappings if one not in known]
+        self.following = kept + new
 
     async def _follow(self, mapping: StreamMapping) -> None:
         stream = await self._stream(mapping)

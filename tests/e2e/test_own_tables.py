@@ -1,0 +1,101 @@
+"""A team's own table in the engine of `make dev`: its items are counted as they are written, and as they were there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tally.contract.declarations import Declarations
+from tally.drift.own_recounts import Recount
+from tally.dynamo.client import Store
+from tally.settings import OwnTable, Settings
+from tally.streams import scans
+from tests.e2e.dev import ROOT, Dev, client
+from tests.patience import wait_for
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_dynamodb.literals import StreamViewTypeType
+
+Start = Callable[..., Dev]
+COUNTERS = """from tally.counter import ANYONE, Counter, declared
+from tally.items import Items
+
+OPEN = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where={"status": "open"})
+ORDERS = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", read=ANYONE, items=OPEN)
+COUNTERS = declared([ORDERS])
+"""
+
+
+def make(engine: DynamoDBClient, view: StreamViewTypeType, name: str = "shop") -> None:
+    engine.create_table(
+        TableName=name,
+        KeySchema=[{"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}],
+        AttributeDefinitions=[{"AttributeName": one, "AttributeType": "S"} for one in ("PK", "SK")],
+        BillingMode="PAY_PER_REQUEST",
+        StreamSpecification={"StreamEnabled": True, "StreamViewType": view},
+    )
+
+
+def order(engine: DynamoDBClient, number: int, status: str = "open") -> None:
+    item = {"PK": {"S": "CUSTOMER#ann"}, "SK": {"S": f"ORDER#{number}"}, "status": {"S": status}}
+    engine.put_item(TableName="shop", Item=item)
+
+
+def counted(where: dict[str, Any], counters: Path) -> None:
+    """Count what is there, as `tally scan` does."""
+    tables = {name: OwnTable(**one) for name, one in where["own_tables"].items()}
+    names = where["counts"], where["receipts"], where["ledger"]
+    settings = Settings(*names, frozenset(), 0, "test", minute_s=where["minute_s"], own_tables=tables)
+    store = Store(client(where["dynamodb"]), settings)
+    orders = Declarations.load(counters).counters["orders"]
+    scan = scans.begin(store, orders, time.time())
+    assert scan is not None
+    recount = Recount(store, orders, scan)
+    list(recount.steps())
+    wait_for(recount.settled)
+    assert all(recount.set(difference) for difference in recount.differences())
+    recount.close(counted=True)
+
+
+def test_orders_are_counted_in_a_table_that_is_made_later(start: Start, tmp_path: Path) -> None:
+    counters = tmp_path / "app/counters.py"
+    counters.parent.mkdir()
+    counters.write_text(COUNTERS)
+    variables = {"TALLY_MINUTE_S": "1", "PYTHONPATH": str(ROOT)}
+    dev = start(app=counters.parent, TALLY_TABLES="shop, crates", **variables).wait_until_ready()
+    engine = client(dev.endpoint)
+    wait_for(lambda: "tally: orders: the table shop is not read: it is not there yet\n" in dev.text)
+    assert "tally: TALLY_TABLES has crates: no counter counts items of it\n" in dev.text
+    assert "tally count orders" not in dev.text, "nobody increments it"
+    make(engine, "KEYS_ONLY")
+    wait_for(lambda: "shop is not read: its stream has KEYS_ONLY, and counter 'orders' needs NEW_AND_OLD" in dev.text)
+    engine.delete_table(TableName="shop")
+    make(engine, "NEW_AND_OLD_IMAGES")
+    wait_for(lambda: "tally: your own tables changed: shop is read now\n" in dev.text)
+    where = dev.call("GET", "/dev/stack").body
+    assert where["own_tables"]["shop"]["name"] == "shop"
+    assert {"consumer": "items", "table": "shop", "enabled": True} in dev.call("GET", "/dev/mappings").body["mappings"]
+
+    def shown() -> tuple[int, int | None]:
+        answer = dev.call("GET", "/counters/orders/ann")
+        return answer.status, answer.body.get("value")
+
+    for number in range(3):
+        order(engine, number)
+    assert shown() == (409, None)
+    counted(where, counters)
+    assert shown() == (200, 3)
+    for number in range(2, 5):
+        order(engine, number)
+    order(engine, 0, "shipped")
+    wait_for(lambda: shown() == (200, 4))
+
+
+def test_a_table_that_no_variable_names_is_not_read(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "counters.py").write_text(COUNTERS)
+    dev = start(app=tmp_path, PYTHONPATH=str(ROOT)).wait_until_ready()
+    wait_for(lambda: "tally: orders: the table shop is not read: start `make dev` with TALLY_TABLES=shop\n" in dev.text)
+    assert dev.call("GET", "/dev/stack").body["own_tables"] == {}

@@ -1,4 +1,5 @@
-"""The command `check`: what is wrong with the numbers, and what would repair it. It reads, and writes nothing.
+"""The command `check`: what is wrong with the numbers, and what would repair it. It reads, and writes nothing. But the
+items of a counter that is named it counts again beside the number (scan.py), and notes a difference as drift.
 
 There are four things to look at, the cheapest first: the dead letters, the drift that is known, the children of each
 parent (it reads every item that is counted), and the receipts of changes that were never added up (it reads every
@@ -29,7 +30,7 @@ from tally.streams import dead_letters, watermark
 from tally.streams.dead_letters import Marker
 from tally.streams.loss import LETTER, Loss, listed
 
-from . import values
+from . import kept, scan, values
 from .command import ID, Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack
 from .terminal import CommandError, bar, clock, note, say, show
@@ -110,12 +111,16 @@ def add_numbers(parser: Parser, counters: Counters) -> None:
 
 def check_numbers(given: argparse.Namespace) -> None:
     """Completes `named`, the numbers, and `parts`. Raises UsageError or InvalidInputError."""
-    if given.counter and not given.ids:
+    of_items = given.counter is not None and given.counter.items is not None
+    if given.counter and not (given.ids or of_items):
         raise UsageError(f"{given.command} takes COUNTER and one ID or more, or neither")
     given.named = [Number(given.counter, values.checked_id(given.counter, id_)) for id_ in dict.fromkeys(given.ids)]
     if given.named and given.only == LETTERS:
         raise UsageError("dead letters have no COUNTER and ID")
-    given.parts = (given.only,) if given.only else (DRIFT, CHILDREN) if given.named else PARTS
+    if of_items and given.only not in (None, DRIFT):
+        raise UsageError(f"{given.counter.name} counts items: there is only --only drift")
+    alone = (DRIFT,) if of_items else (DRIFT, CHILDREN)
+    given.parts = (given.only,) if given.only else alone if given.counter else PARTS
 
 
 def letters(given: argparse.Namespace, stack: Stack) -> list[Marker]:
@@ -151,7 +156,7 @@ def _is_there(store: Store, counter: Counter, id_: str) -> bool:
 
 
 def _suspects(given: argparse.Namespace, stack: Stack) -> list[Number]:
-    """Every number that drifts, and those that differ from their children in a scan."""
+    """Every number that drifts, of one counter if it is named, and those that differ from their children in a scan."""
     suspects: dict[tuple[str, str], Number] = {}
     if CHILDREN in given.parts:
         with bar(recount.families(stack.store, stack.counters), "parent", "scanned") as families:
@@ -159,6 +164,8 @@ def _suspects(given: argparse.Namespace, stack: Stack) -> list[Number]:
                 if number != children:
                     suspects[counter.name, id_] = Number(counter, id_)
     for row in rows.every(stack.store) if DRIFT in given.parts else ():
+        if given.counter and row.counter != given.counter.name:
+            continue
         if row.counter in stack.counters:
             suspects[row.counter, row.target] = Number(stack.counters[row.counter], row.target)
         else:
@@ -216,13 +223,16 @@ def say_losses(given: argparse.Namespace, gaps: list[Loss]) -> None:
         show(given, {"found": "gap", "consumer": gap.consumer, **times}, line)
 
 
-def say_numbers(given: argparse.Namespace, checked: Numbers) -> None:
+def say_numbers(given: argparse.Namespace, stack: Stack, checked: Numbers) -> None:
     """A line for each number that is wrong or unclear."""
     for number in checked.unclear:
         show(
             given, {"found": "unclear", **_named(number.found)}, f"unclear  {number.line}: try again when it is calmer"
         )
     for number in checked.wrong:
+        if kept.watches(number.found.counter):
+            kept.say(given, stack, number.found)
+            continue
         row = number.found.drift
         known = {"drift": row.drift, "since": row.since, "confirmed": number.found.confirmed != 0} if row.drift else {}
         body = {"found": "differs", **_named(number.found), **known, "repair": number.amount}
@@ -258,11 +268,12 @@ def _day(store: Store, day: int) -> str:
 
 def check(given: argparse.Namespace, stack: Stack) -> int:
     """Say what is wrong. 0: all is well, 1: something differs or is unclear, 2: nobody can tell, or it is not there."""
+    scan.recounted(given, stack)
     waiting, gaps = letters(given, stack), losses(given, stack)
     checked, gone = numbers(given, stack), lost(given, stack)
     say_letters(given, waiting)
     say_losses(given, gaps)
-    say_numbers(given, checked)
+    say_numbers(given, stack, checked)
     said = [f"{len(waiting)} wait"] * bool(waiting) + ["records may be lost"] * bool(gaps)
     said += [f"{len(checked.wrong)} differ"] * bool(checked.wrong)
     if gone:
@@ -275,7 +286,11 @@ def check(given: argparse.Namespace, stack: Stack) -> int:
     known = f"known up to {clock(until, UTC, now_s)} UTC" if until else "not known yet: a new stack needs some minutes"
     note(f"drift: {known}")
     if said and not given.json:
-        say(f"{', '.join(said + unclear)}; to repair it: {repair_command(given)}")
+        only_yours = said == [f"{len(checked.wrong)} differ"] and all(
+            kept.watches(one.found.counter) for one in checked.wrong
+        )
+        what_to_do = "what is yours to set is printed above" if only_yours else f"to repair it: {repair_command(given)}"
+        say(f"{', '.join(said + unclear)}; {what_to_do}")
     elif not given.json:
         say(", ".join(unclear) or (well(given) if until and not checked.missing else "nothing is known to be wrong"))
     return CANNOT_TELL if checked.missing or not (until or said) else WRONG if said or unclear else 0
@@ -295,10 +310,17 @@ def repair_command(given: argparse.Namespace) -> str:
     return f"tally repair {shlex.join([*where, *port, *only, *named])} --by NAME --why TEXT"
 
 
+def _arguments(parser: Parser, counters: Counters) -> None:
+    add_numbers(parser, counters)
+    scan.add_pace(parser)
+
+
 CHECK = Command(
-    "check", "what is wrong with the numbers, and what would repair it", check, add_numbers, check_numbers, json=True,
+    "check", "what is wrong with the numbers, and what would repair it", check, _arguments, check_numbers, json=True,
     examples="""  tally check --local                            everything, of a running `make dev`
   tally check likes a91f 7b20                    two posts of the stack Tally-dev
   tally check --only drift --stack Tally-prod    what is known already: no scan
+  tally check orders ann                         counts items of your table again, and notes what differs as drift
+  tally check orders                             all of them: says what it will cost, and asks
 """,
 )  # fmt: skip

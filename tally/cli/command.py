@@ -115,6 +115,12 @@ def add_counter(
     added.complete = {"bash": "_tally_counters", "zsh": "_tally_counters"}  # type: ignore[attr-defined]  # for shtab
 
 
+def check_series(counter: Counter) -> None:
+    """Raise UsageError for a counter that has no series: its items say what they are, not when they came."""
+    if counter.items is not None:
+        raise UsageError(f"{counter.name} counts items: it has no series")
+
+
 def add_forms(parser: Parser) -> None:
     """JSON or CSV in place of a drawing."""
     form = parser.add_mutually_exclusive_group()

@@ -20,8 +20,9 @@ from tally.counter import Counter
 from tally.dev.base.words import DEV
 from tally.dynamo.client import CLIENT_CONFIG, Store
 from tally.dynamo.keys import FORMAT
-from tally.errors import TallyError
-from tally.settings import MINUTE_DEFAULT_S, Settings
+from tally.errors import ConfigurationError, TallyError
+from tally.settings import MINUTE_DEFAULT_S, OwnTable, Settings, own_tables
+from tally.streams import scans
 from tally.streams.dead_letters import Objects
 
 from .folder import folder
@@ -49,6 +50,22 @@ class Stack:
     status: str = ""
     """CloudFormation's word for how the last deploy ended; empty for `make dev`."""
 
+    def own_table(self, counter: Counter) -> OwnTable:
+        """The team's table whose items a counter counts. Raises CommandError."""
+        if counter.items is None:
+            raise CommandError(f"{counter.name} counts no items of a table of your own")
+        name = counter.items.table
+        if name in self.store.settings.own_tables:
+            return self.store.settings.own_tables[name]
+        here = f"make it there, with a stream, and start {DEV} with TALLY_TABLES={name}"
+        there = f"give it to the construct, tables={{{name!r}: …}}, and deploy"
+        raise CommandError(f"the stack does not read the table {name}: {there if self.status else here}")
+
+    def check_counted(self, counter: Counter) -> None:
+        """Raise NotCountedError while the number of a counter of items does not stand for them."""
+        if counter.items is not None:
+            scans.as_of(self.store, counter)
+
 
 def local(given: int | None, counters: Mapping[str, Counter]) -> Stack:
     """The stack of `make dev` on this port; without one on PORT, as `make dev`. Raises CommandError if none answers."""
@@ -58,7 +75,8 @@ def local(given: int | None, counters: Mapping[str, Counter]) -> Stack:
         with urllib.request.urlopen(url, timeout=LOCAL_TIMEOUT_S) as answer:
             where = json.load(answer)
         client = boto3.client("dynamodb", config=CLIENT_CONFIG, endpoint_url=where["dynamodb"], **LOCAL)
-        store = Store(client, _settings(where, where["bucket"], where["minute_s"]))
+        own = json.dumps(where.get("own_tables", {}))
+        store = Store(client, _settings(where, where["bucket"], where["minute_s"], own))
         s3 = {"config": PATIENT.merge(Config(s3={"addressing_style": "path"})), "endpoint_url": where["s3"], **LOCAL}
         objects = Objects(where["bucket"], lambda: boto3.client("s3", **s3)) if where["bucket"] else None
         if (app := where.get("app")) and Path(app) != folder().resolve():  # two checkouts, and one of them has the port
@@ -68,7 +86,7 @@ def local(given: int | None, counters: Mapping[str, Counter]) -> Stack:
         raise CommandError(f"{url} answered {error.code}: is that {DEV}?") from None
     except OSError:
         raise CommandError(f"nothing answers on port {port}: is {DEV} running? --port names another") from None
-    except (ValueError, KeyError, TypeError, AttributeError, http.client.HTTPException):
+    except (ValueError, KeyError, TypeError, AttributeError, ConfigurationError, http.client.HTTPException):
         raise CommandError(f"{url} did not say where its tables are: is that {DEV}?") from None
 
 
@@ -86,7 +104,8 @@ def deployed(stack: str, counters: Mapping[str, Counter]) -> Stack:
         tables = {table: outputs[name] for table, name in _TABLES.items()}
         check_format(stack, outputs["Format"], str(FORMAT))
         bucket = outputs.get("DeadLetterBucketName", "")
-        store = Store(boto3.client("dynamodb", config=CLIENT_CONFIG), _settings(tables, bucket, MINUTE_DEFAULT_S))
+        settings = _settings(tables, bucket, MINUTE_DEFAULT_S, outputs.get("OwnTables", "{}"))
+        store = Store(boto3.client("dynamodb", config=CLIENT_CONFIG), settings)
         return Stack(store, Objects(bucket) if bucket else None, counters, outputs, described.get("StackStatus", ""))
     except KeyError as missing:
         raise CommandError(f"the stack {stack} has no output {missing}: is it Tally's?") from None
@@ -128,7 +147,7 @@ def check_format(stack: str, stored: str, read: str) -> None:
         )
 
 
-def _settings(tables: Mapping[str, str], bucket: str, minute_s: int) -> Settings:
+def _settings(tables: Mapping[str, str], bucket: str, minute_s: int, own: str = "{}") -> Settings:
     return Settings(
         counts_table=tables["counts"],
         receipts_table=tables["receipts"],
@@ -138,6 +157,7 @@ def _settings(tables: Mapping[str, str], bucket: str, minute_s: int) -> Settings
         version="command",
         minute_s=int(minute_s),
         dead_letter_bucket=bucket,
+        own_tables=own_tables(own),
     )
 
 

@@ -47,7 +47,9 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     """Write the tallies, or the children, of a counter. It scans the counts table."""
     counter, store = given.counter, stack.store
     if given.children and not counter.child:
-        raise CommandError(f"{counter.name} counts no items")
+        here = "no items" if counter.items is None else f"items of the table {counter.items.table}: export that one"
+        raise CommandError(f"{counter.name} counts {here}")
+    stack.check_counted(counter)
     names = (files.CHILDREN if given.children else files.NUMBERS).columns(counter)
     written = 0
     with _opened(given.file) as file:

@@ -23,6 +23,7 @@ def _arguments(made: Parser, counters: Counters) -> None:
 def _get(given: argparse.Namespace, stack: Stack) -> int:
     """Print it. Returns 0."""
     counter: Counter = given.counter
+    stack.check_counted(counter)
     shards = recount.shards_of(Call(stack.store), counter, given.id)
     row = rows.read(stack.store, counter.name, given.id)
     numbers = {str(shard): recount.number(counter, {shard: item}) for shard, item in sorted(shards.items())}

@@ -36,6 +36,8 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 def _check(given: argparse.Namespace) -> None:
     values.check_id(given)
+    if not_changed := fields.not_changed(given.counter):
+        raise UsageError(not_changed.detail)
     try:
         fields.idempotency_key(given.key, "KEY", anonymous=False)
         given.caller = given.caller and fields.user(given.caller, "--caller")

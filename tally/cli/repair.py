@@ -17,8 +17,9 @@ from tally.dynamo.client import Call
 from tally.errors import TallyError
 from tally.maintenance import losses, rebuild
 from tally.maintenance.reconcile import Finding, Reconciler
-from tally.streams import bookkeeper, dead_letters, rollup
+from tally.streams import bookkeeper, dead_letters, own_items, rollup, scans
 from tally.streams.dead_letters import Marker, Redriven
+from tally.streams.fold import StreamConsumer
 from tally.streams.record import Lookup
 
 from . import check
@@ -26,8 +27,6 @@ from .check import CANNOT_TELL, LETTERS, WRONG
 from .command import Command, Counters, Parser
 from .connection import Stack
 from .terminal import CommandError, agreed, bar, check_answerable, note, say
-
-_CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER)}
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
@@ -50,8 +49,10 @@ def repair(given: argparse.Namespace, stack: Stack) -> int:
     reconciler = Reconciler(stack.store)
     if waiting and given.only != LETTERS:
         _judged(reconciler)  # what they moved is known then
+    if given.counter is not None and given.counter.items is not None:
+        note(f"a repair takes off what `tally check {given.counter.name}` has found")
     checked = check.numbers(given, stack)
-    check.say_numbers(given, checked)
+    check.say_numbers(given, stack, checked)
     left += len(checked.unclear)
     if checked.wrong:
         left += _repaired(given, reconciler, checked.wrong) if agreed(given, "Repair this?") else len(checked.wrong)
@@ -78,14 +79,19 @@ def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[Marker])
     if objects is None:
         raise CommandError("the stack has no output 'DeadLetterBucketName', where the records would be")
     done = dict.fromkeys(Redriven, 0)
-    declared = Lookup(stack.counters, stack.store.settings.minute_s)
+    declared, consumers = Lookup(stack.counters, stack.store.settings.minute_s), _consumers(stack)
     with bar(waiting, "dead letter", "applied") as markers:
         for marker in markers:
-            outcome, why = dead_letters.redrive(Call(stack.store), objects, _CONSUMERS, declared, marker)
+            _give_up_scans(stack, marker)
+            outcome, why = dead_letters.redrive(Call(stack.store), objects, consumers, declared, marker)
+            of_items = marker.consumer == own_items.NAME
+            if outcome is Redriven.KEPT and of_items and given.drop:
+                outcome = Redriven.LOST  # a scan counts the item as it is now
             done[outcome] += 1
             if outcome is Redriven.KEPT:
-                say(f"kept     {marker.object}: {why}")
+                say(f"kept     {marker.object}: {why}{'; --drop forgets it, then `tally scan`' if of_items else ''}")
             if outcome is Redriven.LOST and given.drop:
+                _give_up_scans(stack, marker, lost=True)
                 dead_letters.drop(Call(stack.store), marker)
                 say(f"dropped  {marker.object}, a dead letter since {moment(marker.at_s)}: {why}")
             elif outcome is Redriven.LOST:
@@ -93,6 +99,26 @@ def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[Marker])
     lost = f", {done[Redriven.LOST]} {'dropped' if given.drop else 'lost'}" if done[Redriven.LOST] else ""
     say(f"{done[Redriven.APPLIED]} applied, {done[Redriven.GONE]} already gone, {done[Redriven.KEPT]} kept{lost}")
     return done[Redriven.KEPT] + (0 if given.drop else done[Redriven.LOST])
+
+
+def _consumers(stack: Stack) -> dict[str, StreamConsumer]:
+    """Those whose dead letters there may be, by name."""
+    return {one.name: one for one in (rollup.CONSUMER, bookkeeper.CONSUMER, own_items.consumer(stack.counters))}
+
+
+def _give_up_scans(stack: Stack, marker: Marker, *, lost: bool = False) -> None:
+    """Close the scans that are open of the items of a dead letter: what is applied moves the number alone. If it is
+    `lost`, the number stands for nothing."""
+    if marker.consumer != own_items.NAME:
+        return
+    for name in own_items.counted(stack.counters, marker.table):
+        scan = scans.read(stack.store, name)
+        if lost and scan.counted:
+            scans.spoil(stack.store, scan)
+            note(f"{name} has lost a change: `tally scan {name}` counts its items")
+        elif not scan.closed:
+            scans.close(stack.store, scan)
+            note(f"the scan for {name} was given up: begin it again")
 
 
 def _repaired(given: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[check.Checked]) -> int:

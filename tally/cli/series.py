@@ -20,7 +20,7 @@ from tally.series.hours import TOTAL
 from tally.series.progress import HOUR_S
 
 from . import values
-from .command import Command, Counters, Parser, UsageError, add_counter, add_forms
+from .command import Command, Counters, Parser, UsageError, add_counter, add_forms, check_series
 from .connection import Stack
 from .terminal import Point, clock, draws, iso, note, offset, remark, say, table, viewers_zone
 
@@ -54,6 +54,7 @@ def _top_arguments(parser: Parser, counters: Counters) -> None:
 
 def _check_top(given: argparse.Namespace) -> None:
     """Completes the `by` of a top list. Raises UsageError."""
+    check_series(given.counter)
     named = {len(datetime.now(UTC).strftime(form)): by for by, form in lists.FORMS.items()}
     given.by = given.by or named.get(len(given.span or ""), lists.DAY)
     try:
@@ -64,6 +65,7 @@ def _check_top(given: argparse.Namespace) -> None:
 
 def _check_series(given: argparse.Namespace) -> None:
     """Completes the id, the `zone` and the `range` of a series. Raises UsageError or InvalidInputError."""
+    check_series(given.counter)
     values.check_id(given)
     now_s, given.zone = time.time(), given.tz or viewers_zone()
     of_days = getattr(given.zone, "key", None) if given.by == reading.DAY else None

@@ -25,7 +25,7 @@ from tally.series import read as series
 from tally.series.progress import HOUR_S
 
 from . import files, values
-from .command import Command, Counters, Parser, add_counter, add_forms
+from .command import Command, Counters, Parser, add_counter, add_forms, check_series
 from .connection import Stack
 from .files import OldReading
 from .terminal import CommandError, Gap, bar, clock, draws, iso, note, offset, remark, say, table, viewers_zone
@@ -227,6 +227,7 @@ def _remarks(compared: Compared, given: argparse.Namespace, zone: tzinfo) -> Ite
 
 SHADOW = Command(
     "shadow", "how far an old number is off, hour by hour, beside Tally's", _run, _arguments,
+    lambda given: check_series(given.counter),
     examples="""  tally shadow plays readings/*.csv                      a reading each hour: docs/old-numbers.md
   psql --csv -c 'SELECT … AS id, … AS value, … AS at' | tally shadow plays -
 """,

@@ -16,6 +16,7 @@ from tally.dev.base.words import DEV
 from tally.drift import looks
 from tally.drift.looks import Seen, moment
 from tally.errors import TallyError
+from tally.streams import scans
 
 from .command import Command
 from .connection import PATIENT, Stack, explained
@@ -29,7 +30,8 @@ CHECKED = ("drift", "dead letters", "lost records")
 
 def _status(given: argparse.Namespace, stack: Stack) -> int:
     """Print every part. 0: all is well, 1: something needs a person, 2: nobody can tell of some part."""
-    seen = {name: _seen(look, stack) for name, look in LOOKS.items()}
+    own = any(counter.items is not None for counter in stack.counters.values())
+    seen = {name: _seen(look, stack) for name, look in {**LOOKS, **(OF_ITEMS if own else {})}.items()}
     wrong, unknown = ([name for name, one in seen.items() if one.wrong is way] for way in (True, None))
     if given.json:
         parts = {name: {"state": one.word, **one.facts} for name, one in seen.items()}
@@ -137,6 +139,22 @@ def _failed_events(stack: Stack) -> Seen:
     return Seen(str(messages), {"messages": messages}, messages > 0)
 
 
+def _items(stack: Stack) -> Seen:
+    """Which counters of items have counted them, and what scans are open."""
+    facts, lines = {}, []
+    for name, counter in stack.counters.items():
+        if counter.items is None:
+            continue
+        scan = scans.read(stack.store, name)
+        counted, open_ = scan.counted == counter.digest, not scan.closed
+        facts[name] = {"counted": counted, "scan": open_, "passed": scans.passed_s(stack.store, counter.items.table)}
+        word = "counted" if counted else f"not counted: `tally scan {name}`"
+        lines.append(f"{name} {word}{f', a scan is open, {scan.items:,} items read' if open_ else ''}")
+    return Seen("; ".join(lines), facts, not all(one["counted"] for one in facts.values()))
+
+
+OF_ITEMS: Mapping[str, Callable[[Stack], Seen]] = {"items": _items}
+"""The part of a stack that counts items of the team's tables."""
 LOOKS: Mapping[str, Callable[[Stack], Seen]] = {
     "version": _version, "API": _answers, "counters": _counters, "alarms": _alarms,
     "subscribers": _subscribers,

@@ -12,7 +12,7 @@ from botocore.exceptions import BotoCoreError
 
 from tally.counting import tallies
 from tally.dynamo.client import Call
-from tally.errors import TallyError
+from tally.errors import NotCountedError, TallyError
 
 from . import connection, values
 from .command import Command, Counters, Parser, add_counter, add_forms
@@ -48,13 +48,16 @@ def _watch(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _looks(given: argparse.Namespace, stack: Stack) -> Iterator[Watched]:
-    """Look, and look again after each interval, for ever. Only the first look raises an error."""
-    seen = tallies.read(Call(stack.store), given.counter, given.id)
+    """Look, and look again after each interval, for ever. Only the first look raises an error, and one that finds that
+    the number stands for nothing by now."""
+    seen = _look(given, stack)
     yield Watched(int(time.time()), seen, 0)
     while True:
         time.sleep(given.interval)
         try:
-            value = tallies.read(Call(stack.store), given.counter, given.id)
+            value = _look(given, stack)
+        except NotCountedError:
+            raise
         except (TallyError, BotoCoreError) as error:
             why = explained(error) if isinstance(error, TallyError) else str(error)
             yield Watched(int(time.time()), seen, 0, " ".join(why.split()) or type(error).__name__)
@@ -62,6 +65,12 @@ def _looks(given: argparse.Namespace, stack: Stack) -> Iterator[Watched]:
             continue
         yield Watched(int(time.time()), value, value - seen)
         seen = value
+
+
+def _look(given: argparse.Namespace, stack: Stack) -> int:
+    """The number. Raises NotCountedError, and what a read raises."""
+    stack.check_counted(given.counter)
+    return tallies.read(Call(stack.store), given.counter, given.id)
 
 
 def _again(given: argparse.Namespace, stack: Stack) -> Stack:

@@ -388,7 +388,7 @@ EVERY: dict[str, list[str]] = {
     "restore": ["--to", "2026-11-22T10:30:00Z", "--by", "a", "--why", "b"],
     "forget": ["--user", "u"], "import": [os.devnull, "--counter", "plays"], "export": ["plays", "--format", "jsonl"],
     "receipt": ["plays", "a", "k"], "series": ["plays", "a"], "top": ["plays"], "watch": ["plays", "a"],
-    "shadow": ["plays", os.devnull], "count": ["plays", "a"],
+    "shadow": ["plays", os.devnull], "scan": ["plays"], "count": ["plays", "a"],
 }  # fmt: skip
 
 

@@ -1,0 +1,65 @@
+"""Numbers that the team keeps itself: how one is off, and the command that puts it right. Tally never writes them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from decimal import Decimal
+from typing import Any
+
+from tally.counter import Counter
+from tally.drift import watched
+from tally.drift.own_recounts import Recount
+from tally.dynamo import queries
+from tally.dynamo.keys import Item
+from tally.maintenance.reconcile import Finding
+from tally.streams import scans
+
+from .connection import Stack
+from .terminal import show
+
+
+def watches(counter: Counter) -> bool:
+    """Whether a number that the team keeps is held against the counter."""
+    return counter.items is not None and counter.items.watch is not None
+
+
+def say(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
+    """A line for a number that is off."""
+    counter, group, off = finding.counter, finding.target, finding.drift.drift
+    number, kept = watched.watch(counter).number, watched.kept(stack.store, counter, group)
+    recount = Recount(stack.store, counter, scans.read(stack.store, counter.name))
+    body = {
+        "found": "differs", "counter": counter.name, "id": group, "number": number, "value": kept,
+        "items": finding.tally, "drift": off, "since": finding.drift.since, "confirmed": finding.confirmed != 0,
+    }  # fmt: skip
+    line = f"differs  {finding.name}: {number} is {kept}, and its items come to {finding.tally}: it is {off:+d} off"
+    show(given, body, f"{line}; to repair it: {_command(recount, group, number, -off)}")
+
+
+def _command(recount: Recount, group: str, number: str, amount: int) -> str:
+    """The command that adds the amount: it is right under traffic, too."""
+    added = str(Decimal(amount).scaleb(-recount.of.scale))
+    arguments = {
+        "--table-name": recount.table,
+        "--key": json.dumps(_key(recount, group, number)),
+        "--update-expression": "ADD #n :n",
+        "--expression-attribute-names": json.dumps({"#n": number}),
+        "--expression-attribute-values": json.dumps({":n": {"N": added}}),
+    }
+    return shlex.join(["aws", "dynamodb", "update-item", *(part for pair in arguments.items() for part in pair)])
+
+
+def _key(recount: Recount, group: str, number: str) -> Item:
+    """The key of the item that has the number; of its partition alone if it is gone by now."""
+    types = {part["AttributeName"]: part["AttributeType"] for part in recount.described["AttributeDefinitions"]}
+    partition = {types[recount.of.key]: recount.of.partition(group)}
+    having: dict[str, Any] = {
+        "FilterExpression": "attribute_exists(#number)",
+        "ExpressionAttributeNames": {"#number": number},
+    }
+    for page in queries.own_pages(recount.store, recount.table, (recount.of.key, partition), **having):
+        for item in page:
+            return {name: item[name] for name in recount.key_names}
+    return {recount.of.key: partition}

@@ -1,0 +1,230 @@
+"""The command `scan`: counts the items of a team's table that are there, and sets each number to what they come to.
+
+The team goes on writing meanwhile (drift/own_recounts.py). A scan that stops goes on where it was. It waits until the
+consumer has passed all that was written while it ran: only then a difference is one. Until the end reads answer 409.
+
+`tally check` recounts in the same way, and notes what it finds as drift: a number that stands is repaired by somebody
+who says why. So a scan sets only numbers that stand for nothing, and the history has none of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from tally.counter import Counter
+from tally.drift import watched
+from tally.drift.own_recounts import Difference, Recount
+from tally.dynamo import queries
+from tally.dynamo.client import Store
+from tally.errors import TallyError
+from tally.streams import forms, markers, scans
+from tally.streams.lineage import ITEMS
+from tally.streams.loss import NEVER_S
+from tally.streams.watermark import oldest_letter_s
+
+from . import values
+from .command import Command, Counters, Parser, add_counter
+from .connection import Stack
+from .terminal import CommandError, agreed, bar, check_answerable, note, say
+
+UNITS_MAX = 10**6
+BURST_S = 1.0  # of the units of a throttled scan may come at once
+UNIT_BYTES = 4096  # of a strongly consistent read
+RESTART_S = markers.KEPT_S // 2  # how long after its beginning a scan goes on: it may take as long again
+LISTED = 2  # minutes until the sweep notes what the consumer has passed
+WAIT_MAX = 20  # minutes for that
+LOOKS_PER_MINUTE = 12
+TRIES_MAX = 50  # at one group: what moves its number at the same time spoils one
+PAUSE_S = 0.05  # between two tries: a conflicting transaction is over in 30 ms
+
+
+@dataclass
+class Throttle:
+    """Lets about so many units a second pass, read and written; 0: any number. `clock`, `sleep`: in seconds."""
+
+    units: int
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    paid_s: float = 0.0
+
+    def pay(self, units: float) -> None:
+        """Wait until these units are paid for."""
+        if self.units:
+            now_s = self.clock()
+            self.paid_s = max(self.paid_s, now_s - BURST_S) + units / self.units
+            self.sleep(max(0.0, self.paid_s - now_s))
+
+
+def add_pace(parser: Parser) -> None:
+    """The arguments of what reads a whole table."""
+    units = values.whole(1, UNITS_MAX)
+    parser.add_argument(
+        "--units", metavar="N", type=units, default=0, help="read and write about N units a second of your table"
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _arguments(parser: Parser, counters: Counters) -> None:
+    add_counter(parser, counters, "that counts items of a table of your own")
+    parser.add_argument("--again", action="store_true", help="begin a new scan; until it has ended, reads answer 409")
+    add_pace(parser)
+
+
+def _scan(given: argparse.Namespace, stack: Stack) -> int:
+    """Count the items and set the numbers, unless they are counted. Returns 0."""
+    counter, name = given.counter, given.counter.name
+    stack.own_table(counter)
+    if scans.read(stack.store, name).counted == counter.digest and not given.again:
+        say(f"{name} is counted: `tally check {name}` says what differs by now, --again counts from the beginning")
+        return 0
+    recount = _read(given, stack, again=given.again)
+    groups = off = 0
+    with bar(recount.differences(), "group", "set") as differences:
+        for found in differences:
+            found = _settled(recount, found, recount.set)
+            groups += found.recount != 0
+            off += found.off != 0 and not found.settled
+            if found.stale:
+                recount.tidy(found.group)
+    recount.close(counted=True)
+    read = scans.read(stack.store, name).items
+    say(f"{name} is counted: {read:,} items read, {groups:,} groups, {off:,} numbers set")
+    if recount.of.watch:
+        note(f"the sweep holds {recount.of.watch.number} against that from now on: `tally check --only drift` lists it")
+    return 0
+
+
+def recounted(given: argparse.Namespace, stack: Stack) -> None:
+    """Recount what `check` names of a counter of items, and note what its numbers are off by as drift."""
+    counter, store = given.counter, stack.store
+    if counter is None or counter.items is None or given.only:
+        return
+    stack.own_table(counter)
+    stack.check_counted(counter)
+    try:
+        _compare(_read(given, stack, [one.id for one in given.named]))
+    except KeyboardInterrupt:  # what is open costs the consumer writes
+        with suppress(TallyError):
+            scans.close(store, scans.read(store, counter.name))
+        raise
+
+
+def _compare(recount: Recount) -> None:
+    name, groups, looked = recount.counter.name, recount.scan.groups, list[str]()
+    with bar(map(recount.difference, groups) if groups else recount.differences(), "group", "compared") as differences:
+        for found in differences:
+            found = _settled(recount, found, recount.set if recount.of.watch else recount.report)
+            looked.append(found.group)
+            if groups:
+                note(f"{name} {found.group}: {found.number}, and its items come to {found.recount}")
+            if found.stale:
+                recount.tidy(found.group)
+    recount.close()
+    if recount.of.watch:  # the numbers that the team keeps are held against what was set
+        with bar(looked, "number", "looked at") as each:
+            for group in each:
+                watched.look_at(recount.store, recount.counter, group, recount.now())
+
+
+def _read(given: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), *, again: bool = False) -> Recount:
+    """A scan that has read everything, and whose differences hold. `groups`: the only ones that it counts.
+
+    Raises GivenUpError, UncountableError, CommandError.
+    """
+    forms.check(forms.noted(stack.store), stack.counters)
+    recount = _begun(given, stack.store, groups, again=again)
+    if not recount.scan.ended_s:
+        throttle, items = Throttle(given.units), recount.described.get("ItemCount")
+        with bar(None, "item", "scanned", None if groups else items) as shown:
+            shown.update(recount.scan.items)
+            for step in recount.steps():
+                shown.update(step.read)
+                throttle.pay(step.units)
+    _wait(recount)
+    return recount
+
+
+def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, again: bool) -> Recount:
+    """The scan that is open, or a new one. Raises CommandError."""
+    counter: Counter = given.counter
+    now, scan = _clock(store, counter), scans.read(store, counter.name)
+    there = Recount(store, counter, scan, now)
+    _check_letters(there)
+    if not scan.closed and scan.digest == counter.digest and not again and now() < scan.began_s + RESTART_S:
+        if scan.groups == tuple(groups):
+            note(f"the scan goes on: {scan.items:,} items were read")
+            return there
+        if not scan.groups:
+            raise CommandError(f"a recount of all is open: `tally check {counter.name}` goes on with it")
+    if not groups or there.of.group is not None:  # else it reads some partitions
+        check_answerable(given.yes)
+        note(_cost(there))
+        if not agreed(given, "Scan it?"):
+            raise CommandError("nothing is scanned")
+    if again:
+        scans.spoil(store, scan)  # what is set then was no number: it needs no history
+    begun = scans.begin(store, counter, now(), groups)
+    if begun is None:
+        raise CommandError(f"somebody else began a scan for {counter.name} just now")
+    return replace(there, scan=begun)
+
+
+def _cost(recount: Recount) -> str:
+    """What a scan of the whole table takes, as far as DynamoDB knows: it counts items every six hours."""
+    items, size = (int(recount.described.get(name, 0)) for name in ("ItemCount", "TableSizeBytes"))
+    reads = max(1, -(-size // UNIT_BYTES))
+    return (
+        f"{recount.of.table} has about {items:,} items: a scan takes about {reads:,} read units, and 2"
+        f" write units for each item that counts and 2 for its group, about {2 * items:,} to {4 * items:,} if all do;"
+        " then it reads the counts table"
+    )
+
+
+def _clock(store: Store, counter: Counter) -> Callable[[], float]:
+    """The time by DynamoDB, whose stamps the scan is compared with: a laptop's clock may be wrong."""
+    ahead_s = queries.clock_s(store, store.settings.ledger_table, scans.key(counter.name)) - time.time()
+    return lambda: time.time() + ahead_s
+
+
+def _check_letters(recount: Recount) -> None:
+    """Raise CommandError while a record of the table is a dead letter: the scan may have read what it did, or not."""
+    table = recount.of.table
+    if oldest_letter_s(recount.store, ITEMS, table) != NEVER_S:
+        raise CommandError(f"there are dead letters of the table {table}: `tally repair` first, then scan again")
+
+
+def _wait(recount: Recount) -> None:
+    """Wait until the consumer has passed what was written while the scan ran. Raises GivenUpError, CommandError."""
+    minute_s = recount.store.settings.minute_s
+    for look in range(WAIT_MAX * LOOKS_PER_MINUTE):
+        _check_letters(recount)
+        if recount.settled():
+            return
+        if not look:
+            about_s = (scans.SLACK + LISTED) * minute_s
+            what = f"what was written to {recount.of.table} until now"
+            note(f"all is read; it waits until the consumer has passed {what}: about {about_s} s")
+        time.sleep(minute_s / LOOKS_PER_MINUTE)
+    raise CommandError("the consumer has not come that far: do the functions items and sweep run? Start it again then")
+
+
+def _settled(recount: Recount, found: Difference, settle: Callable[[Difference], bool]) -> Difference:
+    """Settle a difference; as it was then. Raises CommandError."""
+    for _ in range(TRIES_MAX):
+        if settle(found):
+            return found
+        time.sleep(PAUSE_S)
+        found = recount.difference(found.group)
+    raise CommandError(f"{recount.counter.name} {found.group} changed at each attempt: start it again")
+
+
+SCAN = Command(
+    "scan", "count the items of a table of your own that are there, and set the numbers", _scan, _arguments,
+    examples="""  tally scan orders                              what it will cost; asks, and goes on where it was
+  tally scan orders --units 2000 --yes           about 2,000 units a second
+""",
+)  # fmt: skip

@@ -1,0 +1,86 @@
+"""The command `tally` of a team that has a table, and counters of its items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from tally.cli import commands, connection
+from tally.cli.connection import Stack
+from tally.counter import Counter
+from tally.counting import tallies
+from tally.dynamo.keys import Item
+from tally.items import Items
+from tally.streams import scans
+from tally.streams.dead_letters import Objects
+from tests.invariants import own
+
+OPEN = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where={"status": "open"})
+DECLARED = f"""
+from tally.counter import Counter, declared
+from tally.items import Items
+
+OPEN = {OPEN!r}
+ORDERS = Counter("orders", prefix="OPENORDERS", sort_key="OPEN", attribute="open", items=OPEN)
+TOTALS = Items("shop", amount="total", scale=2, group="shop")
+SPENT = Counter("spent", prefix="SPENT", sort_key="TOTAL", attribute="cents", items=TOTALS)
+USAGE = Counter("usage", prefix="USAGE", sort_key="TOTAL", attribute="usage")
+COUNTERS = declared([ORDERS, SPENT, USAGE])
+"""
+_made: dict[str, Any] = {}
+exec(DECLARED, _made)
+COUNTERS: Mapping[str, Counter] = _made["COUNTERS"]
+ORDERS = COUNTERS["orders"]
+
+
+@dataclass
+class Team(own.Team):
+    """While the command waits, the consumer and the sweep go on."""
+
+    capsys: pytest.CaptureFixture[str] = field(kw_only=True)
+
+    def __call__(self, line: str, client: Any = None) -> tuple[int, str, str]:
+        """Run the command: its status, what it printed, and what it said beside it."""
+        self.capsys.readouterr()
+        given = commands.parsed(line.split(), commands.parser(self.counters))
+        objects = Objects("bucket", lambda: self.bucket)
+        stack = Stack(replace(self.store, client=client or self.store.client), objects, self.counters)
+        code = connection.ended(lambda: commands.COMMANDS[given.command].run(given, stack))
+        return code, *self.capsys.readouterr()
+
+    def order(self, customer: str, number: int, status: str = "open", **attributes: Item) -> None:
+        """Write an order."""
+        self.put(f"CUSTOMER#{customer}", f"ORDER#{number}", status={"S": status}, **attributes)
+
+    def old_orders(self, number: int = 120) -> None:
+        """Orders of four customers that the consumer has passed before anybody counts; every fifth one is closed."""
+        for order in range(number):
+            self.order("abcd"[order % 4], order, "closed" if order % 5 == 0 else "open")
+        self.drain()
+
+    def poison(self) -> None:
+        """The newest record has no images."""
+        self.take()
+        (shard,) = self.shards.values()
+        shard.records[-1]["dynamodb"].pop("NewImage")
+        self.drain()
+
+    def sleep(self, _: float) -> None:
+        """What happens while the command waits."""
+        self.drain()
+        self.pass_all()
+
+    def stall(self) -> None:
+        """The sweep has noted nothing."""
+        self.wire.delete_item(TableName=self.store.settings.ledger_table, Key=scans.passed_key(self.name))
+
+    def edit(self, group: str, amount: int) -> None:
+        """Edit the number of orders by hand."""
+        self.wire.update_item(
+            TableName=self.store.settings.counts_table, Key=tallies.key(ORDERS, group, 0),
+            UpdateExpression="ADD #number :amount", ExpressionAttributeNames={"#number": ORDERS.attribute},
+            ExpressionAttributeValues={":amount": {"N": str(amount)}},
+        )  # fmt: skip

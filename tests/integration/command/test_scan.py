@@ -1,0 +1,362 @@
+"""`tally scan` counts the items of a team's table; `tally check` and `tally repair` hold the numbers against them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tally.cli import scan
+from tally.cli.connection import Stack
+from tally.cli.scan import Throttle
+from tally.dev.base.engine import Engine
+from tally.dynamo import queries
+from tally.dynamo.client import Store
+from tally.streams import scans
+from tests.commands import ran
+from tests.integration.command.numbers import judged
+from tests.integration.command.team import COUNTERS, DECLARED, ORDERS, Team
+from tests.invariants.processes import Crash, Watched, killed
+from tests.sync_wire import SyncWire
+
+SIGNED = "--by ann --why test --yes"
+NOT_COUNTED = (
+    "tally: orders counts items of the table shop, and those that are there are not counted yet: run"
+    " `tally scan orders`.\n"
+)
+MOVES = "orders counts items of the table shop: it moves when one is written there."
+
+
+@pytest.fixture
+def team(
+    store: Store, engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Team]:
+    wire = SyncWire(engine.port)
+    made = Team(store, wire, COUNTERS, "shop", engine.endpoint, capsys=capsys)
+    monkeypatch.setattr(scan, "time", SimpleNamespace(time=scan.time.time, sleep=made.sleep))
+    yield made
+    wire.close()
+
+
+def test_it_says_what_it_costs_asks_and_counts_what_is_there_while_the_team_writes(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team.old_orders()
+    said = "tally: it asks before it begins, and this is no terminal: add --yes\n"
+    assert team("scan orders") == (2, "", said)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "")
+    code, _, err = team("scan orders")
+    assert (code, asked, err.splitlines()[-1]) == (2, ["Scan it? [y/N] "], "tally: nothing is scanned")
+    assert err.startswith("tally: shop has about ")
+    assert team("get orders a")[::2] == (2, NOT_COUNTED)
+    monkeypatch.setattr("builtins.input", lambda question: "y")
+    watched = Watched(team.store.client)
+    watched.after = lambda number: writes(team, number)
+    code, out, err = team("scan orders", watched)
+    assert err.splitlines()[-1] == (
+        "tally: all is read; it waits until the consumer has passed what was written to shop until now: about 420 s"
+    )
+    assert (code, out) == (0, "orders is counted: 122 items read, 5 groups, 4 numbers set\n")
+    assert team.numbers("orders") == team.truth("orders")
+    assert json.loads(team("get orders a --json")[1])["value"] == team.truth("orders")["a"]
+    code, out, _ = team("export orders")
+    assert (code, sorted(out.split())) == (
+        0,
+        sorted(["id,value", *(f"{id_},{n}" for id_, n in team.truth("orders").items())]),
+    )
+    team.order("a", 999)
+    team.drain()
+    assert team.numbers("orders") == team.truth("orders")
+    assert team("scan orders")[:2] == (
+        0, "orders is counted: `tally check orders` says what differs by now, --again counts from the beginning\n",
+    )  # fmt: skip
+
+
+def writes(team: Team, number: int) -> None:
+    """What the team does while a scan is at its write of this number: it opens, closes and deletes orders."""
+    if number == 0:  # the scan has begun
+        team.order("new", 1)
+        team.order("a", 4, "closed")
+        team.drain()
+        team.order("a", 500)
+    if number == 2:
+        team.delete("CUSTOMER#b", "ORDER#1")
+        team.order("a", 0, "open")
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("at", range(9))
+def test_a_scan_that_is_killed_goes_on_where_it_was(team: Team, at: int, committed: bool) -> None:
+    """At each of its writes: the beginning, three pages, the end, four numbers."""
+    team.old_orders()
+    with pytest.raises(Crash):
+        team("scan orders --yes", killed(team.store.client, at, committed=committed))
+    team.order("a", 500)
+    team.delete("CUSTOMER#b", "ORDER#1")
+    code, out, err = team("scan orders --yes")
+    begun = at > 0 or committed
+    assert (code, "tally: the scan goes on: " in err) == (0, begun), err
+    assert out.startswith("orders is counted: ")
+    team.drain()
+    assert team.numbers("orders") == team.truth("orders")
+    assert team("check orders --yes")[:2] == (2, "nothing is known to be wrong\n")  # no sweep has judged
+
+
+def test_a_scan_that_was_begun_anew_counts_from_the_beginning_and_nothing_is_read_until_it_has_ended(
+    team: Team,
+) -> None:
+    team.old_orders()
+    assert team("scan orders --yes")[0] == 0
+    team.edit("a", 7)
+    with pytest.raises(Crash):
+        team("scan orders --again --yes", killed(team.store.client, 2, committed=True))
+    assert team("get orders a")[::2] == (2, NOT_COUNTED)
+    assert team("check orders a")[::2] == (2, NOT_COUNTED)
+    code, out, err = team("scan orders --yes --again")
+    assert (code, "the scan goes on" in err) == (0, False)
+    assert out == "orders is counted: 120 items read, 4 groups, 1 numbers set\n"
+    assert team.numbers("orders") == team.truth("orders")
+
+
+def test_a_scan_of_another_declaration_or_of_weeks_ago_does_not_go_on(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team.old_orders()
+    with pytest.raises(Crash):
+        team("scan orders --yes", killed(team.store.client, 2, committed=True))
+    clock_s = queries.clock_s
+    monkeypatch.setattr(queries, "clock_s", lambda *where: clock_s(*where) + scan.RESTART_S + 1)
+    first = scans.read(team.store, "orders").generation
+    with pytest.raises(Crash):
+        team("scan orders --yes", killed(team.store.client, 1, committed=True))
+    second = scans.read(team.store, "orders").generation
+    assert second > first
+    assert ORDERS.items is not None
+    other = replace(ORDERS, items=replace(ORDERS.items, where={}))
+    team.counters = {**team.counters, "orders": other}
+    monkeypatch.setattr(scan, "WAIT_MAX", 0)
+    assert "goes on" not in team("scan orders --yes")[2]
+    assert scans.read(team.store, "orders").generation > second
+
+
+def test_a_throttled_scan_uses_about_so_many_units_a_second() -> None:
+    clock = SimpleNamespace(s=100.0)
+    throttle = Throttle(50, lambda: clock.s, lambda seconds: setattr(clock, "s", clock.s + seconds))
+    for units in (10.0, 200.0, 0.5, 89.5):
+        throttle.pay(units)
+        clock.s += 0.1  # the next step takes a while
+    assert clock.s - 100 == pytest.approx(300 / 50 - scan.BURST_S + 0.1)
+    Throttle(0, lambda: 0.0, pytest.fail).pay(1000)
+
+
+def test_it_waits_for_the_consumer_and_says_so_if_that_does_not_come(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team.old_orders()
+    slept: list[float] = []
+    monkeypatch.setattr(scan.time, "sleep", slept.append)
+    code, out, err = team("scan orders --yes")
+    assert (code, out, sum(slept)) == (2, "", 60 * scan.WAIT_MAX)
+    said = "tally: the consumer has not come that far: do the functions items and sweep run? Start it again then\n"
+    assert err.endswith(said)
+    monkeypatch.setattr(scan.time, "sleep", team.sleep)
+    assert team("scan orders")[0] == 0  # it goes on: no question
+    assert team.numbers("orders") == team.truth("orders")
+
+
+def test_a_dead_letter_is_repaired_before_a_scan_and_gives_an_open_one_up(team: Team) -> None:
+    team.old_orders()
+    assert team("scan orders --yes")[0] == 0
+    team.order("a", 600)
+    team.poison()
+    team.order("b", 601)
+    team.drain()
+    said = "tally: there are dead letters of the table shop: `tally repair` first, then scan again\n"
+    assert team("check orders a") == (2, "", said)
+    assert team("scan orders --again --yes") == (2, "", said)
+    judged(team.store, ahead=-4)
+    assert "items/shop/shardId-" in team("check --only dead-letters")[1]
+    assert scans.begin(team.store, ORDERS, 1) is not None  # it was open
+    restored(team)
+    code, out, err = team(f"repair --only dead-letters {SIGNED}")
+    assert (code, out.splitlines()[1:]) == (0, ["1 applied, 0 already gone, 0 kept", "all is well: dead-letters"])
+    assert "tally: the scan for orders was given up: begin it again\n" in err
+    assert scans.read(team.store, "orders").closed
+    assert team.numbers("orders") == team.truth("orders")
+
+
+def restored(team: Team) -> None:
+    """The dead letter has its images: other code can read it."""
+    ((name, body),) = team.bucket.objects.items()
+    kept = json.loads(body)
+    keys = kept["record"]["dynamodb"]["Keys"]
+    kept["record"]["dynamodb"]["NewImage"] = {**keys, "status": {"S": "open"}}
+    team.bucket.objects[name] = json.dumps(kept).encode()
+
+
+def test_a_dead_letter_that_is_dropped_leaves_the_number_standing_for_nothing(team: Team) -> None:
+    team.old_orders()
+    assert team("scan orders --yes")[0] == 0
+    team.order("a", 600)
+    team.poison()
+    team.bucket.objects.clear()
+    judged(team.store)
+    code, out, err = team(f"repair --only dead-letters --drop {SIGNED}")
+    assert (code, out.splitlines()[-1]) == (0, "all is well: dead-letters")
+    assert "tally: orders has lost a change: `tally scan orders` counts its items\n" in err
+    assert team("check")[1].endswith("all is well\n")  # as_of of other numbers waits for nobody
+    assert team("get orders a")[::2] == (2, NOT_COUNTED)
+    assert team("scan orders --yes")[0] == 0
+    assert team.numbers("orders") == team.truth("orders")
+
+
+def test_check_notes_what_a_number_is_off_by_and_repair_takes_it_off_with_who_and_why(team: Team) -> None:
+    team.old_orders()
+    assert team("scan orders --yes")[0] == 0
+    judged(team.store)
+    team.edit("a", 7)
+    assert team("check")[1].endswith("all is well\n")  # it scans nothing that is not named
+    code, out, err = team("check orders a b")
+    line, last = out.splitlines()
+    assert (code, line.startswith(f"differs  orders a: {team.truth('orders')['a'] + 7}, drift +7 since ")) == (1, True)
+    assert line.endswith(", confirmed: a repair adds -7")
+    assert last.startswith("1 differ; to repair it: tally repair --stack Tally-dev orders a b ")
+    assert f"tally: orders b: {team.truth('orders')['b']}, and its items come to {team.truth('orders')['b']}\n" in err
+    assert json.loads(team("check orders --only drift --json")[1])["repair"] == -7
+    team.order("a", 700)  # what comes meanwhile is right
+    team.drain()
+    code, out, err = team(f"repair orders {SIGNED}")
+    assert (code, out.splitlines()[-1]) == (0, "all is well")
+    assert "tally: a repair takes off what `tally check orders` has found\n" in err
+    assert team.numbers("orders") == team.truth("orders")
+    assert team("history a")[1].endswith("by ann (ledger): test\n")
+    assert team("check orders a")[:2] == (0, "all is well\n")
+    assert team(f"repair orders a {SIGNED}")[:2] == (0, "all is well\n")
+
+
+def test_check_of_all_asks_goes_on_after_a_kill_and_finds_what_is_off_anywhere(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team.old_orders()
+    assert team("scan orders --yes")[0] == 0
+    judged(team.store)
+    team.edit("a", 7)
+    team.edit("nobody", -2)
+    assert team("check orders")[0] == 2  # it asks
+    with pytest.raises(Crash):
+        team("check orders --yes", killed(team.store.client, 2, committed=True))
+    said = "tally: a recount of all is open: `tally check orders` goes on with it\n"
+    assert team("check orders a") == (2, "", said)
+    code, out, err = team("check orders")
+    assert (code, [line.split()[2] for line in out.splitlines()[:-1]]) == (1, ["a:", "nobody:"])
+    assert "tally: the scan goes on: " in err
+    assert team(f"repair orders {SIGNED}")[0] == 0
+    assert team.numbers("orders") == team.truth("orders")
+    team.stall()
+    monkeypatch.setattr(scan.time, "sleep", interrupt)
+    code, _, err = team("check orders a")
+    assert (code, err.splitlines()[-1]) == (130, "tally: stopped")
+    assert scans.read(team.store, "orders").closed
+
+
+def interrupt(_: float) -> None:
+    raise KeyboardInterrupt
+
+
+def test_groups_of_an_attribute_are_recounted_from_the_whole_table(team: Team) -> None:
+    for order in range(9):
+        team.order("a", order, shop={"S": "hr desk"}, total={"N": "12.50"})
+    assert team("scan spent --yes")[0] == 0
+    assert team.numbers("spent") == {"hr~20desk": 9 * 1250} == team.truth("spent")
+    judged(team.store)
+    assert team("check spent hr~20desk")[0] == 2  # it asks
+    code, out, err = team("check spent hr~20desk --yes")
+    assert (code, out) == (0, "all is well\n")
+    assert err.startswith("tally: shop has about ")
+
+
+def test_an_amount_with_more_decimals_than_declared_stops_a_scan_and_names_the_item(team: Team) -> None:
+    team.order("a", 1, shop={"S": "x"}, total={"N": "12.505"})
+    code, out, err = team("scan spent --yes")
+    assert (code, out) == (2, "")
+    assert err.endswith(f"tally: CUSTOMER#a, ORDER#1 of {team.table}: total is 12.505: declare scale=3\n")
+    team.order("a", 1, shop={"S": "x"}, total={"N": "12.5"})
+    team.drain()
+    judged(team.store)
+    kept, *_ = team(f"repair --only dead-letters {SIGNED}")[1].splitlines()[2:]
+    assert kept.endswith("declare scale=3; --drop forgets it, then `tally scan`")
+    assert team(f"repair --only dead-letters --drop {SIGNED}")[1].endswith("all is well: dead-letters\n")
+    assert team("scan spent --yes")[0] == 0
+    assert team.numbers("spent") == {"x": 1250}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import numbers.csv --counter orders", MOVES),
+        ("receipt orders a k", f"{MOVES}; --help says more"),
+        ("export orders --children", "orders counts items of the table shop: export that one"),
+        ("series orders a", "orders counts items: it has no series; --help says more"),
+        ("top orders", "orders counts items: it has no series; --help says more"),
+        ("shadow orders numbers.csv", "orders counts items: it has no series; --help says more"),
+        ("check orders --only receipts", "orders counts items: there is only --only drift; --help says more"),
+        ("scan usage", "usage counts no items of a table of your own"),
+        ("scan x", "argument COUNTER: there is no counter 'x': it is one of orders, spent, usage; --help says more"),
+        ("get orders a", NOT_COUNTED[7:-1]),
+        ("watch orders a", NOT_COUNTED[7:-1]),
+        ("export orders", NOT_COUNTED[7:-1]),
+        ("check orders a", NOT_COUNTED[7:-1]),
+    ],
+)  # fmt: skip
+def test_what_says_nothing_of_items_that_are_counted_is_refused_in_one_line(
+    line: str, said: str, team: Team, port: int, where: dict[str, Any], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "counters.py").write_text(DECLARED)
+    (tmp_path / "numbers.csv").write_text("id,value\na,1\n")
+    monkeypatch.setenv("TALLY_APP", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    where["own_tables"] = {"shop": team.store.settings.own_tables["shop"]._asdict()}
+    assert ran(capsys, *line.split(), "--local", "--port", str(port)) == (2, "", f"tally: {said}\n")
+
+
+def test_status_says_what_is_not_counted_and_which_scan_is_open(team: Team) -> None:
+    team.old_orders()
+
+    def line() -> str:
+        return next(line for line in team("status")[1].splitlines() if line[9:].startswith("items "))
+
+    assert team("scan spent --yes")[0] == 0
+    with pytest.raises(Crash):
+        team("scan orders --yes", killed(team.store.client, 2, committed=True))
+    what = "orders not counted: `tally scan orders`, a scan is open, 96 items read; spent counted"
+    assert line() == f"wrong    items         {what}"
+    part = json.loads(team("status --json")[1])["parts"]["items"]
+    assert (part["orders"]["counted"], part["orders"]["scan"], part["state"]) == (False, True, "wrong")
+    assert team("scan orders --yes")[0] == 0
+    assert line() == "ok       items         orders counted; spent counted"
+
+
+def test_a_table_that_the_stack_does_not_read_is_said(team: Team) -> None:
+    settings = team.store.settings._replace(own_tables={})
+    for status, what in {
+        "": "make it there, with a stream, and start `make dev` with TALLY_TABLES=shop",
+        "CREATE_COMPLETE": "give it to the construct, tables={'shop': …}, and deploy",
+    }.items():
+        stack = Stack(Store(team.store.client, settings), None, team.counters, {}, status)
+        with pytest.raises(scan.CommandError, match="the stack does not read the table shop: ") as raised:
+            stack.own_table(ORDERS)
+        assert what in str(raised.value)
+
+
+def test_a_table_that_is_gone_is_one_line(team: Team) -> None:
+    team.store.client.delete_table(TableName=team.table)
+    code, out, err = team("scan orders --yes")
+    assert (code, out, err.count("\n")) == (2, "", 1)

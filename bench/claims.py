@@ -21,6 +21,7 @@ from . import (
     local,
     manual_edits,
     many,
+    own_items,
     plays,
 )
 
@@ -80,6 +81,11 @@ MEASURES = (
         Claim(commit.FIRST, "WCU", "=", 12),
         Claim(commit.AGAIN, "requests", "=", 1),
         Claim(commit.AGAIN, "WCU", "=", 0),
+    )),
+    Measure("items", "items of a team's own table, a piece", own_items.measure, (
+        Claim(own_items.RECORDS, "WCU", "≤", 0.12),
+        Claim(own_items.WHILE, "WCU", "≤", 2.4),
+        Claim(own_items.SCANNED, "WCU", "≤", 2.1),
     )),
     Measure("imports", "a cold start's imports", imports.measure, (
         Claim("a hot handler", "to boto3", "≤", 1.25, full_only=True),

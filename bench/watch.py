@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-_READS = frozenset({"GetItem", "Query", "BatchGetItem"})
+_READS = frozenset({"GetItem", "Query", "Scan", "BatchGetItem"})
 
 
 class CrashError(BaseException):
@@ -44,8 +44,9 @@ class Meter:
         self.billed: list[tuple[str, float]] = []
         """Each request that was answered: its operation, and its units."""
 
-    def _ask(self, params: dict[str, Any], **_: object) -> None:
-        params["ReturnConsumedCapacity"] = "TOTAL"
+    def _ask(self, params: dict[str, Any], model: Any, **_: object) -> None:
+        if "ReturnConsumedCapacity" in model.input_shape.members:
+            params["ReturnConsumedCapacity"] = "TOTAL"
 
     def _sent(self, **_: object) -> None:
         self.requests += 1

@@ -1,0 +1,85 @@
+"""What the items of a team's own table cost to count: a record, an item that a scan finds, and the time until a number
+is there."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from tally.counter import Counter
+from tally.drift.own_recounts import Recount
+from tally.dynamo.client import Store
+from tally.items import Items
+from tally.settings import OwnTable
+from tally.streams import scans
+from tally.streams.dead_letters import Objects
+from tally.streams.own_items import ItemsHandler
+from tests.contexts import Context
+from tests.delivery import Delivery, Stream
+from tests.sync_wire import SyncWire
+
+from .clients import clients_of, fresh_engine
+from .watch import Meter
+
+Rows = dict[str, dict[str, float]]
+RECORDS, WHILE, SCANNED = "200 records of 10 groups", "the same while a scan is open", "480 items of 10 groups, scanned"
+SHOP, GROUPS = "bench-own", 10
+ORDERS = Counter("orders", prefix="ORDERS", sort_key="OPEN", attribute="open", items=Items("shop", starts="CUSTOMER#"))
+COUNTERS = {"orders": ORDERS}
+
+
+def _put(client: Any, first: int, items: int) -> None:
+    for number in range(first, first + items):
+        item = {"PK": {"S": f"CUSTOMER#{number % GROUPS}"}, "SK": {"S": f"ORDER#{number}"}}
+        client.put_item(TableName=SHOP, Item=item)
+
+
+def _scan(store: Store) -> Recount:
+    begun = scans.begin(store, ORDERS, time.time())
+    assert begun is not None
+    return Recount(store, ORDERS, begun)
+
+
+def measure(quick: bool) -> Rows:
+    """Units by what is counted. Those of a scan are without the items' own reads by the team."""
+    rows: Rows = {}
+    with fresh_engine() as endpoint:
+        clients = clients_of(endpoint)
+        clients.store.client.create_table(
+            TableName=SHOP,
+            BillingMode="PAY_PER_REQUEST",
+            KeySchema=[{"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}],
+            AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in ("PK", "SK")],
+            StreamSpecification={"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"},
+        )
+        wire = SyncWire(int(endpoint.rpartition(":")[2]))
+        stream = Stream(wire, SHOP)
+        own = {"shop": OwnTable(SHOP, stream.arn)}
+        store = replace(clients.store, settings=clients.store.settings._replace(own_tables=own))
+        consumer = ItemsHandler(COUNTERS, store, Objects("none"))
+        delivery = Delivery(consumer, SHOP, stream.shard)
+        meter = Meter(store.client)
+
+        def counted(items: int) -> dict[str, float]:
+            delivery.records.extend(stream.new())
+            meter.reset()
+            delivery.all(Context())
+            return {"WCU": meter.write_units / items, "RCU": meter.read_units / items}
+
+        _put(store.client, 0, 480)
+        counted(480)  # nobody counts yet
+        recount = _scan(store)
+        meter.reset()
+        for _ in recount.steps():
+            pass
+        rows[SCANNED] = {"WCU": meter.write_units / 480, "RCU": meter.read_units / 480}
+        _put(store.client, 1000, 200)
+        rows[WHILE] = counted(200)
+        for off in recount.differences():
+            recount.set(off)
+        recount.close(counted=True)
+        _put(store.client, 2000, 200)
+        rows[RECORDS] = counted(200)
+        wire.close()
+    return rows

@@ -6,10 +6,13 @@ import ast
 import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tally import operations
+from tally.counter import Counter
+from tally.dynamo import items
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), ROOT / "bench/data/README.md"]
@@ -88,3 +91,24 @@ def test_every_target_and_consumer_that_a_text_names_is_there() -> None:
     page = (ROOT / "docs/operations.md").read_text()
     consumers = set(re.findall(r"consumer`? \(`(\w+)`, `(\w+)`\)", page))
     assert consumers == {tuple(operations.CONSUMERS)}
+
+
+def test_items_count_as_the_page_of_own_tables_says() -> None:
+    text = (ROOT / "docs/own-tables.md").read_text()
+    made: dict[str, Any] = {}
+    counters: dict[str, Counter] = {}
+    for declared in re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:2]:
+        exec(declared, made)
+        counters |= made["COUNTERS"]
+    order = {"PK": "CUSTOMER#ann", "SK": "ORDER#1", "status": "open", "total": 12.5}
+    ticket = {"PK": "TICKET#1", "status": "open", "queue": "hr desk"}
+    like = {"PK": "POST#50", "SK": "LIKE#ann"}
+    counted = {
+        name: [
+            one for item in (order, ticket, like) if counter.items and (one := counter.items.value(items.wire(item)))
+        ]
+        for name, counter in counters.items()
+    }
+    assert counted == {
+        "post_likes": [("50", 1)], "orders": [("ann", 1)], "spent": [("ann", 1250)], "tickets": [("hr~20desk", 1)],
+    }  # fmt: skip

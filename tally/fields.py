@@ -250,6 +250,13 @@ def declared(name: str, field: str, counters: Mapping[str, Counter]) -> Counter:
     return counters[name]
 
 
+def no_series(counter: Counter, field: str = "counter") -> InvalidInputError | None:
+    """Why a counter has no series; None if it has. Items say what they are, and not when they came."""
+    if counter.items is None:
+        return None
+    return InvalidInputError(f"{counter.name} counts items: it has no series.", field=field)
+
+
 def closed(counter: Counter, **members: str) -> ForbiddenError | None:
     """Why not anyone may read a counter; None if anyone may. `members`: those of the problem document."""
     if counter.public:

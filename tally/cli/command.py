@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from tally import fields
 from tally.counter import Counter
 from tally.dev.base.words import DEV
 
@@ -116,9 +117,9 @@ def add_counter(
 
 
 def check_series(counter: Counter) -> None:
-    """Raise UsageError for a counter that has no series: its items say what they are, not when they came."""
-    if counter.items is not None:
-        raise UsageError(f"{counter.name} counts items: it has no series")
+    """Raise UsageError for a counter that has no series."""
+    if refusal := fields.no_series(counter):
+        raise UsageError(refusal.detail)
 
 
 def add_forms(parser: Parser) -> None:

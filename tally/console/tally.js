@@ -20,7 +20,7 @@ export async function show(root, context, counter, id) {
     make("p.eyebrow", {}, make("a", { href: `#/top/${encodeURIComponent(counter)}` }, counter)),
     make("h1.id", { tabindex: -1 }, id),
     make("div.columns", {}, now, receipts(context, counter, id)),
-    chart(context, counter, id),
+    context.counter(counter)?.own_items ? "" : chart(context, counter, id), // items have no series
     behind(context, counter, id, knows),
   );
 }

@@ -152,7 +152,7 @@ def get_any_series(
     needs=lambda _: _TOP_NEEDS,
     raises=[NotFoundError, ForbiddenError],
     example=_TOP_EXAMPLE,
-    refuses=fields.closed,
+    refuses=lambda counter: fields.closed(counter) or fields.no_series(counter),
     cached=True,
 )
 def get_top(
@@ -173,6 +173,7 @@ def get_top(
     needs=lambda _: _TOP_NEEDS,
     raises=[NotFoundError],
     example={**_TOP_EXAMPLE, "counter": "stock"},
+    refuses=fields.no_series,
 )
 def get_any_top(
     call: Call, *, counter: Of, by: ByMonth = top.DAY, span: Span | None = None, limit: TopSize = fields.TOP_SIZE_MAX
@@ -194,6 +195,8 @@ def _public(call: Call, name: str) -> Counter:
 def _series(
     call: Call, counter: Counter, id_: str, by: str, from_s: int | None, to_s: int | None, zone: str | None
 ) -> Answer[Series]:
+    if refusal := fields.no_series(counter, "of"):
+        raise refusal
     named = fields.counted_id(counter, id_, "of", call.pages) if id_ else hours.TOTAL
     series = read.read(call, counter, named, read.range_of(by, from_s, to_s, zone, time.time()))
     return Answer(series, max_age_s=counter.kept_s)

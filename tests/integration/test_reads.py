@@ -19,6 +19,7 @@ from tally.counter import Counter
 from tally.counting import tallies
 from tally.dynamo import items
 from tally.dynamo.client import Call, Store
+from tally.items import Items
 from tally.streams import watermark
 from tests import events
 from tests.contexts import Context
@@ -26,6 +27,7 @@ from tests.integration.conftest import Invoke
 
 pytestmark = pytest.mark.sdk
 VIEWS = Counter("views", prefix="ARTICLE", sort_key="VIEWS", attribute="views", read="anyone", max_age_s=5)
+ORDERS = Counter("orders", prefix="ORDERS", sort_key="OPEN", attribute="open", read="anyone", items=Items("shop"))
 TESTED = Counter("tested", prefix="SHOW", sort_key="SEATS", attribute="tested", floor=0, read="anyone")
 Ask = Callable[..., dict[str, Any]]
 PAGE = "https://example.com/a"
@@ -35,7 +37,7 @@ TOKEN = {"authorization": "Bearer anything"}
 @pytest.fixture
 def invoke(store: Store, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     """The functions read the counters of this test too."""
-    for counter in (VIEWS, TESTED):
+    for counter in (VIEWS, TESTED, ORDERS):
         monkeypatch.setitem(COUNTERS, counter.name, counter)
     return Invoke(store)
 
@@ -239,6 +241,16 @@ def test_a_value_that_cannot_be_read_in_time_fails_no_change(remaining_ms: int, 
     assert (answer["status"], answer["body"]) == (
         200, {"counter": "stock", "id": "x", "counted": True, "visible": "now"},
     )  # fmt: skip
+
+
+def test_a_counter_of_items_has_no_series_rather_than_an_empty_one(invoke: Invoke) -> None:
+    asked = {
+        "get_series": {"of": "orders:ann"}, "get_any_series": {"of": "orders"},
+        "get_top": {"counter": "orders"}, "get_any_top": {"counter": "orders"},
+    }  # fmt: skip
+    for operation, fields in asked.items():
+        answer = invoke.direct(operation, **fields)
+        assert (answer["status"], answer["body"]["detail"]) == (400, "orders counts items: it has no series.")
 
 
 def test_a_change_that_is_visible_soon_answers_no_value(invoke: Invoke, store: Store) -> None:

@@ -41,9 +41,11 @@ def error(status: int, code: str, message: str, **more: Any) -> bytes:
 
 
 def cancelled(request: bytes, causes: Mapping[int, Cause]) -> bytes:
-    """A cancelled TransactWriteItems: one reason for each write, with `causes` at their places (-1: the last)."""
+    """A cancelled TransactWriteItems: one reason for each write, with `causes` at their places (-1: the last). A change
+    that spills has fewer writes than a plan may know: what is behind them is the last one's."""
     reasons: list[dict[str, Any]] = [{"Code": "None"} for _ in json.loads(request)["TransactItems"]]
     for place, cause in causes.items():
+        place = min(place, len(reasons) - 1)
         reasons[place] = {"Code": cause.code, "Message": _WORDS[cause.code]}
         if cause.item:
             reasons[place]["Item"] = cause.item

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import random
+import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from tally.counter import Counter
+from tally.counting import tallies
 from tally.dev.base.engine import Engine
-from tally.dynamo.client import Store
-from tally.streams import own_items, scans
-from tests.invariants.own import Team
-from tests.invariants.own_turns import COUNTERS, Turns
+from tally.drift import rows
+from tally.drift.own_recounts import STALE_MAX, GivenUpError, Recount
+from tally.dynamo.client import Call, Store
+from tally.dynamo.transactions import apply_once
+from tally.errors import NotCountedError
+from tally.maintenance.reconcile import Reconciler, writes
+from tally.streams import dead_letters, own_items, own_tables, scans, watermark
+from tally.streams.dead_letters import Objects, Redriven
+from tally.streams.record import Lookup
+from tests.contexts import Context
+from tests.invariants.own import LATER_S, Team
+from tests.invariants.own_turns import COUNTERS, Turns, written
+from tests.invariants.processes import Crash, Watched, interrupted, killed
 from tests.invariants.simulation import Clock
+from tests.invariants.streaming import Tables
 from tests.sync_wire import SyncWire
 from tests.tiers import in_long
 
@@ -24,6 +40,495 @@ def team(store: Store, engine: Engine) -> Team:
     wire = store.client
     assert isinstance(wire, SyncWire)
     return Team(store, wire, COUNTERS, "shop", engine.endpoint)
+
+
+SHARED = {"status": {"S": "open"}}
+
+
+def opened(total: str = "12", **more: Any) -> dict[str, Any]:
+    return {"status": {"S": "open"}, "total": {"N": total}, **more}
+
+
+def count_all(team: Team) -> None:
+    for name in team.counters:
+        team.count(name)
+
+
+def everything(team: Team) -> dict[str, dict[str, int]]:
+    return {name: numbers for name in team.counters if (numbers := team.numbers(name))}
+
+
+def redeclared(team: Team, **counters: Counter) -> None:
+    """The consumer is deployed with other declarations."""
+    team.counters = {**team.counters, **counters}
+    team.handler = team.process()
+
+
+def other(name: str, **changes: Any) -> Counter:
+    of = COUNTERS[name].items
+    assert of is not None
+    return replace(COUNTERS[name], items=replace(of, **changes))
+
+
+def edit(team: Team, name: str, group: str, amount: int) -> None:
+    counter = COUNTERS[name]
+    team.wire.update_item(
+        TableName=team.store.settings.counts_table, Key=tallies.key(counter, group, 0),
+        UpdateExpression="ADD #n :amount", ExpressionAttributeNames={"#n": counter.attribute},
+        ExpressionAttributeValues={":amount": {"N": str(amount)}},
+    )  # fmt: skip
+
+
+def off(recount: Recount) -> dict[str, int]:
+    """By how much which numbers are off, by a scan that is settled."""
+    return {one.group: one.off for one in recount.differences() if one.off}
+
+
+def sets(recount: Recount) -> None:
+    for one in recount.differences():
+        assert recount.set(one)
+    recount.close(counted=True)
+
+
+def poisoned(team: Team) -> None:
+    """The next record is one that nobody can read."""
+    team.take()
+    (shard,) = team.shards.values()
+    shard.records[shard.at]["dynamodb"].pop("NewImage")
+    team.drain()
+
+
+# ---- live ----
+
+
+def test_it_says_live_what_sql_would_say(team: Team, clock: Clock) -> None:
+    count_all(team)
+    chance = random.Random(1)
+    for _ in range(200):
+        pk, sk, attributes = written(chance)
+        if attributes is None:
+            team.delete(pk, sk)
+        else:
+            team.put(pk, sk, **attributes)
+    team.drain()
+    for name in COUNTERS:
+        assert team.numbers(name) == team.truth(name) != {}
+
+
+def test_a_move_between_groups_and_a_removal_by_ttl_count(team: Team) -> None:
+    count_all(team)
+    for queue in ("it", "hr desk"):
+        team.put("TICKET#1", "META", **SHARED, queue={"S": queue})
+    team.put("CUSTOMER#a", "ORDER#1", **opened("12.5"))
+    team.drain()
+    assert everything(team) == {"tickets": {"hr~20desk": 1}, "open": {"a": 1}, "spent": {"a": 125}, "all": {"a": 1}}
+    team.delete("CUSTOMER#a", "ORDER#1")
+    team.take()
+    for shard in team.shards.values():  # as DynamoDB's own removal by TTL says it
+        for record in shard.records[shard.at :]:
+            record["userIdentity"] = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
+    team.drain()
+    assert everything(team) == {"tickets": {"hr~20desk": 1}}
+
+
+def test_a_stream_of_keys_alone_counts_by_keys_and_sets_aside_what_needs_images(team: Team) -> None:
+    for counters, letters in (({"all": COUNTERS["all"]}, 0), (COUNTERS, 1)):
+        team.counters = counters
+        team.handler = team.process()
+        count_all(team)
+        team.put("CUSTOMER#a", f"ORDER#{letters}", **opened())
+        team.put("CUSTOMER#a", "PROFILE")
+        team.take()
+        for shard in team.shards.values():
+            for record in shard.records:
+                record["dynamodb"].pop("NewImage", None)
+        team.drain()
+        assert (team.numbers("all"), len(team.bucket.objects)) == ({"a": 1}, letters)
+
+
+def test_a_poison_record_holds_up_no_other_one_but_what_is_passed(team: Team) -> None:
+    count_all(team)
+    before_s = scans.passed_s(team.store, "shop")
+    for number in range(3):
+        team.put("CUSTOMER#a", f"ORDER#{number}", **opened())
+    team.put("CUSTOMER#a", "ORDER#9", **opened("0.05"))  # of a finer scale
+    team.take()
+    (shard,) = team.shards.values()
+    del shard.records[1]["dynamodb"]["NewImage"]
+    team.drain()
+    assert (team.numbers("all"), len(team.bucket.objects)) == ({"a": 2}, 2)
+    team.pass_all(LATER_S + 300)
+    assert scans.passed_s(team.store, "shop") <= max(before_s, time.time())
+
+
+def test_items_that_move_make_no_drift_of_the_journal(team: Team) -> None:
+    """Tally's own judge leaves them out."""
+    both = Tables(team.store, team.wire)
+    for handler in both.handlers.values():
+        handler.declared = Lookup(team.counters)
+    count_all(team)
+    for number in range(5):
+        team.put("CUSTOMER#a", f"ORDER#{number}", **opened())
+    team.drain()
+    edit(team, "open", "a", 3)
+    both.drain()
+    assert (both.ledger(), both.marked()) == ({}, {"rollup": set(), "bookkeeper": set()})
+
+
+# ---- the scan, and what it sets ----
+
+
+def test_nothing_is_shown_before_what_is_there_is_counted(team: Team) -> None:
+    team.put("CUSTOMER#a", "ORDER#1", **opened())
+    team.drain()  # it counts nothing yet
+    recount = team.begin("open")
+    for _ in recount.steps():
+        team.put("CUSTOMER#a", "ORDER#2", **opened())
+        with pytest.raises(NotCountedError, match="run `tally scan open`"):
+            team.read("open", "a")
+    assert not recount.settled()
+    team.drain()
+    team.pass_all()
+    assert recount.settled()
+    with pytest.raises(NotCountedError):
+        team.read("open", "a")
+    sets(recount)
+    assert team.read("open", "a") == 2
+
+
+@pytest.mark.parametrize("groups", [(), ("a",)])
+def test_a_recount_finds_exactly_the_error_under_traffic_and_a_repair_takes_it_off(
+    team: Team, groups: tuple[str, ...]
+) -> None:
+    count_all(team)
+    for number in range(6):
+        team.put(f"CUSTOMER#{'ab'[number % 2]}", f"ORDER#{number}", **opened())
+    team.drain()
+    edit(team, "spent", "a", 7)
+    edit(team, "spent", "b", -3)
+    recount = team.begin("spent", *groups)
+    for step, _ in enumerate(recount.steps()):
+        team.put("CUSTOMER#a", f"ORDER#{step}", **opened("1"))
+        team.delete("CUSTOMER#b", f"ORDER#{step + 1}")
+    team.drain()
+    team.pass_all()
+    assert recount.settled()
+    for turn in range(3):
+        team.put("CUSTOMER#a", f"LATER#{turn}", **opened())
+        team.put("CUSTOMER#a", f"ORDER#{turn}", **opened("3"))
+        team.drain()
+        found = {group: recount.difference(group).off for group in groups} or off(recount)
+        assert found == {"a": 7} | ({} if groups else {"b": -3})
+    for one in list(map(recount.difference, groups) if groups else recount.differences()):
+        assert recount.report(one)
+    recount.close()
+    team.wire.put_item(
+        TableName=team.store.settings.ledger_table,
+        Item=watermark.JUDGE | {"judged": {"N": str(10**9)}, "began": {"N": "1"}, "noted": {"N": "1"}},
+    )
+    reconciler = Reconciler(team.store)
+    for row in list(rows.every(team.store)):
+        done = reconciler.repair(COUNTERS["spent"], row.target, "ann", "a test")
+        assert done is not None
+        assert done.difference == -found.pop(row.target)
+    assert (found, list(rows.every(team.store))) == ({}, [])
+    team.count("all")
+    recount = team.begin("spent", *groups)
+    team.finish_reading(recount)
+    assert [recount.difference(group).off for group in "ab"] == [0, 0 if not groups else recount.difference("b").off]
+
+
+def test_a_number_is_set_once_by_whoever_dies_and_looks_again(team: Team) -> None:
+    """Killed before it or after it, and beside another one that has looked before."""
+    team.put("CUSTOMER#a", "ORDER#1", **opened())
+    team.drain()  # it counts nothing yet
+    for at, committed in ((0, False), (0, True)):
+        edit(team, "spent", "a", 40)
+        recount = team.begin("spent")
+        team.finish_reading(recount)
+        looked = recount.difference("a")
+        dying = replace(recount, store=replace(team.store, client=killed(team.wire, at, committed=committed)))
+        with pytest.raises(Crash):
+            dying.set(dying.difference("a"))
+        if committed:
+            assert not recount.set(looked)
+        sets(recount)
+        assert team.numbers("spent") == team.truth("spent") == {"a": 120}
+
+
+def test_two_who_set_a_number_at_once_set_it_once(team: Team) -> None:
+    team.put("CUSTOMER#a", "ORDER#1", **opened())
+    team.drain()  # it counts nothing yet
+    recount = team.begin("spent")
+    team.finish_reading(recount)
+    looked = recount.difference("a")
+    client = interrupted(team.wire, 0, lambda: recount.set(looked))
+    assert not replace(recount, store=replace(team.store, client=client)).set(looked)
+    sets(recount)
+    assert team.numbers("spent") == {"a": 120}
+
+
+@pytest.mark.parametrize("settle", ["set", "report"])
+def test_a_repair_between_the_look_and_what_is_made_of_it_is_not_repeated(team: Team, settle: str) -> None:
+    count_all(team)
+    team.put("CUSTOMER#a", "ORDER#1", **opened())
+    team.drain()
+    edit(team, "spent", "a", 40)
+    recount = team.begin("spent")
+    team.finish_reading(recount)
+    (looked,) = recount.differences()
+    assert recount.report(looked)
+    (again,) = recount.differences()
+    repaired = Reconciler(team.store).look(COUNTERS["spent"], "a")
+    assert apply_once(team.store, writes(team.store, replace(repaired, difference=-40, confirmed=40), "ann", "why", 0))
+    for found in (looked, again):
+        assert not getattr(recount, settle)(found)
+    assert off(recount) == {}
+    assert getattr(recount, settle)(recount.difference("a"))
+    assert (team.numbers("spent"), list(rows.every(team.store))) == ({"a": 120}, [])
+
+
+@pytest.mark.parametrize("settle", ["set", "report"])
+def test_what_a_scan_says_that_is_open_no_more_is_neither_set_nor_reported(team: Team, settle: str) -> None:
+    """Its recount moves no more: what was written since would be drift."""
+    count_all(team)
+    recount = team.begin("all")
+    team.finish_reading(recount)
+    newer = team.begin("all")
+    team.put("CUSTOMER#a", "ORDER#1", **opened())
+    team.drain()
+    (stale,) = recount.differences()
+    assert stale.off == 1
+    with pytest.raises(GivenUpError):
+        getattr(recount, settle)(stale)
+    newer.close()
+    for closed in (recount, newer):
+        with pytest.raises(GivenUpError):
+            getattr(closed, settle)(stale)
+        with pytest.raises(GivenUpError):
+            closed.settled()
+    assert (team.numbers("all"), list(rows.every(team.store))) == ({"a": 1}, [])
+
+
+def test_a_scan_that_another_one_has_replaced_adds_nothing_and_ends_nothing(team: Team) -> None:
+    team.put("CUSTOMER#a", "ORDER#1", **opened())
+    team.drain()
+    first = team.begin("all")
+    second = team.begin("all")
+    with pytest.raises(GivenUpError):
+        list(first.steps())
+    with pytest.raises(GivenUpError):
+        first.close(counted=True)
+    assert not scans.end(team.store, first.scan, time.time())
+    team.finish_reading(second)
+    with pytest.raises(GivenUpError):  # it has ended: a late page adds nothing
+        list(replace(second, store=team.store).steps())
+    sets(second)
+    assert team.numbers("all") == {"a": 1}
+
+
+def test_recounts_of_old_scans_do_not_pile_up(team: Team) -> None:
+    count_all(team)
+    team.put("CUSTOMER#a", "ORDER#1", **opened())
+    for _ in range(STALE_MAX + 2):
+        recount = team.begin("all")
+        team.finish_reading(recount)
+        found = recount.difference("a")
+        recount.close()
+    assert found.stale
+    newest = team.begin("all")
+    team.finish_reading(newest)
+    recount.tidy("a")
+    assert (newest.difference("a").off, newest.difference("a").stale) == (0, False)
+    left = {name for item in team.tally_items("all", "a") for name in item if name.startswith(scans.RECOUNT)}
+    assert left == {recount.scan.attribute, newest.scan.attribute}
+
+
+def test_a_counter_by_another_name_begins_with_no_recount_of_the_old_one(team: Team, clock: Clock) -> None:
+    team.put("CUSTOMER#a", "ORDER#1", **opened())
+    team.drain()
+    count_all(team)
+    clock.pass_s(60)
+    renamed = replace(COUNTERS["all"], name="every")
+    team.counters = {"every": renamed}
+    team.handler = team.process()
+    team.put("CUSTOMER#a", "ORDER#2", **opened())
+    team.drain()  # it counts nothing yet
+    team.count("every")
+    assert team.numbers("every") == {"a": 2}
+
+
+def test_the_markers_of_a_scan_are_no_more_than_its_items(team: Team) -> None:
+    """Without an open scan a record writes a number and a checkpoint."""
+    count_all(team)
+    watched = Watched(team.wire)
+    team.handler = team.process(watched)
+    team.put("CUSTOMER#a", "ORDER#1", **opened())
+    team.drain()
+    ((_, sent),) = watched.sent
+    assert len(sent["TransactItems"]) == 4  # three numbers
+    team.begin("all")
+    watched.sent.clear()
+    team.put("CUSTOMER#a", "ORDER#2", **opened())
+    team.drain()
+    ((_, sent),) = watched.sent
+    assert len(sent["TransactItems"]) == 5
+
+
+# ---- others meanwhile ----
+
+
+def test_a_batch_that_overlaps_another_one_counts_by_the_newest_scan(team: Team) -> None:
+    """It was invoked before the scan began, and sleeps while another one takes its first record."""
+    team.count("spent")
+    for total in ("5", "7"):
+        team.put("CUSTOMER#a", "ORDER#1", **opened(total))
+    team.take()
+    (shard,) = team.shards.values()
+    client, begun = Watched(team.wire, frozenset({"get_item"})), list[Recount]()
+
+    def before(number: int, name: str, parameters: dict[str, Any]) -> None:
+        if parameters["Key"]["PK"]["S"].startswith("CHECKPOINT#items") and not begun:
+            begun.append(team.begin("spent"))
+            assert shard.invoke(shard.batch(1), Context()) is None
+
+    client.before = before
+    assert shard.invoke(shard.batch(2), Context(), team.process(client)) is None
+    shard.move(None)
+    team.finish_reading(begun[0])
+    assert (off(begun[0]), team.numbers("spent")) == ({}, {"a": 70})
+
+
+def test_an_item_that_moves_into_a_group_that_is_counted_again_and_out_is_in_it_once(team: Team) -> None:
+    team.count("tickets")
+    for number, queue in enumerate(["it", "hr", "it", "hr"]):
+        team.put(f"TICKET#{number}", "META", **SHARED, queue={"S": queue})
+    team.drain()
+    recount = team.begin("tickets", "it")
+    steps = replace(recount, page_items=1).steps()
+    for number, queue in ((0, "hr"), (3, "it"), (2, "hr"), (2, "it"), (1, "it"), (1, "hr")):
+        team.put(f"TICKET#{number}", "META", **SHARED, queue={"S": queue})
+        next(steps, None)
+        team.drain()
+    assert next(steps, None) is None
+    team.pass_all()
+    assert recount.settled()
+    assert (recount.difference("it").off, recount.difference("it").number) == (0, 2)
+
+
+def test_another_declaration_spoils_the_number_before_it_skips_anything(team: Team) -> None:
+    """Rolled back, the old number is not shown, though it is that of the declaration."""
+    count_all(team)
+    changed = other("open", where={"status": "closed"})
+    redeclared(team, open=changed)
+    client, spoiled = Watched(team.wire), list[bool]()
+
+    def before(number: int, name: str, parameters: dict[str, Any]) -> None:
+        if name == "transact_write_items":
+            spoiled.append(not scans.read(team.store, "open").counted)
+
+    client.before = before
+    team.handler = team.process(client)
+    team.put("CUSTOMER#a", "ORDER#1", **opened())
+    team.drain()
+    assert spoiled == [True]
+    redeclared(team, open=COUNTERS["open"])
+    team.put("CUSTOMER#a", "ORDER#2", **opened())
+    team.drain()
+    with pytest.raises(NotCountedError):
+        team.read("open", "a")
+    assert team.read("all", "a") == 2
+    team.count("open")
+    assert team.read("open", "a") == 2
+
+
+def test_a_consumer_of_an_old_declaration_gives_the_scan_of_a_new_one_up(team: Team) -> None:
+    count_all(team)
+    old = team.handler
+    changed = other("open", where={})
+    redeclared(team, open=changed)
+    recount = team.begin("open")
+    team.put("CUSTOMER#a", "ORDER#1", **opened())
+    team.handler = old
+    team.drain()
+    with pytest.raises(GivenUpError):
+        list(recount.steps())
+    assert scans.read(team.store, "open").closed
+    team.handler = team.process()
+    team.count("open")
+    assert team.numbers("open") == {"a": 1}
+
+
+def test_a_counter_that_is_gone_and_comes_back_shows_no_old_number(team: Team) -> None:
+    count_all(team)
+    team.counters = {name: one for name, one in COUNTERS.items() if name != "open"}
+    team.handler = team.process()
+    team.put("CUSTOMER#a", "ORDER#1", **opened())
+    team.drain()
+    team.counters = COUNTERS
+    with pytest.raises(NotCountedError):
+        team.read("open", "a")
+
+
+def test_a_dead_letter_holds_a_scan_up_and_its_redrive_moves_the_number_alone(team: Team) -> None:
+    recount = team.begin("open")
+    team.put("CUSTOMER#a", "ORDER#1", **opened())
+    poisoned(team)
+    for _ in recount.steps():
+        pass
+    team.pass_all()
+    assert not recount.settled()
+    recount.close()
+    call = Call(team.store)
+    (letter,) = dead_letters.listed(call)
+    (name,) = team.bucket.objects
+    kept = json.loads(team.bucket.objects[name])
+    kept["record"]["dynamodb"]["NewImage"] = team.item("CUSTOMER#a", "ORDER#1")
+    team.bucket.objects[name] = json.dumps(kept).encode()
+    recount = team.begin("open")
+    consumers = {own_items.NAME: own_items.consumer(team.counters)}
+    outcome = dead_letters.redrive(
+        call, Objects("bucket", lambda: team.bucket), consumers, Lookup(team.counters), letter
+    )
+    assert outcome == (Redriven.APPLIED, "")
+    assert everything(team) == {"open": {"a": 1}, "spent": {"a": 120}, "all": {"a": 1}}
+    team.finish_reading(recount)
+    assert off(recount) == {}
+
+
+def test_records_that_are_lost_or_of_another_stream_spoil_the_numbers(team: Team) -> None:
+    own = team.store.settings.own_tables["shop"]
+    for later_s, stream in ((LATER_S + 25 * 3600, own.stream), (LATER_S, f"{own.stream}-2")):
+        count_all(team)
+        recount = team.begin("all")
+        team.pass_all()
+        assert team.read("all", "a") == 0
+        moved = {"shop": own._replace(stream=stream)}
+        store = replace(team.store, settings=team.store.settings._replace(own_tables=moved))
+        own_tables.note(store, NoShards(), COUNTERS, time.time() + later_s)  # type: ignore[arg-type]
+        with pytest.raises(NotCountedError):
+            team.read("all", "a")
+        with pytest.raises(GivenUpError):
+            recount.settled()
+        team.pass_all(later_s)
+
+
+def test_a_loss_spoils_also_what_is_counted_meanwhile(team: Team) -> None:
+    recount = team.begin("all")
+    team.finish_reading(recount)
+    client = interrupted(team.wire, 0, lambda: recount.close(counted=True))
+    scans.lost(replace(team.store, client=client), "all")
+    assert scans.read(team.store, "all").counted == ""
+
+
+class NoShards:
+    """A stream that is not there."""
+
+    def listed(self, table: str) -> dict[str, Any]:
+        return {}
+
+
+# ---- everything at once ----
 
 
 def forget_markers(team: Team) -> None:

@@ -24,7 +24,7 @@ from tally.cdk.operator import operator_needs
 from tally.cli import commands, watch
 from tally.cli.connection import Stack
 from tally.contract.declarations import OPERATIONS, Declarations
-from tally.counter import Counter
+from tally.counter import AMOUNT_MAX, Counter
 from tally.counting import children, deletion, holds, posts, tallies
 from tally.dev.base.engine import Engine
 from tally.drift import rows
@@ -240,7 +240,7 @@ def settle(world: World) -> Scenario:
     in_time = {one.name: stocked_and_held(world.prepare, one) for one in HOLDABLE}
     late = {one.name: held(world.prepare, 1, one)["body"]["hold"] for one in HOLDABLE}
     yield
-    more = {"amount": 99} if world.operation.name == "commit_hold" else {}
+    more = {"amount": AMOUNT_MAX} if world.operation.name == "commit_hold" else {}
     for counter, held_ in in_time.items():
         if more:
             assert world.do(**{**STOCK, "counter": counter}, hold=held_, **more)["status"] == 409

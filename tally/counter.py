@@ -299,6 +299,11 @@ class Counter:
         return self.child is not None and self.child.split("#")[-2] == USER_CHILD
 
     @cached_property
+    def watch(self) -> Watch | None:
+        """The number of the team's own that is held against it; None: there is none."""
+        return self.items.watch if self.items else None
+
+    @cached_property
     def digest(self) -> str:
         """Of a counter of items: a name of what they count for, and where. A number of another one is not its own."""
         assert self.items is not None

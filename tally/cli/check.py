@@ -230,7 +230,7 @@ def say_numbers(given: argparse.Namespace, stack: Stack, checked: Numbers) -> No
             given, {"found": "unclear", **_named(number.found)}, f"unclear  {number.line}: try again when it is calmer"
         )
     for number in checked.wrong:
-        if kept.watches(number.found.counter):
+        if number.found.counter.watch:
             kept.say(given, stack, number.found)
             continue
         row = number.found.drift
@@ -286,9 +286,7 @@ def check(given: argparse.Namespace, stack: Stack) -> int:
     known = f"known up to {clock(until, UTC, now_s)} UTC" if until else "not known yet: a new stack needs some minutes"
     note(f"drift: {known}")
     if said and not given.json:
-        only_yours = said == [f"{len(checked.wrong)} differ"] and all(
-            kept.watches(one.found.counter) for one in checked.wrong
-        )
+        only_yours = said == [f"{len(checked.wrong)} differ"] and all(one.found.counter.watch for one in checked.wrong)
         what_to_do = "what is yours to set is printed above" if only_yours else f"to repair it: {repair_command(given)}"
         say(f"{', '.join(said + unclear)}; {what_to_do}")
     elif not given.json:

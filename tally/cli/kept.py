@@ -8,7 +8,6 @@ import shlex
 from decimal import Decimal
 from typing import Any
 
-from tally.counter import Counter
 from tally.drift import watched
 from tally.drift.own_recounts import Recount
 from tally.dynamo import queries
@@ -20,15 +19,11 @@ from .connection import Stack
 from .terminal import show
 
 
-def watches(counter: Counter) -> bool:
-    """Whether a number that the team keeps is held against the counter."""
-    return counter.items is not None and counter.items.watch is not None
-
-
 def say(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
     """A line for a number that is off."""
     counter, group, off = finding.counter, finding.target, finding.drift.drift
-    number, kept = watched.watch(counter).number, watched.kept(stack.store, counter, group)
+    assert counter.watch is not None
+    number, kept = counter.watch.number, watched.kept(stack.store, counter, group)
     recount = Recount(stack.store, counter, scans.read(stack.store, counter.name))
     body = {
         "found": "differs", "counter": counter.name, "id": group, "number": number, "value": kept,

@@ -93,8 +93,8 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
     recount.close(counted=True)
     read = scans.read(stack.store, name).items
     say(f"{name} is counted: {read:,} items read, {groups:,} groups, {off:,} numbers set")
-    if recount.of.watch:
-        note(f"the sweep holds {recount.of.watch.number} against that from now on: `tally check --only drift` lists it")
+    if counter.watch:
+        note(f"the sweep holds {counter.watch.number} against that from now on: `tally check --only drift` lists it")
     return 0
 
 
@@ -117,14 +117,14 @@ def _compare(recount: Recount) -> None:
     name, groups, looked = recount.counter.name, recount.scan.groups, list[str]()
     with bar(map(recount.difference, groups) if groups else recount.differences(), "group", "compared") as differences:
         for found in differences:
-            found = _settled(recount, found, recount.set if recount.of.watch else recount.report)
+            found = _settled(recount, found, recount.set if recount.counter.watch else recount.report)
             looked.append(found.group)
             if groups:
                 note(f"{name} {found.group}: {found.number}, and its items come to {found.recount}")
             if found.stale:
                 recount.tidy(found.group)
     recount.close()
-    if recount.of.watch:  # the numbers that the team keeps are held against what was set
+    if recount.counter.watch:  # the numbers that the team keeps are held against what was set
         with bar(looked, "number", "looked at") as each:
             for group in each:
                 watched.look_at(recount.store, recount.counter, group, recount.now())

@@ -164,7 +164,7 @@ class Recount:
     def set(self, off: Difference) -> bool:
         """Set the number of a group to its recount, once. False if it has changed since: look again. Raises
         GivenUpError."""
-        if off.settled or not (off.off or off.drift.drift or self.of.watch):
+        if off.settled or not (off.off or off.drift.drift or self.counter.watch):
             return True
         now_s, generation = self.now(), self.scan.generation
         add = tallies.add(
@@ -180,7 +180,7 @@ class Recount:
         add["ExpressionAttributeNames"] |= {"#recounted": RECOUNTED}
         add["ExpressionAttributeValues"] |= {":generation": {"N": str(generation)}}
         add["ConditionExpression"] = "attribute_not_exists(#recounted) OR #recounted < :generation"
-        if self.of.watch is None:
+        if self.counter.watch is None:
             return self._settle({"Update": add}, rows.moved(self.store, off.drift, 0, now_s))
         found = off.first.get(self.scan.kept)  # and the row says by how much the number of the team's is off
         add = items.only_if(add, {self.scan.kept: found})

@@ -56,7 +56,7 @@ def _check(recount: Recount) -> Iterator[bool]:
     elif scan.ended_s and recount.settled():
         for group in scan.groups:
             found = recount.difference(group)
-            settle = recount.report if recount.of.watch is None else recount.set
+            settle = recount.report if recount.counter.watch is None else recount.set
             settle(found)
             if found.stale:
                 recount.tidy(group)

@@ -17,7 +17,6 @@ from ..dynamo.client import Store
 from ..dynamo.items import Write
 from ..dynamo.keys import Item
 from ..dynamo.transactions import apply_once
-from ..items import Watch
 from ..streams import scans, watched
 from . import rows
 
@@ -27,7 +26,7 @@ LOOKS_S = 600  # looks of so long are taken together: the number may change for 
 def judge(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> int:
     """Look at the groups that are listed, as far as the time goes (`until_s`, on the store's clock). How many."""
     looked = 0
-    watching = {name: one for name, one in counters.items() if one.items is not None and one.items.watch is not None}
+    watching = {name: counter for name, counter in counters.items() if counter.watch}
     passed = {name: _passed_s(store, counter) for name, counter in watching.items()}
     for bucket in range(watched.PARTITIONS) if watching else ():  # the role of a sweep that watches none may not look
         for listed in queries.items(store, store.settings.ledger_table, f"WATCHED#{bucket}"):
@@ -63,12 +62,13 @@ def _passed_s(store: Store, counter: Counter) -> int:
 
 def look(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: float) -> None:
     """Look at one group, and note what is wrong. Nothing happens if somebody else looks, or it moves meanwhile."""
+    assert counter.watch is not None
     target, table = listed["target"]["S"], store.settings.ledger_table
     at = tallies.key(counter, target, 0)
     row = rows.read(store, counter.name, target)
     item = queries.get(store.client, store.settings.counts_table, at)
     key, seen = {name: listed[name] for name in ("PK", "SK")}, {"at": items.number(listed, "at")}
-    since_s = passed_s - watch(counter).within
+    since_s = passed_s - counter.watch.within
     known = bounds(counter, item, passed_s)
     if known is None or (seen["at"] <= since_s and watched.flight(item, since_s, counter) == (0, 0)):
         low, high = known or (0, 0)  # it is calm: the next record lists it again
@@ -78,16 +78,9 @@ def look(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: flo
         writes = [items.update(table, key, {"low": low, "high": high, "since": since}, was=seen)]
     off = low if low > 0 else high if high < 0 else 0
     if off != row.drift:
-        writes += _row(store, row, off, now_s, together=watch(counter).together)
+        writes += _row(store, row, off, now_s, together=counter.watch.together)
     if apply_once(store, writes):
         _tidy(store, at, watched.over(item, since_s, counter))
-
-
-def watch(counter: Counter) -> Watch:
-    """What is watched."""
-    assert counter.items is not None
-    assert counter.items.watch is not None
-    return counter.items.watch
 
 
 def bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[int, int] | None:
@@ -95,12 +88,13 @@ def bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[
 
     `passed_s`: until when the count holds everything, epoch seconds.
     """
+    assert counter.watch is not None
     if "N" not in item.get(watched.KEPT, {}):
         return None
     above = items.number(dict(item), watched.KEPT) - tallies.stored(counter, item, 0)
-    if watch(counter).together:
+    if counter.watch.together:
         return above, above
-    up, down = watched.flight(item, passed_s - watch(counter).within, counter)
+    up, down = watched.flight(item, passed_s - counter.watch.within, counter)
     return above - down, above + up
 
 

@@ -148,7 +148,7 @@ class Reconciler:
             return finding
 
         name = f"{counter.name} {target}"
-        if counter.items is not None and counter.items.watch is not None:
+        if counter.items and counter.items.watch:
             number, table = counter.items.watch.number, counter.items.table
             raise NotProvenError(f"{name}: {number} in {table} is the team's to repair: Tally never writes it.")
         return self.commit(name, proven, asked, by, why)

@@ -18,7 +18,7 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     """What it needs of Tally's tables: it moves numbers and recounts, and reads scans, and keeps markers of items."""
     counting = [one for one in counters if one.items is not None]
     ledger = {"ITEMS": ["Query", "UpdateItem"], "SEEN#": ["BatchGetItem", "UpdateItem", "PutItem"]}
-    if any(one.items and one.items.watch for one in counting):
+    if any(one.watch for one in counting):
         ledger["WATCHED#"] = ["UpdateItem"]
     return needs.consume(NAME) | needs.on_ledger(ledger) | needs.on(counting, "UpdateItem")
 

@@ -65,7 +65,7 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
         judging |= {"SEEN#": ("UpdateItem",), "DRIFT": ("Query", "BatchGetItem", "UpdateItem", "GetItem")}
         judging |= {f"CHECKPOINT#{own_items.NAME}#{table}": ("Query",) for table in own}
     removing |= needs.on(of_items, "Query", "UpdateItem")
-    watching = [counter for counter in of_items if counter.items is not None and counter.items.watch is not None]
+    watching = [counter for counter in of_items if counter.watch]
     if watching:
         judging |= {"WATCHED#": ("Query", "UpdateItem", "DeleteItem")}
         removing |= needs.on(watching, "GetItem")

@@ -59,11 +59,6 @@ class Change(NamedTuple):
     made_s: float = 0.0
     pair: str = ""  # as effects have it: its halves are in one record
 
-    @property
-    def watches(self) -> bool:
-        """Whether a number of the team's own is held against the count."""
-        return self.counter.items is not None and self.counter.items.watch is not None
-
 
 def counted(counters: Mapping[str, Counter], table: str) -> dict[str, Counter]:
     """The counters of the items of a table, by name."""
@@ -152,7 +147,7 @@ class ItemsRun(Run):
         values = [(each, value) for each in effects for value in (each.old, each.new, each.kept, each.kept_before)]
         groups = {(each.counter.name, value.group) for each, value in values if value}
         marked = {each.marker for each in effects if each.marked or each.late}
-        listed = groups - self.noted.keys() if any(each.watches for each in effects) else ()
+        listed = groups - self.noted.keys() if any(each.counter.watch for each in effects) else ()
         new = len(groups - self.sums.keys()) + len(marked - self.now.keys()) + len(listed)
         return self._items + new <= ITEMS_MAX
 
@@ -162,7 +157,7 @@ class ItemsRun(Run):
                 self._move(change, value, sign * value.amount)
             if change.scan is not None:
                 self._recount(change, change.scan)
-            if change.watches:
+            if change.counter.watch:
                 self._note(change)
 
     def _note(self, change: Change) -> None:
@@ -292,7 +287,7 @@ def _values(counter: Counter, record: Record) -> tuple[Value | None, Value | Non
 def _kept(counter: Counter, record: Record) -> tuple[Value | None, Value | None]:
     """The number that the team keeps, before and after, if the record is of the item that has it."""
     assert counter.items is not None
-    if counter.items.watch is None:
+    if counter.watch is None:
         return None, None
     change = record["dynamodb"]
     before, now = (counter.items.kept(change.get(image) or {}) for image in ("OldImage", "NewImage"))

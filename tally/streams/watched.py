@@ -29,9 +29,8 @@ PARTITIONS = 16  # of the groups that are looked at: a partition takes 1,000 wri
 
 def stretch_s(counter: Counter) -> int:
     """The length of a stretch of time, seconds."""
-    assert counter.items is not None
-    assert counter.items.watch is not None
-    return max(1, counter.items.watch.within // STRETCHES)
+    assert counter.watch is not None
+    return max(1, counter.watch.within // STRETCHES)
 
 
 @dataclass

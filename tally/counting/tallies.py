@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ..counter import Counter
 from ..dynamo.client import REQUEST_S_MAX, Call
+from ..dynamo.items import beside
 from ..dynamo.keys import Item
 from ..dynamo.queries import items
 from ..dynamo.transactions import Write
@@ -179,23 +180,8 @@ def noted(write: Write, days: Mapping[int, int]) -> Write:
     last = max(days)
     assert last - DAYS_KEPT < min(days), "it would remove its own note"
     old = [last - DAYS_KEPT - ago for ago in range(DAYS_FORGOTTEN)]
-    names = {f"#day{day}": day_note(day) for day in (*days, *old)}
-    values = {f":day{day}": {"N": str(amount)} for day, amount in days.items()}
-    added = "".join(f", #day{day} :day{day}" for day in days)
-    return write | {
-        "UpdateExpression": f"{write['UpdateExpression']}{added} REMOVE {', '.join(f'#day{day}' for day in old)}",
-        "ExpressionAttributeNames": write["ExpressionAttributeNames"] | names,
-        "ExpressionAttributeValues": write["ExpressionAttributeValues"] | values,
-    }
-
-
-def recounted(write: Write, attribute: str, amount: int) -> Write:
-    """An update of `add` that also adds to a recount beside the number (streams/scans.py)."""
-    return write | {
-        "UpdateExpression": f"{write['UpdateExpression']}, #recount :recount",
-        "ExpressionAttributeNames": write["ExpressionAttributeNames"] | {"#recount": attribute},
-        "ExpressionAttributeValues": write["ExpressionAttributeValues"] | {":recount": {"N": str(amount)}},
-    }
+    amounts = {day_note(day): amount for day, amount in days.items()}
+    return beside(write, adds=amounts, removed=map(day_note, old))
 
 
 def day_note(day: int) -> str:

@@ -176,9 +176,9 @@ class Recount:
             self.store.settings.minute(now_s),
             by=tallies.REPAIRED,
         )
-        add["UpdateExpression"] = add["UpdateExpression"].replace("SET ", "SET #recounted = :generation, ", 1)
-        add["ExpressionAttributeNames"] |= {"#recounted": RECOUNTED}
-        add["ExpressionAttributeValues"] |= {":generation": {"N": str(generation)}}
+        add = items.beside(add, sets={RECOUNTED: generation})
+        names, values = add["ExpressionAttributeNames"], add["ExpressionAttributeValues"]
+        names["#recounted"], values[":generation"] = RECOUNTED, {"N": str(generation)}
         add["ConditionExpression"] = "attribute_not_exists(#recounted) OR #recounted < :generation"
         if self.counter.watch is None:
             return self._settle({"Update": add}, rows.moved(self.store, off.drift, 0, now_s))
@@ -203,7 +203,7 @@ class Recount:
             stale = self._stale(item)
             if stale:
                 at = {name: item[name] for name in ("PK", "SK")}
-                apply_once(self.store, [_removing(table, at, stale)])
+                apply_once(self.store, [items.removing(table, at, stale)])
 
     def close(self, *, counted: bool = False) -> None:
         """Close the scan. `counted`: every number stands for what is declared from now on. Raises GivenUpError."""
@@ -257,8 +257,8 @@ class Recount:
         minute = self.store.settings.minute(now_s)
         for group, amount in sums.items():
             add = tallies.add(Call(self.store), self.counter, group, 0, 0, minute, by=tallies.REPAIRED)
-            add = tallies.recounted(add, self.scan.attribute, amount)
-            yield _kept_beside(add, self.scan, kept[group]) if group in kept else add
+            read = {self.scan.kept: kept[group]} if group in kept else {}  # unless a record has said it since it began
+            yield items.beside(add, adds={self.scan.attribute: amount}, unless_there=read)
 
     def _counting(self, page: Sequence[Item]) -> Iterator[tuple[Item, Value]]:
         """The markers of the items that count, with what for."""
@@ -293,25 +293,3 @@ GIVEN_UP = (
     "The scan was given up: another one was begun, the counter was declared otherwise, or records of the table may be"
     " lost. Begin it again."
 )
-
-
-def _kept_beside(update: dict[str, Any], scan: Scan, number: int) -> dict[str, Any]:
-    """The update, which also notes the number that the scan read, unless a record has said it since the scan began."""
-    return update | {
-        "UpdateExpression": update["UpdateExpression"].replace("SET ", "SET #kept = if_not_exists(#kept, :kept), ", 1),
-        "ExpressionAttributeNames": update["ExpressionAttributeNames"] | {"#kept": scan.kept},
-        "ExpressionAttributeValues": update["ExpressionAttributeValues"] | {":kept": {"N": str(number)}},
-    }
-
-
-def _removing(table: str, at: Item, names: Sequence[str]) -> Write:
-    placed = {f"#r{number}": name for number, name in enumerate(names)}
-    return {
-        "Update": {
-            "TableName": table,
-            "Key": at,
-            "UpdateExpression": f"REMOVE {', '.join(placed)}",
-            "ConditionExpression": "attribute_exists(PK)",
-            "ExpressionAttributeNames": placed,
-        }
-    }

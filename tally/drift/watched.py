@@ -7,7 +7,7 @@ between the bounds of every look. If 0 is not, the number is wrong, as long as i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ..counter import Counter
@@ -79,8 +79,9 @@ def look(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: flo
     off = low if low > 0 else high if high < 0 else 0
     if off != row.drift:
         writes += _row(store, row, off, now_s, together=counter.watch.together)
-    if apply_once(store, writes):
-        _tidy(store, at, watched.over(item, since_s, counter))
+    over = watched.over(item, since_s, counter)  # nobody asks for these stretches any more
+    if apply_once(store, writes) and over:
+        apply_once(store, [items.removing(store.settings.counts_table, at, over)])
 
 
 def bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[int, int] | None:
@@ -119,14 +120,3 @@ def _row(store: Store, row: rows.DriftRow, off: int, now_s: float, *, together: 
     if not together:
         return [rows.recounted(store, row, off, now_s)]
     return [rows.moved(store, row, off, now_s, minute)] if minute > row.upto else []
-
-
-def _tidy(store: Store, at: Item, names: Sequence[str]) -> None:
-    """Remove the stretches of time that nobody asks for any more."""
-    if names:
-        placed = {f"#m{number}": name for number, name in enumerate(names)}
-        update = {
-            "TableName": store.settings.counts_table, "Key": at, "ExpressionAttributeNames": placed,
-            "UpdateExpression": f"REMOVE {', '.join(placed)}", "ConditionExpression": "attribute_exists(PK)",
-        }  # fmt: skip
-        apply_once(store, [{"Update": update}])

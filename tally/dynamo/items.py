@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from .keys import Item
@@ -75,6 +76,50 @@ def update(table: str, key: Item, values: Values, *, removed: Iterable[str] = ()
         "ExpressionAttributeValues": {f":{at}": _wire(values[name]) for at, name in names.items()},
     }
     return {"Update": only_if(parameters, was)}
+
+
+def removing(table: str, key: Item, names: Iterable[str]) -> Write:
+    """The write that removes attributes of an item, if it is there."""
+    gone = _placed("removed", names)
+    return {"Update": {
+        "TableName": table,
+        "Key": key,
+        "UpdateExpression": f"REMOVE {', '.join(f'#{at}' for at in gone)}",
+        "ConditionExpression": "attribute_exists(PK)",
+        "ExpressionAttributeNames": {f"#{at}": name for at, name in gone.items()},
+    }}  # fmt: skip
+
+
+def beside(
+    update: Item,
+    *,
+    sets: Values = MappingProxyType({}),
+    unless_there: Values = MappingProxyType({}),
+    adds: Mapping[str, int] = MappingProxyType({}),
+    removed: Iterable[str] = (),
+) -> Item:
+    """The parameters of an update that sets, adds to or removes other attributes, too. Its own expression begins with
+    SET, and ends with ADD. `unless_there`: what is set if the item has no such attribute."""
+    expression: str = update["UpdateExpression"]
+    names, values = dict(update["ExpressionAttributeNames"]), dict(update["ExpressionAttributeValues"])
+
+    def placed(name: str, value: str | float | Item | None = None) -> str:
+        place = f"beside{len(names)}"
+        names[f"#{place}"] = name
+        if value is not None:
+            values[f":{place}"] = _wire(value)
+        return place
+
+    setting = [f"#{at} = :{at}" for at in (placed(*one) for one in sets.items())]
+    setting += [f"#{at} = if_not_exists(#{at}, :{at})" for at in (placed(*one) for one in unless_there.items())]
+    adding = "".join(f", #{at} :{at}" for at in (placed(*one) for one in adds.items()))
+    gone = ", ".join(f"#{placed(name)}" for name in removed)
+    expression = f"SET {', '.join([*setting, expression.removeprefix('SET ')])}{adding}"
+    return update | {
+        "UpdateExpression": f"{expression} REMOVE {gone}" if gone else expression,
+        "ExpressionAttributeNames": names,
+        "ExpressionAttributeValues": values,
+    }
 
 
 def check(table: str, key: Item, was: Was) -> Write:

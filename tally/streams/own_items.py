@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ..counter import Counter
 from ..counting import tallies
-from ..dynamo import queries
+from ..dynamo import items, queries
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
@@ -220,7 +220,7 @@ class ItemsRun(Run):
                 continue
             shard = self.place.bucket % counter.max_shards
             add = tallies.add(call, counter, effect.id, shard, effect.accepted, self.place.minute, by=tallies.REPAIRED)
-            add = tallies.recounted(add, attribute, recount) if recount else add
+            add = items.beside(add, adds={attribute: recount}) if recount else add
             found.append({"Update": noted.beside(add) if noted else add})
             if noted:
                 found.append(watched.listed(table, effect.counter, effect.id, noted.at_s))

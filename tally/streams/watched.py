@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..counter import Counter
-from ..dynamo import keys
+from ..dynamo import items, keys
 from ..dynamo.items import Write
 from ..dynamo.keys import Item
 
@@ -55,20 +55,8 @@ class Noted:
 
     def beside(self, update: dict[str, Any]) -> dict[str, Any]:
         """The update of a tally item that notes this, too."""
-        expression: str = update["UpdateExpression"]
-        names, values = dict(update["ExpressionAttributeNames"]), dict(update["ExpressionAttributeValues"])
-        if self.kept is not None:
-            values[":kept"] = self.kept
-            for place, name in (("#kept", KEPT), ("#again", self.recounted)):
-                if name:
-                    expression = expression.replace("SET ", f"SET {place} = :kept, ", 1)
-                    names[place] = name
-        for number, (name, amount) in enumerate(self.moves.items()):
-            expression += f", #move{number} :move{number}"
-            names[f"#move{number}"], values[f":move{number}"] = name, {"N": str(amount)}
-        return update | {
-            "UpdateExpression": expression, "ExpressionAttributeNames": names, "ExpressionAttributeValues": values,
-        }  # fmt: skip
+        kept = filter(None, (KEPT, self.recounted)) if self.kept is not None else ()
+        return items.beside(update, sets=dict.fromkeys(kept, self.kept or GONE), adds=self.moves)
 
 
 def key(counter: str, group: str) -> Item:

@@ -190,6 +190,12 @@ def key_names(key_schema: Sequence[Mapping[str, str]]) -> list[str]:
     return [by_type[kind] for kind in ("HASH", "RANGE") if kind in by_type]
 
 
+def key_types(table: Mapping[str, Any]) -> dict[str, str]:
+    """The types of the keys of a described table by name, the partition key first."""
+    types = {part["AttributeName"]: part["AttributeType"] for part in table["AttributeDefinitions"]}
+    return {name: types[name] for name in key_names(table["KeySchema"])}
+
+
 def digest(*facts: object) -> str:
     """A short name of what these facts are: it changes with each of them."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

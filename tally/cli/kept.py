@@ -48,13 +48,12 @@ def _command(recount: Recount, group: str, number: str, amount: int) -> str:
 
 def _key(recount: Recount, group: str, number: str) -> Item:
     """The key of the item that has the number; of its partition alone if it is gone by now."""
-    types = {part["AttributeName"]: part["AttributeType"] for part in recount.described["AttributeDefinitions"]}
-    partition = {types[recount.of.key]: recount.of.partition(group)}
+    partition = recount.partition(group)
     having: dict[str, Any] = {
         "FilterExpression": "attribute_exists(#number)",
         "ExpressionAttributeNames": {"#number": number},
     }
     for page in queries.own_pages(recount.store, recount.table, (recount.of.key, partition), **having):
         for item in page:
-            return {name: item[name] for name in recount.key_names}
+            return {name: item[name] for name in recount.key_types}
     return {recount.of.key: partition}

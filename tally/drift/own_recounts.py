@@ -26,7 +26,7 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..dynamo.transactions import CONDITION_FAILED, apply_once, pause, send
 from ..errors import TallyError
-from ..items import AmountError, Items, Value, key_names
+from ..items import AmountError, Items, Value, key_types
 from ..streams import markers, scans, watched
 from ..streams.scans import Scan
 from ..streams.watched import Noted
@@ -108,9 +108,13 @@ class Recount:
         return queries.described(self.store, self.table)
 
     @cached_property
-    def key_names(self) -> list[str]:
-        """The names of its keys: partition key first."""
-        return key_names(self.described["KeySchema"])
+    def key_types(self) -> dict[str, str]:
+        """The types of its keys by name, the partition key first."""
+        return key_types(self.described)
+
+    def partition(self, group: str) -> Item:
+        """The value of the partition key of a group."""
+        return {self.key_types[self.of.key]: self.of.partition(group)}
 
     def steps(self) -> Iterator[Step]:
         """Read and add everything from where the scan stands; then it has ended.
@@ -216,8 +220,7 @@ class Recount:
         if not self.scan.groups or self.of.group is not None:
             yield from queries.own_pages(self.store, self.table, after=after, **limited)
             return
-        types = {one["AttributeName"]: one["AttributeType"] for one in self.described["AttributeDefinitions"]}
-        partitions = [{types[self.of.key]: self.of.partition(group)} for group in self.scan.groups]
+        partitions = [self.partition(group) for group in self.scan.groups]
         first = partitions.index(after[self.of.key]) if after else 0
         for number, partition in enumerate(partitions[first:]):
             began = None if number else after
@@ -266,13 +269,13 @@ class Recount:
             try:
                 value = self.of.value(item)
             except AmountError as error:
-                named = ", ".join(str(next(iter(item[name].values()))) for name in self.key_names)
+                named = ", ".join(str(next(iter(item[name].values()))) for name in self.key_types)
                 raise UncountableError(f"{named} of {self.table}: {error}") from None
             if value is not None and self.scan.takes(self.counter, value.group):
                 yield markers.key(self.counter.name, self.scan.generation, self._key(item)), value
 
     def _key(self, item: Item) -> Item:
-        return {name: item[name] for name in self.key_names}
+        return {name: item[name] for name in self.key_types}
 
     def _difference(self, group: str, shards: Sequence[Item], row: DriftRow) -> Difference:
         mine = [item for item in shards if self.counter.shard_of(item["SK"]["S"]) is not None]

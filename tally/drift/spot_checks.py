@@ -84,8 +84,7 @@ def _begin(recount: Recount, now_s: float) -> None:
 
 def _groups(recount: Recount) -> list[str]:
     """Some groups that have items, from a place in the table that chance chooses."""
-    types = {part["AttributeName"]: part["AttributeType"] for part in recount.described["AttributeDefinitions"]}
-    after = {name: _any(types[name]) for name in recount.key_names}
+    after = {name: _any(kind) for name, kind in recount.key_types.items()}
     groups: dict[str, None] = {}
     for item in _page(recount, after) or _page(recount, None):  # nothing is behind the place
         with suppress(AmountError):  # the consumer has said so

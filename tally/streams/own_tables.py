@@ -20,7 +20,7 @@ from ..dynamo.items import Write
 from ..dynamo.shards import Shards
 from ..dynamo.transactions import apply_once
 from ..errors import ConfigurationError
-from ..items import HEARTBEAT_START, key_names
+from ..items import HEARTBEAT_START, key_types
 from . import lineage, scans, watermark
 from .lineage import ITEMS, KEPT_S, LATE
 from .own_items import counted
@@ -51,12 +51,10 @@ def _heartbeat(store: Store, table: str, name: str, now_s: float) -> Write:
 @lru_cache
 def _key_names(store: Store, table: str) -> list[str]:
     """The names of a table's keys, the partition key first."""
-    described = queries.described(store, table)
-    types = {part["AttributeName"]: part["AttributeType"] for part in described["AttributeDefinitions"]}
-    names = key_names(described["KeySchema"])
-    if any(types[name] != "S" for name in names):
+    types = key_types(queries.described(store, table))
+    if {*types.values()} != {"S"}:
         raise ConfigurationError(f"The table {table} takes no heartbeats: its keys are no texts.")
-    return names
+    return list(types)
 
 
 def _note(store: Store, counters: Iterable[str], table: str, passed_s: int, now_s: float) -> int:

@@ -24,7 +24,7 @@ from tally.errors import TallyError
 from tally.streams import forms, markers, scans
 from tally.streams.lineage import ITEMS
 from tally.streams.loss import NEVER_S
-from tally.streams.watermark import oldest_letter_s
+from tally.streams.watermark import oldest_dead_letter_s
 
 from . import values
 from .command import Command, Counters, Parser, add_counter
@@ -193,7 +193,7 @@ def _clock(store: Store, counter: Counter) -> Callable[[], float]:
 def _check_letters(recount: Recount) -> None:
     """Raise CommandError while a record of the table is a dead letter: the scan may have read what it did, or not."""
     table = recount.of.table
-    if oldest_letter_s(recount.store, ITEMS, table) != NEVER_S:
+    if oldest_dead_letter_s(recount.store, ITEMS, table) != NEVER_S:
         raise CommandError(f"there are dead letters of the table {table}: `tally repair` first, then scan again")
 
 

@@ -24,7 +24,6 @@ from ..items import HEARTBEAT_START, key_types
 from . import lineage, scans, watermark
 from .lineage import ITEMS, KEPT_S, LATE
 from .own_items import counted
-from .watermark import oldest_letter_s
 
 
 def note(store: Store, shards: Shards, counters: Mapping[str, Counter], now_s: float) -> dict[str, int]:
@@ -67,7 +66,7 @@ def _note(store: Store, counters: Iterable[str], table: str, passed_s: int, now_
         observe.logger.error("records of a table may be lost", extra={"table": table, "since": before_s})
         for counter in counters:
             scans.lost(store, counter)
-    passed_s = max(before_s, min(passed_s, oldest_letter_s(store, ITEMS, table)))
+    passed_s = max(before_s, min(passed_s, watermark.oldest_dead_letter_s(store, ITEMS, table)))
     if passed_s > before_s or other:
         values: items.Values = {"passed": passed_s, "stream": stream}
         apply_once(store, [items.update(ledger, key, values, was={"passed": before_s or None})])

@@ -250,19 +250,15 @@ def _streams(settings: Settings) -> str:
     return f"{settings.counts_stream} {settings.receipts_stream}"
 
 
-def oldest_dead_letter_s(store: Store, consumer: str) -> int:
-    """When the oldest record was made that a consumer has not applied, because it is a dead letter; or NEVER_S."""
-    start = keys.dead_letter(consumer)
-    for item in queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, start, f"{start}~", Limit=1):
-        return int(item["SK"]["S"].removeprefix(start).partition("#")[0])
-    return NEVER_S
+def oldest_dead_letter_s(store: Store, consumer: str, table: str = "") -> int:
+    """When the oldest record was made that a consumer has not applied, because it is a dead letter; or NEVER_S.
 
-
-def oldest_letter_s(store: Store, consumer: str, table: str) -> int:
-    """When the oldest record of one table was made that is a dead letter; or NEVER_S."""
+    `table`: the only one whose records are looked at; empty: all.
+    """
     start = keys.dead_letter(consumer)
-    for item in queries.items(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, start, f"{start}~"):
-        if item["table"]["S"] == table:
+    at = store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, start, f"{start}~"
+    for item in queries.items(*at) if table else queries.query(*at, Limit=1):
+        if not table or item["table"]["S"] == table:
             return int(item["SK"]["S"].removeprefix(start).partition("#")[0])
     return NEVER_S
 

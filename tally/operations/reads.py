@@ -1,7 +1,8 @@
 """Read numbers: one, many at once, or one as a picture."""
 
+import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypedDict
 
 from tally import fields
@@ -59,7 +60,9 @@ def get_counter(call: Call, *, counter: ACounter, id: Id, period: Period | None 
         state = tallies.read_state(call, counter, tally)
         body |= {"value": state.value, "version": state.version}
     else:
-        dated = _dated(call, counter)  # before the number, which may then be newer but never older
+        dated = _dated(
+            call, counter, lambda: watermark.as_of(call)
+        )  # before the number, which may then be newer but never older
         if isinstance(dated, CallerError):
             raise dated
         body |= {"value": tallies.read(call, counter, tally), **dated}
@@ -146,7 +149,8 @@ def _read(call: Call, of: list[CounterAndId], resolved: Mapping[CounterAndId, Ta
     """The answer. Each tally is read once, however often it was asked for."""
     wanted = {one for one in resolved.values() if isinstance(one, Tally)}
     # Before the numbers, which may then be newer but never older.
-    dated = {counter: _dated(call, counter) for counter in {tally.counter for tally in wanted}}
+    rolled_up = functools.cache(lambda: watermark.as_of(call))
+    dated = {counter: _dated(call, counter, rolled_up) for counter in {tally.counter for tally in wanted}}
     numbers = many.read(call, [tally for tally in wanted if not isinstance(dated[tally.counter], CallerError)])
 
     def entry(name: str, id_: str) -> dict[str, Any]:
@@ -161,12 +165,15 @@ def _read(call: Call, of: list[CounterAndId], resolved: Mapping[CounterAndId, Ta
     return {"tallies": [entry(*asked) for asked in of]}
 
 
-def _dated(call: Call, counter: Counter) -> dict[str, Any] | CallerError:
-    """What an answer says of the time until which a number is complete; the reason if the counter has none yet."""
+def _dated(call: Call, counter: Counter, rolled_up: Callable[[], int | None]) -> dict[str, Any] | CallerError:
+    """What an answer says of the time until which a number is complete; the reason if the counter has none yet.
+
+    `rolled_up`: the time of all counters that the rollup adds to.
+    """
     if counter.items is not None:
         try:
             as_of = scans.as_of(call.store, counter)
             return {"as_of": as_of} if counter.items.heartbeats else {"as_of": as_of, "about": True}
         except NotCountedError as error:
             return error
-    return {"as_of": watermark.as_of(call)} if counter.visible == "soon" else {}
+    return {"as_of": rolled_up()} if counter.visible == "soon" else {}

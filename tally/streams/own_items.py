@@ -99,7 +99,7 @@ class ItemsBatch(Batch):
         open_ = dict(self._open())
         read = partial(_changes, counted(self.handler.counters, self.table), open_)
         marked: set[str] = set()
-        for record in records:
+        for record in records if any(open_.values()) else ():  # else nothing rests on a marker
             try:
                 changes = read(self.handler.declared, record)
             except (UnreadableError, *MALFORMED):

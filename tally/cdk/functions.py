@@ -25,7 +25,7 @@ from .dead_letters import DeadLetters
 from .names import Names, camel
 from .options import Options
 from .own_tables import OwnTables
-from .tables import Tables
+from .tables import Tables, of_keys
 
 # A whole CPU: a million tallies may change in a minute, which takes its judge seconds and up to 500 MB. In dev they do
 # not, and most of a quiet sweep is waiting.
@@ -253,11 +253,7 @@ def statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyStatemen
         iam.PolicyStatement(
             actions=named,
             resources=[tables.by_name[table].table_arn],
-            conditions={
-                "ForAllValues:StringLike": {"dynamodb:LeadingKeys": [_pattern(prefix) for prefix in found_prefixes]},
-                # ForAllValues is also true of a request that names no key at all.
-                "Null": {"dynamodb:LeadingKeys": "false"},
-            },
+            conditions=of_keys(map(_pattern, found_prefixes)),
         )
         for (table, found_prefixes), named in actions.items()
     ]

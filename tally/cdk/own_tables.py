@@ -16,6 +16,7 @@ from tally.items import HEARTBEAT_START, key_names
 from tally.settings import OwnTable
 
 from .options import OptionsError
+from .tables import of_keys
 
 
 class OwnTables:
@@ -60,13 +61,11 @@ class OwnTables:
         """Let a role write heartbeats into the tables that allow them."""
         for name, made in self.by_name.items():
             if name in self._beating:
-                key = {"dynamodb:LeadingKeys": [f"{HEARTBEAT_START}*"]}
-                role.add_to_principal_policy(
-                    iam.PolicyStatement(
-                        actions=["dynamodb:PutItem"], resources=[made.table_arn],
-                        conditions={"ForAllValues:StringLike": key, "Null": {"dynamodb:LeadingKeys": "false"}},
-                    )
-                )  # fmt: skip
+                conditions = of_keys([f"{HEARTBEAT_START}*"])
+                beating = iam.PolicyStatement(
+                    actions=["dynamodb:PutItem"], resources=[made.table_arn], conditions=conditions
+                )
+                role.add_to_principal_policy(beating)
                 described = iam.PolicyStatement(actions=["dynamodb:DescribeTable"], resources=[made.table_arn])
                 role.add_to_principal_policy(described)
                 if made.encryption_key:

@@ -83,6 +83,15 @@ class Tables(Construct):
         return table
 
 
+def of_keys(patterns: Iterable[str]) -> dict[str, dict[str, list[str] | str]]:
+    """The conditions of a statement that allows nothing but items whose partition keys match one of these."""
+    return {
+        "ForAllValues:StringLike": {"dynamodb:LeadingKeys": list(patterns)},
+        # ForAllValues is also true of a request that names no key at all.
+        "Null": {"dynamodb:LeadingKeys": "false"},
+    }
+
+
 def _warm(options: Options) -> dynamodb.WarmThroughput | None:
     if options.warm_writes is None and options.warm_reads is None:
         return None

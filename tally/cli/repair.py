@@ -114,7 +114,7 @@ def _give_up_scans(stack: Stack, marker: Marker, *, lost: bool = False) -> None:
     for name in own_items.counted(stack.counters, marker.table):
         scan = scans.read(stack.store, name)
         if lost and scan.counted:
-            scans.spoil(stack.store, scan)
+            scans.lost(stack.store, name)
             note(f"{name} has lost a change: `tally scan {name}` counts its items")
         elif not scan.closed:
             scans.close(stack.store, scan)

@@ -98,6 +98,8 @@ def moved(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | Non
 
 def recounted(store: Store, row: DriftRow, drift: int, now_s: float) -> Write:
     """The write that brings a row as it was read to what a recount found, as confirmed. It may make the row."""
+    if drift == 0:
+        return moved(store, row, 0, now_s)  # DynamoDB removes it days later
     minute = store.settings.minute(now_s)
     values: dict[str, str | float] = {
         "counter": row.counter, "target": row.target, "drift": drift, "upto": max(minute, row.upto + 1),

@@ -113,10 +113,11 @@ def with_looks_before(listed: Item, low: int, high: int, now_s: float) -> tuple[
 
 
 def _row(store: Store, row: rows.DriftRow, off: int, now_s: float, *, together: bool) -> list[Write]:
-    """The write of the drift row. Of numbers that are written together what stands for some minutes is confirmed."""
+    """The write of the drift row.
+
+    A number that is written together with its items has to be off for some minutes before that is confirmed.
+    """
     minute = store.settings.minute(now_s)
-    if off == 0:
-        return [rows.moved(store, row, 0, now_s)]
-    if not together:
+    if not together or off == 0:
         return [rows.recounted(store, row, off, now_s)]
     return [rows.moved(store, row, off, now_s, minute)] if minute > row.upto else []

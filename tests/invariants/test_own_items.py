@@ -288,6 +288,14 @@ def test_a_repair_between_the_look_and_what_is_made_of_it_is_not_repeated(team: 
     assert (team.numbers("spent"), list(rows.every(team.store))) == ({"a": 120}, [])
 
 
+def test_a_drift_that_a_recount_finds_no_more_goes_days_later(team: Team) -> None:
+    for found in (5, 0):
+        row = rows.read(team.store, "open", "a")
+        assert apply_once(team.store, [rows.recounted(team.store, row, found, time.time())])
+    (item,) = [one for one in team.wire.scan(TableName=team.store.settings.ledger_table)["Items"] if "drift" in one]
+    assert (item["drift"], "expiration" in item, list(rows.every(team.store))) == ({"N": "0"}, True, [])
+
+
 @pytest.mark.parametrize("settle", ["set", "report"])
 def test_what_a_scan_says_that_is_open_no_more_is_neither_set_nor_reported(team: Team, settle: str) -> None:
     """Its recount moves no more: what was written since would be drift."""

@@ -367,10 +367,12 @@ def Watched(
 
 
 def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
-    """The counters by name. Raises ConfigurationError if two have one name or path, or would share an item."""
+    """The counters by name. Raises ConfigurationError if two have one name or path, would share an item, or do not
+    agree whether a table has heartbeats."""
     by_name: dict[str, Counter] = {}
     by_item: dict[tuple[str, str], Counter] = {}
     by_path: dict[str, Counter] = {}
+    by_table: dict[str, bool] = {}
     for counter in counters:
         if counter.name in by_name:
             raise ConfigurationError(f"counter {counter.name!r}: name is declared twice")
@@ -386,6 +388,13 @@ def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
             )
         if counter.path is not None:
             by_path[counter.path] = counter
+        if counter.items is not None and by_table.setdefault(counter.items.table, counter.items.heartbeats) is not (
+            counter.items.heartbeats
+        ):
+            raise ConfigurationError(
+                f"counter {counter.name!r}: heartbeats is {counter.items.heartbeats}, but another counter of the table"
+                f" {counter.items.table!r} says {not counter.items.heartbeats}: it would count them"
+            )
     for owner in by_name.values():
         for counter in by_name.values():
             if counter.prefix == owner.prefix and owner.child is not None and _takes_place(counter, owner):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -18,6 +19,7 @@ SCALE_MAX = 6
 HEARTBEAT_START = "HEARTBEAT#"
 WITHIN_MAX_S = 3600
 GROUP_CHARACTERS_MAX = 128  # as of any id
+_TABLE_FORM = re.compile(r"[A-Za-z0-9_.-]{1,255}")  # as DynamoDB's own names: it becomes part of a key
 _RESERVED_TABLES = frozenset({"counts", "receipts", "ledger"})
 Image = Mapping[str, Any]
 """An item in DynamoDB's wire form, as a stream or a read shows it."""
@@ -91,10 +93,7 @@ class Items:
         for name in ("table", "key", "starts", "sort_starts"):
             if not isinstance(getattr(self, name), str):
                 raise self._wrong(name, "must be text")
-        if not self.table or not self.key:
-            raise self._wrong("table" if not self.table else "key", "must have a name")
-        if self.table in _RESERVED_TABLES:
-            raise self._wrong("table", "is a table of Tally itself")
+        self._check_table()
         if self.sort is None and self.sort_starts:
             raise self._wrong("sort_starts", "goes with sort")
         if not isinstance(self.where, Mapping) or not all(isinstance(one, str | int) for one in self.where.values()):
@@ -109,6 +108,14 @@ class Items:
             raise self._wrong("heartbeats", "must be True or False")
         if self.watch is not None and self.group is not None:
             raise self._wrong("group", "must be left out: the number stands in the partition of the items")
+
+    def _check_table(self) -> None:
+        if not self.table or not self.key:
+            raise self._wrong("table" if not self.table else "key", "must have a name")
+        if not _TABLE_FORM.fullmatch(self.table):
+            raise self._wrong("table", f"must have the form {_TABLE_FORM.pattern}")
+        if self.table in _RESERVED_TABLES:
+            raise self._wrong("table", "is a table of Tally itself")
 
     def _wrong(self, name: str, why: str) -> ConfigurationError:
         return ConfigurationError(f"items of {self.table!r}: {name} is {getattr(self, name)!r}, but {why}")

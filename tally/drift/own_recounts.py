@@ -121,6 +121,8 @@ class Recount:
 
         Raises GivenUpError, UncountableError.
         """
+        if "B" in self.key_types.values():
+            raise UncountableError(f"The keys of {self.table} are binary: Tally counts items by texts and numbers.")
         read = self.scan.items
         for page in self._pages():
             units = page.units

@@ -14,7 +14,7 @@ from tally.counter import Counter
 from tally.counting import tallies
 from tally.dev.base.engine import Engine
 from tally.drift import rows
-from tally.drift.own_recounts import STALE_MAX, GivenUpError, Recount
+from tally.drift.own_recounts import STALE_MAX, GivenUpError, Recount, UncountableError
 from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import apply_once
 from tally.errors import NotCountedError
@@ -286,6 +286,13 @@ def test_a_repair_between_the_look_and_what_is_made_of_it_is_not_repeated(team: 
     assert off(recount) == {}
     assert getattr(recount, settle)(recount.difference("a"))
     assert (team.numbers("spent"), list(rows.every(team.store))) == ({"a": 120}, [])
+
+
+def test_a_table_with_binary_keys_is_not_counted(team: Team) -> None:
+    recount = team.begin("open")
+    recount.described["AttributeDefinitions"][0]["AttributeType"] = "B"
+    with pytest.raises(UncountableError, match="are binary"):
+        next(recount.steps())
 
 
 def test_a_drift_that_a_recount_finds_no_more_goes_days_later(team: Team) -> None:

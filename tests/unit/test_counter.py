@@ -250,3 +250,13 @@ def test_counters_that_would_count_one_item_twice_are_refused(one: str, other: s
             declared(both)
     elsewhere = declare(name="elsewhere", prefix="OTHER", child=other)
     assert list(declared([first, elsewhere])) == ["first", "elsewhere"]
+
+
+def test_counters_of_one_table_agree_whether_it_has_heartbeats() -> None:
+    """One that does not know of them would count them."""
+    beating = Counter("a", prefix="A", sort_key="N", attribute="n", items=Items("shop", heartbeats=True))
+    other = Counter("b", prefix="B", sort_key="N", attribute="n", items=Items("shop"))
+    with pytest.raises(ConfigurationError, match="counter 'b': heartbeats is False, but another counter of the table"):
+        declared([beating, other])
+    elsewhere = dataclasses.replace(other, items=Items("social"))
+    assert list(declared([beating, elsewhere])) == ["a", "b"]

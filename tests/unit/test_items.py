@@ -90,6 +90,7 @@ def test_an_attribute_may_say_the_group_and_a_number_is_one() -> None:
     [
         ({"table": ""}, "must have a name"),
         ({"table": "counts"}, "is a table of Tally itself"),
+        ({"table": "shop#1"}, "must have the form"),
         ({"key": ""}, "must have a name"),
         ({"starts": 1}, "must be text"),
         ({"sort_starts": "A"}, "goes with sort"),

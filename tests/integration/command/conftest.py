@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tally.cli import scan
+from tally.counter import Counter
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Store
 from tests.commands import ran
 from tests.e2e.servers import Reply, Server
 from tests.integration.command.numbers import Run
+from tests.integration.command.team import Team
+from tests.sync_wire import SyncWire
 
 
 @pytest.fixture
@@ -33,6 +39,21 @@ def port(where: dict[str, Any]) -> Iterator[int]:
     server = Server(lambda _, path, *__: Reply(200 if path == "/dev/stack" else 404, json.dumps(where).encode(), {}))
     with server.running():
         yield int(server.origin.rpartition(":")[2])
+
+
+@pytest.fixture
+def make_team(
+    store: Store, engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Mapping[str, Counter]], Team]]:
+    """A team's table that these counters count, and the command: while it waits, the consumer goes on."""
+    with contextlib.closing(SyncWire(engine.port)) as wire:
+
+        def make(counters: Mapping[str, Counter]) -> Team:
+            team = Team(store, wire, counters, "shop", engine.endpoint, capsys=capsys)
+            monkeypatch.setattr(scan, "time", SimpleNamespace(time=scan.time.time, sleep=team.sleep))
+            return team
+
+        yield make
 
 
 @pytest.fixture

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from tally.cli import scan
-from tally.counter import Watched, declared
-from tally.dev.base.engine import Engine
-from tally.dynamo.client import Store
+from tally.counter import Counter, Watched, declared
 from tally.items import Items
 from tests.integration.command.numbers import judged
 from tests.integration.command.team import Team
-from tests.sync_wire import SyncWire
 
 SIGNED = "--by ann --why test --yes"
 LIKES = Watched(
@@ -28,14 +23,8 @@ POSTS, EACH, OFF = 1000, 2, 20
 
 
 @pytest.fixture
-def team(
-    store: Store, engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Team]:
-    wire = SyncWire(engine.port)
-    made = Team(store, wire, COUNTERS, "shop", engine.endpoint, capsys=capsys)
-    monkeypatch.setattr(scan, "time", SimpleNamespace(time=scan.time.time, sleep=made.sleep))
-    yield made
-    wire.close()
+def team(make_team: Callable[[Mapping[str, Counter]], Team]) -> Team:
+    return make_team(COUNTERS)
 
 
 def put(team: Team, items: list[dict[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ import pytest
 from tally.cli import scan
 from tally.cli.connection import Stack
 from tally.cli.scan import Throttle
-from tally.dev.base.engine import Engine
+from tally.counter import Counter
 from tally.dynamo import queries
 from tally.dynamo.client import Store
 from tally.streams import scans
@@ -22,7 +22,6 @@ from tests.commands import ran
 from tests.integration.command.numbers import judged
 from tests.integration.command.team import COUNTERS, DECLARED, ORDERS, Team
 from tests.invariants.processes import Crash, Watched, killed
-from tests.sync_wire import SyncWire
 
 SIGNED = "--by ann --why test --yes"
 NOT_COUNTED = (
@@ -33,14 +32,8 @@ MOVES = "orders counts items of the table shop: it moves when one is written the
 
 
 @pytest.fixture
-def team(
-    store: Store, engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Team]:
-    wire = SyncWire(engine.port)
-    made = Team(store, wire, COUNTERS, "shop", engine.endpoint, capsys=capsys)
-    monkeypatch.setattr(scan, "time", SimpleNamespace(time=scan.time.time, sleep=made.sleep))
-    yield made
-    wire.close()
+def team(make_team: Callable[[Mapping[str, Counter]], Team]) -> Team:
+    return make_team(COUNTERS)
 
 
 def test_it_says_what_it_costs_asks_and_counts_what_is_there_while_the_team_writes(

@@ -128,9 +128,9 @@ def begin(
     return there if (there.generation, there.digest, there.groups, there.began_s) == ours else None
 
 
-def moved(store: Store, scan: Scan, position: Item | None, read: int) -> Write:
-    """The write that notes how far a scan has come; with no position, that it has read all."""
-    values: dict[str, Any] = {"items": read, "position": json.dumps(position) if position else ""}
+def moved(store: Store, scan: Scan, position: Item, read: int) -> Write:
+    """The write that notes how far a scan has come: the key of the last item that it has read, and how many it has."""
+    values: dict[str, Any] = {"items": read, "position": json.dumps(position)}
     return items.update(store.settings.ledger_table, key(scan.counter), values, was=still(scan))
 
 
@@ -159,8 +159,8 @@ def close(store: Store, scan: Scan, counted: str | None = None) -> bool:
 def seen_by(store: Store, table: str, counters: Mapping[str, Counter]) -> dict[str, Scan]:
     """The last scans of the counters of a table, read by a consumer that knows them as they are declared, by name.
 
-    What stands for another declaration, or for a counter that is declared no more, stands for nothing before the
-    consumer skips records: that declaration may come back. Raises StoreBusyError.
+    A number may belong to another declaration, or to a counter that is declared no more. The consumer gives such a
+    number up before it skips records: that declaration may come back. Raises StoreBusyError.
     """
     for _ in range(TRIES_MAX):
         listed = [Scan.of(item) for item in queries.items(store, store.settings.ledger_table, ITEMS)]

@@ -270,13 +270,13 @@ class Counter:
 
     @cached_property
     def holdable(self) -> bool:
-        """Whether callers can hold an amount: it can run out, takes any amount, and has no numbers."""
-        return self.may_have_holds and self.ceiling is None
+        """Whether callers can hold an amount: it has one limit, a stock's floor or a quota's ceiling, and any step."""
+        return self.may_have_holds and (self.floor is None or self.ceiling is None)
 
     @cached_property
     def may_have_holds(self) -> bool:
-        """Whether holds of it can be settled: it is holdable, or was before it got a ceiling."""
-        return self.floor is not None and self.delta is None and self.period is None
+        """Whether holds of it can be settled: it is holdable, or was before it got its other limit."""
+        return self.delta is None and (self.floor is not None or self.ceiling is not None)
 
     @cached_property
     def public(self) -> bool:

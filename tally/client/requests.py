@@ -130,6 +130,7 @@ class Held(TypedDict):
 
     counter: str
     id: str
+    period: NotRequired[str]
     hold: str
     amount: int
     expires_at: int

@@ -200,8 +200,7 @@ def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: Sen
     tally = next(iter(refused))
     counter, amount = tally.counter, moved[tally]
     error = tallies.refuse(counter, tally.id, tallies.state_of(counter, refused[tally]).value, amount)
-    needed = -amount - (error.left or 0)
-    if not holds.made_room(call, counter, tally.id, needed):
+    if not holds.made_room(call, counter, tally.id, amount, error.left or 0):
         named = changes.of(tally)
         detail = f"changes[{named['entry']}], {counter.name} {named['id']}: {error.detail}"
         raise LimitReachedError(detail, **named, **error.members)

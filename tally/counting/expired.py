@@ -1,6 +1,6 @@
 """The sweep's share of holds: it gives back what expired ones have taken, and reports those that it cannot give back.
 
-A hold whose return is refused moves behind those that may be due, to the overdue ones: its tally is at a ceiling that
+A hold whose return is refused moves behind those that may be due, to the overdue ones: its tally is at a limit that
 was declared later, its item is broken, or its counter is declared no more. There it delays no other one, and every
 sweep tries it. What fails in passing, as by throttling, stays where it is.
 """
@@ -104,26 +104,26 @@ class _HoldsSweep:
     def _one(self, hold: Item) -> list[Write]:
         """Give back one hold; the writes that move it if its return is refused."""
         name, id_, hold_id = (hold[fact]["S"] for fact in ("counter", "target", "hold_id"))
-        owner, amount = owner_of(name, id_), int(hold["amount"]["N"])
-        if amount < self.refused.get(owner, (math.inf, False))[0]:
+        tally, amount = f"{name}/{id_}", abs(int(hold["amount"]["N"]))
+        if amount < self.refused.get(tally, (math.inf, False))[0]:
             try:
-                self.returned += self._settled(name, id_, hold)
+                self.returned += self._settled(name, hold)
                 return []
             except TallyError as error:
-                why = {"hold_id": hold_id, "tally": owner, "reason": str(error.__cause__ or error)}
+                why = {"hold_id": hold_id, "tally": tally, "reason": str(error.__cause__ or error)}
                 observe.logger.warning("not given back", extra=why)
                 passing = isinstance(error, RetryableError) and not isinstance(error, StoreRefusedError)
-                self.refused[owner] = (amount if isinstance(error, LimitReachedError) else 0, not passing)
+                self.refused[tally] = (amount if isinstance(error, LimitReachedError) else 0, not passing)
         self.failed.add(hold_id)
-        if hold["SK"]["S"].startswith(OVERDUE) or not self.refused[owner][1]:
+        if hold["SK"]["S"].startswith(OVERDUE) or not self.refused[tally][1]:
             return []
-        return self._moved(hold, f"{OVERDUE}{owner}#{hold_id}")
+        return self._moved(hold, f"{OVERDUE}{owner_of(name, id_)}#{hold_id}")
 
-    def _settled(self, name: str, id_: str, hold: Item) -> bool:
+    def _settled(self, name: str, hold: Item) -> bool:
         if name not in self.counters:
             raise ConfigurationError(f"The counter {name} is not declared.")
         call = Call(self.store, deadline_s=min(self.until_s, self.store.clock() + RETURN_S_MAX))
-        return move(call, self.counters[name], id_, hold, EXPIRED)
+        return move(call, self.counters[name], hold, EXPIRED)
 
     def _moved(self, hold: Item, to: str) -> list[Write]:
         """The writes that move a hold as it is, on condition that nobody settles it meanwhile."""

@@ -1,5 +1,9 @@
 """Holds: an amount taken at once, and later kept (committed) or given back (released, or expired), exactly once.
 
+A hold takes from a stock, which has a floor, or uses a quota up, which has a ceiling. The `amount` of its item is what
+its return adds to the number: that of a quota is negative. `target` is the tally, with its period if it has one; the id
+without it is in the keys, so a hold is found without its period.
+
 Holds are in the ledger table. PK, SK -> state:
     HOLDS#bucket              <hold id>#counter/id          held. An id begins with the time of expiry
     HOLDS#bucket              OVERDUE#counter/id#<hold id>  held, expired, and its return was refused
@@ -33,7 +37,7 @@ from ..errors import (
     NotFoundError,
     StoreBusyError,
 )
-from . import tallies
+from . import periods, tallies
 from .receipts import KEY_PREFIX, Body, ChangeAnswer, Keyed, Stamp, lives_s, once, refuse_retired
 from .tallies import minute_now
 
@@ -47,70 +51,73 @@ T = TypeVar("T")
 
 
 def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, operation: str, key: str) -> ChangeAnswer:
-    """Take `amount` now and hold it for `ttl_s` seconds; the body has the id of the `hold`, and its `state`: that of a
-    replay may be settled.
+    """Take `amount` of a tally now and hold it for `ttl_s` seconds; the body has the id of the `hold`, and its `state`:
+    that of a replay may be settled.
 
     Raises LimitReachedError if less is left (expired holds are given back first), KeyReusedError, CounterRetiredError,
     and what `made_room` raises.
     """
     assert amount > 0, "the operation checks it"
+    assert counter.holdable, "which limit does it take from?"
+    by = amount if counter.floor is None else -amount
     expires_s = int(time.time()) + ttl_s
     hold_id = f"{expires_s}-{secrets.token_urlsafe(12)}"
-    body = {"counter": counter.name, "id": id_, "hold": hold_id, "amount": amount, "expires_at": expires_s}
+    body = {"counter": counter.name, **periods.shown(id_), "hold": hold_id, "amount": amount, "expires_at": expires_s}
     payload = {"amount": amount, "ttl_s": ttl_s}
 
     def change(stamp: Stamp) -> Body:
         if counter.retired:
             refuse_retired(call, counter, stamp)
         at = minute_now(call)
-        receipt = stamp.receipt(call, body, **tallies.facts(counter, id_, -amount, at))
+        receipt = stamp.receipt(call, body, **tallies.facts(counter, id_, by, at))
         try:
-            transact(call, counter, id_, lambda _: _take_writes(call, counter, id_, hold_id, amount, at), receipt)
+            transact(call, counter, id_, lambda _: _take_writes(call, counter, id_, hold_id, by, at), receipt)
         except ChangeRefusedError as refused:
-            raise tallies.refusal(counter, id_, refused, -amount) from None
+            raise tallies.refusal(counter, id_, refused, by) from None
         return body
 
-    keyed = Keyed(operation, f"{counter.name}/{id_}", key, payload, counter.receipt_days)
-    counted = with_room(call, counter, id_, amount, lambda: once(call, keyed, change))
+    keyed = Keyed(operation, owner_of(counter.name, id_), key, payload, counter.receipt_days)
+    counted = with_room(call, counter, id_, by, lambda: once(call, keyed, change))
     state = _present(call, counter, id_, counted.body["hold"]) if counted.replayed else HELD
     return counted._replace(body={**counted.body, "state": state})
 
 
-def with_room(call: Call, counter: Counter, id_: str, wanted: int, change: Callable[[], T]) -> T:
-    """Make the change. If less than `wanted` is left for it, expired holds are given back, and it makes it again."""
+def with_room(call: Call, counter: Counter, id_: str, amount: int, change: Callable[[], T]) -> T:
+    """Make the change by `amount`. If less is left for it, expired holds are given back, and it makes it again."""
     while True:
         try:
             return change()
         except LimitReachedError as refused:
-            if not made_room(call, counter, id_, wanted - (refused.left or 0)):
+            if not made_room(call, counter, id_, amount, refused.left or 0):
                 raise
 
 
-def made_room(call: Call, counter: Counter, id_: str, needed: int) -> bool:
-    """Before a refusal: give back expired holds of this tally, until `needed` is there; whether there were any.
+def made_room(call: Call, counter: Counter, id_: str, amount: int, left: int) -> bool:
+    """Before the refusal of `amount` where so much is `left`: give back expired holds of this tally that have taken the
+    same way, until there is room; whether there were any.
 
     Holds that another call settles meanwhile count too: there is room either way. Raises StoreBusyError if there may
     be more of them: the time is over, or more holds of other tallies are due than one look sees.
     """
-    room, refused = 0, math.inf
+    needed, room, refused = abs(amount) - left, 0, math.inf
     for hold in _own_due(call, counter, id_) if needed > 0 and counter.may_have_holds else ():
         if call.store.clock() >= call.deadline_s:
             raise _returning()
-        amount = int(hold["amount"]["N"])
-        if amount < refused:
+        back = int(hold["amount"]["N"])
+        if back * amount < 0 and abs(back) < refused:
             try:
-                move(call, counter, id_, hold, EXPIRED)
-                room += amount
-            except LimitReachedError:  # at the ceiling; a smaller one may fit
-                refused = amount
+                move(call, counter, hold, EXPIRED)
+                room += abs(back)
+            except LimitReachedError:  # at the other limit; a smaller one may fit
+                refused = abs(back)
         if room >= needed:
             break
     return room > 0
 
 
 def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amount: int | None = None) -> Body:
-    """Commit the hold (`COMMITTED`: `amount` stays taken, None: what was held) or release it (`RELEASED`: given back),
-    once. A commit gives back what is less than held, and takes what is more.
+    """Commit a hold of the id (`COMMITTED`: `amount` stays taken, None: what was held) or release it (`RELEASED`: given
+    back), once. A commit gives back what is less than held, and takes what is more.
 
     The body `{"counter","id","hold","state","changed"}`, with the `amount` of a commit; settling the same way twice
     changes nothing. Raises NotFoundError for an unknown hold, HoldSettledError for one that was settled another way or
@@ -122,9 +129,9 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
     body = {"counter": counter.name, "id": id_, "hold": hold_id, "state": state}
     hold = _read(call, _key(counter, id_, hold_id))
     if hold:
-        held = int(hold["amount"]["N"])
-        kept = 0 if state == RELEASED else held if amount is None else amount
-        if with_room(call, counter, id_, kept - held, lambda: move(call, counter, id_, hold, state, kept)):
+        kept = 0 if state == RELEASED else abs(int(hold["amount"]["N"])) if amount is None else amount
+        tally, moved = hold["target"]["S"], _moved(hold, kept)
+        if with_room(call, counter, tally, moved, lambda: move(call, counter, hold, state, kept)):
             return {**body, **({"amount": kept} if state == COMMITTED else {}), "changed": True}
     try:
         found = items.plain(_settled(call, counter, id_, hold_id))
@@ -146,27 +153,33 @@ def bucket(counter: Counter, id_: str) -> int:
     return hashlib.sha256(owner_of(counter.name, id_).encode()).digest()[0] % BUCKETS
 
 
-def _take_writes(call: Call, counter: Counter, id_: str, hold_id: str, amount: int, at: int) -> list[Write]:
+def _take_writes(call: Call, counter: Counter, id_: str, hold_id: str, by: int, at: int) -> list[Write]:
     values: items.Values = {
         "counter": counter.name,
         "target": id_,
         "hold_id": hold_id,
         "state": HELD,
-        "amount": amount,
+        "amount": -by,
         "expires": int(hold_id.split("-")[0]),
         **({"caller": call.caller} if call.caller else {}),  # to find it when the user is forgotten
     }
     hold = items.put(call.store.settings.ledger_table, _key(counter, id_, hold_id), values)
-    return [{"Update": tallies.add(call, counter, id_, 0, -amount, at)}, hold]
+    return [{"Update": tallies.add(call, counter, id_, 0, by, at)}, hold]
 
 
-def move(call: Call, counter: Counter, id_: str, hold: Item, state: str, kept: int = 0) -> bool:
-    """Move the hold, as it was read, from `held` to `state`, and the tally by what of it is not `kept`. False: another
+def _moved(hold: Item, kept: int) -> int:
+    """By how much the number moves when so much of the hold is kept."""
+    back = int(hold["amount"]["N"])
+    return back - kept if back > 0 else back + kept
+
+
+def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0) -> bool:
+    """Move the hold, as it was read, from `held` to `state`, and its tally by what of it is not `kept`. False: another
     call settled it. Raises LimitReachedError if there is no room for that.
     """
     assert state == COMMITTED or not kept, "what is released or expired is given back"
     now_s, table = int(time.time()), {"TableName": call.store.settings.ledger_table}
-    hold_id, back = hold["hold_id"]["S"], int(hold["amount"]["N"]) - kept
+    hold_id, id_, moved = hold["hold_id"]["S"], hold["target"]["S"], _moved(hold, kept)
     debt = counter.debt if state == COMMITTED else 0
     in_time = {COMMITTED: "expires > :now", RELEASED: "expires > :now", EXPIRED: "expires <= :now"}[state]
     gone: Write = {
@@ -181,20 +194,20 @@ def move(call: Call, counter: Counter, id_: str, hold: Item, state: str, kept: i
     if state == COMMITTED:
         record = {**record, "amount": kept}
     settled = items.put(table["TableName"], settled_key(owner_of(counter.name, id_), hold_id), record)
-    moves = _give_back(call, counter, id_, hold_id, back, debt) if back else []
+    moves = _give_back(call, counter, id_, hold_id, moved, debt) if moved else []
     try:
         transact(call, counter, id_, lambda _: [{"Delete": gone}, settled, *moves])
     except ChangeRefusedError as refused:
         if refused.old_items[0] is not None:
             return False
         now = tallies.state_of(counter, refused.old_items[2] or {})
-        raise tallies.refuse(counter, id_, now.value, back, debt) from None
+        raise tallies.refuse(counter, id_, now.value, moved, debt) from None
     return True
 
 
 def _give_back(call: Call, counter: Counter, id_: str, hold_id: str, amount: int, debt: int) -> list[Write]:
-    """Add the amount to the tally, and put a receipt of it: from receipts, the bookkeeper knows what to expect. It is
-    negative where a commit takes more than was held."""
+    """Add the amount to the tally, and put a receipt of it: from receipts, the bookkeeper knows what to expect. Where a
+    commit takes more than was held, it takes."""
     at = minute_now(call)
     back: Write = {"Update": tallies.add(call, counter, id_, 0, amount, at, debt=debt)}
     receipt = {
@@ -214,7 +227,7 @@ def _settled(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
         if hold["state"]["S"] != HELD:
             return hold
         held = True
-        if move(call, counter, id_, hold, EXPIRED):
+        if move(call, counter, hold, EXPIRED):
             return {"state": {"S": EXPIRED}}
     if held:
         raise StoreBusyError("Another call is settling the hold. Send the request again.")
@@ -251,11 +264,13 @@ def _own_due(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
     """The holds of this tally that are due. Raises StoreBusyError if a look is full of others."""
     owner, table = owner_of(counter.name, id_), call.store.settings.ledger_table
     number = bucket(counter, id_)
-    if counter.ceiling is not None:  # otherwise a return is refused by a tally that takes no change at all
+    facts = {"target": {"S": id_}, "state": {"S": HELD}}.items()
+    if not counter.holdable:  # otherwise a return is refused by a tally that takes no change at all
         first = f"{OVERDUE}{owner}#"
-        yield from queries.query(call.store, table, f"HOLDS#{number}", first, f"{first}~", Limit=LOOK_MAX)
+        page = queries.query(call.store, table, f"HOLDS#{number}", first, f"{first}~", Limit=LOOK_MAX)
+        yield from (hold for hold in page if facts <= hold.items())
     for page in due(call.store, number, LOOK_MAX):
-        own = [hold for hold in page if hold["SK"]["S"].endswith(f"#{owner}") and hold.get("state") == {"S": HELD}]
+        own = [hold for hold in page if hold["SK"]["S"].endswith(f"#{owner}") and facts <= hold.items()]
         yield from own
         if page.more and not own:
             raise _returning()
@@ -302,5 +317,5 @@ def settled_key(owner: str, hold_id: str) -> Item:
 
 
 def owner_of(name: str, id_: str) -> str:
-    """`stock/mug`: the name of a tally in the keys of its holds."""
-    return f"{name}/{id_}"
+    """`stock/mug`: the name of a counter and id in the keys of holds, whatever the period."""
+    return f"{name}/{periods.shown(id_)['id']}"

@@ -68,7 +68,7 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
     target = id_ if change.receipt_target is None else change.receipt_target
     keyed = Keyed(change.operation, target, change.key, {"amount": amount}, counter.receipt_days)
     counted = partial(once, call, keyed, partial(move, call, change))
-    return holds.with_room(call, counter, id_, -amount, counted) if counter.may_have_holds else counted()
+    return holds.with_room(call, counter, id_, amount, counted) if counter.may_have_holds else counted()
 
 
 def _add(call: Call, change: Increment, stamp: Stamp) -> Body:

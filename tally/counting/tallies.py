@@ -202,18 +202,18 @@ def _limit(counter: Counter, amount: int, debt: int) -> tuple[int | None, str]:
     return limit, f"#number {comparison} :limit" + (" OR attribute_not_exists(#number)" if fresh_fits else "")
 
 
-def refuse(counter: Counter, id_: str, value: int, amount: int, debt: int = 0) -> LimitReachedError:
-    """The refusal of `amount` at `value`, with how much is left.
+def refuse(counter: Counter, id_: str, value: int, amount: int, debt: int | None = None) -> LimitReachedError:
+    """The refusal of `amount` at `value`, with how much is left. `debt`: of a hold that is settled.
 
-    If the amount fits into a period, it says in how many seconds the next one begins.
+    If the amount fits into a period, it says in how many seconds the next one begins. A hold stays in its own.
     """
     wait: dict[str, int] = {}
-    if counter.period is not None and fits(counter, counter.start + amount):
+    if debt is None and counter.period is not None and fits(counter, counter.start + amount):
         wait["retry_after_s"] = periods.left_s(counter, id_, time.time())
     if amount < 0 and counter.floor is not None:
-        left = value - counter.floor + debt
+        left = value - counter.floor + (debt or 0)
         return LimitReachedError(f"{left} are left.", left=left, **wait)
-    left = (counter.ceiling or 0) + debt - value
+    left = (counter.ceiling or 0) + (debt or 0) - value
     return LimitReachedError(f"There is room for {left} more.", left=left, **wait)
 
 

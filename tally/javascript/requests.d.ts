@@ -101,6 +101,7 @@ export interface Removed {
 export interface Held {
   counter: string;
   id: string;
+  period?: string;
   hold: string;
   amount: number;
   expires_at: number;

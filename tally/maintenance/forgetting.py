@@ -115,9 +115,9 @@ def _remove(call: Call, counter: Counter, parent: str) -> None:
 
 def _release(call: Call, counters: Mapping[str, Counter], hold: Item) -> None:
     """Give back what the hold has taken, whether it has expired or not."""
-    name, id_ = hold["counter"]["S"], hold["target"]["S"]
+    name = hold["counter"]["S"]
     if name not in counters:
         raise ConfigurationError(f"The counter {name} is not declared.")
     for state in (RELEASED, EXPIRED):
-        if move(call, counters[name], id_, hold, state):
+        if move(call, counters[name], hold, state):
             return

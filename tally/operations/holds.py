@@ -1,5 +1,6 @@
-"""Holds: an amount of stock that is taken for a while, then kept or given back."""
+"""Holds: an amount of a stock or a quota that is taken for a while, then kept or given back."""
 
+import time
 from collections.abc import Sequence
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -7,9 +8,9 @@ from tally import fields
 from tally.api import needs
 from tally.api.kinds import HELD_AMOUNT, HOLD, HOLD_EXAMPLE, TTL, USED_AMOUNT, ACounter, Id, Key
 from tally.api.operation import WRITES, Access, Answer, Call, operation
-from tally.api.shapes import Count, Seconds
+from tally.api.shapes import Count, PeriodName, Seconds
 from tally.counter import Counter
-from tally.counting import holds
+from tally.counting import holds, periods
 from tally.errors import (
     CallerError,
     CounterRetiredError,
@@ -25,6 +26,7 @@ class Held(TypedDict):
 
     counter: str
     id: str
+    period: NotRequired[PeriodName]
     hold: str
     amount: Annotated[int, {"minimum": 1}]
     expires_at: Seconds
@@ -48,12 +50,12 @@ def _not_holdable(counter: Counter) -> CallerError | None:
         return None
     if refusal := fields.not_changed(counter):
         return refusal
-    why = "no floor, or a fixed step"
+    why = "a floor and a ceiling, neither of them, or a fixed step"
     return InvalidInputError(f"{counter.name} has {why}: nothing of it can be held.", field="counter")
 
 
 def _without_holds(counter: Counter) -> CallerError | None:
-    """Why this counter has no holds to settle. A ceiling that came later keeps nobody from settling what is held."""
+    """Why this counter has no holds to settle. A limit that came later keeps nobody from settling what is held."""
     return None if counter.may_have_holds else _not_holdable(counter)
 
 
@@ -91,9 +93,11 @@ def hold(
     """Take an amount and hold it
 
     Before Tally refuses, expired holds give back their amounts. A replay answers the `state` that the hold has now: one
-    that is released or has expired holds nothing any more, and another key takes another hold.
+    that is released or has expired holds nothing any more, and another key takes another hold. A hold of a
+    counter with periods stays in the period in which it was taken.
     """
-    body, replayed = holds.take(call, counter, id, amount, ttl_s, operation="hold", key=idempotency_key)
+    tally = periods.tally_id(counter, id, time.time())
+    body, replayed = holds.take(call, counter, tally, amount, ttl_s, operation="hold", key=idempotency_key)
     return Answer(body, status=201, replayed=replayed)
 
 

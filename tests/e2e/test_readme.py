@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 README_PORT = "8080"
 MARK = "--- next ---"
 AS_OF = re.compile(r'(?<="as_of":)\d+')
+HOLD = re.compile(r'(?<="hold":")\d{10}-[\w-]{16}|(?<="expires_at":)\d+')
 LEFT = re.compile(r'(?<="retry_after_s":)\d+')
 DAY_S = 24 * 3600
 TODAY = '"period":"2026-11-22"'
@@ -22,6 +23,7 @@ PAGES = (
     "README.md",
     "docs/tour.md",
     "docs/periods.md",
+    "docs/holds.md",
     "docs/changes.md",
     "docs/series.md",
 )  # a later one uses the variables of those before
@@ -67,7 +69,7 @@ class Shell:
 
 def same(output: str, shown: str) -> bool:
     """Whether an output is the page's. The digits of `"as_of"` may differ, if they are about now; the time that is left
-    of a day too; and `TODAY` stands for today."""
+    of a day and a hold's id too; and `TODAY` stands for today."""
     times = [int(digits) for digits in AS_OF.findall(output)]
     lefts = [int(digits) for digits in LEFT.findall(output)]
     shown = shown.replace(TODAY, f'"period":"{time.strftime("%Y-%m-%d", time.gmtime())}"')
@@ -80,7 +82,7 @@ def same(output: str, shown: str) -> bool:
 
 def _fixed(text: str) -> str:
     """What must not differ: the text with a mark where digits may."""
-    return LEFT.sub("#", AS_OF.sub("#", text))
+    return HOLD.sub("#", LEFT.sub("#", AS_OF.sub("#", text)))
 
 
 def answered(shell: Shell, command: str, shown: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -13,8 +15,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
+import counters
 from tally import client, errors
 from tally.client import Request, Tally, requests
+from tally.counter import Counter
 from tally.counting import holds
 from tests.integration.conftest import Invoke
 
@@ -239,3 +243,32 @@ def test_the_sample_checkout_sells_after_a_declined_card_and_after_a_hold_that_e
     tally.increment(*MUG, amount=-1)
     assert checkout.handler({**order, "order_id": "o-3", "card": "good"}, None) == {"sold": False, "left": 0}
     assert tried[4:] == ["declined"], "nobody is charged for what is gone"
+
+
+@pytest.mark.usefixtures("midday")
+def test_the_sample_gateway_never_spends_more_than_the_budget_of_a_team(
+    fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """60 requests at once, of which each may use 100 and uses less: held, they would be over the budget of 1,000."""
+    declaration = (EXAMPLES.parent / "holds.md").read_text().split("```python\n")[1].split("```")[0]
+    declared: dict[str, Any] = {"Counter": Counter}
+    exec(declaration, declared)
+    monkeypatch.setitem(counters.COUNTERS, "tokens", replace(declared["TOKENS"], ceiling=1_000))
+    tally = Tally({name: name for name in client.FUNCTIONS}, caller="gateway", lambda_client=fake)
+    gateway = example("gateway", tally, monkeypatch)
+    monkeypatch.setattr(gateway, "complete", lambda request: {"text": "x", "tokens": request["uses"]})
+
+    def ask(number: int, **more: Any) -> dict[str, Any]:
+        asked = {"team": "acme", "id": f"r-{number}", "prompt": "x" * 149, "max_tokens": 50, "uses": number % 40}
+        return dict(gateway.handler(asked | more, None))
+
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(ask, range(60)))
+    spent = sum(answer["tokens"] for answer in answers if answer["status"] == 200)
+    assert tally.get_counter("tokens", "acme")["value"] == spent <= 1_000
+    assert {answer["status"] for answer in answers} == {200, 429}
+    assert ask(next(place for place, answer in enumerate(answers) if answer["status"] == 200)) == {"status": 409}
+    monkeypatch.setattr(gateway, "complete", lambda request: {}["down"])
+    with pytest.raises(KeyError):
+        ask(60, team="other")
+    assert tally.get_counter("tokens", "other")["value"] == 0

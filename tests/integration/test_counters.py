@@ -172,6 +172,18 @@ def test_a_commit_over_http_at_what_was_used(invoke: Invoke, store: Store) -> No
     assert qty(store) == 7
 
 
+@pytest.mark.usefixtures("midday")
+def test_a_hold_of_a_quota_says_its_period_and_is_settled_without_it(invoke: Invoke) -> None:
+    calls = {"counter": "calls", "id": "7c20"}
+    taken = events.body_of(invoke.http("hold", **calls, amount=900))
+    assert taken["period"] == time.strftime("%Y-%m-%d", time.gmtime(time.time()))
+    refused = problem(invoke.http("hold", **calls, amount=101, idempotency_key="more"), 409, "limit-reached")
+    assert (refused["left"], refused["retry_after_s"] > 0) == (100, True)
+    settled = events.body_of(invoke.http("commit_hold", **calls, hold=taken["hold"], amount=250))
+    assert (settled["amount"], settled["changed"]) == (250, True)
+    assert invoke.direct("get_counter", **calls, caller="checkout")["body"]["value"] == 250
+
+
 @pytest.mark.parametrize("counter", ["usage", "contest", "ticket", "plays"])
 def test_what_cannot_run_out_or_is_numbered_cannot_be_held(counter: str, invoke: Invoke) -> None:
     for route in ("hold", "commit_hold", "release_hold"):

@@ -259,8 +259,9 @@ def held(invoke: Invoke, amount: int, of: Counter = counters.STOCK, key: str = "
 
 
 def stocked_and_held(invoke: Invoke, of: Counter = counters.STOCK) -> str:
-    """Stock 5 more and hold 4 of them; the hold's id."""
-    more = {**STOCK, "counter": of.name, "amount": 5, "idempotency_key": secrets.token_hex(8)}
+    """Stock 5 more, or leave 5 of a quota, and hold 4 of them; the hold's id."""
+    amount = 5 if of.ceiling is None else of.ceiling - 5
+    more = {**STOCK, "counter": of.name, "amount": amount, "idempotency_key": secrets.token_hex(8)}
     invoke({**more, "operation": "increment"})
     return str(held(invoke, 4, of)["body"]["hold"])
 

@@ -1,10 +1,14 @@
-"""A hold is committed at what was really used, once: spent, held and left always add up to the budget."""
+"""A hold is committed at what was really used, once: spent, held and left always add up to the budget.
+
+A budget is a stock, with a floor, or the quota of a period, with a ceiling.
+"""
 
 from __future__ import annotations
 
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,8 +17,8 @@ import pytest
 import counters
 from bench import cost
 from tally.counter import Counter
-from tally.counting import holds
-from tally.counting.holds import COMMITTED, HELD, RELEASED
+from tally.counting import expired, holds, periods
+from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
 from tally.counting.increments import Increment, count
 from tally.dynamo.client import Call
 from tally.errors import HoldSettledError, LimitReachedError
@@ -24,115 +28,177 @@ from tests.invariants.judged import deployed
 from tests.invariants.simulation import Clock
 from tests.invariants.world import SOME_OF_ALL, World, persist
 
-BUDGET = Counter("budget", prefix="BUDGET", sort_key="LEFT", attribute="credits", start=1_000, floor=0)
-LENIENT = Counter("lenient", prefix="BUDGET", sort_key="LENIENT", attribute="credits", start=100, floor=0, debt=50)
+STOCK = Counter("budget", prefix="BUDGET", sort_key="LEFT", attribute="credits", start=1_000, floor=0)
+QUOTA = Counter("quota", prefix="BUDGET", sort_key="USED", attribute="used", ceiling=1_000, period="day")
+MINUTES = replace(QUOTA, name="minutes", period="minute", keep_periods=2)
 OWNER = "acme"
+DAY_S = 24 * 3600
 
 
 @dataclass
-class Budgets:
-    """What callers do to the budgets of a world."""
+class Budget:
+    """What callers do to a budget of 1,000. `counter`: as it is declared now."""
 
     world: World
+    counter: Counter
 
-    def hold(self, amount: int, counter: Counter = BUDGET, key: str | None = None, ttl_s: int = 60) -> str:
-        """Hold an amount; the hold's id."""
+    def tally(self) -> str:
+        return periods.tally_id(self.counter, OWNER, time.time())
+
+    def take(self, amount: int, key: str | None = None, ttl_s: int = 60) -> dict[str, Any]:
         call = self.world.call("ann")
-        taken = holds.take(call, counter, OWNER, amount, ttl_s, operation="hold", key=key or new_key())
-        return str(taken.body["hold"])
+        return holds.take(call, self.counter, self.tally(), amount, ttl_s, operation="hold", key=key or new_key()).body
 
-    def commit(self, hold_id: str, amount: int | None = None, counter: Counter = BUDGET) -> dict[str, Any]:
-        return holds.settle(self.world.call("ann"), counter, OWNER, hold_id, COMMITTED, amount)
+    def hold(self, amount: int, key: str | None = None, ttl_s: int = 60) -> str:
+        """The hold's id."""
+        return str(self.take(amount, key, ttl_s)["hold"])
 
-    def release(self, hold_id: str, counter: Counter = BUDGET) -> dict[str, Any]:
-        return holds.settle(self.world.call("ann"), counter, OWNER, hold_id, RELEASED)
+    def commit(self, hold_id: str, amount: int | None = None) -> dict[str, Any]:
+        return holds.settle(self.world.call("ann"), self.counter, OWNER, hold_id, COMMITTED, amount)
 
-    def move(self, amount: int, counter: Counter = BUDGET) -> None:
-        count(self.world.call("ann"), Increment(counter, OWNER, amount, "increment", new_key(), {}))
+    def release(self, hold_id: str) -> dict[str, Any]:
+        return holds.settle(self.world.call("ann"), self.counter, OWNER, hold_id, RELEASED)
 
-    def left(self, counter: Counter = BUDGET) -> int:
-        return self.world.tally(counter, OWNER)
+    def use(self, amount: int) -> None:
+        by = amount if self.counter.floor is None else -amount
+        count(self.world.call("ann"), Increment(self.counter, self.tally(), by, "increment", new_key(), {}))
+
+    def left(self, tally: str | None = None) -> int:
+        number = self.world.tally(self.counter, tally or self.tally())
+        return number if self.counter.ceiling is None else self.counter.ceiling - number
 
     def held(self) -> int:
         """What open holds have taken."""
-        return sum(int(row["amount"]["N"]) for row in self.world.rows("HOLDS#") if row["state"] == {"S": HELD})
+        open_ = [row for row in self.world.rows("HOLDS#") if row["state"] == {"S": HELD}]
+        return sum(abs(int(row["amount"]["N"])) for row in open_)
 
-    def expected(self) -> int:
-        """By how much the receipts say that the budgets moved: what the judge compares with the tallies."""
-        return sum(int(receipt["amount"]["N"]) for receipt in self.world.receipts())
+    def even(self) -> bool:
+        """Whether the receipts say what the number is: what the judge compares."""
+        moved = sum(int(receipt["amount"]["N"]) for receipt in self.world.receipts())
+        return self.world.tally(self.counter, self.tally()) == self.counter.start + moved
+
+    def sweep(self) -> expired.SweptHolds:
+        store = self.world.store
+        return expired.sweep(store, {self.counter.name: self.counter}, store.clock() + 60)
 
 
-@pytest.fixture
-def budgets(world: World) -> Budgets:
-    return Budgets(world)
+@pytest.fixture(params=[STOCK, QUOTA], ids=["stock", "quota"])
+def budget(request: pytest.FixtureRequest, world: World, clock: Clock) -> Budget:
+    """At noon."""
+    clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
+    return Budget(world, request.param)
 
 
 @pytest.mark.parametrize(("used", "units"), [(None, 4.0), (30, 4.0), (20, 8.0), (45, 8.0), (0, 8.0)])
 def test_a_commit_at_what_was_used_gives_back_the_rest_or_takes_more_once(
-    budgets: Budgets, used: int | None, units: float
+    budget: Budget, used: int | None, units: float
 ) -> None:
-    hold_id, spent = budgets.hold(30), 30 if used is None else used
-    with budgets.world.capacity() as measured:
-        first = budgets.commit(hold_id, used)
+    hold_id, spent = budget.hold(30), 30 if used is None else used
+    assert budget.left() == 970
+    with budget.world.capacity() as measured:
+        first = budget.commit(hold_id, used)
     assert measured == [("GetItem", 1.0), ("TransactWriteItems", units)]
     assert cost.KINDS["hold" if units == 4 else "settled hold"].writes == 6 + units
-    settled = {"counter": "budget", "id": OWNER, "hold": hold_id, "state": COMMITTED, "amount": spent}
+    settled = {"counter": budget.counter.name, "id": OWNER, "hold": hold_id, "state": COMMITTED, "amount": spent}
     assert first == {**settled, "changed": True}
     for again in (used, spent, None):
-        assert budgets.commit(hold_id, again) == {**settled, "changed": False}
-    refused = refusal(partial(budgets.commit, hold_id, spent + 1))
+        assert budget.commit(hold_id, again) == {**settled, "changed": False}
+    refused = refusal(partial(budget.commit, hold_id, spent + 1))
     assert (type(refused), refused.detail) == (HoldSettledError, f"The hold is committed at {spent}.")
-    assert isinstance(refusal(partial(budgets.release, hold_id)), HoldSettledError)
-    assert budgets.left() == 1_000 - spent == 1_000 + budgets.expected()
+    assert isinstance(refusal(partial(budget.release, hold_id)), HoldSettledError)
+    assert budget.left() == 1_000 - spent
+    assert budget.even()
 
 
-def test_a_commit_of_more_than_is_left_is_refused_and_the_hold_stands(budgets: Budgets) -> None:
-    hold_id = budgets.hold(30)
-    budgets.move(-960)
-    refused = refusal(partial(budgets.commit, hold_id, 41))
+def test_a_commit_of_more_than_is_left_is_refused_and_the_hold_stands(budget: Budget) -> None:
+    """The next period would not help: a hold stays in its own."""
+    hold_id = budget.hold(30)
+    budget.use(960)
+    refused = refusal(partial(budget.commit, hold_id, 41))
     assert (type(refused), refused.members) == (LimitReachedError, {"left": 10})
-    assert (budgets.left(), budgets.held()) == (10, 30)
-    assert budgets.commit(hold_id, 40)["changed"] is True
-    assert budgets.left() == 0
+    assert (budget.left(), budget.held()) == (10, 30)
+    assert budget.commit(hold_id, 40)["changed"] is True
+    assert budget.left() == 0
 
 
-def test_before_a_commit_of_more_is_refused_expired_holds_are_given_back(budgets: Budgets, clock: Clock) -> None:
-    hold_id = budgets.hold(30, ttl_s=600)
-    budgets.hold(970)
-    clock.pass_s(61)
-    assert budgets.commit(hold_id, 31)["amount"] == 31
-    assert (budgets.left(), budgets.held()) == (969, 0)
+def test_before_a_refusal_expired_holds_are_given_back(budget: Budget, clock: Clock) -> None:
+    hold_id = budget.hold(30, ttl_s=600)
+    budget.hold(970)
+    for make_room in (partial(budget.commit, hold_id, 31), partial(budget.hold, 969), partial(budget.use, 969)):
+        clock.pass_s(61)
+        make_room()
+        if budget.left():
+            budget.hold(budget.left())
+    assert (budget.left(), budget.held(), budget.even()) == (0, 0, True)
 
 
-def test_commits_alone_go_into_debt_and_holds_wait_until_it_is_paid(budgets: Budgets) -> None:
-    first, second = (budgets.hold(40, LENIENT) for _ in range(2))
-    assert refusal(partial(budgets.commit, first, 111, LENIENT)).members == {"left": 70}
-    assert budgets.commit(first, 110, LENIENT)["amount"] == 110
-    assert budgets.left(LENIENT) == -50
-    for change in (partial(budgets.hold, 1, LENIENT), partial(budgets.move, -1, LENIENT)):
-        assert refusal(change).members == {"left": -50}
-    assert refusal(partial(budgets.commit, second, 41, LENIENT)).members == {"left": 0}
-    assert budgets.commit(second, 40, LENIENT)["changed"] is True
-    budgets.move(51, LENIENT)
-    budgets.hold(1, LENIENT)
-    assert budgets.left(LENIENT) == 0
+def test_commits_alone_go_into_debt_and_holds_wait_until_it_is_paid(budget: Budget) -> None:
+    budget.counter = replace(budget.counter, debt=50)
+    budget.use(900)
+    first, second = (budget.hold(40) for _ in range(2))
+    assert refusal(partial(budget.commit, first, 111)).members == {"left": 70}
+    assert budget.commit(first, 100)["amount"] == 100
+    assert budget.left() == -40, "a debt of 10 more is left, for commits alone"
+    for change in (partial(budget.hold, 1), partial(budget.use, 1)):
+        assert refusal(change).members["left"] == -40
+    assert refusal(partial(budget.commit, second, 51)).members == {"left": 10}
+    assert budget.commit(second, 40)["changed"] is True
+    budget.use(-41)
+    budget.hold(1)
+    assert (budget.left(), budget.even()) == (0, True)
 
 
-def test_a_hold_that_was_committed_before_its_record_had_an_amount_is_committed_as_a_whole(budgets: Budgets) -> None:
-    hold_id = budgets.hold(30)
-    budgets.commit(hold_id)
-    [record] = budgets.world.rows("HOLDS#")
+def test_a_hold_that_was_committed_before_its_record_had_an_amount_is_committed_as_a_whole(budget: Budget) -> None:
+    hold_id = budget.hold(30)
+    budget.commit(hold_id)
+    [record] = budget.world.rows("HOLDS#")
     old = {name: value for name, value in record.items() if name not in ("amount", "nonce")}
-    budgets.world.raw.put_item(TableName=budgets.world.name("ledger"), Item=old)
-    again = budgets.commit(hold_id)
+    budget.world.raw.put_item(TableName=budget.world.name("ledger"), Item=old)
+    again = budget.commit(hold_id)
     assert (again["changed"], "amount" in again) == (False, False)
-    assert refusal(partial(budgets.commit, hold_id, 20)).detail == "The hold is committed."
+    assert refusal(partial(budget.commit, hold_id, 20)).detail == "The hold is committed."
+
+
+def test_a_hold_goes_back_the_way_it_came_whatever_limit_its_counter_has_by_now(budget: Budget, clock: Clock) -> None:
+    """It makes room for what goes the way that it came, not for what goes the other way."""
+    first, late = budget.hold(30, ttl_s=600), budget.hold(50)
+    was, number = budget.counter, budget.world.tally(budget.counter, budget.tally())
+    clock.pass_s(61)
+    for room in (60, 0):
+        floor, ceiling = (None, number + room) if was.ceiling is None else (number - room, None)
+        budget.counter = replace(was, start=number, floor=floor, ceiling=ceiling)
+        assert refusal(partial(budget.use, room + 1)).members["left"] == room
+        assert budget.held() == 80, "it would take room, not make some"
+    assert refusal(partial(budget.commit, first, 29)).members == {"left": 0}
+    assert budget.sweep()[:2] == (0, 1)
+    budget.counter = was
+    assert budget.sweep()[:2] == (1, 0)
+    assert budget.commit(first, 20)["changed"] is True
+    assert isinstance(refusal(partial(budget.commit, late)), HoldSettledError)
+    assert (budget.left(), budget.even()) == (980, True)
+
+
+def test_a_hold_stays_in_its_period_and_makes_no_room_in_another(world: World, clock: Clock) -> None:
+    clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
+    quota, key = Budget(world, QUOTA), new_key()
+    today = quota.tally()
+    first = quota.take(600, key, ttl_s=2 * DAY_S)
+    late = quota.hold(300, ttl_s=DAY_S)
+    assert (first["id"], f"{OWNER}#{first['period']}") == (OWNER, today)
+    clock.pass_s(DAY_S)
+    quota.use(1_000)
+    assert refusal(partial(quota.hold, 1)).members.keys() == {"left", "retry_after_s"}
+    assert quota.held() == 900, "what has expired would not help"
+    assert quota.take(600, key, ttl_s=2 * DAY_S) == first
+    assert quota.commit(str(first["hold"]), 250)["changed"] is True
+    assert quota.release(late)["state"] == EXPIRED
+    assert (quota.left(today), quota.left()) == (750, 0)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_spent_held_and_left_add_up_whatever_fails_and_no_hold_is_settled_two_ways(budgets: Budgets, seed: int) -> None:
+def test_spent_held_and_left_add_up_whatever_fails_and_no_hold_is_settled_two_ways(budget: Budget, seed: int) -> None:
     """60 holds, each committed by two callers at once, some also at another amount, or released."""
-    chance, proxy = random.Random(seed), budgets.world.proxy
+    chance, proxy = random.Random(seed), budget.world.proxy
     proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME_OF_ALL})
 
     def act(change: Any, *given: Any) -> int | None:
@@ -144,11 +210,11 @@ def test_spent_held_and_left_add_up_whatever_fails_and_no_hold_is_settled_two_wa
 
     def one(held: int, used: int, luck: float) -> set[int]:
         try:
-            hold_id = persist(partial(budgets.hold, held, key=new_key()))
+            hold_id = persist(partial(budget.hold, held, new_key()))
         except LimitReachedError:
             return {0}
-        acts = [(budgets.commit, hold_id, used)] * 2 + [(budgets.commit, hold_id, used + 1)] * (luck < 0.3)
-        acts += [(budgets.release, hold_id)] * (luck > 0.6)
+        acts = [(budget.commit, hold_id, used)] * 2 + [(budget.commit, hold_id, used + 1)] * (luck < 0.3)
+        acts += [(budget.release, hold_id)] * (luck > 0.6)
         with ThreadPoolExecutor(len(acts)) as pool:
             return {spent for spent in pool.map(lambda one: act(*one), acts) if spent is not None}
 
@@ -160,26 +226,42 @@ def test_spent_held_and_left_add_up_whatever_fails_and_no_hold_is_settled_two_wa
     proxy.settle()
     assert injected > 40, "the plan must fail something"
     assert all(len(ways) <= 1 for ways in spent)
-    assert sum(sum(ways) for ways in spent) + budgets.held() + budgets.left() == 1_000
-    assert budgets.left() == 1_000 + budgets.expected() >= 0
+    assert sum(sum(ways) for ways in spent) + budget.held() + budget.left() == 1_000
+    assert budget.left() >= 0
+    assert budget.even()
 
 
-def test_the_judge_finds_every_settled_hold_even_and_repairs_a_number_in_debt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(counters.COUNTERS, "lenient", LENIENT)
+def test_the_judge_finds_holds_even_after_their_period_and_repairs_a_number_in_debt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a period that is over, one is committed at less, one has expired, and one is given back."""
+    small = replace(STOCK, start=100, debt=50)
+    for one in (small, MINUTES):
+        monkeypatch.setitem(counters.COUNTERS, one.name, one)
     with deployed() as world:
-        for used in (20, 30, 3, 0, None, 45):
-            taken = holds.take(Call(world.store), LENIENT, OWNER, 15, 600, operation="hold", key=new_key())
-            holds.settle(Call(world.store), LENIENT, OWNER, taken.body["hold"], COMMITTED, used)
+
+        def hold(counter: Counter, tally: str, ttl_s: int = 600) -> str:
+            taken = holds.take(Call(world.store), counter, tally, 15, ttl_s, operation="hold", key=new_key())
+            return str(taken.body["hold"])
+
+        def settle(counter: Counter, hold_id: str, state: str, used: int | None = None) -> None:
+            holds.settle(Call(world.store), counter, OWNER, hold_id, state, used)
+
+        minute = periods.tally_id(MINUTES, OWNER, world.now_s)
+        used, *back = hold(MINUTES, minute), hold(MINUTES, minute, 30), hold(MINUTES, minute)
+        for spent in (20, 30, 3, 0, None, 45):
+            settle(small, hold(small, OWNER), COMMITTED, spent)
             world.run(0.5)
+        settle(MINUTES, used, COMMITTED, 12)
+        for hold_id in back:
+            settle(MINUTES, hold_id, RELEASED)
         world.even(8)
-        assert world.tally(LENIENT, OWNER) == 100 - 113
-        world.edit(-5, LENIENT, OWNER)
+        assert (world.tally(small, OWNER), world.tally(MINUTES, minute)) == (100 - 113, 12)
+        world.edit(-5, small, OWNER)
         world.run(8)
-        assert world.drifts() != {}
         reconciler = world.reconciler()
         asked = reconciler.asked()
         reconciler.wait(asked)
-        assert reconciler.repair(LENIENT, OWNER, "ann", "edited by hand", asked=asked)
-        assert world.tally(LENIENT, OWNER) == 100 - 113
+        assert reconciler.repair(small, OWNER, "ann", "edited by hand", asked=asked)
         world.run(8)
-        assert world.drifts() == {}
+        assert (world.tally(small, OWNER), world.drifts()) == (100 - 113, {})

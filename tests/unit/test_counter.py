@@ -124,11 +124,11 @@ def test_a_wrong_declaration_says_which_field_of_which_counter_and_why(
     assert why in caught.value.detail
 
 
-def test_a_number_of_a_period_is_not_set_and_not_held() -> None:
-    """A version of today's tally says nothing of tomorrow's, and a hold could be given back to another day."""
+def test_a_number_of_a_period_is_not_set() -> None:
+    """A version of today's tally says nothing of tomorrow's."""
     plain, daily = declare(floor=0), declare(floor=0, period="day")
-    assert (plain.settable, plain.may_have_holds) == (True, True)
-    assert (daily.settable, daily.may_have_holds, daily.versioned) == (False, False, True)
+    assert (plain.settable, plain.holdable) == (True, True)
+    assert (daily.settable, daily.holdable, daily.versioned) == (False, True, True)
 
 
 def test_nobody_but_its_items_moves_a_counter_of_items() -> None:
@@ -169,9 +169,11 @@ def test_a_counter_whose_number_decides_has_one_shard_and_a_version(fields: dict
         ({"floor": 0}, True),
         ({"floor": -10, "start": 5}, True),
         ({}, False),
-        ({"ceiling": 10}, False),
+        ({"ceiling": 10}, True),
+        ({"ceiling": 10, "period": "day"}, True),
         ({"floor": 0, "ceiling": 10}, False),
         ({"floor": 0, "delta": -1}, False),
+        ({"ceiling": 10, "delta": 1}, False),
         ({"floor": 0, "delta": -1, "numbered": True}, False),
     ],
 )

@@ -4,7 +4,7 @@ Add a declaration to COUNTERS and deploy. The API, the roles, the metrics and th
 `tally/counter.py` explains the fields; importing this file checks them.
 """
 
-from tally.counter import ANYONE, CALLER, Counter, declared
+from tally.counter import ANYONE, Counter, declared
 from tally.pages import TRACKING, Pages
 from tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS
 
@@ -19,7 +19,7 @@ CALLS = Counter(
 TICKET = Counter("ticket", prefix="QUEUE", sort_key="TICKETS", attribute="last_ticket", delta=1, numbered=True)
 MEMBERS = Counter("members", prefix="WORKSPACE", sort_key="MEMBERS", attribute="members", child="MEMBER#USER#")
 HEARTS = Counter(
-    "hearts", prefix="PAGE", sort_key="HEARTS", attribute="hearts", child="HEART#USER#", changes=CALLER, read=ANYONE
+    "hearts", prefix="PAGE", sort_key="HEARTS", attribute="hearts", child="HEART#USER#", changes=ANYONE, read=ANYONE
 )
 
 COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET, CALLS, MEMBERS, HEARTS])

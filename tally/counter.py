@@ -86,7 +86,7 @@ class Counter:
     """For how many days a retry with the same key is recognised; None: for as long as the deployment says."""
     changes: str = SERVICE
     """Who may change it: `anyone`, a `caller` who is signed in, or a `service`, with the scope `tally/write`. Of a
-    counter with children, `caller` makes the caller the child."""
+    counter with children, `caller` makes the caller the child, and `anyone` also a browser without sign-in."""
     read: str = SERVICE
     """Who may read it: `anyone`, or a `service`, whose token has the scope `tally/read`."""
     max_age_s: int | None = None
@@ -195,9 +195,7 @@ class Counter:
     def _check_access(self) -> None:
         self._check_choice("changes", ANYONE, CALLER, SERVICE)
         self._check_choice("read", ANYONE, SERVICE)
-        if self.child is not None and self.changes == ANYONE:
-            raise self._wrong("changes", f"it counts items, each with a name: a {CALLER} or a {SERVICE} gives it")
-        if self.child is not None and self.changes == CALLER and not self.counts_users:
+        if self.child is not None and self.changes != SERVICE and not self.counts_users:
             raise self._wrong("changes", f"its child must end with {USER_CHILD}#: the caller is a user")
         if self.path is not None and self.pages:
             raise self._wrong("path", "the URL of a page is no part of a path")

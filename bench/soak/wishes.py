@@ -118,7 +118,7 @@ def change(store: Store, plain: Store, entries: Sequence[WishEntry], soon: bool,
 def child(store: Store, entry: WishEntry, there: bool, key: str) -> Wish:
     """A like or a member, put or removed; with an empty key without one."""
     counter, id_, _, name = entry
-    mine = counter.changes == "caller"
+    mine = counter.changes != "service"
 
     def send() -> Answered:
         call, named = Call(store, name if mine else None), {} if mine else {"name": name}

@@ -244,6 +244,14 @@ KEY = Kind(
     source=Source.HEADER,
     wire="Idempotency-Key",
 )
+SECRET = Kind(
+    lambda value, field, _: fields.idempotency_key(value, field, anonymous=True),
+    _string(fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX, fields.KEY_FORM),
+    "What this browser alone knows, such as a UUID. Tally stores a hash of it and the id.",
+    "0b1f6c64-7d0e-4a52-9c3b-8e2f5a7d9c10",
+    source=Source.HEADER,  # a URL would be logged
+    wire="Tally-Secret",
+)
 # A page that is left sends by `navigator.sendBeacon`, which takes no headers.
 KEY_OR_BODY = replace(KEY, words=f"{KEY.words} In the header, or as `key` in the body.", body_wire="key")
 ASKED_KEY = replace(KEY, words="The key of the change.", source=Source.QUERY, wire="key", many_max=100)
@@ -370,6 +378,7 @@ Id = Annotated[str, ID]
 ACounter = Annotated[Counter, COUNTER]
 Key = Annotated[str, KEY]
 KeyOrBody = Annotated[str, KEY_OR_BODY]
+Secret = Annotated[str, SECRET]
 Limit = Annotated[int, LIMIT]
 Cursor = Annotated[str, CURSOR]
 Amount = Annotated[int, AMOUNT]

@@ -16,7 +16,7 @@ from .command import Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack
 from .terminal import show
 
-OF_CHILDREN = ("put_mine", "delete_mine", "put_child", "delete_child")
+OF_CHILDREN = ("put_mine", "delete_mine", "put_anonymous", "delete_anonymous", "put_child", "delete_child")
 OF_PAGES = ("visit",)
 OF_OTHERS = ("increment", "set_counter", "hold")
 MANY = "change"  # its receipt names no number: one key, many changes

@@ -101,12 +101,21 @@ class Listed(TypedDict):
     since: int | None
 
 
+class ListedAnonymous(TypedDict):
+    """A child without a user: a browser whose person did not sign in."""
+
+    anonymous: Literal[True]
+    since: int | None
+
+
 class Children(TypedDict):
-    """The children, in the order of their percent-encoded names. `cursor` is null on the last page."""
+    """The children, in the order of their percent-encoded names; those without a user come first. `cursor` is null on
+    the last page.
+    """
 
     counter: str
     id: str
-    children: list[Listed]
+    children: list[Listed | ListedAnonymous]
     cursor: str | None
 
 
@@ -114,6 +123,32 @@ class Mine(TypedDict):
     """Whether the caller is a child of each, in the order asked."""
 
     mine: list[Child | Unreadable]
+
+
+class ChangedAnonymous(TypedDict):
+    """Whether this browser is counted now, and whether this request changed that."""
+
+    counter: str
+    id: str
+    present: bool
+    changed: bool
+    visible: Literal["now", "soon"]
+    value: NotRequired[int]
+    replayed: bool
+
+
+class Anonymous(TypedDict):
+    """Whether this browser is counted."""
+
+    counter: str
+    id: str
+    present: bool
+
+
+class ListedOwn(TypedDict):
+    """Whether this browser is counted by each, in the order asked."""
+
+    anonymous: list[Anonymous | Unreadable]
 
 
 class Removed(TypedDict):
@@ -190,7 +225,17 @@ class Receipt(TypedDict):
     """Whether a change was counted. `unknown`: it was never sent, was refused, or is older than receipts live."""
 
     operation: Literal[
-        "increment", "change", "set_counter", "put_child", "delete_child", "put_mine", "delete_mine", "hold", "visit"
+        "increment",
+        "change",
+        "set_counter",
+        "put_child",
+        "delete_child",
+        "put_mine",
+        "delete_mine",
+        "put_anonymous",
+        "delete_anonymous",
+        "hold",
+        "visit",
     ]
     target: str
     key: str
@@ -481,6 +526,44 @@ def list_mine(of: Iterable[str], *, caller: str | None = None) -> Request[Mine]:
     return Request.of("children", "list_mine", locals())
 
 
+def put_anonymous(
+    counter: str,
+    id: str,
+    secret: str,
+    *,
+    value: bool | None = None,
+    idempotency_key: str | None = None,
+    caller: str | None = None,
+) -> Request[ChangedAnonymous]:
+    """Be counted without sign-in. Raises NotFoundError, CounterRetiredError, ParentRemovedError, ForbiddenError."""
+    return Request.of("children", "put_anonymous", locals())
+
+
+def delete_anonymous(
+    counter: str,
+    id: str,
+    secret: str,
+    *,
+    value: bool | None = None,
+    idempotency_key: str | None = None,
+    caller: str | None = None,
+) -> Request[ChangedAnonymous]:
+    """Be counted no more without sign-in. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
+    ForbiddenError.
+    """
+    return Request.of("children", "delete_anonymous", locals())
+
+
+def get_anonymous(counter: str, id: str, secret: str, *, caller: str | None = None) -> Request[Anonymous]:
+    """Whether this secret is counted. Raises NotFoundError, ForbiddenError."""
+    return Request.of("children", "get_anonymous", locals())
+
+
+def list_anonymous(of: Iterable[str], secret: str, *, caller: str | None = None) -> Request[ListedOwn]:
+    """Which of these count this secret."""
+    return Request.of("children", "list_anonymous", locals())
+
+
 def remove_parent(counter: str, id: str, *, caller: str | None = None) -> Request[Removed]:
     """Remove an id with all its children. Raises NotFoundError, CounterRetiredError."""
     return Request.of("children", "remove_parent", locals())
@@ -630,6 +713,10 @@ class Methods:
     delete_mine = sends(delete_mine)
     get_mine = sends(get_mine)
     list_mine = sends(list_mine)
+    put_anonymous = sends(put_anonymous)
+    delete_anonymous = sends(delete_anonymous)
+    get_anonymous = sends(get_anonymous)
+    list_anonymous = sends(list_anonymous)
     remove_parent = sends(remove_parent)
     hold = sends(hold)
     commit_hold = sends(commit_hold)

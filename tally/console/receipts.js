@@ -3,7 +3,7 @@
 import { number } from "./format.js";
 import { make } from "./parts.js";
 
-const OF_CHILDREN = ["put_mine", "delete_mine", "put_child", "delete_child"];
+const OF_CHILDREN = ["put_mine", "delete_mine", "put_anonymous", "delete_anonymous", "put_child", "delete_child"];
 const MANY = "change"; // its receipts are named by no number: one key, many changes
 const OF_OTHERS = ["increment", MANY, "set_counter", "hold"];
 

@@ -67,7 +67,7 @@ class Delivery(NamedTuple):
 
 DELIVERY = Delivery()
 
-CORS_HEADERS = ["authorization", "content-type", "idempotency-key", "if-match"]
+CORS_HEADERS = ["authorization", "content-type", "idempotency-key", "if-match", "tally-secret"]
 CORS_EXPOSED = ["Date", "ETag", "Idempotency-Replayed", "Retry-After"]  # Date: a client's own clock may be wrong
 CORS_MAX_AGE_S = 24 * 3600  # browsers keep a preflight for a day at most
 # A line has no text from the caller (path, query, user agent), which could leak. Each value stands between quotes: API

@@ -11,7 +11,7 @@ key on the tally. The pair key names the item that it removed, so both halves of
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from ..dynamo.keys import Item, key, pair_of
 from ..dynamo.transactions import Write, put, transact
 from ..errors import ChangeRefusedError, NotFoundError, ParentRemovedError, StoreBusyError, TallyHotError
 from ..fields import to_cursor, user_name
-from . import tallies
+from . import anonymous, tallies
 from .receipts import ALONE, VISIBLE_NOW, VISIBLE_SOON, Body, ChangeAnswer, Keyed, Stamp, once, refuse_retired, retired
 from .tallies import GONE, Tally, minute_now
 
@@ -328,21 +328,23 @@ def is_there(call: Call, counter: Counter, parent: str, child: str) -> bool:
     return there and GONE not in by_key.get(counter.children[0] + child, {GONE: True})
 
 
-def present_of(call: Call, child: str, parents: Sequence[Tally]) -> set[Tally]:
-    """Those of the parents, at most 100, that have this child. 1 RCU for each.
+def present_of(call: Call, children_of: Mapping[Tally, str]) -> set[Tally]:
+    """Those of the parents, at most 100, that have the child that is given for them. 1 RCU for each.
 
     It reads no parent. One that is missing has no child; a removed one has some until the sweep has removed them.
     """
-    keys = {(key["PK"]["S"], key["SK"]["S"]): (key, tally) for tally in parents for key in [_child_key(*tally, child)]}
-    wanted = [key for key, _ in keys.values()]
-    children = queries.get_many(call, call.store.settings.counts_table, wanted, ProjectionExpression=f"PK, SK, {GONE}")
-    return {keys[item["PK"]["S"], item["SK"]["S"]][1] for item in children if GONE not in item}
+    wanted = {tally: _child_key(*tally, child) for tally, child in children_of.items()}
+    by_key = {(key["PK"]["S"], key["SK"]["S"]): tally for tally, key in wanted.items()}
+    keys, table = list(wanted.values()), call.store.settings.counts_table
+    found = queries.get_many(call, table, keys, ProjectionExpression=f"PK, SK, {GONE}")
+    return {by_key[item["PK"]["S"], item["SK"]["S"]] for item in found if GONE not in item}
 
 
 class ListedChild(NamedTuple):
     """A child, and when it was put, in epoch seconds; None for one that did not go through Tally."""
 
-    name: str
+    name: str | None
+    """None: it is anonymous."""
     since: int | None
 
 
@@ -361,7 +363,10 @@ def listed(
     page = queries.query(call.store, table, partition, first, last, after=after_key, Limit=limit)
     ids = [item["SK"]["S"].removeprefix(first) for item in page]
     children = [
-        ListedChild(user_name(id_), items.number(item, SINCE) if SINCE in item else None)
+        ListedChild(
+            None if id_.startswith(anonymous.MARK) else user_name(id_),
+            items.number(item, SINCE) if SINCE in item else None,
+        )
         for id_, item in zip(ids, page, strict=True)
         if GONE not in item
     ]

@@ -76,17 +76,45 @@ export interface Listed {
   since: number | null;
 }
 
-/** The children, in the order of their percent-encoded names. `cursor` is null on the last page. */
+/** A child without a user: a browser whose person did not sign in. */
+export interface ListedAnonymous {
+  anonymous: true;
+  since: number | null;
+}
+
+/** The children, in the order of their percent-encoded names; those without a user come first. `cursor` is null on the last page. */
 export interface Children {
   counter: string;
   id: string;
-  children: (Listed)[];
+  children: (Listed | ListedAnonymous)[];
   cursor: string | null;
 }
 
 /** Whether the caller is a child of each, in the order asked. */
 export interface Mine {
   mine: (Child | Unreadable)[];
+}
+
+/** Whether this browser is counted now, and whether this request changed that. */
+export interface ChangedAnonymous {
+  counter: string;
+  id: string;
+  present: boolean;
+  changed: boolean;
+  visible: "now" | "soon";
+  value?: number;
+}
+
+/** Whether this browser is counted. */
+export interface Anonymous {
+  counter: string;
+  id: string;
+  present: boolean;
+}
+
+/** Whether this browser is counted by each, in the order asked. */
+export interface ListedOwn {
+  anonymous: (Anonymous | Unreadable)[];
 }
 
 /** It is removed, with its children. `changed`: by this request, and not by an earlier one. */
@@ -152,7 +180,7 @@ export interface Visits {
 
 /** Whether a change was counted. `unknown`: it was never sent, was refused, or is older than receipts live. */
 export interface Receipt {
-  operation: "increment" | "change" | "set_counter" | "put_child" | "delete_child" | "put_mine" | "delete_mine" | "hold" | "visit";
+  operation: "increment" | "change" | "set_counter" | "put_child" | "delete_child" | "put_mine" | "delete_mine" | "put_anonymous" | "delete_anonymous" | "hold" | "visit";
   target: string;
   key: string;
   state: "counted" | "unknown";
@@ -419,6 +447,37 @@ export interface Requests {
     of: string[];
     caller?: string;
   }): Promise<Mine>;
+  /** Be counted without sign-in. Refused as not-found, counter-retired, parent-removed, forbidden. */
+  put_anonymous(fields: {
+    counter: string;
+    id: string;
+    secret: string;
+    value?: boolean;
+    idempotency_key?: string;
+    caller?: string;
+  }): Promise<ChangedAnonymous & Replayed>;
+  /** Be counted no more without sign-in. Refused as not-found, counter-retired, parent-removed, forbidden. */
+  delete_anonymous(fields: {
+    counter: string;
+    id: string;
+    secret: string;
+    value?: boolean;
+    idempotency_key?: string;
+    caller?: string;
+  }): Promise<ChangedAnonymous & Replayed>;
+  /** Whether this secret is counted. Refused as not-found, forbidden. */
+  get_anonymous(fields: {
+    counter: string;
+    id: string;
+    secret: string;
+    caller?: string;
+  }): Promise<Anonymous>;
+  /** Which of these count this secret. */
+  list_anonymous(fields: {
+    of: string[];
+    secret: string;
+    caller?: string;
+  }): Promise<ListedOwn>;
   /** Remove an id with all its children. Refused as not-found, counter-retired. */
   remove_parent(fields: {
     counter: string;

@@ -1,15 +1,15 @@
 """Items that a counter counts: the members of a workspace by their names, or the users who like something."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from tally import fields
 from tally.api import kinds, needs
-from tally.api.kinds import TALLY, ACounter, Cursor, Flag, Id, Key, Limit, Name
+from tally.api.kinds import TALLY, ACounter, Cursor, Flag, Id, Key, Limit, Name, Secret
 from tally.api.operation import READS, SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import NewValue, Unreadable, WhenVisible
 from tally.counter import Counter
-from tally.counting import children, deletion, tallies
+from tally.counting import anonymous, children, deletion, tallies
 from tally.counting.receipts import Keyed
 from tally.counting.tallies import Tally
 from tally.errors import (
@@ -49,12 +49,22 @@ class Listed(TypedDict):
     ]
 
 
+class ListedAnonymous(TypedDict):
+    """A child without a user: a browser whose person did not sign in."""
+
+    anonymous: Literal[True]
+    since: Annotated[
+        int | None, {"minimum": 0, "description": "Seconds since 1970. Null: it did not go through Tally."}
+    ]
+
+
 class Children(TypedDict):
-    """The children, in the order of their percent-encoded names. `cursor` is null on the last page."""
+    """The children, in the order of their percent-encoded names; those without a user come first. `cursor` is null on
+    the last page."""
 
     counter: str
     id: str
-    children: list[Listed]
+    children: list[Listed | ListedAnonymous]
     cursor: str | None
 
 
@@ -62,6 +72,28 @@ class Mine(TypedDict):
     """Whether the caller is a child of each, in the order asked."""
 
     mine: list[Child | Unreadable]
+
+
+class Anonymous(TypedDict):
+    """Whether this browser is counted."""
+
+    counter: str
+    id: str
+    present: bool
+
+
+class ChangedAnonymous(Anonymous):
+    """Whether this browser is counted now, and whether this request changed that."""
+
+    changed: bool
+    visible: WhenVisible
+    value: NotRequired[NewValue]
+
+
+class ListedOwn(TypedDict):
+    """Whether this browser is counted by each, in the order asked."""
+
+    anonymous: list[Anonymous | Unreadable]
 
 
 class Removed(TypedDict):
@@ -91,9 +123,16 @@ def _no_parents(counter: Counter) -> CallerError | None:
 
 def _not_by_callers(counter: Counter) -> CallerError | None:
     """Why a caller is no child of this counter."""
-    if (refusal := _no_children(counter)) or counter.changes == "caller":
+    if (refusal := _no_children(counter)) or counter.changes != "service":
         return refusal
     return ForbiddenError(f"Callers do not change {counter.name} themselves: a service does.", field="counter")
+
+
+def _not_by_anyone(counter: Counter) -> CallerError | None:
+    """Why a browser without sign-in is no child of this counter."""
+    if (refusal := _not_by_callers(counter)) or counter.changes == "anyone":
+        return refusal
+    return ForbiddenError(f"Callers change {counter.name} only when they are signed in.", field="counter")
 
 
 def _needs_to_change(counters: Sequence[Counter]) -> needs.Needs:
@@ -103,6 +142,7 @@ def _needs_to_change(counters: Sequence[Counter]) -> needs.Needs:
 _ERRORS = (NotFoundError, CounterRetiredError, ParentRemovedError)
 _MEMBER = {"counter": "members", "id": "acme", "child": "auth0|7c20"}
 _LIKE = {"counter": "likes", "id": "a91f", "child": "auth0|7c20"}
+_HEART = {"counter": "hearts", "id": "article-1"}
 
 
 @operation(
@@ -184,7 +224,10 @@ def list_children(
     In the order of their percent-encoded names. `GET /counters/{counter}/{id}` says how many.
     """
     found, following = children.listed(call, counter, id, limit, cursor)
-    listed = [{"child": name, "since": since} for name, since in found]
+    listed = [
+        {"anonymous": True, "since": since} if name is None else {"child": name, "since": since}
+        for name, since in found
+    ]
     return Answer({"counter": counter.name, "id": id, "children": listed, "cursor": following})
 
 
@@ -260,17 +303,84 @@ def list_mine(call: Call, *, of: Annotated[list[tuple[str, str]], kinds.many(TAL
     Up to 100, in the order asked. It reads children and no parents: one that does not exist does not count you, and one
     that is being removed does until it is gone. API Gateway takes about 10 KB of URL and headers together.
     """
-    refused = {asked: error for asked in of if (error := _refused(call, *asked))}
-    wanted = [Tally(call.counters[name], id_) for name, id_ in of if (name, id_) not in refused]
-    present = children.present_of(call, call.caller or "", wanted)
+    caller = call.caller or ""
+    return Answer({"mine": _which(call, of, _not_by_callers, lambda *_: caller)})
 
-    def entry(name: str, id_: str) -> dict[str, Any]:
-        if error := refused.get((name, id_)):
-            return {"counter": name, "id": id_, "error": problem(error)}
-        counter = call.counters[name]
-        return _child(counter, id_, call.caller or "", Tally(counter, id_) in present)
 
-    return Answer({"mine": [entry(*asked) for asked in of]})
+@operation(
+    "PUT /counters/{counter}/{id}/anonymous",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    refuses=_not_by_anyone,
+    needs=_needs_to_change,
+    raises=(*_ERRORS, ForbiddenError),
+    example={**_HEART, "present": True, "changed": True, "visible": "now"},
+    counts=True,
+)
+def put_anonymous(
+    call: Call, *, counter: ACounter, id: Id, secret: Secret, idempotency_key: Key | None = None, value: Flag = False
+) -> Answer[ChangedAnonymous]:
+    """Be counted without sign-in
+
+    Once for a secret and an id. Tally stores a hash of both, which names nobody. Who has the secret can take it back.
+    """
+    child = anonymous.name(counter, id, secret)
+    return _set(call, "put_anonymous", counter, id, child, True, idempotency_key, value)
+
+
+@operation(
+    "DELETE /counters/{counter}/{id}/anonymous",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    refuses=_not_by_anyone,
+    needs=_needs_to_change,
+    raises=(*_ERRORS, ForbiddenError),
+    example={**_HEART, "present": False, "changed": True, "visible": "now"},
+    counts=True,
+)
+def delete_anonymous(
+    call: Call, *, counter: ACounter, id: Id, secret: Secret, idempotency_key: Key | None = None, value: Flag = False
+) -> Answer[ChangedAnonymous]:
+    """Be counted no more without sign-in
+
+    If this secret is not counted, nothing changes.
+    """
+    child = anonymous.name(counter, id, secret)
+    return _set(call, "delete_anonymous", counter, id, child, False, idempotency_key, value)
+
+
+@operation(
+    "GET /counters/{counter}/{id}/anonymous",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    refuses=_not_by_anyone,
+    needs=lambda counters: needs.on(counters, "BatchGetItem"),
+    raises=[NotFoundError, ForbiddenError],
+    example={**_HEART, "present": True},
+)
+def get_anonymous(call: Call, *, counter: ACounter, id: Id, secret: Secret) -> Answer[Anonymous]:
+    """Whether this secret is counted"""
+    child = anonymous.name(counter, id, secret)
+    return Answer(_child(counter, id, child, children.is_there(call, counter, id, child)))
+
+
+@operation(
+    "GET /anonymous",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    refuses=_not_by_anyone,
+    needs=lambda counters: needs.on(counters, "BatchGetItem"),
+    example={"anonymous": [{**_HEART, "present": True}]},
+)
+def list_anonymous(
+    call: Call, *, of: Annotated[list[tuple[str, str]], kinds.many(TALLY, 100)], secret: Secret
+) -> Answer[ListedOwn]:
+    """Which of these count this secret
+
+    As `GET /mine`.
+    """
+    own = _which(call, of, _not_by_anyone, lambda counter, id_: anonymous.name(counter, id_, secret))
+    return Answer({"anonymous": own})
 
 
 @operation(
@@ -297,7 +407,7 @@ def remove_parent(call: Call, *, counter: ACounter, id: Id) -> Answer[Removed]:
 
 def _set(
     call: Call, operation: str, counter: Counter, id_: str, name: str, there: bool, key: str | None, value: bool
-) -> Answer[ChangedChild]:
+) -> Answer[Any]:
     keyed = None
     if key is not None:
         keyed = Keyed(operation, f"{counter.name}/{id_}", key, {"child": name}, counter.receipt_days)
@@ -308,14 +418,37 @@ def _set(
 
 
 def _child(counter: Counter, id_: str, quoted: str, present: bool) -> dict[str, Any]:
-    return {"counter": counter.name, "id": id_, "child": fields.user_name(quoted), "present": present}
+    """Whether a child is there. What is anonymous has no name to show."""
+    name = {} if quoted.startswith(anonymous.MARK) else {"child": fields.user_name(quoted)}
+    return {"counter": counter.name, "id": id_, **name, "present": present}
 
 
-def _refused(call: Call, name: str, id_: str) -> CallerError | None:
+def _which(
+    call: Call,
+    of: Sequence[tuple[str, str]],
+    refuses: Callable[[Counter], CallerError | None],
+    child_of: Callable[[Counter, str], str],
+) -> list[dict[str, Any]]:
+    """Whether each of these has its child, or why that cannot be answered. `child_of`: the child's encoded name."""
+    refused = {asked: error for asked in of if (error := _refused(call, *asked, refuses))}
+    wanted = [Tally(call.counters[name], id_) for name, id_ in of if (name, id_) not in refused]
+    names = {tally: child_of(*tally) for tally in wanted}
+    present = children.present_of(call, names)
+
+    def entry(name: str, id_: str) -> dict[str, Any]:
+        if error := refused.get((name, id_)):
+            return {"counter": name, "id": id_, "error": problem(error)}
+        tally = Tally(call.counters[name], id_)
+        return _child(*tally, names[tally], tally in present)
+
+    return [entry(*asked) for asked in of]
+
+
+def _refused(call: Call, name: str, id_: str, refuses: Callable[[Counter], CallerError | None]) -> CallerError | None:
     """Why an entry cannot be answered."""
     try:
         counter = fields.declared(name, "of", call.counters)
         fields.identifier(id_, "of")
     except CallerError as error:
         return error
-    return _not_by_callers(counter)
+    return refuses(counter)

@@ -70,7 +70,8 @@ FOR_ANYONE = {
     "GET /counters/{counter}/{id}/badge.svg", "GET /tallies", *LIKERS, "GET /posts/{id}", "POST /visits", "GET /visits",
     "GET /visits/badge.svg", "GET /receipts", "GET /series", "GET /top", "GET /console",
     "GET /console/{file}", "GET /console/config.json", "GET /client/{file}", "GET /health", "HEAD /health",
-    "GET /openapi.json",
+    "GET /openapi.json", "PUT /counters/{counter}/{id}/anonymous", "DELETE /counters/{counter}/{id}/anonymous",
+    "GET /counters/{counter}/{id}/anonymous", "GET /anonymous",
 }  # fmt: skip
 FOR_THE_CALLER = {
     "PUT /counters/{counter}/{id}/mine", "DELETE /counters/{counter}/{id}/mine", "GET /counters/{counter}/{id}/mine",

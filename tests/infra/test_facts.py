@@ -144,7 +144,7 @@ BY_DEFAULT: Facts = {
         "CorsConfiguration": {
             "AllowOrigins": ["*"],
             "AllowMethods": ["DELETE", "GET", "POST", "PUT"],
-            "AllowHeaders": ["authorization", "content-type", "idempotency-key", "if-match"],
+            "AllowHeaders": ["authorization", "content-type", "idempotency-key", "if-match", "tally-secret"],
             "ExposeHeaders": ["Date", "ETag", "Idempotency-Replayed", "Retry-After"],
             "MaxAge": 86_400,
         },

@@ -98,3 +98,59 @@ def test_children_are_listed_by_their_names_and_no_name_forges_a_key(invoke: Inv
     listed = {child["child"]: child["since"] for child in page["children"] + rest["children"]}
     assert listed.keys() == {*names, "zoe"}
     assert {name for name, since in listed.items() if since is None} == {"zoe"}
+
+
+SECRET = "0b1f6c64-7d0e-4a52-9c3b-8e2f5a7d9c10"
+
+
+def test_a_browser_without_sign_in_is_counted_once_by_its_secret_and_takes_it_back(invoke: Invoke) -> None:
+    """Nobody reads its name: it is listed as anonymous, and no answer has a child."""
+    page = {"counter": "hearts", "id": "home"}
+    invoke.direct("put_mine", **page, caller="ann")
+    for secret, number in ((SECRET, 2), (SECRET[::-1], 3)):
+        sent = {**page, "secret": secret, "query": "value=true"}
+        answers = [events.body_of(invoke.http("put_anonymous", **sent)) for _ in range(2)]
+        assert answers[0] == {**page, "present": True, "changed": True, "visible": "now", "value": number}
+        assert (answers[1]["changed"], answers[1]["value"]) == (False, number)
+    listed = events.body_of(invoke.http("list_children_hearts", id="home"))["children"]
+    assert [one | {"since": 0} for one in listed] == [
+        {"anonymous": True, "since": 0}, {"anonymous": True, "since": 0}, {"child": "ann", "since": 0},
+    ]  # fmt: skip
+    pages = [invoke.direct("list_children", **page, limit=1)["body"]]
+    while pages[-1]["cursor"]:
+        pages.append(invoke.direct("list_children", **page, limit=1, cursor=pages[-1]["cursor"])["body"])
+    assert [one for found in pages for one in found["children"]] == listed
+    gone = [events.body_of(invoke.http("delete_anonymous", **page, secret=SECRET)) for _ in range(2)]
+    assert [(one["present"], one["changed"]) for one in gone] == [(False, True), (False, False)]
+    found = [events.body_of(invoke.http("get_anonymous", **page, secret=secret)) for secret in (SECRET, SECRET[::-1])]
+    assert found == [{**page, "present": False}, {**page, "present": True}]
+    of = ["hearts:home", "hearts:other", "likes:a91f", "members:acme", "plays:9f3a", "nothing:x", "hearts:home"]
+    own = invoke.direct("list_anonymous", of=of, secret=SECRET[::-1])["body"]["anonymous"]
+    assert [one.get("present", one.get("error", {}).get("status")) for one in own] == [
+        True, False, 403, 403, 400, 404, True,
+    ]  # fmt: skip
+    assert own[0] == {**page, "present": True}
+
+
+def test_a_late_retry_of_an_anonymous_like_does_not_like_again(invoke: Invoke) -> None:
+    page = {"counter": "hearts", "id": "home", "secret": SECRET}
+    first = invoke.http("put_anonymous", **page, idempotency_key=events.KEY)
+    invoke.http("delete_anonymous", **page)
+    again = invoke.http("put_anonymous", **page, idempotency_key=events.KEY)
+    assert (again["headers"]["idempotency-replayed"], again["body"]) == ("true", first["body"])
+    assert events.body_of(invoke.http("get_counter_hearts", id="home"))["value"] == 0
+    stolen = invoke.http("put_anonymous", **page | {"secret": SECRET[::-1]}, idempotency_key=events.KEY)
+    assert stolen["statusCode"] == 422, "a key belongs to one secret"
+
+
+@pytest.mark.parametrize("operation", ["put_anonymous", "delete_anonymous", "get_anonymous"])
+def test_who_is_not_signed_in_needs_a_secret_and_a_counter_for_anyone(operation: str, invoke: Invoke) -> None:
+    def status(counter: str, secret: str | None) -> int:
+        event = events.http(operation, counter=counter, id="home")
+        event["headers"] |= {"tally-secret": secret}
+        if secret is None:
+            del event["headers"]["tally-secret"]
+        return int(invoke(event)["statusCode"])
+
+    assert [status("hearts", secret) for secret in (None, "", "s" * 21, "s" * 256, "s" * 22)] == [400] * 4 + [200]
+    assert [status(counter, SECRET) for counter in ("likes", "members", "plays")] == [403, 403, 400]

@@ -210,6 +210,8 @@ KEYED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("visit", "visit", "https://EXAMPLE.com:443/a", {"url": "https://EXAMPLE.com:443/a"}),
     ("put_mine_likes_short", "put_mine", "likes/a91f", {"id": "a91f"}),
     ("delete_mine", "delete_mine", "hearts/a91f", {"counter": "hearts", "id": "a91f"}),
+    ("put_anonymous", "put_anonymous", "hearts/a91f", {"counter": "hearts", "id": "a91f"}),
+    ("delete_anonymous", "delete_anonymous", "hearts/a91f", {"counter": "hearts", "id": "a91f"}),
     ("put_child", "put_child", "members/acme", {"counter": "members", "id": "acme"}),
     ("delete_child", "delete_child", "members/acme", {"counter": "members", "id": "acme"}),
     ("increment", "increment", "usage/7c20", USAGE),

@@ -96,6 +96,7 @@ class Recorder:
 
 STOCK: dict[str, Any] = {"counter": "stock", "id": "mug", "caller": "alice"}
 PAGE = "https://example.com/a"
+SECRET = "a-secret-of-22-characters-or-more"
 NO_HOLD = "1700000000-AAAAAAAAAAAAAAAA"
 HOLDABLE = [counter for counter in counters.COUNTERS.values() if counter.holdable]
 DECLARED = Declarations(Path(), counters.COUNTERS, counters.PAGES)
@@ -134,23 +135,23 @@ class World:
 def changed_child(world: World) -> Scenario:
     """Put and removed, again, with and without a key, on the first shard and on new ones, and written alone."""
     world.post()
-    named = [] if world.operation.name.endswith("_mine") else ["name"]
     suffix = world.operation.name.partition("_")[2]
+    named = {"child": ["name"], "mine": [], "anonymous": ["secret"]}[suffix]
     yield
     for counter in world.counters:
         member: dict[str, Any] = {"counter": counter.name, "id": "a91f", "caller": "bob", "value": True}
-        member |= dict.fromkeys(named, "bob")
-        for key in ({}, {"idempotency_key": "first"}):
+        member |= dict.fromkeys(named, SECRET)
+        for key in ({}, {"idempotency_key": f"first-{events.KEY}"}):
             for verb in ("put", "put", "delete", "delete"):
                 event = {**member, "operation": f"{verb}_{suffix}", **key}
                 world.invoke(event)
-                world.invoke(event | {"idempotency_key": f"{verb}-again"})
+                world.invoke(event | {"idempotency_key": f"{verb}-again-{events.KEY}"})
         put = {**member, "operation": f"put_{suffix}"}
         for user in ("carol", "dave", "erin"):
             world.store.spread.conflict(f"{counter.prefix}#a91f", 16)
-            world.invoke({**put, "caller": user, **dict.fromkeys(named, user)})
+            world.invoke({**put, "caller": user, **dict.fromkeys(named, SECRET + user)})
         world.store.breaker.trip(f"{counter.prefix}#a91f")
-        world.invoke({**put, "caller": "fred", **dict.fromkeys(named, "fred")})
+        world.invoke({**put, "caller": "fred", **dict.fromkeys(named, f"{SECRET}fred")})
 
 
 def removed(world: World) -> Scenario:
@@ -210,9 +211,10 @@ def read(world: World) -> Scenario:
     yield
     if "of" in names:
         of = [f"{name}:{PAGE if one.pages else 'a91f'}" for name, one in counters.COUNTERS.items()]
-        world.do(of="plays:a91f" if "by" in names else of)
+        secret = {"secret": SECRET} if "secret" in names else {}
+        world.do(of="plays:a91f" if "by" in names else of, **secret)
     for counter in world.counters if "counter" in names else ():
-        given = {"counter": counter.name, "id": PAGE if counter.pages else "a91f", "name": "bob"}
+        given = {"counter": counter.name, "id": PAGE if counter.pages else "a91f", "name": "bob", "secret": SECRET}
         world.do(**{name: value for name, value in given.items() if name in names})
 
 
@@ -285,9 +287,12 @@ def plain(world: World) -> Scenario:
 
 
 SCENARIOS: dict[str, Callable[[World], Scenario]] = {
-    **dict.fromkeys(("put_child", "delete_child", "put_mine", "delete_mine"), changed_child),
     **dict.fromkeys(
-        ("get_child", "list_children", "get_mine", "list_mine", "get_tallies", "get_any_tallies", "get_counter",
+        ("put_child", "delete_child", "put_mine", "delete_mine", "put_anonymous", "delete_anonymous"), changed_child
+    ),
+    **dict.fromkeys(
+        ("get_child", "list_children", "get_mine", "list_mine", "get_anonymous", "list_anonymous",
+         "get_tallies", "get_any_tallies", "get_counter",
          "get_details", "get_counter_badge", "get_series", "get_any_series", "get_top", "get_any_top"), read,
     ),
     **dict.fromkeys(("commit_hold", "release_hold"), settle),

@@ -143,5 +143,5 @@ def test_the_calculator_rolls_up_and_books_a_batch_for_what_it_costs() -> None:
 
 def test_which_of_50_posts_a_user_likes_costs_a_unit_for_each(world: World) -> None:
     with world.capacity() as measured:
-        children.present_of(world.call(), "ann", [Tally(counters.LIKES, f"p{number}") for number in range(50)])
+        children.present_of(world.call(), {Tally(counters.LIKES, f"p{number}"): "ann" for number in range(50)})
     assert measured == [("BatchGetItem", 50.0)]

@@ -75,8 +75,10 @@ TOGETHER: list[tuple[str, dict[str, Any], str]] = [
     *(("visible", {"visible": "soon", **more}, "a change sees the number") for more in KNOWN),
     *(("max_shards", {"max_shards": 2, **more}, "must be 1") for more in KNOWN),
     *(("max_age_s", {"max_age_s": age, "read": "anyone"}, "from 0 to 86400") for age in (-1, 86401, True, 5.0)),
-    ("changes", {"child": "LIKE#USER#", "changes": "anyone"}, "a caller or a service gives it"),
-    ("changes", {"child": "LIKE#", "changes": "caller"}, "its child must end with USER#"),
+    *(
+        ("changes", {"child": "LIKE#", "changes": changes}, "its child must end with USER#")
+        for changes in ("anyone", "caller")
+    ),
     ("path", {"path": "/visits/{id}", "pages": True}, "no part of a path"),
     ("max_shards", {"child": "A#", "max_shards": 65}, "at most 64: they are removed in one transaction"),
     ("visible", {"child": "A#", "visible": "soon"}, "with its tally in one transaction"),

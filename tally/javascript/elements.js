@@ -29,7 +29,8 @@ export const define = (tally) => {
 
   const place = (of) => board.get(of) ?? board.set(of, { moves: [] }).get(of);
   // Whether it counts this user: what Tally said of others stays theirs.
-  const mine = (of, user = tally.user()) => place(`${of} ${user}`);
+  const mine = (of, user) => place(`${of} ${user}`);
+  const isLiked = (of) => mine(of, tally.user()).present;
   const all = (test) => [...shown].filter(test);
   const live = () => all((element) => element.hasAttribute("live"));
   const render = () => {
@@ -48,7 +49,7 @@ export const define = (tally) => {
   const pending = (of) => {
     const { moves } = place(of);
     const last = wish(of);
-    let sum = last && last.present !== mine(of).present ? by(last) : 0;
+    let sum = last && last.present !== isLiked(of) ? by(last) : 0;
     for (const entry of waiting(of)) if (entry.present == null) sum += by(entry);
     for (const move of moves) sum += by(move);
     return sum;
@@ -73,7 +74,6 @@ export const define = (tally) => {
 
   const readMine = async (ofs) => {
     const user = tally.user();
-    if (!user) return;
     const began = performance.now();
     const found = await tally.mine(ofs).catch(() => []);
     found.forEach(({ present }, index) => {
@@ -102,7 +102,7 @@ export const define = (tally) => {
       asked = undefined;
       render();
       look([...shown]);
-      readMine(names(all(({ button }) => button)));
+      readMine(names(all((element) => element.button && (tally.user() || element.anonymous))));
     });
   };
   document.addEventListener("visibilitychange", () => document.hidden || refresh());
@@ -129,7 +129,7 @@ export const define = (tally) => {
   });
 
   class Count extends HTMLElement {
-    static observedAttributes = ["counter", "of", "live"];
+    static observedAttributes = ["counter", "of", "live", "anonymous"];
     count = make("span", "count");
     beside = make("span", "pending");
     status = make("span", "status");
@@ -184,15 +184,25 @@ export const define = (tally) => {
       this.button.onclick = ({ detail }) => detail > 1 || this.like();
     }
 
+    // Whether who is not signed in likes by the secret of the browser.
+    get anonymous() {
+      return this.hasAttribute("anonymous");
+    }
+
     like() {
       const present = this.button.ariaPressed !== "true";
-      if (tally.user()) tally.like(...this.names, (this.button.ariaPressed = present));
-      else this.dispatchEvent(new CustomEvent("tally-sign-in", { bubbles: true, composed: true }));
+      try {
+        tally.like(...this.names, present, { anonymous: this.anonymous });
+        this.button.ariaPressed = present;
+      } catch (error) {
+        if (tally.user()) throw error;
+        this.dispatchEvent(new CustomEvent("tally-sign-in", { bubbles: true, composed: true }));
+      }
     }
 
     render() {
       super.render();
-      this.button.ariaPressed = wish(this.of)?.present ?? mine(this.of).present ?? false;
+      this.button.ariaPressed = wish(this.of)?.present ?? isLiked(this.of) ?? false;
     }
   }
 

@@ -33,7 +33,8 @@ export interface Entry {
   readonly amount?: number;
   /** Of a like: whether the user wants to be counted; absent: it is an increment. */
   readonly present?: boolean;
-  /** Whose change it is, and with whose token alone it is sent; absent: it is anonymous. */
+  /** Whose change it is, and with whose token alone it is sent; absent: it is anonymous. An anonymous like goes with the
+   * browser's own secret. */
   readonly user?: string;
   /** When it was made, in ms since 1970. */
   readonly at: number;
@@ -87,9 +88,9 @@ export type Value =
   | { readonly counter: string; readonly id: string; readonly value: number; readonly as_of?: number | null }
   | { readonly counter: string; readonly id: string; readonly error: Problem };
 
-/** Whether a user is counted, or why that cannot be read. */
+/** Whether a user, or this browser, is counted, or why that cannot be read. `child`: the user. */
 export type Mine =
-  | { readonly counter: string; readonly id: string; readonly child: string; readonly present: boolean }
+  | { readonly counter: string; readonly id: string; readonly child?: string; readonly present: boolean }
   | { readonly counter: string; readonly id: string; readonly error: Problem };
 
 /** A change was made, sent, or waits for another reason (`outcome` is absent), or ended; in this tab or in another one of
@@ -119,15 +120,21 @@ export class Tally extends EventTarget {
     options?: { amount?: number | bigint; key?: Id; signed?: boolean },
   ): Promise<Outcome>;
 
-  /** Be counted, or be counted no more (`present` false). The last wish wins. Throws as `increment` does. */
-  like(counter: string, id: Id, present?: boolean): Promise<Outcome>;
+  /** Be counted, or be counted no more (`present` false). The last wish wins. Throws as `increment` does.
+   *
+   * `anonymous`: if nobody is signed in, this browser is counted, by a secret in the storage that nobody else has. A user
+   * who signs in takes over what it likes: theirs is put first, then the browser's is taken back. Throws Error if nobody is
+   * signed in, and without `anonymous` or where the storage keeps no secret.
+   */
+  like(counter: string, id: Id, present?: boolean, options?: { anonymous?: boolean }): Promise<Outcome>;
 
   /** Numbers that anyone may read, each asked for as `plays:9f3a`, in that order. They may be as old as the
    * counter's `max_age_s` says; `fresh` asks no cache of the browser's. Many are asked for in parts, and those of a part
    * without an answer have an `error`. Rejects if Tally answers none. */
   values(of: readonly string[], options?: { fresh?: boolean }): Promise<Value[]>;
 
-  /** Which of these, asked for as `hearts:article-1`, count the user who is signed in. Rejects as `values`. */
+  /** Which of these, asked for as `hearts:article-1`, count the user who is signed in; without one, this browser. Rejects
+   * as `values`, and if nobody is signed in and this browser has liked nothing. */
   mine(of: readonly string[]): Promise<Mine[]>;
 
   /** The changes that wait, also those of other tabs, in the order in which they were made. `why` says why. */
@@ -138,6 +145,10 @@ export class Tally extends EventTarget {
 
   /** Take the changes of a user away that still wait, as when they sign out on a machine that others use. */
   forget(user: Id): void;
+
+  /** Take back all that this browser likes without sign-in, and then drop its secret. Later pages go on with it. Resolves
+   * when all is taken back. */
+  forget(): Promise<Outcome[]>;
 
   addEventListener(type: "change", listener: (event: ChangeEvent) => void, options?: AddEventListenerOptions): void;
   addEventListener(

@@ -29,6 +29,7 @@ const FORMS = { counter: /^(?=.{1,255}$)[a-z][a-z0-9_-]{0,31}$/, id: /^(?=.{1,12
 const PROBLEM = "urn:problem-type:tally:";
 const UNANSWERED = "unanswered";
 const DENIED = "denied";
+const FORGETS = "forgets";
 const SILENCE = { status: 0 };
 const REUSED = {
   state: "refused",
@@ -41,7 +42,9 @@ const PAGE = (globalThis[Symbol.for("tally")] ??= new WeakMap());
 const pause = (tries) => Math.min(PAUSE_MS_MAX, 500 * 2 ** tries) * (0.5 + Math.random() / 2);
 const newKey = () => crypto.getRandomValues(new Uint8Array(16)).join("-");
 const isWish = ({ present }) => present != null;
-const operation = ({ present }) => (present == null ? "increment" : present ? "put_mine" : "delete_mine");
+const isAnonymous = ({ present, user }) => present != null && !user;
+const operation = ({ present, user }) =>
+  present == null ? "increment" : `${present ? "put" : "delete"}_${user ? "mine" : "anonymous"}`;
 const query = (fields) => new URLSearchParams(fields).toString();
 const tried = (what) => {
   try {
@@ -112,6 +115,7 @@ export class Tally extends EventTarget {
   #anyones = { ready: [], fails: 0, slow: 0 };
   #users = { ready: [], fails: 0, slow: 0, looks: 0 };
   #lockless = 0;
+  #adopts = false;
   #timed = false;
   #listener = (event) => this.#heard(event);
   #warned = new Set();
@@ -130,6 +134,8 @@ export class Tally extends EventTarget {
       });
     this.token = token;
     this.prefix = `tally1 ${this.api} `;
+    // This browser's secret. Behind the same name: what it likes without sign-in, and whether it forgets all of that.
+    this.own = `tally1-own ${this.api} `;
     this.storage = storage ?? tried(() => document && localStorage);
     this.aheadMs = 0;
     if (this.storage) PAGE.set(this.storage, [...(PAGE.get(this.storage) ?? []), this.#listener]);
@@ -147,8 +153,9 @@ export class Tally extends EventTarget {
     return this.#add({ counter, id, amount: whole(amount), user, key: own });
   }
 
-  like(counter, id, present = true) {
-    return this.#add({ counter, id, present: !!present, user: this.#signedIn(), key: newKey() });
+  like(counter, id, present = true, { anonymous } = {}) {
+    const user = anonymous && !this.user() && this.#secret(true) ? undefined : this.#signedIn();
+    return this.#add({ counter, id, present: !!present, user, key: newKey() });
   }
 
   values(of, { fresh = false } = {}) {
@@ -156,7 +163,10 @@ export class Tally extends EventTarget {
   }
 
   async mine(of) {
-    return this.#read("/mine", of, "mine", this.#signed(await this.#tokenOf(this.#signedIn())));
+    if (!this.user() && this.#secret()) return this.#readOwn(of);
+    const user = this.#signedIn();
+    this.#adopt();
+    return this.#read("/mine", of, "mine", this.#signed(await this.#tokenOf(user)));
   }
 
   waiting() {
@@ -176,8 +186,11 @@ export class Tally extends EventTarget {
     this.#wake();
   }
 
-  forget(user) {
+  forget(...users) {
     this.#list();
+    if (!users.length && this.#secret()) this.#note(FORGETS, 1);
+    if (!users.length) return this.#takeBack();
+    const [user] = users;
     for (const state of this.#states.values())
       if (state.entry.user && state.entry.user === text(user)) this.#settle(state, { state: "forgotten" });
   }
@@ -188,13 +201,83 @@ export class Tally extends EventTarget {
     return (this.#users.user = named("user", user, /^\P{Cs}*$/u));
   }
 
+  // What this browser alone knows; null without it, undefined where nothing can be read.
+  #secret(make) {
+    return tried(() => {
+      if (make && !FORMS.anyonesKey.test(this.storage.getItem(this.own))) this.storage.setItem(this.own, newKey());
+      if (make) this.storage.removeItem(this.own + FORGETS);
+      return this.storage.getItem(this.own);
+    });
+  }
+
+  #noted(name) {
+    return tried(() => this.storage.getItem(this.own + name));
+  }
+
+  #note(name, value) {
+    tried(() => (value ? this.storage.setItem(this.own + name, value) : this.storage.removeItem(this.own + name)));
+  }
+
+  // What this browser likes without sign-in, as it knows.
+  #liked() {
+    const things = this.#keys(this.own).map((name) => name.slice(this.own.length).split(" "));
+    return things.filter(([counter, id]) => id && FORMS.counter.test(counter) && FORMS.id.test(id));
+  }
+
+  #readOwn(of) {
+    return this.#read("/anonymous", of, "anonymous", { headers: { "tally-secret": this.#secret() } });
+  }
+
+  // Who signs in takes over what this browser likes. Theirs is put first, and #keep takes the other back when it counts.
+  // So the number is never one too low, and a page that is closed in between leaves the rest to the next one.
+  async #adopt() {
+    const liked = this.#liked();
+    if (this.#adopts || !liked.length || !this.#secret() || !this.user() || this.#noted(FORGETS)) return;
+    this.#adopts = true;
+    const before = new Map(liked.map((thing) => [thing.join(" "), this.#noted(thing.join(" "))]));
+    const found = await this.#readOwn(liked.map((thing) => thing.join(":"))).catch(() => []);
+    this.#adopts = false;
+    const user = this.user();
+    for (const { counter, id, present } of found) {
+      const thing = `${counter} ${id}`;
+      // What waits, or was counted meanwhile, overtakes the answer.
+      const noted = this.#noted(thing);
+      if (!noted || noted !== before.get(thing) || this.#lastAt({ counter, id }) || this.#lastAt({ user, counter, id })) continue;
+      if (present === false) this.#note(thing);
+      if (present && user) this.#add({ counter, id, present, user, key: newKey() });
+    }
+  }
+
+  // Takes back what this browser likes; without any it drops the secret.
+  #takeBack() {
+    const wanted = new Map(this.#liked().map(([counter, id]) => [`${counter} ${id}`, true]));
+    const waits = [...this.#states.values()].filter(({ entry, outcome }) => !outcome && isAnonymous(entry));
+    waits.sort((one, other) => one.entry.at - other.entry.at);
+    for (const { entry } of waits) wanted.set(`${entry.counter} ${entry.id}`, entry.present);
+    if (!wanted.size) for (const name of ["", FORGETS]) this.#note(name);
+    const things = [...wanted].filter(([, present]) => present).map(([thing]) => thing.split(" "));
+    return Promise.all(things.map(([counter, id]) => this.#add({ counter, id, present: false, key: newKey() })));
+  }
+
+  // Notes what this browser likes without sign-in, before it is forgotten how a wish has ended.
+  #keep({ user, counter, id, present, at }, { state }) {
+    const thing = `${counter} ${id}`;
+    const counted = state === "counted";
+    const noted = this.#noted(thing);
+    // A page that was frozen hears late how an earlier wish has ended.
+    if (user ? !noted : noted > at) return;
+    if (user && counted) this.#add({ counter, id, present: false, key: newKey() });
+    else if (user || !present) (counted || state === "refused") && this.#note(thing);
+    else if (counted || state === "doubt") this.#note(thing, at);
+  }
+
   // Stored before anything is sent, in the task of the click.
   #add(change) {
     const counter = named("counter or id", change.counter, FORMS.counter);
     const id = named("counter or id", change.id, FORMS.id);
     const entry = { ...change, counter, id, at: this.#now(), sent: 0, tries: 0 };
     const name = this.#name(entry);
-    if (isWish(entry)) entry.at = Math.max(entry.at, this.#lastAt(entry) + 1);
+    if (isWish(entry)) entry.at = Math.max(entry.at, this.#lastAt(entry) + 1, 1 + Number(this.#noted(`${counter} ${id}`) ?? 0));
     // A key of the caller's own may wait here already: that one may have been sent.
     const found = this.#states.get(name) ?? this.#known(name, this.#load(name));
     const state = found ?? { name, entry };
@@ -251,14 +334,16 @@ export class Tally extends EventTarget {
     return true;
   }
 
+  #keys(prefix) {
+    const keys = [];
+    for (let at = tried(() => this.storage.length) || 0; at--; ) keys.push(tried(() => this.storage.key(at)));
+    return keys.filter((name) => name?.startsWith(prefix));
+  }
+
   #names() {
-    const names = new Set();
-    for (let at = tried(() => this.storage.length) || 0; at--; ) {
-      const name = tried(() => this.storage.key(at));
-      // The prefix alone is the clock.
-      if (name === this.prefix) this.#timed || this.#setClock(tried(() => this.storage.getItem(name)));
-      else if (name?.startsWith(this.prefix)) names.add(name);
-    }
+    const names = new Set(this.#keys(this.prefix));
+    // The prefix alone is the clock.
+    if (names.delete(this.prefix) && !this.#timed) this.#setClock(tried(() => this.storage.getItem(this.prefix)));
     return names;
   }
 
@@ -277,7 +362,7 @@ export class Tally extends EventTarget {
     const [user, counter, id, key] = parts;
     if (parts.length !== 4 || !FORMS.counter.test(counter) || !FORMS.id.test(id) || !FORMS.key.test(key)) return;
     if (![entry?.at, entry?.sent, entry?.tries].every(Number.isFinite)) return;
-    if (isWish(entry) && !(user && typeof entry.present === "boolean")) return;
+    if (isWish(entry) && typeof entry.present !== "boolean") return;
     return { ...entry, user: tried(() => decodeURIComponent(user)) || undefined, counter, id, key };
   }
 
@@ -339,17 +424,23 @@ export class Tally extends EventTarget {
     state.outcome = outcome;
     clearTimeout(state.timer);
     const { name, entry, stored } = state;
+    if (isWish(entry) && !entry.outcome) this.#keep(entry, outcome);
     // Other tabs learn from this how it ended: a removal alone does not say it.
     if (stored && !entry.outcome) tried(() => this.#set(name, JSON.stringify({ ...entry, outcome })));
     // What cannot be removed stays known, so that nobody here sends it again.
     if (!stored || tried(() => (this.storage.removeItem(name), true))) this.#states.delete(name);
     state.done?.(outcome);
     this.#say(state);
+    if (!isAnonymous(entry)) return;
+    if (entry.present) this.#adopt();
+    else if (this.#noted(FORGETS) && !this.#liked().length) this.#takeBack();
   }
 
   #wake() {
     for (const state of this.#states.values()) state.timer = clearTimeout(state.timer);
     for (const lane of [this.#anyones, this.#users]) this.#resume(lane);
+    if (this.#noted(FORGETS)) this.#takeBack();
+    this.#adopt();
   }
 
   #resume(lane) {
@@ -494,7 +585,7 @@ export class Tally extends EventTarget {
     state.stored = false;
     state.entry = { ...state.entry, sent: state.entry.sent || state.entry.at };
     // A user may have taken it away: it is asked for, and not sent again.
-    state.cleared = !!state.entry.user;
+    state.cleared = !!state.entry.user || isWish(state.entry);
     if (!state.promise) {
       state.outcome = { state: "forgotten" };
       this.#states.delete(state.name);
@@ -516,6 +607,10 @@ export class Tally extends EventTarget {
   async #attempt(lane, pass, state) {
     if (!this.#still(state) || this.#isOld(state)) return 0;
     const before = state.entry;
+    const secret = isAnonymous(before) && this.#secret();
+    if (secret === undefined) return this.#wait(state, "storage");
+    // Nobody can send it: the secret was cleared away.
+    if (secret === null) return this.#settle(state, { state: "forgotten" }), 0;
     const first = before.sent ? {} : { sent: this.#now(), timed: this.#timed };
     const entry = (state.entry = { ...before, ...first, tries: before.tries + 1 });
     if (!this.#put(state)) {
@@ -590,13 +685,13 @@ export class Tally extends EventTarget {
     return 0;
   }
 
-  #send({ counter, id, key, amount, present }, token) {
+  #send({ counter, id, key, amount, present, user }, token) {
     const path = `/counters/${counter}/${encodeURIComponent(id)}/`;
     const sent = this.#signed(token);
     // A string goes as text/plain, and needs no preflight: it leaves even as the visitor leaves.
     if (present == null) return this.#fetch(`${path}increments`, { ...sent, method: "POST", body: JSON.stringify({ key, amount }) });
-    const headers = { ...sent.headers, "idempotency-key": key };
-    return this.#fetch(`${path}mine`, { method: present ? "PUT" : "DELETE", headers });
+    const headers = { ...sent.headers, ...(user ? {} : { "tally-secret": this.#secret() }), "idempotency-key": key };
+    return this.#fetch(`${path}${user ? "mine" : "anonymous"}`, { method: present ? "PUT" : "DELETE", headers });
   }
 
   // Asks how changes ended that were sent long ago, as many as one address takes.

@@ -239,3 +239,24 @@ def test_the_elements_count_a_playback_and_a_like_once(browser: Browser, api: Fa
     tab.run("until(() => shows(box.firstElementChild, '2'))")
     assert tab.run("errors") == []
     tab.close()
+
+
+def test_a_browser_without_sign_in_likes_once_until_its_user_takes_the_like_over(
+    browser: Browser, api: FaultyApi, dev: Dev, video: str
+) -> None:
+    api.failing = True
+    tab = browser.tab(api=api.server.origin, haste="1")
+    tab.run("void tally.like('hearts', arg, true, { anonymous: true })", video)
+    tab.reload()
+    wait_for(lambda: settled(tab))
+    assert number(dev, "hearts", video) == 1
+    api.failing = False
+    assert tab.run("tally.mine([`hearts:${arg}`])", video) == [{"counter": "hearts", "id": video, "present": True}]
+    user = f"ann-{secrets.token_hex(4)}"
+    tab.go(api=api.server.origin, user=user, token=dev.token(user))
+    tab.run("until(() => !Object.keys(localStorage).some((name) => name.endsWith(arg)))", video)
+    wait_for(lambda: settled(tab))
+    listed = dev.call("GET", f"/counters/hearts/{video}/children").body["children"]
+    assert [one.get("child") for one in listed] == [user]
+    assert tab.run("errors") == []
+    tab.close()

@@ -34,6 +34,11 @@ export const token = (sub, nth) => `e30.${btoa(JSON.stringify({ sub, nth })).rep
 class Server {
   applied = new Map();
   likers = new Map();
+  /** The keys that are under way, and those of them that somebody asked for meanwhile: nobody can tell how they end. */
+  late = new Set();
+  overtaken = new Set();
+  /** The wishes that changed something, in their order. */
+  wishes = [];
   receipts = new Map();
 
   constructor(clock) {
@@ -45,10 +50,15 @@ class Server {
     const headers = { date: new Date(START_MS + this.clock.ms).toUTCString() };
     if (path === "/health") return [200, { receipts_live_s: { plays: LIFE_MS / 1e3, hearts: LIFE_MS / 1e3, usage: LIFE_MS / 1e3 } }, headers];
     if (path.startsWith("/receipts")) return [200, { receipts: this.asked(query, path.endsWith("/own") ? caller : "") }, headers];
+    const who = request.secret ?? caller;
+    if (path === "/anonymous") {
+      const asked = query.getAll("of").map((one) => one.split(":"));
+      return [200, { anonymous: asked.map(([counter, id]) => ({ counter, id, present: !!this.likers.get(`${who} ${id}`) })) }, headers];
+    }
     const [, , counter, id, what] = path.split("/");
     const present = request.method === "PUT";
     if ((what === "mine" || counter === "usage") && !caller) return [401, { message: "Unauthorized" }, headers];
-    const of = what === "increments" ? "increment" : present ? "put_mine" : "delete_mine";
+    const of = what === "increments" ? "increment" : `${present ? "put" : "delete"}_${what}`;
     const name = [of, `${counter}/${id}`, caller ?? "", request.key].join();
     const receipt = this.receipts.get(name);
     if (receipt && receipt.until > this.clock.ms) {
@@ -56,10 +66,11 @@ class Server {
       return [200, receipt.body, { ...headers, "idempotency-replayed": "true" }];
     }
     if (id === "closed") return [409, { type: `${PROBLEM}limit-reached`, detail: "It does not go further." }, headers];
-    const body = what === "mine" ? { counter, id, present, changed: true } : { counter, id, counted: true };
+    const body = what === "increments" ? { counter, id, counted: true } : { counter, id, present, changed: true };
     this.receipts.set(name, { amount: request.amount, body, until: this.clock.ms + LIFE_MS });
     this.applied.set(request.key, (this.applied.get(request.key) ?? 0) + 1);
-    if (what === "mine") this.likers.set(`${caller} ${id}`, present);
+    if (what !== "increments") this.likers.set(`${who} ${id}`, present);
+    if (what !== "increments") this.wishes.push({ of, id, key: request.key });
     return [200, body, headers];
   }
 
@@ -67,6 +78,7 @@ class Server {
     const targets = query.getAll("target");
     return query.getAll("key").map((key, at) => {
       const receipt = this.receipts.get([query.get("of"), targets[at], caller, key].join());
+      if (this.late.has(key)) this.overtaken.add(key);
       return receipt?.until > this.clock.ms ? { state: "counted", answer: receipt.body } : { state: "unknown" };
     });
   }
@@ -248,7 +260,7 @@ export class Model {
     const bearer = headers.authorization?.split(".")[1];
     const request = {
       tab, method, path: url.pathname, query: url.searchParams, key: fields.key ?? headers["idempotency-key"], amount: fields.amount,
-      caller: bearer && JSON.parse(atob(bearer)).sub, at: this.clock.ms,
+      caller: bearer && JSON.parse(atob(bearer)).sub, secret: headers["tally-secret"], at: this.clock.ms,
     };
     this.requests.push(request);
     return new Promise((done, fail) => {
@@ -265,7 +277,11 @@ export class Model {
       if (kind === "unsent") return this.timer(null, lose, soon);
       if (kind === "made up") return this.timer(null, () => say(random.one(MADE_UP)), soon);
       // It arrives, whoever waits for it.
-      this.timer(null, () => this.server.answer(request), kind === "late" ? random.below(LATE_MS_MAX) : 0);
+      this.server.late.add(request.key);
+      this.timer(null, () => {
+        this.server.late.delete(request.key);
+        this.server.answer(request);
+      }, kind === "late" ? random.below(LATE_MS_MAX) : 0);
       if (kind === "lost") this.timer(null, lose, soon);
     });
   }

@@ -15,6 +15,8 @@ const POSTS = ["post-1", "post-2"];
 /** One browser through a storm, with what its users did. */
 class Story {
   made = [];
+  /** Every wish of the browser's by its key, in their order: those of callers, and those that the client makes itself. */
+  wishes = new Map();
   who = { user: undefined, nth: 0, how: "well" };
 
   constructor(seed) {
@@ -22,12 +24,14 @@ class Story {
     this.random = this.model.chance;
     // Either clocks are set by hours, or receipts end: both together is a limit of the client that its page names.
     this.days = this.random.often(0.5);
+    /** Whether the storage always takes and gives what it should. */
+    this.roomy = this.random.often(0.5);
     this.model.clock.setMs = this.days ? 0 : (this.random.next() - 0.5) * 20 * HOUR_MS;
   }
 
   open() {
-    const { who } = this;
-    return this.model.open({
+    const { who, model } = this;
+    const tab = model.open({
       user: () => {
         if (who.how === "user throws") throw new Error("no session");
         return who.user;
@@ -39,6 +43,11 @@ class Story {
         return Promise.resolve(token(who.how === "gives another's" ? "eve" : who.user, who.nth));
       },
     });
+    tab.client.addEventListener("change", ({ detail: { entry } }) => {
+      if (entry.present == null || this.wishes.has(entry.key)) return;
+      this.wishes.set(entry.key, { ...entry, tab, stored: !model.full && !tab.broken });
+    });
+    return tab;
   }
 
   get tab() {
@@ -73,7 +82,7 @@ class Story {
   }
 
   like(tab = this.tab) {
-    this.watch(tab, () => tab.client.like("hearts", this.random.one(POSTS), this.random.often(0.5)));
+    this.watch(tab, () => tab.client.like("hearts", this.random.one(POSTS), this.random.often(0.5), { anonymous: this.random.often(0.7) }));
   }
 
   // The same key twice, from whatever tab, perhaps with another amount; while its receipt lives.
@@ -85,10 +94,15 @@ class Story {
     this.note(tab, { counter: "plays", id: "own", amount, own: true }, tab.client.increment("plays", "own", { key, amount }), key);
   }
 
+  takeBack() {
+    this.tab.client.forget();
+    this.tookBack = true;
+  }
+
   forget() {
     const user = this.random.one(USERS);
     this.tab.client.forget(user);
-    for (const entry of this.made) if (entry.user === user) entry.forgotten = true;
+    for (const entry of [...this.made, ...this.wishes.values()]) if (entry.user === user) entry.forgotten = true;
   }
 
   junk() {
@@ -109,6 +123,7 @@ class Story {
     const what = random.one([
       "play", "play", "play", "like", "like", "like", "again", "again", "sleep", "sleep", "sleep", "open", "close", "freeze", "thaw", "user", "token",
       "token", "online", "full", "broken", "clock", "junk", "weather", "retry", ...(random.often(0.2) ? ["forget", "clear"] : []),
+      ...(random.often(0.1) ? ["takeBack"] : []),
     ]);
     if (what === "open" && model.alive.length < 4) this.open();
     if (what === "close") model.close(this.tab);
@@ -117,8 +132,8 @@ class Story {
     if (what === "user") Object.assign(who, { user: random.one([undefined, ...USERS]), nth: who.nth + 1 });
     if (what === "token") who.how = random.one(["well", "well", "throws", "hangs", "gives nothing", "gives another's", "user throws"]);
     if (what === "online") model.online = random.often(0.7);
-    if (what === "full") model.full = random.often(0.4);
-    if (what === "broken") this.tab.broken = random.often(0.4);
+    if (what === "full" && !this.roomy) model.full = random.often(0.4);
+    if (what === "broken" && !this.roomy) this.tab.broken = random.often(0.4);
     if (what === "clock") model.clock.setMs += (random.next() - 0.5) * (this.days ? 20 * MINUTE_MS : 20 * HOUR_MS) * (this.days ? 0.1 : 1);
     if (what === "weather") model.faults = random.one([0, 0.3, 0.7, 1]);
     if (what === "retry") this.tab.client.retry();
@@ -169,18 +184,40 @@ class Story {
       if (!ended) continue;
       const times = server.applied.get(key) ?? 0;
       if (ended.state === "counted") assert.equal(times, 1, what);
-      if (entry.own || this.cleared) continue;
+      if (entry.own || this.cleared || server.overtaken.has(key)) continue;
       if (ended.state === "superseded" || ended.state === "refused") assert.equal(times, 0, what);
-      if (ended.state === "forgotten") assert.ok(entry.forgotten || (entry.user && times === 0), what);
+      const anonymous = entry.present != null && !entry.user;
+      if (ended.state === "forgotten") assert.ok(entry.forgotten || (anonymous ? this.tookBack : times === 0), what);
     }
     this.judgeWishes();
+    this.judgeAdoptions();
+  }
+
+  // Who signs in has their like counted before that of their browser goes. In the end somebody has taken over each.
+  judgeAdoptions() {
+    const { server } = this.model;
+    const own = new Set(this.made.map(({ key }) => key));
+    const settled = new Set();
+    for (const { of, id, key } of server.wishes) {
+      if (of.endsWith("_mine")) settled.add(id);
+      if (of === "delete_anonymous" && !own.has(key)) assert.ok(this.tookBack || settled.has(id), `${id}: one too low`);
+    }
+    const doubts = [...this.wishes.values()].some(({ key, tab }) => tab.hears.get(key)?.[0].state === "doubt");
+    if (!this.roomy || this.cleared || doubts) return;
+    const users = USERS.flatMap((user) => POSTS.map((id) => `${user} ${id}`));
+    for (const [of, present] of server.likers) assert.ok(users.includes(of) || !present, `${of} is nobody's`);
   }
 
   // The last wish of each user for each post is what Tally knows, if other tabs could know of all of them.
   judgeWishes() {
     const last = new Map();
-    const lost = ({ stored, told, forgotten }) => forgotten || told?.state === "doubt" || !stored;
-    for (const wish of this.made.filter(({ present }) => present != null)) {
+    // A full storage may give back what a page then has in its memory alone.
+    const alone = ({ tab, told }) => !this.roomy && tab.dead && told?.state === "denied";
+    const lost = (wish) => wish.forgotten || wish.told?.state === "doubt" || !wish.stored || alone(wish);
+    const made = new Map(this.made.map((one) => [one.key, one]));
+    for (const one of this.wishes.values()) {
+      const wish = made.get(one.key) ?? { ...one, told: one.tab.hears.get(one.key)?.[0] };
+      if (!wish.user) continue;
       const of = `${wish.user} ${wish.id}`;
       last.set(of, { wish, sure: !lost(wish) && (last.get(of)?.sure ?? true) });
     }

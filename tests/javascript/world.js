@@ -33,7 +33,8 @@ export class Server {
     const caller = headers.authorization && JSON.parse(Buffer.from(headers.authorization.split(".")[1], "base64url")).sub;
     const fields = body ? JSON.parse(body) : {};
     const key = fields.key ?? headers["idempotency-key"];
-    const request = { method, path: at.pathname, query: at.searchParams, key, caller, headers, amount: fields.amount, signal };
+    const secret = headers["tally-secret"];
+    const request = { method, path: at.pathname, query: at.searchParams, key, caller, secret, headers, amount: fields.amount, signal };
     this.requests.push(request);
     const fault = typeof this.plan === "function" ? this.plan(request) : this.plan.shift();
     return fault ? fault(request, this) : this.answer(request);
@@ -43,7 +44,7 @@ export class Server {
     return this.requests.filter(({ method }) => method !== "GET");
   }
 
-  answer({ method, path, query, key, caller, amount = 1 }) {
+  answer({ method, path, query, key, caller, secret, amount = 1 }) {
     const date = { date: new Date(Date.now() + this.aheadMs).toUTCString() };
     if (path === "/health") return json(200, { receipts_live_s: this.livesS }, date);
     if (path.startsWith("/receipts")) {
@@ -55,16 +56,21 @@ export class Server {
       });
       return json(200, { receipts }, date);
     }
+    if (path === "/anonymous") {
+      const asked = query.getAll("of").map((one) => one.split(":"));
+      const own = asked.map(([counter, id]) => ({ counter, id, present: this.likers.has(`${counter}/${id}/${secret}`) }));
+      return json(200, { anonymous: own }, date);
+    }
     const [, , counter, id, what] = path.split("/");
     const present = method === "PUT";
-    const of = what === "increments" ? "increment" : present ? "put_mine" : "delete_mine";
+    const of = what === "increments" ? "increment" : `${present ? "put" : "delete"}_${what}`;
     const name = [of, `${counter}/${id}`, what === "mine" ? caller : "", key].join();
     const replay = this.receipts.get(name);
     if (replay) return json(200, replay, { ...date, "idempotency-replayed": "true" });
-    const likers = `${counter}/${id}/${caller}`;
-    if (what === "mine") present ? this.likers.add(likers) : this.likers.delete(likers);
-    else this.counts.set(id, (this.counts.get(id) ?? 0) + amount);
-    this.receipts.set(name, what === "mine" ? { counter, id, present, changed: true } : { counter, id, counted: true });
+    const likers = `${counter}/${id}/${what === "mine" ? caller : secret}`;
+    if (what === "increments") this.counts.set(id, (this.counts.get(id) ?? 0) + amount);
+    else present ? this.likers.add(likers) : this.likers.delete(likers);
+    this.receipts.set(name, what === "increments" ? { counter, id, counted: true } : { counter, id, present, changed: true });
     return json(200, this.receipts.get(name), date);
   }
 }
@@ -106,7 +112,8 @@ export class Shared {
   }
 
   get entries() {
-    return [...this.items.values()].map((text) => JSON.parse(text)).filter((entry) => entry.key);
+    const kept = [...this.items].filter(([name]) => name.startsWith("tally1 "));
+    return kept.map(([, text]) => JSON.parse(text)).filter((entry) => entry.key);
   }
 }
 

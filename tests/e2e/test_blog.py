@@ -1,0 +1,126 @@
+"""A page without accounts, of another origin than the API, in Chromium: its readers like by their browser's secret."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Route, expect
+
+from tests.e2e import chromium
+from tests.e2e.accessible import AXE, NARROW, WIDE, complaints
+from tests.e2e.dev import Dev
+from tests.e2e.servers import Reply, Server
+
+BLOG = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>A post</title><link rel="icon" href="data:,"><meta name="color-scheme" content="light dark">
+<script type="module">
+  import { Tally } from "%(api)s/client/tally.js";
+  import { define } from "%(api)s/client/elements.js";
+  window.tally = new Tally({ user: () => window.sub, token: () => window.bearer });
+  window.refresh = define(tally);
+</script>
+<main><h1>A post</h1><p><tally-like anonymous counter="hearts" of="%(post)s" live="1"></tally-like></p></main>"""
+SETTLED = "!tally.waiting().length"
+
+
+@pytest.fixture
+def post() -> str:
+    return f"post-{secrets.token_hex(4)}"
+
+
+class Reader:
+    """A browser that reads the post. Its page must throw nothing."""
+
+    def __init__(self, context: BrowserContext, blog: str) -> None:
+        self.errors: list[str] = []
+        self.page = context.new_page()
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.goto(blog)
+
+    def sees(self, number: int, *, liked: bool) -> None:
+        expect(self.page.locator("tally-like [part=count]")).to_have_text(str(number))
+        expect(self.page.get_by_role("button", name="Like")).to_have_attribute("aria-pressed", str(liked).lower())
+
+    def click(self) -> None:
+        self.page.get_by_role("button", name="Like").click()
+        self.page.wait_for_function(SETTLED)
+
+    def sign_in(self, dev: Dev, name: str) -> None:
+        self.page.evaluate("([sub, bearer]) => Object.assign(window, { sub, bearer })", [name, dev.token(name)])
+        self.page.evaluate("refresh()")
+
+
+@pytest.fixture
+def readers(browser: Browser, dev: Dev, post: str) -> Iterator[list[Reader]]:
+    text = (BLOG % {"api": dev.url, "post": post}).encode()
+    site = Server(lambda *_: Reply(200, text, {"content-type": "text/html"}))
+    visitor = partial(chromium.visitor, browser, viewport=WIDE)
+    with site.running(), visitor() as one, visitor() as other:
+        made = [Reader(context, site.origin) for context in (one, other)]
+        yield made
+        assert [reader.errors for reader in made] == [[], []]
+
+
+def test_each_browser_likes_once_finds_its_like_again_and_takes_it_back(readers: list[Reader], post: str) -> None:
+    one, other = readers
+    one.sees(0, liked=False)
+    one.click()
+    one.sees(1, liked=True)
+    one.page.reload()
+    one.sees(1, liked=True)
+    other.page.reload()
+    other.sees(1, liked=False)
+    other.click()
+    other.sees(2, liked=True)
+    one.click()
+    one.sees(1, liked=False)
+    one.page.reload()
+    one.sees(1, liked=False)
+
+
+def test_who_signs_in_takes_the_like_over_and_forget_takes_the_others_back(
+    readers: list[Reader], dev: Dev, post: str
+) -> None:
+    one, other = readers
+    for reader in readers:
+        reader.click()
+    ann = f"ann-{secrets.token_hex(4)}"
+    one.sign_in(dev, ann)
+    one.page.wait_for_function("(post) => !Object.keys(localStorage).some((name) => name.endsWith(post))", arg=post)
+    one.page.wait_for_function(SETTLED)
+    one.sees(2, liked=True)
+    listed = dev.call("GET", f"/counters/hearts/{post}/children").body["children"]
+    assert [one.get("child") for one in listed] == [None, ann]
+    other.page.evaluate("tally.forget()")
+    other.sees(1, liked=False)
+    assert other.page.evaluate("Object.keys(localStorage).filter((name) => name.startsWith('tally1-own'))") == []
+    one.page.reload()  # and nobody is signed in
+    one.sees(1, liked=False)
+
+
+def test_who_keeps_nothing_is_sent_to_sign_in(readers: list[Reader]) -> None:
+    [one, _] = readers
+    one.page.evaluate(
+        """() => { Storage.prototype.setItem = () => { throw new DOMException("full", "QuotaExceededError") };
+        addEventListener("tally-sign-in", () => (window.asked = true)) }"""
+    )
+    one.page.get_by_role("button", name="Like").click()
+    assert one.page.evaluate("asked")
+    one.sees(0, liked=False)
+
+
+def test_the_button_of_a_blog_is_accessible(readers: list[Reader]) -> None:
+    [one, _] = readers
+    held: list[Route] = []
+    one.page.route("**/anonymous", lambda route: held.append(route))
+    one.page.get_by_role("button", name="Like").press("Enter")
+    expect(one.page.locator("tally-like [part=pending]")).to_have_text("+1 waiting")
+    one.page.add_script_tag(path=AXE)
+    for size in (NARROW, WIDE):
+        for scheme in ("light", "dark"):
+            one.page.set_viewport_size(size)
+            one.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            assert complaints(one.page) == []

@@ -12,7 +12,7 @@ from tally.counting.receipts import ALONE_KEPT_S, DAY_S
 from tally.settings import RECEIPT_TTL_DEFAULT_S
 
 from ..api.http import BEACON, JSON, media_types
-from ..api.kinds import RouteContext, Source
+from ..api.kinds import AMOUNT, RouteContext, Source
 from ..api.operation import Access, Field, Operation, Route, Visible
 from ..api.texts import Text
 from . import refusals, schemas
@@ -127,8 +127,8 @@ def _operation(route: Route, counters: Mapping[str, Counter], components: dict[s
 
 
 def _required(field: Field, asked: RouteContext) -> bool:
-    """Whether the route needs the field. A change needs an amount if none of its counters has a step of its own."""
-    return field.required or (field.name == "amount" and all(one.delta is None for one in asked.counters))
+    """Whether the route needs the field. An increment needs an amount if none of its counters has a step of its own."""
+    return field.required or (field.kind is AMOUNT and all(one.delta is None for one in asked.counters))
 
 
 def _parameters(route: Route, asked: RouteContext) -> list[Schema]:

@@ -81,6 +81,11 @@ def test_the_inputs_of_an_operation_are_those_that_it_declares() -> None:
         assert (("header", "If-None-Match") in parameters) == route.cached
         body = made.get("requestBody", {"content": {}})["content"]
         assert bool(body) == any(field.source is Source.BODY or field.kind.body_wire for field in route.fields)
+        schema = resolved(next(iter(body.values()), {}).get("schema", {}))
+        needed = {field.wire for field in route.fields if field.required and field.source is Source.BODY}
+        if route.operation.name == "increment" and all(one.delta is None for one in route.served(COUNTERS)):
+            needed.add("amount")
+        assert not body or set(schema.get("required", [])) == needed, route.id
         beacons = route.operation.name in ("visit", "increment")
         assert ("text/plain" in body) == ("text/plain" in media_types(route)) == beacons
 

@@ -30,16 +30,17 @@ from tally.counter import Counter
 from tally.counting import periods
 from tally.errors import InvalidInputError
 from tally.series import read, top
+from tests.e2e.schemathesis_run import send
 
 VERSION_EXAMPLE = '"7"'
 FRESH = '"0"'  # the version of an unwritten counter
 STOCKED = "7c20"  # the id of a large stock, which schemathesis_run.py makes
+STOCK_LEFT = 1000  # it has more than that left for any commit
 POSTED = "a91f"  # the id of a post, which it makes too
 ZONE = "Europe/Berlin"
 GATEWAY = {400: "Bad Request", 429: "Too Many Requests"}  # a path with a broken encoding, and a throttled call
 _ROUTES = {route.key: route for operation in OPERATIONS for route in operation.routes(counters.COUNTERS)}
 _NUMBERS = itertools.count()
-_HELD: list[dict[str, str]] = []  # the paths of the holds
 _POSTS: list[str] = []  # the ids of the posts that are made up, as paths have them
 _RUN = os.urandom(4).hex()  # each run on the same data has its own keys
 
@@ -159,16 +160,15 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
     """Fit the amount: a counter with its own step takes that or none, the others need one.
 
     A link may bring a counter along that the operation is not for. A version is the one that a link brings along, or
-    that of a counter never written; a hold is one that was made, of a stock that is not empty.
+    that of a counter never written. A hold is of a stock that is not empty.
     """
     served = {counter.name for counter in _route(case).served(counters.COUNTERS)}
     path = {name: unquote(value) for name, value in case.path_parameters.items()}  # schemathesis has them encoded
     made_up = case.meta is not None and case.meta.phase.name is TestPhase.FUZZING
     if made_up and _name(case) == "hold":
         path["id"] = STOCKED
-    elif made_up and "hold" in path and _HELD:
-        mine = _HELD[_name(case) == "commit_hold" :: 2] or _HELD  # the other half is released
-        path |= mine[next(_NUMBERS) % len(mine)]
+    if "hold" in path and "amount" in body:
+        body["amount"] %= STOCK_LEFT
     if path["counter"] not in served:
         path["counter"] = min(served)
     counter = counters.COUNTERS[path["counter"]]
@@ -181,6 +181,14 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
         path["id"], case.headers["If-Match"] = f"{_RUN}-{next(_NUMBERS)}", FRESH
     if any(unquote(case.path_parameters[name]) != value for name, value in path.items()):
         case.path_parameters = path  # assign only a change: schemathesis checks an assigned value again
+
+
+def _held() -> dict[str, str]:
+    """Take a hold. Returns its path."""
+    url, token = os.environ["TALLY_URL"], os.environ["TALLY_TOKEN"]
+    body = {"amount": 1, "ttl_s": 3600}
+    hold = send(url, "POST", f"/counters/stock/{STOCKED}/holds", body, token, key=os.urandom(16).hex())
+    return {name: hold[name] for name in ("counter", "id", "hold")}
 
 
 def _fresh_key(case: Case, body: dict[str, Any]) -> None:
@@ -196,8 +204,11 @@ def _fresh_key(case: Case, body: dict[str, Any]) -> None:
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
     """Delete a post that was made up: the examples of the other operations need theirs. A link may have named it.
 
-    A link may have named the counter of a period, too.
+    A link may have named the counter of a period, too. Nobody can guess the id of a hold: an example and a made-up
+    request settle a new one each.
     """
+    if "hold" in case.path_parameters and _is_positive(case) and case.meta.phase.name is not TestPhase.COVERAGE:
+        case.path_parameters = _held()
     if _name(case) == "delete_post" and unquote(case.path_parameters["id"]) == POSTED:
         made_up = bool(_POSTS) and _is_positive(case)
         case.path_parameters = {"id": _POSTS.pop() if made_up else f"{_RUN}-{next(_NUMBERS)}"}
@@ -227,12 +238,9 @@ def _counter(case: Case) -> Counter | None:
 
 @schemathesis.hook
 def after_call(context: HookContext, case: Case, response: Response) -> None:
-    """Remember each new hold, because nobody can guess its id, and each new post."""
+    """Remember each new post."""
     if _name(case) == "put_post" and response.status_code == 201:
         _POSTS.append(quote(response.json()["id"], safe=""))
-    if _name(case) == "hold" and response.status_code == 201:
-        hold = response.json()
-        _HELD.append({"counter": hold["counter"], "id": hold["id"], "hold": hold["hold"]})
 
 
 @schemathesis.hook

@@ -58,7 +58,7 @@ def run(url: str, token: str, *, examples: int, seed: int | None = None) -> Foun
         ran = subprocess.run(
             command,
             cwd=folder,
-            env=os.environ | {"TALLY_TOKEN": token, "PYTHONPATH": paths},
+            env=os.environ | {"TALLY_URL": url, "TALLY_TOKEN": token, "PYTHONPATH": paths},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -89,11 +89,12 @@ def found(report: dict[str, Any], output: str) -> Found:
 def prepare(url: str, token: str) -> None:
     """The posts and the stock that the examples of the document name."""
     for post in ("a91f", "7c20"):
-        _send(url, "PUT", f"/posts/{post}", {"body": "Hello"}, token)
-    _send(url, "POST", "/counters/stock/7c20/increments", {"amount": 10**9}, token, key=os.urandom(16).hex())
+        send(url, "PUT", f"/posts/{post}", {"body": "Hello"}, token)
+    send(url, "POST", "/counters/stock/7c20/increments", {"amount": 10**9}, token, key=os.urandom(16).hex())
 
 
-def _send(url: str, method: str, path: str, body: object, token: str | None = None, key: str | None = None) -> Any:
+def send(url: str, method: str, path: str, body: object, token: str | None = None, key: str | None = None) -> Any:
+    """Send a request, and return its answer."""
     headers = {"content-type": "application/json"}
     headers |= {"authorization": f"Bearer {token}"} if token else {}
     headers |= {"idempotency-key": key} if key else {}
@@ -110,7 +111,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int)
     given = parser.parse_args()
     try:
-        token = _send(given.url, "POST", "/dev/token", {"sub": "schemathesis", "scope": SCOPES})["access_token"]
+        token = send(given.url, "POST", "/dev/token", {"sub": "schemathesis", "scope": SCOPES})["access_token"]
         prepare(given.url, token)
     except urllib.error.HTTPError as error:
         again = "start `make dev` with fresh data (TALLY_DATA): an earlier run has removed what the examples name"

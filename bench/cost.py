@@ -44,6 +44,7 @@ KINDS = {
     "now, in batches": Takes(writes=4, receipts=1, counts=1, in_batch=90),
     "soon": Takes(writes=1, receipts=1, receipt_days=8),
     "like": Takes(writes=4, counts=2, made=1),
+    "like with a key": Takes(writes=6, receipts=1, counts=2, made=1),  # as a browser sends it
     "hold": Takes(writes=6 + 4, reads=1, receipts=1, counts=1, calls=2),  # and its commit
     "settled hold": Takes(writes=6 + 8, reads=1, receipts=2, counts=2, calls=2),  # committed at another amount
     "read": Takes(reads=1),
@@ -235,6 +236,7 @@ MILLIONS = {
     "visible soon, by HTTP": ("soon", 10_000),
     "visible soon, of 10 ids": ("soon", 10),
     "likes": ("like", 10_000),
+    "likes from a browser, each with a key": ("like with a key", 10_000),
     "holds, each committed": ("hold", 10_000),
     "holds, each committed at another amount": ("settled hold", 10_000),
     "reads of a number": ("read", 10_000),
@@ -244,6 +246,7 @@ STRANGERS = {
     "the same, each of another id": ("now", 300 * M),
     "changes that are visible soon, such as visits, of 10,000 ids": ("soon", 10_000),
     "the same, each of another one": ("soon", 300 * M),
+    "likes without sign-in, each of another id": ("like with a key", 300 * M),
     "reads of a number": ("read", 10_000),
     "reads of 100 numbers at once": ("read of 100", 10_000),
     "reads of a post of 10 KB": ("read of a post", 10_000),

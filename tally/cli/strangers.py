@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tally.api.operation import Access
 from tally.contract.declarations import Declarations
+from tally.counter import Counter
 
-USD = {"now": 5.53, "soon": 4.95, "read": 1.49, "number": 0.125}
+USD = {"now": 5.53, "soon": 4.95, "like with a key": 8.08, "read": 1.49, "number": 0.125}
 """Of a million requests by their kind, each about another id; and of a million numbers that reads of many read more.
 
 bench/cost.py has the units and prices that they follow from. A test compares.
@@ -21,9 +24,15 @@ def worst_day(declared: Declarations, share: float) -> float:
     for route in declared.routes:
         if route.access is Access.ANYONE:
             counted = route.served(declared.counters) if route.operation.by_counter else []
-            now = counted and all(counter.visible == "now" for counter in counted)
-            usd = USD["now" if now else "soon"]
+            usd = USD[_kind(counted)]
             if not route.operation.writes:
                 usd = USD["read"] + USD["number"] * (max([1, *(field.kind.many_max for field in route.fields)]) - 1)
             total += usd * route.throttle.at(share).rate_per_s * 86_400 / 1e6
     return total
+
+
+def _kind(counted: Sequence[Counter]) -> str:
+    """What a change of these counters is."""
+    if counted and all(counter.counts_children for counter in counted):
+        return "like with a key"
+    return "now" if counted and all(counter.visible == "now" for counter in counted) else "soon"

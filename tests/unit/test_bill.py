@@ -53,7 +53,7 @@ def test_few_and_many_draws() -> None:
 def test_a_deploy_knows_what_a_stranger_costs_at_1000_requests_a_second() -> None:
     """Each about another id. A number more is a read unit more."""
     amount = 1000.0 * cost.MONTH_S
-    assert {kind: round(million(kind, amount, amount), 2) for kind in ("now", "soon", "read")} | {
+    assert {kind: round(million(kind, amount, amount), 2) for kind in USD if kind != "number"} | {
         "number": prices()["read"].usd
     } == USD
 
@@ -64,3 +64,6 @@ def test_the_worst_day_follows_the_throttles_and_the_routes_for_anyone() -> None
     assert worst_day(declared, 0.1) == pytest.approx(whole / 10)
     opened = replace(declared, counters={**declared.counters, "stock": replace(counters.STOCK, read="anyone")})
     assert worst_day(opened, 1) > whole
+    signed_in = {**declared.counters, "hearts": replace(counters.HEARTS, changes="caller")}
+    likes = 2 * 100 * 86_400 / 1e6 * USD["like with a key"]  # PUT and DELETE; and two routes that read
+    assert whole - worst_day(replace(declared, counters=signed_in), 1) > likes

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from tally import fields
-from tally.counter import Counter
+from tally.counter import ANYONE, Counter
+from tally.counting import anonymous
 from tally.counting.receipts import DAY_S
 from tally.errors import CallerError, InvalidInputError
 from tally.maintenance.imports import VALUE_MAX, ChildRow, NumberRow, RefusedRow
@@ -124,7 +125,8 @@ def _value(value: object) -> int:
 
 def _child(line: int, row: Sequence[Any], counter: Counter) -> ChildRow:
     parent, child, at = row
-    return ChildRow(line, stored_id(counter, parent), fields.user(child, "child"), seconds(at))
+    kept = counter.changes == ANYONE and anonymous.is_name(child)
+    return ChildRow(line, stored_id(counter, parent), child if kept else fields.user(child, "child"), seconds(at))
 
 
 def _whole(value: object) -> int | None:

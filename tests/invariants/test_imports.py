@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 import counters
+from tally import fields
 from tally.cli import files, imports
 from tally.cli.terminal import CommandError
 from tally.counter import Counter
-from tally.counting import children, increments, periods, posts, tallies
+from tally.counting import anonymous, children, increments, periods, posts, tallies
 from tally.counting.increments import Increment
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call, Store
@@ -457,7 +458,11 @@ def test_what_is_exported_and_imported_into_an_empty_stack_is_the_same(
         posts.write_post(Call(store, "author"), LIKES, post, "hello")
         for user in users:
             children.set_child(Call(store), LIKES, post, user.replace("|", "%7C"), True)
-    children.set_child(Call(store, "shop"), counters.MEMBERS, "acme", "auth0%7C7", True, {}, None)
+    browser = anonymous.name(counters.HEARTS, "home", "s" * 22)
+    named = [(counters.MEMBERS, "auth0%7C7"), (counters.MEMBERS, fields.user(browser, "child")),
+             (counters.HEARTS, "ann"), (counters.HEARTS, browser)]  # fmt: skip
+    for counter, name in named:
+        children.set_child(Call(store, "shop"), counter, "home", name, True, {}, None)
     other = replace(run, store=Store(store.client, fresh_tables(engine.endpoint, ("counts", "receipts"))))
     for post in ("p", "empty"):
         posts.write_post(Call(other.store, "author"), LIKES, post, "hello")
@@ -473,6 +478,7 @@ def test_what_is_exported_and_imported_into_an_empty_stack_is_the_same(
             continue  # their receipts wait for the rollup
         assert other("export", name, again, *of_items) == 0
         assert sorted(again.read_text().splitlines()) == sorted(path.read_text().splitlines())
+    assert all(children.is_there(Call(other.store), counter, "home", name) for counter, name in named)
     assert (tmp_path / "plays.csv").read_text() == f"id,value\nv,{big + 7}\nw,0\n"
     assert json.loads((tmp_path / "visits.jsonl").read_text()) == {"id": page, "value": 9}
     run.said()

@@ -20,7 +20,7 @@ from bench.watch import Meter
 from counters import COUNTERS, PAGES
 from tally import observe
 from tally.api.entry import Entry
-from tally.counting import tallies
+from tally.counting import children, tallies
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.errors import StoreRefusedError, StoreUnreachableError, TallyError
@@ -88,6 +88,36 @@ def test_a_log_line_carries_the_correlation_id_of_its_request(
     assert (http["correlation_id"], http["operation"], http["status"]) == ("JKJaXmPLvHcESHA=", "increment", 200)
     assert direct["correlation_id"] == Context().aws_request_id
     assert events.KEY not in json.dumps([http, direct])
+
+
+def test_the_secret_of_a_browser_is_in_no_answer_no_log_and_no_item(
+    invoke: Invoke, store: Store, dead_store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not where it is taken, nor where its form, its counter or its id is refused, the store is away or Tally fails."""
+    secret = "A-secret.of/one:browser=alone"
+    page = {"counter": "hearts", "id": "home", "secret": secret}
+    like = events.http("put_anonymous", **page, idempotency_key=events.KEY)
+    answers = [
+        invoke(like),
+        invoke(like),
+        invoke.http("get_anonymous", **page),
+        invoke.http("delete_anonymous", **page),
+    ]
+    answers += [invoke.http("list_anonymous", secret=secret, query="of=hearts:home&of=likes:x")]
+    answers.append(invoke.http("put_anonymous", **page))
+    wrong = [{"secret": f"{secret},"}, {"secret": secret * 9}, {"counter": "likes"}, {"id": "#"}]
+    answers += [invoke.http("put_anonymous", **{**page, **change}) for change in wrong]
+    answers.append(handlers.entry("children_open", dead_store)(like, Context()))
+    monkeypatch.setattr(children, "set_child", lambda *_: 1 // 0)
+    answers.append(invoke(events.http("put_anonymous", **page)))
+    assert [answer["statusCode"] for answer in answers] == [200] * 6 + [400, 400, 403, 400, 503, 500]
+    settings = store.settings
+    tables = (settings.counts_table, settings.receipts_table, settings.ledger_table)
+    items = [item for table in tables for item in store.client.scan(TableName=table)["Items"]]
+    printed = capsys.readouterr()
+    assert len(items) == 3, "the number, the like, the receipt"
+    assert "ZeroDivisionError" in printed.out
+    assert secret not in json.dumps([answers, items]) + printed.out + printed.err
 
 
 @pytest.mark.sdk

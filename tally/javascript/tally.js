@@ -204,9 +204,11 @@ export class Tally extends EventTarget {
   // What this browser alone knows; null without it, undefined where nothing can be read.
   #secret(make) {
     return tried(() => {
-      if (make && !FORMS.anyonesKey.test(this.storage.getItem(this.own))) this.storage.setItem(this.own, newKey());
+      const kept = () => this.storage.getItem(this.own);
+      const isKept = () => FORMS.anyonesKey.test(kept());
+      if (make && !isKept()) this.storage.setItem(this.own, newKey());
       if (make) this.storage.removeItem(this.own + FORGETS);
-      return this.storage.getItem(this.own);
+      return isKept() ? kept() : null;
     });
   }
 

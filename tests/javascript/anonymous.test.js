@@ -74,6 +74,24 @@ test("a like whose secret alone is gone is not sent", async () => {
   assert.deepEqual(world.server.sent, []);
 });
 
+for (const strange of ["", "short", "ë\n and no header", "s".repeat(256)])
+  test(`what is no secret is none, and is not sent: ${strange.slice(0, 9)}`, async () => {
+    const world = new World();
+    world.shared.items.set(SECRET, strange);
+    await assert.rejects(world.tab().mine(["hearts:home"]), /nobody is signed in/);
+    await world.got(world.tab().like("hearts", "home", true, ANYONE));
+    assert.notEqual(world.shared.items.get(SECRET), strange);
+    world.shared.items.set(SECRET, strange);
+    assert.equal((await world.got(world.tab().increment("plays", "9f3a"))).state, "counted");
+    world.navigator.onLine = false;
+    const ended = world.tab().like("hearts", "home", false, ANYONE);
+    world.shared.items.set(SECRET, strange);
+    world.navigator.onLine = true;
+    world.fire("online");
+    assert.equal((await world.got(ended)).state, "forgotten");
+    assert.equal(world.server.sent.filter(({ method }) => method === "DELETE").length, 0);
+  });
+
 // The requests of an adoption: the look, the user's like, the end of the browser's.
 for (let dies = 0; dies < 4; dies++)
   for (const arrives of [true, false])

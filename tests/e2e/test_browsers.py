@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -241,22 +242,55 @@ def test_the_elements_count_a_playback_and_a_like_once(browser: Browser, api: Fa
     tab.close()
 
 
-def test_a_browser_without_sign_in_likes_once_until_its_user_takes_the_like_over(
-    browser: Browser, api: FaultyApi, dev: Dev, video: str
+BUTTON = """(async () => {
+  const { define } = await import(`${arg[0]}/client/elements.js`);
+  define(tally);
+  const button = `<tally-like anonymous counter=hearts of="${arg[1]}" live=1></tally-like>`;
+  document.body.insertAdjacentHTML("beforeend", button);
+  window.like = document.querySelector("tally-like");
+  window.part = (name) => like.shadowRoot.querySelector(`[part=${name}]`);
+  window.shows = (count, pressed) => part("count").textContent === count && like.button.ariaPressed === pressed;
+})()"""
+
+
+def test_a_button_without_accounts_counts_each_browser_until_its_user_takes_the_like_over(
+    browser: Browser, api: FaultyApi, dev: Dev, video: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    api.failing = True
-    tab = browser.tab(api=api.server.origin, haste="1")
-    tab.run("void tally.like('hearts', arg, true, { anonymous: true })", video)
-    tab.reload()
-    wait_for(lambda: settled(tab))
-    assert number(dev, "hearts", video) == 1
-    api.failing = False
-    assert tab.run("tally.mine([`hearts:${arg}`])", video) == [{"counter": "hearts", "id": video, "present": True}]
-    user = f"ann-{secrets.token_hex(4)}"
-    tab.go(api=api.server.origin, user=user, token=dev.token(user))
-    tab.run("until(() => !Object.keys(localStorage).some((name) => name.endsWith(arg)))", video)
-    wait_for(lambda: settled(tab))
-    listed = dev.call("GET", f"/counters/hearts/{video}/children").body["children"]
-    assert [one.get("child") for one in listed] == [user]
-    assert tab.run("errors") == []
+    of = {"api": api.server.origin, "haste": "1"}
+
+    def shows(tab: Tab, count: int, *, liked: bool) -> None:
+        tab.run("until(() => shows(...arg))", [str(count), str(liked).lower()])
+
+    def click(tab: Tab) -> None:
+        tab.run("void like.button.click()")
+        wait_for(lambda: settled(tab))
+
+    tab = browser.tab(**of)
+    with plain.running(request.node.callspec.params["browser"], tmp_path) as second:
+        other = second.tab(**of)
+        for one in (tab, other):
+            one.run(BUTTON, [api.server.origin, video])
+            shows(one, 0, liked=False)
+        api.failing = True
+        click(tab)
+        shows(tab, 1, liked=True)
+        tab.reload()
+        tab.run(BUTTON, [api.server.origin, video])
+        shows(tab, 1, liked=True)
+        shows(other, 1, liked=False)
+        click(other)
+        for one in (tab, other):
+            shows(one, 2, liked=True)
+        click(tab)
+        shows(tab, 1, liked=False)
+        click(tab)
+        shows(tab, 2, liked=True)
+        user = f"ann-{secrets.token_hex(4)}"
+        tab.go(**of, user=user, token=dev.token(user))
+        tab.run(BUTTON, [api.server.origin, video])
+        tab.run("until(() => !Object.keys(localStorage).some((name) => name.endsWith(arg)))", video)
+        shows(tab, 2, liked=True)
+        listed = dev.call("GET", f"/counters/hearts/{video}/children").body["children"]
+        assert [one.get("child") for one in listed] == [None, user]
+        assert tab.run("errors") + other.run("errors") == []
     tab.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,10 @@ pytestmark = pytest.mark.long
 
 SEED = int(os.environ.get("SEED", "1"))
 PLAYS = int(os.environ.get("PLAYS", "3000"))
+LIKES = 150
 VIDEOS, POSTS = ("storm-a", "storm-b", "storm-c"), ("post-1", "post-2", "post-3", "post-4")
+ARTICLES = ("article-a", "article-b", "article-c")
+OWN = "(article) => Object.keys(localStorage).some((name) => name.startsWith('tally1-own') && name.endsWith(article))"
 # Pauses of a tenth: the storm is about what happens, and not about how long it takes.
 HASTE = "const wait = setTimeout; window.setTimeout = (run, ms, ...more) => wait(run, ms / 10, ...more);"
 CLIENT = """
@@ -34,7 +38,10 @@ window.tally = new Tally({ user: () => who.get("user"), token: () => who.get("to
 
 @dataclass
 class Visitor:
-    """A person with a browser of their own and tabs, what they have played, and what they like now."""
+    """A person with a browser of their own and tabs, what they have played, and what they like now.
+
+    `user`: empty for one who is not signed in.
+    """
 
     user: str
     token: str
@@ -65,13 +72,20 @@ class Visitor:
 
     def like(self, page: Page, post: str, *wishes: bool) -> None:
         """Change one's mind about a post, as often as there are wishes."""
-        script = "([post, wishes]) => { for (const wish of wishes) tally.like('hearts', post, wish) }"
+        script = (
+            "([post, wishes]) => { for (const wish of wishes) tally.like('hearts', post, wish, { anonymous: true }) }"
+        )
         page.evaluate(script, [post, list(wishes)])
         self.likes[post] = wishes[-1]
 
     def waiting(self) -> int:
         """How many changes wait for an answer."""
         return int(self.tabs[0].evaluate("tally.waiting().length"))
+
+    def settle(self) -> None:
+        """Wait until nothing waits for an answer."""
+        while left := self.waiting():
+            wait_for(lambda left=left: self.waiting() < left, every_s=0.5)  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -86,10 +100,10 @@ def visitors(browser: Browser, dev: Dev) -> Iterator[Callable[..., Visitor]]:
     """Make a visitor. Their pages must throw nothing."""
     made: list[Visitor] = []
 
-    def visitor(site: Site, user: str) -> Visitor:
+    def visitor(site: Site, user: str = "") -> Visitor:
         context = chromium.visitor(browser)
         context.add_init_script(HASTE)
-        made.append(Visitor(user, dev.token(user), f"{site.server.origin}/page", context))
+        made.append(Visitor(user, user and dev.token(user), f"{site.server.origin}/page", context))
         made[-1].open()
         return made[-1]
 
@@ -144,8 +158,7 @@ def test_through_the_storm_each_play_counts_once_and_likes_are_as_wanted_last(
         while (left := PLAYS - ann.played - bob.played) > 0:
             weather(chance, chance.choice((ann, ann, bob)), left)
         for person in (ann, bob):
-            while left := person.waiting():
-                wait_for(lambda person=person, left=left: person.waiting() < left, every_s=0.5)  # type: ignore[misc]
+            person.settle()
     counted = sum(dev.plays(video) - before[video] for video in VIDEOS)
     print(f"seed {SEED}: {PLAYS} plays sent, {counted} counted; requests: {dict(api.met)}")
     assert counted == PLAYS
@@ -161,3 +174,74 @@ def test_through_the_storm_each_play_counts_once_and_likes_are_as_wanted_last(
 def mine(dev: Dev, post: str, token: str) -> Any:
     """Whether the user is counted."""
     return dev.call("GET", f"/counters/hearts/{post}/mine", token=token).body["present"]
+
+
+def read(chance: random.Random, reader: Visitor) -> None:
+    """Let a reader, who is not signed in, do one thing."""
+    page, article = chance.choice(reader.tabs), chance.choice(ARTICLES)
+    wishes = [chance.random() < 0.6 for _ in range(chance.choice((1, 1, 2, 3)))]
+    match chance.choices(["read", "offline", "reload", "close"], [70, 5, 15, 10], k=1):
+        case ["read"]:
+            reader.like(page, article, *wishes)
+        case ["offline"]:
+            reader.context.set_offline(True)
+            reader.like(page, article, *wishes)
+            reader.context.set_offline(False)
+        case ["reload"]:
+            reader.like(page, article, *wishes)  # and is gone before the answers
+            reader.load(page)
+        case ["close"]:
+            reader.like(page, article, *wishes)
+            reader.tabs.remove(page)
+            page.close()
+            reader.open()
+
+
+def children(dev: Dev, article: str) -> list[str | None]:
+    """Who likes an article: None for each browser. They are as many as its number says."""
+    listed = dev.call("GET", f"/counters/hearts/{article}/children").body["children"]
+    assert dev.call("GET", f"/counters/hearts/{article}").body["value"] == len(listed)
+    return [one.get("child") for one in listed]
+
+
+def test_through_the_storm_each_browser_likes_what_it_wanted_last_and_its_user_takes_that_over(
+    api: FaultyApi, visitors: Callable[..., Visitor], dev: Dev
+) -> None:
+    """Workers are killed, too. One of two tabs signs in, while the other one still likes and unlikes."""
+    chance, site, killed = random.Random(SEED), Site(api.server.origin), 0
+    site.head["/page"] = CLIENT % {"api": api.server.origin}
+    with site.server.running():
+        readers = [visitors(site) for _ in range(3)]
+        for reader in readers:
+            reader.open()
+        for step in range(LIKES):
+            read(chance, chance.choice(readers))
+            for pid in dev.workers("children_open") if step % 20 == 10 else ():
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+        for reader in readers:
+            reader.settle()
+            of = [f"hearts:{article}" for article in reader.likes]
+            own = reader.tabs[0].evaluate("(of) => tally.mine(of)", of)
+            assert {one["id"]: one["present"] for one in own} == reader.likes
+        for article in ARTICLES:
+            assert children(dev, article) == [None] * sum(reader.likes.get(article, False) for reader in readers)
+        ann, *others = readers
+        ann.user = f"ann-{SEED}"
+        ann.token = dev.token(ann.user)
+        signed, unsigned = ann.tabs
+        ann.load(signed)
+        for _ in range(20):
+            ann.like(unsigned, chance.choice(ARTICLES), chance.random() < 0.6)
+        ann.load(unsigned)
+        for article in ARTICLES:
+            wait_for(lambda article=article: not signed.evaluate(OWN, article), every_s=0.5)  # type: ignore[misc]
+        ann.settle()
+    met = sum(count for fault, count in api.met.items() if fault != "none")
+    print(f"seed {SEED}: {killed} workers killed; requests: {dict(api.met)}")
+    assert met > 10
+    assert killed
+    for article in ARTICLES:
+        found = children(dev, article)
+        assert found.count(None) == sum(reader.likes.get(article, False) for reader in others)
+        assert ann.user in found or not ann.likes.get(article)

@@ -6,23 +6,19 @@ are of one browser. Nothing else about such a child differs from that of a user.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import re
 
 from ..counter import Counter
+from .hashing import hashed
 
 MARK = "%~"
 """How these names begin. No user's does: percent-encoding writes a `%` with two hex digits behind it."""
-_DIGEST_BYTES = 18  # 24 characters: 144 bits, more than a secret of 22 characters has
 _FORM = re.compile(rf"{MARK}[\w-]{{24}}", re.ASCII)
 
 
 def name(counter: Counter, id_: str, secret: str) -> str:
     """The child of one browser and one id, as its key has it."""
-    digest = hmac.new(secret.encode(), f"{counter.name}/{id_}".encode(), hashlib.sha256).digest()
-    return MARK + base64.urlsafe_b64encode(digest[:_DIGEST_BYTES]).decode()
+    return MARK + hashed(secret, f"{counter.name}/{id_}")
 
 
 def is_name(child: object) -> bool:

@@ -120,6 +120,8 @@ class Store:
     breaker: Breaker = field(default_factory=Breaker)
     layers: dict[str, Any] = field(default_factory=dict)
     """Powertools' layer for the receipts, once it is made (receipts.py)."""
+    secrets: dict[str, str] = field(default_factory=dict)
+    """Those that were read (counting/hashing.py)."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     """The clock and the sleep of retries. A simulation brings its own (bench/hot_key.py)."""

@@ -17,6 +17,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     passed      PASSED, table of a team -> passed, stream
     watched     WATCHED#bucket, counter#id -> counter, target, at, low, high, since (streams/watched.py)
     marker      SEEN#counter#item's digest, generation -> group, amount (streams/markers.py)
+    secret      SECRET, SECRET -> secret (counting/hashing.py)
     deleted     DELETED, epoch s#counter#target -> counter, target, calm
 
 A segment holds what a run of stream records says of one minute (streams/segments.py). Holds are here too (holds.py).

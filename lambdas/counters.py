@@ -21,8 +21,11 @@ MEMBERS = Counter("members", prefix="WORKSPACE", sort_key="MEMBERS", attribute="
 HEARTS = Counter(
     "hearts", prefix="PAGE", sort_key="HEARTS", attribute="hearts", child="HEART#USER#", changes=ANYONE, read=ANYONE
 )
+READERS = Counter(
+    "readers", prefix="BOOK", sort_key="READERS", attribute="readers", unique=True, period="day", visible="soon"
+)
 
-COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET, CALLS, MEMBERS, HEARTS])
+COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET, CALLS, MEMBERS, HEARTS, READERS])
 
 # What is no part of a page's name. A change renames pages; docs/beacon.md says what becomes of their tallies.
 PAGES = Pages(drop=TRACKING, trailing_slash="keep", index=("index.html",))

@@ -19,7 +19,7 @@ MAX_SHARDS_LIMIT = 256  # a read of 256 shards still is one Query page, at 32 re
 PARENT_SHARDS_MAX = 64  # of a counter with children: DynamoDB takes 100 writes in a transaction
 USER_CHILD = "USER"  # the last part of `child` where its items are named by users
 PERIODS = ("minute", "hour", "day", "week", "month", "year")
-LOCAL_PERIODS = PERIODS[2:]  # an hour of local time may come twice
+LOCAL_PERIODS = PERIODS[2:]  # an hour of local time may come twice, and visitors of an hour are few
 KEEP_PERIODS_MAX = 5000  # of years: the last one that any tally is kept to has four digits
 _SHARD_DIGITS_MAX = 3
 NOW, SOON = "now", "soon"
@@ -99,6 +99,8 @@ class Counter:
     """For how many periods more the tally of a period is kept; then DynamoDB removes it. None: for good."""
     timezone: str | None = None
     """Where its days, weeks, months and years begin (`Europe/Paris`); None: UTC."""
+    unique: bool = False
+    """Whether it counts different visitors: each one once in a period, named by a service."""
     items: Items | None = None
     """The items of a team's own table that it counts, without a change of the code that writes them. Nobody else moves
     it."""
@@ -119,9 +121,11 @@ class Counter:
         if self.items is not None:
             self._check_items()
         self._check_choice("visible", NOW, SOON)
-        for field in ("numbered", "pages", "retired"):
+        for field in ("numbered", "pages", "retired", "unique"):
             if not isinstance(getattr(self, field), bool):
                 raise self._wrong(field, "must be True or False")
+        if self.unique:
+            self._check_unique()
         self._check_numbers()
         if self.receipt_days is not None:
             self._check_whole("receipt_days", 1, RECEIPT_DAYS_MAX)
@@ -191,6 +195,19 @@ class Counter:
             if getattr(self, field) != default:
                 raise self._wrong(field, f"must be left out: its number is that of the items of {self.items.table}")
         object.__setattr__(self, "visible", SOON)
+
+    def _check_unique(self) -> None:
+        """A visitor is one, whoever sends the visit, and as long as the period."""
+        if self.period not in LOCAL_PERIODS:
+            raise self._wrong("unique", f"needs a period, one of: {', '.join(LOCAL_PERIODS)}")
+        if self.delta not in (None, 1):
+            raise self._wrong("delta", "a visitor is one")
+        object.__setattr__(self, "delta", 1)
+        for field, default in (("start", 0), ("floor", None), ("receipt_days", None), ("changes", SERVICE)):
+            if getattr(self, field) != default:
+                raise self._wrong(field, "must be left out: services name its visitors, and nobody takes one back")
+        if self.pages or self.child is not None:
+            raise self._wrong("unique", "it counts visitors, and no pages or items")
 
     def _check_access(self) -> None:
         self._check_choice("changes", ANYONE, CALLER, SERVICE)
@@ -264,7 +281,7 @@ class Counter:
     @cached_property
     def joins(self) -> bool:
         """Whether changes of it can be counted together with those of other counters, under one key."""
-        return not (self.numbered or self.counts_children or self.pages or self.items)
+        return not (self.numbered or self.unique or self.counts_children or self.pages or self.items)
 
     @cached_property
     def holdable(self) -> bool:

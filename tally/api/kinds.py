@@ -357,6 +357,17 @@ TIME = Kind(
     "2026-07-30",
 )
 UNTIL = replace(TIME, example="2026-07-31")
+VISITOR = _free(
+    fields.USER_BYTES_MAX,
+    "Who came: your name for a person, such as a user's `sub`. Tally stores a hash of it, under a secret of the stack.",
+    "auth0|7c20",
+)
+FIRST_TRIED = _whole(
+    0,
+    fields.TIME_S_MAX,
+    "When you tried this visit first, in seconds since 1970: within the last day. It counts in the period of then.",
+    1785542401,
+)
 ZONE = _free(
     64,  # the longest has 32
     "The time zone of the days; UTC without one. Its days must begin with an hour of UTC.",

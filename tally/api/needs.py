@@ -50,6 +50,7 @@ FIND_RECEIPTS: Needs = frozenset({Need("BatchGetItem", Table.RECEIPTS, RECEIPT_P
 READ_JUDGE = on_ledger({"JUDGE": ["GetItem"]})
 READ_SCANS = on_ledger({"ITEMS": ["GetItem"], "PASSED": ["GetItem"]})
 READ_FORMS = on_ledger({"FORM": ["Query"]})
+STACK_SECRET = on_ledger({"SECRET": ["GetItem", "PutItem"]})
 PROBE: Needs = frozenset({Need("GetItem", Table.COUNTS, "HEALTH")})
 
 
@@ -58,6 +59,13 @@ def count(counters: Iterable[Counter]) -> Needs:
     counting = list(counters)
     now = [counter for counter in counting if counter.visible == "now"]
     return (PUT_RECEIPT if counting else NOTHING) | on(now, "UpdateItem")
+
+
+def count_visitors(counters: Iterable[Counter]) -> Needs:
+    """Under a hash that needs the secret of the stack. Where it is visible now, a receipt is looked for first."""
+    unique = list(counters)
+    looks = FIND_RECEIPT if any(counter.visible == "now" for counter in unique) else NOTHING
+    return (count(unique) | STACK_SECRET | looks) if unique else NOTHING
 
 
 def change_together(counters: Iterable[Counter]) -> Needs:

@@ -29,6 +29,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument(
         "--amount", metavar="N", type=values.signed(AMOUNT_MAX), help="by how much (its own step, or 1)"
     )
+    parser.add_argument("--visitor", metavar="NAME", help="who came, of a counter of visitors: each counts once")
     parser.add_argument("--key", help="the name of this change: the same key counts once (default: a new one)")
 
 
@@ -36,6 +37,8 @@ def _count(given: argparse.Namespace, stack: Stack) -> int:
     """Count, and print the key. Returns 1 if a limit refuses it."""
     key = given.key or str(uuid.uuid4())
     try:
+        if given.visitor is not None:
+            return _visited(given, _client(given, stack))
         answer = _sent(_client(given, stack), given.counter, given.id, given.amount, key)
     except LimitReachedError as error:
         note(error.detail)
@@ -43,6 +46,14 @@ def _count(given: argparse.Namespace, stack: Stack) -> int:
     number = f", and is {answer['value']}" if "value" in answer else ", visible within seconds"
     how = "was counted before, and is not again" if answer["replayed"] else f"counted{number}"
     show(given, {**answer, "key": key}, f"{given.counter.name} {given.id}: {how} (--key {key})")
+    return 0
+
+
+def _visited(given: argparse.Namespace, tally: Tally) -> int:
+    """Count a visitor, and print whether it is a new one."""
+    answer = tally.add_visitor(given.counter.name, given.id, given.visitor)
+    how = "counted" if answer["new"] else "was counted before, and is not again"
+    show(given, {**answer}, f"{given.counter.name} {given.id} {answer['period']}: {how}")
     return 0
 
 

@@ -26,6 +26,16 @@ class Counted(TypedDict):
     replayed: bool
 
 
+class Visitor(TypedDict):
+    """The visitor is counted in this period. `new`: by this visit, and not by an earlier one."""
+
+    counter: str
+    id: str
+    period: str
+    new: bool
+    visible: Literal["now", "soon"]
+
+
 class NewState(TypedDict):
     """The value was set."""
 
@@ -388,6 +398,7 @@ class Declared(TypedDict):
     ceiling: int | None
     debt: int
     period: str | None
+    unique: bool
 
 
 class Status(TypedDict):
@@ -423,6 +434,13 @@ def increment(
 ) -> Request[Counted]:
     """Move a counter. Raises NotFoundError, LimitReachedError, CounterRetiredError."""
     return Request.of("increments", "increment", locals())
+
+
+def add_visitor(
+    counter: str, id: str, visitor: str, *, at: int | None = None, caller: str | None = None
+) -> Request[Visitor]:
+    """Count a visitor. Raises NotFoundError, LimitReachedError, CounterRetiredError."""
+    return Request.of("increments", "add_visitor", locals())
 
 
 def set_counter(
@@ -700,6 +718,7 @@ class Methods:
     """A method for each request above: it makes the request and sends it."""
 
     increment = sends(increment)
+    add_visitor = sends(add_visitor)
     set_counter = sends(set_counter)
     change = sends(change)
     get_counter = sends(get_counter)

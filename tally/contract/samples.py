@@ -30,7 +30,7 @@ def values(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[
     fields = {
         field.name: field.kind.example_for(asked)
         for field in route.operation.fields
-        if field.required or (field.source is Source.BODY and field.name != "visible")
+        if field.required or (field.source is Source.BODY and field.name not in ("visible", "at"))  # at: about now
     }
     known = {field.name for field in route.operation.fields}
     fields |= dict(route.fixed) | {name: value for name, value in given.items() if name in known}

@@ -49,6 +49,8 @@ class Increment(NamedTuple):
     body: Body
     receipt_target: str | None = None
     """The name of what changes, in its receipt (`counter/id` if the operation serves many counters); None: the id."""
+    receipt_days: int | None = None
+    """For how many days the receipt lives; None: as the counter says."""
 
 
 def count(call: Call, change: Increment) -> ChangeAnswer:
@@ -63,10 +65,13 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
     """
     counter, id_, amount = change.counter, change.id, change.amount
     move = _take_number if counter.numbered else _add_alone if counter.soon else _add
+    if counter.unique and not counter.soon:
+        move = _add_new
     if counter.retired:
         move = _refuse
     target = id_ if change.receipt_target is None else change.receipt_target
-    keyed = Keyed(change.operation, target, change.key, {"amount": amount}, counter.receipt_days)
+    days = change.receipt_days or counter.receipt_days
+    keyed = Keyed(change.operation, target, change.key, {"amount": amount}, days)
     counted = partial(once, call, keyed, partial(move, call, change))
     return holds.with_room(call, counter, id_, amount, counted) if counter.may_have_holds else counted()
 
@@ -87,6 +92,12 @@ def _add(call: Call, change: Increment, stamp: Stamp) -> Body:
     except ChangeRefusedError as refused:
         raise tallies.refusal(counter, change.id, refused, change.amount) from None
     return body
+
+
+def _add_new(call: Call, change: Increment, stamp: Stamp) -> Body:
+    """Most visits are of visitors that are counted: a read unit shows that, and no transaction of four is refused."""
+    look(call, stamp)
+    return _add(call, change, stamp)
 
 
 def _refuse(call: Call, change: Increment, stamp: Stamp) -> NoReturn:

@@ -76,20 +76,20 @@ def kept(counter: Counter, tally: str, now_s: float) -> bool:
 
 def expires_s(counter: Counter, tally: str) -> int | None:
     """When DynamoDB may remove a tally, epoch seconds; None: never."""
-    return None if counter.keep_periods is None else _ends_s(counter, tally, counter.keep_periods)
+    return None if counter.keep_periods is None else ends_s(counter, tally, counter.keep_periods)
 
 
 def over(counter: Counter, tally: str, at_s: float) -> bool:
     """Whether the period of a tally had ended at this time; always, if its counter has periods no more."""
-    return _SEPARATOR in tally if counter.period is None else _ends_s(counter, tally) <= at_s
+    return _SEPARATOR in tally if counter.period is None else ends_s(counter, tally) <= at_s
 
 
 def left_s(counter: Counter, tally: str, now_s: float) -> int:
     """In how many seconds the next period begins: 1 or more."""
-    return max(1, math.ceil(_ends_s(counter, tally) - now_s))
+    return max(1, math.ceil(ends_s(counter, tally) - now_s))
 
 
-def _ends_s(counter: Counter, tally: str, later: int = 0) -> int:
+def ends_s(counter: Counter, tally: str, later: int = 0) -> int:
     """The end of the period that comes `later` periods after that of the tally, epoch seconds."""
     period = str(counter.period)
     begins = _begins(period, tally.partition(_SEPARATOR)[2])

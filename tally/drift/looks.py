@@ -36,6 +36,7 @@ SHOWN_MAX = 5  # names in a line: `tally check` and CloudWatch list them all
 _DECLARED = (
     "name", "visible", "changes", "public", "pages", "retired", "numbered", "max_shards", "delta", "start", "floor",
     "ceiling", "debt", "period",
+    "unique",
 )  # fmt: skip
 
 

@@ -12,6 +12,15 @@ export interface Counted {
   value?: number;
 }
 
+/** The visitor is counted in this period. `new`: by this visit, and not by an earlier one. */
+export interface Visitor {
+  counter: string;
+  id: string;
+  period: string;
+  new: boolean;
+  visible: "now" | "soon";
+}
+
 /** The value was set. */
 export interface NewState {
   counter: string;
@@ -316,6 +325,7 @@ export interface Declared {
   ceiling: number | null;
   debt: number;
   period: string | null;
+  unique: boolean;
 }
 
 /** Whether all is well. `where`: the options that lead the command `tally` to this stack. */
@@ -354,6 +364,14 @@ export interface Requests {
     idempotency_key?: string;
     caller?: string;
   }): Promise<Counted & Replayed>;
+  /** Count a visitor. Refused as not-found, limit-reached, counter-retired. */
+  add_visitor(fields: {
+    counter: string;
+    id: string;
+    visitor: string;
+    at?: number;
+    caller?: string;
+  }): Promise<Visitor>;
   /** Set a counter that has not moved. Refused as not-found, limit-reached, counter-retired, precondition-failed, precondition-required. */
   set_counter(fields: {
     counter: string;

@@ -2,6 +2,7 @@
 
 export const SERVED_BY = {
   increment: "increments",
+  add_visitor: "increments",
   set_counter: "increments",
   change: "changes",
   get_counter: "reads",

@@ -119,6 +119,7 @@ class Declared(TypedDict):
     ceiling: int | None
     debt: int
     period: str | None
+    unique: bool
 
 
 class Status(TypedDict):
@@ -219,7 +220,7 @@ def get_details(
             {
                 "name": "likes", "visible": "now", "changes": "caller", "public": True, "pages": False,
                 "children": True, "own_items": False, "retired": False, "numbered": False, "max_shards": 16,
-                "delta": None, "start": 0, "floor": None, "ceiling": None, "debt": 0, "period": None,
+                "delta": None, "start": 0, "floor": None, "ceiling": None, "debt": 0, "period": None, "unique": False,
             }
         ],
     },

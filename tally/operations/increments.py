@@ -6,11 +6,11 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from tally import fields
 from tally.api import needs
-from tally.api.kinds import VALUE, VERSION, ACounter, Amount, Flag, Id, Key, KeyOrBody
+from tally.api.kinds import FIRST_TRIED, VALUE, VERSION, VISITOR, ACounter, Amount, Flag, Id, Key, KeyOrBody
 from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import NewValue, PeriodName, Version, WhenVisible
 from tally.counter import Counter
-from tally.counting import increments, periods, tallies
+from tally.counting import increments, periods, tallies, uniques
 from tally.counting.increments import Increment
 from tally.errors import (
     CallerError,
@@ -38,6 +38,16 @@ class Counted(TypedDict):
     value: NotRequired[NewValue]
 
 
+class Visitor(TypedDict):
+    """The visitor is counted in this period. `new`: by this visit, and not by an earlier one."""
+
+    counter: str
+    id: str
+    period: PeriodName
+    new: bool
+    visible: WhenVisible
+
+
 class NewState(TypedDict):
     """The value was set."""
 
@@ -53,7 +63,16 @@ def _not_moved(counter: Counter) -> CallerError | None:
         return InvalidInputError(f"{counter.name} counts children: put or delete one to move it.", field="counter")
     if counter.pages:
         return InvalidInputError(f"{counter.name} counts pages: POST /visits moves it.", field="counter")
+    if counter.unique:
+        return InvalidInputError(f"{counter.name} counts visitors: POST …/visitors moves it.", field="counter")
     return fields.not_changed(counter)
+
+
+def _no_visitors(counter: Counter) -> CallerError | None:
+    """Why this counter counts no visitors."""
+    if counter.unique:
+        return None
+    return InvalidInputError(f"{counter.name} counts changes, and not who made them.", field="counter")
 
 
 def _not_set(counter: Counter) -> CallerError | None:
@@ -113,6 +132,33 @@ def increment(
     change = Increment(counter, tally, by, "increment", idempotency_key, body, receipt_target=target)
     answer, replayed = increments.count(call, change)
     return Answer(tallies.with_value(call, counter, tally, answer) if value else answer, replayed=replayed)
+
+
+@operation(
+    "POST /counters/{counter}/{id}/visitors",
+    access=Access.WRITE,
+    throttle=WRITES,
+    refuses=_no_visitors,
+    needs=lambda counters: needs.count_visitors(counters) | needs.find_before_refusal(counters),
+    raises=[NotFoundError, LimitReachedError, CounterRetiredError],
+    example={"counter": "readers", "id": "7c20", "period": "2026-07-31", "new": True, "visible": "soon"},
+    counts=True,
+)
+def add_visitor(
+    call: Call,
+    *,
+    counter: ACounter,
+    id: Id,
+    visitor: Annotated[str, VISITOR],
+    at: Annotated[int, FIRST_TRIED] | None = None,
+) -> Answer[Visitor]:
+    """Count a visitor
+
+    Each visitor counts once in a period, whichever service sends the visit, and however often. At a ceiling Tally
+    refuses who is new, and nobody else. A visit that you send again with the same `at` counts once over the edge of a
+    period, too.
+    """
+    return Answer(uniques.count(call, counter, id, visitor, at).body)
 
 
 @operation(

@@ -12,6 +12,7 @@ import counters
 import handlers
 from tally.api.unattended import StreamReader
 from tally.contract.declarations import READERS, Declarations
+from tally.counting import periods
 from tally.dynamo.client import Store
 from tally.errors import ConfigurationError
 from tally.streams import rollup
@@ -108,7 +109,8 @@ def test_a_consumer_does_what_it_declares_and_no_more(
     alone = events.sample("rollup/stream-likes")
     (first, *_) = receipts["Records"]
     for number, counter in enumerate(counters.COUNTERS.values()):
-        image = {**first["dynamodb"]["NewImage"], "counter": {"S": counter.name}, "target": {"S": "x"}}
+        target = periods.tally_id(counter, "x", 1_800_000_000)
+        image = {**first["dynamodb"]["NewImage"], "counter": {"S": counter.name}, "target": {"S": target}}
         if not counter.rolls_up:
             del image["rollup"]
         receipts["Records"].append(_again(first, 100 + number, NewImage=image))

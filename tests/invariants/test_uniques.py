@@ -1,20 +1,64 @@
-"""Unique visitors: each one counts once in a period, whatever is sent again, and when."""
+"""Unique visitors: each one counts once in a period, whatever is sent again, and when.
+
+`VISITS=50000 pytest tests/invariants/test_uniques.py -k log` holds a larger log against the numbers.
+"""
 
 from __future__ import annotations
 
+import os
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+import counters
 from tally.counter import Counter
-from tally.counting import periods
+from tally.counting import hashing, periods, uniques
+from tally.dynamo import keys
+from tally.dynamo.client import Call
+from tally.errors import InvalidInputError, LimitReachedError, StoreUnreachableError
 from tests import faults
+from tests.engines import new_engine
 from tests.invariants.counting import ITEM, Counting
-from tests.invariants.simulation import Clock
+from tests.invariants.judged import Deployment
+from tests.invariants.simulation import Clock, Plan, seeded
 from tests.invariants.test_periods import evening as evening
-from tests.invariants.world import persist
+from tests.invariants.test_removed_periods import BY_TTL
+from tests.invariants.threads import at_once
+from tests.invariants.world import World, persist
+from tests.tiers import in_long
 
 KEYED = Counter(
     "readers", prefix="BOOK", sort_key="READERS", attribute="readers",
     delta=1, period="day", visible="soon", receipt_days=2,
 )  # fmt: skip
+READERS = counters.READERS
+GAMBIER = replace(READERS, timezone="Pacific/Gambier")  # its days begin at 09:00 UTC, an hour after simulations do
+SEATS = Counter("seats", prefix="SEATS", sort_key="USERS", attribute="users", period="month", ceiling=25, unique=True)
+DAILY = Counter("daily", prefix="SEEN", sort_key="USERS", attribute="users", period="day", unique=True)
+NEW = [("GetItem", 1.0), ("TransactWriteItems", 4.0)]
 DAY_S = 24 * 3600
+VISITS = int(os.environ.get("VISITS", "1500"))
+RESENT_S = 1800  # within this time a visit whose answer was lost is sent again
+
+
+@pytest.fixture(autouse=True)
+def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    for counter in (SEATS, DAILY):
+        monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
+
+
+def visit(world: World, counter: Counter, visitor: str, at_s: float | None = None, caller: str = "web") -> bool:
+    """Whether the visitor is new."""
+    body = persist(lambda: uniques.count(world.call(caller), counter, ITEM, visitor, at_s)).body
+    return bool(body["new"])
+
+
+def rolled_up(world: World, counter: Counter, at_s: float) -> int:
+    return world.rolled_up(counter, periods.tally_id(counter, ITEM, at_s))
 
 
 def test_a_key_of_visitor_and_period_counts_each_once_but_for_one_that_comes_late_over_an_edge(
@@ -36,3 +80,225 @@ def test_a_key_of_visitor_and_period_counts_each_once_but_for_one_that_comes_lat
         visit(visitor, tomorrow)
     assert (counting.world.rolled_up(KEYED, today), counting.world.rolled_up(KEYED, tomorrow)) == (2, 3)
     assert proxy.injected(faults.LOSE_RESPONSE) + proxy.injected(faults.FAIL_AFTER) > 5
+
+
+@pytest.mark.parametrize("counter", [READERS, DAILY], ids=["soon", "now"])
+def test_a_visitor_is_one_for_all_services_and_new_once_whatever_answers_are_lost(
+    world: World, evening: Clock, counter: Counter
+) -> None:
+    hashing.of_stack(world.call())
+    world.proxy.plan = faults.always(faults.LOSE_RESPONSE, "PutItem", "TransactWriteItems")
+    with pytest.raises(StoreUnreachableError):
+        uniques.count(world.call("web"), counter, ITEM, "ann")
+    world.proxy.plan = faults.no_faults
+    assert [visit(world, counter, "ann", caller=caller) for caller in ("web", "app")] == [False, False]
+    lost = [faults.LOSE_RESPONSE]
+    world.proxy.plan = faults.script({"PutItem": lost, "TransactWriteItems": lost})
+    world.proxy.strip_tokens = True
+    assert visit(world, counter, "bob"), "the SDK sends it again, and its own receipt says that it was the first"
+    assert world.proxy.injected(faults.LOSE_RESPONSE) >= 1
+    assert [visit(world, counter, who) for who in ("bob", "cid", "cid")] == [False, True, False]
+    assert rolled_up(world, counter, evening()) == 3
+
+
+@pytest.mark.parametrize("counter", [READERS, DAILY], ids=["soon", "now"])
+def test_a_visit_counts_in_the_period_of_its_first_try_and_each_period_counts_everybody(
+    world: World, evening: Clock, counter: Counter
+) -> None:
+    first_s = evening()
+    assert visit(world, counter, "ann", first_s)
+    evening.pass_s(600)
+    assert [visit(world, counter, who, first_s) for who in ("ann", "bob")] == [False, True]
+    assert [visit(world, counter, who) for who in ("ann", "ann", "bob")] == [True, False, True]
+    assert (rolled_up(world, counter, first_s), rolled_up(world, counter, evening())) == (2, 2)
+
+
+def test_a_clock_that_is_behind_moves_no_visit_into_the_day_before(world: World, evening: Clock) -> None:
+    midnight_s = evening() + 300
+    evening.pass_s(298)
+    assert visit(world, READERS, "ann", midnight_s)
+    evening.pass_s(4)
+    assert not visit(world, READERS, "ann")
+    assert (rolled_up(world, READERS, midnight_s - 1), rolled_up(world, READERS, midnight_s)) == (0, 1)
+
+
+def test_a_first_try_is_within_a_day(world: World, evening: Clock) -> None:
+    now_s, kept_least = evening(), replace(READERS, keep_periods=1)
+    for wrong_s in (now_s - DAY_S - 1, now_s + 61):
+        with pytest.raises(InvalidInputError, match="within the last day"):
+            uniques.count(world.call(), READERS, ITEM, "ann", wrong_s)
+    assert not world.receipts()
+    assert [visit(world, READERS, "ann", now_s - DAY_S) for _ in range(2)] == [True, False]
+    assert periods.kept(kept_least, periods.tally_id(kept_least, ITEM, now_s - DAY_S), now_s), "whatever is kept"
+
+
+def test_a_receipt_outlives_its_period_by_more_than_a_first_try_may_be_late(world: World, evening: Clock) -> None:
+    """Then it goes, and the number stays. What is rolled up needs its receipt for eight days."""
+    for counter in (READERS, SEATS):
+        visit(world, counter, "ann")
+    ends_s = {one.name: periods.ends_s(one, periods.tally_id(one, ITEM, evening())) for one in (READERS, SEATS)}
+    for receipt in world.receipts():
+        later_s = int(receipt["expiration"]["N"]) - ends_s[receipt["counter"]["S"]]
+        assert 9 * DAY_S <= later_s <= 10 * DAY_S
+
+
+def test_a_receipt_names_nobody_and_another_stack_has_other_names(world: World) -> None:
+    visit(world, READERS, "ann")
+    (receipt,) = world.receipts()
+    secret = hashing.of_stack(world.call())
+    assert "ann" not in str(receipt)
+    table = world.store.settings.ledger_table
+    world.raw.delete_item(TableName=table, Key=keys.key(hashing.SECRET, hashing.SECRET))
+    assert not visit(world, READERS, "ann"), "a process reads the secret once"
+    world.store.secrets.clear()
+    assert visit(world, READERS, "ann")
+    assert hashing.of_stack(world.call()) != secret
+    assert {one["id"]["S"] for one in world.receipts()} > {receipt["id"]["S"]}
+
+
+def test_processes_that_need_the_secret_at_once_have_the_same(world: World) -> None:
+    """Each reads before any of them has written."""
+    world.proxy.plan = faults.seeded(3, {"PutItem": {faults.LOSE_RESPONSE: 0.3, faults.FAIL_AFTER: 0.3}})
+    stores = [replace(world.store, secrets={}) for _ in range(8)]
+    found = at_once([lambda store=store: persist(lambda: hashing.of_stack(Call(store))) for store in stores])
+    assert len(set(found)) == 1
+    assert len(found[0]) >= 40
+
+
+def test_a_visit_costs_a_write_unit_where_it_is_visible_soon_and_else_a_read_for_who_is_in(world: World) -> None:
+    """The engine bills no write that is refused; DynamoDB bills the unit of a visitor who was counted."""
+    hashing.of_stack(world.call())
+    for counter, new, again in (
+        (READERS, [("PutItem", 1.0)], [("PutItem", 0)]),
+        (DAILY, NEW, NEW[:1]),
+        (SEATS, NEW, NEW[:1]),
+    ):
+        for costs in (new, again):
+            with world.capacity() as measured:
+                visit(world, counter, "ann")
+            assert measured == costs
+
+
+def test_at_a_ceiling_who_is_in_comes_in_again_and_nobody_else_does(world: World) -> None:
+    """40 users, 25 seats, 8 callers at once, while answers are lost and transactions conflict."""
+    world.proxy.strip_tokens = True
+    chances = {faults.LOSE_RESPONSE: 0.1, faults.FAIL_AFTER: 0.05, faults.CONFLICT: 0.1}
+    world.proxy.plan = faults.seeded(7, {"TransactWriteItems": chances})
+    order = [f"u{number % 40}" for number in range(160)]
+    random.Random(1).shuffle(order)
+
+    def seat(user: str) -> tuple[str, bool]:
+        try:
+            visit(world, SEATS, user)
+            return user, True
+        except LimitReachedError:
+            return user, False
+
+    shares = at_once([lambda share=share: [seat(user) for user in share] for share in (order[n::8] for n in range(8))])
+    done = [one for share in shares for one in share]
+    inside, refused = ({user for user, is_in in done if is_in is wanted} for wanted in (True, False))
+    injected = sum(world.proxy.injected(fault) for fault in chances)
+    assert injected > 20
+    assert (len(inside), len(refused), inside & refused) == (25, 15, set())
+    assert world.tally(SEATS, periods.tally_id(SEATS, ITEM, time.time())) == 25
+
+
+class Log:
+    """Visits of a made-up site over an edge of days, and who came in which day by the clocks of those who first sent
+    each."""
+
+    def __init__(self, world: Deployment, chance: random.Random, visits: int) -> None:
+        self.world, self.chance, self.left = world, chance, visits
+        self.visitors = max(20, visits // 10)
+        self.per_step = -(-visits // 200)
+        self.came: defaultdict[str, set[str]] = defaultdict(set)
+        self.waiting: list[tuple[float, str, str]] = []
+        self.sent = self.lost = self.new = self.faults = 0
+
+    def met(self, fault: bool) -> bool:
+        """Count a fault of a consumer."""
+        self.faults += fault
+        return fault
+
+    def step(self) -> None:
+        """Some visits are sent, and some of those again whose answers were lost."""
+        for _ in range(min(self.left, self.per_step)):
+            self.left -= 1
+            at_s = self.world.now_s + self.chance.uniform(-2, 2)  # the clock of the service
+            self.waiting.append((at_s, self.chance.choice("ab"), f"v{self.chance.randrange(self.visitors)}"))
+        waiting, self.waiting = self.waiting, []
+        for at_s, page, who in waiting:
+            if self.chance.random() < 0.5 and at_s < self.world.now_s - 2:  # it waits for its next try
+                self.waiting.append((at_s, page, who))
+                continue
+            self._send(at_s, page, who)
+
+    def _send(self, at_s: float, page: str, who: str) -> None:
+        self.sent += 1
+        with self.world.clock.off(self.chance.uniform(-2, 2)):  # that of the function
+            answer = uniques.count(Call(self.world.store, "web"), GAMBIER, page, who, int(at_s))
+        tally = periods.tally_id(GAMBIER, page, int(at_s))
+        self.new += answer.body["new"]
+        assert answer.body["new"] is (who not in self.came[tally])
+        self.came[tally].add(who)
+        if self.chance.random() < 0.4 and self.world.now_s - at_s < RESENT_S:
+            self.lost += 1
+            self.waiting.append((at_s, page, who))
+
+
+@pytest.fixture
+def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    """Consumers die, repeat and lose answers in a third of their invocations; clocks are 2 s off; shards split."""
+    monkeypatch.setitem(counters.COUNTERS, GAMBIER.name, GAMBIER)
+    clock = Clock()
+    with new_engine() as engine, seeded(clock, request.param):
+        world = Deployment(engine, clock, request.param, Plan(splits_per_hour=0, slow=0, gaps=0.3, faults=0.35), None)
+        world.sweep_each_minute()
+        yield world
+        world.wire.close()
+
+
+def expire(world: Deployment) -> int:
+    """What DynamoDB does with receipts when their time is over: how many it removed."""
+    world.written()
+    gone = [item for item in world.scan("receipts") if "target" in item]
+    for item in gone:
+        world.wire.delete_item(TableName=world.name("receipts"), Key={"id": item["id"]})
+    taken, world.records = world.records, lambda table: ({**each, **BY_TTL} for each in taken(table))  # type: ignore[method-assign]
+    world.written()
+    world.records = taken  # type: ignore[method-assign]
+    return len(gone)
+
+
+@pytest.mark.parametrize("simulated", [0, *in_long([1, 2, 3])], indirect=True)
+def test_the_uniques_of_two_days_are_those_of_the_log_and_stay_when_the_receipts_are_gone(
+    simulated: Deployment, request: pytest.FixtureRequest
+) -> None:
+    world, chance = simulated, random.Random(request.node.callspec.params["simulated"])
+    log = Log(world, chance, VISITS)
+    faulty = world.faulty
+    world.faulty = lambda: log.met(faulty())  # type: ignore[method-assign]
+
+    def step() -> None:
+        log.step()
+        if chance.random() < 0.2:
+            world.streams.split()
+
+    world.run(110, step)
+    assert log.left == 0
+    while log.waiting:
+        world.run(1, log.step)
+    for _ in range(40):
+        world.run(2)
+        if world.caught_up() and not world.drifts():
+            break
+    wanted = {tally: len(came) for tally, came in log.came.items()}
+    assert len(wanted) == 4, "two pages, two days"
+    assert {tally: world.tally(GAMBIER, tally) for tally in wanted} == wanted
+    assert log.new == sum(wanted.values())
+    assert expire(world) == sum(wanted.values())
+    world.run(6)
+    assert {tally: world.tally(GAMBIER, tally) for tally in wanted} == wanted
+    assert (world.drifts(), set().union(*world.marked().values())) == ({}, set())
+    assert min(log.lost, log.faults) > 50
+    print(f"{log.sent} sent, {log.lost} answers lost, {log.new} uniques, {log.faults} faults of consumers")

@@ -61,8 +61,11 @@ VALUES: list[tuple[str, list[Any], str]] = [
     ("period", ["fortnight", ""], "must be one of: minute, hour, day, week, month, year"),
     ("keep_periods", [3], "goes with a period"),
     ("timezone", ["Europe/Paris"], "goes with a period"),
+    ("unique", ["yes"], "must be True or False"),
+    ("unique", [True], "needs a period, one of: day, week, month, year"),
     ("items", ["shop", {"table": "shop"}], "must be Items("),
 ]  # fmt: skip
+UNIQUE = {"unique": True, "period": "day"}
 OF_ITEMS = {
     "delta": 1, "start": 3, "floor": 0, "ceiling": 9, "numbered": True, "child": "A#", "period": "day", "pages": True,
     "receipt_days": 5, "changes": "anyone", "retired": True,
@@ -96,6 +99,14 @@ TOGETHER: list[tuple[str, dict[str, Any], str]] = [
         ("keep_periods", {"keep_periods": keep, "period": "day"}, "whole number from 1 to")
         for keep in (0, KEEP_PERIODS_MAX + 1, True)
     ),
+    *(("unique", {"unique": True, "period": one}, "needs a period, one of") for one in ("minute", "hour")),
+    *(("delta", {**UNIQUE, "delta": delta}, "a visitor is one") for delta in (-1, 2)),
+    *(
+        (field, {**UNIQUE, field: value}, "services name its visitors")
+        for field, value in (("start", 5), ("floor", 0), ("receipt_days", 9), ("changes", "anyone"))
+    ),
+    *(("unique", {**UNIQUE, **more}, "no pages or items") for more in ({"pages": True}, {"child": "A#"})),
+    ("debt", {**UNIQUE, "ceiling": 9, "debt": 1}, "takes any amount"),
     *(("timezone", {"timezone": "Europe/Paris", "period": one}, "one may come twice") for one in ("hour", "minute")),
     *(
         ("timezone", {"timezone": zone, "period": "day"}, "must be a name of the IANA database")
@@ -124,6 +135,12 @@ def test_a_wrong_declaration_says_which_field_of_which_counter_and_why(
     value = (GOOD | fields).get(field)
     assert caught.value.detail.startswith(f"counter {name!r}: {field} is {value!r}, but ")
     assert why in caught.value.detail
+
+
+def test_a_visitor_is_one_who_joins_no_other_change_and_is_not_held() -> None:
+    seats = declare(**UNIQUE, ceiling=25)
+    assert (seats.delta, seats.joins, seats.may_have_holds, seats.settable) == (1, False, False, False)
+    assert dataclasses.replace(seats) == seats, "what a deployment gives to functions is declared again"
 
 
 def test_a_number_of_a_period_is_not_set() -> None:

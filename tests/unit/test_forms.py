@@ -35,6 +35,7 @@ FITTING: dict[str, list[Change]] = {
     "changes": [(PLAIN, {"changes": "anyone"})],
     "read": [(PLAIN, {"read": "anyone"})],
     "max_age_s": [(replace(PLAIN, read="anyone"), {"max_age_s": 9})],
+    "unique": [(DAILY, {"unique": True}), (replace(DAILY, unique=True), {"unique": False, "delta": None})],
     "keep_periods": [(DAILY, {"keep_periods": 3}), (replace(DAILY, keep_periods=None), {"keep_periods": 3})],
 }  # fmt: skip
 REFUSED: dict[str, list[Change]] = {

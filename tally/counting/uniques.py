@@ -1,0 +1,57 @@
+"""Unique visitors: each one counts once in a period.
+
+A visitor and a period are one receipt, which is written with the tally, or alone for the rollup to add. So retries,
+spilling and what a stream loses are as for any change. The number stays when the receipt has expired.
+
+The receipt has no visitor. Its name is the hash of one, under the secret of the stack.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from ..counter import Counter
+from ..dynamo.client import Call
+from ..errors import InvalidInputError
+from . import hashing, increments, periods
+from .increments import Increment
+from .receipts import ALONE_KEPT_S, DAY_S, ChangeAnswer
+
+LATE_MAX_S = DAY_S  # how long ago a visit may have been tried first
+AHEAD_MAX_S = 60  # how far this process's clock may be behind the one that the visitor's service goes by
+
+
+def count(call: Call, counter: Counter, id_: str, visitor: str, at_s: float | None = None) -> ChangeAnswer:
+    """Count a visitor in the period of `at_s`, when the visit was tried first; None: now.
+
+    The body says whether the visitor is `new` in that period: every answer to the first visit says so, also one that is
+    sent again because it was lost on its way to the process. 1 WCU where it is visible soon; else 4 WCU and 1 RCU,
+    and 1 RCU for a visitor who is counted.
+
+    Raises InvalidInputError for a time that is too old or to come, and what increments.count raises.
+    """
+    tally = _tally(counter, id_, time.time(), at_s)
+    lives_s = periods.ends_s(counter, tally) + LATE_MAX_S + ALONE_KEPT_S - time.time()
+    change = Increment(
+        counter,
+        tally,
+        1,
+        "add_visitor",
+        hashing.hashed(hashing.of_stack(call), visitor),
+        {"counter": counter.name, **periods.shown(tally)},
+        receipt_target=f"{counter.name}/{tally}",
+        receipt_days=int(-(-lives_s // DAY_S)),
+    )
+    anybody = replace(call, caller=None)  # a visitor is one, whichever service says so
+    body, seen = increments.count(anybody, change)
+    return ChangeAnswer({**body, "new": not seen}, seen)
+
+
+def _tally(counter: Counter, id_: str, now_s: float, at_s: float | None) -> str:
+    """The tally of the period in which the visit was tried first."""
+    if at_s is None:
+        return periods.tally_id(counter, id_, now_s)
+    if not -AHEAD_MAX_S <= now_s - at_s <= LATE_MAX_S:
+        raise InvalidInputError("at must be within the last day: when the visit was tried first.", field="at")
+    return periods.tally_id(counter, id_, at_s)

@@ -1,0 +1,75 @@
+"""Visitors as services count them, and what is refused because it would count some of them twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import counters
+from tally.counter import Counter
+from tally.dynamo.client import Store
+from tests import events
+from tests.integration.conftest import Invoke
+from tests.integration.test_periods import DAY_S, NOON_S, TODAY, TOMORROW
+from tests.integration.test_periods import now as now
+
+BOOK = {"counter": "readers", "id": "moby-dick"}
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def invoke(store: Store, monkeypatch: pytest.MonkeyPatch, now: Any) -> Invoke:
+    """With two counters more: an app's seats, and readers by the days of Paris."""
+    seats = Counter("seats", prefix="APP", sort_key="SEATS", attribute="seats", unique=True, period="month", ceiling=2)
+    for counter in (seats, replace(counters.READERS, name="paris", prefix="PARIS", timezone="Europe/Paris")):
+        monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
+    return Invoke(store)
+
+
+def visit(invoke: Invoke, visitor: str, **more: Any) -> dict[str, Any]:
+    answer = invoke.direct("add_visitor", **{**BOOK, "visitor": visitor, "caller": "web", **more})
+    return dict(answer["body"])
+
+
+def test_a_visitor_is_new_once_in_a_period_and_says_which(invoke: Invoke, now: Any) -> None:
+    first = {**BOOK, "period": TODAY, "new": True, "visible": "soon"}
+    assert visit(invoke, "ann") == first
+    assert visit(invoke, "ann", caller="app") == {**first, "new": False}
+    now.s += DAY_S
+    assert visit(invoke, "ann") == {**first, "period": TOMORROW}
+    assert visit(invoke, "ann", at=int(NOON_S)) == {**first, "new": False}
+    answer = invoke.http("add_visitor", visitor="bob")
+    assert (answer["statusCode"], events.body_of(answer)["new"]) == (200, True)
+    assert "idempotency-replayed" not in answer["headers"]
+    late = invoke.http("add_visitor", visitor="bob", at=int(NOON_S) - 1)
+    assert (late["statusCode"], events.body_of(late)["field"]) == (400, "at")
+
+
+def test_a_full_house_lets_in_who_is_in(invoke: Invoke, now: Any) -> None:
+    seat = {"counter": "seats", "id": "acme"}
+    assert [visit(invoke, who, **seat)["new"] for who in ("ann", "bob")] == [True, True]
+    refused = visit(invoke, "cid", **seat)
+    assert (refused["status"], refused["left"], refused["retry_after_s"] > DAY_S) == (409, 0, True)
+    assert not visit(invoke, "ann", **seat)["new"]
+    assert invoke.read("seats", "acme", caller="web")["value"] == 2
+
+
+@pytest.mark.parametrize(
+    ("operation", "more"),
+    [
+        ("increment", {"amount": 1, "idempotency_key": "k"}),
+        ("increment", {"idempotency_key": "k"}),
+        ("set_counter", {"value": 5, "version": 0}),
+        ("hold", {"amount": 1, "ttl_s": 60, "idempotency_key": "k"}),
+        ("change", {"changes": [{**BOOK, "amount": 1}], "idempotency_key": "k"}),
+    ],
+)
+def test_nothing_but_a_visitor_moves_such_a_number(invoke: Invoke, operation: str, more: dict[str, Any]) -> None:
+    named = {} if operation == "change" else BOOK
+    answer = invoke.direct(operation, caller="web", **named, **more)
+    assert (answer["status"], "visitors" in answer["body"]["detail"] or operation == "hold") == (400, True)
+    usage = invoke.direct("add_visitor", counter="usage", id="x", visitor="ann", caller="web")
+    assert (usage["status"], usage["body"]["field"]) == (400, "counter")

@@ -67,7 +67,8 @@ def _check_series(given: argparse.Namespace) -> None:
     """Completes the id, the `zone` and the `range` of a series. Raises UsageError or InvalidInputError."""
     check_series(given.counter)
     values.check_id(given)
-    now_s, given.zone = time.time(), given.tz or viewers_zone()
+    own = values.zone(given.counter.timezone or "UTC") if given.counter.unique else viewers_zone()
+    now_s, given.zone = time.time(), given.tz or own
     of_days = getattr(given.zone, "key", None) if given.by == reading.DAY else None
     try:
         since, to = (values.seconds(when, given.zone) for when in (given.since, given.to))
@@ -109,7 +110,8 @@ def _series(given: argparse.Namespace, stack: Stack) -> int:
         rows += [(iso(day["from"], UTC), day["value"], IMPORT) for day in body["imports"]]
         rows += [(iso(repair["at"], zone), repair["value"], REPAIR) for repair in body["repairs"]]
         table(("from", "value", "kind"), rows)
-    remark(_of_series(body, points, zone), drawn=draws(given))
+    of = " first visits" if given.counter.unique else ""
+    remark(_of_series(body, points, zone, of), drawn=draws(given))
     return 0
 
 
@@ -149,12 +151,12 @@ def _points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
             yield Point(point["from"], point["value"], "so far" if as_of < end_s else begun)
 
 
-def _of_series(body: Mapping[str, Any], points: Sequence[Point], zone: tzinfo) -> Iterator[str]:
-    """What a series means: its sum, what it is not, and as of when it is complete."""
+def _of_series(body: Mapping[str, Any], points: Sequence[Point], zone: tzinfo, of: str) -> Iterator[str]:
+    """What a series means: its sum, `of` what, what it is not, and as of when it is complete."""
     now_s = time.time()
     if points:
         numbers, hours = [point.value for point in points], f"{len(points)} {body['by']}{'s' * (len(points) > 1)}"
-        most = f"{sum(numbers):,} in {hours}; the most in one: {max(numbers):,}"
+        most = f"{sum(numbers):,}{of} in {hours}; the most in one: {max(numbers):,}"
         yield most if any(numbers) else f"nothing in {hours}"
     else:
         yield "nothing is known of that time"

@@ -94,12 +94,14 @@ const dated = (asOf) => (asOf ? [" Every change accepted by ", time(asOf, "clock
 function chart(context, counter, id) {
   const { api, signal } = context;
   let [by, back] = ["hour", 0]; // how many windows before now
+  const visitors = context.counter(counter)?.unique;
   const hover = make("p.hover.quiet", { "aria-hidden": "true" }, "\u00a0");
   const load = async () => {
     const end = Math.ceil(Date.now() / 1000 / HOUR_S) * HOUR_S - back * WINDOWS[by];
     const from = end - WINDOWS[by] + (by === "day" ? DAY_S : 0); // the day that runs is one of them
     const of = `${counter}:${parts(context, counter, id)[0]}`;
-    const found = await api.any("series", { of, by, from, to: end, tz: by === "day" ? dayZone() : null }, signal);
+    const tz = by === "day" && !visitors ? dayZone() : null; // days of another zone would hold some visitors twice
+    const found = await api.any("series", { of, by, from, to: end, tz }, signal);
     return { ...found, from, zone: zoneName() }; // another zone is another drawing
   };
   const draw = (found) => {
@@ -119,7 +121,7 @@ function chart(context, counter, id) {
         make(
           "span.quiet",
           {},
-          ` in ${count(found.series.length, by)}, up to `,
+          `${visitors ? " first visits" : ""} in ${count(found.series.length, by)}, up to `,
           time(Math.min(found.as_of, found.series.at(-1).from + (by === "hour" ? HOUR_S : DAY_S)), "minute"),
         ),
       ),

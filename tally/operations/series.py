@@ -198,5 +198,6 @@ def _series(
     if refusal := fields.no_series(counter, "of"):
         raise refusal
     named = fields.counted_id(counter, id_, "of", call.pages) if id_ else hours.TOTAL
+    zone = zone or (counter.timezone if counter.unique else None)
     series = read.read(call, counter, named, read.range_of(by, from_s, to_s, zone, time.time()))
     return Answer(series, max_age_s=counter.kept_s)

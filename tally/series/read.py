@@ -13,7 +13,7 @@ from ..drift import history
 from ..dynamo import queries
 from ..dynamo.client import Call, Store
 from ..errors import InvalidInputError
-from . import hours, progress
+from . import hours, progress, spans
 from .hours import Moved
 from .progress import HOUR_S, Progress, minutes_of
 
@@ -43,6 +43,7 @@ def read(call: Call, counter: Counter, id_: str, asked: Range) -> dict[str, Any]
     imported into, also before `since`. `repairs`: `{"at","value","how","added"}`. A tally that is younger than the
     series is the sum of its series, of all of its imports, and of what repairs have `added`.
     """
+    spans.check(counter, asked.by, asked.zone)
     store, settings = call.store, call.store.settings
     at = progress.read(store)  # before the numbers: the hours that it names are whole
     body = {"counter": counter.name, "id": id_, "by": asked.by}

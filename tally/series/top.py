@@ -27,7 +27,7 @@ from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import apply_once
 from ..errors import InvalidInputError, NotFoundError
-from . import progress
+from . import progress, spans
 from .progress import HOUR_S, hour_of
 
 LISTED = 200  # that moved up; callers see 100 at most
@@ -151,6 +151,7 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
     changes after it are not in the list yet; null before there is one. Raises InvalidInputError, and NotFoundError for
     a span whose list is gone, or that was over before the series began: nobody knows what moved.
     """
+    spans.check(counter, by)
     at = progress.read(call.store)
     settings = call.store.settings
     newest = span_of(hour_of(settings, at.through))[: LENGTHS[by]] if at.as_of(settings) is not None else ""

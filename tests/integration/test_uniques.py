@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -73,3 +74,28 @@ def test_nothing_but_a_visitor_moves_such_a_number(invoke: Invoke, operation: st
     assert (answer["status"], "visitors" in answer["body"]["detail"] or operation == "hold") == (400, True)
     usage = invoke.direct("add_visitor", counter="usage", id="x", visitor="ann", caller="web")
     assert (usage["status"], usage["body"]["field"]) == (400, "counter")
+
+
+@pytest.mark.parametrize(
+    ("route", "asked", "field"),
+    [
+        ("get_any_series", {"of": "readers:moby-dick", "by": "hour"}, None),
+        ("get_any_series", {"of": "readers", "by": "day"}, None),
+        ("get_any_series", {"of": "readers:moby-dick", "by": "day", "tz": "Europe/Paris"}, "tz"),
+        ("get_any_series", {"of": "paris:moby-dick", "by": "day"}, None),
+        ("get_any_series", {"of": "paris:moby-dick", "by": "day", "tz": "UTC"}, "tz"),
+        ("get_any_top", {"counter": "readers", "by": "hour"}, None),
+        ("get_any_top", {"counter": "readers", "by": "day"}, None),
+        ("get_any_top", {"counter": "readers", "by": "month"}, "by"),
+        ("get_any_top", {"counter": "seats", "by": "month"}, None),
+        ("get_any_top", {"counter": "paris", "by": "day"}, "tz"),
+    ],
+)
+def test_no_span_adds_up_the_visitors_of_two_periods(
+    invoke: Invoke, route: str, asked: dict[str, str], field: str | None
+) -> None:
+    answer = invoke.http(route, query=urlencode(asked))
+    if field is None:
+        assert answer["statusCode"] == 200
+    else:
+        assert (answer["statusCode"], events.body_of(answer)["field"]) == (400, field)

@@ -23,6 +23,7 @@ from . import (
     many,
     own_items,
     plays,
+    uniques,
 )
 
 Rows = Mapping[str, Mapping[str, float]]
@@ -86,6 +87,14 @@ MEASURES = (
         Claim(own_items.RECORDS, "WCU", "≤", 0.12),
         Claim(own_items.WHILE, "WCU", "≤", 2.4),
         Claim(own_items.SCANNED, "WCU", "≤", 2.1),
+    )),
+    Measure("uniques", "a visit of a counter of visitors", uniques.measure, (
+        Claim(f"{uniques.SOON}: {uniques.NEW}", "WCU", "=", 1),
+        Claim(f"{uniques.SOON}: {uniques.AGAIN}", "requests", "=", 1),
+        *(Claim(f"{way}: {uniques.NEW}", "WCU", "=", 4) for way in (uniques.NOW, uniques.FULL)),
+        *(Claim(f"{way}: {uniques.AGAIN}", "RCU", "=", 1) for way in (uniques.NOW, uniques.FULL)),
+        *(Claim(f"{way}: {uniques.AGAIN}", "WCU", "=", 0) for way in (uniques.NOW, uniques.FULL)),
+        *(Claim(f"{way}: {uniques.READ}", "RCU", "=", 1) for way in uniques.COUNTERS),
     )),
     Measure("imports", "a cold start's imports", imports.measure, (
         Claim("a hot handler", "to boto3", "≤", 1.25, full_only=True),

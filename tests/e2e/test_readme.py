@@ -25,6 +25,7 @@ PAGES = (
     "docs/periods.md",
     "docs/holds.md",
     "docs/changes.md",
+    "docs/uniques.md",
     "docs/series.md",
 )  # a later one uses the variables of those before
 

@@ -75,6 +75,8 @@ def map_case(context: HookContext, case: Case) -> Case:
     if _name(case) == "change" and body.get("visible") == "soon":
         for change in body["changes"]:
             change["counter"] = "usage"  # it has no limits
+    if "visitor" in body:
+        body["visitor"] = _cut(str(body["visitor"]), fields.USER_BYTES_MAX)
     if _name(case) in ("increment", "visit") and "key" not in body:  # it is in the header, or in the body
         case.headers.setdefault("Idempotency-Key", KEY_EXAMPLE)
     _fresh_key(case, body)
@@ -214,6 +216,8 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
         case.path_parameters = {"id": _POSTS.pop() if made_up else f"{_RUN}-{next(_NUMBERS)}"}
     if _name(case) in ("get_counter", "get_details") and "period" in case.query:
         _fit_period(case)
+    if _name(case) == "add_visitor" and _is_positive(case) and "at" in (body := dict(case.body)):
+        case.body = {**body, "at": int(time.time()) - int(body["at"]) % 3600}  # within the last day
 
 
 def _fit_period(case: Case) -> None:

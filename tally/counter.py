@@ -72,6 +72,8 @@ class Counter:
     """It never goes above this."""
     debt: int = 0
     """How far commits of holds may take it beyond its limit: what was used is used. Holds may not."""
+    own_limits: bool = False
+    """Whether an id may have a floor or ceiling of its own, which `PUT …/limit` sets; without one the declared hold."""
     numbered: bool = False
     """Whether each change returns the number that it took: no number twice, none missing."""
     max_shards: int = AUTOMATIC
@@ -121,7 +123,7 @@ class Counter:
         if self.items is not None:
             self._check_items()
         self._check_choice("visible", NOW, SOON)
-        for field in ("numbered", "pages", "retired", "unique"):
+        for field in ("own_limits", "numbered", "pages", "retired", "unique"):
             if not isinstance(getattr(self, field), bool):
                 raise self._wrong(field, "must be True or False")
         if self.unique:
@@ -161,6 +163,8 @@ class Counter:
             raise self._wrong("debt", "goes with holds: it needs a limit, and takes any amount")
         if self.numbered and self.delta is None:
             raise self._wrong("numbered", "needs a delta: numbers that are given out have a fixed step")
+        if self.own_limits and ((self.floor is None and self.ceiling is None) or self.numbered):
+            raise self._wrong("own_limits", "needs a floor or a ceiling for the ids without one, and no numbers")
         if self.soon and self.known:
             raise self._wrong(
                 "visible", "a start, a floor, a ceiling and numbered need 'now': a change sees the number"

@@ -278,6 +278,7 @@ AMOUNT = _whole(
     lambda asked: _any_amount(asked).delta or 1,
 )
 VALUE = _whole(-AMOUNT_MAX, AMOUNT_MAX, "The value to set.", 98)
+OWN_LIMIT = _whole(-AMOUNT_MAX, AMOUNT_MAX, "The ceiling of this id; of a counter without one, its floor.", 10_000)
 CHANGES = Kind(
     _plain(fields.changes),
     _changes,

@@ -58,7 +58,12 @@ def count(counters: Iterable[Counter]) -> Needs:
     """A receipt, and an update of the number unless the rollup makes it."""
     counting = list(counters)
     now = [counter for counter in counting if counter.visible == "now"]
-    return (PUT_RECEIPT if counting else NOTHING) | on(now, "UpdateItem")
+    return (PUT_RECEIPT if counting else NOTHING) | on(now, "UpdateItem") | read_limits(counting)
+
+
+def read_limits(counters: Iterable[Counter]) -> Needs:
+    """The limits of an id, where it may have its own."""
+    return on((counter for counter in counters if counter.own_limits), "BatchGetItem")
 
 
 def count_visitors(counters: Iterable[Counter]) -> Needs:
@@ -82,7 +87,9 @@ def find_before_refusal(counters: Iterable[Counter]) -> Needs:
 def release_expired(counters: Iterable[Counter]) -> Needs:
     """Before a 409, and in the sweep, expired holds give back what they have taken."""
     holding = [counter for counter in counters if counter.may_have_holds]
-    return (PUT_RECEIPT | on_holds(holding, "Query", "PutItem", "DeleteItem")) if holding else NOTHING
+    judged = (counter for counter in holding if not counter.holdable)  # what comes back may meet another limit
+    found = PUT_RECEIPT | on_holds(holding, "Query", "PutItem", "DeleteItem") | read_limits(judged)
+    return found if holding else NOTHING
 
 
 def on_holds(counters: Iterable[Counter], *actions: str) -> Needs:

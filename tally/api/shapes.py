@@ -40,6 +40,9 @@ class Value(TypedDict):
     version: NotRequired[Version]
     as_of: NotRequired[AsOf]
     about: NotRequired[Annotated[Literal[True], {"description": "Of a counter of items: `as_of` is about that time."}]]
+    limit: NotRequired[
+        Annotated[int, {"description": "Of a counter with `own_limits`: that of the id, as changes are judged now."}]
+    ]
 
 
 class Unreadable(TypedDict):

@@ -77,7 +77,7 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
             "PASSED": ("GetItem",),
             "SEEN#": ("UpdateItem",),
         }
-    repair = need.on(every, "Query", "UpdateItem", "ConditionCheckItem")
+    repair = need.on(every, "Query", "UpdateItem", "ConditionCheckItem") | need.read_limits(every)
     forget = need.on(users, "GetItem", "BatchGetItem", "PutItem", "DeleteItem")
     import_ = need.on(parents, "BatchGetItem", "PutItem", "UpdateItem")
     receipts = need.PUT_RECEIPT | need.FIND_RECEIPT | need.FIND_RECEIPTS

@@ -77,7 +77,9 @@ def _turn(route: Route) -> int:
     """A post comes before its likes, what is read after what is put, and what is removed at the end."""
     if route.operation.name == "put_post":
         return 0
-    removes = {"release_hold": 3, "delete_mine": 3, "delete_child": 3, "delete_post": 5, "remove_parent": 4}
+    removes = {
+        "release_hold": 3, "delete_limit": 3, "delete_mine": 3, "delete_child": 3, "delete_post": 5, "remove_parent": 4,
+    }  # fmt: skip
     return removes.get(route.operation.name, 1 if route.operation.writes else 2)
 
 

@@ -46,6 +46,16 @@ class NewState(TypedDict):
     replayed: bool
 
 
+class OwnLimit(TypedDict):
+    """The limit of an id, and whether it is its own: otherwise it is the declared one, which may change."""
+
+    counter: str
+    id: str
+    limit: int
+    own: bool
+    replayed: bool
+
+
 class Changed(TypedDict):
     """All of the changes were counted: how many, and of how many numbers."""
 
@@ -66,6 +76,7 @@ class Value(TypedDict):
     version: NotRequired[int]
     as_of: NotRequired[int | None]
     about: NotRequired[Literal[True]]
+    limit: NotRequired[int]
 
 
 class Unreadable(TypedDict):
@@ -238,6 +249,8 @@ class Receipt(TypedDict):
         "increment",
         "change",
         "set_counter",
+        "put_limit",
+        "delete_limit",
         "put_child",
         "delete_child",
         "put_mine",
@@ -397,6 +410,7 @@ class Declared(TypedDict):
     floor: int | None
     ceiling: int | None
     debt: int
+    own_limits: bool
     period: str | None
     unique: bool
 
@@ -450,6 +464,25 @@ def set_counter(
     PreconditionFailedError, PreconditionRequiredError.
     """
     return Request.of("increments", "set_counter", locals())
+
+
+def get_limit(counter: str, id: str, *, caller: str | None = None) -> Request[OwnLimit]:
+    """The limit of an id. Raises NotFoundError."""
+    return Request.of("increments", "get_limit", locals())
+
+
+def put_limit(
+    counter: str, id: str, limit: int, *, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[OwnLimit]:
+    """Give an id a limit of its own. Raises NotFoundError."""
+    return Request.of("increments", "put_limit", locals())
+
+
+def delete_limit(
+    counter: str, id: str, *, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[OwnLimit]:
+    """Give an id the declared limit again. Raises NotFoundError."""
+    return Request.of("increments", "delete_limit", locals())
 
 
 def change(
@@ -720,6 +753,9 @@ class Methods:
     increment = sends(increment)
     add_visitor = sends(add_visitor)
     set_counter = sends(set_counter)
+    get_limit = sends(get_limit)
+    put_limit = sends(put_limit)
+    delete_limit = sends(delete_limit)
     change = sends(change)
     get_counter = sends(get_counter)
     get_tallies = sends(get_tallies)

@@ -18,7 +18,7 @@ from .. import fields, observe
 from ..counter import Counter
 from ..dynamo.client import Call
 from ..dynamo.items import Write
-from ..dynamo.transactions import CONDITION_FAILED, REJECTED_CODES, Reason, Sent, put_receipt, send
+from ..dynamo.transactions import CONDITION_FAILED, REJECTED_CODES, Reason, Sent, pause, put_receipt, send
 from ..errors import (
     CounterRetiredError,
     InvalidInputError,
@@ -173,7 +173,8 @@ def _attempt(call: Call, changes: Changes, stamp: Stamp, spilling: Spilling) -> 
     if not sent.busy:
         _refuse_own(sent.reasons[1 + len(moved) :], all_of=sent.reasons)
         if sent.refused:
-            _refused(call, changes, moved, sent)
+            if not _refused(call, changes, moved, sent):
+                pause(spilling.retries)
             return None
     spilling.retry(moved, sent)
     return None
@@ -194,16 +195,23 @@ def _refuse_own(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
             raise WriteInvalidError(f"DynamoDB does not accept {at}: {reason.message}", field=at)
 
 
-def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: Sent) -> None:
-    """Make room for the first change that was refused. Raises LimitReachedError if there is none."""
-    refused = {tally: old for tally, old in zip(moved, sent.old_items()[1:], strict=False) if old is not None}
-    tally = next(iter(refused))
-    counter, amount = tally.counter, moved[tally]
-    error = tallies.refuse(counter, tally.id, tallies.state_of(counter, refused[tally]).value, amount)
-    if not holds.made_room(call, counter, tally.id, amount, error.left or 0):
-        named = changes.of(tally)
-        detail = f"changes[{named['entry']}], {counter.name} {named['id']}: {error.detail}"
-        raise LimitReachedError(detail, **named, **error.members)
+def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: Sent) -> bool:
+    """Make room for the changes that were refused. Raises LimitReachedError if there is none for the first one.
+
+    False: it made none, because those were judged by limits that their tallies have not.
+    """
+    made = False
+    for tally, old in zip(moved, sent.old_items()[1:], strict=False):
+        counter, amount = tally.counter, moved[tally]
+        error = tallies.refusal(call, counter, tally.id, old, amount) if old is not None else None
+        if error is None:
+            continue
+        if not holds.made_room(call, counter, tally.id, amount, error.left or 0):
+            named = changes.of(tally)
+            detail = f"changes[{named['entry']}], {counter.name} {named['id']}: {error.detail}"
+            raise LimitReachedError(detail, **named, **error.members)
+        made = True
+    return made
 
 
 def _refuse_retired(call: Call, changes: Changes, stamp: Stamp) -> None:

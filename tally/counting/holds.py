@@ -22,6 +22,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 from ..counter import Counter
@@ -29,7 +30,7 @@ from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import Page
-from ..dynamo.transactions import Write, transact
+from ..dynamo.transactions import Write
 from ..errors import (
     ChangeRefusedError,
     HoldSettledError,
@@ -70,10 +71,8 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
             refuse_retired(call, counter, stamp)
         at = minute_now(call)
         receipt = stamp.receipt(call, body, **tallies.facts(counter, id_, by, at))
-        try:
-            transact(call, counter, id_, lambda _: _take_writes(call, counter, id_, hold_id, by, at), receipt)
-        except ChangeRefusedError as refused:
-            raise tallies.refusal(counter, id_, refused, by) from None
+        writes = partial(_take_writes, call, counter, id_, hold_id, by, at)
+        tallies.commit(call, counter, id_, by, lambda _: writes(), receipt)
         return body
 
     keyed = Keyed(operation, owner_of(counter.name, id_), key, payload, counter.receipt_days)
@@ -194,20 +193,19 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0) ->
     if state == COMMITTED:
         record = {**record, "amount": kept}
     settled = items.put(table["TableName"], settled_key(owner_of(counter.name, id_), hold_id), record)
-    moves = _give_back(call, counter, id_, hold_id, moved, debt) if moved else []
+    moves = partial(_give_back, call, counter, id_, hold_id, moved, debt)
     try:
-        transact(call, counter, id_, lambda _: [{"Delete": gone}, settled, *moves])
-    except ChangeRefusedError as refused:
-        if refused.old_items[0] is not None:
-            return False
-        now = tallies.state_of(counter, refused.old_items[2] or {})
-        raise tallies.refuse(counter, id_, now.value, moved, debt) from None
+        tallies.commit(call, counter, id_, moved, lambda _: [{"Delete": gone}, settled, *moves()], place=2, debt=debt)
+    except ChangeRefusedError:
+        return False
     return True
 
 
 def _give_back(call: Call, counter: Counter, id_: str, hold_id: str, amount: int, debt: int) -> list[Write]:
     """Add the amount to the tally, and put a receipt of it: from receipts, the bookkeeper knows what to expect. Where a
     commit takes more than was held, it takes."""
+    if not amount:
+        return []
     at = minute_now(call)
     back: Write = {"Update": tallies.add(call, counter, id_, 0, amount, at, debt=debt)}
     receipt = {

@@ -18,7 +18,8 @@ from ..errors import (
     StoreBusyError,
     TallyHotError,
 )
-from . import holds, tallies
+from . import holds, limits, tallies
+from .limits import Limits
 from .receipts import (
     VISIBLE_NOW,
     VISIBLE_SOON,
@@ -85,12 +86,10 @@ def _add(call: Call, change: Increment, stamp: Stamp) -> Body:
 
     try:
         receipt = stamp.receipt(call, body, **tallies.facts(counter, change.id, change.amount, at))
-        transact(call, counter, change.id, writes, receipt, spills=counter.spills)
+        tallies.commit(call, counter, change.id, change.amount, writes, receipt, spills=counter.spills)
     except TallyHotError:
         body = _add_alone(call, change, stamp)
         observe.count(observe.SPILLED)
-    except ChangeRefusedError as refused:
-        raise tallies.refusal(counter, change.id, refused, change.amount) from None
     return body
 
 
@@ -116,14 +115,15 @@ def _take_number(call: Call, change: Increment, stamp: Stamp) -> Body:
     """Commit the next number on condition that the counter has not moved; a refusal returns the current number."""
     counter, seen = change.counter, tallies.read_state(call, change.counter, change.id)
     retries = call.retries(attempts_max=NUMBER_TURNS_MAX, backoff_max_s=NUMBER_BACKOFF_MAX_S)
+    within = limits.of(call, counter, change.id)
     while True:
         number = seen.value + change.amount
-        if not tallies.fits(counter, number):
+        if not within.fits(number):
             look(call, stamp)  # after the read of the number: the caller who took the last one gets its answer again
-            raise tallies.refuse(counter, change.id, seen.value, change.amount)
-        last = not tallies.fits(counter, number + change.amount)
+            raise tallies.refuse(counter, within, change.id, seen.value, change.amount)
+        last = not within.fits(number + change.amount)
         body, at = {**change.body, "number": number, "last": last, **VISIBLE_NOW}, minute_now(call)
-        write: Write = {"Update": tallies.assign(call, counter, change.id, seen, number, at)}
+        write: Write = {"Update": tallies.assign(call, counter, change.id, seen, number, at, within)}
         receipt = stamp.receipt(call, body, **tallies.facts(counter, change.id, change.amount, at))
         try:
             transact(call, counter, change.id, _fixed(write), receipt)
@@ -156,8 +156,13 @@ def set_value(
     Raises PreconditionFailedError when the counter has moved, LimitReachedError for a value out of its limits or behind
     its numbers, KeyReusedError, CounterRetiredError.
     """
-    if not counter.retired and not tallies.fits(counter, value):
-        raise LimitReachedError(f"{value} is not within the limits of {counter.name}.", field="value")
+
+    def refuse_beyond(within: Limits) -> None:
+        if not within.fits(value):
+            raise LimitReachedError(f"{value} is not within the limits of {counter.name}.", field="value")
+
+    if not (counter.retired or counter.own_limits):
+        refuse_beyond(limits.of(call, counter, id_))
     body = {"counter": counter.name, "id": id_, "value": value, "version": version + 1}
 
     def change(stamp: Stamp) -> Body:
@@ -169,7 +174,9 @@ def set_value(
             raise _moved(seen)
         if counter.numbered and seen.version:
             _refuse_given(counter, seen.value, value)
-        write: Write = {"Update": tallies.assign(call, counter, id_, seen, value, at)}
+        within = limits.read(call, counter, id_)
+        refuse_beyond(within)
+        write: Write = {"Update": tallies.assign(call, counter, id_, seen, value, at, within)}
         receipt = stamp.receipt(call, body, **tallies.facts(counter, id_, value - seen.value, at))
         try:
             transact(call, counter, id_, _fixed(write), receipt)

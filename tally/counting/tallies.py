@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..counter import Counter
@@ -12,10 +12,11 @@ from ..dynamo.client import REQUEST_S_MAX, Call
 from ..dynamo.items import beside
 from ..dynamo.keys import Item
 from ..dynamo.queries import items
-from ..dynamo.transactions import Write
+from ..dynamo.transactions import Write, pause, transact
 from ..errors import ChangeRefusedError, LimitReachedError, TallyError
 from ..observe import logger
-from . import periods
+from . import limits, periods
+from .limits import Limits
 
 ROLLED_UP, REPAIRED = "+", "~"
 """How the nonce of a tally item begins that the rollup or a repair moved."""
@@ -143,11 +144,38 @@ def add(
     the shard if there is none. A refusal at a limit returns the old item.
     """
     write = _moving(call, counter, id_, shard, amount, at, f"{by}{amount}." if by == REPAIRED else by)
-    limit, condition = _limit(counter, amount, debt)
-    if limit is not None:
-        write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
-        write |= {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-    return write
+    return limits.judged(call, write, counter, id_, amount, debt) if counter.known else write
+
+
+def commit(
+    call: Call,
+    counter: Counter,
+    id_: str,
+    amount: int,
+    writes: Callable[[int], Sequence[Write]],
+    receipt: Write | None = None,
+    *,
+    place: int = 0,
+    spills: bool = False,
+    debt: int | None = None,
+) -> None:
+    """Commit `writes(shard)` as transactions.transact does; again, if limits refused them that the tally has not.
+
+    `place`: of the write that moves the tally, by `amount`. `debt`: as `refuse` takes it. Raises LimitReachedError,
+    ChangeRefusedError if another write was refused, and what transact raises.
+    """
+    retries = None
+    while True:
+        try:
+            return transact(call, counter, id_, writes, receipt, spills=spills)
+        except ChangeRefusedError as refused:
+            if any(old is not None for old in refused.old_items[:place]):
+                raise
+            error = refusal(call, counter, id_, refused.old_items[place] or {}, amount, debt)
+            if error:
+                raise error from None
+        retries = retries or call.retries()
+        pause(retries)
 
 
 def _moving(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, by: str = "") -> Write:
@@ -169,7 +197,7 @@ def _moving(call: Call, counter: Counter, id_: str, shard: int, amount: int, at:
     if counter.start:
         write["UpdateExpression"] = f"SET #start = if_not_exists(#start, :start), {write['UpdateExpression'][4:]}"
         write["ExpressionAttributeNames"] |= {"#start": START}
-    return _expiring(write, counter, id_)
+    return expiring(write, counter, id_)
 
 
 def noted(write: Write, days: Mapping[int, int]) -> Write:
@@ -189,37 +217,35 @@ def day_note(day: int) -> str:
     return f"day#{day}"
 
 
-def _limit(counter: Counter, amount: int, debt: int) -> tuple[int | None, str]:
-    """The limit that the number must keep for `amount` to fit, and the condition; None if every number fits."""
-    if amount < 0 and counter.floor is not None:
-        limit, comparison = counter.floor - debt - amount, ">="
-        fresh_fits = counter.start >= limit
-    elif amount > 0 and counter.ceiling is not None:
-        limit, comparison = counter.ceiling + debt - amount, "<="
-        fresh_fits = counter.start <= limit
-    else:
-        return None, ""
-    return limit, f"#number {comparison} :limit" + (" OR attribute_not_exists(#number)" if fresh_fits else "")
-
-
-def refuse(counter: Counter, id_: str, value: int, amount: int, debt: int | None = None) -> LimitReachedError:
-    """The refusal of `amount` at `value`, with how much is left. `debt`: of a hold that is settled.
+def refuse(
+    counter: Counter, within: Limits, id_: str, value: int, amount: int, debt: int | None = None
+) -> LimitReachedError:
+    """The refusal of `amount` at `value`, with how much is left; below 0 if the limit came later. `debt`: of a hold
+    that is settled, which may go so far beyond the limits.
 
     If the amount fits into a period, it says in how many seconds the next one begins. A hold stays in its own.
     """
-    wait: dict[str, int] = {}
-    if debt is None and counter.period is not None and fits(counter, counter.start + amount):
-        wait["retry_after_s"] = periods.left_s(counter, id_, time.time())
-    if amount < 0 and counter.floor is not None:
-        left = value - counter.floor + (debt or 0)
-        return LimitReachedError(f"{left} are left.", left=left, **wait)
-    left = (counter.ceiling or 0) + (debt or 0) - value
-    return LimitReachedError(f"There is room for {left} more.", left=left, **wait)
+    members: dict[str, int] = {}
+    if debt is None and counter.period is not None and within.fits(counter.start + amount):
+        members["retry_after_s"] = periods.left_s(counter, id_, time.time())
+    down = amount < 0 and within.floor is not None
+    limit = (within.floor if down else within.ceiling) or 0
+    left = (value - limit if down else limit - value) + (debt or 0)
+    if counter.own_limits:
+        members["limit"] = limit
+    said = f"{left} are left." if down else f"There is room for {left} more."
+    said = said if left >= 0 else f"It is {-left} beyond its limit."
+    return LimitReachedError(said, left=left, **members)
 
 
-def refusal(counter: Counter, id_: str, refused: ChangeRefusedError, amount: int) -> LimitReachedError:
-    """The refusal of `amount` when the first write of a change is one of `add`: the old item says how much is left."""
-    return refuse(counter, id_, state_of(counter, refused.old_items[0] or {}).value, amount)
+def refusal(
+    call: Call, counter: Counter, id_: str, old: Mapping[str, Any], amount: int, debt: int | None = None
+) -> LimitReachedError | None:
+    """The refusal of a write of `add`, whose item was `old`; None if it was judged by limits that the tally has not."""
+    within, value = limits.learn(call, counter, id_, old), state_of(counter, old).value
+    if counter.own_limits and within.beyond(debt or 0).takes(value, amount):
+        return None
+    return refuse(counter, within, id_, value, amount, debt)
 
 
 def facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:
@@ -252,16 +278,11 @@ def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
     return amounts
 
 
-def fits(counter: Counter, value: int, debt: int = 0) -> bool:
-    """Whether `value` is within floor and ceiling, or beyond them by `debt` at most."""
-    above, below = counter.floor, counter.ceiling
-    return (above is None or value >= above - debt) and (below is None or value <= below + debt)
-
-
-def assign(call: Call, counter: Counter, id_: str, seen: State, value: int, at: int) -> Write:
-    """The update that moves an unsharded counter to `value` on condition that it has not moved since it was `seen`."""
+def assign(call: Call, counter: Counter, id_: str, seen: State, value: int, at: int, within: Limits) -> Write:
+    """The update that moves an unsharded counter to `value` on condition that it has not moved since it was `seen`, nor
+    got other limits than those that the value is `within`: a plan moves the version, too."""
     assert counter.versioned, "its other shards would keep their numbers"
-    assert fits(counter, value)
+    assert within.fits(value)
     write = _moving(call, counter, id_, 0, value - seen.value, at)
     if seen.version:
         write["ExpressionAttributeValues"] |= {":seen": {"N": str(seen.version)}}
@@ -269,7 +290,7 @@ def assign(call: Call, counter: Counter, id_: str, seen: State, value: int, at: 
     return write | {"ConditionExpression": unmoved, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
-def _expiring(write: Write, counter: Counter, id_: str) -> Write:
+def expiring(write: Write, counter: Counter, id_: str) -> Write:
     """The update, with the TTL of a tally that is kept for some periods: one that comes after DynamoDB has removed the
     tally makes no item that stays."""
     if counter.keep_periods is not None:

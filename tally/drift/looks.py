@@ -35,7 +35,7 @@ STACK_START = "Tally-"  # how the name of a stage's stack begins
 SHOWN_MAX = 5  # names in a line: `tally check` and CloudWatch list them all
 _DECLARED = (
     "name", "visible", "changes", "public", "pages", "retired", "numbered", "max_shards", "delta", "start", "floor",
-    "ceiling", "debt", "period",
+    "ceiling", "debt", "own_limits", "period",
     "unique",
 )  # fmt: skip
 

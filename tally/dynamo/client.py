@@ -122,6 +122,8 @@ class Store:
     """Powertools' layer for the receipts, once it is made (receipts.py)."""
     secrets: dict[str, str] = field(default_factory=dict)
     """Those that were read (counting/hashing.py)."""
+    limits: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """What this process saw last of the limits of tallies that may have their own (counting/limits.py)."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     """The clock and the sleep of retries. A simulation brings its own (bench/hot_key.py)."""

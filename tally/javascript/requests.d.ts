@@ -29,6 +29,14 @@ export interface NewState {
   version: number;
 }
 
+/** The limit of an id, and whether it is its own: otherwise it is the declared one, which may change. */
+export interface OwnLimit {
+  counter: string;
+  id: string;
+  limit: number;
+  own: boolean;
+}
+
 /** All of the changes were counted: how many, and of how many numbers. */
 export interface Changed {
   counted: true;
@@ -46,6 +54,7 @@ export interface Value {
   version?: number;
   as_of?: number | null;
   about?: true;
+  limit?: number;
 }
 
 /** A number that cannot be read, and why. */
@@ -189,7 +198,7 @@ export interface Visits {
 
 /** Whether a change was counted. `unknown`: it was never sent, was refused, or is older than receipts live. */
 export interface Receipt {
-  operation: "increment" | "change" | "set_counter" | "put_child" | "delete_child" | "put_mine" | "delete_mine" | "put_anonymous" | "delete_anonymous" | "hold" | "visit";
+  operation: "increment" | "change" | "set_counter" | "put_limit" | "delete_limit" | "put_child" | "delete_child" | "put_mine" | "delete_mine" | "put_anonymous" | "delete_anonymous" | "hold" | "visit";
   target: string;
   key: string;
   state: "counted" | "unknown";
@@ -324,6 +333,7 @@ export interface Declared {
   floor: number | null;
   ceiling: number | null;
   debt: number;
+  own_limits: boolean;
   period: string | null;
   unique: boolean;
 }
@@ -381,6 +391,27 @@ export interface Requests {
     idempotency_key?: string;
     caller?: string;
   }): Promise<NewState & Replayed>;
+  /** The limit of an id. Refused as not-found. */
+  get_limit(fields: {
+    counter: string;
+    id: string;
+    caller?: string;
+  }): Promise<OwnLimit>;
+  /** Give an id a limit of its own. Refused as not-found. */
+  put_limit(fields: {
+    counter: string;
+    id: string;
+    limit: number;
+    idempotency_key?: string;
+    caller?: string;
+  }): Promise<OwnLimit & Replayed>;
+  /** Give an id the declared limit again. Refused as not-found. */
+  delete_limit(fields: {
+    counter: string;
+    id: string;
+    idempotency_key?: string;
+    caller?: string;
+  }): Promise<OwnLimit & Replayed>;
   /** Move many counters together. Refused as limit-reached, counter-retired. */
   change(fields: {
     changes: Record<string, unknown>[];

@@ -4,6 +4,9 @@ export const SERVED_BY = {
   increment: "increments",
   add_visitor: "increments",
   set_counter: "increments",
+  get_limit: "increments",
+  put_limit: "increments",
+  delete_limit: "increments",
   change: "changes",
   get_counter: "reads",
   get_tallies: "reads",
@@ -45,6 +48,8 @@ export const SERVED_BY = {
 export const KEYED = new Set([
   "increment",
   "set_counter",
+  "put_limit",
+  "delete_limit",
   "change",
   "put_child",
   "delete_child",

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..counter import Counter
-from ..counting import periods, tallies
+from ..counting import limits, periods, tallies
 from ..drift import history, recount, rows
 from ..drift.recount import Recount
 from ..drift.rows import DriftRow
@@ -143,7 +143,8 @@ class Reconciler:
                 return None
             if finding.differs and not finding.confirmed:
                 raise NotProvenError(f"{name}: the drift is not confirmed yet, and may come to 0 by itself: try again.")
-            if not tallies.fits(counter, finding.tally + finding.difference, counter.debt):
+            within = limits.read(Call(self.store), counter, target).beyond(counter.debt)
+            if not within.fits(finding.tally + finding.difference):
                 raise OutOfBoundsError(f"{name} at {finding.tally} does not take {finding.difference:+d}.")
             return finding
 

@@ -118,6 +118,7 @@ class Declared(TypedDict):
     floor: int | None
     ceiling: int | None
     debt: int
+    own_limits: bool
     period: str | None
     unique: bool
 
@@ -220,7 +221,8 @@ def get_details(
             {
                 "name": "likes", "visible": "now", "changes": "caller", "public": True, "pages": False,
                 "children": True, "own_items": False, "retired": False, "numbered": False, "max_shards": 16,
-                "delta": None, "start": 0, "floor": None, "ceiling": None, "debt": 0, "period": None, "unique": False,
+                "delta": None, "start": 0, "floor": None, "ceiling": None, "debt": 0, "own_limits": False,
+                "period": None, "unique": False,
             }
         ],
     },

@@ -73,7 +73,10 @@ _STOCK = {"counter": "stock", "id": "7c20"}
     throttle=WRITES,
     refuses=_not_holdable,
     needs=lambda counters: (
-        needs.release_expired(counters) | needs.find_before_refusal(counters) | needs.on_ledger({"HOLDS#": ["GetItem"]})
+        needs.release_expired(counters)
+        | needs.find_before_refusal(counters)
+        | needs.read_limits(counters)
+        | needs.on_ledger({"HOLDS#": ["GetItem"]})
     ),
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],
     example={**_STOCK, "hold": HOLD_EXAMPLE, "amount": 2, "expires_at": 1785542401, "state": "held"},
@@ -106,7 +109,7 @@ def hold(
     access=Access.WRITE,
     throttle=WRITES,
     refuses=_without_holds,
-    needs=lambda counters: _needs_to_settle(counters) | needs.release_expired(counters),
+    needs=lambda counters: _needs_to_settle(counters) | needs.release_expired(counters) | needs.read_limits(counters),
     raises=[NotFoundError, HoldSettledError, LimitReachedError],
     example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "committed", "amount": 2, "changed": True},
     counts=True,

@@ -1,16 +1,28 @@
-"""Move a counter, or set it."""
+"""Move a counter, set it, or give an id a limit of its own."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from tally import fields
 from tally.api import needs
-from tally.api.kinds import FIRST_TRIED, VALUE, VERSION, VISITOR, ACounter, Amount, Flag, Id, Key, KeyOrBody
+from tally.api.kinds import (
+    FIRST_TRIED,
+    OWN_LIMIT,
+    VALUE,
+    VERSION,
+    VISITOR,
+    ACounter,
+    Amount,
+    Flag,
+    Id,
+    Key,
+    KeyOrBody,
+)
 from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import NewValue, PeriodName, Version, WhenVisible
 from tally.counter import Counter
-from tally.counting import increments, periods, tallies, uniques
+from tally.counting import increments, periods, plans, tallies, uniques
 from tally.counting.increments import Increment
 from tally.errors import (
     CallerError,
@@ -48,6 +60,15 @@ class Visitor(TypedDict):
     visible: WhenVisible
 
 
+class OwnLimit(TypedDict):
+    """The limit of an id, and whether it is its own: otherwise it is the declared one, which may change."""
+
+    counter: str
+    id: str
+    limit: int
+    own: bool
+
+
 class NewState(TypedDict):
     """The value was set."""
 
@@ -81,6 +102,25 @@ def _not_set(counter: Counter) -> CallerError | None:
         return refusal
     why = f"has a number for each {counter.period}" if counter.period else "is spread over shards"
     return InvalidInputError(f"{counter.name} {why}: it has no version to compare.", field="counter")
+
+
+def _without_own(counter: Counter) -> CallerError | None:
+    """Why no id of this counter has a limit of its own."""
+    if counter.own_limits:
+        return None
+    why = f"{counter.name} is not declared with own_limits: all of its ids have the same limits."
+    return InvalidInputError(why, field="counter")
+
+
+def _needs_to_limit(plan: str) -> Callable[[Sequence[Counter]], needs.Needs]:
+    """A plan stands beside the number; with periods it is an item of its own, which takes the action `plan`, and has
+    copies beside the numbers."""
+
+    def needed(counters: Sequence[Counter]) -> needs.Needs:
+        own = [counter for counter in counters if counter.own_limits]
+        return needs.PUT_RECEIPT | needs.on(own, "UpdateItem") | needs.on((one for one in own if one.period), plan)
+
+    return needed
 
 
 def _needs_to_move(counters: Sequence[Counter]) -> needs.Needs:
@@ -167,7 +207,9 @@ def add_visitor(
     throttle=WRITES,
     refuses=_not_set,
     # It reads the number before it sets it, and looks for a receipt if the number has moved.
-    needs=lambda counters: needs.PUT_RECEIPT | needs.FIND_RECEIPT | needs.on(counters, "Query", "UpdateItem"),
+    needs=lambda counters: (
+        needs.PUT_RECEIPT | needs.FIND_RECEIPT | needs.on(counters, "Query", "UpdateItem") | needs.read_limits(counters)
+    ),
     raises=[
         NotFoundError, LimitReachedError, CounterRetiredError, PreconditionFailedError, PreconditionRequiredError,
     ],
@@ -192,4 +234,63 @@ def set_counter(
     body, replayed = increments.set_value(
         call, counter, id, value, version, operation="set_counter", key=idempotency_key
     )
+    return Answer(body, replayed=replayed)
+
+
+_LIMIT = {"counter": "calls", "id": "7c20", "limit": 10_000, "own": True}
+
+
+@operation(
+    "GET /counters/{counter}/{id}/limit",
+    access=Access.READ,
+    throttle=SELDOM,
+    refuses=_without_own,
+    needs=needs.read_limits,
+    raises=[NotFoundError],
+    example=_LIMIT,
+)
+def get_limit(call: Call, *, counter: ACounter, id: Id) -> Answer[OwnLimit]:
+    """The limit of an id
+
+    The ceiling; of a counter without one, the floor.
+    """
+    return Answer(plans.read(call, counter, id))
+
+
+@operation(
+    "PUT /counters/{counter}/{id}/limit",
+    access=Access.WRITE,
+    throttle=SELDOM,
+    refuses=_without_own,
+    needs=_needs_to_limit("PutItem"),
+    raises=[NotFoundError],
+    example=_LIMIT,
+    counts=True,
+)
+def put_limit(
+    call: Call, *, counter: ACounter, id: Id, limit: Annotated[int, OWN_LIMIT], idempotency_key: Key
+) -> Answer[OwnLimit]:
+    """Give an id a limit of its own
+
+    It takes the place of the declared one, at once, and of the one before. Every change after the answer is judged by
+    it. If more is used already, Tally refuses until it fits; what leads back is always taken. Of a counter with periods
+    it is that of the current period, and of all that follow.
+    """
+    body, replayed = plans.put(call, counter, id, limit, operation="put_limit", key=idempotency_key)
+    return Answer(body, replayed=replayed)
+
+
+@operation(
+    "DELETE /counters/{counter}/{id}/limit",
+    access=Access.WRITE,
+    throttle=SELDOM,
+    refuses=_without_own,
+    needs=_needs_to_limit("DeleteItem"),
+    raises=[NotFoundError],
+    example={**_LIMIT, "limit": 1_000, "own": False},
+    counts=True,
+)
+def delete_limit(call: Call, *, counter: ACounter, id: Id, idempotency_key: Key) -> Answer[OwnLimit]:
+    """Give an id the declared limit again"""
+    body, replayed = plans.put(call, counter, id, None, operation="delete_limit", key=idempotency_key)
     return Answer(body, replayed=replayed)

@@ -12,7 +12,7 @@ from tally.api.operation import READS, SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import Unreadable, Value
 from tally.api.texts import Text
 from tally.counter import MAX_AGE_DEFAULT_S, Counter
-from tally.counting import many, periods, tallies
+from tally.counting import limits, many, periods, tallies
 from tally.counting.tallies import Tally
 from tally.errors import CallerError, ForbiddenError, InvalidInputError, NotCountedError, NotFoundError, problem
 from tally.streams import scans, watermark
@@ -43,7 +43,7 @@ def _by_url(counter: Counter) -> CallerError | None:
     alias="GET {path}",
     alias_of=lambda counter: not counter.counts_children,  # there it is the caller's own child
     refuses=_by_url,
-    needs=lambda counters: needs.on(counters, "Query") | needs.dated(counters),
+    needs=lambda counters: needs.on(counters, "Query") | needs.dated(counters) | needs.read_limits(counters),
     raises=[NotFoundError, NotCountedError],
     example={"counter": "stock", "id": "7c20", "value": 98, "version": 7},
     cached=True,
@@ -66,6 +66,8 @@ def get_counter(call: Call, *, counter: ACounter, id: Id, period: Period | None 
         if isinstance(dated, CallerError):
             raise dated
         body |= {"value": tallies.read(call, counter, tally), **dated}
+    if counter.own_limits:
+        body["limit"] = limits.read(call, counter, tally).limit
     return Answer(body, max_age_s=counter.kept_s)
 
 

@@ -23,6 +23,7 @@ PAGES = (
     "README.md",
     "docs/tour.md",
     "docs/periods.md",
+    "docs/limits.md",
     "docs/holds.md",
     "docs/changes.md",
     "docs/uniques.md",

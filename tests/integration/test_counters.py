@@ -216,6 +216,8 @@ KEYED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("delete_child", "delete_child", "members/acme", {"counter": "members", "id": "acme"}),
     ("increment", "increment", "usage/7c20", USAGE),
     ("set_counter", "set_counter", "stock/mug", {**STOCK, "version": '"1"'}),
+    ("put_limit", "put_limit", "calls/mug", {"counter": "calls", "id": "mug"}),
+    ("delete_limit", "delete_limit", "calls/mug", {"counter": "calls", "id": "mug"}),
     ("hold", "hold", "stock/mug", STOCK),
     ("change", "change", "changes", {}),
 ]

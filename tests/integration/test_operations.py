@@ -267,6 +267,8 @@ BOUNDS = [
     ("increment", {"counter": "members"}, 400, "invalid-input", "counter"),
     ("increment", {"counter": "visits"}, 400, "invalid-input", "counter"),
     ("set_counter", {"counter": "members"}, 400, "invalid-input", "counter"),
+    ("put_limit", {"counter": "stock"}, 400, "invalid-input", "counter"),
+    ("put_limit", {"limit": 10**9 + 1}, 400, "invalid-input", "limit"),
     ("get_counter", {"counter": "visits"}, 400, "invalid-input", "counter"),
     ("hold", {"counter": "members"}, 400, "invalid-input", "counter"),
     ("get_post", {}, 404, "not-found", None),

@@ -43,6 +43,8 @@ VALUES: list[tuple[str, list[Any], str]] = [
     ("changes", ["everyone", None], "must be one of: anyone, caller, service"),
     ("read", ["caller", True], "must be one of: anyone, service"),
     ("numbered", ["yes"], "must be True or False"),
+    ("own_limits", [1], "must be True or False"),
+    ("own_limits", [True], "needs a floor or a ceiling"),
     ("numbered", [True], "needs a delta"),
     ("pages", [None], "must be True or False"),
     ("retired", [1], "must be True or False"),
@@ -72,6 +74,7 @@ OF_ITEMS = {
 }  # fmt: skip
 KNOWN: list[dict[str, Any]] = [{"floor": 0}, {"ceiling": 9}, {"start": 9}, {"numbered": True, "delta": 1}]
 TOGETHER: list[tuple[str, dict[str, Any], str]] = [
+    ("own_limits", {"own_limits": True, "floor": 0, "delta": -1, "numbered": True}, "and no numbers"),
     ("floor", {"floor": 11, "start": 10}, "is above start, which is 10"),
     ("ceiling", {"ceiling": 9, "start": 10}, "is below start, which is 10"),
     ("debt", {"debt": 5, "floor": 0, "delta": -1}, "takes any amount"),

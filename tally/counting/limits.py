@@ -1,0 +1,183 @@
+"""The limits that a tally is judged by: those that its counter declares, or those of its id alone.
+
+A condition of DynamoDB's cannot add: it cannot say `number + amount <= ceiling of its own`. So a write guesses. It goes
+by the limits that this process saw last of the tally, on condition that the item still has that very plan. A refusal
+returns the old item, which tells a wrong guess from a limit that is reached.
+
+    PREFIX#id         SORT   own#plan, own#ceiling or own#floor   the plan of an id; without periods beside its number
+    PREFIX#id#period  SORT   the same                           the copy of a period, beside its number
+                             own#plan, `?…`                     a mark: who reads it reads the plan after it
+
+The first judged write of a period copies the plan that it reads, in place of nothing or of the mark that it saw. A
+change of the plan writes into every period that a call may be in (plans.py): so no write can hold a plan that was
+replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ..counter import Counter
+from ..dynamo import items, keys, queries
+from ..dynamo.client import Call
+from ..dynamo.keys import Item
+from ..dynamo.transactions import Write
+from . import periods
+
+PLAN, FLOOR, CEILING = "own#plan", "own#floor", "own#ceiling"
+"""The attributes of a plan: its name, which no other plan has, and its limits. No counter has such attributes."""
+NO_PLAN: Item = {PLAN: {"S": "-"}}
+"""What an item says that has the declared limits again, or a copy of no plan."""
+MARK = "?"
+"""How the name begins in an item that has no copy any more."""
+REMEMBERED_MAX = 10_000  # tallies of one process: each is 300 bytes, and a read when it is needed again
+
+
+class Limits(NamedTuple):
+    """What a number must keep within, and the plan that says so.
+
+    `plan`: its attributes; none if nobody made one. `there`: the name of a plan, or the mark, in the tally's item.
+    """
+
+    floor: int | None
+    ceiling: int | None
+    plan: Mapping[str, Any] = MappingProxyType({})
+    there: Item | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """The one that an id may have of its own: the ceiling; without one the floor."""
+        return self.floor if self.ceiling is None else self.ceiling
+
+    @property
+    def own(self) -> bool:
+        """Whether they are of the id alone."""
+        return FLOOR in self.plan or CEILING in self.plan
+
+    def beyond(self, debt: int) -> Limits:
+        """These limits, for what may go beyond them by a `debt`."""
+        floor = None if self.floor is None else self.floor - debt
+        return self._replace(floor=floor, ceiling=None if self.ceiling is None else self.ceiling + debt)
+
+    def fits(self, value: int) -> bool:
+        """Whether `value` is within floor and ceiling."""
+        return (self.floor is None or value >= self.floor) and (self.ceiling is None or value <= self.ceiling)
+
+    def takes(self, value: int, amount: int) -> bool:
+        """Whether `value` may move by `amount`. What leads back from a limit, every number takes."""
+        limit, _ = self.bound(0, amount)
+        return limit is None or (value >= limit if amount < 0 else value <= limit)
+
+    def bound(self, start: int, amount: int) -> tuple[int | None, str]:
+        """The limit that the number must keep for `amount` to fit, and the condition; None if every number fits."""
+        if amount < 0 and self.floor is not None:
+            limit, comparison = self.floor - amount, ">="
+            fresh_fits = start >= limit
+        elif amount > 0 and self.ceiling is not None:
+            limit, comparison = self.ceiling - amount, "<="
+            fresh_fits = start <= limit
+        else:
+            return None, ""
+        return limit, f"#number {comparison} :limit" + (" OR attribute_not_exists(#number)" if fresh_fits else "")
+
+
+def declared(counter: Counter) -> Limits:
+    """Those of every id that has none of its own."""
+    return Limits(counter.floor, counter.ceiling)
+
+
+def of(call: Call, counter: Counter, id_: str) -> Limits:
+    """The limits of a tally, as this process knows them. If they may be its own and it does not, it reads them."""
+    if not counter.own_limits:
+        return declared(counter)
+    return call.store.limits.get((counter.name, id_)) or read(call, counter, id_)
+
+
+def read(call: Call, counter: Counter, id_: str) -> Limits:
+    """The limits of a tally, strongly consistent: 1 RCU, 2 with periods, 3 at a mark."""
+    if not counter.own_limits:
+        return declared(counter)
+    first, *plans = _items(call, counter, *dict.fromkeys((id_, periods.shown(id_)["id"])))
+    there = first.get(PLAN)
+    if not plans or (there and not _is_mark(there)):
+        return _remember(call, counter, id_, first)
+    if there:  # one answer may have a plan from before the mark
+        plans = _items(call, counter, periods.shown(id_)["id"])
+    plan = plans[0] if PLAN in plans[0] else NO_PLAN
+    return _said(counter, plan)._replace(there=there)  # not remembered: the write is to copy it
+
+
+def learn(call: Call, counter: Counter, id_: str, old: Mapping[str, Any]) -> Limits:
+    """The limits of a tally whose item was `old` when it refused a write."""
+    there = old.get(PLAN)
+    if (there and not _is_mark(there)) or (counter.own_limits and counter.period is None):
+        return _remember(call, counter, id_, old)
+    call.store.limits.pop((counter.name, id_), None)
+    return read(call, counter, id_)
+
+
+def judged(call: Call, write: Write, counter: Counter, id_: str, amount: int, debt: int) -> Write:
+    """The update that moves a tally by `amount`, on condition that it fits, or goes beyond by a `debt` at most. A
+    refusal returns the old item."""
+    if not declared(counter).bound(counter.start, amount)[1]:
+        return write  # nothing is looked at for what every number takes
+    within = of(call, counter, id_).beyond(debt)
+    limit, condition = within.bound(counter.start, amount)
+    write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
+    write |= {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    return _on_plan(write, within) if counter.own_limits else write
+
+
+def _on_plan(write: Write, within: Limits) -> Write:
+    """The update, on condition that the item says of its plan what it said. One that has no copy yet takes it."""
+    same, names, values = "attribute_not_exists(#plan)", {"#plan": PLAN}, dict[str, Item]()
+    if within.there:
+        same, values = "#plan = :there", {":there": within.there}
+    if within.plan.get(PLAN) != within.there:
+        own = {f"own{place}": name for place, name in enumerate(within.plan)}
+        sets = "".join(f"#{at} = :{at}, " for at in own)
+        write["UpdateExpression"] = write["UpdateExpression"].replace("SET ", f"SET {sets}", 1)
+        names |= {f"#{at}": name for at, name in own.items()}
+        values |= {f":{at}": within.plan[name] for at, name in own.items()}
+    return write | {
+        "ConditionExpression": f"{same} AND ({write['ConditionExpression']})",
+        "ExpressionAttributeNames": write["ExpressionAttributeNames"] | names,
+        "ExpressionAttributeValues": write["ExpressionAttributeValues"] | values,
+    }
+
+
+def key(counter: Counter, id_: str) -> Item:
+    """The key of the item that has the limits of a tally; of an id without its period, that of the plan."""
+    return keys.key(counter.partition_start + id_, counter.sort_key)
+
+
+def _items(call: Call, counter: Counter, *ids: str) -> list[Item]:
+    """The items that have the limits of tallies, or the plan of an id; each empty if there is none."""
+    wanted = [key(counter, id_) for id_ in ids]
+    found = {item["PK"]["S"]: item for item in queries.get_many(call, call.store.settings.counts_table, wanted)}
+    return [found.get(one["PK"]["S"], {}) for one in wanted]
+
+
+def _is_mark(there: Item) -> bool:
+    return str(there["S"]).startswith(MARK)
+
+
+def _said(counter: Counter, item: Mapping[str, Any]) -> Limits:
+    """What an item says. A limit of its own counts where the counter declares one."""
+    plan = {name: item[name] for name in (PLAN, FLOOR, CEILING) if name in item}
+    return Limits(
+        None if counter.floor is None else items.number(plan, FLOOR, counter.floor),
+        None if counter.ceiling is None else items.number(plan, CEILING, counter.ceiling),
+        plan,
+    )
+
+
+def _remember(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
+    """What the tally's own item says: the next write of this process goes by it."""
+    known, within = call.store.limits, _said(counter, item)._replace(there=item.get(PLAN))
+    if len(known) >= REMEMBERED_MAX:
+        known.clear()
+    known[counter.name, id_] = within
+    return within

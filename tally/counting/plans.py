@@ -1,0 +1,81 @@
+"""The plan of an id: limits of its own in place of those that its counter declares (limits.py).
+
+From the answer on, every write is judged by it. A call chooses its period when it begins, by its own clock, and is
+over within MARGIN_S. So a change of the plan writes its copy into each period that a call may be in: that of now and of
+MARGIN_S ago. A period that begins within MARGIN_S gets a mark instead: a later change, by a clock that is behind, may
+miss that period, and its first write has to read the plan. A period that begins later reads it anyway.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ..counter import Counter
+from ..dynamo.client import Call
+from ..dynamo.keys import Item
+from ..dynamo.transactions import Write, transact
+from . import limits, periods, tallies
+from .limits import CEILING, FLOOR, MARK, NO_PLAN, PLAN
+from .receipts import Body, ChangeAnswer, Keyed, Stamp, once
+
+MARGIN_S = 60  # a call ends after 30 s at the latest, and a clock is off by seconds
+
+
+def read(call: Call, counter: Counter, id_: str) -> Body:
+    """The limit of an id, `{"counter","id","limit","own"}`: 1 RCU."""
+    within = limits.read(call, counter, id_)
+    return {"counter": counter.name, "id": id_, "limit": within.limit, "own": within.own}
+
+
+def put(call: Call, counter: Counter, id_: str, limit: int | None, *, operation: str, key: str) -> ChangeAnswer:
+    """Give an id this limit; None: the declared one again. `{"counter","id","limit","own"}`.
+
+    The number does not move, so the receipt says no amount. 4 WCU; with periods 6, and 2 more near an edge. Raises
+    KeyReusedError, StoreBusyError.
+    """
+    assert counter.own_limits, "nothing would judge by it"
+    own = limit is not None
+    plan = {PLAN: {"S": call.nonce}, _name(counter): {"N": str(limit)}} if own else NO_PLAN
+    body = {"counter": counter.name, "id": id_, "limit": limit if own else limits.declared(counter).limit, "own": own}
+
+    def change(stamp: Stamp) -> Body:
+        transact(call, counter, id_, lambda _: _writes(call, counter, id_, plan), stamp.receipt(call, body))
+        return body
+
+    return once(call, Keyed(operation, f"{counter.name}/{id_}", key, {"limit": limit}, counter.receipt_days), change)
+
+
+def _name(counter: Counter) -> str:
+    """The attribute that a limit of its own is."""
+    return FLOOR if counter.ceiling is None else CEILING
+
+
+def _writes(call: Call, counter: Counter, id_: str, plan: Item) -> list[Write]:
+    """The plan, and its copies for the periods that calls may be in."""
+    if counter.period is None:
+        return [_copy(call, counter, id_, plan)]
+    item, table = limits.key(counter, id_), {"TableName": call.store.settings.counts_table}
+    first: Write = {"Delete": {**table, "Key": item}} if plan is NO_PLAN else {"Put": {**table, "Item": item | plan}}
+    now_s = time.time()
+    soon, past, now = (periods.tally_id(counter, id_, now_s + far_s) for far_s in (MARGIN_S, -MARGIN_S, 0))
+    near = {soon: {PLAN: {"S": f"{MARK}{call.nonce}"}}, past: plan, now: plan}
+    return [first, *(_copy(call, counter, tally, said) for tally, said in near.items())]
+
+
+def _copy(call: Call, counter: Counter, tally: str, plan: Item) -> Write:
+    """The update that gives a tally's item the plan or a mark, beside its number, and takes away what it had of another
+    one. It moves the version: whoever sets the number by an older one, or keeps an answer, has not seen this plan."""
+    gone = [name for name in (FLOOR, CEILING) if name not in plan]
+    places = {f"own{place}": name for place, name in enumerate([*plan, *gone])}
+    sets = ", ".join(f"#{at} = :{at}" for at, name in places.items() if name in plan)
+    removed = ", ".join(f"#{at}" for at, name in places.items() if name in gone)
+    write: Write = {
+        "TableName": call.store.settings.counts_table,
+        "Key": tallies.key(counter, tally, 0),
+        "UpdateExpression": f"SET {sets}" + (f" REMOVE {removed}" if removed else "") + " ADD version :one",
+        "ExpressionAttributeNames": {f"#{at}": name for at, name in places.items()},
+        "ExpressionAttributeValues": {
+            ":one": {"N": "1"}, **{f":{at}": plan[name] for at, name in places.items() if name in plan},
+        },
+    }  # fmt: skip
+    return {"Update": tallies.expiring(write, counter, tally)}

@@ -1,0 +1,433 @@
+"""Limits of one id: from the answer on, every write is judged by them, whatever a process knew before."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+import counters
+from tally.counter import Counter
+from tally.counting import changes, holds, increments, limits, periods, plans, tallies
+from tally.counting.increments import Increment
+from tally.dynamo import queries
+from tally.dynamo.client import Call, Store
+from tally.dynamo.contention import Breaker, Spread
+from tally.dynamo.keys import Item
+from tally.errors import LimitReachedError, PreconditionFailedError
+from tally.maintenance import imports
+from tally.maintenance.imports import Chunk, NumberRow
+from tally.maintenance.reconcile import OutOfBoundsError
+from tests import faults
+from tests.faults.plans import Fault
+from tests.invariants.counting import ITEM, Counting, new_key, refusal
+from tests.invariants.judged import Deployment, deployed
+from tests.invariants.simulation import Clock
+from tests.invariants.threads import at_once
+from tests.invariants.world import World, meanwhile, persist
+from tests.tiers import in_long
+
+QUOTA = Counter(
+    "quota", prefix="QUOTA", sort_key="CALLS", attribute="calls", ceiling=10, own_limits=True, period="minute",
+    keep_periods=500,
+)  # fmt: skip
+SEATS = Counter("seats", prefix="TEAM", sort_key="SEATS", attribute="seats", ceiling=10, own_limits=True)
+CREDIT = Counter("credit", prefix="BUYER", sort_key="LEFT", attribute="left", start=5, floor=0, own_limits=True)
+SOME = {faults.LOSE_RESPONSE: 0.05, faults.FAIL_AFTER: 0.05, faults.CONFLICT: 0.1, faults.FAIL_BEFORE: 0.05}
+
+
+@pytest.fixture(autouse=True)
+def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    for counter in (QUOTA, SEATS, CREDIT):
+        monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
+
+
+def processes(world: World, number: int) -> list[Store]:
+    """Each knows what it has seen itself."""
+    return [replace(world.store, spread=Spread(), breaker=Breaker(), layers={}, limits={}) for _ in range(number)]
+
+
+def count(store: Store, counter: Counter, amount: int, key: str | None = None, at_s: float | None = None) -> None:
+    """As the handler does. `at_s`: when the call began, if not now."""
+    tally = periods.tally_id(counter, ITEM, plans.time.time() if at_s is None else at_s)
+    change = Increment(counter, tally, amount, "increment", key or new_key(), {"counted": True}, f"{counter.name}/x")
+    increments.count(Call(store), change)
+
+
+def give(store: Store, counter: Counter, limit: int | None, key: str | None = None) -> dict[str, Any]:
+    return plans.put(Call(store), counter, ITEM, limit, operation="limit", key=key or new_key()).body
+
+
+def refused(store: Store, counter: Counter, amount: int, **how: Any) -> dict[str, Any]:
+    """The members of the refusal."""
+    with pytest.raises(LimitReachedError) as caught:
+        count(store, counter, amount, **how)
+    return dict(caught.value.members)
+
+
+def injected(world: World) -> int:
+    return sum(map(world.proxy.injected, SOME))
+
+
+@pytest.mark.parametrize("counter", [QUOTA, *in_long([SEATS])], ids=lambda counter: counter.name)
+@pytest.mark.parametrize("seed", [0, *in_long([1, 2])])
+def test_the_number_ends_at_the_limit_of_now_above_none_and_nobody_is_refused_while_there_is_room(
+    world: World, clock: Clock, counter: Counter, seed: int
+) -> None:
+    """8 processes count while answers get lost and writes fail; the limit goes 10, 40, 25, 60."""
+    chance, stores = random.Random(seed), processes(world, 8)
+    world.proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME})
+    tally, in_vain = periods.tally_id(counter, ITEM, clock()), []
+
+    def storm(store: Store, amounts: list[int]) -> int:
+        got = 0
+        for amount in amounts:
+            try:
+                persist(partial(count, store, counter, amount, new_key()))
+                got += amount
+            except LimitReachedError as error:
+                if error.left is not None and error.left >= amount:
+                    in_vain.append((amount, error.left))
+        return got
+
+    accepted = 0
+    for limit in (10, 40, 25, 60):
+        if limit != 10:
+            persist(partial(give, stores[0], counter, limit, f"to {limit}"))
+        for most in (3, 1):  # the last room is for ones
+            jobs = [partial(storm, store, [chance.randint(1, most) for _ in range(15)]) for store in stores]
+            accepted += sum(at_once(jobs))
+        assert world.tally(counter, tally) == accepted == (40 if limit == 25 else limit)
+    assert in_vain == []
+    assert injected(world) > 100
+
+
+@pytest.mark.parametrize("seed", [0, *in_long(range(1, 12))])
+def test_at_each_edge_of_a_period_the_plan_of_now_holds_once_it_is_answered(
+    world: World, clock: Clock, seed: int
+) -> None:
+    """Eight edges: five processes count, the period ends and the plan changes, all at one moment."""
+    chance, stores = random.Random(seed), processes(world, 6)
+    world.proxy.plan = faults.seeded(seed, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.05, faults.CONFLICT: 0.2}})
+    clock.pass_s(60 - clock() % 60)
+    for turn in range(8):
+        plan = 20 + 10 * turn
+
+        def writer(store: Store) -> None:
+            with suppress(LimitReachedError):
+                persist(partial(count, store, QUOTA, 1, new_key()))
+
+        jobs: list[Callable[[], object]] = [partial(writer, store) for store in stores[1:]]
+        jobs += [partial(clock.pass_s, 60), partial(persist, partial(give, stores[0], QUOTA, plan, f"{seed} {turn}"))]
+        chance.shuffle(jobs)
+        at_once(jobs)
+        for store in stores:
+            with suppress(LimitReachedError):
+                persist(partial(count, store, QUOTA, 1, new_key()))
+        assert copy_of(world, clock()) == plan, turn
+    assert world.proxy.injected(faults.CONFLICT) > 10
+
+
+def copy_of(world: World, at_s: float) -> int:
+    """The limit that the item of a period says."""
+    (item,) = world.items(QUOTA.partition_start + periods.tally_id(QUOTA, ITEM, at_s))
+    return int(item[limits.CEILING]["N"])
+
+
+@pytest.mark.parametrize(("margin_s", "judged_by"), [(plans.MARGIN_S, 3), (0, 20)], ids=["margin", "without"])
+def test_a_period_that_begins_while_the_plan_changes_has_the_new_one(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, margin_s: int, judged_by: int
+) -> None:
+    """The new plan is on its way to the old period; the new one begins, and its first write copies the old plan.
+    Without the margin, this forced race leaves the old one."""
+    monkeypatch.setattr(plans, "MARGIN_S", margin_s)
+    clock.pass_s(60 - clock() % 60)
+    give(world.store, QUOTA, 20)
+    clock.pass_s(59)
+    (other,) = processes(world, 1)
+
+    def begin() -> None:
+        clock.pass_s(1)
+        count(replace(other, client=world.raw), QUOTA, 1)
+
+    world.proxy.forget()
+    world.proxy.plan = meanwhile({0: begin})
+    give(world.store, QUOTA, 3)
+    assert refused(other, QUOTA, 21)["limit"] == judged_by
+
+
+@pytest.mark.parametrize(("margin_s", "judged_by"), [(plans.MARGIN_S, 3), (0, 20)], ids=["margin", "without"])
+def test_a_call_from_before_the_edge_is_judged_by_the_plan_that_was_answered_after_it(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, margin_s: int, judged_by: int
+) -> None:
+    monkeypatch.setattr(plans, "MARGIN_S", margin_s)
+    clock.pass_s(60 - clock() % 60)
+    began_s = clock()
+    give(world.store, QUOTA, 20)
+    clock.pass_s(60)
+    give(world.store, QUOTA, 3)
+    assert refused(world.store, QUOTA, 21, at_s=began_s)["limit"] == judged_by
+
+
+def test_of_two_plans_near_an_edge_the_last_holds_beyond_it_though_its_clock_is_behind(
+    world: World, clock: Clock
+) -> None:
+    """The first clock sees the next period, for which it leaves a mark and no copy; the other one does not."""
+    clock.pass_s(60 - clock() % 60)
+    give(world.store, QUOTA, 20)
+    with clock.off(-1):
+        give(world.store, QUOTA, 3)
+    clock.pass_s(60)
+    for store in processes(world, 2):
+        assert refused(store, QUOTA, 4)["limit"] == 3
+    count(world.store, QUOTA, 3)
+    assert copy_of(world, clock()) == 3
+
+
+def test_a_mark_is_read_before_the_plan_that_is_copied_over_it(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One answer of DynamoDB's is no snapshot: it may have the plan from before a change, and the mark of that one."""
+    clock.pass_s(60 - clock() % 60)
+    give(world.store, QUOTA, 20)
+    read_many = queries.get_many
+    clock.pass_s(60)
+
+    def torn(call: Call, table: str, keys: list[Item]) -> list[Item]:
+        monkeypatch.setattr(queries, "get_many", read_many)
+        _, plan = keys
+        old = read_many(call, table, [plan])
+        with clock.off(-60):
+            give(processes(world, 1)[0], QUOTA, 3)
+        return old + read_many(call, table, keys[:1])
+
+    monkeypatch.setattr(queries, "get_many", torn)
+    assert refused(world.store, QUOTA, 4)["limit"] == 3
+
+
+def test_a_plan_that_moves_between_the_look_and_the_first_write_of_a_period_judges_it(
+    world: World, clock: Clock
+) -> None:
+    (other,) = processes(world, 1)
+    world.proxy.plan = meanwhile({0: partial(give, replace(other, client=world.raw), QUOTA, 2)})
+    assert refused(world.store, QUOTA, 5)["left"] == 2
+    assert world.receipts() != [], "that of the plan"
+    assert world.tally(QUOTA, periods.tally_id(QUOTA, ITEM, clock())) == 0
+
+
+@pytest.mark.parametrize("counter", [QUOTA, SEATS], ids=lambda counter: counter.name)
+def test_a_limit_below_what_is_used_refuses_until_it_fits_and_takes_back_what_leads_there(
+    world: World, clock: Clock, counter: Counter
+) -> None:
+    count(world.store, counter, 8)
+    assert give(world.store, counter, 5) == {"counter": counter.name, "id": ITEM, "limit": 5, "own": True}
+    members = refused(world.store, counter, 1)
+    assert (members["left"], members["limit"], "retry_after_s" in members) == (-3, 5, counter is QUOTA)
+    count(world.store, counter, -2)
+    assert refused(world.store, counter, 1)["left"] == -1
+    count(world.store, counter, -2)
+    count(world.store, counter, 1)
+    assert refused(world.store, counter, 1)["left"] == 0
+    assert "retry_after_s" not in refused(world.store, counter, 6), "more than a period takes"
+
+
+@pytest.mark.parametrize("counter", [QUOTA, SEATS], ids=lambda counter: counter.name)
+def test_a_limit_that_goes_leaves_the_declared_one_of_that_moment(world: World, clock: Clock, counter: Counter) -> None:
+    count(world.store, counter, 1)
+    give(world.store, counter, 50)
+    (other,) = processes(world, 1)
+    assert refused(other, counter, 50)["left"] == 49
+    assert give(world.store, counter, None) == {"counter": counter.name, "id": ITEM, "limit": 10, "own": False}
+    for store in (world.store, other):
+        assert refused(store, counter, 10)["left"] == 9
+    assert plans.read(world.call(), counter, ITEM)["own"] is False
+    (later,) = processes(world, 1)
+    assert refused(later, replace(counter, ceiling=20), 20)["limit"] == 20, "a deploy raised it: no copy keeps the old"
+    assert (counter.partition_start + ITEM in {item["PK"]["S"] for item in world.items()}) == (counter is SEATS)
+
+
+def test_a_late_copy_of_an_earlier_plan_is_a_replay(world: World, clock: Clock) -> None:
+    give(world.store, SEATS, 50, "first")
+    give(world.store, SEATS, 20, "second")
+    assert give(world.store, SEATS, 50, "first")["limit"] == 50, "the answer of then"
+    assert plans.read(world.call(), SEATS, ITEM)["limit"] == 20
+
+
+@pytest.mark.parametrize("fault", [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.CONFLICT], ids=str)
+def test_a_plan_whose_answer_is_lost_stands_and_is_answered_as_the_first(
+    world: World, clock: Clock, fault: Fault
+) -> None:
+    world.proxy.strip_tokens = True
+    world.proxy.plan = faults.script({"TransactWriteItems": [fault]})
+    assert persist(partial(give, world.store, QUOTA, 20, "key"))["limit"] == 20
+    assert copy_of(world, clock()) == 20
+    assert world.proxy.injected(fault) == 1
+
+
+def test_holds_are_judged_by_the_limit_and_expired_ones_make_room_under_it(counting: Counting, clock: Clock) -> None:
+    give(counting.world.store, CREDIT, -5)
+    counting.take(8, counter=CREDIT)
+    caught = refusal(partial(counting.take, 3, counter=CREDIT))
+    assert caught.members == {"left": 2, "limit": -5}
+    give(counting.world.store, CREDIT, 2)
+    assert refusal(partial(counting.take, 1, counter=CREDIT)).members == {"left": -5, "limit": 2}
+    clock.pass_s(61)
+    counting.take(3, counter=CREDIT)  # 8 came back: of 5 there is room for 3
+    assert counting.stored(CREDIT) == 2
+    assert refusal(partial(counting.increment, CREDIT, -1)).members == {"left": 0, "limit": 2}
+
+
+def test_a_hold_comes_back_below_a_limit_that_was_raised_meanwhile(counting: Counting) -> None:
+    body, _ = counting.take(3, counter=CREDIT)
+    give(counting.world.store, CREDIT, 4)
+    (other,) = processes(counting.world, 1)
+    settled = holds.settle(Call(other), CREDIT, ITEM, body["hold"], holds.RELEASED)
+    assert (settled["state"], counting.stored(CREDIT)) == ("released", 5)
+
+
+def test_a_hold_that_gives_back_is_judged_by_a_ceiling_of_its_own(counting: Counting) -> None:
+    both = replace(CREDIT, ceiling=9)
+    body, _ = counting.take(3, counter=CREDIT)
+    (other,) = processes(counting.world, 1)
+    give(other, both, 4)
+    with pytest.raises(LimitReachedError) as caught:
+        holds.settle(Call(other), both, ITEM, body["hold"], holds.RELEASED)
+    assert caught.value.members == {"left": 2, "limit": 4}
+
+
+def test_many_changes_are_judged_each_by_the_limit_of_its_id(world: World, clock: Clock) -> None:
+    """The process knows the old limits of both: it learns the new ones from one refusal."""
+    named = [("quota", ITEM), ("seats", ITEM)]
+
+    def together(*amounts: int) -> None:
+        entries = [{"counter": name, "id": id_, "amount": by} for (name, id_), by in zip(named, amounts, strict=True)]
+        wanted = changes.read(entries, counters.COUNTERS, clock(), soon=False)
+        changes.count(world.call(), wanted, operation="change", key=new_key(), soon=False)
+
+    together(1, 1)
+    together(1, 1)
+    for counter in (QUOTA, SEATS):
+        give(processes(world, 1)[0], counter, 30)
+    world.proxy.forget()
+    together(20, 20)
+    assert [request.operation for request in world.proxy.requests] == ["TransactWriteItems"] * 2
+    with pytest.raises(LimitReachedError) as caught:
+        together(1, 9)
+    assert caught.value.members == {"entry": 1, "counter": "seats", "id": ITEM, "left": 8, "limit": 30}
+    assert (world.tally(SEATS, ITEM), world.tally(QUOTA, periods.tally_id(QUOTA, ITEM, clock()))) == (22, 22)
+
+
+def test_a_value_is_set_within_the_limit_of_its_id(counting: Counting) -> None:
+    """A plan moves the version: what was read before it may not be set."""
+    counting.increment(SEATS, 1)
+    give(counting.world.store, SEATS, 30)
+    assert isinstance(refusal(partial(counting.set, SEATS, 25, 1)), PreconditionFailedError)
+    assert counting.set(SEATS, 25, 2)[0]["value"] == 25
+    assert isinstance(refusal(partial(counting.set, SEATS, 31, 3)), LimitReachedError)
+    other = replace(processes(counting.world, 1)[0], client=counting.world.raw)
+    counting.world.proxy.forget()
+    counting.world.proxy.plan = meanwhile({0: partial(give, other, SEATS, 5)})
+    assert isinstance(refusal(partial(counting.set, SEATS, 20, 3)), PreconditionFailedError)
+    assert isinstance(refusal(partial(counting.set, SEATS, 20, 4)), LimitReachedError)
+    assert counting.stored(SEATS) == 25
+
+
+def test_an_imported_number_is_judged_by_the_limit_of_its_id(world: World) -> None:
+    give(world.store, SEATS, 30)
+    rows = [NumberRow(1, ITEM, 25), NumberRow(2, "another", 25)]
+    refused_rows = [imports.add(world.call(), SEATS, "run", Chunk(row.line, [row])) for row in rows]
+    assert [len(one) for one in refused_rows] == [0, 1]
+    assert world.tally(SEATS, ITEM) == 25
+
+
+def test_reads_show_the_limit_and_a_new_process_reads_what_holds(counting: Counting, clock: Clock) -> None:
+    assert counting.read(QUOTA)["limit"] == 10
+    give(counting.world.store, QUOTA, 20)
+    assert counting.read(QUOTA)["limit"] == 20
+    clock.pass_s(300)
+    assert counting.read(QUOTA)["limit"] == 20, "no item of this minute says so: the plan does"
+    assert "limit" not in counting.read(counters.STOCK)
+
+
+def test_a_tally_without_a_plan_is_written_as_it_was_before_there_were_plans(counting: Counting) -> None:
+    counting.stock(3)
+    counting.increment(counters.STOCK, -1)
+    sent = counting.world.sent("TransactWriteItems")[-1]["TransactItems"][1]["Update"]
+    assert (sent["ConditionExpression"], sorted(sent["ExpressionAttributeNames"])) == (
+        "#number >= :limit", ["#at", "#number"],
+    )  # fmt: skip
+    (item,) = counting.world.items()
+    assert sorted(item) == ["PK", "SK", "at", "nonce", "qty", "version"]
+    assert counting.world.store.limits == {}
+
+
+def test_a_process_goes_on_when_the_item_that_it_knows_is_gone(world: World, clock: Clock) -> None:
+    give(world.store, QUOTA, 30)
+    count(world.store, QUOTA, 9)
+    count(world.store, QUOTA, 9)
+    world.delete(tallies.key(QUOTA, periods.tally_id(QUOTA, ITEM, clock()), 0))
+    count(world.store, QUOTA, 25)
+    assert copy_of(world, clock()) == 30
+
+
+def test_what_a_process_remembers_has_an_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REMEMBERED_MAX", 3)
+    for number in range(10):
+        limits.read(world.call(), SEATS, f"{number}")
+    assert 0 < len(world.store.limits) <= 3
+
+
+def test_what_a_plan_costs(world: World, clock: Clock) -> None:
+    one, other = processes(world, 2)
+    clock.pass_s(60 * 5 - clock() % 60 + 30)
+
+    def costs(what: Callable[[], object]) -> list[tuple[str, float]]:
+        with world.capacity() as measured:
+            what()
+        return list(measured)
+
+    look, write, daily = ("BatchGetItem", 2.0), ("TransactWriteItems", 4.0), counters.CALLS
+    assert costs(lambda: count(one, daily, 1)) == [look, write], "the first of a period copies the plan"
+    assert costs(lambda: count(one, daily, 1)) == [look, write]
+    assert costs(lambda: count(one, daily, 1)) == [write]
+    assert costs(lambda: count(other, daily, 1)) == [look, write]
+    assert costs(lambda: give(one, daily, 5000)) == [("TransactWriteItems", 6.0)]
+    assert costs(lambda: count(other, daily, 1))[-1] == write, "after an attempt that is refused"
+    assert costs(lambda: count(other, daily, 1)) == [write]
+    assert costs(lambda: give(one, SEATS, 5000)) == [("TransactWriteItems", 4.0)]
+    assert costs(lambda: count(other, SEATS, 1)) == [("BatchGetItem", 1.0), write]
+
+
+@pytest.fixture
+def calm() -> Iterator[Deployment]:
+    with deployed() as made:
+        yield made
+
+
+def test_no_number_drifts_and_a_repair_keeps_to_the_limit(calm: Deployment) -> None:
+    other = replace(calm.store, layers={}, limits={})
+    for counter in (QUOTA, SEATS, CREDIT):
+        give(calm.store, counter, 30 if counter.ceiling else -30)
+        count(calm.store, counter, 2)
+        refused(calm.store, counter, 40 if counter.ceiling else -40)
+        give(other, counter, 6 if counter.ceiling else 0)
+        count(calm.store, counter, -1)
+        give(other, counter, None)
+    calm.even(8)
+    give(other, SEATS, 6)
+    calm.edit(-1, SEATS, ITEM)
+    count(calm.store, SEATS, 6)  # 7 are accepted, and 6 are stored
+    calm.run(9)
+    reconciler = calm.reconciler()
+    asked = reconciler.asked()
+    reconciler.wait(asked)
+    with pytest.raises(OutOfBoundsError):
+        reconciler.repair(SEATS, ITEM, "ann", "edited by hand", asked=asked)
+    give(other, SEATS, 7)
+    assert reconciler.repair(SEATS, ITEM, "ann", "edited by hand", asked=asked) is not None
+    assert calm.tally(SEATS, ITEM) == 7

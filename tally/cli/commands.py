@@ -24,6 +24,7 @@ from . import (
     history,
     imports,
     init,
+    limit,
     receipt,
     repair,
     restore,
@@ -86,6 +87,7 @@ PURPOSES = {
     "What is the number, and how did it move?": (
         get.GET,
         count.COUNT,
+        limit.LIMIT,
         receipt.RECEIPT,
         series.SERIES,
         series.TOP,

@@ -6,8 +6,6 @@ import argparse
 import uuid
 from typing import Any
 
-import boto3
-
 from tally.client import Tally
 from tally.counter import AMOUNT_MAX, ANYONE, Counter
 from tally.errors import LimitReachedError
@@ -15,12 +13,10 @@ from tally.shipped import VISITS
 
 from . import values
 from .command import Command, Counters, Parser, add_counter
-from .connection import LOCAL, Stack
+from .connection import Stack, service
 from .terminal import note, show
 
 FUNCTIONS = ("increments", "visits")
-CALLER = "tally"
-"""Whose change it is, of a counter that not anyone may change."""
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
@@ -37,9 +33,10 @@ def _count(given: argparse.Namespace, stack: Stack) -> int:
     """Count, and print the key. Returns 1 if a limit refuses it."""
     key = given.key or str(uuid.uuid4())
     try:
+        tally = service(given, stack, *FUNCTIONS, anyone=given.counter.changes == ANYONE)
         if given.visitor is not None:
-            return _visited(given, _client(given, stack))
-        answer = _sent(_client(given, stack), given.counter, given.id, given.amount, key)
+            return _visited(given, tally)
+        answer = _sent(tally, given.counter, given.id, given.amount, key)
     except LimitReachedError as error:
         note(error.detail)
         return 1
@@ -63,16 +60,6 @@ def _sent(tally: Tally, counter: Counter, id_: str, amount: int | None, key: str
         return {**tally.visit(id_, idempotency_key=key)}
     by = amount if amount is not None or counter.delta is not None else 1
     return {**tally.increment(counter.name, id_, amount=by, value=True, idempotency_key=key)}
-
-
-def _client(given: argparse.Namespace, stack: Stack) -> Tally:
-    """Tally's own client, of the stack's functions."""
-    caller = None if given.counter.changes == ANYONE else CALLER
-    if given.local:
-        client = boto3.client("lambda", endpoint_url=stack.outputs["ApiUrl"], **LOCAL)
-        return Tally({name: name for name in FUNCTIONS}, caller=caller, lambda_client=client)
-    arns = {name: stack.outputs.get(f"{name.capitalize()}FunctionArn", "") for name in FUNCTIONS}
-    return Tally(arns, caller=caller)
 
 
 COUNT = Command(

@@ -56,3 +56,16 @@ def test_the_command_counts_once_for_its_key(dev: Dev, capsys: pytest.CaptureFix
     seen = [count("readers", "command-4", "--visitor", "ann")[1].partition(": ")[2] for _ in range(2)]
     assert seen == ["counted\n", "was counted before, and is not again\n"]
     assert [count("readers", "command-4")[0], count("usage", "command-4", "--visitor", "ann")[0]] == [2, 2]
+
+
+def test_the_command_gives_an_id_a_limit_of_its_own(dev: Dev, capsys: pytest.CaptureFixture[str]) -> None:
+    def limit(*arguments: str) -> tuple[int, str, str]:
+        return ran(capsys, "limit", *arguments, "--local", "--port", str(dev.port))
+
+    assert limit("calls", "command-4")[:2] == (0, "calls command-4: 1000, as declared\n")
+    assert limit("calls", "command-4", "20")[:2] == (0, "calls command-4: 20, its own\n")
+    counted = ran(capsys, "count", "calls", "command-4", "--amount", "21", "--local", "--port", str(dev.port))
+    assert counted[::2] == (1, "tally: There is room for 20 more.\n")
+    assert limit("calls", "command-4", "--declared")[1] == "calls command-4: 1000, as declared\n"
+    assert limit("stock", "mug", "5")[0] == 2
+    assert limit("calls", "command-4", "--key", "k")[0] == 2

@@ -75,13 +75,13 @@ def test_a_make_dev_of_another_checkout_is_named(
     assert run("get", "plays", "v")[2].endswith("is the `make dev` of /home/ann/tally\n")
 
 
-def test_count_calls_the_functions_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_counts_calls_the_functions_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Mock()
-    monkeypatch.setattr(count, "Tally", asked)
+    monkeypatch.setattr(connection, "Tally", asked)
     outputs = {"IncrementsFunctionArn": "arn:i", "VisitsFunctionArn": "arn:v"}
-    for counter, caller in ((counters.PLAYS, None), (counters.STOCK, "tally")):
-        stack = connection.Stack(None, None, counters.COUNTERS, outputs)  # type: ignore[arg-type]
-        count._client(SimpleNamespace(counter=counter, local=False), stack)  # type: ignore[arg-type]
+    stack = connection.Stack(None, None, counters.COUNTERS, outputs)  # type: ignore[arg-type]
+    for anyone, caller in ((True, None), (False, "tally")):
+        connection.service(SimpleNamespace(local=False), stack, *count.FUNCTIONS, anyone=anyone)  # type: ignore[arg-type]
         asked.assert_called_with({"increments": "arn:i", "visits": "arn:v"}, caller=caller)
 
 
@@ -388,7 +388,7 @@ EVERY: dict[str, list[str]] = {
     "restore": ["--to", "2026-11-22T10:30:00Z", "--by", "a", "--why", "b"],
     "forget": ["--user", "u"], "import": [os.devnull, "--counter", "plays"], "export": ["plays", "--format", "jsonl"],
     "receipt": ["plays", "a", "k"], "series": ["plays", "a"], "top": ["plays"], "watch": ["plays", "a"],
-    "shadow": ["plays", os.devnull], "scan": ["plays"], "count": ["plays", "a"],
+    "shadow": ["plays", os.devnull], "scan": ["plays"], "count": ["plays", "a"], "limit": ["calls", "a"],
 }  # fmt: skip
 
 

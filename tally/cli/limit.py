@@ -1,0 +1,63 @@
+"""The command `limit`: the limit of an id, read, set, or taken back. It calls the functions, as a service does."""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+
+from tally import fields
+from tally.counter import AMOUNT_MAX
+from tally.errors import InvalidInputError
+
+from .command import Command, Counters, Parser, UsageError, add_counter
+from .connection import Stack, service
+from .terminal import show
+
+
+def _arguments(parser: Parser, counters: Counters) -> None:
+    add_counter(parser, counters, "that is declared with own_limits")
+    parser.add_argument("id", metavar="ID", help="of what is counted, without a period")
+    wish = parser.add_mutually_exclusive_group()
+    wish.add_argument("limit", metavar="LIMIT", nargs="?", type=_limit, help="its own from now on")
+    wish.add_argument("--declared", action="store_true", help="the declared one again")
+    parser.add_argument("--key", help="the name of this change (default: a new one)")
+
+
+def _limit(value: str) -> int:
+    """A whole number."""
+    try:
+        return fields.whole(int(value), "LIMIT", -AMOUNT_MAX, AMOUNT_MAX)
+    except (ValueError, InvalidInputError):
+        raise argparse.ArgumentTypeError(f"{value!r} is not a whole number within ±{AMOUNT_MAX}") from None
+
+
+def _check(given: argparse.Namespace) -> None:
+    given.id = fields.identifier(given.id, "ID")
+    if not given.counter.own_limits:
+        raise UsageError(f"{given.counter.name} is not declared with own_limits: all of its ids have the same limits")
+    if given.key and given.limit is None and not given.declared:
+        raise UsageError("--key goes with LIMIT or --declared")
+
+
+def _run(given: argparse.Namespace, stack: Stack) -> int:
+    """Print it. Returns 0."""
+    tally, name, key = service(given, stack, "increments"), given.counter.name, given.key or str(uuid.uuid4())
+    if given.declared:
+        answer = tally.delete_limit(name, given.id, idempotency_key=key)
+    elif given.limit is not None:
+        answer = tally.put_limit(name, given.id, given.limit, idempotency_key=key)
+    else:
+        answer = tally.get_limit(name, given.id)
+    how = "its own" if answer["own"] else "as declared"
+    show(given, {**answer}, f"{name} {given.id}: {answer['limit']}, {how}")
+    return 0
+
+
+LIMIT = Command(
+    "limit", "the limit of an id: what it is, one of its own, the declared one again", _run, _arguments, _check,
+    json=True,
+    examples="""  tally limit calls 7c20 --stack Tally-prod
+  tally limit calls 7c20 1000000 --stack Tally-prod
+  tally limit calls 7c20 --declared --stack Tally-prod
+""",
+)  # fmt: skip

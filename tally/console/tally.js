@@ -34,7 +34,7 @@ const parts = (context, counter, id) => (context.counter(counter)?.pages ? [id] 
  */
 function live(context, counter, id) {
   const { api, signal } = context;
-  const [figure, note, moved] = [make("p.live"), make("p.quiet"), make("p.quiet")];
+  const [figure, used, note, moved] = [make("p.live"), make("p.used"), make("p.quiet"), make("p.quiet")];
   const said = make("p.hidden", { "aria-live": "polite" });
   let [tag, first, last, details, saidAt] = [undefined, undefined, undefined, null, 0];
   const tell = () => last && note.replaceChildren(...right(last.value, details), ...dated(last.as_of));
@@ -50,9 +50,10 @@ function live(context, counter, id) {
     tag = found.tag ?? undefined;
     if (found.body) last = found.body.tallies ? found.body.tallies[0] : found.body;
     if (last.error) throw Failure.of(last.error.status, last.error);
-    return { value: last.value, as_of: last.as_of ?? null };
+    return { value: last.value, limit: last.limit ?? null, as_of: last.as_of ?? null };
   };
-  const draw = ({ value }) => {
+  const draw = ({ value, limit }) => {
+    if (limit !== null) used.replaceChildren(...meter(value, limit, context.counter(counter)));
     if (figure.textContent !== number(value)) {
       if (first !== undefined) figure.classList.toggle("moved", true);
       figure.textContent = number(value);
@@ -70,8 +71,15 @@ function live(context, counter, id) {
   };
   figure.addEventListener("animationend", () => figure.classList.remove("moved"));
   const card = panel(context, { title: "Now", kind: "now", everyS: VALUE_S, load, draw });
-  card.querySelector(".body").append(figure, moved, note, said);
+  card.querySelector(".body").append(figure, used, moved, note, said);
   return [card, knows];
+}
+
+/** How much of the limit of an id is used. Of a counter without a ceiling the limit is its floor. */
+function meter(value, limit, declared) {
+  if (declared && declared.ceiling === null) return [`It goes down to ${number(limit)}.`];
+  const words = `${number(value)} of ${number(limit)} are used`;
+  return [make("meter", { max: Math.max(limit, 1), value: Math.max(value, 0), "aria-label": words }), ` ${words}.`];
 }
 
 /** Whether the number is right, by its details. Without them nobody knows: then it is what is stored. */

@@ -274,6 +274,21 @@ def test_the_sentence_under_a_number_follows_from_its_details(console: Console) 
         expect(page.locator(".now")).to_contain_text("Never counted")
 
 
+def test_a_number_shows_how_much_of_its_limit_is_used(console: Console) -> None:
+    token = console.dev.token("gate", scope="tally/read tally/write")
+    key = secrets.token_hex(8)
+    path = "/counters/calls/metered"
+    console.dev.call("POST", f"{path}/increments", {"amount": 30}, token=token, idempotency_key=key)
+    console.dev.call("PUT", f"{path}/limit", {"limit": 40}, token=token, idempotency_key=key)
+    console.page.add_init_script(path=AXE)
+    page = console.open("#/tally/calls/metered", name="ann")
+    expect(page.locator(".now")).to_contain_text("30 of 40 are used.")
+    expect(page.get_by_role("meter", name="30 of 40 are used")).to_be_visible()
+    console.dev.call("PUT", f"{path}/limit", {"limit": 20}, token=token, idempotency_key=f"{key}-2")
+    expect(page.locator(".now")).to_contain_text("30 of 20 are used.")
+    assert complaints(page) == []
+
+
 def test_a_change_of_another_caller_is_found_with_the_callers_name(console: Console) -> None:
     shop, key = console.dev.token("shop", scope="tally/write"), secrets.token_hex(8)
     console.dev.call("POST", "/counters/usage/u/increments", {"amount": 7}, token=shop, idempotency_key=key)

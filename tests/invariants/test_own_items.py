@@ -16,7 +16,7 @@ from tally.dev.base.engine import Engine
 from tally.drift import rows
 from tally.drift.own_recounts import STALE_MAX, GivenUpError, Recount, UncountableError
 from tally.dynamo.client import Call, Store
-from tally.dynamo.transactions import apply_once
+from tally.dynamo.transactions import TRANSACTION_ITEMS_MAX, apply_once
 from tally.errors import NotCountedError
 from tally.maintenance.reconcile import Reconciler, writes
 from tally.streams import dead_letters, own_items, own_tables, scans, watermark
@@ -264,8 +264,9 @@ def test_two_who_set_a_number_at_once_set_it_once(team: Team) -> None:
     looked = recount.difference("a")
     client = interrupted(team.wire, 0, lambda: recount.set(looked))
     assert not replace(recount, store=replace(team.store, client=client)).set(looked)
+    edit(team, "spent", "a", 5)  # for the next scan
     sets(recount)
-    assert team.numbers("spent") == {"a": 120}
+    assert team.numbers("spent") == {"a": 125}
 
 
 @pytest.mark.parametrize("settle", ["set", "report"])
@@ -382,12 +383,42 @@ def test_the_markers_of_a_scan_are_no_more_than_its_items(team: Team) -> None:
     team.drain()
     ((_, sent),) = watched.sent
     assert len(sent["TransactItems"]) == 4  # three numbers
-    team.begin("all")
-    watched.sent.clear()
-    team.put("CUSTOMER#a", "ORDER#2", **opened())
+    team.begin("all", "a")
+    for group, size in (("a", 5), ("b", 4)):
+        watched.sent.clear()
+        team.put(f"CUSTOMER#{group}", "ORDER#2", **opened())
+        team.drain()
+        ((_, sent),) = watched.sent
+        assert len(sent["TransactItems"]) == size
+
+
+def test_a_run_knows_what_the_one_before_it_did_to_markers(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The markers are read once for a batch of many runs."""
+    monkeypatch.setattr(own_items, "ITEMS_MAX", 3)
+    team.count("tickets")
+    team.put("TICKET#1", "META", **SHARED, queue={"S": "it"})
     team.drain()
-    ((_, sent),) = watched.sent
-    assert len(sent["TransactItems"]) == 5
+    recount = team.begin("tickets")
+    for _ in recount.steps():
+        pass
+    for queue in ("hr", "ops"):
+        team.put("TICKET#1", "META", **SHARED, queue={"S": queue})
+    team.drain()
+    team.pass_all()
+    assert (recount.settled(), off(recount), team.numbers("tickets")) == (True, {}, {"ops": 1})
+
+
+def test_a_batch_of_many_groups_is_as_many_transactions_as_it_takes(team: Team) -> None:
+    team.begin("all")
+    team.count("open")
+    for number in range(70):
+        team.put(f"CUSTOMER#{number}", "ORDER#1", **opened())
+    watched = Watched(team.wire)
+    team.handler = team.process(watched)
+    team.drain()
+    sizes = [len(sent["TransactItems"]) for _, sent in watched.sent]
+    assert (len(sizes), max(sizes) <= TRANSACTION_ITEMS_MAX) == (3, True)
+    assert team.numbers("open") == team.truth("open")
 
 
 # ---- others meanwhile ----

@@ -1,0 +1,151 @@
+"""Four processes write, move, delete and expire items while scans start, overlap and are killed: nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from contextlib import closing, suppress
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+
+import pytest
+
+from tally.dev.base.engine import Engine
+from tally.drift import own_recounts
+from tally.drift.own_recounts import GivenUpError, Recount
+from tally.dynamo.client import Call, Store
+from tally.streams import dead_letters, own_items, scans
+from tally.streams.dead_letters import Objects, Redriven
+from tally.streams.record import Lookup
+from tests.contexts import Context
+from tests.delivery import Record
+from tests.invariants.own import Team
+from tests.invariants.own_turns import COUNTERS, written
+from tests.sync_wire import SyncWire
+from tests.tiers import in_long
+
+WRITERS, WRITES, SCANNERS = 4, 400, 3
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def team(store: Store, engine: Engine) -> Team:
+    wire = store.client
+    assert isinstance(wire, SyncWire)
+    return Team(store, wire, COUNTERS, "shop", engine.endpoint)
+
+
+def write(port: int, team: Team, seed: int) -> None:
+    team.wire, chance = SyncWire(port), random.Random(seed)
+    for _ in range(WRITES):
+        pk, sk, attributes = written(chance)
+        if attributes is None:
+            team.delete(pk, sk)
+        else:
+            team.put(pk, sk, **attributes)
+
+
+def scan(port: int, team: Team, name: str, page: int) -> None:
+    with closing(SyncWire(port)) as wire, suppress(GivenUpError):
+        store = replace(team.store, client=wire)  # type: ignore[arg-type]
+        for _ in Recount(store, COUNTERS[name], scans.read(store, name), page_items=page).steps():
+            pass
+
+
+class Storm:
+    """What happens in the test's own process: the stream is delivered, and scans begin and die."""
+
+    def __init__(self, engine: Engine, team: Team, seed: int) -> None:
+        self.port, self.team, self.chance = engine.port, team, random.Random(seed)
+        self.scanners: list[BaseProcess] = []
+        self.whole: dict[str, Record] = {}
+
+    def start(self, work: object, *given: object) -> BaseProcess:
+        started = FORK.Process(target=work, args=(self.port, self.team, *given), daemon=True)  # type: ignore[arg-type]
+        started.start()
+        return started
+
+    def blow(self, *, poison: bool) -> None:
+        """Until the writers are done."""
+        writers = [self.start(write, self.chance.random()) for _ in range(WRITERS)]
+        while any(one.is_alive() for one in writers):
+            self.deliver(poison=poison)
+            self.scan()
+        assert [one.exitcode for one in writers] == [0] * WRITERS
+
+    def deliver(self, *, poison: bool) -> None:
+        """A batch, perhaps with records that were there before, and some that nobody can read."""
+        team, chance = self.team, self.chance
+        before = sum(len(shard.records) for shard in team.shards.values())
+        team.take()
+        for shard in team.shards.values():
+            for record in shard.records[before:]:
+                self.spoil(record, poison=poison)
+            size, back = chance.randint(1, 60), chance.choice((0, 0, 5, 200))
+            shard.move(shard.invoke(shard.batch(size, back), Context(), team.process()), size)
+
+    def spoil(self, record: Record, *, poison: bool) -> None:
+        if record["eventName"] == "REMOVE" and self.chance.random() < 0.5:  # as DynamoDB says that TTL removed it
+            record["userIdentity"] = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
+        if poison and "NewImage" in record["dynamodb"] and self.chance.random() < 0.02:
+            self.whole[record["dynamodb"]["SequenceNumber"]] = record["dynamodb"].pop("NewImage")
+
+    def scan(self) -> None:
+        """A scan begins, another process goes on with one, or one is killed."""
+        chance, name = self.chance, self.chance.choice(list(COUNTERS))
+        self.scanners = [one for one in self.scanners if one.is_alive()]
+        if chance.random() < 0.1:
+            scans.begin(self.team.store, COUNTERS[name], time.time())
+        if len(self.scanners) < SCANNERS and not scans.read(self.team.store, name).closed:
+            self.scanners.append(self.start(scan, name, chance.choice((1, 4, 0))))
+        elif self.scanners and chance.random() < 0.5:
+            os.kill(self.scanners.pop().pid or 0, signal.SIGKILL)
+
+    def rest(self) -> None:
+        self.team.drain()
+        for one in self.scanners:
+            one.join()
+
+    def redrive(self) -> int:
+        """As `tally repair` does, with records that can be read by now."""
+        team, call = self.team, Call(self.team.store)
+        for name in COUNTERS:
+            scans.close(team.store, scans.read(team.store, name))
+        for name, body in team.bucket.objects.items():
+            kept = json.loads(body)
+            kept["record"]["dynamodb"]["NewImage"] = self.whole[kept["record"]["dynamodb"]["SequenceNumber"]]
+            team.bucket.objects[name] = json.dumps(kept).encode()
+        consumers, objects = {own_items.NAME: own_items.consumer(COUNTERS)}, Objects("bucket", lambda: team.bucket)
+        letters = list(dead_letters.listed(call))
+        for letter in letters:
+            done = dead_letters.redrive(call, objects, consumers, Lookup(COUNTERS), letter)
+            assert done == (Redriven.APPLIED, "")
+        return len(letters)
+
+
+@pytest.mark.parametrize("seed", in_long(range(5)))
+def test_after_a_storm_numbers_and_recounts_are_what_a_count_by_hand_says(
+    engine: Engine, team: Team, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_recounts, "PAGE", 4)
+    for name in COUNTERS:
+        team.count(name)
+    storm = Storm(engine, team, seed)
+    storm.blow(poison=True)
+    storm.rest()
+    assert storm.redrive() > 0
+    storm.blow(poison=False)
+    storm.rest()
+    for name in COUNTERS:
+        assert team.numbers(name) == team.truth(name)
+        if scans.read(team.store, name).closed:
+            scans.begin(team.store, COUNTERS[name], time.time())
+        recount = team.recount(name)
+        if not recount.scan.ended_s:
+            scan(engine.port, team, name, 0)
+        assert recount.settled()
+        assert [one for one in recount.differences() if one.off] == []

@@ -21,7 +21,7 @@ from tally.drift.own_recounts import Difference, Recount
 from tally.dynamo import queries
 from tally.dynamo.client import Store
 from tally.errors import TallyError
-from tally.streams import forms, markers, scans
+from tally.streams import forms, scans
 from tally.streams.lineage import ITEMS
 from tally.streams.loss import NEVER_S
 from tally.streams.watermark import oldest_dead_letter_s
@@ -34,7 +34,6 @@ from .terminal import CommandError, agreed, bar, check_answerable, note, say
 UNITS_MAX = 10**6
 BURST_S = 1.0  # of the units of a throttled scan may come at once
 UNIT_BYTES = 4096  # of a strongly consistent read
-RESTART_S = markers.KEPT_S // 2  # how long after its beginning a scan goes on: it may take as long again
 LISTED = 2  # minutes until the sweep notes what the consumer has passed
 WAIT_MAX = 20  # minutes for that
 LOOKS_PER_MINUTE = 12
@@ -154,7 +153,7 @@ def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, ag
     now, scan = _clock(store, counter), scans.read(store, counter.name)
     there = Recount(store, counter, scan, now)
     _check_letters(there)
-    if not scan.closed and scan.digest == counter.digest and not again and now() < scan.began_s + RESTART_S:
+    if not scan.closed and scan.digest == counter.digest and not again and not scan.is_old(now()):
         if scan.groups == tuple(groups):
             note(f"the scan goes on: {scan.items:,} items were read")
             return there

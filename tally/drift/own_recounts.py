@@ -139,7 +139,7 @@ class Recount:
         """Whether what `difference` says is the whole truth: the scan has ended, and the consumer has passed it. Raises
         GivenUpError."""
         there = scans.read(self.store, self.counter.name)
-        if there.generation != self.scan.generation or there.closed:
+        if there.generation != self.scan.generation or there.closed or there.is_old(self.now()):
             raise GivenUpError(GIVEN_UP)
         return scans.settled(self.store, there, self.of.table)
 
@@ -295,6 +295,6 @@ class Recount:
 
 
 GIVEN_UP = (
-    "The scan was given up: another one was begun, the counter was declared otherwise, or records of the table may be"
-    " lost. Begin it again."
+    "The scan was given up: another one was begun, the counter was declared otherwise, records of the table may be"
+    " lost, or it began long ago. Begin it again."
 )

@@ -53,7 +53,9 @@ def _check(recount: Recount) -> Iterator[bool]:
         return  # its number stands for nothing yet, or somebody counts it again
     if scan.closed:
         _begin(recount, now_s)
-    elif scan.ended_s and recount.settled():
+    elif not scan.ended_s or now_s > scan.began_s + GIVEN_UP_MIN * store.settings.minute_s:
+        recount.close()
+    elif recount.settled():
         for group in scan.groups:
             found = recount.difference(group)
             settle = recount.report if recount.counter.watch is None else recount.set
@@ -61,8 +63,6 @@ def _check(recount: Recount) -> Iterator[bool]:
             if found.stale:
                 recount.tidy(group)
             yield found.off != 0
-        recount.close()
-    elif not scan.ended_s or now_s > scan.began_s + GIVEN_UP_MIN * store.settings.minute_s:
         recount.close()
 
 

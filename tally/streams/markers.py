@@ -17,7 +17,8 @@ from ..dynamo.items import Write
 from ..dynamo.keys import Item
 from ..items import Value
 
-KEPT_S = 30 * 24 * 3600  # a scan ends before
+KEPT_S = 30 * 24 * 3600
+RESTART_S = KEPT_S // 2  # how long after its beginning a scan holds: no marker that it needs is gone by then
 LIVE = "live"
 """The marker of an item of which a record was applied: its old and new images add up from here on."""
 Marker = str | Value | None

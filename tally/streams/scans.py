@@ -23,6 +23,7 @@ from ..dynamo.items import Write
 from ..dynamo.keys import Item
 from ..dynamo.transactions import apply_once
 from ..errors import NotCountedError, StoreBusyError
+from . import markers
 
 SLACK = 5  # minutes: how far the clock of a scan and the stamps of DynamoDB may differ
 
@@ -88,6 +89,10 @@ class Scan(NamedTuple):
     def takes(self, counter: Counter, group: str) -> bool:
         """Whether what counts in a group moves the recount."""
         return self.is_of(counter) and (not self.groups or group in self.groups)
+
+    def is_old(self, now_s: float) -> bool:
+        """Whether markers of it may be gone, which say who began with an item."""
+        return now_s >= self.began_s + markers.RESTART_S
 
     def is_of(self, counter: Counter) -> bool:
         """Whether it is open, and of the counter as it is declared."""

@@ -19,7 +19,7 @@ from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import TRANSACTION_ITEMS_MAX, apply_once
 from tally.errors import NotCountedError
 from tally.maintenance.reconcile import Reconciler, writes
-from tally.streams import dead_letters, own_items, own_tables, scans, watermark
+from tally.streams import dead_letters, markers, own_items, own_tables, scans, watermark
 from tally.streams.dead_letters import Objects, Redriven
 from tally.streams.record import Lookup
 from tests.contexts import Context
@@ -324,6 +324,20 @@ def test_what_a_scan_says_that_is_open_no_more_is_neither_set_nor_reported(team:
         with pytest.raises(GivenUpError):
             closed.settled()
     assert (team.numbers("all"), list(rows.every(team.store))) == ({"a": 1}, [])
+
+
+def test_a_scan_of_weeks_ago_settles_nothing(team: Team) -> None:
+    """Markers that it needs expire: a record of such an item would be skipped, or count twice."""
+    count_all(team)
+    recount = team.begin("all")
+    team.finish_reading(recount)
+    for later_s, holds in ((markers.RESTART_S - 60, True), (markers.RESTART_S, False)):
+        late = replace(recount, now=lambda later_s=later_s: recount.scan.began_s + later_s)
+        if holds:
+            assert late.settled()
+        else:
+            with pytest.raises(GivenUpError):
+                late.settled()
 
 
 def test_a_scan_that_another_one_has_replaced_adds_nothing_and_ends_nothing(team: Team) -> None:

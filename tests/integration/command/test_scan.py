@@ -17,7 +17,7 @@ from tally.cli.scan import Throttle
 from tally.counter import Counter
 from tally.dynamo import queries
 from tally.dynamo.client import Store
-from tally.streams import scans
+from tally.streams import markers, scans
 from tests.commands import ran
 from tests.integration.command.numbers import judged
 from tests.integration.command.team import COUNTERS, DECLARED, ORDERS, Team
@@ -125,7 +125,7 @@ def test_a_scan_of_another_declaration_or_of_weeks_ago_does_not_go_on(
     with pytest.raises(Crash):
         team("scan orders --yes", killed(team.store.client, 2, committed=True))
     clock_s = queries.clock_s
-    monkeypatch.setattr(queries, "clock_s", lambda *where: clock_s(*where) + scan.RESTART_S + 1)
+    monkeypatch.setattr(queries, "clock_s", lambda *where: clock_s(*where) + markers.RESTART_S + 1)
     first = scans.read(team.store, "orders").generation
     with pytest.raises(Crash):
         team("scan orders --yes", killed(team.store.client, 1, committed=True))

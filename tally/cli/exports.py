@@ -1,4 +1,4 @@
-"""The command `export`: the tallies of a counter, or the items that it counts, for `import` or for a warehouse."""
+"""The command `export`: the tallies of a counter, the items that it counts, or the limits of its ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tally.counter import Counter
-from tally.counting import tallies
+from tally.counting import limits, periods, tallies
 from tally.counting.children import SINCE
 from tally.counting.tallies import GONE
 from tally.dynamo import items, queries
@@ -32,7 +32,9 @@ Put = Callable[[Sequence[Any]], object]
 def _arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "whose numbers")
     parser.add_argument("file", metavar="FILE", nargs="?", help="default: stdout")
-    parser.add_argument("--children", action="store_true", help="the items that it counts, instead of the numbers")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--children", action="store_true", help="the items that it counts, instead of the numbers")
+    what.add_argument("--limits", action="store_true", help="the limits that ids have of their own, instead")
     parser.add_argument("--format", choices=files.FORMATS, help="default: by the file's name; csv for stdout")
 
 
@@ -41,6 +43,8 @@ def _check(given: argparse.Namespace) -> None:
     if given.format is None and Path(given.file or "").suffix == ".parquet":
         raise UsageError("there is no Parquet: export to a .csv or .jsonl, and convert it")
     given.format = files.form_of(given.file, given.format)
+    if given.limits and not given.counter.own_limits:
+        raise UsageError(f"{given.counter.name} is not declared with own_limits: no id has a limit of its own")
 
 
 def _run(given: argparse.Namespace, stack: Stack) -> int:
@@ -50,11 +54,12 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         here = "no items" if counter.items is None else f"items of the table {counter.items.table}: export that one"
         raise CommandError(f"{counter.name} counts {here}")
     stack.check_counted(counter)
-    names = (files.CHILDREN if given.children else files.NUMBERS).columns(counter)
+    names = ("id", "limit") if given.limits else (files.CHILDREN if given.children else files.NUMBERS).columns(counter)
+    rows = _limits if given.limits else _children if given.children else _numbers
     written = 0
     with _opened(given.file) as file:
         put = (_csv if given.format == files.CSV else _jsonl)(file, names)
-        for row in (_children if given.children else _numbers)(store, counter):
+        for row in rows(store, counter):
             put(row)
             written += 1
     note(f"exported {files.counted(written)}")
@@ -108,6 +113,15 @@ def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
         shards = [item for item in found if counter.shard_of(item["SK"]["S"]) is not None]
         if any(counter.attribute in item for item in shards) and not any(GONE in item for item in shards):
             yield id_, tallies.total(counter, shards)
+
+
+def _limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
+    """Each id that has a limit of its own. The copies of its periods say the same, or what was before."""
+    for id_, found in _collections(store, counter):
+        for item in found:
+            within = limits.said(counter, item)
+            if item["SK"]["S"] == counter.sort_key and within.own and id_ == periods.shown(id_)["id"]:
+                yield id_, int(within.limit or 0)
 
 
 def _children(store: Store, counter: Counter) -> Iterator[tuple[str, str, int]]:

@@ -106,7 +106,7 @@ def read(call: Call, counter: Counter, id_: str) -> Limits:
     if there:  # one answer may have a plan from before the mark
         plans = _items(call, counter, periods.shown(id_)["id"])
     plan = plans[0] if PLAN in plans[0] else NO_PLAN
-    return _said(counter, plan)._replace(there=there)  # not remembered: the write is to copy it
+    return said(counter, plan)._replace(there=there)  # not remembered: the write is to copy it
 
 
 def learn(call: Call, counter: Counter, id_: str, old: Mapping[str, Any]) -> Limits:
@@ -164,7 +164,7 @@ def _is_mark(there: Item) -> bool:
     return str(there["S"]).startswith(MARK)
 
 
-def _said(counter: Counter, item: Mapping[str, Any]) -> Limits:
+def said(counter: Counter, item: Mapping[str, Any]) -> Limits:
     """What an item says. A limit of its own counts where the counter declares one."""
     plan = {name: item[name] for name in (PLAN, FLOOR, CEILING) if name in item}
     return Limits(
@@ -176,7 +176,7 @@ def _said(counter: Counter, item: Mapping[str, Any]) -> Limits:
 
 def _remember(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
     """What the tally's own item says: the next write of this process goes by it."""
-    known, within = call.store.limits, _said(counter, item)._replace(there=item.get(PLAN))
+    known, within = call.store.limits, said(counter, item)._replace(there=item.get(PLAN))
     if len(known) >= REMEMBERED_MAX:
         known.clear()
     known[counter.name, id_] = within

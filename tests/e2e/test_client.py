@@ -66,6 +66,14 @@ def test_the_command_gives_an_id_a_limit_of_its_own(dev: Dev, capsys: pytest.Cap
     assert limit("calls", "command-4", "20")[:2] == (0, "calls command-4: 20, its own\n")
     counted = ran(capsys, "count", "calls", "command-4", "--amount", "21", "--local", "--port", str(dev.port))
     assert counted[::2] == (1, "tally: There is room for 20 more.\n")
+    export = ("export", "calls", "--limits", "--local", "--port", str(dev.port))
+    code, out, _ = ran(capsys, *export)
+    assert (code, out.splitlines()[0], "command-4,20" in out.splitlines()) == (0, "id,limit", True)
     assert limit("calls", "command-4", "--declared")[1] == "calls command-4: 1000, as declared\n"
-    assert limit("stock", "mug", "5")[0] == 2
-    assert limit("calls", "command-4", "--key", "k")[0] == 2
+    assert "command-4" not in ran(capsys, *export)[1]
+    assert limit("calls", "command-4", "-5")[1] == "calls command-4: -5, its own\n"
+    for wrong in (["5", "--declared"], ["1e3"], ["1000000001"], ["many"], ["--key", "k"]):
+        assert limit("calls", "command-4", *wrong)[:2] == (2, ""), wrong
+    for counter, id_ in (("stock", "mug"), ("calls", "command-4#2026-11-22"), ("none", "mug")):
+        assert limit(counter, id_, "5")[:2] == (2, ""), counter
+    assert ran(capsys, "export", "stock", "--limits", "--local", "--port", str(dev.port))[0] == 2

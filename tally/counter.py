@@ -163,8 +163,8 @@ class Counter:
             raise self._wrong("debt", "goes with holds: it needs a limit, and takes any amount")
         if self.numbered and self.delta is None:
             raise self._wrong("numbered", "needs a delta: numbers that are given out have a fixed step")
-        if self.own_limits and ((self.floor is None and self.ceiling is None) or self.numbered):
-            raise self._wrong("own_limits", "needs a floor or a ceiling for the ids without one, and no numbers")
+        if self.own_limits and ((self.floor is None and self.ceiling is None) or self.numbered or self.pages):
+            raise self._wrong("own_limits", "needs a floor or a ceiling for ids without one, no numbers and no pages")
         if self.soon and self.known:
             raise self._wrong(
                 "visible", "a start, a floor, a ceiling and numbered need 'now': a change sees the number"

@@ -74,7 +74,8 @@ OF_ITEMS = {
 }  # fmt: skip
 KNOWN: list[dict[str, Any]] = [{"floor": 0}, {"ceiling": 9}, {"start": 9}, {"numbered": True, "delta": 1}]
 TOGETHER: list[tuple[str, dict[str, Any], str]] = [
-    ("own_limits", {"own_limits": True, "floor": 0, "delta": -1, "numbered": True}, "and no numbers"),
+    ("own_limits", {"own_limits": True, "floor": 0, "delta": -1, "numbered": True}, "no numbers"),
+    ("own_limits", {"own_limits": True, "ceiling": 9, "pages": True}, "no pages"),
     ("floor", {"floor": 11, "start": 10}, "is above start, which is 10"),
     ("ceiling", {"ceiling": 9, "start": 10}, "is below start, which is 10"),
     ("debt", {"debt": 5, "floor": 0, "delta": -1}, "takes any amount"),

@@ -22,6 +22,7 @@ from . import (
     manual_edits,
     many,
     own_items,
+    own_limits,
     plays,
     uniques,
 )
@@ -95,6 +96,16 @@ MEASURES = (
         *(Claim(f"{way}: {uniques.AGAIN}", "RCU", "=", 1) for way in (uniques.NOW, uniques.FULL)),
         *(Claim(f"{way}: {uniques.AGAIN}", "WCU", "=", 0) for way in (uniques.NOW, uniques.FULL)),
         *(Claim(f"{way}: {uniques.READ}", "RCU", "=", 1) for way in uniques.COUNTERS),
+    )),
+    Measure("limits", "a limit of an id's own", own_limits.measure, (
+        *(Claim(f"{name}: {own_limits.FIRST}", "RCU", "=", units) for name, units in own_limits.LOOKS.items()),
+        *(Claim(f"{name}: {which}", "WCU", "=", 4) for name in own_limits.COUNTERS
+          for which in (own_limits.FIRST, own_limits.CHANGE)),
+        *(Claim(f"{name}: {own_limits.CHANGE}", "requests", "=", 1) for name in own_limits.COUNTERS),
+        Claim(f"{own_limits.CEILING}: {own_limits.GIVEN}", "WCU", "=", 4),
+        Claim(f"{own_limits.PERIOD}: {own_limits.GIVEN}", "WCU", "=", 6),
+        *(Claim(f"{name}: {own_limits.LIMIT}", "RCU", "=", 1) for name in own_limits.COUNTERS),
+        *(Claim(f"{name}: {own_limits.NUMBER}", "RCU", "=", 1 + units) for name, units in own_limits.LOOKS.items()),
     )),
     Measure("imports", "a cold start's imports", imports.measure, (
         Claim("a hot handler", "to boto3", "≤", 1.25, full_only=True),

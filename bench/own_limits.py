@@ -1,0 +1,55 @@
+"""What a limit of an id's own costs. The engine bills no write that is refused: DynamoDB bills its unit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import counters
+from tally.counter import Counter
+from tally.counting import periods, plans
+from tally.counting.increments import Increment, count
+from tally.dynamo.client import Call
+from tally.operations import reads
+
+from .clients import clients_of, fresh_engine
+from .consumers import Rows
+from .watch import Meter
+
+FIRST, CHANGE, GIVEN, LIMIT, NUMBER = "the first change", "a change", "a new limit", "its read", "the number's read"
+CEILING, PERIOD = "a ceiling", "a period"
+LOOKS = {CEILING: 1, PERIOD: 2}
+"""Read units of a look at the limits of a number."""
+COUNTERS = {
+    CEILING: replace(counters.CALLS, period=None, keep_periods=None),
+    PERIOD: replace(counters.CALLS, period="year", keep_periods=None),
+}
+
+
+def _move(call: Call, counter: Counter) -> None:
+    count(call, Increment(counter, periods.tally_id(counter, "a", time.time()), 1, "increment", call.nonce, {}))
+
+
+_STEPS: dict[str, Callable[[Call, Counter], object]] = {
+    GIVEN: lambda call, counter: plans.put(call, counter, "a", 10_000, operation="put_limit", key="plan"),
+    FIRST: _move,
+    CHANGE: _move,
+    LIMIT: lambda call, counter: plans.read(call, counter, "a"),
+    NUMBER: lambda call, counter: reads.get_counter(call, counter=counter, id="a"),
+}
+
+
+def measure(quick: bool) -> Rows:
+    """Requests and units of changes of a process that knows no limit yet, of a new limit, and of reads."""
+    rows: Rows = {}
+    for name, counter in COUNTERS.items():
+        with fresh_engine() as endpoint:
+            store = clients_of(endpoint).store
+            meter = Meter(store.client)
+            for which in (GIVEN, FIRST, CHANGE, LIMIT, NUMBER):
+                meter.reset()
+                _STEPS[which](Call(store), counter)
+                units = {"WCU": meter.write_units, "RCU": meter.read_units}
+                rows[f"{name}: {which}"] = {"requests": meter.requests, **units}
+    return rows

@@ -255,6 +255,7 @@ SECRET = Kind(
 # A page that is left sends by `navigator.sendBeacon`, which takes no headers.
 KEY_OR_BODY = replace(KEY, words=f"{KEY.words} In the header, or as `key` in the body.", body_wire="key")
 ASKED_KEY = replace(KEY, words="The key of the change.", source=Source.QUERY, wire="key", many_max=100)
+VOIDED_KEY = replace(KEY, words="The key that the change was counted under.", source=None, wire="key")
 TEXT = _free(fields.TEXT_BYTES_MAX, f"At most {fields.TEXT_BYTES_MAX} bytes in UTF-8.", "Hello", "bytes in UTF-8")
 PAGE = Kind(lambda value, field, context: fields.page(value, field, context.pages), _PAGE, _URL, PAGE_EXAMPLE)
 LISTED_PAGE = Kind(

@@ -79,6 +79,12 @@ def change_together(counters: Iterable[Counter]) -> Needs:
     return count(together) | find_before_refusal(together) | release_expired(together)
 
 
+def void(counters: Iterable[Counter]) -> Needs:
+    """The receipt of what is taken back is read and marked."""
+    marked = frozenset({Need("UpdateItem", Table.RECEIPTS, RECEIPT_PREFIX)})
+    return change_together(counters) | FIND_RECEIPT | marked
+
+
 def find_before_refusal(counters: Iterable[Counter]) -> Needs:
     """A retry of a change from before its counter was retired gets its answer."""
     return FIND_RECEIPT if any(counter.retired for counter in counters) else NOTHING

@@ -49,10 +49,13 @@ def _receipt(given: argparse.Namespace, stack: Stack) -> int:
     """Print what became of the change. 0: it was counted, 1: it is not known."""
     call, key = Call(stack.store, given.caller), given.key
     for operation, target in _sent_with(given.counter, given.id):
-        [answer] = receipts.find_many(call, operation, [(target, key)])
-        if answer is not None:
-            body = {"state": "counted", "operation": operation, "target": target, "key": key, "answer": answer}
-            show(given, body, f"counted  {operation} {target}, once; the answer was {json.dumps(answer)}")
+        [found] = receipts.find_many(call, operation, [(target, key)])
+        if found is not None:
+            voided = {"voided": True} if found.voided else {}
+            body = {"state": "counted", **voided, "operation": operation, "target": target, "key": key}
+            since = ", and taken back since" if found.voided else ""
+            said = f"counted  {operation} {target}, once{since}; the answer was {json.dumps(found.body)}"
+            show(given, {**body, "answer": found.body}, said)
             return 0
     show(given, {"state": "unknown", "key": key}, NOT_KNOWN)
     return 1

@@ -66,6 +66,25 @@ class Changed(TypedDict):
     replayed: bool
 
 
+class Voided(TypedDict):
+    """The change is taken back. `changed`: by this request, and not by an earlier one."""
+
+    counter: str
+    id: str
+    period: NotRequired[str]
+    amount: int
+    changed: bool
+    visible: Literal["now", "soon"]
+
+
+class AllVoided(TypedDict):
+    """All of the changes under the key are taken back, of so many numbers. `changed`: as of one."""
+
+    tallies: int
+    changed: bool
+    visible: Literal["now", "soon"]
+
+
 class Value(TypedDict):
     """A number; with a version if it has compare-and-set, with `as_of` if its changes are visible soon."""
 
@@ -263,6 +282,7 @@ class Receipt(TypedDict):
     target: str
     key: str
     state: Literal["counted", "unknown"]
+    voided: NotRequired[Literal[True]]
     answer: NotRequired[dict[str, Any]]
 
 
@@ -494,6 +514,16 @@ def change(
 ) -> Request[Changed]:
     """Move many counters together. Raises LimitReachedError, CounterRetiredError."""
     return Request.of("changes", "change", locals())
+
+
+def void(counter: str, id: str, key: str, *, caller: str | None = None) -> Request[Voided]:
+    """Take a change back. Raises NotFoundError, LimitReachedError, CounterRetiredError."""
+    return Request.of("changes", "void", locals())
+
+
+def void_changes(key: str, *, caller: str | None = None) -> Request[AllVoided]:
+    """Take many changes under one key back. Raises NotFoundError, LimitReachedError, CounterRetiredError."""
+    return Request.of("changes", "void_changes", locals())
 
 
 def get_counter(counter: str, id: str, *, period: str | None = None, caller: str | None = None) -> Request[Value]:
@@ -757,6 +787,8 @@ class Methods:
     put_limit = sends(put_limit)
     delete_limit = sends(delete_limit)
     change = sends(change)
+    void = sends(void)
+    void_changes = sends(void_changes)
     get_counter = sends(get_counter)
     get_tallies = sends(get_tallies)
     get_any_tallies = sends(get_any_tallies)

@@ -5,6 +5,7 @@ The other rooms use:
     increments  Increment and `count`, `set_value`: a change of a counter
     uniques     `count`: a visitor, once in a period
     changes     `count`: many changes under one key
+    voids       `void`: a change that is taken back
     children    `set_child`, `is_there`, `listed`: items that a tally counts, such as likes
     holds       `take`, `settle`, `made_room`: an amount taken for a while
     expired     `sweep`: gives back what expired holds have taken

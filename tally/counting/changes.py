@@ -59,6 +59,8 @@ class Changes:
     first: dict[Tally, int] = field(default_factory=dict)
     """The place of the first entry of each tally."""
     own: Own | None = None
+    back: bool = False
+    """Whether earlier changes are taken back (voids.py), in the periods in which they were counted."""
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -69,8 +71,9 @@ class Changes:
         return dict(sums) if self.own is None else {"changes": sums, "payload": self.own.payload}
 
     def of(self, tally: Tally) -> dict[str, str | int]:
-        """The members of a problem that name the entry at fault."""
-        return {"entry": self.first[tally], "counter": tally.counter.name, **periods.shown(tally.id)}
+        """The members of a problem that name the entry at fault; what is taken back has no entries."""
+        entry = {} if self.back else {"entry": self.first[tally]}
+        return {**entry, "counter": tally.counter.name, **periods.shown(tally.id)}
 
 
 def read(
@@ -203,12 +206,14 @@ def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: Sen
     made = False
     for tally, old in zip(moved, sent.old_items()[1:], strict=False):
         counter, amount = tally.counter, moved[tally]
-        error = tallies.refusal(call, counter, tally.id, old, amount) if old is not None else None
+        debt = 0 if changes.back else None
+        error = tallies.refusal(call, counter, tally.id, old, amount, debt) if old is not None else None
         if error is None:
             continue
         if not holds.made_room(call, counter, tally.id, amount, error.left or 0):
             named = changes.of(tally)
-            detail = f"changes[{named['entry']}], {counter.name} {named['id']}: {error.detail}"
+            place = "" if changes.back else f"changes[{named['entry']}], "
+            detail = f"{place}{counter.name} {named['id']}: {error.detail}"
             raise LimitReachedError(detail, **named, **error.members)
         made = True
     return made

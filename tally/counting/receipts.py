@@ -21,7 +21,7 @@ from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import get, get_many
 from ..dynamo.transactions import Write
-from ..errors import CounterRetiredError, KeyReusedError, NotCommittedError, ReceiptFoundError
+from ..errors import CounterRetiredError, KeyReusedError, NotCommittedError, NotFoundError, ReceiptFoundError
 
 KEY_PREFIX = "tally"
 """Constant. By default a function's name is part of the key: one key through two functions would count twice."""
@@ -33,6 +33,8 @@ VISIBLE_SOON: Body = {"visible": "soon"}
 """When reads show a change: at once, or as soon as it is rolled up."""
 ALONE: Item = {"rollup": {"BOOL": True}}
 """The mark of a receipt or a child that was written alone: the rollup adds it to its tally."""
+VOIDED = "voided"
+"""The attribute of a receipt that says when its change was taken back, in epoch seconds."""
 DAY_S = 24 * 3600
 IMPORT = "import"
 """The operation of imports, in the names of their receipts."""
@@ -204,18 +206,35 @@ def _lives(receipt: Item) -> bool:
     return float(receipt.get("expiration", {}).get("N", 0)) >= int(time.time())
 
 
-def find_many(call: Call, operation: str, named: Sequence[tuple[str, str]]) -> list[Body | None]:
-    """The body in the live receipt of each (target, key), at most 100; None if that was not counted, or if its receipt
+def find(call: Call, keyed: Keyed) -> Item:
+    """The live receipt of a change, as it is stored; 1 RCU. Raises NotFoundError, NotCommittedError."""
+    item = get(call.store.client, call.store.settings.receipts_table, {"id": {"S": stamp(call, keyed).id}})
+    if not item or not _lives(item):
+        raise NotFoundError("No change of this caller has the key, or its receipt lives no more.", field="key")
+    _read(call, item)
+    return item
+
+
+class Found(NamedTuple):
+    """What a live receipt says."""
+
+    body: Body
+    voided: bool
+    """Whether its change was taken back."""
+
+
+def find_many(call: Call, operation: str, named: Sequence[tuple[str, str]]) -> list[Found | None]:
+    """What the live receipt of each (target, key) says, at most 100; None if that was not counted, or if its receipt
     has expired. One read, 1 RCU for each. Raises StoreBusyError."""
     ids = [stamp(call, Keyed(operation, target, key, {})).id for target, key in named]
     keys = [{"id": {"S": id_}} for id_ in dict.fromkeys(ids)]
     receipts = {item["id"]["S"]: item for item in get_many(call, call.store.settings.receipts_table, keys)}
-    return [_body(call, receipts.get(id_)) for id_ in ids]
+    return [_found(call, receipts.get(id_)) for id_ in ids]
 
 
-def _body(call: Call, item: Item | None) -> Body | None:
-    """The body in a receipt; None if there is no receipt, or it has expired."""
+def _found(call: Call, item: Item | None) -> Found | None:
+    """What a receipt says; None if there is no receipt, or it has expired."""
     if not item:
         return None
     record, body = _read(call, item)
-    return body if record.status == _COMPLETED else None
+    return Found(body, VOIDED in item) if record.status == _COMPLETED else None

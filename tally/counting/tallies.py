@@ -221,9 +221,9 @@ def refuse(
     counter: Counter, within: Limits, id_: str, value: int, amount: int, debt: int | None = None
 ) -> LimitReachedError:
     """The refusal of `amount` at `value`, with how much is left; below 0 if the limit came later. `debt`: of a hold
-    that is settled, which may go so far beyond the limits.
+    that is settled, which may go so far beyond the limits, or 0 of a void.
 
-    If the amount fits into a period, it says in how many seconds the next one begins. A hold stays in its own.
+    If the amount fits into a period, it says in how many seconds the next one begins. These two stay in their own.
     """
     members: dict[str, int] = {}
     if debt is None and counter.period is not None and within.fits(counter.start + amount):

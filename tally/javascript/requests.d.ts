@@ -45,6 +45,23 @@ export interface Changed {
   visible: "now" | "soon";
 }
 
+/** The change is taken back. `changed`: by this request, and not by an earlier one. */
+export interface Voided {
+  counter: string;
+  id: string;
+  period?: string;
+  amount: number;
+  changed: boolean;
+  visible: "now" | "soon";
+}
+
+/** All of the changes under the key are taken back, of so many numbers. `changed`: as of one. */
+export interface AllVoided {
+  tallies: number;
+  changed: boolean;
+  visible: "now" | "soon";
+}
+
 /** A number; with a version if it has compare-and-set, with `as_of` if its changes are visible soon. */
 export interface Value {
   counter: string;
@@ -202,6 +219,7 @@ export interface Receipt {
   target: string;
   key: string;
   state: "counted" | "unknown";
+  voided?: true;
   answer?: Record<string, unknown>;
 }
 
@@ -419,6 +437,18 @@ export interface Requests {
     idempotency_key?: string;
     caller?: string;
   }): Promise<Changed & Replayed>;
+  /** Take a change back. Refused as not-found, limit-reached, counter-retired. */
+  void(fields: {
+    counter: string;
+    id: string;
+    key: string;
+    caller?: string;
+  }): Promise<Voided>;
+  /** Take many changes under one key back. Refused as not-found, limit-reached, counter-retired. */
+  void_changes(fields: {
+    key: string;
+    caller?: string;
+  }): Promise<AllVoided>;
   /** The value of a counter. Refused as not-found, not-counted. */
   get_counter(fields: {
     counter: string;

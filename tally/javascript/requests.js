@@ -8,6 +8,8 @@ export const SERVED_BY = {
   put_limit: "increments",
   delete_limit: "increments",
   change: "changes",
+  void: "changes",
+  void_changes: "changes",
   get_counter: "reads",
   get_tallies: "reads",
   get_any_tallies: "reads",

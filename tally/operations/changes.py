@@ -1,16 +1,19 @@
-"""Many changes under one key: all of them count, or none does."""
+"""Many changes under one key: all of them count, or none does. And what takes changes back by their key."""
 
 import time
-from typing import Annotated, Any, Literal, TypedDict
+from dataclasses import replace
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from tally import fields
 from tally.api import needs
-from tally.api.kinds import CHANGES, VISIBLE, Key
+from tally.api.kinds import CALLER, CHANGES, VISIBLE, VOIDED_KEY, ACounter, Id, Key
 from tally.api.operation import SELDOM, Access, Answer, Call, operation
-from tally.api.shapes import WhenVisible
+from tally.api.shapes import PeriodName, WhenVisible
 from tally.counter import Counter
 from tally.counting import changes as changes_
-from tally.errors import CallerError, CounterRetiredError, InvalidInputError, LimitReachedError
+from tally.counting import periods, voids
+from tally.counting.receipts import Keyed
+from tally.errors import CallerError, CounterRetiredError, InvalidInputError, LimitReachedError, NotFoundError
 
 
 class Changed(TypedDict):
@@ -20,6 +23,29 @@ class Changed(TypedDict):
     changes: Annotated[int, {"minimum": 1}]
     tallies: Annotated[int, {"minimum": 1}]
     visible: WhenVisible
+
+
+class Voided(TypedDict):
+    """The change is taken back. `changed`: by this request, and not by an earlier one."""
+
+    counter: str
+    id: str
+    period: NotRequired[PeriodName]
+    amount: Annotated[int, {"description": "What the change had added: so much less is counted now."}]
+    changed: bool
+    visible: WhenVisible
+
+
+class AllVoided(TypedDict):
+    """All of the changes under the key are taken back, of so many numbers. `changed`: as of one."""
+
+    tallies: Annotated[int, {"minimum": 1}]
+    changed: bool
+    visible: WhenVisible
+
+
+VoidedKey = Annotated[str, VOIDED_KEY]
+Of = Annotated[str, CALLER]
 
 
 def _alone(counter: Counter) -> CallerError | None:
@@ -55,3 +81,62 @@ def change(
     wanted = changes_.read(changes, call.counters, time.time(), soon=soon)
     body, replayed = changes_.count(call, wanted, operation="change", key=idempotency_key, soon=soon)
     return Answer(body, replayed=replayed)
+
+
+def _not_voided(counter: Counter) -> CallerError | None:
+    """Why no change of this counter is taken back by its key."""
+    why = "it counts children, which are deleted" if counter.counts_children else "it counts visits"
+    why = "nobody gets its numbers twice" if counter.numbered else why
+    alone = None if counter.joins else InvalidInputError(f"{counter.name} has no voids: {why}.", field="counter")
+    return fields.not_changed(counter) or alone
+
+
+@operation(
+    "POST /counters/{counter}/{id}/voids",
+    access=Access.WRITE,
+    throttle=SELDOM,
+    refuses=_not_voided,
+    needs=needs.void,
+    raises=[NotFoundError, LimitReachedError, CounterRetiredError],
+    example={"counter": "stock", "id": "7c20", "amount": -1, "changed": True, "visible": "now"},
+    counts=True,
+    smoke=[404],
+)
+def void(call: Call, *, counter: ACounter, id: Id, key: VoidedKey, caller: Of | None = None) -> Answer[Voided]:
+    """Take a change back
+
+    Once, in the period in which it was counted, whoever asks how often. A late copy of the change counts no more. Tally
+    knows its key for as long as its receipt lives. `caller` is whose change it was: yours, if you leave it out. At a
+    floor or ceiling Tally refuses, and the change stands.
+    """
+    keyed = Keyed("increment", f"{counter.name}/{id}", key, {})
+    amounts, (body, replayed) = voids.void(_of(call, caller), keyed)
+    ((tally, amount),) = amounts.items()
+    named = {"counter": counter.name, **periods.shown(tally.id), "amount": amount}
+    return Answer({**named, "changed": not replayed, "visible": body["visible"]})
+
+
+@operation(
+    "POST /changes/voids",
+    access=Access.WRITE,
+    throttle=SELDOM,
+    refuses=_alone,
+    needs=needs.void,
+    raises=[NotFoundError, LimitReachedError, CounterRetiredError],
+    example={"tallies": 2, "changed": True, "visible": "now"},
+    counts=True,
+    smoke=[404],
+)
+def void_changes(call: Call, *, key: VoidedKey, caller: Of | None = None) -> Answer[AllVoided]:
+    """Take many changes under one key back
+
+    All of them, or none, as one change is taken back.
+    """
+    keyed = Keyed("change", changes_.TARGET, key, {})
+    amounts, (body, replayed) = voids.void(_of(call, caller), keyed)
+    return Answer({"tallies": len(amounts), "changed": not replayed, "visible": body["visible"]})
+
+
+def _of(call: Call, caller: str | None) -> Call:
+    """The call, by whose change it was: that names its receipt."""
+    return call if caller is None else replace(call, caller=caller)

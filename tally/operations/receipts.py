@@ -27,6 +27,7 @@ class Receipt(TypedDict):
     target: str
     key: str
     state: Literal["counted", "unknown"]
+    voided: NotRequired[Annotated[Literal[True], {"description": "It was counted, and taken back since."}]]
     answer: NotRequired[Annotated[dict[str, Any], {"description": "The answer of that time. It names no child."}]]
 
 
@@ -98,14 +99,17 @@ def _found(call: Call, operation: str, targets: Sequence[str], keys: Sequence[st
     if len(targets) not in (1, len(keys)):
         raise InvalidInputError("target must be given once, or once for each key.", field="target")
     named = [_target(call, operation, target) for target in targets] * (len(keys) // len(targets))
-    answers = receipts.find_many(call, operation, list(zip(named, keys, strict=True)))
-    entries = zip(named, keys, answers, strict=True)
+    found = receipts.find_many(call, operation, list(zip(named, keys, strict=True)))
+    entries = zip(named, keys, found, strict=True)
     return Answer({"receipts": [_receipt(operation, *entry) for entry in entries]})
 
 
-def _receipt(operation: str, target: str, key: str, answer: receipts.Body | None) -> dict[str, Any]:
+def _receipt(operation: str, target: str, key: str, found: receipts.Found | None) -> dict[str, Any]:
     receipt = {"operation": operation, "target": target, "key": key}
-    return {**receipt, "state": "unknown"} if answer is None else {**receipt, "state": "counted", "answer": answer}
+    if found is None:
+        return {**receipt, "state": "unknown"}
+    voided = {"voided": True} if found.voided else {}
+    return {**receipt, "state": "counted", **voided, "answer": found.body}
 
 
 def _target(call: Call, operation: str, target: str) -> str:

@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 CONFIGURATION = ROOT / "tests/e2e/schemathesis.toml"
 EXAMPLES_DEFAULT = 200  # of each operation: about 5,000 requests
 SCOPES = "tally/read tally/write"
+COUNTED = "counted-to-be-voided"
+"""The key of one change of the id of the examples, and of many."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,13 @@ def found(report: dict[str, Any], output: str) -> Found:
 
 
 def prepare(url: str, token: str) -> None:
-    """The posts and the stock that the examples of the document name."""
+    """The posts, the stock and the changes that the examples of the document name."""
     for post in ("a91f", "7c20"):
         send(url, "PUT", f"/posts/{post}", {"body": "Hello"}, token)
     send(url, "POST", "/counters/stock/7c20/increments", {"amount": 10**9}, token, key=os.urandom(16).hex())
+    change = {"counter": "usage", "id": "7c20", "amount": 1}
+    send(url, "POST", "/counters/usage/7c20/increments", {"amount": 1}, token, key=COUNTED)
+    send(url, "POST", "/changes", {"changes": [change]}, token, key=COUNTED)
 
 
 def send(url: str, method: str, path: str, body: object, token: str | None = None, key: str | None = None) -> Any:

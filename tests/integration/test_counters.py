@@ -245,6 +245,29 @@ def test_every_kind_of_change_can_be_asked_for_by_who_sent_it_alone(
     assert state(invoke, operation, target, events.KEY, "any", caller="somebody else") == "unknown"
 
 
+def test_a_change_is_voided_by_its_key_and_its_receipt_says_so(invoke: Invoke) -> None:
+    order = [{**USAGE, "amount": 1}, {**STOCK, "amount": 5}]
+    sent = {"increment": {**USAGE, "amount": 7}, "change": {"changes": order}}
+    voids = {"increment": ("void", "usage/7c20", USAGE), "change": ("void_changes", "changes", {})}
+    own = {"caller": None}  # the sample of a void names a caller
+    for operation, (void, target, of) in voids.items():
+        problem(invoke.http(void, **of, **own, key="order-1"), 404, "not-found")
+        invoke.http(operation, **sent[operation], idempotency_key="order-1")
+        assert "voided" not in receipts_of(invoke, operation, [target], ["order-1"])[0]
+        answers = [invoke.http(void, **of, **own, key="order-1") for _ in range(2)]
+        assert [events.body_of(answer)["changed"] for answer in answers] == [True, False]
+        [found] = receipts_of(invoke, operation, [target], ["order-1"])
+        assert (found["state"], found["voided"]) == ("counted", True)
+        again = invoke.http(operation, **sent[operation], idempotency_key="order-1")
+        assert again["headers"]["idempotency-replayed"] == "true"
+        problem(invoke.http(void, **of, caller="another", key="order-1"), 404, "not-found")
+    assert events.body_of(answers[0]) == {"tallies": 2, "changed": True, "visible": "now"}
+    assert (invoke.read("usage", "7c20")["value"], invoke.read("stock", "mug")["value"]) == (0, 0)
+    for counter in ("likes", "members", "visits", "ticket"):
+        wrong = invoke.http("void", counter=counter, id="x", key="order-1")
+        assert problem(wrong, 400, "invalid-input")["field"] == "counter"
+
+
 def test_operations_that_leave_receipts_can_be_asked_for() -> None:
     assert set(KEYED_OPERATIONS) == {one.name for one in OPERATIONS if one.keyed} == {one[1] for one in KEYED}
 

@@ -203,6 +203,24 @@ def change(world: World) -> Scenario:
         world.do(changes=changes, idempotency_key=f"key-{number}", visible="soon" if number == 1 else "now")
 
 
+def void(world: World) -> Scenario:
+    """Of each counter; there is room once an expired hold is given back."""
+    given = {"id": "mug", "caller": "alice"}
+    for counter in world.counters:
+        judged = 1 if counter.ceiling is None else -1
+        entry = {"counter": counter.name, "id": "mug", "amount": counter.delta or judged}
+        key = f"of-{counter.name}"
+        world.prepare.direct("increment", **entry, idempotency_key=key, caller="alice")
+        world.prepare.direct("change", changes=[entry], idempotency_key=key, caller="alice")
+    held = world.prepare.direct("hold", counter="stock", **given, amount=2, ttl_s=60, idempotency_key="cart")
+    assert held["status"] == 201
+    world.pass_a_minute()
+    yield
+    for counter in world.counters:
+        of = {"counter": counter.name, "id": "mug"} if world.operation.name == "void" else {}
+        assert world.do(**of, key=f"of-{counter.name}")["status"] == 200
+
+
 def read(world: World) -> Scenario:
     """Every counter, or all together; a page by its URL; hours that are over, and one that runs."""
     world.post()
@@ -297,7 +315,7 @@ SCENARIOS: dict[str, Callable[[World], Scenario]] = {
     ),
     **dict.fromkeys(("commit_hold", "release_hold"), settle),
     "remove_parent": removed, "visit": visit, "increment": increment, "change": change, "set_counter": set_counter,
-    "hold": hold,
+    "hold": hold, "void": void, "void_changes": void,
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from counters import COUNTERS
-from tally.api.kinds import RouteContext, Source
+from tally.api.kinds import KEY_EXAMPLE, RouteContext, Source
 from tally.api.operation import Field, Operation, Route
 from tally.cli import smoke
 from tally.contract import __main__ as generated
@@ -46,6 +46,10 @@ def prepared(invoke: Invoke, operation: str) -> dict[str, Any]:
     if operation == "set_counter":
         return {"version": '"0"'}
     invoke.direct("increment", counter="stock", amount=5, idempotency_key="stock-5", **REST)
+    if operation in ("void", "void_changes"):
+        change = {"counter": "usage", "id": "7c20", "amount": 1}
+        counted = {"void": ("increment", change), "void_changes": ("change", {"changes": [change]})}[operation]
+        invoke.direct(counted[0], **counted[1], idempotency_key=KEY_EXAMPLE, caller=samples.CALLER)
     if operation not in ("commit_hold", "release_hold"):
         return {}
     held = invoke.direct("hold", counter="stock", amount=2, ttl_s=60, idempotency_key="held", **REST)

@@ -99,6 +99,10 @@ def test_receipt_tells_of_any_callers_change_whether_it_was_counted(run: Run, in
     code, out, _ = run("receipt", "usage", "u", "order-1", "--caller", "auth0|7c20")
     assert (code, out) == (0, "counted  increment usage/u, once; the answer was "
                            '{"counter": "usage", "id": "u", "counted": true, "visible": "now"}\n')  # fmt: skip
+    invoke({"operation": "void", "counter": "usage", "id": "u", "key": "order-1", "caller": "auth0|7c20"})
+    assert run("receipt", "usage", "u", "order-1", "--caller", "auth0|7c20")[1].startswith(
+        "counted  increment usage/u, once, and taken back since; the answer was"
+    )
     for asked in (["order-1"], ["order-1", "--caller", "ann"], ["order-2", "--caller", "auth0|7c20"]):
         assert run("receipt", "usage", "u", *asked) == (1, f"{receipt.NOT_KNOWN}\n", "")
 

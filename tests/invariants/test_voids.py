@@ -1,0 +1,316 @@
+"""A change is taken back by its key, once, in its own period, and a late copy of it counts no more."""
+
+from __future__ import annotations
+
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import counters
+from tally.counter import Counter
+from tally.counting import changes, holds, periods, receipts
+from tally.counting.increments import Increment, count
+from tally.dynamo.client import Call
+from tally.errors import (
+    CounterRetiredError,
+    InvalidInputError,
+    LimitReachedError,
+    NotFoundError,
+)
+from tally.operations import changes as handler
+from tests import faults
+from tests.invariants.counting import new_key, refusal
+from tests.invariants.judged import deployed
+from tests.invariants.simulation import Clock
+from tests.invariants.world import SOME_OF_ALL, World, meanwhile, persist
+
+STOCK = Counter("budget", prefix="BUDGET", sort_key="LEFT", attribute="credits", start=100, floor=0)
+QUOTA = Counter("quota", prefix="BUDGET", sort_key="USED", attribute="used", ceiling=100, period="day", keep_periods=2)
+VIEWS = Counter("views", prefix="VIEW", sort_key="TOTAL", attribute="views", visible="soon")
+SALES = Counter("sales", prefix="SALE", sort_key="TOTAL", attribute="sold")
+MINUTES = replace(QUOTA, name="minutes", sort_key="MINUTE", period="minute")
+DAY_S = 24 * 3600
+ID = "acme"
+ORDER = [("budget", ID, -3), ("sales", ID, 1), ("quota", ID, 2)]
+GONE = "No change of this caller has the key, or its receipt lives no more."
+
+
+@dataclass
+class Shop:
+    """Changes and voids as the handlers make them. `caller`: who sends them."""
+
+    world: Any
+    """What has a store."""
+    caller: str | None = "shop"
+    counters: dict[str, Counter] = field(
+        default_factory=lambda: {one.name: one for one in (STOCK, QUOTA, VIEWS, SALES, MINUTES)}
+    )
+
+    def call(self) -> Call:
+        return Call(self.world.store, self.caller, counters=self.counters)
+
+    def tally(self, counter: Counter) -> str:
+        return periods.tally_id(counter, ID, time.time())
+
+    def add(self, counter: Counter, amount: int, key: str | None = None) -> bool:
+        """Whether it is a replay."""
+        named, target = self.tally(counter), f"{counter.name}/{ID}"
+        change = Increment(counter, named, amount, "increment", key or new_key(), {}, receipt_target=target)
+        return count(self.call(), change).replayed
+
+    def order(self, key: str, sent: list[tuple[str, str, int]] = ORDER, soon: bool = False) -> bool:
+        entries = [{"counter": counter, "id": id_, "amount": amount} for counter, id_, amount in sent]
+        call = self.call()
+        wanted = changes.read(entries, call.counters, time.time(), soon=soon)
+        return changes.count(call, wanted, operation="change", key=key, soon=soon).replayed
+
+    def void(self, counter: Counter, key: str, caller: str | None = None) -> dict[str, Any]:
+        return dict(handler.void(self.call(), counter=counter, id=ID, key=key, caller=caller).body)
+
+    def void_order(self, key: str) -> dict[str, Any]:
+        return dict(handler.void_changes(self.call(), key=key).body)
+
+    def number(self, counter: Counter, tally: str | None = None) -> int:
+        return int(self.world.rolled_up(counter, tally or self.tally(counter)))
+
+    def numbers(self) -> list[int]:
+        return [self.number(counter) for counter in (STOCK, SALES, QUOTA)]
+
+    def state(self, operation: str, target: str, key: str) -> tuple[bool, bool]:
+        """Whether the change is known as counted, and as voided."""
+        [found] = receipts.find_many(self.call(), operation, [(target, key)])
+        return found is not None, found is not None and found.voided
+
+
+@pytest.fixture
+def shop(world: World, clock: Clock) -> Shop:
+    """At noon."""
+    clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
+    return Shop(world)
+
+
+def test_a_void_takes_a_change_back_once_and_a_late_copy_counts_no_more(shop: Shop) -> None:
+    shop.add(STOCK, -7, "order-1")
+    shop.add(STOCK, -1, "order-2")
+    with shop.world.capacity() as measured:
+        first = shop.void(STOCK, "order-1")
+    assert measured == [("GetItem", 1.0), ("TransactWriteItems", 6.0)]
+    done = {"counter": "budget", "id": ID, "amount": -7, "changed": True, "visible": "now"}
+    assert first == done
+    assert shop.void(STOCK, "order-1") == {**done, "changed": False}
+    assert replace(shop, caller="another").void(STOCK, "order-1", caller="shop") == {**done, "changed": False}
+    assert shop.add(STOCK, -7, "order-1"), "it is a replay"
+    assert shop.number(STOCK) == 99
+    assert shop.state("increment", f"budget/{ID}", "order-1") == (True, True)
+    assert shop.state("increment", f"budget/{ID}", "order-2") == (True, False)
+
+
+def test_a_void_moves_the_period_in_which_the_change_was_counted(shop: Shop, clock: Clock) -> None:
+    first, yesterday = new_key(), shop.tally(QUOTA)
+    shop.add(replace(QUOTA, receipt_days=9), 100, first)
+    clock.pass_s(DAY_S)
+    shop.add(QUOTA, 100)
+    assert shop.void(QUOTA, first) == {
+        "counter": "quota", **periods.shown(yesterday), "amount": 100, "changed": True, "visible": "now",
+    }  # fmt: skip
+    assert (shop.number(QUOTA, yesterday), shop.number(QUOTA)) == (0, 100)
+    clock.pass_s(1.5 * DAY_S - 1)
+    assert shop.void(QUOTA, first)["changed"] is False
+    clock.pass_s(1)
+    gone = f"quota keeps {periods.shown(yesterday)['period']} no more."
+    assert refusal(partial(shop.void, QUOTA, first)).detail == gone
+
+
+@pytest.mark.parametrize(
+    ("counter", "given", "used", "left"), [(STOCK, 50, -120, 30), (QUOTA, -50, 120, 30)], ids=["floor", "ceiling"]
+)
+def test_a_void_that_a_limit_refuses_leaves_nothing_and_may_succeed_later(
+    shop: Shop, counter: Counter, given: int, used: int, left: int
+) -> None:
+    """The next period would not help: a void stays in its own."""
+    shop.add(counter, given, "gift")
+    shop.add(counter, used)
+    before = (shop.number(counter), shop.world.receipts())
+    for _ in range(2):
+        refused = refusal(partial(shop.void, counter, "gift"))
+        named = {"counter": counter.name, **periods.shown(shop.tally(counter))}
+        assert (type(refused), refused.members) == (LimitReachedError, {**named, "left": left})
+        assert refused.detail.startswith(f"{counter.name} {ID}: ")
+    assert (shop.number(counter), shop.world.receipts()) == before
+    shop.add(counter, -used)
+    assert shop.void(counter, "gift")["changed"] is True
+    assert shop.number(counter) == counter.start
+
+
+def test_expired_holds_make_room_for_a_void(shop: Shop, clock: Clock) -> None:
+    shop.add(STOCK, 50, "gift")
+    holds.take(shop.call(), STOCK, ID, 120, 60, operation="hold", key="cart")
+    assert refusal(partial(shop.void, STOCK, "gift")).members["left"] == 30
+    clock.pass_s(61)
+    shop.void(STOCK, "gift")
+    assert shop.number(STOCK) == 100
+
+
+def test_what_cannot_be_voided(shop: Shop, clock: Clock) -> None:
+    shop.add(STOCK, -1, "order-1")
+    before = shop.world.receipts()
+    holds.take(shop.call(), STOCK, ID, 2, 60, operation="hold", key="cart")
+    others = [partial(shop.void, *one) for one in ((STOCK, "nope"), (STOCK, "cart"), (SALES, "order-1"))]
+    others += [partial(shop.void, STOCK, "order-1", "another"), partial(shop.void_order, "order-1")]
+    for other in others:
+        refused = refusal(other)
+        assert (type(refused), refused.detail) == (NotFoundError, GONE)
+    retired = replace(STOCK, retired=True)
+    shop.counters["budget"] = retired
+    assert isinstance(refusal(partial(shop.void, retired, "order-1")), CounterRetiredError)
+    for now in ({"budget": replace(STOCK, delta=-1, numbered=True)}, {}):
+        shop.counters = now
+        assert isinstance(refusal(partial(shop.void, STOCK, "order-1")), InvalidInputError)
+    assert [receipt for receipt in shop.world.receipts() if receipt in before] == before
+    shop.counters = {"budget": STOCK}
+    clock.pass_s(DAY_S + 1)
+    assert refusal(partial(shop.void, STOCK, "order-1")).detail == GONE
+
+
+def test_a_key_that_is_used_again_after_its_receipt_is_voided_again(shop: Shop, clock: Clock) -> None:
+    """One void for each change, also where the receipt of the first void lives on: that of what was written alone."""
+    shop.add(SALES, 5, "order-1")
+    shop.world.store.breaker.trip(f"SALE#{ID}")
+    assert shop.void(SALES, "order-1")["visible"] == "soon"
+    clock.pass_s(DAY_S + 1)
+    assert shop.add(SALES, 7, "order-1") is False
+    assert shop.void(SALES, "order-1")["amount"] == 7
+    assert shop.number(SALES) == 0
+    assert len(shop.world.receipts()) == 3
+
+
+def test_a_change_that_takes_the_key_before_the_void_is_written_stands(shop: Shop, clock: Clock) -> None:
+    shop.add(STOCK, -5, "order-1")
+
+    def again() -> None:
+        clock.pass_s(DAY_S + 1)
+        past_the_proxy = SimpleNamespace(store=replace(shop.world.store, client=shop.world.raw))
+        replace(shop, world=past_the_proxy).add(STOCK, -7, "order-1")
+
+    shop.world.proxy.forget()
+    shop.world.proxy.plan = meanwhile({0: again})
+    assert refusal(partial(shop.void, STOCK, "order-1")).detail == "This key was used again by now."
+    shop.world.proxy.plan = faults.no_faults
+    assert shop.number(STOCK) == 88
+
+
+def test_a_receipt_is_voided_once_whatever_became_of_that_of_its_void(shop: Shop) -> None:
+    shop.add(STOCK, -5, "order-1")
+    shop.void(STOCK, "order-1")
+    of_void = next(receipt for receipt in shop.world.receipts() if "changes" in receipt)
+    shop.world.raw.delete_item(TableName=shop.world.name("receipts"), Key={"id": of_void["id"]})
+    assert isinstance(refusal(partial(shop.void, STOCK, "order-1")), NotFoundError)
+    assert shop.number(STOCK) == 100
+    assert shop.add(STOCK, -5, "order-1"), "it is a replay"
+
+
+@pytest.mark.parametrize("counter", [VIEWS, SALES])
+def test_a_void_of_what_the_rollup_adds_is_added_by_it_too(shop: Shop, counter: Counter) -> None:
+    """Of a counter that is visible soon, and of a hot tally."""
+    shop.world.store.breaker.trip(f"{counter.prefix}#{ID}")
+    shop.add(counter, 7, "k")
+    with shop.world.capacity() as measured:
+        assert shop.void(counter, "k")["visible"] == "soon"
+    assert measured == [("GetItem", 1.0), ("TransactWriteItems", 4.0)]
+    assert (shop.world.tally(counter, ID), shop.number(counter)) == (0, 0)
+    left_s = [int(receipt["expiration"]["N"]) - time.time() for receipt in shop.world.receipts()]
+    assert min(left_s) > 8 * DAY_S - 60, "a lost stream is rebuilt from them"
+    assert shop.add(counter, 7, "k")
+    assert shop.void(counter, "k")["changed"] is False
+
+
+def test_the_receipt_of_a_void_lives_as_long_as_that_of_its_change(shop: Shop, clock: Clock) -> None:
+    shop.add(replace(STOCK, receipt_days=30), -1, "k")
+    clock.pass_s(DAY_S)
+    first = shop.void(STOCK, "k")
+    clock.pass_s(29 * DAY_S - 60)
+    assert shop.void(STOCK, "k") == {**first, "changed": False}
+    clock.pass_s(61)
+    assert shop.add(replace(STOCK, receipt_days=30), -1, "k") is False
+    assert shop.void(STOCK, "k") == first
+    assert shop.number(STOCK) == 100
+
+
+def test_many_changes_under_one_key_are_taken_back_together_or_not_at_all(shop: Shop) -> None:
+    shop.add(STOCK, 20)
+    shop.order("order-1")
+    shop.order("in", [("budget", ID, 40), ("views", ID, 3)])
+    assert shop.void_order("order-1") == {"tallies": 3, "changed": True, "visible": "now"}
+    assert shop.void_order("order-1") == {"tallies": 3, "changed": False, "visible": "now"}
+    assert shop.order("order-1"), "it is a replay"
+    assert shop.numbers() == [160, 0, 0]
+    shop.add(STOCK, -130)
+    refused = refusal(partial(shop.void_order, "in"))
+    assert (refused.detail, shop.number(VIEWS)) == (f"budget {ID}: 30 are left.", 3)
+    shop.add(STOCK, 10)
+    assert shop.void_order("in") == {"tallies": 2, "changed": True, "visible": "soon"}
+    assert (shop.number(STOCK), shop.number(VIEWS)) == (0, 0)
+    assert shop.state("change", changes.TARGET, "in") == (True, True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_changes_and_voids_are_exact_whatever_fails(shop: Shop, seed: int) -> None:
+    """40 changes are sent 3 times each, half of them voided by 3 callers at once, and an order of each 4."""
+    chance, proxy = random.Random(seed), shop.world.proxy
+    proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME_OF_ALL})
+    amounts = {f"k{number}": chance.choice((-5, -1, 3, 9)) for number in range(40)}
+    orders = [f"o{number}" for number in range(10)]
+    send = {key: partial(shop.add, STOCK, amount, key) for key, amount in amounts.items()}
+    send |= {key: partial(shop.order, key) for key in orders}
+    take = {key: partial(shop.void, STOCK, key) for key in amounts}
+    take |= {key: partial(shop.void_order, key) for key in orders}
+    for change in send.values():
+        persist(change)
+    voided = [key for key in send if chance.random() < 0.5]
+    acts = [(key, take[key]) for key in voided * 3] + [(key, send[key]) for key in [*send] * 2]
+    chance.shuffle(acts)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda act: (act[0], persist(act[1])), acts))
+    injected = sum(times for (fault, _), times in proxy.counts.items() if fault != "NONE")
+    proxy.plan = faults.no_faults
+    proxy.settle()
+    assert injected > 40, "the plan must fail something"
+    first = [key for key, answer in answers if isinstance(answer, dict) and answer["changed"]]
+    assert len(first) == len(set(first)), "one caller is the first; whose answer is lost and who asks again is not"
+    stand = [amount for key, amount in amounts.items() if key not in voided]
+    kept = len([key for key in orders if key not in voided])
+    assert shop.numbers() == [100 + sum(stand) - 3 * kept, kept, 2 * kept]
+
+
+def test_the_judge_finds_voids_even(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stock, of an order, of a period that is over, of a hot tally and of a counter that is visible soon."""
+    for one in (STOCK, QUOTA, VIEWS, SALES, MINUTES):
+        monkeypatch.setitem(counters.COUNTERS, one.name, one)
+    with deployed() as world:
+        shop = Shop(world)
+        minute = shop.tally(MINUTES)
+        for number in range(4):
+            shop.add(STOCK, -5, f"s{number}")
+            shop.add(VIEWS, 2, f"v{number}")
+            shop.add(MINUTES, 3, f"m{number}") if number < 2 else None
+            shop.order(f"o{number}")
+            world.store.breaker.trip(f"SALE#{ID}")
+            shop.add(SALES, 10, f"h{number}")
+            if number % 2:
+                shop.void(STOCK, f"s{number}")
+                shop.void(VIEWS, f"v{number}")
+                shop.void_order(f"o{number - 1}")
+                shop.void(SALES, f"h{number}")
+            world.run(0.5)
+        shop.void(MINUTES, "m1")
+        world.even(8)
+        assert world.tally(MINUTES, minute) == 3
+        numbers = {one.name: world.tally(one, shop.tally(one)) for one in (STOCK, VIEWS, SALES, QUOTA)}
+        assert numbers == {"budget": 100 - 10 - 6, "views": 4, "sales": 20 + 2, "quota": 4}
+        assert world.drifts() == {}

@@ -10,6 +10,7 @@ from tally.counting.tallies import DAY
 
 from . import (
     backlog,
+    budgets,
     commit,
     consumers,
     designs,
@@ -83,6 +84,12 @@ MEASURES = (
         Claim(commit.FIRST, "WCU", "=", 12),
         Claim(commit.AGAIN, "requests", "=", 1),
         Claim(commit.AGAIN, "WCU", "=", 0),
+    )),
+    Measure("budgets", "holds, and voids of changes", budgets.measure, (
+        *(Claim(change, "WCU", "=", units) for change, units in (
+            (budgets.HOLD, 6), (budgets.COMMIT, 4), (budgets.SETTLE, 8), (budgets.VOID, 6), (budgets.VOID_SOON, 4),
+        )),
+        *(Claim(change, "RCU", "=", 1) for change in (budgets.COMMIT, budgets.SETTLE, budgets.VOID, budgets.VOID_SOON)),
     )),
     Measure("items", "items of a team's own table, a piece", own_items.measure, (
         Claim(own_items.RECORDS, "WCU", "≤", 0.12),

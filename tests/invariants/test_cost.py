@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 import counters
-from bench import consumers, cost, designs, journal
+from bench import budgets, consumers, cost, designs, journal
 from bench.claims import claimed
 from tally import fields
 from tally.counting import anonymous, children, increments, periods
@@ -153,6 +153,9 @@ def test_read_is_one_request_of_one_unit_whatever_the_number_of_shards_and_likes
 def test_the_calculator_and_the_benchmark_claim_the_same() -> None:
     assert cost.KINDS["now"].writes == claimed("plays", designs.NOW.name, "WCU")
     assert cost.KINDS["soon"].writes == claimed("plays", designs.SOON.name, "WCU")
+    for kind, commit in (("hold", budgets.COMMIT), ("settled hold", budgets.SETTLE)):
+        both = claimed("budgets", budgets.HOLD, "WCU") + claimed("budgets", commit, "WCU")
+        assert (cost.KINDS[kind].writes, cost.KINDS[kind].reads) == (both, claimed("budgets", commit, "RCU"))
     # Two heartbeats, four checkpoints, and the judge: `make bench` measures it.
     assert claimed("edits", "a quiet minute, one shard in each stream", "WCU") == cost.JUDGE_WRITES + 2 + 4
     # 1,000 visits of pages of their own: the receipt, the rollup, the journal of both streams, the judge.

@@ -124,6 +124,40 @@ test("what a user unlikes, this browser likes no more either", async () => {
   await world.until(() => !world.server.likers.size);
 });
 
+test("a page that was frozen hears late how it unliked: what was liked since is taken over", async () => {
+  const world = new World();
+  delete world.navigator.locks;
+  const [frozen, page] = [world.tab(), world.tab()];
+  await world.got(frozen.like("hearts", "home", true, ANYONE));
+  frozen.storage.listeners.length = 0;
+  let thaw;
+  world.server.plan = [(request, server) => new Promise((done) => (thaw = () => done(server.answer(request))))];
+  frozen.like("hearts", "home", false, ANYONE);
+  await world.now();
+  page.retry();
+  await world.until(() => !world.server.likers.size);
+  world.later(1000);
+  await world.got(page.like("hearts", "home", true, ANYONE));
+  thaw();
+  await world.now();
+  world.tab(ann());
+  await world.until(() => world.server.likers.has("hearts/home/ann") && world.server.likers.size === 1);
+});
+
+test("a look that was overtaken takes over no like that was taken back", async () => {
+  const world = new World();
+  const page = world.tab();
+  await world.got(page.like("hearts", "home", true, ANYONE));
+  let look;
+  world.server.plan = [(request, server) => new Promise((done) => (look = done.bind(null, server.answer(request))))];
+  world.tab(ann());
+  await world.now();
+  await world.got(page.like("hearts", "home", false, ANYONE));
+  look();
+  await world.now();
+  assert.deepEqual([...world.server.likers, ...world.shared.entries], []);
+});
+
 test("a like that Tally no longer knows is not taken over", async () => {
   const world = new World();
   await world.got(world.tab().like("hearts", "home", true, ANYONE));

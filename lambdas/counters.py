@@ -5,6 +5,7 @@ Add a declaration to COUNTERS and deploy. The API, the roles, the metrics and th
 """
 
 from tally.counter import ANYONE, Counter, declared
+from tally.notify import Notify
 from tally.pages import TRACKING, Pages
 from tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS
 
@@ -15,7 +16,7 @@ CONTEST = Counter(
 )
 CALLS = Counter(
     "calls", prefix="CLIENT", sort_key="CALLS", attribute="calls", ceiling=1_000, own_limits=True, period="day",
-    keep_periods=35,
+    keep_periods=35, notify=Notify(percent=(80, 100)),
 )  # fmt: skip
 TICKET = Counter("ticket", prefix="QUEUE", sort_key="TICKETS", attribute="last_ticket", delta=1, numbered=True)
 MEMBERS = Counter("members", prefix="WORKSPACE", sort_key="MEMBERS", attribute="members", child="MEMBER#USER#")

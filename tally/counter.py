@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from .errors import ConfigurationError
 from .items import Items, Watch, digest
+from .notify import Notify
 
 AMOUNT_MAX = 10**9  # the largest change; a tally itself may grow to DynamoDB's 38 digits
 MAX_SHARDS_DEFAULT = 16  # with more, one partition is the limit: see docs/how-it-works.md
@@ -39,7 +40,7 @@ _RESERVED_ATTRIBUTES = frozenset(
 )
 _NOT_OF_ITEMS = {
     "delta": None, "start": 0, "floor": None, "ceiling": None, "numbered": False, "child": None, "period": None,
-    "pages": False, "receipt_days": None, "changes": SERVICE, "retired": False, "debt": 0,
+    "pages": False, "receipt_days": None, "changes": SERVICE, "retired": False, "debt": 0, "notify": None,
 }  # fmt: skip
 """The fields that a counter of items may not have, with what they are where they are left out."""
 _RESERVED_PREFIXES = frozenset({"HEARTBEAT", "HEALTH"})  # items of the counts table that count nothing
@@ -106,6 +107,8 @@ class Counter:
     items: Items | None = None
     """The items of a team's own table that it counts, without a change of the code that writes them. Nobody else moves
     it."""
+    notify: Notify | None = None
+    """The thresholds whose crossing is an event; None: there are no events."""
     parent_required: ClassVar[bool] = False
     """Whether an item with the counter's own sort key must be there before a child is put. Posts alone have that."""
 
@@ -135,6 +138,7 @@ class Counter:
         self._check_child()
         self._check_access()
         self._check_period()
+        self._check_notify()
 
     def _check_choice(self, field: str, *choices: str) -> None:
         if getattr(self, field) not in choices:
@@ -249,6 +253,18 @@ class Counter:
         except (KeyError, ValueError, OSError):  # OSError: `Europe` is a folder
             raise self._wrong("timezone", "must be a name of the IANA database, like Europe/Paris") from None
 
+    def _check_notify(self) -> None:
+        notify = self.notify
+        if notify is None:
+            return
+        wrong = notify.wrong if isinstance(notify, Notify) else "must be Notify(…)"
+        if wrong:
+            raise self._wrong("notify", wrong)
+        if notify.percent and (self.ceiling or 0) <= 0:
+            raise self._wrong("notify", "a percentage is one of a ceiling above 0")
+        if not (self.versioned or self.counts_children or self.unique or (self.delta or 0) > 0):
+            raise self._wrong("notify", "nobody sees a sum of shards go down: give a delta above 0, or max_shards=1")
+
     def _wrong(self, field: str, why: str) -> ConfigurationError:
         return ConfigurationError(f"counter {self.name!r}: {field} is {getattr(self, field)!r}, but {why}")
 
@@ -296,6 +312,11 @@ class Counter:
     def may_have_holds(self) -> bool:
         """Whether holds of it can be settled: it is holdable, or was before it got its other limit."""
         return self.delta is None and (self.floor is not None or self.ceiling is not None)
+
+    @property
+    def notifies(self) -> bool:
+        """Whether its numbers make events."""
+        return self.notify is not None
 
     @cached_property
     def public(self) -> bool:

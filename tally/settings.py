@@ -40,6 +40,8 @@ class Settings(NamedTuple):
     """The ARNs of the tables' streams; empty for functions that do not look at their shards."""
     dead_letter_bucket: str = ""
     """The bucket for dead letters; empty for other functions."""
+    event_bus: str = ""
+    """The EventBridge bus that gets events; empty for functions that send none."""
     stack: str = ""
     """The name of the stack: `Tally-prod`."""
     alarm_topic: str = ""
@@ -79,6 +81,7 @@ class Settings(NamedTuple):
             counts_stream=environment.get("TALLY_COUNTS_STREAM", "").strip(),
             receipts_stream=environment.get("TALLY_RECEIPTS_STREAM", "").strip(),
             dead_letter_bucket=environment.get("TALLY_DEAD_LETTER_BUCKET", "").strip(),
+            event_bus=environment.get("TALLY_EVENT_BUS", "").strip(),
             stack=environment.get("POWERTOOLS_SERVICE_NAME", "").strip(),
             alarm_topic=environment.get("TALLY_ALARM_TOPIC", "").strip(),
             local_port=int(environment.get("TALLY_LOCAL_PORT", "0")),

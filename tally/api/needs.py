@@ -131,6 +131,20 @@ def dated(counters: Iterable[Counter]) -> Needs:
     return judged | scanned(soon)
 
 
+def make_events(counters: Iterable[Counter]) -> Needs:
+    """The events of thresholds that numbers cross, and the levels of those that are sums."""
+    notifying = [counter for counter in counters if counter.notifies]
+    sums = [counter for counter in notifying if not counter.versioned]
+    written = {"EVENT#": ("PutItem",)} if notifying else {}
+    return on_ledger(written | ({"LEVEL#": ("GetItem", "UpdateItem")} if sums else {})) | on(sums, "Query")
+
+
+def send_events(counters: Iterable[Counter], *more: str) -> Needs:
+    """Notes which events were sent; `more`: what else is done with those that were not."""
+    sent = {"EVENT#": ("DeleteItem", *more), "SENT#": ("PutItem",)}
+    return on_ledger(sent) if any(counter.notifies for counter in counters) else NOTHING
+
+
 def consume(consumer: str) -> Needs:
     """What a stream consumer reads and writes: the counters' forms; its checkpoints, and markers of the records that it
     could not apply."""

@@ -15,6 +15,8 @@ class Schedule(NamedTuple):
     function: str
     every_min: int
     does: str
+    sends: bool = False
+    """Whether it sends the events of counters with thresholds."""
     watches: tuple[Table, ...] = ()
     """The tables whose streams it looks into: their shards, and what waits in them. Then it looks into those of the
     team's tables, too."""
@@ -30,5 +32,7 @@ class StreamReader(NamedTuple):
     an empty tuple means all. There is no other filter: a malformed record must reach the consumer."""
     prefixes: Mapping[Table, str] = MappingProxyType({})
     """Changes that it gets beside those kinds, whatever their kind: of items whose partition key begins so."""
+    sends: bool = False
+    """Whether it sends the events of counters with thresholds."""
     own: tuple[str, ...] = ()
     """The team's tables whose streams it reads, by the names that the counters give them: every change of each."""

@@ -67,6 +67,7 @@ SWEEP = Alarm("sweep", "No sweep has ended well for 10 minutes: nothing is judge
 UNJUDGED = Alarm(
     "unjudged", "No sweep has judged all that it could for 15 minutes: drift shows late", 0, 15, _Missing.IGNORE
 )
+EVENTS = Alarm("events", "Events of thresholds have not been sent for over 15 minutes", 900, 2, _Missing.IGNORE)
 HOLDS = Alarm("holds", "Expired holds could not be given back for 5 minutes", 0, 5, _Missing.IGNORE)
 FAILING = Alarm("5xx", "Over 1 % of the HTTP requests have failed for 10 minutes", 1, 2)
 LATENCY = Alarm("latency", "One HTTP request in a hundred has taken over a second for 10 minutes", 1000, 10)

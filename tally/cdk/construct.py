@@ -28,6 +28,7 @@ from .backup import Backup
 from .bundling import Bundle
 from .canary import Canary
 from .dead_letters import DeadLetters
+from .event_bus import EventBus
 from .failed_events import FailedEvents
 from .functions import RUNTIME, Functions, statements
 from .metrics import OwnMetrics
@@ -180,6 +181,7 @@ class Tally(Construct):
         dead_letters = DeadLetters(
             scope, "DeadLetters", names=names, keeps_data=options.keeps_data, expires_days=options.dead_letter_days
         )
+        event_bus = EventBus(scope, "Events", names=names, arn=options.event_bus) if declarations.notifies else None
         functions = Functions(
             scope,
             "Functions",
@@ -189,6 +191,7 @@ class Tally(Construct):
             tables=tables,
             own_tables=self._own_tables,
             dead_letters=dead_letters,
+            event_bus=event_bus,
             options=options,
         )
         streams = Streams(
@@ -262,6 +265,8 @@ class Tally(Construct):
             "Format", str(FORMAT), "The form of what is stored: a Tally of another one refuses to work with it"
         )
         self._output("Counters", ", ".join(declarations.counters), "The counters that are declared")
+        if functions.place.event_bus:
+            self._output("EventBusArn", functions.place.event_bus, "Where the events of thresholds go")
         if self._own_tables.by_name:
             self._output("OwnTables", own_tables(functions.place), "The tables whose items are counted")
 

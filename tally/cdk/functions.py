@@ -22,6 +22,7 @@ from tally.contract.described import CONSUMER_TIMEOUT_S, MEMORY_MB, SCHEDULED_TI
 
 from .bundling import Bundle
 from .dead_letters import DeadLetters
+from .event_bus import EventBus
 from .names import Names, camel
 from .options import Options
 from .own_tables import OwnTables
@@ -66,13 +67,14 @@ class Functions(Construct):
         tables: Tables,
         own_tables: OwnTables,
         dead_letters: DeadLetters,
+        event_bus: EventBus | None,
         options: Options,
     ) -> None:
         super().__init__(scope, id)
         self._names = names
         self._tables = tables
         self._own_tables = own_tables
-        self._dead_letters = dead_letters
+        self._dead_letters, self._event_bus = dead_letters, event_bus
         self._options = options
         self._code = bundle.code(bundled=Stack.of(self).bundling_required)
         self.version = bundle.digest()[:12]
@@ -88,6 +90,7 @@ class Functions(Construct):
             series_days=options.series_days,
             own_tables=own_tables.place,
             own_check_units=options.own_check_units,
+            event_bus=event_bus.arn if event_bus else "",
         )
         self._needs = declarations.needs
         self._functions: dict[str, lambda_.Function] = {}
@@ -134,6 +137,7 @@ class Functions(Construct):
             reserved=self._options.reserved_concurrency,
         )
         self._dead_letters.let_put(consumer, alias)
+        self._let_send(consumer, alias)
         return alias
 
     def _scheduled(self, schedule: Schedule) -> lambda_.Alias:
@@ -152,6 +156,7 @@ class Functions(Construct):
             self._own_tables.let_beat(alias.role)
             for statement in self._own_tables.scanning if self._options.own_check_units else ():
                 alias.role.add_to_policy(statement)
+        self._let_send(schedule, alias)
         # EventBridge invokes it asynchronously. Nothing is retried or kept: the next run continues.
         alias.configure_async_invoke(retry_attempts=0, max_event_age=SCHEDULED_AGE_MAX)
         events.Rule(
@@ -162,6 +167,11 @@ class Functions(Construct):
             targets=[targets.LambdaFunction(alias, retry_attempts=0)],
         )
         return alias
+
+    def _let_send(self, one: StreamReader | Schedule, alias: lambda_.Alias) -> None:
+        if one.sends and self._event_bus:
+            assert isinstance(alias.role, iam.Role)
+            self._event_bus.let_put(alias.role)
 
     def _function(
         self,

@@ -129,6 +129,10 @@ class Monitoring(Construct):
         unjudged = watched(self._names, self._own.of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED)
         self._section("Unjudged", "Is all judged that could be?", {"Sweeps that did not come to the end": [unjudged]})
 
+        if any(counter.notifies for counter in self._counters.values()):
+            oldest = watched(self._names, self._own.of_stack(observe.OLDEST_EVENT, "Maximum"), alarms.EVENTS)
+            self._section("Events", "Are the events of thresholds sent?", {"Oldest event left, seconds": [oldest]})
+
         lost = watched(self._names, self._own.of_stack(observe.RECORDS_LOST, "Maximum"), alarms.LOST_RECORDS)
         self._section("Lost", "May the streams have lost records?", {"Losses that nobody has acknowledged": [lost]})
 

@@ -71,6 +71,8 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
         "PROGRESS": ("GetItem",),
         **dict.fromkeys(("SERIES#", "RUNNING#", "TOP#"), ("Query",)),
     }
+    if any(counter.notifies for counter in every):
+        on_ledger |= dict.fromkeys(("EVENT#", "SENT#"), ("Query",))
     if any(counter.items is not None for counter in every):
         on_ledger |= {
             "ITEMS": ("GetItem", "UpdateItem", "ConditionCheckItem"),  # a scan of the items that are there
@@ -80,8 +82,9 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
     repair = need.on(every, "Query", "UpdateItem", "ConditionCheckItem") | need.read_limits(every)
     forget = need.on(users, "GetItem", "BatchGetItem", "PutItem", "DeleteItem")
     import_ = need.on(parents, "BatchGetItem", "PutItem", "UpdateItem")
+    events = need.make_events(every)  # of a record that is redriven
     receipts = need.PUT_RECEIPT | need.FIND_RECEIPT | need.FIND_RECEIPTS
-    return repair | forget | import_ | receipts | need.on_ledger(on_ledger) | need.READ_FORMS
+    return repair | forget | import_ | events | receipts | need.on_ledger(on_ledger) | need.READ_FORMS
 
 
 class Operator(Construct):

@@ -35,6 +35,7 @@ _HOST = "[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9_])?"  # without a port, as tally/fi
 _NAME = r"(?=.{4,64}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])"
 _CERTIFICATE = r"arn:aws(?:-[a-z-]+)?:acm:[a-z0-9-]+:[0-9]{12}:certificate/[0-9a-zA-Z-]+"
 VAULT = r"arn:aws(?:-[a-z-]+)?:backup:[a-z0-9-]+:[0-9]{12}:backup-vault:[a-zA-Z0-9_-]{2,50}"
+_BUS = r"arn:aws(?:-[a-z-]+)?:events:[a-z0-9-]+:[0-9]{12}:event-bus/[A-Za-z0-9._/-]{1,256}"
 _OBJECT = "s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[!-~]{1,1024}"
 _TABLES = re.compile(rf"Tally-({_STAGE})-([0-9]{{8}}T[0-9]{{6}})")
 
@@ -162,6 +163,7 @@ def _folder(url: str) -> str:
 _name = _like(_NAME, "a name like api.example.com, in lower case")
 _certificate = _like(_CERTIFICATE, "arn:aws:acm:<region>:<account>:certificate/…")
 _vault = _like(VAULT, "arn:aws:backup:<region>:<account>:backup-vault:<name>")
+_bus = _like(_BUS, "arn:aws:events:<region>:<account>:event-bus/<name>")
 _email = _like(r"[^@\s]+@[^@\s]+\.[^@\s]+", "a mail address")
 _yes_no = _one_of({"true": True, "false": False})
 
@@ -241,6 +243,8 @@ class Options:
     own_check_units: int = _option(_whole(0, 10_000), 100)
     """How many units of your tables and Tally's a spot check of a counter of items may take, every few minutes; 0: none
     is made."""
+    event_bus: str = _option(_bus, "")
+    """The EventBridge bus that gets the events of counters with thresholds. Without one they get a bus of their own."""
     restored: str = _option(_moments, "", name="tables")
     """The moment to which the stack's tables were restored: `20261122T103000`; empty: they were never restored."""
     backup_to: str = _option(_vault, "")

@@ -27,6 +27,7 @@ EVENTS = ROOT / "events"
 def files(counters: Mapping[str, Counter]) -> dict[Path, str]:
     """Every file that follows from the operations and these counters, with its text."""
     texts = {client.FILE: formatted(client.source(OPERATIONS)), **javascript.sources(OPERATIONS)}
+    texts[EVENTS / "bus" / "threshold-crossed.json"] = json.dumps(samples.crossed(), indent=2) + "\n"
     for operation in OPERATIONS:
         for name, event in _events(operation, counters).items():
             path = EVENTS / operation.module / f"{name.replace('_', '-')}.json"

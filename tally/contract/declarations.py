@@ -6,7 +6,7 @@ import importlib
 import runpy
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -79,11 +79,12 @@ class Declarations:
         ]
 
     def check(self) -> None:
-        """Raise ConfigurationError if a counter takes the name of one that operations of its own serve, and is another;
+        """Raise ConfigurationError if a counter takes the name of one that operations of its own serve, and is another
+        but for its thresholds;
         or if two operations have one route, as by the `path` of a counter.
         """
         for counter in SHIPPED:
-            if self.counters.get(counter.name, counter) != counter:
+            if replace(self.counters.get(counter.name, counter), notify=None) != counter:
                 raise ConfigurationError(
                     f"counter {counter.name!r}: {self.path} must list the one of tally.shipped,"
                     " or name its own otherwise"
@@ -116,6 +117,11 @@ class Declarations:
         """The functions that read streams."""
         of_items = items.reader(self.counters.values())
         return READERS if of_items is None else (*READERS, of_items)
+
+    @property
+    def notifies(self) -> bool:
+        """Whether a counter has thresholds, and so makes events."""
+        return any(counter.notifies for counter in self.counters.values())
 
     @cached_property
     def own_tables(self) -> dict[str, Counted]:

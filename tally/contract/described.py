@@ -104,6 +104,8 @@ class Surroundings(NamedTuple):
     own_tables: Mapping[str, OwnTable] = MappingProxyType({})
     """The team's tables whose items counters count, by the names that the counters give them."""
     own_check_units: int = 100
+    event_bus: str = ""
+    """The bus of events, by name or ARN; empty if no counter has thresholds."""
 
 
 def common(place: Surroundings) -> dict[str, str]:
@@ -139,8 +141,9 @@ def of_transact(counters: Iterable[Counter], place: Surroundings) -> dict[str, A
 
 
 def _given(counter: Counter) -> dict[str, Any]:
-    """The fields that are not their defaults. Lambda takes 4 KB of variables."""
+    """The fields that are not their defaults. Lambda takes 4 KB of variables. Events are the bookkeeper's to make."""
     every = {field.name: (getattr(counter, field.name), field.default) for field in fields(counter)}
+    every.pop("notify")
     return {name: value for name, (value, default) in every.items() if value != default}
 
 
@@ -164,14 +167,23 @@ def of_console(name: str, routes: Sequence[Route], config: str, client: str) -> 
 def of_consumer(consumer: StreamReader, place: Surroundings) -> dict[str, str]:
     """Those that a stream consumer has beside."""
     own = {"TALLY_OWN_TABLES": own_tables(place)} if consumer.own else {}
-    return {"TALLY_DEAD_LETTER_BUCKET": place.dead_letters, **own}
+    return {"TALLY_DEAD_LETTER_BUCKET": place.dead_letters, **own, **_sending(consumer, place)}
 
 
 def of_scheduled(schedule: Schedule, place: Surroundings) -> dict[str, str]:
     """Those that a function on a schedule has beside."""
     own = {"TALLY_OWN_TABLES": own_tables(place)} if schedule.watches and place.own_tables else {}
     own |= {"TALLY_OWN_CHECK_UNITS": str(place.own_check_units)} if own and place.own_check_units else {}
-    return {**{f"TALLY_{table.name}_STREAM": place.streams[table] for table in schedule.watches}, **own}
+    return {
+        **{f"TALLY_{table.name}_STREAM": place.streams[table] for table in schedule.watches},
+        **own,
+        **_sending(schedule, place),
+    }
+
+
+def _sending(one: StreamReader | Schedule, place: Surroundings) -> dict[str, str]:
+    """Those of a function that sends events."""
+    return {"TALLY_EVENT_BUS": place.event_bus} if one.sends and place.event_bus else {}
 
 
 def own_tables(place: Surroundings) -> str:
@@ -210,6 +222,7 @@ def arguments(form: TableForm) -> dict[str, Any]:
 
 def document(declared: Declarations, place: Surroundings, config: str, client: str) -> dict[str, Any]:
     """All of it as JSON, for a stack that is no CloudFormation. `config` and `client`: as `of_console` takes them."""
+    place = place if declared.notifies else place._replace(event_bus="")
     functions: dict[str, tuple[int, dict[str, str]]] = {
         **{
             name: (TIMEOUT_S, {**of_serving(routes, place), **of_console(name, routes, config, client)})

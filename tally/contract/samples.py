@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from tally.counter import Counter
+from tally.streams import crossings, events
 
 from ..api.kinds import RouteContext, Source
 from ..api.operation import Route
@@ -102,6 +104,22 @@ def http(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[st
         scope = {"scope": route.scope} if route.scope else {}
         event["requestContext"]["authorizer"] = {"jwt": {"claims": {**_CLAIMS, **scope}, "scopes": None}}
     return event
+
+
+def crossed() -> dict[str, Any]:
+    """What a rule of EventBridge gets when a number crosses a threshold."""
+    detail = crossings.EXAMPLE
+    return {
+        "version": "0",
+        "id": "17793124-05d4-b198-2fde-7ededc63b103",
+        "detail-type": events.DETAIL_TYPE,
+        "source": events.SOURCE,
+        "account": "123456789012",
+        "time": f"{datetime.fromtimestamp(detail['at'], UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "region": "eu-west-1",
+        "resources": [],
+        "detail": detail,
+    }
 
 
 def _joined(value: object) -> str:

@@ -18,6 +18,8 @@ The ledger holds what the streams report of each tally, and how far their consum
     watched     WATCHED#bucket, counter#id -> counter, target, at, low, high, since (streams/watched.py)
     marker      SEEN#counter#item's digest, generation -> group, amount (streams/markers.py)
     secret      SECRET, SECRET -> secret (counting/hashing.py)
+    event       EVENT#partition or, once it is sent, SENT#partition, epoch ms#name -> detail (streams/events.py)
+    level       LEVEL#counter, digest -> level, target, expiration (streams/levels.py)
     deleted     DELETED, epoch s#counter#target -> counter, target, calm
 
 A segment holds what a run of stream records says of one minute (streams/segments.py). Holds are here too (holds.py).

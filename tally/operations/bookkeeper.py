@@ -13,14 +13,17 @@ READER = StreamReader(
     function="bookkeeper",
     does="books what was accepted, and what the numbers did, in the ledger",
     streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ()},
+    sends=True,
 )
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
-    """What it needs of the tables: it begins the ledger, books nothing on a judged minute, and notes forms."""
+    """What it needs of the tables: it begins the ledger, books nothing on a judged minute, notes forms, and makes
+    events."""
+    every = list(counters)
     written = {"JUDGE": ["GetItem", "UpdateItem"], "SEGMENT#": ["PutItem"], "FORM": ["UpdateItem"]}
     ledger = needs.on_ledger(written)
-    return needs.consume("bookkeeper") | ledger
+    return needs.consume("bookkeeper") | ledger | needs.make_events(every) | needs.send_events(every)
 
 
 def handler(counters: Mapping[str, Counter]) -> Handler:

@@ -1,5 +1,5 @@
-"""Every minute: expired holds are given back, heartbeats sent, closed minutes judged, series summed up, and the
-children of removed parents removed.
+"""Every minute: expired holds are given back, heartbeats sent, closed minutes judged, events sent that are left, series
+summed up, and the children of removed parents removed.
 """
 
 import time
@@ -18,7 +18,8 @@ from tally.dynamo.shards import Shards
 from tally.operations import CONSUMERS
 from tally.series import hours
 from tally.settings import Settings
-from tally.streams import forms, own_items, own_tables, watermark
+from tally.streams import events, forms, own_items, own_tables, watermark
+from tally.streams.events import Bus
 from tally.streams.loss import NEVER_S
 from tally.streams.watermark import Watermark
 
@@ -26,11 +27,13 @@ SCHEDULE = Schedule(
     function="sweep",
     every_min=1,
     does="judges the ledger, gives back what expired holds have taken, and removes children of removed parents",
+    sends=True,
     watches=(Table.COUNTS, Table.RECEIPTS),
 )
 RESERVE_S = 2.0  # left of the invocation's time, for what was begun
 HOLDS_SHARE = 0.5  # of the time: what holds have taken is money
 JUDGE_SHARE = 0.6  # of the time that is left after the heartbeats
+EVENTS_SHARE = 0.25  # of the time that is left then
 WATCHED_SHARE = 0.4  # of the time that is left then
 REPORT_SHARE = 0.25  # of the time that is left then
 SERIES_SHARE = 0.5  # of the time that is left then; the children of removed parents have the rest
@@ -69,18 +72,24 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     if watching:
         judging |= {"WATCHED#": ("Query", "UpdateItem", "DeleteItem")}
         removing |= needs.on(watching, "GetItem")
-    return needs.release_expired(every) | heartbeats | needs.on_ledger(judging) | removing | needs.READ_FORMS
+    left = needs.send_events(every, "Query")
+    return needs.release_expired(every) | left | heartbeats | needs.on_ledger(judging) | removing | needs.READ_FORMS
 
 
 class Sweep:
     """The Lambda function. Made at cold start: it reads the settings and makes the client."""
 
     def __init__(
-        self, counters: Mapping[str, Counter], store: Store | None = None, shards: Shards | None = None
+        self,
+        counters: Mapping[str, Counter],
+        store: Store | None = None,
+        shards: Shards | None = None,
+        bus: Bus | None = None,
     ) -> None:
         self.counters = counters
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
         settings = self.store.settings
+        self.bus = bus or Bus(settings.event_bus)
         arns = {"counts": settings.counts_stream, "receipts": settings.receipts_stream}
         self.shards = shards or Shards(arns | {name: own.stream for name, own in settings.own_tables.items()})
 
@@ -110,6 +119,8 @@ class Sweep:
         if not seen.fresh(store.settings, now_s):  # else another sweep is at it
             yield lambda: renew(store, self.shards, seen, now_s)  # the judge needs what was noted a sweep ago
             yield lambda: judge_closed(store, seen, now_s, _share(store, until_s, JUDGE_SHARE))
+        if store.settings.event_bus:
+            yield lambda: _events(store, self.bus, now_s, _share(store, until_s, EVENTS_SHARE))
         if store.settings.own_tables:
             yield lambda: _own_tables(store, self.shards, counters, now_s)
             yield lambda: spot_checks.check(store, counters, now_s, _share(store, until_s, WATCHED_SHARE))
@@ -162,6 +173,13 @@ def report_drift(
     for counter, tallies in confirmed.items():
         observe.gauges({observe.DRIFT_CONFIRMED: tallies}, counter=counter)
     return {}
+
+
+def _events(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
+    """Send the events that the bookkeeper has not, and say how old the oldest one is that is left."""
+    done = events.send_left(store, bus, now_s, until_s)
+    observe.gauges({observe.OLDEST_EVENT: done["oldest_event_s"]})
+    return done
 
 
 def _own_tables(store: Store, shards: Shards, counters: Mapping[str, Counter], now_s: float) -> dict[str, int]:

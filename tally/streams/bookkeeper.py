@@ -23,7 +23,7 @@ from ..dynamo import items
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of, pair_of
 from ..dynamo.transactions import Write
-from . import rollup, segments
+from . import crossings, levels, rollup, segments
 from .fold import Effect, Run, StreamConsumer
 from .record import (
     CREATED_S_MAX,
@@ -47,6 +47,7 @@ from .record import (
 from .segments import Booked
 
 SEGMENTS_MAX = 40  # in a run: nearly always one; a transaction takes 100 items, 25 of them dead letters
+EVENTS_MAX = 8  # that a run has before its last record, which may cross every threshold
 SEGMENT_BYTES_MAX = 350_000  # of a run, before it is compressed: an item has 400 KB at most
 ENTRY_BYTES = 60  # of an entry, beside its id
 _ROLLUP_AHEAD_MAX = 2  # minutes: the rollup's stamp is never later than this after its record's minute
@@ -104,9 +105,12 @@ def read_count(declared: Lookup, record: Record) -> Sequence[Effect]:
     # Code of another declaration may have written it. What says no start, and has no nonce, somebody put.
     began = items.number(dict(new), tallies.START, 0 if "nonce" in new else counter.start)
     moved = tallies.stored(counter, new, began) - tallies.stored(counter, old, began)
-    if not moved:
-        return ()
-    return _moved(Effect(counter.name, id_, declared.made(record), observed=moved), new, old)
+    effect = Effect(counter.name, id_, declared.made(record))
+    booked = _moved(effect._replace(observed=moved), new, old) if moved else ()
+    if counter.notify is None or not counter.versioned:
+        return booked
+    crossed = crossings.of_record(counter, id_, record, crossings.Number(old, began), crossings.Number(new, began))
+    return (*booked, effect._replace(events=crossed)) if crossed else booked
 
 
 def _moved(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]:
@@ -167,10 +171,13 @@ class SegmentRun(Run):
 
     def takes(self, effects: Sequence[Effect]) -> bool:
         minutes = self.minutes.union(effect.minute for effect in effects)
-        return len(minutes) <= SEGMENTS_MAX and self.bytes <= SEGMENT_BYTES_MAX
+        return len(minutes) <= SEGMENTS_MAX and self.bytes <= SEGMENT_BYTES_MAX and len(self.events) <= EVENTS_MAX
 
     def add(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
+            if effect.events:
+                self.events += effect.events
+                continue
             self.counted[effect.counter] += effect.accepted != 0 and effect.day < 0  # an import is no traffic
             if effect.minute <= self.place.past:
                 effect = effect._replace(minute=self.place.unjudged, pair="")
@@ -187,15 +194,18 @@ class SegmentRun(Run):
         name = f"{self.place.table}#{self.place.shard}#{self.first}"  # no other run has it: it never comes again
         entries = self.segments()
         assert min(entries, default=self.place.unjudged) > self.place.past, "nobody would judge it"
-        return [
+        written = [
             segments.write(settings, minute, self.place.bucket, name, of_minute, now_s)
             for minute, of_minute in entries.items()
         ]
+        written += [event.write(settings) for event in self.events]
+        self.events += levels.rise(call, declared, self.sums.values())  # they have their own transactions
+        return written
 
     def segments(self) -> dict[int, list[Booked]]:
         """The entries by minute, without those that come to nothing. An unlike whose halves are both here is whole."""
         sums: dict[int, dict[tuple[str, str, str, int], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
-        for counter, id_, at, expected, observed, pair, day in self.sums.values():
+        for counter, id_, at, expected, observed, pair, day, _ in self.sums.values():
             sum_ = sums[at][counter, id_, "" if expected == observed else pair, day]
             sum_[0] += expected
             sum_[1] += observed

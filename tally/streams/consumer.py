@@ -20,10 +20,11 @@ from ..dynamo.client import Call, Store, dynamodb_client
 from ..dynamo.keys import Item
 from ..dynamo.queries import get
 from ..dynamo.transactions import MovedError, RejectedError, Write, apply
-from ..errors import ConfigurationError, RetryableError, StoreBusyError, StoreRefusedError
+from ..errors import ConfigurationError, RetryableError, StoreBusyError, StoreRefusedError, TallyError
 from ..settings import Settings
-from . import dead_letters, fold, watermark
+from . import dead_letters, events, fold, watermark
 from .dead_letters import Objects
+from .events import Bus, Event
 from .fold import DeadLetter, Run, StreamConsumer, StreamPlace
 from .forms import Forms
 from .lineage import Checkpoint
@@ -44,6 +45,7 @@ class Handler:
         counters: Mapping[str, Counter],
         store: Store | None = None,
         objects: Objects | None = None,
+        bus: Bus | None = None,
     ) -> None:
         """Raises ConfigurationError without a bucket for dead letters: one bad record would block the rest."""
         self.consumer = consumer
@@ -52,6 +54,7 @@ class Handler:
         if objects is None and not self.store.settings.dead_letter_bucket:
             raise ConfigurationError("TALLY_DEAD_LETTER_BUCKET is not set")
         self.objects = objects or Objects(self.store.settings.dead_letter_bucket)
+        self.bus = bus or Bus(self.store.settings.event_bus)
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> Answer:
         """Apply one batch. Raises ConfigurationError, also while a counter is declared in another form than it has
@@ -65,8 +68,18 @@ class Handler:
                 raise ConfigurationError("The event has no shardId: the event source mapping needs a tumbling window")
             call = Call(self.store, deadline_s=time.monotonic() + context.get_remaining_time_in_millis() / 1000)
             source = str(event.get("eventSourceARN") or records[0].get("eventSourceARN"))
-            failed = self.batch(call, source, shard).apply(records)
+            batch = self.batch(call, source, shard)
+            failed = batch.apply(records)
+            if batch.events and self.bus.name:
+                self._send(call, batch.events)
             return {"state": {}, "batchItemFailures": [] if failed is None else [{"itemIdentifier": failed}]}
+
+    def _send(self, call: Call, made: Sequence[Event]) -> None:
+        """Send events that are committed. Whatever goes wrong, the batch is applied: the sweep sends what is left."""
+        try:
+            events.send(self.store, self.bus, made, call.deadline_s - RESERVE_S)
+        except TallyError as error:
+            observe.logger.warning("events were sent, and not noted", exc_info=error)
 
     def batch(self, call: Call, source: str, shard: str) -> Batch:
         """A batch of the stream with this ARN. Raises ConfigurationError for a stream that it does not read."""
@@ -82,6 +95,7 @@ class Batch:
     table: str
     shard: str
     refused: dict[str, str] = field(default_factory=dict)  # by sequence number: why DynamoDB does not accept it
+    events: list[Event] = field(default_factory=list)  # that are committed
 
     def __post_init__(self) -> None:
         self.consumer = self.handler.consumer
@@ -160,6 +174,7 @@ class Batch:
                     continue
                 return self._warn("stopped", run.first, error)
             run.committed()
+            self.events += run.events
             self._report(run.dead_letters)
             for counter, changes in run.counted.items():
                 observe.count(observe.COUNTED, changes, counter=counter)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ..dynamo.client import Call
 from ..dynamo.transactions import Write
+from .events import Event
 from .record import MALFORMED, Lookup, Record, UnreadableError, created_s, for_rollup, heartbeat
 
 DEAD_LETTERS_MAX = 25  # in a run: each is an object to put first, and the consumer looks at the time between runs
@@ -32,6 +33,7 @@ class Effect(NamedTuple):
     observed: int = 0  # by how much the tally moved
     pair: str = ""  # the name that both halves of an unlike share
     day: int = -1  # that the rollup notes, or the day since 1970 that an import belongs to; -1: none
+    events: tuple[Event, ...] = ()  # of the thresholds that the number has crossed; then it does nothing else
 
 
 class StreamPlace(NamedTuple):
@@ -71,6 +73,7 @@ class Run(ABC):
     heartbeat: str = ""  # the key of the newest one
     note: str = ""  # the newest record that is for the rollup
     counted: Multiset[str] = field(default_factory=Multiset)  # by counter, the changes that the bookkeeper meters
+    events: list[Event] = field(default_factory=list)  # that commit with it, or have: they are sent then
 
     @abstractmethod
     def takes(self, effects: Sequence[Effect]) -> bool:
@@ -94,7 +97,7 @@ class Run(ABC):
         there = self.sums.get(key)
         if there is not None:
             assert there.minute == effect.minute
-            counter, id_, minute, accepted, observed, pair, day = effect  # four times as fast as `_replace`
+            counter, id_, minute, accepted, observed, pair, day, _ = effect  # four times as fast as `_replace`
             effect = Effect(counter, id_, minute, there.accepted + accepted, there.observed + observed, pair, day)
         self.sums[key] = effect
 

@@ -42,6 +42,7 @@ BEHIND_CDN = {
     "deadLetterDays": "30", "seriesDays": "400", "snapStart": "false", "tracing": "off", "logSampling": "0.05",
     "warmWrites": "20000", "reservedConcurrency": "40", "alarmEmail": "ops@example.com", "receiptTtlHours": "48",
     "pageHosts": "Example.com, blog.example.org,", "canary": "false", "backupTo": VAULT,
+    "eventBus": "arn:aws:events:eu-west-1:123456789012:event-bus/numbers",
     "docsUrl": "https://git.example.com/tally/docs/",
 }  # fmt: skip
 

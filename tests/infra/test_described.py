@@ -18,7 +18,7 @@ ONLY_THERE = {"POWERTOOLS_LOGGER_SAMPLE_RATE", "TALLY_ALARM_TOPIC"}
 
 def described(**more: Any) -> Json:
     streams = {table: f"stream of {name}" for table, name in TABLES.items()}
-    place = Surroundings("Tally", "v", TABLES, streams, "bucket", **more)
+    place = Surroundings("Tally", "v", TABLES, streams, "bucket", event_bus="bus", **more)
     return document(DECLARED, place, "config", "console")
 
 

@@ -20,6 +20,7 @@ MODULES = sorted([*CALLED, *SCHEDULED, *CONSUMERS])
 ASYNCHRONOUS = sorted(
     name for name, routes in DECLARED.functions.items() if any(route.operation.writes for route in routes)
 )
+SENDING = ("bookkeeper", "sweep")
 STATUS = "drift"  # the function of GET /status
 
 
@@ -52,7 +53,11 @@ def test_beside_tables_a_role_allows_its_own_log_and_who_reads_streams_those(dev
         on_all.insert(0, "dynamodb:ListStreams")
         objects = {"Fn::Join": ["", [{"Fn::GetAtt": ["DeadLetterBucket", "Arn"]}, f"/{module}/*"]]}
         expected += [(["s3:PutObject"], [objects])]
+    if module in SENDING:
+        expected += [(["events:PutEvents"], [dev.outputs["EventBusArn"]["Value"]])]
     found = [statement for statement in dev.statements(function) if not on_tables(statement)]
+    of_tally = {"StringEquals": {"events:source": "tally"}}
+    assert all(one.pop("Condition") == of_tally for one in found if one["Action"] == "events:PutEvents")
     assert {(statement["Effect"], "Condition" in statement) for statement in found} == {("Allow", False)}
     allowed = [
         (sorted(listed(statement["Action"])), sorted(listed(statement["Resource"]), key=str)) for statement in found
@@ -140,6 +145,8 @@ def test_environment(dev: Template, module: str) -> None:
     del variables["TALLY_VERSION"]
     if module in CONSUMERS:  # and nobody else
         assert variables.pop("TALLY_DEAD_LETTER_BUCKET") == {"Ref": "DeadLetterBucket"}
+    if module in SENDING:  # and nobody else
+        assert variables.pop("TALLY_EVENT_BUS") == dev.outputs["EventBusArn"]["Value"]
     if module == STATUS:  # and nobody else
         assert variables.pop("TALLY_ALARM_TOPIC") == dev.outputs["AlarmTopicArn"]["Value"]
     if module == "sweep":  # and nobody else

@@ -81,7 +81,7 @@ def test_every_metric_that_the_code_emits_is_looked_at_and_no_other(prod: Templa
     assert {name for _, name, _ in own(shown(prod)) | own(watched(prod))} == set(EMITTED)
     assert {name for _, name, _ in own(watched(prod))} == {
         "DriftConfirmed", "WatermarkAgeSeconds", "HoldsNotReturned", "DeadLetters", "SweepUnfinished", "Failed",
-        "RecordsLost",
+        "RecordsLost", "OldestEventSeconds",
     }  # fmt: skip
 
 
@@ -183,6 +183,7 @@ WHEN = {  # written out a second time, to check the declarations
     "lost-records": ("Maximum", "> 0", 1, 60, "ignore"),
     "sweep": ("runs - failed", "< 1", 2, 300, "missing"),  # silence changes its state, which notifies
     "unjudged": ("Maximum", "> 0", 15, 60, "ignore"),
+    "events": ("Maximum", "> 900", 2, 60, "ignore"),
     "holds": ("Maximum", "> 0", 5, 60, "ignore"),
     "5xx": ("100 * failed / requests", "> 1", 2, 300, "notBreaching"),
     "latency": ("p99", "> 1000", 10, 60, "notBreaching"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,20 @@ import pytest
 
 import counters
 import handlers
+from tally.api import needs
 from tally.api.unattended import StreamReader
 from tally.contract.declarations import READERS, Declarations
-from tally.counting import periods
+from tally.counting import periods, tallies
 from tally.dynamo.client import Store
 from tally.errors import ConfigurationError
+from tally.notify import Notify
 from tally.streams import rollup
 from tally.streams.consumer import Handler
 from tally.streams.dead_letters import Objects
+from tally.streams.events import Bus
 from tests import events
 from tests.contexts import Context
-from tests.integration.test_needs import Recorder
+from tests.integration.test_needs import Recorder, TakesAll
 from tests.invariants.streaming import CONSUMERS, Bucket, StreamWorld
 
 pytestmark = pytest.mark.sdk
@@ -53,7 +57,8 @@ def consume(store: Store) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
     bucket = Bucket()
 
     def call(function: str, event: dict[str, Any]) -> dict[str, Any]:
-        handler = Handler(CONSUMERS[function], counters.COUNTERS, store, Objects("bucket", lambda: bucket))
+        objects, bus = Objects("bucket", lambda: bucket), Bus("bus", TakesAll)
+        handler = Handler(CONSUMERS[function], counters.COUNTERS, store, objects, bus)
         settings = store.settings
         source = event["eventSourceARN"].replace("tally-test-counts", settings.counts_table)
         source = source.replace("tally-test-receipts", settings.receipts_table)
@@ -103,7 +108,7 @@ def test_a_consumer_of_this_deployment_sets_aside_into_its_bucket() -> None:
 def test_a_consumer_does_what_it_declares_and_no_more(
     consumer: StreamReader, consume: Callable[..., dict[str, Any]], store: Store
 ) -> None:
-    """Changes of every counter, a dead letter, and a batch without effect."""
+    """Changes of every counter, one that crosses a threshold, a dead letter, and a batch without effect."""
     recorder = ConsumersRecorder(store)
     receipts, likes = events.sample("rollup/stream-receipts"), events.sample("bookkeeper/stream-counts")
     alone = events.sample("rollup/stream-likes")
@@ -115,9 +120,30 @@ def test_a_consumer_does_what_it_declares_and_no_more(
             del image["rollup"]
         receipts["Records"].append(_again(first, 100 + number, NewImage=image))
     receipts["Records"] += [_again(first, 200, NewImage={}), _again(first, 201, NewImage=None)]
+    if consumer.function == "bookkeeper":
+        calls = tallies.key(counters.CALLS, "7c20#2026-11-22", 0)
+        images = {name: {**calls, "calls": {"N": number}} for name, number in (("OldImage", "9"), ("NewImage", "900"))}
+        likes["Records"].append(_again(likes["Records"][-1], 400, Keys=calls, **images))
     for event in (receipts, likes, alone, {**receipts, "Records": [_again(first, 300, NewImage={})]}):
         assert consume(consumer.function, event) == DONE
     assert recorder.needs == Declarations(Path(), counters.COUNTERS, counters.PAGES).needs[consumer.function]
+
+
+def test_the_levels_of_sums_need_what_is_declared(store: Store) -> None:
+    plays = {"plays": replace(counters.PLAYS, notify=Notify(at=(3,)))}
+    keys = tallies.key(counters.PLAYS, "9f3a", 0)
+    store.client.put_item(TableName=store.settings.counts_table, Item={**keys, "play_count": {"N": "5"}})
+    recorder = ConsumersRecorder(store)
+    world = StreamWorld(store, store.client)
+    first = events.sample("bookkeeper/stream-counts")["Records"][0]
+    image = {**keys, "play_count": {"N": "5"}, "nonce": {"S": "n"}}
+    put = {**first, "eventName": "INSERT", "dynamodb": {**first["dynamodb"], "Keys": keys, "NewImage": image}}
+    batch = world.event("counts", "shard-1", [put])
+    world.handler("bookkeeper", declared=plays, bus=Bus("bus", TakesAll))(batch, Context())
+    assert len(world.rows("SENT#")) == 1
+    wanted = Declarations(Path(), plays, counters.PAGES).needs["bookkeeper"]
+    assert recorder.needs <= wanted | needs.on_ledger({"JUDGE": ["PutItem"]})  # the last is the test's own
+    assert recorder.needs >= needs.make_events(plays.values()) | needs.send_events(plays.values())
 
 
 def _again(record: dict[str, Any], number: int, **change: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +35,7 @@ from tally.dynamo.transactions import apply_once
 from tally.operations.sweep import Sweep
 from tally.series import progress
 from tally.streams import dead_letters, segments, watermark
+from tally.streams.events import Bus, Event
 from tests import events
 from tests.contexts import Context
 from tests.integration.command.numbers import drifts, edit, judged
@@ -413,6 +414,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     monkeypatch.setattr(holds, "time", SimpleNamespace(time=lambda: time.time() + 61))
     something_to_judge(store)
     something_to_fold(store)
+    something_to_send(store)
     recorder = Recorder(store)
     rival = Store(dynamodb_client(endpoint_url=engine.endpoint), store.settings)
 
@@ -420,13 +422,28 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
         drifts(rival, "plays", "begins", 7)
 
     store.client.meta.events.register("after-call.dynamodb.BatchGetItem", overtake)
-    swept = Sweep(counters.COUNTERS, store, OneShard())({}, Context())  # type: ignore[arg-type]
-    wanted = {"returned": len(HOLDABLE), "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
+    sending = replace(store, settings=store.settings._replace(event_bus="bus"))
+    swept = Sweep(counters.COUNTERS, sending, OneShard(), Bus("bus", TakesAll))({}, Context())  # type: ignore[arg-type]
+    wanted = {"events_sent": 1}
+    wanted |= {"returned": len(HOLDABLE), "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
     wanted["parents_removed"] = len(WITH_CHILDREN)
     assert {name: swept[name] for name in wanted} == wanted
     assert swept["hours"] == 2  # of the tally, and of all together
     assert [(drift.target, drift.drift) for drift in rows.every(store)] == [("begins", 8)]
     assert recorder.needs == DECLARED.needs["sweep"]
+
+
+class TakesAll:
+    """A bus that refuses nothing."""
+
+    def put_events(self, Entries: list[Any]) -> Any:
+        return {"Entries": [{"EventId": "1"} for _ in Entries]}
+
+
+def something_to_send(store: Store) -> None:
+    """An event that the bookkeeper has not sent."""
+    left = Event("ab" * 16, int(time.time() - 100) * 1000, {"event": "ab" * 16})
+    store.client.put_item(**left.write(store.settings)["Put"])
 
 
 def something_to_mend(invoke: Invoke, store: Store, objects: dead_letters.Objects) -> None:

@@ -24,6 +24,7 @@ from tally.streams import bookkeeper, dead_letters, rollup, segments, watermark
 from tally.streams import consumer as streams
 from tally.streams import record as stream_records
 from tally.streams.dead_letters import Marker, Objects
+from tally.streams.events import Bus
 from tally.streams.forms import Forms
 from tally.streams.segments import Booked
 from tests import delivery
@@ -86,9 +87,13 @@ class Stored:
         return Objects("bucket", lambda: self.bucket)
 
     def handler(
-        self, consumer: str, store: Store | None = None, declared: Mapping[str, Counter] = counters.COUNTERS
+        self,
+        consumer: str,
+        store: Store | None = None,
+        declared: Mapping[str, Counter] = counters.COUNTERS,
+        bus: Bus | None = None,
     ) -> streams.Handler:
-        return streams.Handler(CONSUMERS[consumer], declared, store or self.store, self.objects)
+        return streams.Handler(CONSUMERS[consumer], declared, store or self.store, self.objects, bus)
 
     def has_counted(self, counter: Counter) -> None:
         """Note the form of a counter, as its first booked change does: what follows writes nothing but its effects."""

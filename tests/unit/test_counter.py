@@ -20,6 +20,7 @@ from tally.counter import (
 )
 from tally.errors import ConfigurationError
 from tally.items import Items
+from tally.notify import Notify
 
 GOOD: dict[str, Any] = {"name": "stock", "prefix": "ITEM", "sort_key": "STOCK", "attribute": "qty"}
 LAMBDAS = Path(counters.__file__).parent
@@ -66,6 +67,7 @@ VALUES: list[tuple[str, list[Any], str]] = [
     ("unique", ["yes"], "must be True or False"),
     ("unique", [True], "needs a period, one of: day, week, month, year"),
     ("items", ["shop", {"table": "shop"}], "must be Items("),
+    ("notify", [(80,), {"at": 1}], "must be Notify("),
 ]  # fmt: skip
 UNIQUE = {"unique": True, "period": "day"}
 OF_ITEMS = {
@@ -120,7 +122,7 @@ TOGETHER: list[tuple[str, dict[str, Any], str]] = [
 OF = Items("shop")
 OF_ITEMS = [
     ("delta", 1), ("start", 3), ("floor", 0), ("ceiling", 9), ("numbered", True), ("child", "A#"), ("period", "day"),
-    ("pages", True), ("receipt_days", 2), ("changes", "anyone"), ("retired", True),
+    ("pages", True), ("receipt_days", 2), ("changes", "anyone"), ("retired", True), ("notify", Notify(every=5)),
 ]  # fmt: skip
 TOGETHER += [
     ("items", {"items": "shop"}, "must be Items(…)"),

@@ -10,6 +10,7 @@ import pytest
 from tally.counter import Counter, declared
 from tally.errors import ConfigurationError
 from tally.items import Items
+from tally.notify import Notify
 from tally.streams import forms
 
 PLAIN = Counter("c", prefix="C", sort_key="N", attribute="n")
@@ -33,6 +34,7 @@ FITTING: dict[str, list[Change]] = {
     "numbered": [(STEPS, {"numbered": True}), (replace(STEPS, numbered=True), {"numbered": False})],
     "max_shards": [(PLAIN, {"max_shards": 2}), (replace(PLAIN, max_shards=2), {"max_shards": 64})],
     "path": [(PLAIN, {"path": "/c/{id}"})],
+    "notify": [(ONE, {"notify": Notify(at=(5,))}), (replace(ONE, notify=Notify(at=(5,))), {"notify": None})],
     "retired": [(PLAIN, {"retired": True})],
     "receipt_days": [(PLAIN, {"receipt_days": 2})],
     "changes": [(PLAIN, {"changes": "anyone"})],

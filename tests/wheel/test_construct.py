@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from app import LAMBDAS
 from tally.cdk import OptionsError, Tally
 from tally.cdk.options import Options
 from tally.client import FUNCTIONS
+from tally.contract.declarations import Declarations
 from tally.transact import Transactions
 from tests.infra.conftest import UNBUNDLED
 from tests.infra.template import listed
 
 COUNTERS = LAMBDAS / "counters.py"
+LEFT_OUT = ("hearts", "readers", "ticket")
 IDS = Path(__file__).with_name("ids.json")
 # What is lost, or called in vain, under another logical id. Each is in ids.json, which a person alone changes.
 KEPT = (
@@ -35,7 +38,10 @@ class Shop(Stack):
     def __init__(self, app: App) -> None:
         super().__init__(app, "Shop")
         self.tally = Tally(self, "Tally", counters=COUNTERS, page_hosts=["example.com"], canary=False)
-        self.polls = Tally(Construct(self, "Old"), "Polls", counters=COUNTERS, keep_data=False, receipt_ttl_hours=48)
+        # Without some counters: a stack may have 500 resources.
+        every = Declarations.load(COUNTERS)
+        few = replace(every, counters={name: one for name, one in every.counters.items() if name not in LEFT_OUT})
+        self.polls = Tally(Construct(self, "Old"), "Polls", counters=few, keep_data=False, receipt_ttl_hours=48)
         self.checkout = function(self, "Checkout")
         self.tally.grant_count(self.checkout)
         self.polls.grant_count(self.checkout, variable="POLLS_FUNCTIONS")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..base.words import DEV
 from ..stack.template import Template
+from . import bus
 
 PLAY, POST, VISIT = "POST /videos/{id}/plays", "PUT /posts/{id}", "POST /visits"
 INCREMENT = "POST /counters/{counter}/{id}/increments"
@@ -66,6 +67,7 @@ def commands(template: Template, url: str) -> str:
 def page(template: Template, url: str) -> str:
     """The text at /dev: where things are, the routes, and commands to paste."""
     places = "/console /dev/token /dev/openapi /dev/elements /dev/metrics /dev/stack /dev/mappings /dev/lost /dev/edit"
+    places += f" {bus.PATH}"
     lines = ["Tally on this machine:", *(f"  {url}{place}" for place in places.split()), ""]
     for route in template.routes:
         who = " ".join(["signed in" if route.signed_in else "anyone", *filter(None, [route.scope])])

@@ -20,6 +20,7 @@ from ..functions.workers import Port
 from ..stack.prepared import AUDIENCE, BUCKET, CONSOLE_CLIENT, TABLES, PreparedStack, open_log
 from ..streams.switches import Switches
 from . import console, tokens
+from .bus import LocalBus
 from .gateway import BODY_BYTES_MAX, Gateway
 
 MAPPINGS, LOST, EDIT = "/dev/mappings", "/dev/lost", "/dev/edit"
@@ -43,6 +44,7 @@ async def site(
         app.router.add_post(invoke.PATH, invoker.handle)
         app.router.add_routes(_of_dev(stack, gateway, issuer, gathered))
         app.router.add_routes(_Mappings(stack, switches, say).routes())
+        app.router.add_routes(LocalBus(say).routes())
         app.router.add_patch(EDIT, _editing(stack))
         app.router.add_route("*", LOST + _ANY, _losing(gateway))
         app.router.add_route("*", _ANY, gateway.handle)

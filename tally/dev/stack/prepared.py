@@ -27,7 +27,7 @@ from .template import Template
 STACK, SERVICE = "Tally-local", "Tally-dev"
 TABLES = {name: f"{STACK}-{name.capitalize()}Table" for name in ("counts", "receipts", "ledger")}
 """Their names on the engine: shard ids contain them, and boto3 wants these to have some length."""
-BUCKET = "tally-local-deadletterbucket"
+BUCKET, BUS = "tally-local-deadletterbucket", "tally-local"
 CONSOLE_CLIENT = "console"  # of those who sign in to the console
 AUDIENCE = ("programs", CONSOLE_CLIENT)
 LOG_BYTES_MAX = 20 * 1024 * 1024  # at the next start, a larger log becomes `.log.old`
@@ -101,6 +101,7 @@ class PreparedStack:
             "AWS_ENDPOINT_URL_DYNAMODB": self.endpoint,
             "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": self.options.streams_endpoint or self.endpoint,
             "AWS_ENDPOINT_URL_S3": self.store,
+            "AWS_ENDPOINT_URL_EVENTBRIDGE": f"http://127.0.0.1:{self.port}/dev/events",
             "TALLY_MINUTE_S": str(self.options.minute_s),
             "TALLY_LOCAL_PORT": str(self.port),
             "no_proxy": "*",  # else a forked process asks macOS for its proxies, which may end it
@@ -117,6 +118,7 @@ class PreparedStack:
                 "tables": TABLES,
                 "streams": {name: stream_stand_in(table) for name, table in TABLES.items()},
                 "dead_letters": BUCKET,
+                "event_bus": BUS,
                 "page_hosts": self.options.page_hosts,
                 "likers": self.options.likers,
             },

@@ -1,0 +1,27 @@
+"""The bus that gets the events of thresholds, where a counter declares some. Rules on it are the team's."""
+
+from __future__ import annotations
+
+from aws_cdk import aws_events as events
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+from tally.streams.events import SOURCE
+
+from .names import Names
+
+
+class EventBus(Construct):
+    """A bus of Tally's own, or the one with this ARN."""
+
+    arn: str
+
+    def __init__(self, scope: Construct, id: str, *, names: Names, arn: str) -> None:
+        super().__init__(scope, id)
+        self.arn = arn or events.EventBus(self, "Bus", event_bus_name=names.base).event_bus_arn
+
+    def let_put(self, role: iam.Role) -> None:
+        """Let a function send events to it, of Tally's source alone."""
+        of_tally = {"StringEquals": {"events:source": SOURCE}}
+        put = iam.PolicyStatement(actions=["events:PutEvents"], resources=[self.arn], conditions=of_tally)
+        role.add_to_policy(put)

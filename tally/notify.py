@@ -1,0 +1,40 @@
+"""When a number of a counter makes an event: the thresholds of its declaration (docs/events.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+THRESHOLDS_MAX = 16  # of a counter: one change may cross all of them, and its events are in one transaction
+MULTIPLES_MAX = 10  # of `every`, that one change makes events of: the last ones
+LARGEST = 10**9
+
+
+@dataclass(frozen=True)
+class Notify:
+    """The thresholds of a counter's numbers: one that a number crosses makes an event, with an id of its own.
+
+        CALLS = Counter("calls", …, ceiling=1_000, notify=Notify(percent=(80, 100)))
+
+    A number that stands in one item makes one for each crossing, upwards and downwards. One that is spread over shards,
+    or rolled up, makes one for each threshold, once for good, when its sum has reached it.
+    """
+
+    percent: tuple[int, ...] = ()
+    """Percentages of the ceiling; of an id's own ceiling where it has one."""
+    at: tuple[int, ...] = ()
+    """Numbers."""
+    every: int | None = None
+    """Each multiple of this, upwards."""
+
+    @property
+    def wrong(self) -> str | None:
+        """Why these are no thresholds; None if they are."""
+        for name, least, most in (("percent", 1, 100), ("at", -LARGEST, LARGEST)):
+            given = getattr(self, name)
+            if not isinstance(given, tuple) or not all(type(one) is int and least <= one <= most for one in given):
+                return f"{name} must be a tuple of whole numbers from {least} to {most}, like (80,)"
+        if self.every is not None and (type(self.every) is not int or not 1 <= self.every <= LARGEST):
+            return f"every must be a whole number from 1 to {LARGEST}"
+        if not 0 < len(self.percent) + len(self.at) + (self.every is not None) <= THRESHOLDS_MAX:
+            return f"it must have 1 to {THRESHOLDS_MAX} thresholds"
+        return None

@@ -1,0 +1,130 @@
+"""Which thresholds a number has crossed between two images of the one item that it stands in.
+
+It has crossed one that it was below and has reached, or had reached and is below. The percentages are of the ceiling
+that each image has, so a limit of an id that changes may cross some, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ..counter import Counter
+from ..counting import periods, tallies
+from ..counting.limits import CEILING, MARK, PLAN
+from ..dynamo import items
+from ..notify import MULTIPLES_MAX, Notify
+from .events import Event, named
+from .record import Image, Record, created_s
+
+EXAMPLE: Mapping[str, Any] = {
+    "event": "3f1c0b6a5d2e4f708192a3b4c5d6e7f8", "counter": "calls", "id": "7c20", "period": "2026-08-01",
+    "threshold": 800, "percent": 80, "limit": 1000, "direction": "up", "value": 812, "before": 790, "by": "change",
+    "at": 1785542401, "sequence": f"{4421584500000000017450439092:040}.00",
+}  # fmt: skip
+"""The detail of an event: samples and documents have it."""
+_SEQUENCE_DIGITS = 40  # of DynamoDB's numbers, at most
+
+
+class Number(NamedTuple):
+    """A number as an image has it. `start`: what it is where the image has none."""
+
+    image: Image
+    start: int
+
+    def value(self, counter: Counter) -> int:
+        """As readers see it: that of a removed parent is 0."""
+        return 0 if tallies.GONE in self.image else tallies.stored(counter, self.image, self.start)
+
+
+class Crossing(NamedTuple):
+    """A threshold that was crossed. `says`: how its declaration has it."""
+
+    threshold: int
+    up: bool
+    says: dict[str, int]
+
+
+def crossed(
+    notify: Notify, old: int, new: int, ceilings: tuple[int | None, int | None] = (None, None)
+) -> list[Crossing]:
+    """What a move from `old` to `new` crosses, in the order in which it does, each threshold once.
+
+    `ceilings`: the one before and the one after; one of 0 or less has no percentages.
+    """
+    found = {one.threshold: one for one in _crossed(notify, old, new, ceilings)}
+    return [found[threshold] for threshold in sorted(found, reverse=new < old)]
+
+
+def _crossed(notify: Notify, old: int, new: int, ceilings: tuple[int | None, int | None]) -> Iterator[Crossing]:
+    if notify.every is not None and new > old:
+        first, last = old // notify.every + 1, new // notify.every
+        for multiple in range(max(first, last - MULTIPLES_MAX + 1), last + 1):
+            yield Crossing(multiple * notify.every, True, {"every": notify.every})
+    for threshold in notify.at:
+        if (old >= threshold) != (new >= threshold):
+            yield Crossing(threshold, new >= threshold, {})
+    for percent in notify.percent:
+        was, is_ = (_part(ceiling, percent) for ceiling in ceilings)
+        if is_ is not None and (was is not None and old >= was) != (new >= is_):
+            yield Crossing(is_, new >= is_, {"percent": percent, "limit": ceilings[1] or 0})
+
+
+def _part(ceiling: int | None, percent: int) -> int | None:
+    """The least number that has so many percent of it."""
+    return -(-ceiling * percent // 100) if ceiling and ceiling > 0 else None
+
+
+def of_record(counter: Counter, id_: str, record: Record, old: Number, new: Number) -> tuple[Event, ...]:
+    """The events of a tally item that changed, of a counter with thresholds whose number is one item."""
+    assert counter.notify is not None
+    assert counter.versioned, "one item is not the number"
+    before, value = old.value(counter), new.value(counter)
+    found = crossed(counter.notify, before, value, _ceilings(counter, old.image, new.image))
+    if not found:
+        return ()
+    at_s, sequence = created_s(record), f"{int(record['dynamodb']['SequenceNumber']):0{_SEQUENCE_DIGITS}}"
+    by = _by(old.image, new.image, value - before)
+    return tuple(
+        event(counter, id_, one, f"{sequence}.{number:02}", at_s, value, before=before, by=by)
+        for number, one in enumerate(found)
+    )
+
+
+def event(counter: Counter, id_: str, crossing: Crossing, sequence: str, at_s: float, value: int, **more: Any) -> Event:
+    """The event of a crossing. `sequence`: sorts the events of one number, and names this one among them."""
+    name = named(counter.name, id_, sequence)
+    return Event(name, int(at_s * 1000), {
+        "event": name, "counter": counter.name, **periods.shown(id_), "threshold": crossing.threshold, **crossing.says,
+        "direction": "up" if crossing.up else "down", "value": value, **more, "at": int(at_s), "sequence": sequence,
+    })  # fmt: skip
+
+
+def _ceilings(counter: Counter, old: Image, new: Image) -> tuple[int | None, int | None]:
+    """The ceiling before and after. An image that does not say its own has that of the other one."""
+    before, after = (_ceiling(counter, image) for image in (old or new, new or old))
+    before = after if before is None else before
+    after = before if after is None else after
+    return (counter.ceiling, counter.ceiling) if after is None else (before, after)
+
+
+def _ceiling(counter: Counter, image: Image) -> int | None:
+    """The ceiling that an image is judged by; None if it does not say: it has no copy of the plan of its id (yet)."""
+    plan = image.get(PLAN, {}).get("S", "")
+    if not counter.own_limits or (counter.period is None and not plan):
+        return counter.ceiling
+    if not plan or plan.startswith(MARK):
+        return None
+    return None if counter.ceiling is None else items.number(dict(image), CEILING, counter.ceiling)
+
+
+def _by(old: Image, new: Image, moved: int) -> str:
+    """What crossed: a `change`, a `repair`, the `removal` of a parent, an `edit` around Tally, or its `limit`."""
+    if not moved and new.get(PLAN) != old.get(PLAN):
+        return "limit"
+    if tallies.GONE in new and tallies.GONE not in old:
+        return "removal"
+    nonce = new.get("nonce", {}).get("S", "")
+    if not nonce or new.get("nonce") == old.get("nonce"):
+        return "edit"
+    return "repair" if tallies.repaired(nonce, moved) else "change"

@@ -1,0 +1,166 @@
+"""Events of thresholds: kept until the bus has them, then for some days more.
+
+    EVENT#partition, epoch ms#name -> detail                 not sent yet
+    SENT#partition, epoch ms#name -> detail, expiration      the bus has it
+
+The bookkeeper writes an event with its checkpoint, and sends it then; the sweep sends what is left. One that was sent
+may be sent again: the process may end before that is noted. It has the same name then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from heapq import merge
+from itertools import islice
+from typing import Any, NamedTuple
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from .. import observe
+from ..dynamo import items, keys, queries
+from ..dynamo.client import Store, side_by_side
+from ..dynamo.keys import Item
+from ..dynamo.queries import LAST
+from ..dynamo.transactions import Write, apply_once
+from ..settings import Settings
+
+UNSENT, SENT = "EVENT", "SENT"
+PARTITIONS = 4  # each takes 1,000 events a second
+KEPT_S = 9 * 24 * 3600  # after it was sent; as the journal
+ENTRIES_MAX = 10  # of PutEvents. All of them have 40 KB at most: an id has 1,024 bytes, and a request takes 256 KB
+SOURCE, DETAIL_TYPE = "tally", "Threshold crossed"
+
+
+class Event(NamedTuple):
+    """What happened to a number. `name`: its id, which no other event has."""
+
+    name: str
+    at_ms: int
+    detail: Mapping[str, Any]
+
+    @property
+    def _sort_key(self) -> str:
+        return f"{self.at_ms:014}#{self.name}"
+
+    def key(self, state: str) -> Item:
+        """Its key in the ledger."""
+        return keys.key(f"{state}#{int(self.name[:8], 16) % PARTITIONS}", self._sort_key)
+
+    def write(self, settings: Settings) -> Write:
+        """The write of one that is to be sent."""
+        return items.put(settings.ledger_table, self.key(UNSENT), {"detail": _text(self.detail)})
+
+
+def named(*parts: str) -> str:
+    """The name of an event: the same whenever it is made."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _text(detail: Mapping[str, Any]) -> str:
+    return json.dumps(detail, separators=(",", ":"))
+
+
+def _events_client() -> Any:
+    """Made when the first event is sent."""
+    import boto3
+    from botocore.config import Config
+
+    config = Config(connect_timeout=1, read_timeout=3, retries={"total_max_attempts": 2, "mode": "standard"})
+    return boto3.client("events", config=config)
+
+
+@dataclass
+class Bus:
+    """The event bus, by name or ARN."""
+
+    name: str
+    make: Callable[[], Any] = _events_client
+
+    @cached_property
+    def _client(self) -> Any:
+        return self.make()
+
+    def put(self, events: Sequence[Event]) -> list[str]:
+        """Send at most ENTRIES_MAX events once: for each why it was refused, or nothing."""
+        entries = [
+            {
+                "EventBusName": self.name, "Source": SOURCE, "DetailType": DETAIL_TYPE,
+                "Time": event.at_ms / 1000, "Detail": _text(event.detail),
+            }
+            for event in events
+        ]  # fmt: skip
+        try:
+            answers = self._client.put_events(Entries=entries)["Entries"]
+        except (ClientError, BotoCoreError, KeyError) as error:
+            return [f"{type(error).__name__}: {error}"] * len(events)
+        reasons = [one.get("ErrorCode", "" if "EventId" in one else "no answer") for one in answers]
+        return reasons if len(reasons) == len(events) else ["no answer"] * len(events)
+
+
+def send(store: Store, bus: Bus, events: Iterable[Event], until_s: float) -> dict[str, int]:
+    """Send events, as far as the time goes (`until_s`, on the store's clock): how many were sent, and how many refused.
+
+    The bus may refuse one and take the others. Raises what botocore's errors map to, if it cannot be noted which.
+    """
+    left, sent, refused = iter(events), 0, list[str]()
+    while store.clock() < until_s and (some := list(islice(left, ENTRIES_MAX))):
+        reasons = bus.put(some)
+        taken = [event for event, reason in zip(some, reasons, strict=True) if not reason]
+        side_by_side(partial(_note, store), taken)
+        sent += len(taken)
+        refused += filter(None, reasons)
+    if refused:
+        observe.logger.warning("events were not sent", extra={"events": len(refused), "reason": refused[0][:300]})
+    return {"events_sent": sent, "events_refused": len(refused)}
+
+
+def _note(store: Store, event: Event) -> None:
+    """Note that the bus has an event: 2 WCU. A process that ends before the second write leaves it to be sent again."""
+    table = store.settings.ledger_table
+    values: items.Values = {"detail": _text(event.detail), "expiration": int(time.time()) + KEPT_S}
+    if apply_once(store, [items.put(table, event.key(SENT), values)]):
+        apply_once(store, [{"Delete": {"TableName": table, "Key": event.key(UNSENT)}}])
+
+
+def send_left(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
+    """Send what the bookkeeper has not, as `send` does. `oldest_event_s`: how long ago the oldest event that is left
+    came about."""
+    before_ms = int((now_s - store.settings.minute_s) * 1000)  # younger ones may be on their way
+    done = send(store, bus, _unsent(store, f"{before_ms:014}"), until_s)
+    oldest = min((event.at_ms for event in _unsent(store, LAST, Limit=1)), default=now_s * 1000)
+    return {**done, "oldest_event_s": max(0, int(now_s - oldest / 1000))}
+
+
+def _unsent(store: Store, high: str, **more: Any) -> Iterator[Event]:
+    """Those that are not sent, up to a sort key, the oldest first. With `Limit`, so many of each partition."""
+    read = queries.items if "Limit" not in more else queries.query
+    found = [read(store, store.settings.ledger_table, one, high=high, **more) for one in _partitions(UNSENT)]
+    return map(_event, merge(*found, key=_sort_key))
+
+
+def newest(store: Store) -> Iterator[tuple[Event, bool]]:
+    """The events that are known, the newest first, each with whether it was sent."""
+    backwards = [
+        queries.items(store, store.settings.ledger_table, one, ScanIndexForward=False)
+        for one in (*_partitions(UNSENT), *_partitions(SENT))
+    ]
+    for item in merge(*backwards, key=_sort_key, reverse=True):
+        yield _event(item), item["PK"]["S"].startswith(SENT)
+
+
+def _partitions(state: str) -> list[str]:
+    return [f"{state}#{number}" for number in range(PARTITIONS)]
+
+
+def _sort_key(item: Item) -> str:
+    return str(item["SK"]["S"])
+
+
+def _event(item: Item) -> Event:
+    at_ms, _, name = _sort_key(item).partition("#")
+    return Event(name, int(at_ms), json.loads(item["detail"]["S"]))

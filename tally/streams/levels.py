@@ -1,0 +1,65 @@
+"""The thresholds of numbers that are spread over shards, or rolled up: nobody sees such a sum move.
+
+So the ledger has the level of each: the highest threshold that it has reached. After a run of records that saw one move
+upwards, the bookkeeper reads the level, and then the sum. What the sum has reached above the level is an event, which
+commits with the new level, on condition that the level is as it was. A level never falls, so a threshold is one event
+for good. It rises before the checkpoint moves: a run that is done again finds it risen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import partial
+from itertools import chain
+
+from ..counter import Counter
+from ..counting import tallies
+from ..dynamo import items, keys, queries
+from ..dynamo.client import Call, side_by_side
+from ..dynamo.transactions import apply_once
+from ..errors import StoreBusyError
+from . import crossings
+from .events import Event
+from .fold import Effect
+from .record import Lookup
+
+PERIOD_KEPT_S = 376 * 24 * 3600  # after it rose last: the longest period is over, and what was written late is read
+TURNS_MAX = 8  # each time another run was first: it has read the same sum, or a larger one
+
+
+def rise(call: Call, declared: Lookup, effects: Iterable[Effect]) -> list[Event]:
+    """Raise the levels of what these effects saw move upwards, and return the events. Raises StoreBusyError, or what
+    botocore's errors map to: then the run is done again."""
+    seen = dict.fromkeys((effect.counter, effect.id) for effect in effects if effect.observed > 0)
+    of_sums = [
+        (counter, id_)
+        for name, id_ in seen
+        if (counter := declared.by_name[name]).notify is not None and not counter.versioned
+    ]
+    return list(chain.from_iterable(side_by_side(partial(_rise, call), of_sums)))
+
+
+def _rise(call: Call, tally: tuple[Counter, str]) -> list[Event]:
+    counter, id_ = tally
+    assert counter.notify is not None
+    settings = call.store.settings
+    key = keys.key(f"LEVEL#{counter.name}", keys.digest(counter.name, id_))
+    for _ in range(TURNS_MAX):
+        item = queries.get(call.store.client, settings.ledger_table, key)
+        level = items.number(item, "level", counter.start)
+        value = tallies.read(call, counter, id_)  # after the level: it has all that earlier runs have seen
+        found = crossings.crossed(counter.notify, level, value) if value > level else []
+        if not found:
+            return []
+        events = [crossings.event(counter, id_, one, f"{one.threshold:040}", time.time(), value) for one in found]
+        values: items.Values = {"level": found[-1].threshold, "target": id_, **_expiring(counter)}
+        raised = items.update(settings.ledger_table, key, values, was={"level": item.get("level")})
+        if apply_once(call.store, [raised, *(event.write(settings) for event in events)]):
+            return events
+    raise StoreBusyError("The level of a number keeps moving.")
+
+
+def _expiring(counter: Counter) -> items.Values:
+    """The TTL of the level of a period; every other one stays."""
+    return {} if counter.period is None else {"expiration": int(time.time()) + PERIOD_KEPT_S}

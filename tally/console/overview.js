@@ -9,6 +9,7 @@ const KEY = crypto.randomUUID(); // one for the page: the panel is drawn again a
 const STATUS_S = 15;
 const COUNTERS_S = 60;
 const TOP = 5;
+const EVENTS = 10;
 const SHARED_MAX = 12; // characters that every id of a list may begin with, and a phone still tells them apart
 const HEADS = { true: "All is well", false: "Something needs a person", null: "Nobody can tell of every part" };
 const SHOWN = { now: "exact, at once", soon: "exact, within seconds" };
@@ -30,6 +31,7 @@ export async function show(root, context) {
     still.replaceChildren(...resting(unmoved));
   };
   let names = "";
+  let crossed; // the panel of events, where a counter makes some
   const status = panel(context, {
     title: "Is all well?",
     kind: "status",
@@ -45,6 +47,7 @@ export async function show(root, context) {
         unmoved.clear();
         grid.replaceChildren(...moving.map((counter) => card(context, counter, moves)));
       }
+      if (!crossed && found.counters.some((counter) => counter.notifies)) cards.after((crossed = crossings(context)));
       return [...health(found), isNew(found) && first(context, found)];
     },
   });
@@ -175,6 +178,27 @@ function card(context, counter, moves) {
     draw,
     tools: make("span.quiet.kind", {}, about),
   });
+  return made;
+}
+
+/** The newest events: which numbers crossed a threshold, and whether the bus has each. It shows once there is one. */
+function crossings(context) {
+  const row = (one) =>
+    make(
+      "li",
+      {},
+      make("a", { href: tallyLink(one.counter, fullId(one)) }, `${one.counter} ${fullId(one)}`),
+      ` ${one.direction === "up" ? "reached" : "fell below"} ${number(one.threshold)}`,
+      one.percent === undefined ? "" : ` (${one.percent} % of ${number(one.limit)})`,
+      make("span.quiet", {}, " ", time(one.at, "minute"), one.sent ? "" : ", not sent yet"),
+    );
+  const draw = ({ events }) => {
+    made.hidden = !events.length;
+    return make("ul", {}, events.map(row));
+  };
+  const load = () => context.api.get("events", { limit: EVENTS }, context.signal);
+  const made = panel(context, { title: "Thresholds crossed", everyS: STATUS_S, load, draw });
+  made.hidden = true;
   return made;
 }
 

@@ -1,6 +1,7 @@
-"""Whether the numbers are right: which drift, one of them in detail, and whether all is well."""
+"""Whether the numbers are right: which drift, one of them in detail, and whether all is well; and what they crossed."""
 
 import time
+from itertools import islice
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from tally import fields
@@ -11,8 +12,10 @@ from tally.api.shapes import AsOf, Count, PeriodName, Seconds
 from tally.counter import Counter
 from tally.counting import periods
 from tally.drift import details, looks, rows
-from tally.errors import NotCountedError, NotFoundError
+from tally.errors import CallerError, InvalidInputError, NotCountedError, NotFoundError
 from tally.series import read
+from tally.streams import events
+from tally.streams.crossings import EXAMPLE
 
 JudgedUpTo = Annotated[
     int | None,
@@ -112,6 +115,7 @@ class Declared(TypedDict):
     own_items: bool
     retired: bool
     numbered: bool
+    notifies: Annotated[bool, {"description": "Whether it has thresholds, and so makes events."}]
     max_shards: Annotated[int, {"minimum": 1}]
     delta: int | None
     start: int
@@ -138,6 +142,56 @@ class Status(TypedDict):
     stage: str
     where: str
     counters: list[Declared]
+
+
+class Crossed(TypedDict):
+    """An event of a number that crossed a threshold, as the bus gets it. `sent`: whether it has it."""
+
+    event: Annotated[str, {"description": "The id of the event: the same, however often it is sent."}]
+    counter: str
+    id: str
+    period: NotRequired[PeriodName]
+    threshold: int
+    percent: NotRequired[Annotated[int, {"description": "Of `limit`, if the threshold is a percentage."}]]
+    limit: NotRequired[int]
+    every: NotRequired[Annotated[int, {"description": "The threshold is a multiple of this."}]]
+    direction: Literal["up", "down"]
+    value: int
+    before: NotRequired[Annotated[int, {"description": "The number before it; nobody knows that of a sum of shards."}]]
+    by: NotRequired[Literal["change", "edit", "limit", "removal", "repair"]]
+    at: Seconds
+    sequence: Annotated[str, {"description": "Sorts the events of one number."}]
+    sent: bool
+
+
+class Events(TypedDict):
+    """The newest events, the newest first."""
+
+    events: list[Crossed]
+
+
+def _without_events(counter: Counter) -> CallerError | None:
+    """Why this counter has no events."""
+    if counter.notifies:
+        return None
+    return InvalidInputError(f"{counter.name} has no thresholds: it makes no events.", field="counter")
+
+
+@operation(
+    "GET /events",
+    access=Access.READ,
+    throttle=SELDOM,
+    needs=lambda _: needs.on_ledger({"EVENT#": ["Query"], "SENT#": ["Query"]}),
+    refuses=_without_events,
+    example={"events": [{**EXAMPLE, "sent": True}]},
+)
+def get_events(call: Call, *, limit: Limit = fields.PAGE_SIZE_DEFAULT) -> Answer[Events]:
+    """The newest events: numbers that crossed a threshold of their counter
+
+    Each is kept for nine days after it was sent.
+    """
+    found = islice(events.newest(call.store), limit)
+    return Answer({"events": [{**event.detail, "sent": sent} for event, sent in found]})
 
 
 @operation(
@@ -220,7 +274,8 @@ def get_details(
         "counters": [
             {
                 "name": "likes", "visible": "now", "changes": "caller", "public": True, "pages": False,
-                "children": True, "own_items": False, "retired": False, "numbered": False, "max_shards": 16,
+                "children": True, "own_items": False, "retired": False, "numbered": False, "notifies": False,
+                "max_shards": 16,
                 "delta": None, "start": 0, "floor": None, "ceiling": None, "debt": 0, "own_limits": False,
                 "period": None, "unique": False,
             }

@@ -36,6 +36,7 @@ from tally.dynamo.client import CLIENT_CONFIG, Call, Store
 from tally.dynamo.transactions import apply_once
 from tally.operations.receipts import KEYED
 from tally.streams import fold
+from tally.streams.events import SENT, UNSENT, Event
 from tests.commands import one_line, ran
 from tests.conftest import create_tables, new_engine
 from tests.integration.command.numbers import SIGNED, Run, edit, judged, post, summed_up
@@ -392,7 +393,7 @@ EVERY: dict[str, list[str]] = {
     "restore": ["--to", "2026-11-22T10:30:00Z", "--by", "a", "--why", "b"],
     "forget": ["--user", "u"], "import": [os.devnull, "--counter", "plays"], "export": ["plays", "--format", "jsonl"],
     "receipt": ["plays", "a", "k"], "series": ["plays", "a"], "top": ["plays"], "watch": ["plays", "a"],
-    "shadow": ["plays", os.devnull], "scan": ["plays"], "count": ["plays", "a"], "limit": ["calls", "a"],
+    "shadow": ["plays", os.devnull], "scan": ["plays"], "count": ["plays", "a"], "limit": ["calls", "a"], "events": [],
 }  # fmt: skip
 
 
@@ -450,3 +451,32 @@ def test_help_and_completion_need_no_stack(capsys: pytest.CaptureFixture[str]) -
     asked = 'COMP_WORDS=(tally "$@"); COMP_CWORD=$(($# )); _shtab_tally; echo "${COMPREPLY[@]}"'
     script = ["bash", "-c", f"{printed('completion', 'bash')}\n{asked}", "bash", "get", "pl"]
     assert subprocess.run(script, capture_output=True, text=True, check=True).stdout.strip() == "plays"
+
+
+def test_events_are_listed_of_all_or_of_one_number_the_newest_first(run: Run, store: Store) -> None:
+    first = {"event": "ab" * 16, "counter": "calls", "id": "7c20", "period": "2026-11-22", "threshold": 800,
+             "percent": 80, "limit": 1000, "direction": "up", "value": 812, "before": 790, "by": "change",
+             "at": 1795000000, "sequence": "1"}  # fmt: skip
+    then = first | {"event": "cd" * 16, "direction": "down", "value": 12, "before": 812, "by": "repair",
+                    "at": 1795000060, "sequence": "2"}  # fmt: skip
+    total = {"event": "ef" * 16, "counter": "plays", "id": "v", "threshold": 1000, "every": 1000, "direction": "up",
+             "value": 1003, "at": 1795000120, "sequence": "1000"}  # fmt: skip
+    assert run("events") == (0, "no event is known: each is kept for nine days after it was sent\n", "")
+    for detail in (first, then, total):
+        event = Event(detail["event"], detail["at"] * 1000, detail)
+        state = UNSENT if detail is total else SENT
+        store.client.put_item(**event.write(store.settings)["Put"] | {
+            "Item": event.key(state) | {"detail": {"S": json.dumps(detail)}}
+        })  # fmt: skip
+    lines = [
+        "2026-11-18 11:08:40 UTC  plays v reached 1000: at 1003; not sent yet",
+        "2026-11-18 11:07:40 UTC  calls 7c20#2026-11-22 fell below 800 (80 % of 1000): 812 to 12, by repair",
+        "2026-11-18 11:06:40 UTC  calls 7c20#2026-11-22 reached 800 (80 % of 1000): 790 to 812",
+    ]
+    assert run("events")[1].splitlines() == lines
+    assert run("events", "--limit", "1")[1].splitlines() == lines[:1]
+    for id_ in ("7c20", "7c20#2026-11-22"):
+        assert run("events", "calls", id_)[1].splitlines() == lines[1:]
+    assert run("events", "calls", "7c20#2026-11-21")[1].startswith("no event is known")
+    shown = [json.loads(line) for line in run("events", "plays", "--json")[1].splitlines()]
+    assert shown == [{**total, "sent": False}]

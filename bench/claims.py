@@ -14,6 +14,7 @@ from . import (
     commit,
     consumers,
     designs,
+    events,
     folding,
     hot_key,
     imports,
@@ -113,6 +114,13 @@ MEASURES = (
         Claim(f"{own_limits.PERIOD}: {own_limits.GIVEN}", "WCU", "=", 6),
         *(Claim(f"{name}: {own_limits.LIMIT}", "RCU", "=", 1) for name in own_limits.COUNTERS),
         *(Claim(f"{name}: {own_limits.NUMBER}", "RCU", "=", 1 + units) for name, units in own_limits.LOOKS.items()),
+    )),
+    Measure("events", "a record of a tally, for its thresholds", events.measure, (
+        Claim(events.BELOW, "WCU", "=", 0),
+        Claim(events.BELOW, "RCU", "=", 0),
+        Claim(events.CROSSING, "WCU", "≤", 4.5),
+        Claim(events.OF_SUM, "WCU", "≤", 6.5),
+        Claim(events.OF_SUM, "RCU", "≤", 2.5),
     )),
     Measure("imports", "a cold start's imports", imports.measure, (
         Claim("a hot handler", "to boto3", "≤", 1.25, full_only=True),

@@ -1,0 +1,94 @@
+"""What thresholds cost the bookkeeper: units for each record of a tally that moves, and its processor time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+import counters
+from tally.counter import Counter
+from tally.counting import tallies
+from tally.notify import Notify
+from tally.streams import bookkeeper
+from tally.streams.consumer import Handler
+from tally.streams.dead_letters import Objects
+from tally.streams.events import Bus
+from tally.streams.forms import Forms
+from tally.streams.record import Lookup
+from tests import delivery
+from tests.contexts import Context
+from tests.delivery import Record
+
+from .clients import clients_of, fresh_engine
+from .consumers import MINUTE, SHARD, Rows, note_judged
+from .watch import Meter
+
+ONE, SUM = counters.STOCK, counters.PLAYS
+AT = Notify(at=(10,))
+PLAIN, BELOW, CROSSING, OF_SUM = "without thresholds", "that crosses none", "that crosses one", "a sum that reaches one"
+
+
+class _Told:
+    """A bus that takes everything."""
+
+    def put_events(self, Entries: list[Any]) -> Any:
+        return {"Entries": [{"EventId": "1"}] * len(Entries)}
+
+
+def measure(quick: bool) -> Rows:
+    """The units of each record, beyond those of a batch without thresholds; the processor time of reading one."""
+    records = 100
+    plain, one = _units(ONE, 1, records), replace(ONE, notify=AT)
+    summed = _units(replace(SUM, notify=AT), 20, records), _units(SUM, 20, records)
+    repeats = 2_000 if quick else 50_000
+    return {
+        PLAIN: {"WCU": 0, "RCU": 0, "µs": _read_us(ONE, 1, repeats)},
+        BELOW: {**_beyond(_units(one, 1, records), plain, records), "µs": _read_us(one, 1, repeats)},
+        CROSSING: {**_beyond(_units(one, 20, records), plain, records), "µs": _read_us(one, 20, repeats)},
+        OF_SUM: _beyond(*summed, records),
+    }
+
+
+def _beyond(units: Mapping[str, float], plain: Mapping[str, float], records: int) -> dict[str, float]:
+    return {name: (units[name] - plain[name]) / records for name in units}
+
+
+def _moved(counter: Counter, to: int, number: int = 0) -> Record:
+    """A tally moves from 0."""
+    keys = tallies.key(counter, f"id-{number}", 0)
+    images = {
+        name: {**keys, counter.attribute: {"N": str(value)}, "nonce": {"S": name}, "at": {"N": str(MINUTE)}}
+        for name, value in (("OldImage", 0), ("NewImage", to))
+    }
+    sequence = {"SequenceNumber": str(10**20 + number), "ApproximateCreationDateTime": MINUTE * 60.0}
+    return {"eventName": "MODIFY", "dynamodb": {**sequence, "Keys": keys, **images}}
+
+
+def _units(counter: Counter, to: int, records: int) -> dict[str, float]:
+    """What the bookkeeper takes for a batch in which so many tallies move."""
+    with fresh_engine() as endpoint:
+        clients = clients_of(endpoint)
+        store, declared = clients.store, {counter.name: counter}
+        Forms(store).note(Lookup(declared), declared)
+        note_judged(store, MINUTE - 1)
+        batch = [_moved(counter, to, number) for number in range(records)]
+        for record in batch:
+            store.client.put_item(TableName=store.settings.counts_table, Item=record["dynamodb"]["NewImage"])
+        handler = Handler(bookkeeper.CONSUMER, declared, store, Objects("bench"), Bus("bench", _Told))
+        meter = Meter(store.client)
+        with redirect_stdout(StringIO()):  # hides its metrics
+            assert not handler(delivery.event(batch, SHARD, "bench-counts"), Context(60_000))["batchItemFailures"]
+        return {"WCU": meter.write_units, "RCU": meter.read_units}
+
+
+def _read_us(counter: Counter, to: int, repeats: int) -> float:
+    """Microseconds of processor time to read such a record."""
+    declared, record = Lookup({counter.name: counter}), _moved(counter, to)
+    started_s = time.process_time()
+    for _ in range(repeats):
+        bookkeeper.read_count(declared, record)
+    return 1e6 * (time.process_time() - started_s) / repeats

@@ -1,0 +1,256 @@
+"""A budget over HTTP: 60 holds at once, half committed at other amounts, while its limit changes and workers die."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tally.counter import AMOUNT_MAX
+from tests.e2e.dev import ROOT, Answer, Dev
+from tests.patience import PATIENCE_S, wait_for
+
+BUDGET = 'Counter("budget", prefix="TEAM", sort_key="BUDGET", attribute="used", ceiling=1_000, own_limits=True)'
+TEAM = "/counters/budget/acme"
+HOLDS = 60
+PLANS = {35: 1_300, 75: 400}
+"""The limit changes after so many answers: to more, and to less than is used by then."""
+KILLS = (10, 30, 50, 70, 90)
+AGAIN = {429, 500, 503}
+LOWERED = min(PLANS.values())
+
+
+@dataclass
+class Book:
+    """What each of some amounts may be, and since when: from the moment at which a request that changes it begins, it
+    is one of two."""
+
+    spans: dict[Any, list[tuple[float, int, int]]] = field(default_factory=dict)
+
+    def note(self, name: Any, *may_be: int) -> None:
+        self.spans.setdefault(name, [(0.0, 0, 0)]).append((time.monotonic(), min(may_be), max(may_be)))
+
+    def sum(self, from_s: float, to_s: float) -> tuple[int, int]:
+        """The least and the most that they come to in this time."""
+        least = most = 0
+        for spans in map(list, list(self.spans.values())):  # others write meanwhile
+            seen = [
+                span for place, span in enumerate(spans) if place + 1 == len(spans) or spans[place + 1][0] >= from_s
+            ]
+            inside = [span for span in seen if span[0] <= to_s]
+            least += min(low for _, low, _ in inside)
+            most += max(high for _, _, high in inside)
+        return least, most
+
+
+@dataclass
+class Team:
+    """Its callers: each sends again what was not answered, under the same key."""
+
+    dev: Dev
+    token: str
+    used: Book = field(default_factory=Book)
+    limit: Book = field(default_factory=Book)
+    answers: list[int] = field(default_factory=list)
+    """The statuses, of copies too."""
+    steps: list[int] = field(default_factory=list)
+    """The holds that were taken, settled, or refused so far."""
+    takes: list[int] = field(default_factory=list)
+    """Holds that were refused after a copy that was killed, and may still be on its way."""
+    commits: dict[int, int] = field(default_factory=dict)
+    """What such a copy of a commit may keep of a hold."""
+
+    def sent(self, method: str, path: str, body: object = None, key: str | None = None) -> tuple[Answer, bool]:
+        """The answer, and whether an earlier copy was not answered."""
+        keyed, failed, until_s = {} if key is None else {"idempotency_key": key}, False, time.monotonic() + PATIENCE_S
+        while True:
+            answer = self.dev.call(method, TEAM + path, body, token=self.token, **keyed)
+            self.answers.append(answer.status)
+            if answer.status not in AGAIN:
+                return answer, failed
+            failed |= answer.status == 500
+            assert time.monotonic() < until_s, answer
+            time.sleep(0.05)
+
+    def take(self, number: int, amount: int) -> str | None:
+        """The hold's id; None if there is no room."""
+        self.used.note(number, 0, amount)
+        answer, failed = self.sent("POST", "/holds", {"amount": amount, "ttl_s": 3600}, f"hold-{number}")
+        self.steps.append(number)
+        if answer.status == 201:
+            self.used.note(number, amount)
+            return str(answer.body["hold"])
+        assert (answer.status, answer.body["left"] < amount) == (409, True), answer
+        if failed:
+            self.takes.append(number)
+        else:
+            self.used.note(number, 0)
+        return None
+
+    def settle(self, number: int, hold: str, held: int, kept: int | None, *, release: bool = False) -> bool:
+        """Whether there was room for what is kept."""
+        end = 0 if release else held if kept is None else kept
+        self.used.note(number, held, end, self.commits.get(number, held))
+        path = f"/holds/{hold}" if release else f"/holds/{hold}/commit"
+        answer, failed = self.sent("DELETE" if release else "POST", path, None if kept is None else {"amount": kept})
+        self.steps.append(number)
+        if answer.status == 409:
+            assert answer.body["left"] < end - held, answer
+            self.commits |= {number: end} if failed else {}
+            self.used.note(number, held, self.commits.get(number, held))
+            return False
+        assert answer.status == 200, answer
+        self.used.note(number, answer.body.get("amount", 0))
+        return True
+
+    def plan(self, limit: int, was: int) -> None:
+        self.limit.note("plan", was, limit)
+        answer, _ = self.sent("PUT", "/limit", {"limit": limit}, f"plan-{limit}")
+        assert (answer.status, answer.body["limit"]) == (200, limit)
+        self.limit.note("plan", limit)
+
+    def look(self, *, ask: bool) -> tuple[float, int, int]:
+        """Read the number, or `ask` for more than there is: used and left are the limit. When it began, what is used,
+        and the limit."""
+        from_s = time.monotonic()
+        if ask:
+            answer, _ = self.sent("POST", "/holds", {"amount": AMOUNT_MAX, "ttl_s": 60}, f"ask-{from_s}")
+            assert answer.status == 409
+            limit, used = answer.body["limit"], answer.body["limit"] - answer.body["left"]
+        else:
+            answer, _ = self.sent("GET", "")
+            limit, used = answer.body["limit"], answer.body["value"]
+        to_s = time.monotonic()
+        for what, book in ((used, self.used), (limit, self.limit)):
+            least, most = book.sum(from_s, to_s)
+            assert least <= what <= most, (ask, used, limit)
+        return from_s, used, limit
+
+
+@pytest.fixture
+def team(start: Callable[..., Dev], tmp_path: Path) -> Team:
+    app = tmp_path / "app"
+    app.mkdir()
+    for name in ("lambdas", "stacks", "tally"):
+        shutil.copytree(ROOT / name, app / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in filter(Path.is_file, ROOT.iterdir()):
+        shutil.copy(file, app)
+    (app / "node_modules").symlink_to(ROOT / "node_modules")
+    declared = app / "lambdas/counters.py"
+    declared.write_text(declared.read_text().replace("declared([", f"declared([{BUDGET}, "))
+    dev = start(app=app).wait_until_ready()
+    made = Team(dev, dev.token("gateway", scope="tally/read tally/write"))
+    made.limit.note("plan", 1_000)
+    return made
+
+
+class Job(NamedTuple):
+    """One hold, what of it is used, and how it ends. It begins and ends after so many looks at the number."""
+
+    number: int
+    held: int
+    used: int
+    end: str
+    begins: int
+    ends: int
+
+
+def jobs(chance: random.Random) -> list[Job]:
+    ends = ["other"] * 30 + ["held"] * 14 + ["released"] * 8 + ["open"] * 8
+    chance.shuffle(ends)
+    begins = [0] * 40 + [chance.randint(1, 20) for _ in ends[40:]]
+    return [
+        Job(number, chance.randint(10, 40), chance.randint(0, 60), end, at, at + chance.randint(1, 20))
+        for number, (end, at) in enumerate(zip(ends, begins, strict=True))
+    ]
+
+
+def run(team: Team, job: Job, looked: Callable[[int], object]) -> None:
+    """`looked`: whether the number was looked at so many times."""
+    number, held, used, end, *_ = job
+    wait_for(lambda: looked(job.begins))
+    hold = team.take(number, held)
+    if hold is None or end == "open":
+        return
+    wait_for(lambda: looked(job.ends))
+    if end == "other" and not team.settle(number, hold, held, used):
+        end = "held"
+    if end == "held":
+        team.settle(number, hold, held, None)
+    if end == "released":
+        team.settle(number, hold, held, None, release=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1])
+def test_spent_held_and_left_are_the_limit_at_every_moment(team: Team, seed: int) -> None:
+    over, looks, all_jobs = threading.Event(), list[tuple[float, int, int]](), jobs(random.Random(seed))
+
+    def read() -> None:
+        while not over.is_set():
+            looks.append(team.look(ask=len(looks) % 3 == 2))
+
+    def change() -> float:
+        was = 1_000
+        for after, limit in PLANS.items():
+            wait_for(lambda after=after: len(team.steps) >= after or over.is_set())  # type: ignore[misc]
+            team.plan(limit, was)
+            was = limit
+        return time.monotonic()
+
+    def kill() -> int:
+        killed = 0
+        for after in KILLS:
+            wait_for(lambda after=after: len(team.steps) >= after or over.is_set(), every_s=0.01)  # type: ignore[misc]
+            for function in ("holds", "increments", "reads"):
+                for pid in team.dev.workers(function):
+                    os.kill(pid, signal.SIGKILL)
+                    killed += 1
+        return killed
+
+    with ThreadPoolExecutor(HOLDS) as callers, ThreadPoolExecutor(3) as others:
+        reading, changing, killing = (others.submit(work) for work in (read, change, kill))
+        try:
+            list(callers.map(lambda job: run(team, job, lambda n: len(looks) >= n or reading.done()), all_jobs))
+        finally:
+            over.set()
+        lowered_s, killed = changing.result(), killing.result()
+        reading.result()
+    for number in list(team.takes):
+        team.take(number, all_jobs[number].held)
+    least, most = team.used.sum(time.monotonic(), time.monotonic())
+    assert least == most, "every hold has an end by now"
+    for ask in (False, True):
+        assert team.look(ask=ask)[1:] == (least, LOWERED)
+    lost, refused = team.answers.count(500), team.answers.count(409)
+    print(
+        f"seed {seed}: {killed} workers killed, {lost} calls without an answer, {refused} refused, {len(looks)} looks"
+    )
+    assert killed
+    assert max(used for _, used, _ in looks) <= max(PLANS.values())
+    after = [used for from_s, used, _ in looks if from_s >= lowered_s]
+    assert all(later <= max(earlier, LOWERED) for earlier, later in pairwise(after))
+    no_drift(team)
+
+
+def no_drift(team: Team) -> None:
+    """Once everything is judged, nothing drifts."""
+    ended_s = time.time()
+
+    def judged() -> bool:
+        status = team.dev.call("GET", "/status", token=team.token).body
+        return bool((status.get("judged_up_to") or 0) > ended_s)
+
+    wait_for(judged, every_s=1)
+    assert team.dev.call("GET", "/drift", token=team.token).body["drift"] == []

@@ -111,8 +111,10 @@ def read(call: Call, counter: Counter, id_: str) -> Limits:
 
 def learn(call: Call, counter: Counter, id_: str, old: Mapping[str, Any]) -> Limits:
     """The limits of a tally whose item was `old` when it refused a write."""
+    if not counter.own_limits:
+        return declared(counter)
     there = old.get(PLAN)
-    if (there and not _is_mark(there)) or (counter.own_limits and counter.period is None):
+    if (there and not _is_mark(there)) or counter.period is None:
         return _remember(call, counter, id_, old)
     call.store.limits.pop((counter.name, id_), None)
     return read(call, counter, id_)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import counters
-from tally.counter import Counter
-from tally.counting import changes, holds, increments, limits, periods, plans, tallies
+from tally.counter import AMOUNT_MAX, Counter
+from tally.counting import changes, holds, increments, limits, periods, plans, tallies, uniques
 from tally.counting.increments import Increment
 from tally.dynamo import queries
 from tally.dynamo.client import Call, Store
@@ -220,6 +220,68 @@ def test_a_plan_that_moves_between_the_look_and_the_first_write_of_a_period_judg
     assert world.tally(QUOTA, periods.tally_id(QUOTA, ITEM, clock())) == 0
 
 
+@pytest.mark.parametrize("seed", [0, *in_long([1, 2])])
+def test_of_many_plans_at_once_near_an_edge_one_is_that_of_both_periods(world: World, clock: Clock, seed: int) -> None:
+    clock.pass_s(59.5 - clock() % 60)
+    world.proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME})
+    limits_of = [20, 30, None, 40, 50, 60]
+    makers = [
+        partial(persist, partial(give, store, QUOTA, limit, f"{seed} {limit}"))
+        for store, limit in zip(processes(world, 6), limits_of, strict=True)
+    ]
+    counts = [partial(persist, partial(count, store, QUOTA, 1, new_key())) for store in processes(world, 2)]
+    at_once([*makers, partial(clock.pass_s, 1), *counts])
+    last = plans.read(world.call(), QUOTA, ITEM)["limit"]
+    assert last in [10 if limit is None else limit for limit in limits_of]
+    for store in processes(world, 2):
+        for at_s in (clock() - 1, clock()):
+            assert refused(store, QUOTA, 61, at_s=at_s)["limit"] == last
+
+
+@pytest.mark.parametrize("limit", [0, -7, AMOUNT_MAX, -AMOUNT_MAX])
+def test_any_whole_number_is_a_limit(world: World, clock: Clock, limit: int) -> None:
+    """A ceiling below where a number begins lets nothing through but what leads down. A floor is a limit as well."""
+    give(world.store, SEATS, limit)
+    if limit > 0:
+        count(world.store, SEATS, limit)
+    assert refused(world.store, SEATS, 1)["left"] == min(limit, 0)
+    count(world.store, SEATS, -AMOUNT_MAX)
+    give(world.store, CREDIT, limit)
+    assert refused(world.store, CREDIT, -AMOUNT_MAX)["left"] == 5 - limit if limit > -AMOUNT_MAX else True
+    count(world.store, CREDIT, 1)
+
+
+@pytest.mark.parametrize("counter", [QUOTA, SEATS], ids=lambda counter: counter.name)
+def test_without_the_option_the_declared_limit_holds_and_with_it_again_that_of_the_id(
+    world: World, clock: Clock, counter: Counter
+) -> None:
+    """A deploy, and its rollback: each has processes of its own."""
+    give(world.store, counter, 30)
+    count(world.store, counter, 20)
+    (before,) = processes(world, 1)
+    without = replace(counter, own_limits=False)
+    assert refused(before, without, 1)["left"] == -10
+    count(before, without, -15)
+    clock.pass_s(60)
+    count(before, without, 5)
+    (after,) = processes(world, 1)
+    used = world.tally(counter, periods.tally_id(counter, ITEM, clock()))
+    assert refused(after, counter, 31)["left"] == 30 - used
+
+
+def test_the_visitors_of_a_period_are_limited_for_each_id(world: World, clock: Clock) -> None:
+    readers = replace(counters.READERS, visible="now", ceiling=2, max_shards=1, own_limits=True)
+
+    def visit(visitor: str) -> bool:
+        return bool(uniques.count(world.call(), readers, ITEM, visitor).body["new"])
+
+    assert [visit(one) for one in ("ann", "bob", "ann")] == [True, True, False]
+    assert refusal(partial(visit, "cy")).members["limit"] == 2
+    give(world.store, readers, 3)
+    assert [visit(one) for one in ("cy", "ann")] == [True, False]
+    assert refusal(partial(visit, "dan")).members["limit"] == 3
+
+
 @pytest.mark.parametrize("counter", [QUOTA, SEATS], ids=lambda counter: counter.name)
 def test_a_limit_below_what_is_used_refuses_until_it_fits_and_takes_back_what_leads_there(
     world: World, clock: Clock, counter: Counter
@@ -298,6 +360,45 @@ def test_a_hold_that_gives_back_is_judged_by_a_ceiling_of_its_own(counting: Coun
     with pytest.raises(LimitReachedError) as caught:
         holds.settle(Call(other), both, ITEM, body["hold"], holds.RELEASED)
     assert caught.value.members == {"left": 2, "limit": 4}
+
+
+def test_a_hold_is_judged_by_the_plan_of_its_own_period_which_stays_that_of_its_end(
+    counting: Counting, clock: Clock
+) -> None:
+    """Near an edge, and two minutes beyond it: what is taken, and what a commit takes more."""
+    store = counting.world.store
+    debtor = replace(QUOTA, debt=3)
+    (other,) = processes(counting.world, 1)
+
+    def take(amount: int) -> str:
+        tally = periods.tally_id(QUOTA, ITEM, clock())
+        return str(counting.take(amount, ttl_s=3600, counter=QUOTA, id_=tally)[0]["hold"])
+
+    def commit(hold: str, amount: int, counter: Counter = QUOTA) -> dict[str, Any]:
+        return holds.settle(counting.world.call(), counter, ITEM, hold, holds.COMMITTED, amount)
+
+    clock.pass_s(59 - clock() % 60)
+    first = periods.tally_id(QUOTA, ITEM, clock())
+    give(store, QUOTA, 100)
+    used, more, late = take(70), take(10), take(5)
+    assert refusal(partial(take, 16)).members == {"left": 15, "limit": 100, "retry_after_s": 1}
+    give(other, QUOTA, 50)
+    assert refusal(partial(take, 1)).members == {"left": -35, "limit": 50, "retry_after_s": 1}
+    clock.pass_s(1)
+    take(50)
+    assert refusal(partial(take, 1)).members["left"] == 0
+    assert refusal(partial(commit, used, 71)).members == {"left": -35, "limit": 50}
+    assert commit(used, 20)["amount"] == 20
+    assert refusal(partial(commit, more, 26)).members == {"left": 15, "limit": 50}
+    give(other, QUOTA, 60)
+    assert commit(more, 35)["changed"]
+    clock.pass_s(120)
+    give(other, QUOTA, 200)
+    assert refusal(partial(commit, late, 6)).members == {"left": 0, "limit": 60}
+    assert refusal(partial(commit, late, 9, debtor)).members == {"left": 3, "limit": 60}
+    assert commit(late, 8, debtor)["amount"] == 8
+    assert counting.world.tally(QUOTA, first) == 20 + 35 + 8
+    take(200)
 
 
 def test_many_changes_are_judged_each_by_the_limit_of_its_id(world: World, clock: Clock) -> None:

@@ -73,10 +73,9 @@ def counted(store: Store, counter: Counter, id_: str, added_s: float | None) -> 
 
 
 def number(counter: Counter, shards: Mapping[int, Item]) -> int:
-    """The stored number: the sum of the shards, even below zero; `start` without a shard."""
-    if not shards:
-        return counter.start
-    return sum(tallies.stored(counter, item, 0) for item in shards.values())
+    """The stored number: the sum of the shards, even below zero; `start` if none has one, but perhaps a plan."""
+    numbers = [tallies.stored(counter, item, 0) for item in shards.values() if counter.attribute in item]
+    return sum(numbers) if numbers else counter.start
 
 
 def shards_of(call: Call, counter: Counter, id_: str) -> dict[int, Item]:

@@ -59,8 +59,8 @@ def count(store: Store, counter: Counter, amount: int, key: str | None = None, a
     increments.count(Call(store), change)
 
 
-def give(store: Store, counter: Counter, limit: int | None, key: str | None = None) -> dict[str, Any]:
-    return plans.put(Call(store), counter, ITEM, limit, operation="limit", key=key or new_key()).body
+def give(store: Store, counter: Counter, limit: int | None, key: str | None = None, id_: str = ITEM) -> dict[str, Any]:
+    return plans.put(Call(store), counter, id_, limit, operation="limit", key=key or new_key()).body
 
 
 def refused(store: Store, counter: Counter, amount: int, **how: Any) -> dict[str, Any]:
@@ -532,3 +532,5 @@ def test_no_number_drifts_and_a_repair_keeps_to_the_limit(calm: Deployment) -> N
     give(other, SEATS, 7)
     assert reconciler.repair(SEATS, ITEM, "ann", "edited by hand", asked=asked) is not None
     assert calm.tally(SEATS, ITEM) == 7
+    give(other, CREDIT, 1, id_="new")
+    assert reconciler.look(CREDIT, "new").tally == 5, "its item has a plan, and no number yet"

@@ -31,6 +31,7 @@ from ..settings import Settings
 
 UNSENT, SENT = "EVENT", "SENT"
 PARTITIONS = 4  # each takes 1,000 events a second
+PAGE = 50  # read of each partition at a time, for who lists the newest
 KEPT_S = 9 * 24 * 3600  # after it was sent; as the journal
 ENTRIES_MAX = 10  # of PutEvents. All of them have 40 KB at most: an id has 1,024 bytes, and a request takes 256 KB
 SOURCE, DETAIL_TYPE = "tally", "Threshold crossed"
@@ -146,7 +147,7 @@ def _unsent(store: Store, high: str, **more: Any) -> Iterator[Event]:
 def newest(store: Store) -> Iterator[tuple[Event, bool]]:
     """The events that are known, the newest first, each with whether it was sent."""
     backwards = [
-        queries.items(store, store.settings.ledger_table, one, ScanIndexForward=False)
+        queries.items(store, store.settings.ledger_table, one, ScanIndexForward=False, Limit=PAGE)
         for one in (*_partitions(UNSENT), *_partitions(SENT))
     ]
     for item in merge(*backwards, key=_sort_key, reverse=True):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -331,6 +332,16 @@ def test_the_newest_events_come_first_whether_they_are_sent_or_not(stream: Strea
     assert at == sorted(at, reverse=True)
     assert [was_sent for _, was_sent in listed].count(False) == 2
     assert {event.name for event, _ in listed} == {*sent(stream), *unsent(stream)}
+
+
+def test_who_lists_some_reads_a_page_of_each_partition_and_no_more(stream: StreamWorld, heard: Heard, bus: Bus) -> None:
+    for number in range(60):
+        deliver(stream, [moved(number + 1, 0, 7, f"x{number}")], bus)
+    asked = Watched(stream.store.client, frozenset({"query"}))
+    assert len(list(islice(events.newest(stream.through(asked)), 20))) == 20
+    assert len(asked.sent) == 2 * PARTITIONS
+    assert {parameters["Limit"] for _, parameters in asked.sent} == {events.PAGE}
+    assert len(list(events.newest(stream.store))) == 420, "whoever goes on gets them all"
 
 
 def test_the_sweep_says_how_old_what_is_left_is(

@@ -393,6 +393,22 @@ def test_signing_in_and_out_takes_away_what_the_page_said_before(console: Consol
     expect(page.locator("main")).not_to_contain_text(VIDEO)
 
 
+def test_the_overview_lists_the_thresholds_that_were_crossed(console: Console) -> None:
+    console.page.add_init_script(path=AXE)
+    token = console.dev.token("gateway", scope="tally/write")
+    taken = {"amount": 850}
+    path = "/counters/calls/heavy-user/increments"
+    assert console.dev.call("POST", path, taken, token=token, idempotency_key=secrets.token_hex(12)).status == 200
+    page = console.open(name="ann")
+    line = page.get_by_role("region", name="Thresholds crossed").get_by_role("listitem").filter(has_text="heavy-user")
+    expect(line).to_contain_text("reached 800 (80 % of 1,000)")
+    line.get_by_role("link").click()
+    expect(page.locator(".live")).to_have_text("850")
+    console.go("#/")
+    expect(line).not_to_contain_text("not sent")
+    assert complaints(page) == []
+
+
 def test_a_narrow_overview_tells_long_ids_apart(console: Console) -> None:
     ids = [f"https://example.com/a/long/way/into/the/site/{name}.html" for name in ("first", "second", "fifth")]
     ids.append("https://example.com/a/long/way/into/the/site/")

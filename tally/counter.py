@@ -214,8 +214,8 @@ class Counter:
         for field, default in (("start", 0), ("floor", None), ("receipt_days", None), ("changes", SERVICE)):
             if getattr(self, field) != default:
                 raise self._wrong(field, "must be left out: services name its visitors, and nobody takes one back")
-        if self.pages or self.child is not None:
-            raise self._wrong("unique", "it counts visitors, and no pages or items")
+        if self.child is not None:
+            raise self._wrong("unique", "it counts visitors, and no items")
 
     def _check_access(self) -> None:
         self._check_choice("changes", ANYONE, CALLER, SERVICE)

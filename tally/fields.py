@@ -28,6 +28,7 @@ TEXT_BYTES_MAX = 10_240
 CHANGES_MAX = 1000  # under one key
 TALLIES_MAX = 90  # that they move: a transaction takes 100 items, and the rollup adds a checkpoint and markers
 USER_AGENT_CHARACTERS_MAX = 512  # browsers send 100 to 250; what follows must not make a browser a crawler
+ADDRESS_CHARACTERS_MAX = 64  # the longest of IPv6 has 45
 HOLD_TTL_MAX_S = 7 * 24 * 3600
 PAGE_SIZE_DEFAULT = 50
 PAGE_SIZE_MAX = 1000

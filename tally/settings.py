@@ -33,6 +33,10 @@ class Settings(NamedTuple):
     """Hosts whose pages count; `*` alone takes any host."""
     receipt_ttl_s: int
     version: str
+    salts_table: str = ""
+    """Empty where no visitors of pages are counted."""
+    cdn: bool = False
+    """Whether CloudFront is before the API, and the address of a caller in a header."""
     minute_s: int = MINUTE_DEFAULT_S
     """The length of a minute of the ledger: 60; less in `make dev`, where every wait is scaled down with it."""
     counts_stream: str = ""
@@ -77,6 +81,8 @@ class Settings(NamedTuple):
             page_hosts=frozenset(host for host in hosts if host),
             receipt_ttl_s=_seconds(environment, "TALLY_RECEIPT_TTL_S", RECEIPT_TTL_DEFAULT_S),
             version=environment.get("TALLY_VERSION", "dev"),
+            salts_table=environment.get("TALLY_SALTS_TABLE", "").strip(),
+            cdn=environment.get("TALLY_CDN", "") == "true",
             minute_s=_seconds(environment, "TALLY_MINUTE_S", MINUTE_DEFAULT_S),
             counts_stream=environment.get("TALLY_COUNTS_STREAM", "").strip(),
             receipts_stream=environment.get("TALLY_RECEIPTS_STREAM", "").strip(),

@@ -51,4 +51,16 @@ BOT_VISITS = Counter(
     changes=ANYONE,
     read=ANYONE,
 )
-SHIPPED = (PLAYS, LIKES, VISITS, BOT_VISITS)
+PAGE_VISITORS = Counter(
+    "page_visitors",
+    prefix="SITE",
+    sort_key="VISITORS",
+    attribute="visitors",
+    visible=SOON,
+    unique=True,
+    period="day",
+    pages=True,
+    read=ANYONE,
+)
+"""Visitors of a page in a day, whom nothing is stored with. A stack that counts them has a table more."""
+SHIPPED = (PLAYS, LIKES, VISITS, BOT_VISITS, PAGE_VISITORS)

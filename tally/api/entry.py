@@ -104,7 +104,7 @@ class Entry:
                 raise NotFoundError("There is no such operation.")
             client = self.store.settings.console_client
             caller = http.caller(event, route, client) if route.needs_caller else None
-            raw = http.raw_fields(event, route)
+            raw = http.raw_fields(event, route, cdn=self.store.settings.cdn)
             asked = ASKED.attempts, ASKED.took_s
             return UncheckedRequest(route.operation, route.needs_caller, caller, raw, time.monotonic(), asked)
 

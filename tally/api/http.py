@@ -77,8 +77,8 @@ def _groups(claim: object) -> list[str]:
     return [str(group) for group in claim] if isinstance(claim, list) else []
 
 
-def raw_fields(event: Event, route: Route) -> dict[str, object]:
-    """The fields that the request has, unchecked, by name.
+def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, object]:
+    """The fields that the request has, unchecked, by name. `cdn`: CloudFront is before the API.
 
     Raises InvalidInputError for a malformed or unexpected body, query or field, PayloadTooLargeError and
     UnsupportedMediaTypeError.
@@ -89,6 +89,7 @@ def raw_fields(event: Event, route: Route) -> dict[str, object]:
         Source.QUERY: _query(event, route) if event.get("rawQueryString") and not route.operation.any_query else {},
         Source.BODY: _body(event, headers, route),
         Source.HEADER: headers,
+        Source.ADDRESS: _address(event, headers, cdn=cdn) if route.operation.knows_address else {},
     }
     raw: dict[str, object] = dict(route.fixed)
     known: dict[Source, set[str]] = {Source.QUERY: set(), Source.BODY: set()}
@@ -116,6 +117,16 @@ def raw_fields(event: Event, route: Route) -> dict[str, object]:
                 f"There is no field {unknown[0][:64]!r} in the {source.value} here.", field=unknown[0][:64]
             )
     return raw
+
+
+def _address(event: Event, headers: Mapping[str, str], *, cdn: bool) -> dict[str, object]:
+    """The address of who called the API, or CloudFront before it: that adds it to what the caller claims, and the
+    gateway adds CloudFront's own."""
+    if cdn:
+        *_, caller, _ = ["", "", *headers.get("x-forwarded-for", "").split(",")]
+        return {"address": caller.strip()} if caller.strip() else {}
+    source = (event["requestContext"].get("http") or {}).get("sourceIp")
+    return {"address": source} if source else {}
 
 
 def _unquoted(key: str) -> str:

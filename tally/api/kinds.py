@@ -29,6 +29,8 @@ class Source(Enum):
     QUERY = "query"
     BODY = "body"
     HEADER = "header"
+    ADDRESS = "address"
+    """It is the address of the caller, as the gateway knows it."""
 
 
 class Context(NamedTuple):
@@ -350,6 +352,11 @@ USER_AGENT = Kind(
     wire="User-Agent",
     absent="",  # what does not say what it is, is no browser
     documented=False,  # every client sends it anyway
+)
+ADDRESS = replace(
+    _free(fields.ADDRESS_CHARACTERS_MAX, "The visitor's IP address; nothing stores it.", "203.0.113.10", "characters"),
+    source=Source.ADDRESS,
+    documented=False,  # the gateway knows it
 )
 CALLER = Kind(_plain(fields.user), _string(1, fields.USER_BYTES_MAX), "Whose change it was.", "auth0|7c20")
 TIME = Kind(

@@ -18,6 +18,8 @@ class Table(Enum):
     COUNTS = "counts"
     RECEIPTS = "receipts"
     LEDGER = "ledger"
+    SALTS = "salts"
+    """There only if visitors of pages are counted."""
 
 
 class Need(NamedTuple):
@@ -51,6 +53,8 @@ READ_JUDGE = on_ledger({"JUDGE": ["GetItem"]})
 READ_SCANS = on_ledger({"ITEMS": ["GetItem"], "PASSED": ["GetItem"]})
 READ_FORMS = on_ledger({"FORM": ["Query"]})
 STACK_SECRET = on_ledger({"SECRET": ["GetItem", "PutItem"]})
+SALT_OF_DAY: Needs = frozenset(Need(action, Table.SALTS, "SALT#") for action in ("GetItem", "PutItem"))
+FORGET_SALTS: Needs = frozenset({Need("DeleteItem", Table.SALTS, "SALT#")})
 PROBE: Needs = frozenset({Need("GetItem", Table.COUNTS, "HEALTH")})
 
 

@@ -198,6 +198,11 @@ class Operation(Facts):
         return any(field.kind.knows_hosts for field in self.fields)
 
     @property
+    def knows_address(self) -> bool:
+        """Whether it looks at the address of the caller."""
+        return any(field.source is Source.ADDRESS for field in self.fields)
+
+    @property
     def summary(self) -> str:
         """What it does, in a line."""
         return _doc(self.function)[0]

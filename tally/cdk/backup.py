@@ -10,6 +10,8 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
+from tally.contract.described import TABLES
+
 from .names import Names
 from .tables import Tables
 
@@ -34,7 +36,7 @@ class Backup(Construct):
     ) -> None:
         """`topic`: it gets a message for each job that failed."""
         super().__init__(scope, id)
-        copied_tables = [table.table_arn for table in tables.by_name.values()]
+        copied_tables = [tables.by_name[table].table_arn for table in TABLES]
         vault = backup.CfnBackupVault(self, "Vault", backup_vault_name=names.vault)
         vault.apply_removal_policy(RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE)  # what a deploy undoes goes
         copied = backup.CfnBackupPlan.CopyActionResourceTypeProperty(

@@ -18,7 +18,7 @@ from tally import observe
 from tally.api import needs
 from tally.api.operation import OPEN
 from tally.contract.declarations import Declarations
-from tally.contract.described import of_console, of_transact, own_tables
+from tally.contract.described import of_console, of_transact, own_tables, table_forms
 from tally.counter import Counter
 from tally.dynamo.keys import FORMAT
 from tally.home import LAMBDAS
@@ -177,7 +177,8 @@ class Tally(Construct):
 
     def _build(self, declarations: Declarations, options: Options, bundle: Bundle) -> None:
         scope, names = self, self._names
-        tables = Tables(scope, "Tables", names=names, options=options)
+        forms = table_forms(declarations.counters.values())
+        tables = Tables(scope, "Tables", names=names, options=options, forms=forms)
         dead_letters = DeadLetters(
             scope, "DeadLetters", names=names, keeps_data=options.keeps_data, expires_days=options.dead_letter_days
         )

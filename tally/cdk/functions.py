@@ -82,7 +82,11 @@ class Functions(Construct):
             service=names.base,
             version=self.version,
             tables={table: made.table_name for table, made in tables.by_name.items()},
-            streams={one: str(tables.by_name[one].table_stream_arn) for one in Table if described.TABLES[one].streamed},
+            streams={
+                one: str(tables.by_name[one].table_stream_arn)
+                for one, form in described.TABLES.items()
+                if form.streamed
+            },
             dead_letters=dead_letters.bucket.bucket_name,
             page_hosts=",".join(options.page_hosts),
             likers=options.likers_visible,
@@ -91,6 +95,7 @@ class Functions(Construct):
             own_tables=own_tables.place,
             own_check_units=options.own_check_units,
             event_bus=event_bus.arn if event_bus else "",
+            cdn=options.cdn,
         )
         self._needs = declarations.needs
         self._functions: dict[str, lambda_.Function] = {}

@@ -1,4 +1,4 @@
-"""The three tables (docs/how-it-works.md describes their items).
+"""The tables (docs/how-it-works.md describes their items).
 
 Their names are fixed, so that CloudFormation can adopt a table that exists (docs/restore.md). A restored table has a
 logical id of its own: CloudFormation adopts only what is new in a template, and lets go of what is no longer in it.
@@ -6,9 +6,9 @@ logical id of its own: CloudFormation adopts only what is new in a template, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from aws_cdk import RemovalPolicy
+from aws_cdk import Acknowledgment, RemovalPolicy, Validations
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_iam as iam
 from constructs import Construct
@@ -22,7 +22,8 @@ from .options import Options
 
 
 class Tables(Construct):
-    """Counts, receipts and ledger: on-demand, with point-in-time recovery, encrypted.
+    """Counts, receipts and ledger: on-demand, with point-in-time recovery, encrypted. Salts, where visitors of pages
+    are counted, without recovery.
 
     DynamoDB's own key encrypts them. Managed and customer keys bill KMS requests, put KMS's limits on the hot path, and
     protect against nothing that a role on this table does not.
@@ -36,7 +37,15 @@ class Tables(Construct):
     restored: str
     """The moment to which they were restored; empty: they were not."""
 
-    def __init__(self, scope: Construct, id: str, *, names: Names, options: Options) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        names: Names,
+        options: Options,
+        forms: Mapping[Table, TableForm] = TABLES,
+    ) -> None:
         super().__init__(scope, id)
         self._names = names
         self.restored = options.restored
@@ -47,9 +56,9 @@ class Tables(Construct):
         # Only tallies of a period and heartbeats carry the TTL attribute: every other count is kept.
         self.by_name = {
             table: self._table(table.value.capitalize(), form, warm if form.streamed else None)
-            for table, form in TABLES.items()
+            for table, form in forms.items()
         }
-        self.counts, self.receipts, self.ledger = (self.by_name[table] for table in Table)
+        self.counts, self.receipts, self.ledger = (self.by_name[table] for table in TABLES)
 
     def reading_streams(self, tables: Iterable[Table]) -> iam.PolicyStatement:
         """What lets a role read the streams of these tables."""
@@ -59,11 +68,12 @@ class Tables(Construct):
         )
 
     def _table(self, name: str, form: TableForm, warm: dynamodb.WarmThroughput | None) -> dynamodb.Table:
+        restored, keeps_data = (self.restored, self._keeps_data) if form.kept else ("", False)
         # Table, not TableV2: the latter is a GlobalTable, which moto cannot create.
         table = dynamodb.Table(
             self,
             name,
-            table_name=self._names.table(name.lower(), self.restored),
+            table_name=self._names.table(name.lower(), restored),
             partition_key=_string(form.partition_key),
             sort_key=_string(form.sort_key) if form.sort_key else None,
             stream=dynamodb.StreamViewType[IMAGES] if form.streamed else None,
@@ -71,15 +81,18 @@ class Tables(Construct):
             warm_throughput=warm,
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
-                point_in_time_recovery_enabled=True
+                point_in_time_recovery_enabled=form.kept
             ),
-            removal_policy=RemovalPolicy.RETAIN if self._keeps_data else RemovalPolicy.DESTROY,
-            deletion_protection=self._keeps_data,
+            removal_policy=RemovalPolicy.RETAIN if keeps_data else RemovalPolicy.DESTROY,
+            deletion_protection=keeps_data,
         )
+        if not form.kept:
+            why = "What it holds is forgotten after its day: a backup would remember it"
+            Validations.of(table).acknowledge(Acknowledgment(id="AwsSolutions-DDB3", reason=why))
         # A table under another logical id is a new, empty table: no refactoring of the constructs may cause that.
         resource = table.node.default_child
         assert isinstance(resource, dynamodb.CfnTable)
-        resource.override_logical_id(self._names.logical_id(f"{name}Table{self.restored}"))
+        resource.override_logical_id(self._names.logical_id(f"{name}Table{restored}"))
         return table
 
 

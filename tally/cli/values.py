@@ -38,7 +38,7 @@ def checked_id(counter: Counter, id_: str) -> str:
     """
     if counter.period is None or "#" in id_:
         return stored_id(counter, id_)
-    return periods.tally_id(counter, fields.identifier(id_, "ID"), time.time())
+    return periods.tally_id(counter, fields.counted_id(counter, id_, "ID", _pages(folder.counters())), time.time())
 
 
 def check_id(given: argparse.Namespace) -> None:
@@ -51,7 +51,8 @@ def stored_id(counter: Counter, id_: object) -> str:
     """The id as the counter stores it; with periods `ID#PERIOD`. It depends on no clock. Raises InvalidInputError."""
     if counter.period is None or not isinstance(id_, str):
         return fields.counted_id(counter, id_, "ID", _pages(folder.counters()))
-    fields.identifier(id_.partition("#")[0], "ID")
+    named, _, period = id_.partition("#")
+    id_ = f"{fields.counted_id(counter, named, 'ID', _pages(folder.counters()))}#{period}"
     if not periods.is_tally(counter, id_):
         raise InvalidInputError(f"ID must name a {counter.period}: ID#PERIOD.", field="ID")
     return id_

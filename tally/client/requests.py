@@ -258,6 +258,7 @@ class Visits(TypedDict):
     id: str
     value: int
     bots: int
+    visitors: NotRequired[int]
     as_of: int | None
 
 
@@ -712,7 +713,12 @@ def delete_post(id: str, *, caller: str | None = None) -> Request[RemovedPost]:
 
 
 def visit(
-    url: str, *, user_agent: str | None = None, idempotency_key: str | None = None, caller: str | None = None
+    url: str,
+    *,
+    user_agent: str | None = None,
+    address: str | None = None,
+    idempotency_key: str | None = None,
+    caller: str | None = None,
 ) -> Request[Visited]:
     """Count a visit. Raises ForbiddenError."""
     return Request.of("visits", "visit", locals())

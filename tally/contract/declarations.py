@@ -19,7 +19,7 @@ from tally.counter import Counter, declared
 from tally.errors import ConfigurationError
 from tally.operations import items
 from tally.pages import Pages
-from tally.shipped import BOT_VISITS, SHIPPED, VISITS
+from tally.shipped import BOT_VISITS, PAGE_VISITORS, SHIPPED, VISITS
 
 OPERATIONS: tuple[Operation, ...] = tuple(
     one for name in operations.SERVING for one in of_file(importlib.import_module(f"tally.operations.{name}"))
@@ -92,6 +92,10 @@ class Declarations:
         if (VISITS.name in self.counters) != (BOT_VISITS.name in self.counters):
             raise ConfigurationError(
                 f"counter {VISITS.name!r}: {self.path} must list {BOT_VISITS.name!r} beside it: crawlers count apart"
+            )
+        if PAGE_VISITORS.name in self.counters and VISITS.name not in self.counters:
+            raise ConfigurationError(
+                f"counter {PAGE_VISITORS.name!r}: {self.path} must list {VISITS.name!r} beside it: a visit names them"
             )
         seen: dict[str, Route] = {}
         for route in self.routes:

@@ -21,14 +21,16 @@ from tally.counter import Counter
 from tally.dynamo.keys import FORMAT
 from tally.home import version
 from tally.settings import OwnTable
+from tally.shipped import PAGE_VISITORS
 
 
 class TableForm(NamedTuple):
-    """The key of a table, and whether it has a stream, with old and new images."""
+    """The key of a table, and whether it has a stream, with old and new images. `kept`: it has backups."""
 
     partition_key: str
     sort_key: str | None
     streamed: bool
+    kept: bool = True
 
 
 # No stream of the ledger: consumers write there, and must not feed themselves.
@@ -38,6 +40,14 @@ TABLES: Mapping[Table, TableForm] = {
     Table.RECEIPTS: TableForm("id", None, streamed=True),
     Table.LEDGER: TableForm("PK", "SK", streamed=False),
 }
+SALTS = TableForm("PK", None, streamed=False, kept=False)  # what is forgotten after the day is in no backup
+
+
+def table_forms(counters: Iterable[Counter]) -> Mapping[Table, TableForm]:
+    """The tables of a stack with these counters."""
+    return {**TABLES, Table.SALTS: SALTS} if PAGE_VISITORS in counters else TABLES
+
+
 TTL_ATTRIBUTE = "expiration"  # the name that Powertools writes
 
 TIMEOUT_S = 15  # retries of a contended change end before; API Gateway would wait for 30
@@ -106,6 +116,8 @@ class Surroundings(NamedTuple):
     own_check_units: int = 100
     event_bus: str = ""
     """The bus of events, by name or ARN; empty if no counter has thresholds."""
+    cdn: bool = False
+    """Whether CloudFront is before the API."""
 
 
 def common(place: Surroundings) -> dict[str, str]:
@@ -150,7 +162,11 @@ def _given(counter: Counter) -> dict[str, Any]:
 def of_serving(routes: Sequence[Route], place: Surroundings) -> dict[str, str]:
     """Those that a function which serves callers has beside: the hosts may be most of its variables."""
     knows = any(route.operation.knows_hosts for route in routes)
-    return {"TALLY_PAGE_HOSTS": place.page_hosts} if knows and place.page_hosts else {}
+    looks = Table.SALTS in place.tables and any(route.operation.knows_address for route in routes)
+    return {
+        **({"TALLY_PAGE_HOSTS": place.page_hosts} if knows and place.page_hosts else {}),
+        **({"TALLY_CDN": "true"} if looks and place.cdn else {}),
+    }
 
 
 def of_console(name: str, routes: Sequence[Route], config: str, client: str) -> dict[str, str]:
@@ -232,7 +248,9 @@ def document(declared: Declarations, place: Surroundings, config: str, client: s
         **{one.function: (CONSUMER_TIMEOUT_S, of_consumer(one, place)) for one in declared.readers},
     }
     return {
-        "tables": {place.tables[table]: arguments(form) for table, form in TABLES.items()},
+        "tables": {
+            place.tables[table]: arguments(form) for table, form in table_forms(declared.counters.values()).items()
+        },
         "ttl_attribute": TTL_ATTRIBUTE,
         "functions": {
             name: {"timeout_s": timeout_s, "memory_mb": MEMORY_MB, "environment": {**common(place), **own}}

@@ -9,15 +9,20 @@ import base64
 import hashlib
 import hmac
 import secrets
+from datetime import UTC, datetime
 
 from ..dynamo import items
-from ..dynamo.client import Call
-from ..dynamo.keys import key
+from ..dynamo.client import Call, Store
+from ..dynamo.keys import Item, key
 from ..dynamo.queries import get
 from ..dynamo.transactions import apply_once
 from ..errors import StoreBusyError
 
 SECRET = "SECRET"  # partition and sort key of the stack's own, in the ledger
+SALT, FORGOTTEN = "SALT#", "FORGOTTEN"
+DAY_S = 24 * 3600
+FORGOTTEN_S = 600  # after midnight a salt goes: until then a clock may be behind
+FORGOTTEN_DAYS = 3  # that a sweep looks back
 _DIGEST_BYTES = 18  # 24 characters: 144 bits, more than a secret of 22 characters has
 
 
@@ -32,16 +37,48 @@ def of_stack(call: Call) -> str:
 
     It is in the ledger, so a stack that is restored from its backups knows its visitors again.
     """
+    return _made(call, SECRET, call.store.settings.ledger_table, key(SECRET, SECRET), {})
+
+
+def of_day(call: Call, now_s: float) -> str:
+    """The salt of a day of UTC: the first who needs it makes it. Raises StoreBusyError.
+
+    It is in a table without backups, from which `forget` takes it after the day. A process forgets it at its first call
+    of another day.
+    """
+    name, known = _salt(now_s), call.store.secrets
+    for old in [one for one in known if one.startswith(SALT) and one != name]:
+        known.pop(old, None)
+    expires_s = int(now_s // DAY_S + 1) * DAY_S + FORGOTTEN_S
+    return _made(call, name, call.store.settings.salts_table, {"PK": {"S": name}}, {"expiration": expires_s})
+
+
+def forget(store: Store, now_s: float) -> None:
+    """Remove the salts of days that are over, once in a process and day. TTL removes what is older."""
+    day = _salt(now_s - FORGOTTEN_S)
+    if store.secrets.get(FORGOTTEN) == day:
+        return
+    for ago in range(1, 1 + FORGOTTEN_DAYS):
+        gone = {"PK": {"S": _salt(now_s - FORGOTTEN_S - ago * DAY_S)}}
+        apply_once(store, [{"Delete": {"TableName": store.settings.salts_table, "Key": gone}}])
+    store.secrets[FORGOTTEN] = day
+
+
+def _salt(at_s: float) -> str:
+    return SALT + datetime.fromtimestamp(at_s, UTC).date().isoformat()
+
+
+def _made(call: Call, name: str, table: str, item_key: Item, beside: items.Values) -> str:
+    """A secret that is read once in a process, and made by the first who needs it."""
     known = call.store.secrets
-    if SECRET not in known:
-        client, table, item_key = call.store.client, call.store.settings.ledger_table, key(SECRET, SECRET)
-        found = get(client, table, item_key)
+    if name not in known:
+        found = get(call.store.client, table, item_key)
         if not found:
-            write = items.put(table, item_key, {"secret": secrets.token_urlsafe(32)})
+            write = items.put(table, item_key, {"secret": secrets.token_urlsafe(32), **beside})
             write["Put"]["ConditionExpression"] = "attribute_not_exists(PK)"
             apply_once(call.store, [write])
-            found = get(client, table, item_key)  # another process may have been first
+            found = get(call.store.client, table, item_key)  # another process may have been first
         if not found:
-            raise StoreBusyError("The secret of the stack is being made. Send the request again.")
-        known[SECRET] = found["secret"]["S"]
-    return known[SECRET]
+            raise StoreBusyError("A secret is being made. Send the request again.")
+        known[name] = found["secret"]["S"]
+    return known[name]

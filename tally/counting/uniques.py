@@ -32,13 +32,28 @@ def count(call: Call, counter: Counter, id_: str, visitor: str, at_s: float | No
     Raises InvalidInputError for a time that is too old or to come, and what increments.count raises.
     """
     tally = _tally(counter, id_, time.time(), at_s)
+    return _count(call, counter, tally, hashing.hashed(hashing.of_stack(call), visitor))
+
+
+def count_on_page(call: Call, counter: Counter, page: str, *visitor: str) -> ChangeAnswer:
+    """Count a visitor of a page today, by what the request says of one. 1 WCU. Raises what increments.count raises.
+
+    The name is a hash under the salt of the day: when that is forgotten, nobody can tell who it was, nor that one of
+    another day is the same.
+    """
+    now_s = time.time()
+    name = hashing.hashed(hashing.of_day(call, now_s), " ".join(visitor))
+    return _count(call, counter, periods.tally_id(counter, page, now_s), name)
+
+
+def _count(call: Call, counter: Counter, tally: str, name: str) -> ChangeAnswer:
     lives_s = periods.ends_s(counter, tally) + LATE_MAX_S + ALONE_KEPT_S - time.time()
     change = Increment(
         counter,
         tally,
         1,
         "add_visitor",
-        hashing.hashed(hashing.of_stack(call), visitor),
+        name,
         {"counter": counter.name, **periods.shown(tally)},
         receipt_target=f"{counter.name}/{tally}",
         receipt_days=int(-(-lives_s // DAY_S)),

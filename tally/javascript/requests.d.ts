@@ -210,6 +210,7 @@ export interface Visits {
   id: string;
   value: number;
   bots: number;
+  visitors?: number;
   as_of: number | null;
 }
 
@@ -632,6 +633,7 @@ export interface Requests {
   visit(fields: {
     url: string;
     user_agent?: string;
+    address?: string;
     idempotency_key?: string;
     caller?: string;
   }): Promise<Visited & Replayed>;

@@ -91,7 +91,7 @@ def _not_moved(counter: Counter) -> CallerError | None:
 
 def _no_visitors(counter: Counter) -> CallerError | None:
     """Why this counter counts no visitors."""
-    if counter.unique:
+    if counter.unique and not counter.pages:
         return None
     return InvalidInputError(f"{counter.name} counts changes, and not who made them.", field="counter")
 

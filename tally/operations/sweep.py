@@ -11,13 +11,14 @@ from tally.api import needs
 from tally.api.needs import Need, Table
 from tally.api.unattended import Schedule
 from tally.counter import Counter
-from tally.counting import deletion, expired
+from tally.counting import deletion, expired, hashing
 from tally.drift import judge, rows, spot_checks, watched
 from tally.dynamo.client import Store, dynamodb_client
 from tally.dynamo.shards import Shards
 from tally.operations import CONSUMERS
 from tally.series import hours
 from tally.settings import Settings
+from tally.shipped import PAGE_VISITORS
 from tally.streams import events, forms, own_items, own_tables, watermark
 from tally.streams.events import Bus
 from tally.streams.loss import NEVER_S
@@ -72,6 +73,7 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     if watching:
         judging |= {"WATCHED#": ("Query", "UpdateItem", "DeleteItem")}
         removing |= needs.on(watching, "GetItem")
+    removing |= needs.FORGET_SALTS if PAGE_VISITORS in every else needs.NOTHING
     left = needs.send_events(every, "Query")
     return needs.release_expired(every) | left | heartbeats | needs.on_ledger(judging) | removing | needs.READ_FORMS
 
@@ -115,6 +117,8 @@ class Sweep:
         if any(counter.may_have_holds for counter in counters.values()):  # else its role may not look for some
             yield lambda: _holds(store, counters, _share(store, until_s, HOLDS_SHARE))
         now_s = time.time()
+        if store.settings.salts_table:
+            yield lambda: _forget_salts(store, now_s)
         seen = watermark.read(store)
         if not seen.fresh(store.settings, now_s):  # else another sweep is at it
             yield lambda: renew(store, self.shards, seen, now_s)  # the judge needs what was noted a sweep ago
@@ -202,6 +206,11 @@ def _sum_up(store: Store, until_s: float) -> dict[str, int]:
 def _holds(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
     swept = expired.sweep(store, counters, until_s)
     return {"returned": swept.returned, "not_returned": swept.failed, "holds_finished": int(swept.finished)}
+
+
+def _forget_salts(store: Store, now_s: float) -> dict[str, int]:
+    hashing.forget(store, now_s)
+    return {}
 
 
 def _removed(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:

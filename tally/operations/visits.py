@@ -1,19 +1,22 @@
 """Visits of pages: counted by a script in the page, read, and drawn as a badge."""
 
 import os
-from typing import Annotated, Literal, TypedDict
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from tally import fields
 from tally.api import badge, crawlers, needs, scripts
-from tally.api.kinds import CLIENT_FILE, LISTED_PAGE, PAGE, PAGE_EXAMPLE, USER_AGENT, KeyOrBody
+from tally.api.kinds import ADDRESS, CLIENT_FILE, LISTED_PAGE, PAGE, PAGE_EXAMPLE, USER_AGENT, KeyOrBody
 from tally.api.operation import READS, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Count, WhenVisible
 from tally.api.texts import Text
-from tally.counting import increments, tallies
+from tally.counter import Counter
+from tally.counting import increments, periods, tallies, uniques
 from tally.counting.increments import Increment
 from tally.errors import ForbiddenError, NotFoundError
 from tally.pages import AS_SPELT
-from tally.shipped import BOT_VISITS, VISITS
+from tally.shipped import BOT_VISITS, PAGE_VISITORS, VISITS
 from tally.streams import watermark
 
 BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page view reads the table
@@ -38,15 +41,22 @@ class Visits(TypedDict):
     id: str
     value: Count
     bots: Count
+    visitors: NotRequired[
+        Annotated[int, {"minimum": 0, "description": "Different visitors of today, in UTC, where they are counted."}]
+    ]
     as_of: AsOf
+
+
+def _needs_to_visit(counters: Sequence[Counter]) -> needs.Needs:
+    return needs.count(counters) | (needs.SALT_OF_DAY if PAGE_VISITORS in counters else needs.NOTHING)
 
 
 @operation(
     "POST /visits",
     access=Access.ANYONE,
     throttle=WRITES,
-    of=[VISITS, BOT_VISITS],
-    needs=needs.count,
+    of=[VISITS, BOT_VISITS, PAGE_VISITORS],
+    needs=_needs_to_visit,
     raises=[ForbiddenError],
     example={"counted": True, "visible": "soon"},
     success=[202],
@@ -58,6 +68,7 @@ def visit(
     url: Annotated[str, LISTED_PAGE],
     idempotency_key: KeyOrBody,
     user_agent: Annotated[str, USER_AGENT] | None = None,
+    address: Annotated[str, ADDRESS] | None = None,
 ) -> Answer[Visited]:
     """Count a visit
 
@@ -67,6 +78,8 @@ def visit(
     crawler = user_agent is not None and crawlers.is_crawler(user_agent)
     counter = BOT_VISITS if crawler else VISITS
     body, replayed = increments.count(call, Increment(counter, url, 1, "visit", idempotency_key, {"counted": True}))
+    if PAGE_VISITORS.name in call.counters and address and not crawler:  # sent again, it counts once, too
+        uniques.count_on_page(call, PAGE_VISITORS, url, address, user_agent or "")
     return Answer(body, status=202, replayed=replayed)
 
 
@@ -74,7 +87,7 @@ def visit(
     "GET /visits",
     access=Access.ANYONE,
     throttle=READS,
-    of=[VISITS, BOT_VISITS],
+    of=[VISITS, BOT_VISITS, PAGE_VISITORS],
     needs=lambda counters: needs.on(counters, "Query") | needs.READ_JUDGE,
     example={"counter": "visits", "id": PAGE_EXAMPLE, "value": 1204, "bots": 37, "as_of": 1785542401},
     cached=True,
@@ -86,7 +99,9 @@ def get_visits(call: Call, *, url: Annotated[str, PAGE]) -> Answer[Visits]:
     """
     as_of = watermark.as_of(call)  # before the numbers, which may then be newer but never older
     visits, bots = tallies.read_together(call, [VISITS, BOT_VISITS], url)
-    body = {"counter": VISITS.name, "id": url, "value": visits, "bots": bots, "as_of": as_of}
+    body: dict[str, Any] = {"counter": VISITS.name, "id": url, "value": visits, "bots": bots, "as_of": as_of}
+    if PAGE_VISITORS.name in call.counters:
+        body["visitors"] = tallies.read(call, PAGE_VISITORS, periods.tally_id(PAGE_VISITORS, url, time.time()))
     return Answer(body, max_age_s=VISITS.kept_s)
 
 

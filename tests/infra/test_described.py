@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tally.api.needs import Table
 from tally.api.operation import Visible
+from tally.contract.described import TABLES as FORMS
 from tally.contract.described import Surroundings, document
 from tally.dev.stack.template import parse
 from tests.infra.conftest import DECLARED
 from tests.infra.mappings import mappings
 from tests.infra.template import Json, Template
 
-TABLES = {table: f"{table.value.capitalize()}Table" for table in Table}
+TABLES = {table: f"{table.value.capitalize()}Table" for table in FORMS}
 ONLY_THERE = {"POWERTOOLS_LOGGER_SAMPLE_RATE", "TALLY_ALARM_TOPIC"}
 
 

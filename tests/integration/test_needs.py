@@ -80,6 +80,7 @@ class Recorder:
             settings.counts_table: Table.COUNTS,
             settings.receipts_table: Table.RECEIPTS,
             settings.ledger_table: Table.LEDGER,
+            settings.salts_table: Table.SALTS,
         }
         store.client.meta.events.register("provide-client-params.dynamodb", self._record)
 

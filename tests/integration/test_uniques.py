@@ -24,7 +24,16 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def invoke(store: Store, monkeypatch: pytest.MonkeyPatch, now: Any) -> Invoke:
     """With two counters more: an app's seats, and readers by the days of Paris."""
-    seats = Counter("seats", prefix="APP", sort_key="SEATS", attribute="seats", unique=True, period="month", ceiling=2)
+    seats = Counter(
+        "seats",
+        prefix="APP",
+        sort_key="SEATS",
+        attribute="seats",
+        unique=True,
+        period="month",
+        ceiling=2,
+        own_limits=True,
+    )
     for counter in (seats, replace(counters.READERS, name="paris", prefix="PARIS", timezone="Europe/Paris")):
         monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
     return Invoke(store)
@@ -56,6 +65,12 @@ def test_a_full_house_lets_in_who_is_in(invoke: Invoke, now: Any) -> None:
     assert (refused["status"], refused["left"], refused["retry_after_s"] > DAY_S) == (409, 0, True)
     assert not visit(invoke, "ann", **seat)["new"]
     assert invoke.read("seats", "acme", caller="web")["value"] == 2
+    put = invoke.direct("put_limit", **seat, limit=3, idempotency_key="plan", caller="sales")
+    assert (put["status"], visit(invoke, "cid", **seat)["new"], visit(invoke, "dan", **seat)["status"]) == (
+        200,
+        True,
+        409,
+    )
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ TOGETHER: list[tuple[str, dict[str, Any], str]] = [
         (field, {**UNIQUE, field: value}, "services name its visitors")
         for field, value in (("start", 5), ("floor", 0), ("receipt_days", 9), ("changes", "anyone"))
     ),
-    *(("unique", {**UNIQUE, **more}, "no pages or items") for more in ({"pages": True}, {"child": "A#"})),
+    ("unique", {**UNIQUE, "child": "A#"}, "no items"),
     ("debt", {**UNIQUE, "ceiling": 9, "debt": 1}, "takes any amount"),
     *(("timezone", {"timezone": "Europe/Paris", "period": one}, "one may come twice") for one in ("hour", "minute")),
     *(

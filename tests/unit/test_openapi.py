@@ -73,7 +73,8 @@ def test_who_may_call_an_operation_is_said() -> None:
 def test_the_inputs_of_an_operation_are_those_that_it_declares() -> None:
     for route, made in documented():
         parameters = {(parameter["in"], parameter["name"]) for parameter in made.get("parameters", [])}
-        wanted = {(field.source.value, field.wire) for field in route.fields if field.source is not Source.BODY}
+        elsewhere = (Source.BODY, Source.ADDRESS)
+        wanted = {(field.source.value, field.wire) for field in route.fields if field.source not in elsewhere}
         if route.operation.by_counter and not any(counter.period for counter in route.served(COUNTERS)):
             wanted -= {("query", "period")}
         implied = {("header", "User-Agent"), ("header", "If-None-Match")}

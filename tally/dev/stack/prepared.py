@@ -25,7 +25,7 @@ from .code import Spawned
 from .template import Template
 
 STACK, SERVICE = "Tally-local", "Tally-dev"
-TABLES = {name: f"{STACK}-{name.capitalize()}Table" for name in ("counts", "receipts", "ledger")}
+TABLES = {name: f"{STACK}-{name.capitalize()}Table" for name in ("counts", "receipts", "ledger", "salts")}
 """Their names on the engine: shard ids contain them, and boto3 wants these to have some length."""
 BUCKET, BUS = "tally-local-deadletterbucket", "tally-local"
 CONSOLE_CLIENT = "console"  # of those who sign in to the console

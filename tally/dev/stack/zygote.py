@@ -94,7 +94,6 @@ def main() -> None:
 
 def read(where: Json) -> tuple[Any, Json]:
     """What the file of counters declares, and what the code describes."""
-    from tally.api.needs import Table
     from tally.api.operation import Visible
     from tally.contract import described
     from tally.contract.declarations import Declarations
@@ -107,7 +106,8 @@ def read(where: Json) -> tuple[Any, Json]:
     if (likers := where["place"]["likers"]) not in kinds:
         raise ConfigurationError(f"TALLY_LIKERS_VISIBLE is {likers!r}: it must be one of {', '.join(kinds)}")
     declared = Declarations.load(Path("counters.py").resolve())
-    tables, streams = ({one: where["place"][name][one.value] for one in Table} for name in ("tables", "streams"))
+    forms = described.table_forms(declared.counters.values())
+    tables, streams = ({one: where["place"][name][one.value] for one in forms} for name in ("tables", "streams"))
     place = described.Surroundings(
         **{**where["place"], "tables": tables, "streams": streams, "likers": Visible(likers)},
         own_tables={name: OwnTable(name, "") for name in declared.own_tables},  # the server knows which are there

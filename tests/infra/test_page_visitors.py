@@ -1,0 +1,81 @@
+"""A stack that counts visitors of pages: the salts are in no backup, and two functions see them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from aws_cdk import App, Environment, Stack
+
+from tally.cdk import Tally
+from tally.contract.declarations import Declarations
+from tally.contract.described import SALTS, Surroundings, document, table_forms
+from tests.infra.conftest import BEHIND_CDN, UNBUNDLED, VAULT
+from tests.infra.template import Template, listed
+
+COUNTERS = """
+from tally.counter import declared
+from tally.shipped import BOT_VISITS, PAGE_VISITORS, VISITS
+
+COUNTERS = declared([VISITS, BOT_VISITS, PAGE_VISITORS])
+"""
+ISSUER = {name: BEHIND_CDN[name] for name in ("issuer", "audience")}
+
+
+@pytest.fixture(scope="module")
+def declared(tmp_path_factory: pytest.TempPathFactory) -> Declarations:
+    path = tmp_path_factory.mktemp("counters") / "counters.py"
+    path.write_text(COUNTERS)
+    return Declarations.load(path)
+
+
+@pytest.fixture(scope="module")
+def site(declared: Declarations, tmp_path_factory: pytest.TempPathFactory) -> Template:
+    """Its data is kept, and copied to another region."""
+    folder = tmp_path_factory.mktemp("site")
+    app = App(outdir=str(folder), context=UNBUNDLED, analytics_reporting=False)
+    stack = Stack(app, "Site", env=Environment(account="123456789012", region="eu-west-1"))
+    Tally(stack, "Default", counters=declared, canary=False, backup_to=VAULT, **ISSUER)
+    app.synth()
+    return Template(folder, id="Site")
+
+
+def test_the_salts_are_in_no_backup_no_copy_and_no_stream_and_go_with_the_stack(site: Template) -> None:
+    salts = site.resources["SaltsTable"]
+    properties = salts["Properties"]
+    assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": False}
+    assert (properties.get("StreamSpecification"), properties["DeletionProtectionEnabled"]) == (None, False)
+    assert (salts["DeletionPolicy"], properties["TimeToLiveSpecification"]["Enabled"]) == ("Delete", True)
+    assert "SaltsTable" not in json.dumps(site.of_type("AWS::Backup::BackupSelection"))
+    for other in ("CountsTable", "ReceiptsTable", "LedgerTable"):
+        kept = site.resources[other]
+        assert kept["Properties"]["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+        assert other in json.dumps(site.of_type("AWS::Backup::BackupSelection"))
+
+
+def test_visits_make_a_salt_the_sweep_removes_it_and_nobody_else_sees_it(site: Template) -> None:
+    allowed = {}
+    for module, name in site.functions().items():
+        for statement in site.statements(name):
+            if "SaltsTable" in json.dumps(statement["Resource"]):
+                keys = statement["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]
+                allowed[module] = (sorted(listed(statement["Action"])), listed(keys))
+    assert allowed == {
+        "visits": (["dynamodb:GetItem", "dynamodb:PutItem"], ["SALT#*"]),
+        "sweep": (["dynamodb:DeleteItem"], ["SALT#*"]),
+    }
+    assert "SaltsTable" not in json.dumps(site.of_type("AWS::IAM::ManagedPolicy"))
+
+
+def test_the_local_stack_has_the_table_too_and_visits_know_of_cloudfront(declared: Declarations) -> None:
+    forms = table_forms(declared.counters.values())
+    assert [form for form in forms.values() if not form.kept] == [SALTS]
+    for cdn in (False, True):
+        place = Surroundings(
+            "Tally", "v", {one: one.value for one in forms}, dict.fromkeys(forms, ""), "bucket", cdn=cdn
+        )
+        found = document(declared, place, "config", "console")
+        assert found["tables"]["salts"]["KeySchema"] == [{"AttributeName": "PK", "KeyType": "HASH"}]
+        environments = {name: one["environment"] for name, one in found["functions"].items()}
+        assert [name for name, one in environments.items() if "TALLY_CDN" in one] == ["visits"] * cdn
+        assert {one["TALLY_SALTS_TABLE"] for one in environments.values()} == {"salts"}

@@ -1,4 +1,6 @@
-"""A budget over HTTP: 60 holds at once, half committed at other amounts, while its limit changes and workers die."""
+"""A budget over HTTP: 60 holds at once, half committed at other amounts, while its limit changes and workers die.
+
+Each crossing of its thresholds is one event."""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from tally.counter import AMOUNT_MAX
 from tests.e2e.dev import ROOT, Answer, Dev
 from tests.patience import PATIENCE_S, wait_for
 
-BUDGET = 'Counter("budget", prefix="TEAM", sort_key="BUDGET", attribute="used", ceiling=1_000, own_limits=True)'
+BUDGET = """Counter(
+    "budget", prefix="TEAM", sort_key="BUDGET", attribute="used", ceiling=1_000, own_limits=True,
+    notify=Notify(percent=(80, 100), at=(500,)))"""
 TEAM = "/counters/budget/acme"
 HOLDS = 60
 PLANS = {35: 1_300, 75: 400}
@@ -213,7 +217,7 @@ def test_spent_held_and_left_are_the_limit_at_every_moment(team: Team, seed: int
         killed = 0
         for after in KILLS:
             wait_for(lambda after=after: len(team.steps) >= after or over.is_set(), every_s=0.01)  # type: ignore[misc]
-            for function in ("holds", "increments", "reads"):
+            for function in ("holds", "increments", "reads", "bookkeeper"):
                 for pid in team.dev.workers(function):
                     os.kill(pid, signal.SIGKILL)
                     killed += 1
@@ -242,6 +246,7 @@ def test_spent_held_and_left_are_the_limit_at_every_moment(team: Team, seed: int
     after = [used for from_s, used, _ in looks if from_s >= lowered_s]
     assert all(later <= max(earlier, LOWERED) for earlier, later in pairwise(after))
     no_drift(team)
+    crossed(team, least)
 
 
 def no_drift(team: Team) -> None:
@@ -254,3 +259,27 @@ def no_drift(team: Team) -> None:
 
     wait_for(judged, every_s=1)
     assert team.dev.call("GET", "/drift", token=team.token).body["drift"] == []
+
+
+def crossed(team: Team, used: int) -> None:
+    """Each true crossing is one event: of a threshold, those upwards and downwards take turns, up to how it is now."""
+
+    def listed() -> list[dict[str, Any]]:
+        return list(team.dev.call("GET", "/events?limit=100", token=team.token).body["events"])
+
+    wait_for(lambda: all(one["sent"] for one in listed()), every_s=0.5)
+    events = listed()
+    heard = {one["detail"]["event"] for one in team.dev.call("GET", "/dev/events").body["events"]}
+    assert heard == {one["event"] for one in events}
+    assert len(heard) == len(events) < 100
+    own: dict[Any, list[dict[str, Any]]] = {500: [], 80: [], 100: []}
+    for event in sorted(events, key=lambda one: str(one["sequence"])):
+        own[event.get("percent", event["threshold"])].append(event)
+    print("events:", {of: len(found) for of, found in own.items()})
+    for of, found in own.items():
+        reached = used >= (of if of == 500 else LOWERED * of / 100)
+        assert [one["direction"] for one in found] == ["up", "down"] * (len(found) // 2) + ["up"] * reached
+        for one in found:
+            at = of if of == 500 else one["limit"] * of / 100
+            assert (one["value"] >= at) == (one["direction"] == "up")
+            assert one["by"] in ("change", "limit")

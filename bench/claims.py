@@ -10,6 +10,7 @@ from tally.counting.tallies import DAY
 
 from . import (
     backlog,
+    browsers,
     budgets,
     commit,
     consumers,
@@ -96,6 +97,14 @@ MEASURES = (
         Claim(own_items.RECORDS, "WCU", "≤", 0.12),
         Claim(own_items.WHILE, "WCU", "≤", 2.4),
         Claim(own_items.SCANNED, "WCU", "≤", 2.1),
+    )),
+    Measure("browsers", "likes without sign-in", browsers.measure, (
+        *(Claim(what, "WCU", "=", units) for what, units in (
+            (browsers.LIKE, 6), (browsers.UNLIKE, 6), (browsers.LOOK, 0), (browsers.ADOPT, 12),
+        )),
+        *(Claim(what, "RCU", "=", units) for what, units in (
+            (browsers.LIKE, 0), (browsers.UNLIKE, 1), (browsers.LOOK, 1), (browsers.ADOPT, 2),
+        )),
     )),
     Measure("uniques", "a visit of a counter of visitors", uniques.measure, (
         Claim(f"{uniques.SOON}: {uniques.NEW}", "WCU", "=", 1),

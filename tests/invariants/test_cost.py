@@ -13,7 +13,7 @@ import counters
 from bench import budgets, consumers, cost, designs, journal
 from bench.claims import claimed
 from tally import fields
-from tally.counting import anonymous, children, increments, periods
+from tally.counting import children, increments, periods
 from tally.counting.increments import Increment
 from tally.counting.tallies import Tally
 from tests.invariants.world import POST, VIDEO, World
@@ -52,10 +52,6 @@ COSTS: dict[str, tuple[Callable[[World], object], list[tuple[str, float]]]] = {
     "number": (lambda world: world.play("new", counter=counters.TICKET, operation="increment"), [("Query", 1.0), NOW]),
     "like": (lambda world: world.like("ann"), [NOW]),
     "like with a key": (lambda world: world.like("ann", key="new"), [KEYED]),
-    "like without sign-in": (lambda world: hearts(world).like(browser("new")), [NOW]),
-    "like without sign-in with a key": (lambda world: hearts(world).like(browser("new"), key="new"), [KEYED]),
-    "unlike without sign-in with a key": (lambda world: hearts(world).unlike(browser("old"), key="new"), [READ, KEYED]),
-    "like that its user takes over": (lambda world: take_over(world), [("BatchGetItem", 1.0), KEYED, READ, KEYED]),
     "member": (lambda world: members(world).like("ann"), [NOW]),
     "member with a key": (lambda world: members(world).like("ann", key="new"), [KEYED]),
     "unlike": (lambda world: world.unlike("bob"), [READ, NOW]),
@@ -65,24 +61,6 @@ COSTS: dict[str, tuple[Callable[[World], object], list[tuple[str, float]]]] = {
     "spilled like": (lambda world: heated(world).like("ann"), [READ, ALONE]),
     "spilled like with a key": (lambda world: heated(world).like("ann", key="new"), [READ, NOW]),
 }
-
-
-def browser(secret: str) -> str:
-    """What a browser is called without sign-in."""
-    return anonymous.name(counters.HEARTS, POST, secret)
-
-
-def hearts(world: World) -> World:
-    """The world, with `like` and `unlike` for those of a page, which browsers like, too."""
-    world.family = counters.HEARTS
-    return world
-
-
-def take_over(world: World) -> None:
-    """Ann signs in: her browser looks what it likes, and sends what the JavaScript client sends."""
-    assert children.present_of(world.call(), {Tally(counters.HEARTS, POST): browser("old")})
-    hearts(world).like("ann", key="hers")
-    world.unlike(browser("old"), key="its")
 
 
 def call(world: World, key: str, of: str = "another") -> object:
@@ -113,7 +91,6 @@ def test_change_costs_what_the_design_says(
     for key in ("first", "second"):
         call(world, key, of="earlier")
     members(world).like("cy")
-    hearts(world).like(browser("old"))
     world.family = counters.LIKES
     world.proxy.forget()
     with world.capacity() as measured:

@@ -38,6 +38,8 @@ def _check(given: argparse.Namespace) -> None:
     values.check_id(given)
     if not_changed := fields.not_changed(given.counter):
         raise UsageError(not_changed.detail)
+    if given.counter.unique:
+        raise UsageError(f"{given.counter.name} counts visitors, not keys: send a visit again, and it says what it was")
     try:
         fields.idempotency_key(given.key, "KEY", anonymous=False)
         given.caller = given.caller and fields.user(given.caller, "--caller")

@@ -143,6 +143,7 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
         (["forget", "--user", "u", "--yes", "--by", "ann"], "--yes needs --by NAME and --why TEXT"),
         (["forget", "--user", "u", "--yes", "--by", "u", "--why", "x"], "must not name the user"),
         (["get", "plays"], "required: ID"),
+        (["receipt", "readers", "a", "k"], "readers counts visitors, not keys"),
         (["receipt", "plays", "a", "k,k"], "KEY must be visible ASCII characters without commas"),
         (["series", "plays", "a", "--from", "yesterday"], "argument --from: 'yesterday' is not a time like"),
         (["series", "plays", "a", "--from", "2020-01-01", "--to", "2019-01-01"], "from must be before to"),

@@ -49,7 +49,8 @@ class RestlessError(TallyError):
 
 
 class OutOfBoundsError(TallyError):
-    """The repair would bring a tally below its floor or above its ceiling: what was given out cannot be taken back."""
+    """The repair would bring a tally below its floor or above its ceiling, or further beyond: what was given out cannot
+    be taken back."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class Reconciler:
             if finding.differs and not finding.confirmed:
                 raise NotProvenError(f"{name}: the drift is not confirmed yet, and may come to 0 by itself: try again.")
             within = limits.read(Call(self.store), counter, target).beyond(counter.debt)
-            if not within.fits(finding.tally + finding.difference):
+            if not within.takes(finding.tally, finding.difference):
                 raise OutOfBoundsError(f"{name} at {finding.tally} does not take {finding.difference:+d}.")
             return finding
 
@@ -225,7 +226,7 @@ def writes(store: Store, finding: Finding, by: str, why: str, now_s: float) -> l
     if amount:
         shard = min(finding.shards, default=min(1, counter.max_shards - 1))  # never 0: that would make a post
         at = store.settings.minute(now_s)
-        add = tallies.add(Call(store), counter, target, shard, amount, at, by=tallies.REPAIRED)
+        add = tallies.add(Call(store), counter, target, shard, amount, at, by=tallies.REPAIRED, debt=counter.debt)
         add = tallies.noted(add, finding.days) if finding.days else add
         was = {**held.pop(shard, {})}
         if shard in finding.shards:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -348,6 +349,19 @@ def test_bounds_hold_and_numbers_that_were_given_are_not_given_again(world: Depl
     assert [world.tally(stock, "mug"), world.tally(ticket, "given"), world.tally(ticket, "again")] == [2, 9, 9]
     assert amounts(world, ticket, "given") == [(0, "ledger")]
     assert world.drifts() == {("stock", "mug"): 5}
+
+
+def test_a_repair_beyond_a_limit_leads_back_or_keeps_to_the_debt(world: Deployment, reconciler: Reconciler) -> None:
+    """A limit that came later, or a debt, leaves numbers beyond it, and these may drift, too."""
+    debtor = replace(counters.STOCK, debt=5)
+    for target, number, drift in (("back", -20, -4), ("debt", -3, 2), ("more", -4, 2)):
+        world.edit(number, debtor, target)
+        put_row(world, drift, debtor, target)
+    for target in ("back", "debt"):
+        assert reconciler.repair(debtor, target, *MENDED) is not None
+    with pytest.raises(reconcile.OutOfBoundsError, match="at -4 does not take -2"):
+        reconciler.repair(debtor, "more", *MENDED)
+    assert [world.tally(debtor, target) for target in ("back", "debt", "more")] == [-16, -5, -4]
 
 
 @pytest.mark.parametrize("counter", [LIKES, PLAYS])

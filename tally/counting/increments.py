@@ -146,7 +146,7 @@ def set_value(
     days: int | None = None,
     own_day: int | None = None,
 ) -> ChangeAnswer:
-    """Compare-and-set: `value` if the counter still has `version` (0: it was never written).
+    """Compare-and-set: `value` if the counter still has `version` (0: it has no number yet).
 
     The counter is read first, because the receipt says by how much the number moved. Without a key the version is the
     key: the same request again is a replay. A numbered counter moves forward only, or it would give numbers out again;
@@ -163,19 +163,19 @@ def set_value(
 
     if not (counter.retired or counter.own_limits):
         refuse_beyond(limits.of(call, counter, id_))
-    body = {"counter": counter.name, "id": id_, "value": value, "version": version + 1}
 
     def change(stamp: Stamp) -> Body:
         if counter.retired:
             refuse_retired(call, counter, stamp)
         seen, at = tallies.read_state(call, counter, id_), minute_now(call)
-        if seen.version != version:
+        if seen.version != version and (version or seen.counted):
             look(call, stamp)  # after the read of the state: the caller who set it gets its answer again
             raise _moved(seen)
         if counter.numbered and seen.version:
             _refuse_given(counter, seen.value, value)
         within = limits.read(call, counter, id_)
         refuse_beyond(within)
+        body = {"counter": counter.name, "id": id_, "value": value, "version": seen.version + 1}
         write: Write = {"Update": tallies.assign(call, counter, id_, seen, value, at, within)}
         receipt = stamp.receipt(call, body, **tallies.facts(counter, id_, value - seen.value, at))
         try:

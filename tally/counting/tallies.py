@@ -47,6 +47,8 @@ class State(NamedTuple):
 
     value: int
     version: int
+    counted: bool = True
+    """Whether it has a number: a plan makes a version, too."""
 
 
 def read(call: Call, counter: Counter, id_: str) -> int:
@@ -99,14 +101,14 @@ def read_state(call: Call, counter: Counter, id_: str) -> State:
     """Number and version of a counter that has one shard."""
     of_tally = shards(call, counter, id_)
     first = next((item for item in of_tally if item["SK"]["S"] == counter.sort_key), {})
-    return State(total(counter, of_tally), state_of(counter, first).version)
+    return state_of(counter, first)._replace(value=total(counter, of_tally))
 
 
 def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
     """Number and version in an item of an unsharded counter; those of a fresh one if the item is empty. The number of a
     removed parent is 0."""
     number = 0 if GONE in item else stored(counter, item, counter.start)
-    return State(number, int(item.get("version", {"N": "0"})["N"]))
+    return State(number, int(item.get("version", {"N": "0"})["N"]), counter.attribute in item)
 
 
 def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -446,6 +446,22 @@ def test_an_imported_number_is_judged_by_the_limit_of_its_id(world: World) -> No
     assert world.tally(SEATS, ITEM) == 25
 
 
+def test_a_number_with_a_start_is_imported_after_the_limit_of_its_id_and_once(counting: Counting) -> None:
+    """The plan has moved the version, and there is no number yet."""
+    call, rows = counting.world.call(), [NumberRow(1, ITEM, -25)]
+    give(counting.world.store, CREDIT, -20)
+    assert [one.why for one in imports.add(call, CREDIT, "run", Chunk(0, rows))] == [
+        "-25 is not within the limits of credit."
+    ]
+    give(counting.world.store, CREDIT, -30)
+    assert counting.read(CREDIT)["version"] == 2
+    for _ in range(2):
+        assert imports.add(counting.world.call(), CREDIT, "run", Chunk(0, rows)) == []
+    assert (counting.stored(CREDIT), counting.read(CREDIT)["version"]) == (-25, 3)
+    assert len(imports.add(counting.world.call(), CREDIT, "another run", Chunk(0, rows))) == 1
+    assert counting.set(CREDIT, -24, 3)[0]["version"] == 4
+
+
 def test_reads_show_the_limit_and_a_new_process_reads_what_holds(counting: Counting, clock: Clock) -> None:
     assert counting.read(QUOTA)["limit"] == 10
     give(counting.world.store, QUOTA, 20)

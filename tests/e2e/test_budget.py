@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -219,8 +220,9 @@ def test_spent_held_and_left_are_the_limit_at_every_moment(team: Team, seed: int
             wait_for(lambda after=after: len(team.steps) >= after or over.is_set(), every_s=0.01)  # type: ignore[misc]
             for function in ("holds", "increments", "reads", "bookkeeper"):
                 for pid in team.dev.workers(function):
-                    os.kill(pid, signal.SIGKILL)
-                    killed += 1
+                    with suppress(ProcessLookupError):  # it ended in between
+                        os.kill(pid, signal.SIGKILL)
+                        killed += 1
         return killed
 
     with ThreadPoolExecutor(HOLDS) as callers, ThreadPoolExecutor(3) as others:

@@ -45,6 +45,12 @@ def test_a_move_crosses_what_a_walk_one_by_one_does(at: set[int], every: int, ol
     assert found == [one for one in walked if one not in dropped]
 
 
+def test_a_threshold_is_crossed_by_who_reaches_it_and_by_who_falls_below() -> None:
+    ten = Notify(at=(10,))
+    assert (said(ten, 9, 10), said(ten, 10, 9)) == ([(10, True)], [(10, False)])
+    assert (said(ten, 10, 11), said(ten, 11, 10), said(ten, 10, 10)) == ([], [], [])
+
+
 def test_a_percentage_is_the_least_number_that_has_it() -> None:
     third = Notify(percent=(33,))
     assert said(third, 3, 4, 10, 10) == [(4, True)]

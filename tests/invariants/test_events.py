@@ -222,9 +222,20 @@ def test_the_level_of_a_period_goes_after_the_longest_one_and_any_other_stays(
     assert int(level.get("expiration", {"N": "9" * 12})["N"]) > time.time() + (366 + 9) * 24 * 3600
 
 
+def test_a_sum_that_stops_just_below_a_threshold_reaches_it_with_the_next_change(
+    stream: StreamWorld, heard: Heard, bus: Bus
+) -> None:
+    for sequence, old, new in ((1, 9, 19), (2, 19, 20), (3, 20, 21)):
+        one = summed(sequence, old, new)
+        stream.raw.put_item(TableName=stream.name("counts"), Item=one["dynamodb"]["NewImage"])
+        deliver(stream, [one], bus)
+    assert len(heard.names()) == 2
+
+
 def test_two_runs_that_see_a_sum_at_once_make_each_event_once(stream: StreamWorld, heard: Heard, bus: Bus) -> None:
     first, second = summed(1, 9, 31), summed(1, 9, 31)
     stream.raw.put_item(TableName=stream.name("counts"), Item=first["dynamodb"]["NewImage"])
+    stream.has_counted(SUMS)
     other = stream.event("counts", "shard-2", [second])
 
     def overtake() -> None:

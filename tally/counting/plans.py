@@ -17,6 +17,7 @@ from ..dynamo.transactions import Write, transact
 from . import limits, periods, tallies
 from .limits import CEILING, FLOOR, MARK, NO_PLAN, PLAN
 from .receipts import Body, ChangeAnswer, Keyed, Stamp, once
+from .uniques import AHEAD_MAX_S
 
 MARGIN_S = 60  # a call ends after 30 s at the latest, and a clock is off by seconds
 
@@ -57,7 +58,8 @@ def _writes(call: Call, counter: Counter, id_: str, plan: Item) -> list[Write]:
     item, table = limits.key(counter, id_), {"TableName": call.store.settings.counts_table}
     first: Write = {"Delete": {**table, "Key": item}} if plan is NO_PLAN else {"Put": {**table, "Item": item | plan}}
     now_s = time.time()
-    soon, past, now = (periods.tally_id(counter, id_, now_s + far_s) for far_s in (MARGIN_S, -MARGIN_S, 0))
+    ahead_s = MARGIN_S + (AHEAD_MAX_S if counter.unique else 0)  # a visit may begin a period early
+    soon, past, now = (periods.tally_id(counter, id_, now_s + far_s) for far_s in (ahead_s, -MARGIN_S, 0))
     near = {soon: {PLAN: {"S": f"{MARK}{call.nonce}"}}, past: plan, now: plan}
     return [first, *(_copy(call, counter, tally, said) for tally, said in near.items())]
 

@@ -13,8 +13,9 @@ import pytest
 
 import counters
 from tally.counter import AMOUNT_MAX, Counter
-from tally.counting import changes, holds, increments, limits, periods, plans, tallies, uniques
+from tally.counting import changes, hashing, holds, increments, limits, periods, plans, tallies, uniques
 from tally.counting.increments import Increment
+from tally.counting.receipts import DAY_S
 from tally.dynamo import queries
 from tally.dynamo.client import Call, Store
 from tally.dynamo.contention import Breaker, Spread
@@ -280,6 +281,27 @@ def test_the_visitors_of_a_period_are_limited_for_each_id(world: World, clock: C
     give(world.store, readers, 3)
     assert [visit(one) for one in ("cy", "ann")] == [True, False]
     assert refusal(partial(visit, "dan")).members["limit"] == 3
+
+
+def test_a_visit_by_a_clock_that_is_ahead_is_judged_by_the_plan_of_now(world: World, clock: Clock) -> None:
+    """It begins the next period a minute early, having read the plan that is replaced meanwhile."""
+    readers = replace(counters.READERS, visible="now", ceiling=2, max_shards=1, own_limits=True)
+    hashing.of_stack(world.call())
+    (other,) = processes(world, 1)
+    clock.pass_s(DAY_S - clock() % DAY_S - uniques.AHEAD_MAX_S)
+    tomorrow_s = int(clock()) + uniques.AHEAD_MAX_S
+
+    def visit(visitor: str) -> None:
+        uniques.count(world.call(), readers, ITEM, visitor, tomorrow_s)
+
+    def change() -> None:
+        with clock.off(-1):
+            give(replace(other, client=world.raw), readers, 1)
+
+    world.proxy.forget()
+    world.proxy.plan = meanwhile({0: change})
+    visit("ann")
+    assert refusal(partial(visit, "bob")).members["limit"] == 1
 
 
 @pytest.mark.parametrize("counter", [QUOTA, SEATS], ids=lambda counter: counter.name)

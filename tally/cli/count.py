@@ -12,7 +12,7 @@ from tally.errors import LimitReachedError
 from tally.shipped import VISITS
 
 from . import values
-from .command import Command, Counters, Parser, add_counter
+from .command import Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack, service
 from .terminal import note, show
 
@@ -27,6 +27,16 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     )
     parser.add_argument("--visitor", metavar="NAME", help="who came, of a counter of visitors: each counts once")
     parser.add_argument("--key", help="the name of this change: the same key counts once (default: a new one)")
+
+
+def _check(given: argparse.Namespace) -> None:
+    named, counter = given.visitor is not None, given.counter
+    if named and not counter.unique:
+        raise UsageError(f"{counter.name} counts changes, and not who made them: leave --visitor out")
+    if counter.unique and not named:
+        raise UsageError(f"{counter.name} counts visitors: say who came, with --visitor NAME")
+    if named and (given.amount is not None or given.key):
+        raise UsageError("--visitor goes with neither --amount nor --key: the visitor is the key, and counts once")
 
 
 def _count(given: argparse.Namespace, stack: Stack) -> int:
@@ -63,8 +73,9 @@ def _sent(tally: Tally, counter: Counter, id_: str, amount: int | None, key: str
 
 
 COUNT = Command(
-    "count", "count one change, once for its key", _count, _arguments, json=True,
+    "count", "count one change, once for its key", _count, _arguments, _check, json=True,
     examples="""  tally count plays 9f3a --local                 it prints the key, for --key
   tally count stock mug --amount -2 --stack Tally-prod
+  tally count readers moby-dick --visitor ann --local
 """,
 )  # fmt: skip

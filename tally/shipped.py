@@ -1,5 +1,7 @@
 """Counters that a `counters.py` may list. Posts and visits have operations of their own, for who lists these."""
 
+from collections.abc import Iterable
+
 from .counter import ANYONE, CALLER, SOON, Counter
 
 
@@ -64,3 +66,8 @@ PAGE_VISITORS = Counter(
 )
 """Visitors of a page in a day, whom nothing is stored with. A stack that counts them has a table more."""
 SHIPPED = (PLAYS, LIKES, VISITS, BOT_VISITS, PAGE_VISITORS)
+
+
+def lists(counters: Iterable[Counter], shipped: Counter) -> bool:
+    """Whether the shipped counter is among these. Its thresholds are the team's."""
+    return any(counter.name == shipped.name for counter in counters)

@@ -66,7 +66,7 @@ def _visited(given: argparse.Namespace, tally: Tally) -> int:
 
 def _sent(tally: Tally, counter: Counter, id_: str, amount: int | None, key: str) -> dict[str, Any]:
     """The answer."""
-    if counter == VISITS and amount is None:
+    if counter.name == VISITS.name and amount is None:
         return {**tally.visit(id_, idempotency_key=key)}
     by = amount if amount is not None or counter.delta is not None else 1
     return {**tally.increment(counter.name, id_, amount=by, value=True, idempotency_key=key)}

@@ -247,7 +247,7 @@ def _from_json(lines: Iterable[str], needed: Sequence[str], optional: Sequence[s
 
 
 def _child_columns(counter: Counter) -> Sequence[str]:
-    return ("post", "user", "liked_at") if counter == LIKES else ("id", "child", "at")
+    return ("post", "user", "liked_at") if counter.name == LIKES.name else ("id", "child", "at")
 
 
 NUMBERS = Layout(lambda counter: ("id", "value"), _number, optional=("day",))

@@ -21,7 +21,7 @@ from tally.counter import Counter
 from tally.dynamo.keys import FORMAT
 from tally.home import version
 from tally.settings import OwnTable
-from tally.shipped import PAGE_VISITORS
+from tally.shipped import PAGE_VISITORS, lists
 
 
 class TableForm(NamedTuple):
@@ -45,7 +45,7 @@ SALTS = TableForm("PK", None, streamed=False, kept=False)  # what is forgotten a
 
 def table_forms(counters: Iterable[Counter]) -> Mapping[Table, TableForm]:
     """The tables of a stack with these counters."""
-    return {**TABLES, Table.SALTS: SALTS} if PAGE_VISITORS in counters else TABLES
+    return {**TABLES, Table.SALTS: SALTS} if lists(counters, PAGE_VISITORS) else TABLES
 
 
 TTL_ATTRIBUTE = "expiration"  # the name that Powertools writes

@@ -18,7 +18,7 @@ from tally.dynamo.shards import Shards
 from tally.operations import CONSUMERS
 from tally.series import hours
 from tally.settings import Settings
-from tally.shipped import PAGE_VISITORS
+from tally.shipped import PAGE_VISITORS, lists
 from tally.streams import events, forms, own_items, own_tables, watermark
 from tally.streams.events import Bus
 from tally.streams.loss import NEVER_S
@@ -73,7 +73,7 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     if watching:
         judging |= {"WATCHED#": ("Query", "UpdateItem", "DeleteItem")}
         removing |= needs.on(watching, "GetItem")
-    removing |= needs.FORGET_SALTS if PAGE_VISITORS in every else needs.NOTHING
+    removing |= needs.FORGET_SALTS if lists(every, PAGE_VISITORS) else needs.NOTHING
     left = needs.send_events(every, "Query")
     return needs.release_expired(every) | left | heartbeats | needs.on_ledger(judging) | removing | needs.READ_FORMS
 

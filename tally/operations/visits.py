@@ -16,7 +16,7 @@ from tally.counting import increments, periods, tallies, uniques
 from tally.counting.increments import Increment
 from tally.errors import ForbiddenError, NotFoundError
 from tally.pages import AS_SPELT
-from tally.shipped import BOT_VISITS, PAGE_VISITORS, VISITS
+from tally.shipped import BOT_VISITS, PAGE_VISITORS, VISITS, lists
 from tally.streams import watermark
 
 BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page view reads the table
@@ -48,7 +48,7 @@ class Visits(TypedDict):
 
 
 def _needs_to_visit(counters: Sequence[Counter]) -> needs.Needs:
-    return needs.count(counters) | (needs.SALT_OF_DAY if PAGE_VISITORS in counters else needs.NOTHING)
+    return needs.count(counters) | (needs.SALT_OF_DAY if lists(counters, PAGE_VISITORS) else needs.NOTHING)
 
 
 @operation(

@@ -14,9 +14,11 @@ import counters
 from tally.api.needs import Table
 from tally.cli import values
 from tally.contract.declarations import Declarations
+from tally.contract.described import table_forms
 from tally.counting import hashing
 from tally.dynamo.client import Call, Store
 from tally.errors import ConfigurationError, InvalidInputError
+from tally.notify import Notify
 from tally.operations import sweep
 from tally.shipped import PAGE_VISITORS
 from tests import events
@@ -183,6 +185,14 @@ def test_a_visit_and_the_sweep_do_what_their_roles_grant(store: Store, now: Simp
         for granted in Declarations(Path(), without, counters.PAGES).needs.values()
         for need in granted
     )
+
+
+def test_thresholds_change_nothing_of_what_visitors_of_pages_need(store: Store) -> None:
+    notified = {**counters.COUNTERS, PAGE_VISITORS.name: replace(PAGE_VISITORS, notify=Notify(every=100))}
+    assert Table.SALTS in table_forms(notified.values())
+    plain, others = (Declarations(Path(), one, counters.PAGES).needs for one in (counters.COUNTERS, notified))
+    for function in ("visits", "sweep"):
+        assert plain[function] <= others[function]
 
 
 def test_visitors_of_pages_need_visits() -> None:

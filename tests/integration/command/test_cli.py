@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 import counters
-from tally.cli import commands, connection, count, receipt, series, watch
+from tally.cli import commands, connection, count, files, receipt, series, watch
 from tally.cli.__main__ import main
 from tally.counting import increments, tallies
 from tally.counting.increments import Increment
@@ -34,6 +35,7 @@ from tally.drift import history
 from tally.dynamo import keys
 from tally.dynamo.client import CLIENT_CONFIG, Call, Store
 from tally.dynamo.transactions import apply_once
+from tally.notify import Notify
 from tally.operations.receipts import KEYED
 from tally.streams import fold
 from tally.streams.events import SENT, UNSENT, Event
@@ -91,6 +93,14 @@ def test_local_is_the_port_of_make_dev(
 ) -> None:
     monkeypatch.setenv("PORT", str(port))
     assert ran(capsys, "get", "plays", "v", "--local") == (0, "plays v: 0, nothing is stored\n", "")
+
+
+def test_thresholds_leave_likes_and_visits_what_they_are() -> None:
+    likes, visits = (replace(one, notify=Notify(every=100)) for one in (counters.LIKES, counters.VISITS))
+    assert files.CHILDREN.columns(likes) == files.CHILDREN.columns(counters.LIKES)
+    tally = Mock(**{"visit.return_value": {}})
+    count._sent(tally, visits, "https://example.com/", None, "k")
+    tally.visit.assert_called_once()
 
 
 def test_receipt_tells_of_any_callers_change_whether_it_was_counted(run: Run, invoke: Invoke) -> None:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from tally.cdk.options import EDGE_REGION, Options
 from tally.contract.declarations import Declarations
+from tally.contract.described import TABLES
 from tally.errors import StoreRefusedError
 from tally.streams import forms
 
@@ -58,7 +59,7 @@ class Deployed(NamedTuple):
     descriptions: Mapping[str, str]
     """What its outputs say of themselves."""
     tables: frozenset[str]
-    """The names of its tables."""
+    """The names of the tables that it counts in."""
     format: str
     """The form of what it stores; empty for the edge."""
 
@@ -271,11 +272,17 @@ def stacks_of(assembly: Path, region: str) -> list[Deployed]:
                     region if own == "unknown-region" else own,
                     bool(properties.get("terminationProtection")),
                     {output: one.get("Description", "") for output, one in outputs.items()},
-                    frozenset(one["Properties"]["TableName"] for one in resources if one["Type"] == _TABLE),
+                    frozenset(one["Properties"]["TableName"] for one in resources if _counts(one)),
                     outputs.get("Format", {}).get("Value", ""),
                 )
             )
     return sorted(stacks, key=lambda stack: "ApiUrl" not in stack.descriptions)
+
+
+def _counts(resource: Mapping[str, Any]) -> bool:
+    """Whether it is a table that numbers depend on. That of salts comes and goes with a counter."""
+    name = str(resource.get("Properties", {}).get("TableName"))
+    return resource["Type"] == _TABLE and name.endswith(tuple(f"-{table.value}" for table in TABLES))
 
 
 def what_to_call(stacks: Sequence[Deployed], outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:

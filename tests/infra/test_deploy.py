@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -282,6 +283,18 @@ def test_a_stack_never_gets_empty_tables_in_place_of_those_it_counts_in(
     assert deploy.main([*command, "--import-existing-resources"]) == 0
     aws.deployed("Tally-dev", dev)
     assert deploy.main(command) == 0
+
+
+def test_a_stack_that_counts_gets_the_table_of_salts_and_loses_it_again(
+    aws: Aws, dev: Template, tmp_path: Path
+) -> None:
+    shutil.copytree(dev.folder, tmp_path / "site")
+    site = Template(tmp_path / "site")
+    site.resources["SaltsTable"] = {"Type": deploy._TABLE, "Properties": {"TableName": "Tally-dev-salts"}}
+    site.path.write_text(json.dumps(site.body))
+    for before, after in ((dev, site), (site, dev)):
+        aws.deployed("Tally-dev", before)
+        assert deploy.main(["--yes", "--app", str(after.folder)]) == 0
 
 
 def test_a_stack_never_gets_code_that_reads_its_data_in_another_format(

@@ -337,32 +337,6 @@ class Top(TypedDict):
     as_of: int | None
 
 
-class Crossed(TypedDict):
-    """An event of a number that crossed a threshold, as the bus gets it. `sent`: whether it has it."""
-
-    event: str
-    counter: str
-    id: str
-    period: NotRequired[str]
-    threshold: int
-    percent: NotRequired[int]
-    limit: NotRequired[int]
-    every: NotRequired[int]
-    direction: Literal["up", "down"]
-    value: int
-    before: NotRequired[int]
-    by: NotRequired[Literal["change", "edit", "limit", "removal", "repair"]]
-    at: int
-    sequence: str
-    sent: bool
-
-
-class Events(TypedDict):
-    """The newest events, the newest first."""
-
-    events: list[Crossed]
-
-
 class Drifting(TypedDict):
     """One number: how far it is above the counted one, since when, and whether that is confirmed."""
 
@@ -475,6 +449,32 @@ class Status(TypedDict):
     stage: str
     where: str
     counters: list[Declared]
+
+
+class Crossed(TypedDict):
+    """An event of a number that crossed a threshold, as the bus gets it. `sent`: whether it has it."""
+
+    event: str
+    counter: str
+    id: str
+    period: NotRequired[str]
+    threshold: int
+    percent: NotRequired[int]
+    limit: NotRequired[int]
+    every: NotRequired[int]
+    direction: Literal["up", "down"]
+    value: int
+    before: NotRequired[int]
+    by: NotRequired[Literal["change", "edit", "limit", "removal", "repair"]]
+    at: int
+    sequence: str
+    sent: bool
+
+
+class Events(TypedDict):
+    """The newest events, the newest first."""
+
+    events: list[Crossed]
 
 
 class Health(TypedDict):
@@ -788,11 +788,6 @@ def get_any_top(
     return Request.of("series", "get_any_top", locals())
 
 
-def get_events(*, limit: int | None = None, caller: str | None = None) -> Request[Events]:
-    """The newest events: numbers that crossed a threshold of their counter."""
-    return Request.of("drift", "get_events", locals())
-
-
 def get_drift(*, limit: int | None = None, cursor: str | None = None, caller: str | None = None) -> Request[Drifts]:
     """The numbers that drift, a page at a time."""
     return Request.of("drift", "get_drift", locals())
@@ -808,6 +803,11 @@ def get_details(counter: str, id: str, *, period: str | None = None, caller: str
 def get_status(*, caller: str | None = None) -> Request[Status]:
     """Whether all is well."""
     return Request.of("drift", "get_status", locals())
+
+
+def get_events(*, limit: int | None = None, caller: str | None = None) -> Request[Events]:
+    """The newest events: numbers that crossed a threshold of their counter."""
+    return Request.of("drift", "get_events", locals())
 
 
 def health(*, caller: str | None = None) -> Request[Health]:
@@ -858,8 +858,8 @@ class Methods:
     get_any_series = sends(get_any_series)
     get_top = sends(get_top)
     get_any_top = sends(get_any_top)
-    get_events = sends(get_events)
     get_drift = sends(get_drift)
     get_details = sends(get_details)
     get_status = sends(get_status)
+    get_events = sends(get_events)
     health = sends(health)

@@ -271,30 +271,6 @@ export interface Top {
   as_of: number | null;
 }
 
-/** An event of a number that crossed a threshold, as the bus gets it. `sent`: whether it has it. */
-export interface Crossed {
-  event: string;
-  counter: string;
-  id: string;
-  period?: string;
-  threshold: number;
-  percent?: number;
-  limit?: number;
-  every?: number;
-  direction: "up" | "down";
-  value: number;
-  before?: number;
-  by?: "change" | "edit" | "limit" | "removal" | "repair";
-  at: number;
-  sequence: string;
-  sent: boolean;
-}
-
-/** The newest events, the newest first. */
-export interface Events {
-  events: (Crossed)[];
-}
-
 /** One number: how far it is above the counted one, since when, and whether that is confirmed. */
 export interface Drifting {
   counter: string;
@@ -393,6 +369,30 @@ export interface Status {
   stage: string;
   where: string;
   counters: (Declared)[];
+}
+
+/** An event of a number that crossed a threshold, as the bus gets it. `sent`: whether it has it. */
+export interface Crossed {
+  event: string;
+  counter: string;
+  id: string;
+  period?: string;
+  threshold: number;
+  percent?: number;
+  limit?: number;
+  every?: number;
+  direction: "up" | "down";
+  value: number;
+  before?: number;
+  by?: "change" | "edit" | "limit" | "removal" | "repair";
+  at: number;
+  sequence: string;
+  sent: boolean;
+}
+
+/** The newest events, the newest first. */
+export interface Events {
+  events: (Crossed)[];
 }
 
 /** Tally reaches its store. */
@@ -697,11 +697,6 @@ export interface Requests {
     limit?: number;
     caller?: string;
   }): Promise<Top>;
-  /** The newest events: numbers that crossed a threshold of their counter. */
-  get_events(fields: {
-    limit?: number;
-    caller?: string;
-  }): Promise<Events>;
   /** The numbers that drift, a page at a time. */
   get_drift(fields: {
     limit?: number;
@@ -719,6 +714,11 @@ export interface Requests {
   get_status(fields: {
     caller?: string;
   }): Promise<Status>;
+  /** The newest events: numbers that crossed a threshold of their counter. */
+  get_events(fields: {
+    limit?: number;
+    caller?: string;
+  }): Promise<Events>;
   /** Whether Tally reaches its store. */
   health(fields: {
     caller?: string;

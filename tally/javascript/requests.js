@@ -41,10 +41,10 @@ export const SERVED_BY = {
   get_any_series: "series",
   get_top: "series",
   get_any_top: "series",
-  get_events: "drift",
   get_drift: "drift",
   get_details: "drift",
   get_status: "drift",
+  get_events: "drift",
   health: "health",
 };
 

@@ -178,23 +178,6 @@ def _without_events(counter: Counter) -> CallerError | None:
 
 
 @operation(
-    "GET /events",
-    access=Access.READ,
-    throttle=SELDOM,
-    needs=lambda _: needs.on_ledger({"EVENT#": ["Query"], "SENT#": ["Query"]}),
-    refuses=_without_events,
-    example={"events": [{**EXAMPLE, "sent": True}]},
-)
-def get_events(call: Call, *, limit: Limit = fields.PAGE_SIZE_DEFAULT) -> Answer[Events]:
-    """The newest events: numbers that crossed a threshold of their counter
-
-    Each is kept for nine days after it was sent.
-    """
-    found = islice(events.newest(call.store), limit)
-    return Answer({"events": [{**event.detail, "sent": sent} for event, sent in found]})
-
-
-@operation(
     "GET /drift",
     access=Access.READ,
     throttle=SELDOM,
@@ -289,3 +272,20 @@ def get_status(call: Call) -> Answer[Status]:
     are declared.
     """
     return Answer(looks.status(call, call.counters))
+
+
+@operation(
+    "GET /events",
+    access=Access.READ,
+    throttle=SELDOM,
+    needs=lambda _: needs.on_ledger({"EVENT#": ["Query"], "SENT#": ["Query"]}),
+    refuses=_without_events,
+    example={"events": [{**EXAMPLE, "sent": True}]},
+)
+def get_events(call: Call, *, limit: Limit = fields.PAGE_SIZE_DEFAULT) -> Answer[Events]:
+    """The newest events: numbers that crossed a threshold of their counter
+
+    Each is kept for nine days after it was sent.
+    """
+    found = islice(events.newest(call.store), limit)
+    return Answer({"events": [{**event.detail, "sent": sent} for event, sent in found]})

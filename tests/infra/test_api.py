@@ -41,6 +41,18 @@ def test_only_the_api_or_its_schedule_may_invoke_a_function_and_only_the_alias(d
     assert sorted(of_the_api) == sorted(DECLARED.functions)
 
 
+def test_what_reaches_a_function_keeps_its_logical_id(dev: Template) -> None:
+    """An integration is named by the first route of its function: a new route comes after it."""
+    first = {name.removeprefix("ApiHttp")[:-8] for name in dev.of_type("AWS::ApiGatewayV2::Integration")}
+    assert first == {
+        "GETconsoleConsole", "GETcounterscounteridReads", "GETcounterslikesidchildrenChildrenOpen", "GETdriftDrift",
+        "GEThealthHealth", "GETreceiptsReceipts", "GETseriesSeries", "POSTchangesChanges",
+        "POSTcounterscounteridholdsHolds", "POSTcounterscounteridincrementsIncrements",
+        "POSTcountersplaysidincrementsIncrementsOpen", "POSTvisitsVisits", "PUTcounterscounteridchildChildren",
+        "PUTpostsidPosts",
+    }  # fmt: skip
+
+
 def test_signed_in_callers_alone_see_likers_if_the_deployment_says_so(lavish: Template, dev: Template) -> None:
     def access(template: Template) -> dict[str, str]:
         return {key: route["AuthorizationType"] for key, route in template.routes().items()}

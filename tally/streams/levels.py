@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 
+from .. import observe
 from ..counter import Counter
 from ..counting import tallies
 from ..dynamo import items, keys, queries
@@ -22,7 +23,7 @@ from ..errors import StoreBusyError
 from . import crossings
 from .events import Event
 from .fold import Effect
-from .record import Lookup
+from .record import MALFORMED, Lookup
 
 PERIOD_KEPT_S = 376 * 24 * 3600  # after it rose last: the longest period is over, and what was written late is read
 TURNS_MAX = 8  # each time another run was first: it has read the same sum, or a larger one
@@ -47,8 +48,12 @@ def _rise(call: Call, tally: tuple[Counter, str]) -> list[Event]:
     key = keys.key(f"LEVEL#{counter.name}", keys.digest(counter.name, id_))
     for _ in range(TURNS_MAX):
         item = queries.get(call.store.client, settings.ledger_table, key)
-        level = items.number(item, "level", counter.start)
-        value = tallies.read(call, counter, id_)  # after the level: it has all that earlier runs have seen
+        try:
+            level = items.number(item, "level", counter.start)
+            value = tallies.read(call, counter, id_)  # after the level: it has all that earlier runs have seen
+        except MALFORMED:  # somebody edited one of its items: no other number waits for it
+            observe.logger.exception("the sum was not read", extra={"tally": f"{counter.name}/{id_}"})
+            return []
         found = crossings.crossed(counter.notify, level, value) if value > level else []
         if not found:
             return []

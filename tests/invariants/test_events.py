@@ -362,3 +362,16 @@ def test_the_sweep_says_how_old_what_is_left_is(
     gone = replace(bus, name=f"arn:aws:events:{REGION}:123456789012:event-bus/gone")
     sweeping._events(stream.store, gone, time.time(), float("inf"))
     assert f'"{observe.OLDEST_EVENT}":[1' in capsys.readouterr().out
+
+
+def test_a_sum_that_cannot_be_read_holds_up_no_other_number(stream: StreamWorld, heard: Heard, bus: Bus) -> None:
+    """Somebody edits one of its shards: each change of another shard reads the sum."""
+    one = summed(1, 9, 11)
+    stream.raw.put_item(TableName=stream.name("counts"), Item=one["dynamodb"]["NewImage"])
+    stream.put({**tallies.key(SUMS, "s", 1), "n": {"S": "many"}})
+    deliver(stream, [one, moved(2, 0, 1)], bus)
+    assert stream.checkpoint("bookkeeper", "counts", SHARD)["sequence"] == "2"
+    assert len(heard.names()) == 1
+    stream.put({**tallies.key(SUMS, "s", 1), "n": {"N": "10"}})
+    deliver(stream, [summed(3, 11, 12)], bus)
+    assert len(heard.names()) == 2, "10 and 20, with its next change"

@@ -14,7 +14,7 @@ import pytest
 
 import counters
 from tally.counter import Counter
-from tally.counting import changes, holds, periods, receipts
+from tally.counting import changes, holds, periods, plans, receipts
 from tally.counting.increments import Increment, count
 from tally.dynamo.client import Call
 from tally.errors import (
@@ -34,6 +34,7 @@ STOCK = Counter("budget", prefix="BUDGET", sort_key="LEFT", attribute="credits",
 QUOTA = Counter("quota", prefix="BUDGET", sort_key="USED", attribute="used", ceiling=100, period="day", keep_periods=2)
 VIEWS = Counter("views", prefix="VIEW", sort_key="TOTAL", attribute="views", visible="soon")
 SALES = Counter("sales", prefix="SALE", sort_key="TOTAL", attribute="sold")
+OWN = replace(QUOTA, name="own", sort_key="OWN", own_limits=True)
 MINUTES = replace(QUOTA, name="minutes", sort_key="MINUTE", period="minute")
 DAY_S = 24 * 3600
 ID = "acme"
@@ -49,7 +50,7 @@ class Shop:
     """What has a store."""
     caller: str | None = "shop"
     counters: dict[str, Counter] = field(
-        default_factory=lambda: {one.name: one for one in (STOCK, QUOTA, VIEWS, SALES, MINUTES)}
+        default_factory=lambda: {one.name: one for one in (STOCK, QUOTA, OWN, VIEWS, SALES, MINUTES)}
     )
 
     def call(self) -> Call:
@@ -146,6 +147,28 @@ def test_a_void_that_a_limit_refuses_leaves_nothing_and_may_succeed_later(
     shop.add(counter, -used)
     assert shop.void(counter, "gift")["changed"] is True
     assert shop.number(counter) == counter.start
+
+
+def test_a_void_is_judged_by_the_limit_that_its_id_had_in_its_period(shop: Shop, clock: Clock) -> None:
+    own, its = replace(OWN, receipt_days=3), shop.tally(OWN)
+
+    def limit(most: int) -> None:
+        plans.put(shop.call(), own, ID, most, operation="put_limit", key=new_key())
+        shop.world.store.limits.clear()  # as in another process
+
+    def refused(key: str, most: int) -> None:
+        error = refusal(partial(shop.void, own, key))
+        assert error.members == {"counter": "own", **periods.shown(its), "left": 0, "limit": most}
+
+    limit(10)
+    for key, amount in (("gift", -2), ("other", -2), ("all", 14)):
+        shop.add(own, amount, key)
+    refused("gift", 10)
+    limit(12)
+    shop.void(own, "gift")
+    clock.pass_s(DAY_S)
+    limit(20)
+    refused("other", 12)
 
 
 def test_expired_holds_make_room_for_a_void(shop: Shop, clock: Clock) -> None:

@@ -7,6 +7,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,6 +63,8 @@ class Wish:
     """Until when a copy of an earlier request may arrive; on the monotonic clock."""
     attempts: int = 0
     made_s: float = field(default_factory=time.time)
+    void: Callable[..., Any] | None = None
+    """What takes it back by its key."""
 
     def notes(self, what: str, more: object = "") -> list[Note]:
         """The same note for each entry."""
@@ -92,7 +95,19 @@ def increment(store: Store, entry: WishEntry, key: str) -> Wish:
     def noted(body: Body) -> list[Note]:
         return [_counted(entry, periods.of_answer(id_, body), wish.made_s, key, body.get("number", ""))]
 
-    wish = Wish(key, [entry], send, noted)
+    back = partial(changes.void, counter=counter, id=id_, key=key) if counter.joins else None
+    wish = Wish(key, [entry], send, noted, void=back)
+    return wish
+
+
+def reader(store: Store, entry: WishEntry, visitor: str) -> Wish:
+    """A visitor who counts once. The answer to a request that is sent again says that the visitor is not new."""
+    counter, id_, *_ = entry
+
+    def send() -> Answered:
+        return _answered(increments.add_visitor(Call(store), counter=counter, id=id_, visitor=visitor))
+
+    wish = Wish("", [entry], send, lambda body: [_counted(entry, periods.of_answer(id_, body), wish.made_s, visitor)])
     return wish
 
 
@@ -111,8 +126,21 @@ def change(store: Store, plain: Store, entries: Sequence[WishEntry], soon: bool,
         named = {(name, periods.shown(tally)["id"]): tally for name, tally, _ in record.changes(receipt)}
         return [_counted(entry, named.get((entry.counter.name, entry.id), ""), wish.made_s, key) for entry in entries]
 
-    wish = Wish(key, entries, send, noted)
+    wish = Wish(key, entries, send, noted, void=partial(changes.void_changes, key=key))
     return wish
+
+
+def void(store: Store, counted: Wish, tallies: Sequence[str]) -> Wish:
+    """What was counted in these tallies is taken back. It needs no key of its own."""
+    back = [
+        entry._replace(id=tally, amount=-entry.amount) for entry, tally in zip(counted.entries, tallies, strict=True)
+    ]
+
+    def send() -> Answered:
+        assert counted.void is not None, "its counter has no voids"
+        return _answered(counted.void(Call(store, counters=counters.COUNTERS)))
+
+    return Wish("", back, send, lambda body: [entry.note(notes.COUNTED, "") for entry in back])
 
 
 def child(store: Store, entry: WishEntry, there: bool, key: str) -> Wish:

@@ -20,6 +20,7 @@ from ..watch import Crasher
 from . import notes
 from .notes import Note, line
 from .stage import CLICKS, Stage, become
+from .watch import GROWING
 from .weather import LATE_S_MAX, READ_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ MOVES = {
 }
 FAMILIES = {counters.LIKES: _ids("p{}", 10), counters.HEARTS: _ids("h{}", 5), counters.MEMBERS: _ids("w{}", 5)}
 """The parents of children."""
-WEIGHTS = {"batch": 8.0, "change": 4, "child": 25, "hold": 4, "set": 2, "load": 0.4}
+WEIGHTS = {"batch": 8.0, "change": 4, "child": 25, "hold": 4, "set": 2, "load": 0.4, "reader": 3}
 WEIGHTS |= {name: move.weight for name, move in MOVES.items()}
 """How often a client intends which kind: its method of this name, or an increment."""
 JOINED = [move for move in MOVES.values() if move.counter.joins]
@@ -67,6 +68,7 @@ LOADED = [move.counter for move in MOVES.values() if not move.counter.pages] + l
 LONG_S, LONG_SHARE = 30.0, 0.1  # some changes are sent again much later
 REPEATED_SHARE = 0.02  # of the answers never reach the client: it sends the change again
 ATTEMPTS_MAX = 100  # then nobody knows whether it was counted, and the soak fails
+VOIDED_SHARE = 0.1  # of the changes that were counted
 SLOW_S = 0.9 * READ_TIMEOUT_S  # a call that took so long may have sent a copy that is still on its way
 FLUSH_S = 0.3
 
@@ -200,7 +202,8 @@ class Client:
         """Increments in a row."""
         moves, size = list(MOVES.values()), min(most, self._chance.randint(2, BATCH_MAX))
         for move in self._chance.choices(moves, [move.batched for move in moves], k=size):
-            self._begin(self._increment(move))
+            if self._begun < self._most:  # voids of the first ones are begun, too
+                self._begin(self._increment(move))
 
     def _change(self, most: int) -> Wish:
         """Move many counters together."""
@@ -208,6 +211,11 @@ class Client:
         soon = all(move.counter.rolls_up for move in moves) and self._chance.random() < 0.5
         entries = [self._entry(move) for move in moves]
         return self._wishes.change(self._stores.weather, self._stores.plain, entries, soon, self._key())
+
+    def _reader(self, most: int) -> Wish:
+        """A visitor of one of few books."""
+        entry = self._wishes.WishEntry(counters.READERS, f"b{self._chance.randrange(20)}", 1)
+        return self._wishes.reader(self._stores.weather, entry, self._key())
 
     def _set(self, most: int) -> Wish:
         return self._wishes.setting(self._stores.weather, self._entry(MOVES["stock"]), self._key())
@@ -294,6 +302,8 @@ class Client:
             self._changed(wish, body, note.what == notes.PUT)
         if note.what == notes.HELD:
             self._settle_later(wish.entries[0], note.more)
+        if wish.void and note.what == notes.COUNTED and self._chance.random() < VOIDED_SHARE:
+            self._void_later(wish, noted)
         if wish.key and self._chance.random() < REPEATED_SHARE:
             self._later(wish, self._chance.uniform(0, LONG_S), body)
 
@@ -308,6 +318,14 @@ class Client:
             self._begin(self._wishes.child(self._stores.tokens, entry, False, ""))
         else:
             self._freed.append((0.0 if wish.key else wish.late_until_s, entry, there))
+
+    def _void_later(self, wish: Wish, counted: Sequence[Note]) -> None:
+        """Take a change back, but not of what only counts up. Late copies of it may come before that, and after it."""
+        growing = any(note.counter in GROWING for note in counted)
+        if not growing and self._begun + len(counted) <= self._most:
+            self._begun += len(counted)
+            void = self._wishes.void(self._stores.weather, wish, [note.id for note in counted])
+            self._later(void, self._chance.uniform(0, TTL_S_MAX))
 
     def _settle_later(self, entry: WishEntry, hold_id: str) -> None:
         """Settle most holds, some of them too late; the others expire."""

@@ -93,7 +93,8 @@ def _no_visitors(counter: Counter) -> CallerError | None:
     """Why this counter counts no visitors."""
     if counter.unique and not counter.pages:
         return None
-    return InvalidInputError(f"{counter.name} counts changes, and not who made them.", field="counter")
+    what = "visitors of pages: POST /visits counts them" if counter.unique else "changes, and not who made them"
+    return InvalidInputError(f"{counter.name} counts {what}.", field="counter")
 
 
 def _not_set(counter: Counter) -> CallerError | None:

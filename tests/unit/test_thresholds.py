@@ -192,6 +192,14 @@ def test_a_period_that_dynamodb_removes_crosses_nothing() -> None:
     assert details(gone | {"userIdentity": {"principalId": "dynamodb.amazonaws.com"}}) == []
 
 
+def test_a_hold_that_comes_back_to_a_period_that_is_kept_no_more_crosses_nothing() -> None:
+    """Its item begins with the start again, or below."""
+    kept = Lookup({"calls": replace(CALLS, keep_periods=2, notify=Notify(at=(-5,)))})
+    for day, events_made in ((15, 0), (16, 1)):
+        effects = bookkeeper.read_count(kept, record(CALLS, f"7c20#2026-11-{day}", None, -400))
+        assert [effect.observed for effect in effects] == [-400] + [0] * events_made
+
+
 def test_a_run_always_fits_into_a_transaction() -> None:
     """Whatever its last record crosses."""
     most = THRESHOLDS_MAX - 1 + MULTIPLES_MAX

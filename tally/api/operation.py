@@ -197,7 +197,7 @@ class Operation(Facts):
         """Whether it looks at the hosts whose pages count."""
         return any(field.kind.knows_hosts for field in self.fields)
 
-    @property
+    @cached_property
     def knows_address(self) -> bool:
         """Whether it looks at the address of the caller."""
         return any(field.source is Source.ADDRESS for field in self.fields)

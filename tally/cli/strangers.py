@@ -25,6 +25,8 @@ def worst_day(declared: Declarations, share: float) -> float:
         if route.access is Access.ANYONE:
             counted = route.served(declared.counters) if route.operation.by_counter else []
             usd = USD[_kind(counted)]
+            if any(counter.unique for counter in route.served(declared.counters)):
+                usd += USD["soon"]  # a visit counts a visitor beside it
             if not route.operation.writes:
                 usd = USD["read"] + USD["number"] * (max([1, *(field.kind.many_max for field in route.fields)]) - 1)
             total += usd * route.throttle.at(share).rate_per_s * 86_400 / 1e6

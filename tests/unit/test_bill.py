@@ -12,6 +12,7 @@ from bench import ROOT, cost
 from bench.cost import Month, bill, million, prices
 from tally.cli.strangers import USD, worst_day
 from tally.contract.declarations import Declarations
+from tally.shipped import PAGE_VISITORS
 
 PAGE = cost.PAGE.read_text()
 
@@ -56,6 +57,13 @@ def test_a_deploy_knows_what_a_stranger_costs_at_1000_requests_a_second() -> Non
     assert {kind: round(million(kind, amount, amount), 2) for kind in USD if kind != "number"} | {
         "number": prices()["read"].usd
     } == USD
+
+
+def test_a_worst_day_has_a_visitor_for_each_visit() -> None:
+    declared = Declarations.load(ROOT / "lambdas/counters.py")
+    more = replace(declared, counters={**declared.counters, PAGE_VISITORS.name: PAGE_VISITORS})
+    (visits,) = [route for route in declared.routes if route.operation.name == "visit"]
+    assert worst_day(more, 1) - worst_day(declared, 1) >= visits.throttle.at(1).rate_per_s * 86_400 / 1e6 * USD["soon"]
 
 
 def test_the_worst_day_follows_the_throttles_and_the_routes_for_anyone() -> None:

@@ -240,11 +240,12 @@ export class Tally extends EventTarget {
     const found = await this.#readOwn(liked.map((thing) => thing.join(":"))).catch(() => []);
     this.#adopts = false;
     const user = this.user();
+    const waits = new Set(this.waiting().filter(isWish).map(({ counter, id }) => `${counter} ${id}`));
     for (const { counter, id, present } of found) {
       const thing = `${counter} ${id}`;
-      // What waits, or was counted meanwhile, overtakes the answer.
+      // What waits, of any user, or was counted meanwhile, overtakes the answer.
       const noted = this.#noted(thing);
-      if (!noted || noted !== before.get(thing) || this.#lastAt({ counter, id }) || this.#lastAt({ user, counter, id })) continue;
+      if (!noted || noted !== before.get(thing) || waits.has(thing)) continue;
       if (present === false) this.#note(thing);
       if (present && user) this.#add({ counter, id, present, user, key: newKey() });
     }

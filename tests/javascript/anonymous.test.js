@@ -116,6 +116,20 @@ for (let dies = 0; dies < 4; dies++)
       assert.equal(least, 1, "never one too low");
     });
 
+test("what one user is about to take over, the next one does not", async () => {
+  const world = new World();
+  await world.got(world.tab().like("hearts", "home", true, ANYONE));
+  const who = { user: "ann", token: () => Promise.reject(new Error("no token yet")) };
+  world.tab({ user: () => who.user, token: () => who.token() });
+  await world.until(() => world.shared.entries.length);
+  Object.assign(who, { user: "bob", token: () => token("bob") });
+  world.tab({ user: () => who.user, token: () => who.token() });
+  for (let turn = 0; turn < 8; turn++) await world.now();
+  Object.assign(who, { user: "ann", token: () => token("ann") });
+  world.fire("online");
+  await world.until(() => world.server.likers.has("hearts/home/ann") && world.server.likers.size === 1);
+});
+
 test("what a user unlikes, this browser likes no more either", async () => {
   const world = new World();
   await world.got(world.tab().like("hearts", "home", true, ANYONE));

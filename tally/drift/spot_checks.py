@@ -53,9 +53,7 @@ def _check(recount: Recount) -> Iterator[bool]:
         return  # its number stands for nothing yet, or somebody counts it again
     if scan.closed:
         _begin(recount, now_s)
-    elif not scan.ended_s or now_s > scan.began_s + GIVEN_UP_MIN * store.settings.minute_s:
-        recount.close()
-    elif recount.settled():
+    elif scan.ended_s and not scan.is_old(now_s) and recount.settled():
         for group in scan.groups:
             found = recount.difference(group)
             settle = recount.report if recount.counter.watch is None else recount.set
@@ -63,6 +61,8 @@ def _check(recount: Recount) -> Iterator[bool]:
             if found.stale:
                 recount.tidy(group)
             yield found.off != 0
+        recount.close()
+    elif not scan.ended_s or now_s > scan.began_s + GIVEN_UP_MIN * store.settings.minute_s:
         recount.close()
 
 

@@ -270,5 +270,5 @@ def test_notes_of_old_days_go_with_the_next_write(world: Deployment) -> None:
 
 def test_only_counters_with_receipts_of_their_own_are_rebuilt() -> None:
     assert {name for name, counter in counters.COUNTERS.items() if rebuild.rebuildable(counter)} == {
-        "plays", "usage", "visits", "bot_visits",
+        "plays", "usage", "visits", "bot_visits", "readers",
     }  # fmt: skip

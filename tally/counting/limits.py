@@ -83,6 +83,11 @@ class Limits(NamedTuple):
         return limit, f"#number {comparison} :limit" + (" OR attribute_not_exists(#number)" if fresh_fits else "")
 
 
+def own_name(counter: Counter) -> str:
+    """The attribute that a limit of an id is."""
+    return FLOOR if counter.ceiling is None else CEILING
+
+
 def declared(counter: Counter) -> Limits:
     """Those of every id that has none of its own."""
     return Limits(counter.floor, counter.ceiling)
@@ -167,8 +172,8 @@ def _is_mark(there: Item) -> bool:
 
 
 def said(counter: Counter, item: Mapping[str, Any]) -> Limits:
-    """What an item says. A limit of its own counts where the counter declares one."""
-    plan = {name: item[name] for name in (PLAN, FLOOR, CEILING) if name in item}
+    """What an item says. Of a counter that has a ceiling by now, a floor of an id counts no more."""
+    plan = {name: item[name] for name in (PLAN, own_name(counter)) if name in item}
     return Limits(
         None if counter.floor is None else items.number(plan, FLOOR, counter.floor),
         None if counter.ceiling is None else items.number(plan, CEILING, counter.ceiling),

@@ -15,7 +15,7 @@ from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, transact
 from . import limits, periods, tallies
-from .limits import CEILING, FLOOR, MARK, NO_PLAN, PLAN
+from .limits import CEILING, FLOOR, MARK, NO_PLAN, PLAN, own_name
 from .receipts import Body, ChangeAnswer, Keyed, Stamp, once
 from .uniques import AHEAD_MAX_S
 
@@ -36,7 +36,7 @@ def put(call: Call, counter: Counter, id_: str, limit: int | None, *, operation:
     """
     assert counter.own_limits, "nothing would judge by it"
     own = limit is not None
-    plan = {PLAN: {"S": call.nonce}, _name(counter): {"N": str(limit)}} if own else NO_PLAN
+    plan = {PLAN: {"S": call.nonce}, own_name(counter): {"N": str(limit)}} if own else NO_PLAN
     body = {"counter": counter.name, "id": id_, "limit": limit if own else limits.declared(counter).limit, "own": own}
 
     def change(stamp: Stamp) -> Body:
@@ -44,11 +44,6 @@ def put(call: Call, counter: Counter, id_: str, limit: int | None, *, operation:
         return body
 
     return once(call, Keyed(operation, f"{counter.name}/{id_}", key, {"limit": limit}, counter.receipt_days), change)
-
-
-def _name(counter: Counter) -> str:
-    """The attribute that a limit of its own is."""
-    return FLOOR if counter.ceiling is None else CEILING
 
 
 def _writes(call: Call, counter: Counter, id_: str, plan: Item) -> list[Write]:

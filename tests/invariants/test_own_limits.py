@@ -270,6 +270,17 @@ def test_without_the_option_the_declared_limit_holds_and_with_it_again_that_of_t
     assert refused(after, counter, 31)["left"] == 30 - used
 
 
+def test_a_floor_of_an_id_counts_no_more_once_its_counter_has_a_ceiling(world: World, clock: Clock) -> None:
+    """Nobody could see it any more: the limit of an id is its ceiling from then on."""
+    give(world.store, CREDIT, -3)
+    (later,) = processes(world, 1)
+    bounded = replace(CREDIT, ceiling=20)
+    assert plans.read(Call(later), bounded, ITEM) == {"counter": "credit", "id": ITEM, "limit": 20, "own": False}
+    assert refused(later, bounded, -6)["left"] == 5
+    give(later, bounded, 8)
+    assert refused(later, bounded, 4)["left"] == 3
+
+
 def test_the_visitors_of_a_period_are_limited_for_each_id(world: World, clock: Clock) -> None:
     readers = replace(counters.READERS, visible="now", ceiling=2, max_shards=1, own_limits=True)
 

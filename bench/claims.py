@@ -160,7 +160,7 @@ MEASURES = (
         Claim("a quiet minute, one shard in each stream", "WCU", "≤", 8),
     )),
     Measure("backlog", "a backlog of the JavaScript client", backlog.measure, (
-        Claim("a change that waited", "reads", "≤", 2),
+        Claim("a change that waited", "reads", "≤", 2.01),  # and one for the page
         Claim("a change that waited", "requests", "=", 1),
         Claim("a change that waited", "off by", "=", 0),
     )),

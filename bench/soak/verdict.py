@@ -39,6 +39,8 @@ class Contents:
     observed: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     drifts: list[str] = field(default_factory=list)
     dead_letters: list[str] = field(default_factory=list)
+    judge: str = ""
+    """What the ledger says of its judge."""
 
 
 def counted(stage: Stage) -> Contents:
@@ -75,7 +77,10 @@ def _ledger(item: dict[str, Any], stored: Contents) -> None:
             stored.expected[entry.counter, entry.id] += entry.expected
             stored.observed[entry.counter, entry.id] += entry.observed
     elif partition == keys.DRIFT_KEY and item["drift"]["N"] != "0":
-        stored.drifts.append(f"{item['counter']['S']} {item['target']['S']} drifts by {item['drift']['N']}")
+        said = {name: next(iter(item[name].values())) for name in ("drift", "since", "upto") if name in item}
+        stored.drifts.append(f"{item['counter']['S']} {item['target']['S']} drifts by {said.pop('drift')} {said}")
+    elif partition == keys.JUDGE_KEY:
+        stored.judge = ", ".join(f"{name} {next(iter(value.values()))}" for name, value in sorted(item.items()))
     elif partition == keys.DEAD_LETTER_KEY:
         stored.dead_letters.append(item["SK"]["S"])
     elif partition == keys.IMPORT_KEY and item["finished"]["BOOL"]:
@@ -112,6 +117,8 @@ def complaints(accepted: Accepted, stored: Contents) -> list[str]:
     said += differences("expected by the journal", wanted, stored.expected)
     said += differences("observed by the journal", wanted, stored.observed)
     said += [*_children(accepted, stored), *_imports(accepted, stored), *_holds(accepted, stored), *_numbers(accepted)]
+    if stored.drifts and stored.judge:  # where to look, as the tables go
+        said.append(f"the judge: {stored.judge}")
     return [*said, *stored.drifts, *(f"dead letters: {name}" for name in stored.dead_letters)]
 
 

@@ -20,7 +20,7 @@ def _sell(sells: Transactions) -> None:
     total = {"Key": key, "UpdateExpression": "ADD n :one", "ExpressionAttributeValues": {":one": {"N": "1"}}}
     order = {"Item": {"PK": {"S": "ORDER#1"}}, "ConditionExpression": "attribute_not_exists(PK)"}
     writes = [{"Put": {"TableName": SHOP, **order}}, {"Update": {"TableName": SHOP, **total}}]
-    sells.commit("order-1", [("calls", "mug", 1), ("plays", "mug"), ("usage", "ann", 1)], writes)
+    sells.commit("order-1", [("stock", "mug", 1), ("plays", "mug"), ("usage", "ann", 1)], writes)
 
 
 def measure(quick: bool) -> Rows:

@@ -143,11 +143,7 @@ def _on_plan(write: Write, within: Limits) -> Write:
     if within.there:
         same, values = "#plan = :there", {":there": within.there}
     if within.plan.get(PLAN) != within.there:
-        own = {f"own{place}": name for place, name in enumerate(within.plan)}
-        sets = "".join(f"#{at} = :{at}, " for at in own)
-        write["UpdateExpression"] = write["UpdateExpression"].replace("SET ", f"SET {sets}", 1)
-        names |= {f"#{at}": name for at, name in own.items()}
-        values |= {f":{at}": within.plan[name] for at, name in own.items()}
+        write = items.beside(write, sets=within.plan)
     return write | {
         "ConditionExpression": f"{same} AND ({write['ConditionExpression']})",
         "ExpressionAttributeNames": write["ExpressionAttributeNames"] | names,

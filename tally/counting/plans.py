@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 
 from ..counter import Counter
+from ..dynamo import items
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, transact
@@ -63,16 +64,12 @@ def _copy(call: Call, counter: Counter, tally: str, plan: Item) -> Write:
     """The update that gives a tally's item the plan or a mark, beside its number, and takes away what it had of another
     one. It moves the version: whoever sets the number by an older one, or keeps an answer, has not seen this plan."""
     gone = [name for name in (FLOOR, CEILING) if name not in plan]
-    places = {f"own{place}": name for place, name in enumerate([*plan, *gone])}
-    sets = ", ".join(f"#{at} = :{at}" for at, name in places.items() if name in plan)
-    removed = ", ".join(f"#{at}" for at, name in places.items() if name in gone)
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": tallies.key(counter, tally, 0),
-        "UpdateExpression": f"SET {sets}" + (f" REMOVE {removed}" if removed else "") + " ADD version :one",
-        "ExpressionAttributeNames": {f"#{at}": name for at, name in places.items()},
-        "ExpressionAttributeValues": {
-            ":one": {"N": "1"}, **{f":{at}": plan[name] for at, name in places.items() if name in plan},
-        },
-    }  # fmt: skip
-    return {"Update": tallies.expiring(write, counter, tally)}
+        "UpdateExpression": "SET #plan = :plan ADD version :one",
+        "ExpressionAttributeNames": {"#plan": PLAN},
+        "ExpressionAttributeValues": {":plan": plan[PLAN], ":one": {"N": "1"}},
+    }
+    own = {name: value for name, value in plan.items() if name != PLAN}
+    return {"Update": tallies.expiring(items.beside(write, sets=own, removed=gone), counter, tally)}

@@ -205,7 +205,7 @@ class Counter:
         object.__setattr__(self, "visible", SOON)
 
     def _check_unique(self) -> None:
-        """A visitor is one, whoever sends the visit, and as long as the period."""
+        """A visitor counts as one in a period, from whichever service the visit comes."""
         if self.period not in LOCAL_PERIODS:
             raise self._wrong("unique", f"needs a period, one of: {', '.join(LOCAL_PERIODS)}")
         if self.delta not in (None, 1):

@@ -62,7 +62,7 @@ def _writes(call: Call, counter: Counter, id_: str, plan: Item) -> list[Write]:
 
 def _copy(call: Call, counter: Counter, tally: str, plan: Item) -> Write:
     """The update that gives a tally's item the plan or a mark, beside its number, and takes away what it had of another
-    one. It moves the version: whoever sets the number by an older one, or keeps an answer, has not seen this plan."""
+    one. It moves the version: a caller that sets the number by an older one, or keeps an answer, has not seen it."""
     gone = [name for name in (FLOOR, CEILING) if name not in plan]
     write: Write = {
         "TableName": call.store.settings.counts_table,

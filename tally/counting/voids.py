@@ -1,8 +1,8 @@
 """Voids: an earlier change is taken back by the key that it was counted under, once, in its own period.
 
 A void is a change by the opposite amounts (changes.py). Its key is the nonce of the receipt that it takes back, so
-whoever asks, there is one. The same transaction marks that receipt. The mark stays as long as the receipt: so long, a
-late copy of the change still finds that it was counted, and no second void begins.
+there is one, whichever caller asks. The same transaction marks that receipt. The mark stays as long as the receipt: so
+long, a late copy of the change still finds that it was counted, and no second void begins.
 """
 
 from __future__ import annotations

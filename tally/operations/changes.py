@@ -105,9 +105,9 @@ def _not_voided(counter: Counter) -> CallerError | None:
 def void(call: Call, *, counter: ACounter, id: Id, key: VoidedKey, caller: Of | None = None) -> Answer[Voided]:
     """Take a change back
 
-    Once, in the period in which it was counted, whoever asks how often. A late copy of the change counts no more. Tally
-    knows its key for as long as its receipt lives. `caller` is whose change it was: yours, if you leave it out. At a
-    floor or ceiling Tally refuses, and the change stands.
+    The first void takes it back, in the period in which it was counted; another one changes nothing. A late copy of
+    the change counts no more. Tally knows its key for as long as its receipt lives. `caller` is whose change it was:
+    yours, if you leave it out. At a floor or ceiling Tally refuses, and the change stands.
     """
     keyed = Keyed("increment", f"{counter.name}/{id}", key, {})
     amounts, (body, replayed) = voids.void(_of(call, caller), keyed)

@@ -1,6 +1,6 @@
 """Names under which Tally stores what it must recognise and may not know: hashes under a secret.
 
-Whoever reads the table cannot find a name by trying all the names that there may be: a user's id, an address.
+A reader of the table cannot find a name by trying all the names that there may be: a user's id, an address.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ..dynamo.keys import Item, key
 from ..dynamo.queries import get
 from ..dynamo.transactions import apply_once
 from ..errors import StoreBusyError
+from .receipts import DAY_S
 
 SECRET = "SECRET"  # partition and sort key of the stack's own, in the ledger
 SALT, FORGOTTEN = "SALT#", "FORGOTTEN"
-DAY_S = 24 * 3600
 FORGOTTEN_S = 600  # after midnight a salt goes: until then a clock may be behind
 FORGOTTEN_DAYS = 3  # that a sweep looks back
 _DIGEST_BYTES = 18  # 24 characters: 144 bits, more than a secret of 22 characters has

@@ -35,9 +35,7 @@ STACK_START = "Tally-"  # how the name of a stage's stack begins
 SHOWN_MAX = 5  # names in a line: `tally check` and CloudWatch list them all
 _DECLARED = (
     "name", "visible", "changes", "public", "pages", "retired", "numbered", "notifies", "max_shards", "delta", "start",
-    "floor",
-    "ceiling", "debt", "own_limits", "period",
-    "unique",
+    "floor", "ceiling", "debt", "own_limits", "period", "unique",
 )  # fmt: skip
 
 

@@ -139,6 +139,10 @@ def _needs_to_change(counters: Sequence[Counter]) -> needs.Needs:
     return needs.change_child(counters) | needs.find_before_refusal(counters) | needs.on(counters, "Query")
 
 
+def _needs_to_look(counters: Sequence[Counter]) -> needs.Needs:
+    return needs.on(counters, "BatchGetItem")
+
+
 _ERRORS = (NotFoundError, CounterRetiredError, ParentRemovedError)
 _MEMBER = {"counter": "members", "id": "acme", "child": "auth0|7c20"}
 _LIKE = {"counter": "likes", "id": "a91f", "child": "auth0|7c20"}
@@ -191,7 +195,7 @@ def delete_child(
     access=Access.READ,
     throttle=READS,
     refuses=_no_children,
-    needs=lambda counters: needs.on(counters, "BatchGetItem"),
+    needs=_needs_to_look,
     raises=[NotFoundError],
     example={**_MEMBER, "present": True},
 )
@@ -279,7 +283,7 @@ def delete_mine(
     throttle=READS,
     alias="GET {path}",
     refuses=_not_by_callers,
-    needs=lambda counters: needs.on(counters, "BatchGetItem"),
+    needs=_needs_to_look,
     raises=[NotFoundError, ForbiddenError],
     example={**_LIKE, "present": True},
 )
@@ -294,7 +298,7 @@ def get_mine(call: Call, *, counter: ACounter, id: Id) -> Answer[Child]:
     access=Access.SIGNED_IN,
     throttle=READS,
     refuses=_not_by_callers,
-    needs=lambda counters: needs.on(counters, "BatchGetItem"),
+    needs=_needs_to_look,
     example={"mine": [{**_LIKE, "present": True}]},
 )
 def list_mine(call: Call, *, of: Annotated[list[tuple[str, str]], kinds.many(TALLY, 100)]) -> Answer[Mine]:
@@ -354,7 +358,7 @@ def delete_anonymous(
     access=Access.ANYONE,
     throttle=SELDOM,
     refuses=_not_by_anyone,
-    needs=lambda counters: needs.on(counters, "BatchGetItem"),
+    needs=_needs_to_look,
     raises=[NotFoundError, ForbiddenError],
     example={**_HEART, "present": True},
 )
@@ -369,7 +373,7 @@ def get_anonymous(call: Call, *, counter: ACounter, id: Id, secret: Secret) -> A
     access=Access.ANYONE,
     throttle=SELDOM,
     refuses=_not_by_anyone,
-    needs=lambda counters: needs.on(counters, "BatchGetItem"),
+    needs=_needs_to_look,
     example={"anonymous": [{**_HEART, "present": True}]},
 )
 def list_anonymous(

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..counter import Counter
-from ..counting import periods, tallies
-from ..counting.limits import CEILING, MARK, PLAN
-from ..dynamo import items
+from ..counting import limits, periods, tallies
+from ..counting.limits import MARK, PLAN
 from ..notify import MULTIPLES_MAX, Notify
 from .events import Event, named
 from .record import Image, Record, created_s
@@ -115,7 +114,7 @@ def _ceiling(counter: Counter, image: Image) -> int | None:
         return counter.ceiling
     if not plan or plan.startswith(MARK):
         return None
-    return None if counter.ceiling is None else items.number(dict(image), CEILING, counter.ceiling)
+    return limits.said(counter, image).ceiling
 
 
 def _by(old: Image, new: Image, moved: int) -> str:

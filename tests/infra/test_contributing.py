@@ -56,6 +56,22 @@ def recipes() -> dict[str, list[Change]]:
 RECIPES = recipes()
 
 
+def apply_all(copy: Path) -> None:
+    """Apply the recipes in the order of the page: one may change the lines of another."""
+    for changes in RECIPES.values():
+        for change in changes:
+            change.apply(copy)
+
+
+def test_each_recipe_finds_the_lines_that_it_changes(tmp_path: Path) -> None:
+    """The page follows the code. What the recipes make is the long tests' matter."""
+    for path in {change.path for changes in RECIPES.values() for change in changes}:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / path).is_file():
+            (tmp_path / path).write_bytes((ROOT / path).read_bytes())
+    apply_all(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the files that git knows, with all recipes applied in their order."""
@@ -66,9 +82,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             (copy / name).write_bytes((ROOT / name).read_bytes())
     (copy / "node_modules").symlink_to(ROOT / "node_modules")
-    for changes in RECIPES.values():
-        for change in changes:
-            change.apply(copy)
+    apply_all(copy)
     run(copy, "-m", "tally.contract")
     run(copy, "-m", "bench.cost")
     run(copy, "-m", "ruff", "format", "--check", "--quiet", ".")

@@ -156,7 +156,8 @@ def _day(options: DevOptions, clock: Clock) -> Iterator[Day]:
         assert stack.engine is not None
         assert stack.engine.db_path is not None
         sweep = asyncio.run(_read(stack, spawned)).functions["sweep"]
-        settings = Settings.from_environment({**stack.variables, **sweep.environment})
+        no_bus = {"TALLY_EVENT_BUS": ""}  # it is of the `make dev` that comes after: its sweep sends the events
+        settings = Settings.from_environment({**stack.variables, **sweep.environment, **no_bus})
         arns = {"counts": settings.counts_stream, "receipts": settings.receipts_stream}
         with contextlib.closing(TimedWire(stack.engine.port, clock)) as wire:
             store = Store(wire, settings)  # type: ignore[arg-type]

@@ -133,12 +133,12 @@ class Batch:
         """The last minute that takes no entries any more."""
         if not self.consumer.heeds_judge:
             return -1
-        store, now_s = self.call.store, time.time()
+        call, now_s = self.call, time.time()
         try:
             made_s = created_s(first)
         except UnreadableError:
             made_s = now_s
-        return watermark.begun(store, made_s, now_s).past(store.settings)
+        return watermark.begun(call, made_s, now_s).past(call.store.settings)
 
     def _apply(self, records: Sequence[Record], every: Lookup, place: StreamPlace, seen: Checkpoint) -> str | None:
         """Commit run by run; the first record that is left, because the time ran out or the store was busy.

@@ -15,6 +15,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from .. import observe
@@ -22,7 +23,7 @@ from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.shards import Shards
-from ..dynamo.transactions import Write, apply_once
+from ..dynamo.transactions import MovedError, Write, apply, apply_once
 from ..errors import ConfigurationError, TallyError
 from ..items import HEARTBEAT_START
 from ..settings import Settings
@@ -126,18 +127,20 @@ def read(store: Store) -> Watermark:
     return Watermark(items.number(item, "judged", -1), known_s, rolled_s, shown_s, item, noted_s)
 
 
-def begun(store: Store, made_s: float, now_s: float) -> Watermark:
+def begun(call: Call, made_s: float, now_s: float) -> Watermark:
     """The watermark, before a record that was made at `made_s` is booked. The first one begins the ledger.
 
-    Booked before the beginning was known, one half of a change might be on a minute that nobody ever judges.
+    Booked before the beginning was known, one half of a change might be on a minute that nobody ever judges. A conflict
+    is no sign of a beginning: the write goes again. Raises StoreBusyError when conflicts outlast the retries.
     """
-    seen = read(store)
+    seen = read(call.store)
     if "began" in seen.item:
         return seen
     began_s = int(min(now_s, max(made_s, now_s - HEARTBEAT_KEPT_S)))
     values: items.Values = {"format": keys.FORMAT, "began": began_s}
-    apply_once(store, [items.update(store.settings.ledger_table, JUDGE, values, was={"began": None})])
-    return read(store)
+    with suppress(MovedError):  # another consumer, or the sweep, was first
+        apply(call, [items.update(call.store.settings.ledger_table, JUDGE, values, was={"began": None})])
+    return read(call.store)
 
 
 def judged(store: Store) -> int:

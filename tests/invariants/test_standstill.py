@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from botocore.exceptions import ClientError
 
 import counters
 from tally.drift import rows
+from tally.dynamo.client import Call
 from tally.streams import watermark
 from tests.engines import new_engine
 from tests.invariants.judged import SEED, Deployment
+from tests.invariants.processes import interrupted
 from tests.invariants.simulation import CALM, Clock, seeded
 
 
@@ -55,7 +58,7 @@ def test_changes_from_before_the_ledger_began_are_not_confirmed_drift() -> None:
         world.stall()
         world.play(times=3)
         world.sleep(10 * 60)
-        watermark.begun(world.store, world.now_s, world.now_s)  # a record of now, in another shard
+        watermark.begun(Call(world.store), world.now_s, world.now_s)  # a record of now, in another shard
         world.resume()
         world.stall("bookkeeper", "counts")
         world.sweep_each_minute()
@@ -71,4 +74,25 @@ def test_changes_from_before_the_ledger_began_are_not_confirmed_drift() -> None:
         world.edit(5, counters.PLAYS, "v")
         world.run(15)
         assert rows.read(world.store, "plays", "v").confirmed(watermark.read(world.store)) == 5
+        world.wire.close()
+
+
+def test_a_conflict_over_the_beginning_of_the_ledger_books_nothing_before_it() -> None:
+    """Receipts were booked without a beginning. The sweep began the ledger after their minute, which nobody judged."""
+
+    def conflict() -> None:
+        raise ClientError({"Error": {"Code": "TransactionConflictException"}}, "UpdateItem")
+
+    clock = Clock()
+    with new_engine() as engine, seeded(clock, SEED):
+        world = Deployment(engine, clock, SEED, CALM, 1)
+        world.handlers["bookkeeper"].store = world.through(interrupted(world.wire, 0, conflict))
+        world.stall("bookkeeper", "counts")
+        world.play(times=3)
+        world.sleep(10 * 60)
+        world.sweep_each_minute()
+        world.resume()
+        world.run(20)
+        assert world.judged > world.settings.minute(world.now_s) - 10
+        assert world.drifts() == {}
         world.wire.close()

@@ -443,7 +443,7 @@ def test_the_first_record_begins_the_ledger_and_a_sweep_at_the_same_time_does_no
 ) -> None:
     seen = watermark.read(abreast.store)
     for at_s in (made_s, NOW_S - 1):
-        watermark.begun(abreast.store, at_s, NOW_S)
+        watermark.begun(Call(abreast.store), at_s, NOW_S)
     watermark.renew(abreast.store, abreast.streams, seen, NOW_S)  # type: ignore[arg-type]
     assert (abreast.noted()["began"], "noted" in abreast.noted()) == (str(int(began_s)), False)
     abreast.sweep(NOW_S + 60)

@@ -134,21 +134,11 @@ def judged(call: Call, write: Write, counter: Counter, id_: str, amount: int, de
     limit, condition = within.bound(counter.start, amount)
     write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
     write |= {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-    return _on_plan(write, within) if counter.own_limits else write
-
-
-def _on_plan(write: Write, within: Limits) -> Write:
-    """The update, on condition that the item says of its plan what it said. One that has no copy yet takes it."""
-    same, names, values = "attribute_not_exists(#plan)", {"#plan": PLAN}, dict[str, Item]()
-    if within.there:
-        same, values = "#plan = :there", {":there": within.there}
-    if within.plan.get(PLAN) != within.there:
+    if not counter.own_limits:
+        return write
+    if within.plan.get(PLAN) != within.there:  # the item has no copy yet
         write = items.beside(write, sets=within.plan)
-    return write | {
-        "ConditionExpression": f"{same} AND ({write['ConditionExpression']})",
-        "ExpressionAttributeNames": write["ExpressionAttributeNames"] | names,
-        "ExpressionAttributeValues": write["ExpressionAttributeValues"] | values,
-    }
+    return items.only_if(write, {PLAN: within.there})
 
 
 def key(counter: Counter, id_: str) -> Item:

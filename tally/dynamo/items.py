@@ -130,19 +130,19 @@ def check(table: str, key: Item, was: Was) -> Write:
 def only_if(parameters: Item, was: Was) -> Item:
     """The parameters of a write with one more condition beside its own: that the attributes are as they were."""
     assert was, "the write rests on nothing"
-    names = _placed("was", was)
+    own_names = parameters.get("ExpressionAttributeNames", {})
+    names = _placed("was", was, first=len(own_names))
     seen = {f":{at}": _wire(value) for at, name in names.items() if (value := was[name]) is not None}
     same = [f"#{at} = :{at}" if f":{at}" in seen else f"attribute_not_exists(#{at})" for at in names]
     own = [f"({parameters['ConditionExpression']})"] if "ConditionExpression" in parameters else []
     values = parameters.get("ExpressionAttributeValues", {}) | seen
     return parameters | {
         "ConditionExpression": " AND ".join(own + same),
-        "ExpressionAttributeNames": parameters.get("ExpressionAttributeNames", {})
-        | {f"#{at}": name for at, name in names.items()},
+        "ExpressionAttributeNames": own_names | {f"#{at}": name for at, name in names.items()},
         **({"ExpressionAttributeValues": values} if values else {}),
     }
 
 
-def _placed(kind: str, names: Iterable[str]) -> dict[str, str]:
+def _placed(kind: str, names: Iterable[str], first: int = 0) -> dict[str, str]:
     """The names by placeholders: a name may be one of DynamoDB's words, or have signs that an expression may not."""
-    return {f"{kind}{number}": name for number, name in enumerate(names)}
+    return {f"{kind}{number}": name for number, name in enumerate(names, first)}

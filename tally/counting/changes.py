@@ -203,7 +203,7 @@ def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: Sen
 
     False: it made none, because those were judged by limits that their tallies have not.
     """
-    made = False
+    room = False
     for tally, old in zip(moved, sent.old_items()[1:], strict=False):
         counter, amount = tally.counter, moved[tally]
         debt = 0 if changes.back else None
@@ -215,8 +215,8 @@ def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: Sen
             place = "" if changes.back else f"changes[{named['entry']}], "
             detail = f"{place}{counter.name} {named['id']}: {error.detail}"
             raise LimitReachedError(detail, **named, **error.members)
-        made = True
-    return made
+        room = True
+    return room
 
 
 def _refuse_retired(call: Call, changes: Changes, stamp: Stamp) -> None:

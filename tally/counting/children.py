@@ -336,8 +336,8 @@ def present_of(call: Call, children_of: Mapping[Tally, str]) -> set[Tally]:
     wanted = {tally: _child_key(*tally, child) for tally, child in children_of.items()}
     by_key = {(key["PK"]["S"], key["SK"]["S"]): tally for tally, key in wanted.items()}
     keys, table = list(wanted.values()), call.store.settings.counts_table
-    found = queries.get_many(call, table, keys, ProjectionExpression=f"PK, SK, {GONE}")
-    return {by_key[item["PK"]["S"], item["SK"]["S"]] for item in found if GONE not in item}
+    there = queries.get_many(call, table, keys, ProjectionExpression=f"PK, SK, {GONE}")
+    return {by_key[item["PK"]["S"], item["SK"]["S"]] for item in there if GONE not in item}
 
 
 class ListedChild(NamedTuple):

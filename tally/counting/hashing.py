@@ -72,13 +72,13 @@ def _made(call: Call, name: str, table: str, item_key: Item, beside: items.Value
     """A secret that is read once in a process, and made by the first who needs it."""
     known = call.store.secrets
     if name not in known:
-        found = get(call.store.client, table, item_key)
-        if not found:
+        item = get(call.store.client, table, item_key)
+        if not item:
             write = items.put(table, item_key, {"secret": secrets.token_urlsafe(32), **beside})
             write["Put"]["ConditionExpression"] = "attribute_not_exists(PK)"
             apply_once(call.store, [write])
-            found = get(call.store.client, table, item_key)  # another process may have been first
-        if not found:
+            item = get(call.store.client, table, item_key)  # another process may have been first
+        if not item:
             raise StoreBusyError("A secret is being made. Send the request again.")
-        known[name] = found["secret"]["S"]
+        known[name] = item["secret"]["S"]
     return known[name]

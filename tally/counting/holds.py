@@ -133,18 +133,18 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
         if with_room(call, counter, tally, moved, lambda: move(call, counter, hold, state, kept)):
             return {**body, **({"amount": kept} if state == COMMITTED else {}), "changed": True}
     try:
-        found = items.plain(_settled(call, counter, id_, hold_id))
+        settled = items.plain(_settled(call, counter, id_, hold_id))
     except LimitReachedError:  # expired, and not given back yet
         if state == RELEASED:
             raise
-        found = {"state": EXPIRED}
-    if (found["state"], state) == (EXPIRED, RELEASED):
+        settled = {"state": EXPIRED}
+    if (settled["state"], state) == (EXPIRED, RELEASED):
         return {**body, "state": EXPIRED, "changed": False}
-    if found["state"] == state and amount in (None, found.get("amount")):
-        known = {"amount": found["amount"]} if "amount" in found else {}
-        return {**body, **known, "changed": found.get("nonce") == call.nonce}  # its own: the answer was lost
-    at = f" at {found['amount']}" if "amount" in found else ""
-    raise HoldSettledError(f"The hold is {found['state']}{at}.")
+    if settled["state"] == state and amount in (None, settled.get("amount")):
+        known = {"amount": settled["amount"]} if "amount" in settled else {}
+        return {**body, **known, "changed": settled.get("nonce") == call.nonce}  # its own: the answer was lost
+    at = f" at {settled['amount']}" if "amount" in settled else ""
+    raise HoldSettledError(f"The hold is {settled['state']}{at}.")
 
 
 def bucket(counter: Counter, id_: str) -> int:

@@ -149,8 +149,8 @@ def key(counter: Counter, id_: str) -> Item:
 def _items(call: Call, counter: Counter, *ids: str) -> list[Item]:
     """The items that have the limits of tallies, or the plan of an id; each empty if there is none."""
     wanted = [key(counter, id_) for id_ in ids]
-    found = {item["PK"]["S"]: item for item in queries.get_many(call, call.store.settings.counts_table, wanted)}
-    return [found.get(one["PK"]["S"], {}) for one in wanted]
+    by_partition = {item["PK"]["S"]: item for item in queries.get_many(call, call.store.settings.counts_table, wanted)}
+    return [by_partition.get(one["PK"]["S"], {}) for one in wanted]
 
 
 def _is_mark(there: Item) -> bool:

@@ -204,9 +204,9 @@ def _parts(call: Call, counters: Mapping[str, Counter]) -> dict[str, Seen]:
     }
     reached = _reached(store)
     untold = Seen("the store does not answer", {}, None)
-    found = {name: untold if reached.wrong else _tried(look) for name, look in parts.items()}
+    others = {name: untold if reached.wrong else _tried(look) for name, look in parts.items()}
     told = {"alarms": _alarms, "subscribers": _subscribers}
-    return {"store": reached, **found, **{name: _of_topic(look, store.settings) for name, look in told.items()}}
+    return {"store": reached, **others, **{name: _of_topic(look, store.settings) for name, look in told.items()}}
 
 
 def _reached(store: Store) -> Seen:
@@ -244,15 +244,15 @@ def _of_topic(look: Callable[[Settings], Seen], settings: Settings) -> Seen:
 def _alarms(settings: Settings) -> Seen:
     """The alarms that publish to the stack's topic. The role may list those of the stack's own name."""
     pages = _client("cloudwatch").get_paginator("describe_alarms").paginate(AlarmNamePrefix=f"{settings.stack}-")
-    found = [alarm for page in pages for alarm in page["MetricAlarms"]]
+    of_name = [alarm for page in pages for alarm in page["MetricAlarms"]]
     # `Tally-shop-` is also how those of a stage `shop-2` begin.
-    own = (alarm for alarm in found if settings.alarm_topic in alarm["AlarmActions"])
+    own = (alarm for alarm in of_name if settings.alarm_topic in alarm["AlarmActions"])
     return alarms({alarm["AlarmName"]: alarm["StateValue"] for alarm in own})
 
 
 def _subscribers(settings: Settings) -> Seen:
-    found = _client("sns").get_topic_attributes(TopicArn=settings.alarm_topic)["Attributes"]
-    return subscribers(found, settings.stack.removeprefix(STACK_START))
+    attributes = _client("sns").get_topic_attributes(TopicArn=settings.alarm_topic)["Attributes"]
+    return subscribers(attributes, settings.stack.removeprefix(STACK_START))
 
 
 @functools.cache

@@ -188,9 +188,9 @@ class Recount:
         add["ConditionExpression"] = "attribute_not_exists(#recounted) OR #recounted < :generation"
         if self.counter.watch is None:
             return self._settle({"Update": add}, rows.moved(self.store, off.drift, 0, now_s))
-        found = off.first.get(self.scan.kept)  # and the row says by how much the number of the team's is off
-        add = items.only_if(add, {self.scan.kept: found})
-        add = Noted(kept=found or watched.GONE).beside(add)
+        first = off.first.get(self.scan.kept)  # and the row says by how much the number of the team's is off
+        add = items.only_if(add, {self.scan.kept: first})
+        add = Noted(kept=first or watched.GONE).beside(add)
         listed = watched.listed(self.store.settings.ledger_table, self.counter.name, off.group, int(now_s))
         return self._settle({"Update": add}, listed)
 

@@ -125,8 +125,8 @@ def read(store: Store, counter: str, target: str) -> DriftRow:
 def read_many(store: Store, tallies: Sequence[tuple[str, str]]) -> list[DriftRow]:
     """The drift rows of up to 100 tallies, in order."""
     wanted = [key(*tally) for tally in tallies]
-    found = {item["SK"]["S"]: item for item in queries.get_many(Call(store), store.settings.ledger_table, wanted)}
-    return [_drift(*tally, found.get(one["SK"]["S"], {})) for tally, one in zip(tallies, wanted, strict=True)]
+    by_digest = {item["SK"]["S"]: item for item in queries.get_many(Call(store), store.settings.ledger_table, wanted)}
+    return [_drift(*tally, by_digest.get(one["SK"]["S"], {})) for tally, one in zip(tallies, wanted, strict=True)]
 
 
 def _drift(counter: str, target: str, item: Item) -> DriftRow:
@@ -151,9 +151,9 @@ def listed(call: Call, limit: int, after: str | None) -> dict[str, Any]:
     """
     seen = watermark.read(call.store)
     start = _FIRST if after is None else min(f"{after} ", _LAST)  # a cursor from outside may be anything
-    found = list(islice(every(call.store, start), limit + 1))
-    cursor = to_cursor(keys.digest(*found[limit - 1][:2])) if len(found) > limit else None
-    return {"drift": [drift.body(seen) for drift in found[:limit]], "cursor": cursor}
+    drifting = list(islice(every(call.store, start), limit + 1))
+    cursor = to_cursor(keys.digest(*drifting[limit - 1][:2])) if len(drifting) > limit else None
+    return {"drift": [drift.body(seen) for drift in drifting[:limit]], "cursor": cursor}
 
 
 def summary(

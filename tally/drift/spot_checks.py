@@ -55,12 +55,12 @@ def _check(recount: Recount) -> Iterator[bool]:
         _begin(recount, now_s)
     elif scan.ended_s and not scan.is_old(now_s) and recount.settled():
         for group in scan.groups:
-            found = recount.difference(group)
+            difference = recount.difference(group)
             settle = recount.report if recount.counter.watch is None else recount.set
-            settle(found)
-            if found.stale:
+            settle(difference)
+            if difference.stale:
                 recount.tidy(group)
-            yield found.off != 0
+            yield difference.off != 0
         recount.close()
     elif not scan.ended_s or now_s > scan.began_s + GIVEN_UP_MIN * store.settings.minute_s:
         recount.close()

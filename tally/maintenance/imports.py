@@ -152,8 +152,8 @@ def missing_parents(call: Call, counter: Counter, ids: Sequence[str]) -> set[str
         return set()
     keys = [tallies.key(counter, id_, 0) for id_ in ids]
     table = call.store.settings.counts_table
-    found = queries.get_many(call, table, keys, ProjectionExpression=f"PK, {GONE}")
-    there = {item["PK"]["S"].removeprefix(counter.partition_start) for item in found if GONE not in item}
+    parents = queries.get_many(call, table, keys, ProjectionExpression=f"PK, {GONE}")
+    there = {item["PK"]["S"].removeprefix(counter.partition_start) for item in parents if GONE not in item}
     return set(ids) - there
 
 

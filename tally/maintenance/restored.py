@@ -157,10 +157,10 @@ def window(store: Store, restored_s: float) -> Window | None:
 
 def _lost_receipts(store: Store, counters: Mapping[str, Counter], restored_s: float, tell: Tell) -> Iterator[Finding]:
     """What tallies lack of the receipts that were written alone and that they have not noted."""
-    days, found = window(store, restored_s), Accepted()
-    for scanned in rebuild.accepted(store, counters, days, found) if days else ():
+    days, accepted = window(store, restored_s), Accepted()
+    for scanned in rebuild.accepted(store, counters, days, accepted) if days else ():
         tell(scanned)
-    return rebuild.losses(store, counters, found)
+    return rebuild.losses(store, counters, accepted)
 
 
 def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) -> Iterator[Finding]:
@@ -196,6 +196,6 @@ def _forget(store: Store, partition: str) -> None:
         _write(store, "The ledger", [{"Delete": {"TableName": table, "Key": key}} for key in chunk])
 
 
-def _write(store: Store, name: str, made: list[Write]) -> None:
-    if not apply_once(store, made):
+def _write(store: Store, name: str, writes: list[Write]) -> None:
+    if not apply_once(store, writes):
         raise NotAtRestError(f"{name} changed while it was put right: something writes to these tables.")

@@ -74,10 +74,10 @@ class Handler:
                 self._send(call, batch.events)
             return {"state": {}, "batchItemFailures": [] if failed is None else [{"itemIdentifier": failed}]}
 
-    def _send(self, call: Call, made: Sequence[Event]) -> None:
+    def _send(self, call: Call, booked: Sequence[Event]) -> None:
         """Send events that are committed. Whatever goes wrong, the batch is applied: the sweep sends what is left."""
         try:
-            events.send(self.store, self.bus, made, call.deadline_s - RESERVE_S)
+            events.send(self.store, self.bus, booked, call.deadline_s - RESERVE_S)
         except TallyError as error:
             observe.logger.warning("events were sent, and not noted", exc_info=error)
 

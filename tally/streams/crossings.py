@@ -51,8 +51,8 @@ def crossed(
 
     `ceilings`: the one before and the one after; one of 0 or less has no percentages.
     """
-    found = {one.threshold: one for one in _crossed(notify, old, new, ceilings)}
-    return [found[threshold] for threshold in sorted(found, reverse=new < old)]
+    by_threshold = {one.threshold: one for one in _crossed(notify, old, new, ceilings)}
+    return [by_threshold[threshold] for threshold in sorted(by_threshold, reverse=new < old)]
 
 
 def _crossed(notify: Notify, old: int, new: int, ceilings: tuple[int | None, int | None]) -> Iterator[Crossing]:
@@ -79,14 +79,14 @@ def of_record(counter: Counter, id_: str, record: Record, old: Number, new: Numb
     assert counter.notify is not None
     assert counter.versioned, "one item is not the number"
     before, value = old.value(counter), new.value(counter)
-    found = crossed(counter.notify, before, value, _ceilings(counter, old.image, new.image))
-    if not found:
+    crossings = crossed(counter.notify, before, value, _ceilings(counter, old.image, new.image))
+    if not crossings:
         return ()
     at_s, sequence = created_s(record), f"{int(record['dynamodb']['SequenceNumber']):0{_SEQUENCE_DIGITS}}"
     by = _by(old.image, new.image, value - before)
     return tuple(
         event(counter, id_, one, f"{sequence}.{number:02}", at_s, value, before=before, by=by)
-        for number, one in enumerate(found)
+        for number, one in enumerate(crossings)
     )
 
 

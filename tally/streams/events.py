@@ -140,8 +140,8 @@ def send_left(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str,
 def _unsent(store: Store, high: str, **more: Any) -> Iterator[Event]:
     """Those that are not sent, up to a sort key, the oldest first. With `Limit`, so many of each partition."""
     read = queries.items if "Limit" not in more else queries.query
-    found = [read(store, store.settings.ledger_table, one, high=high, **more) for one in _partitions(UNSENT)]
-    return map(_event, merge(*found, key=_sort_key))
+    partitions = [read(store, store.settings.ledger_table, one, high=high, **more) for one in _partitions(UNSENT)]
+    return map(_event, merge(*partitions, key=_sort_key))
 
 
 def newest(store: Store) -> Iterator[tuple[Event, bool]]:

@@ -54,11 +54,11 @@ def _rise(call: Call, tally: tuple[Counter, str]) -> list[Event]:
         except MALFORMED:  # somebody edited one of its items: no other number waits for it
             observe.logger.exception("the sum was not read", extra={"tally": f"{counter.name}/{id_}"})
             return []
-        found = crossings.crossed(counter.notify, level, value) if value > level else []
-        if not found:
+        crossed = crossings.crossed(counter.notify, level, value) if value > level else []
+        if not crossed:
             return []
-        events = [crossings.event(counter, id_, one, f"{one.threshold:040}", time.time(), value) for one in found]
-        values: items.Values = {"level": found[-1].threshold, "target": id_, **_expiring(counter)}
+        events = [crossings.event(counter, id_, one, f"{one.threshold:040}", time.time(), value) for one in crossed]
+        values: items.Values = {"level": crossed[-1].threshold, "target": id_, **_expiring(counter)}
         raised = items.update(settings.ledger_table, key, values, was={"level": item.get("level")})
         if apply_once(call.store, [raised, *(event.write(settings) for event in events)]):
             return events

@@ -210,7 +210,7 @@ class ItemsRun(Run):
         return super().full or self._items >= ITEMS_MAX
 
     def writes(self, call: Call, declared: Lookup) -> list[Write]:
-        found: list[Write] = []
+        writes: list[Write] = []
         table, now_s = call.store.settings.ledger_table, time.time()
         for at, effect in self.sums.items():
             counter = declared.by_name[effect.counter]
@@ -221,15 +221,15 @@ class ItemsRun(Run):
             shard = self.place.bucket % counter.max_shards
             add = tallies.add(call, counter, effect.id, shard, effect.accepted, self.place.minute, by=tallies.REPAIRED)
             add = items.beside(add, adds={attribute: recount}) if recount else add
-            found.append({"Update": noted.beside(add) if noted else add})
+            writes.append({"Update": noted.beside(add) if noted else add})
             if noted:
-                found.append(watched.listed(table, effect.counter, effect.id, noted.at_s))
+                writes.append(watched.listed(table, effect.counter, effect.id, noted.at_s))
         for spelled, marker in self.now.items():
             if spelled not in self.known:
-                found.append(markers.live(table, json.loads(spelled), now_s))
+                writes.append(markers.live(table, json.loads(spelled), now_s))
             elif marker != self.known[spelled]:
-                found.append(markers.write(table, json.loads(spelled), self.known[spelled], marker, now_s))
-        return found
+                writes.append(markers.write(table, json.loads(spelled), self.known[spelled], marker, now_s))
+        return writes
 
     def committed(self) -> None:
         self.known.update({spelled: marker for spelled, marker in self.now.items() if spelled in self.known})

@@ -133,10 +133,10 @@ def for_bookkeeper(table: str, record: Record) -> bool:
 def text(image: Image, name: str, kind: str = "S") -> str:
     """A string of an item; with `kind` N, a number as DynamoDB spells it. Raises UnreadableError without one."""
     value = image.get(name, "missing")
-    found = value.get(kind) if isinstance(value, dict) else None
-    if not isinstance(found, str):
+    spelled = value.get(kind) if isinstance(value, dict) else None
+    if not isinstance(spelled, str):
         raise UnreadableError(f"{name} cannot be {str(value)[:SHOWN_CHARACTERS_MAX]}")
-    return found
+    return spelled
 
 
 def changes(image: Image, *, alone: bool = False) -> list[tuple[str, str, int]]:

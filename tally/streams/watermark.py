@@ -118,9 +118,9 @@ class Watermark:
 def read(store: Store) -> Watermark:
     """The watermark. Raises ConfigurationError if a Tally of another format wrote the ledger."""
     item = queries.get(store.client, store.settings.ledger_table, JUDGE)
-    if (found := items.number(item, "format", keys.FORMAT)) != keys.FORMAT:
+    if (format_ := items.number(item, "format", keys.FORMAT)) != keys.FORMAT:
         raise ConfigurationError(
-            f"The ledger is in format {found}, and this Tally reads format {keys.FORMAT}: run the one that wrote it."
+            f"The ledger is in format {format_}, and this Tally reads format {keys.FORMAT}: run the one that wrote it."
         )
     known_s, rolled_s, shown_s = (items.number(item, name) for name in ("known", "rolled", "shown"))
     noted_s = float(item.get("noted", {"N": "0"})["N"])

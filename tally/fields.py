@@ -238,10 +238,10 @@ def integer(value: object) -> int | None:
 
 def version(value: object, field: str) -> int:
     """The version in an `ETag`, `"7"`, or as a number."""
-    found = ETAG_FORM.fullmatch(value) if isinstance(value, str) else None
-    if isinstance(value, str) and not found:
+    etag = ETAG_FORM.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, str) and not etag:
         raise InvalidInputError(f'{field} must be the one ETag that you read, with its quotes, as "7".', field=field)
-    return whole(int(found[1]) if found else value, field, 0, 10**15)
+    return whole(int(etag[1]) if etag else value, field, 0, 10**15)
 
 
 def declared(name: str, field: str, counters: Mapping[str, Counter]) -> Counter:
@@ -298,8 +298,8 @@ def time(value: object, field: str) -> int:
             raise ValueError(given)
         if given.isdigit():
             return int(given)
-        found = datetime.fromisoformat(given)
-        seconds = int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
+        moment = datetime.fromisoformat(given)
+        seconds = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
         if seconds > TIME_S_MAX:
             raise ValueError(given)
         return max(0, seconds)

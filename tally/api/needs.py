@@ -98,8 +98,8 @@ def release_expired(counters: Iterable[Counter]) -> Needs:
     """Before a 409, and in the sweep, expired holds give back what they have taken."""
     holding = [counter for counter in counters if counter.may_have_holds]
     judged = (counter for counter in holding if not counter.holdable)  # what comes back may meet another limit
-    found = PUT_RECEIPT | on_holds(holding, "Query", "PutItem", "DeleteItem") | read_limits(judged)
-    return found if holding else NOTHING
+    needed = PUT_RECEIPT | on_holds(holding, "Query", "PutItem", "DeleteItem") | read_limits(judged)
+    return needed if holding else NOTHING
 
 
 def on_holds(counters: Iterable[Counter], *actions: str) -> Needs:

@@ -230,8 +230,8 @@ def get_details(
     Of any declared counter. At most 100 repairs, the newest first.
     """
     counted = fields.counted_id(counter, id, "id", call.pages)
-    found = details.details(call, counter, periods.tally_id(counter, counted, time.time(), period))
-    return Answer({**found, "imported": read.imported_in_all(call, counter, counted)})
+    number = details.details(call, counter, periods.tally_id(counter, counted, time.time(), period))
+    return Answer({**number, "imported": read.imported_in_all(call, counter, counted)})
 
 
 @operation(
@@ -287,5 +287,5 @@ def get_events(call: Call, *, limit: Limit = fields.PAGE_SIZE_DEFAULT) -> Answer
 
     Each is kept for nine days after it was sent.
     """
-    found = islice(events.newest(call.store), limit)
-    return Answer({"events": [{**event.detail, "sent": sent} for event, sent in found]})
+    newest = islice(events.newest(call.store), limit)
+    return Answer({"events": [{**event.detail, "sent": sent} for event, sent in newest]})

@@ -129,10 +129,10 @@ def _needs_to_move(counters: Sequence[Counter]) -> needs.Needs:
 
     After the last number a receipt is looked for, so that a retry gets that number.
     """
-    found = needs.count(counters) | needs.on(counters, "Query") | needs.release_expired(counters)
+    needed = needs.count(counters) | needs.on(counters, "Query") | needs.release_expired(counters)
     if any(counter.numbered for counter in counters):
-        found |= needs.FIND_RECEIPT
-    return found | needs.find_before_refusal(counters)
+        needed |= needs.FIND_RECEIPT
+    return needed | needs.find_before_refusal(counters)
 
 
 @operation(

@@ -113,9 +113,9 @@ def get_tallies(call: Call, *, of: Of) -> Answer[Values]:
     1 to 100, in the order asked; 0 where nothing was counted. An entry that cannot be read has an `error`, and the
     others have their values. API Gateway takes about 10 KB of URL and headers together.
     """
-    found = {asked: _tally(call, *asked, anyone=True) for asked in of}
-    ages_s = [one.counter.kept_s for one in found.values() if isinstance(one, Tally)]
-    return Answer(_read(call, of, found), max_age_s=min(ages_s, default=MAX_AGE_DEFAULT_S))
+    tallies = {asked: _tally(call, *asked, anyone=True) for asked in of}
+    ages_s = [one.counter.kept_s for one in tallies.values() if isinstance(one, Tally)]
+    return Answer(_read(call, of, tallies), max_age_s=min(ages_s, default=MAX_AGE_DEFAULT_S))
 
 
 @operation(

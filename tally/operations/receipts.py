@@ -99,17 +99,17 @@ def _found(call: Call, operation: str, targets: Sequence[str], keys: Sequence[st
     if len(targets) not in (1, len(keys)):
         raise InvalidInputError("target must be given once, or once for each key.", field="target")
     named = [_target(call, operation, target) for target in targets] * (len(keys) // len(targets))
-    found = receipts.find_many(call, operation, list(zip(named, keys, strict=True)))
-    entries = zip(named, keys, found, strict=True)
+    counted = receipts.find_many(call, operation, list(zip(named, keys, strict=True)))
+    entries = zip(named, keys, counted, strict=True)
     return Answer({"receipts": [_receipt(operation, *entry) for entry in entries]})
 
 
-def _receipt(operation: str, target: str, key: str, found: receipts.Found | None) -> dict[str, Any]:
+def _receipt(operation: str, target: str, key: str, counted: receipts.Found | None) -> dict[str, Any]:
     receipt = {"operation": operation, "target": target, "key": key}
-    if found is None:
+    if counted is None:
         return {**receipt, "state": "unknown"}
-    voided = {"voided": True} if found.voided else {}
-    return {**receipt, "state": "counted", **voided, "answer": found.body}
+    voided = {"voided": True} if counted.voided else {}
+    return {**receipt, "state": "counted", **voided, "answer": counted.body}
 
 
 def _target(call: Call, operation: str, target: str) -> str:

@@ -71,8 +71,8 @@ class Api(Construct):
             for module, alias in aliases.items()
         }
         shown = [one for route in routes if (one := route.shown(options.likers_visible))]
-        made = [one for route in shown for one in self._routes(route, bound[functions[route.key]], authorizer)]
-        self.stage = self._stage(shown, made)
+        in_api = [one for route in shown for one in self._routes(route, bound[functions[route.key]], authorizer)]
+        self.stage = self._stage(shown, in_api)
         self._shown = shown
         self.domain = own_domain(self, options, self.api, self.stage) if options.domain_name else None
 
@@ -97,8 +97,8 @@ class Api(Construct):
     def busiest_per_s(self, *, writes: bool = False) -> int:
         """How many requests a second the route with the highest throttle takes. `writes`: of those that change; 0 if
         there is none."""
-        found = [route for route in self._shown if route.operation.writes or not writes]
-        return max((route.throttle.at(self._options.throttle).rate_per_s for route in found), default=0)
+        routes = [route for route in self._shown if route.operation.writes or not writes]
+        return max((route.throttle.at(self._options.throttle).rate_per_s for route in routes), default=0)
 
     def _authorizer(self) -> http.IHttpRouteAuthorizer:
         if self._options.issuer:

@@ -173,8 +173,8 @@ class Functions(Construct):
         )
         return alias
 
-    def _let_send(self, one: StreamReader | Schedule, alias: lambda_.Alias) -> None:
-        if one.sends and self._event_bus:
+    def _let_send(self, sender: StreamReader | Schedule, alias: lambda_.Alias) -> None:
+        if sender.sends and self._event_bus:
             assert isinstance(alias.role, iam.Role)
             self._event_bus.let_put(alias.role)
 

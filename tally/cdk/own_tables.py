@@ -40,8 +40,8 @@ class OwnTables:
             )
         self.by_name = {name: given[name] for name in declarations.own_tables}
         streams: dict[str, str] = {}
-        for name, made in self.by_name.items():
-            other = streams.setdefault(json.dumps(Stack.of(scope).resolve(made.table_stream_arn)), name)
+        for name, counted in self.by_name.items():
+            other = streams.setdefault(json.dumps(Stack.of(scope).resolve(counted.table_stream_arn)), name)
             if other != name:
                 raise OptionsError(f"tables has one table as {other!r} and as {name!r}: call it by one name")
         of_items = [counter.items for counter in declarations.counters.values() if counter.items is not None]
@@ -50,38 +50,38 @@ class OwnTables:
     @property
     def place(self) -> dict[str, OwnTable]:
         """Their names and streams, as functions get them."""
-        return {name: OwnTable(made.table_name, str(made.table_stream_arn)) for name, made in self.by_name.items()}
+        return {name: OwnTable(table.table_name, str(table.table_stream_arn)) for name, table in self.by_name.items()}
 
     def let_read_streams(self, role: iam.IRole) -> None:
         """Let a role read their streams, which the key of a table encrypts as it does the table."""
-        for made in self.by_name.values():
-            made.grant_stream_read(role)
+        for table in self.by_name.values():
+            table.grant_stream_read(role)
 
     def let_beat(self, role: iam.IRole) -> None:
         """Let a role write heartbeats into the tables that allow them."""
-        for name, made in self.by_name.items():
+        for name, table in self.by_name.items():
             if name in self._beating:
                 conditions = of_keys([f"{HEARTBEAT_START}*"])
                 beating = iam.PolicyStatement(
-                    actions=["dynamodb:PutItem"], resources=[made.table_arn], conditions=conditions
+                    actions=["dynamodb:PutItem"], resources=[table.table_arn], conditions=conditions
                 )
                 role.add_to_principal_policy(beating)
-                described = iam.PolicyStatement(actions=["dynamodb:DescribeTable"], resources=[made.table_arn])
+                described = iam.PolicyStatement(actions=["dynamodb:DescribeTable"], resources=[table.table_arn])
                 role.add_to_principal_policy(described)
-                if made.encryption_key:
-                    made.encryption_key.grant_encrypt_decrypt(role)
+                if table.encryption_key:
+                    table.encryption_key.grant_encrypt_decrypt(role)
 
     @property
     def scanning(self) -> Sequence[iam.PolicyStatement]:
         """What lets the command, and spot checks, count the items that are there."""
         if not self.by_name:
             return ()
-        made = self.by_name.values()
-        keys = {one.encryption_key.key_arn for one in made if one.encryption_key}
+        tables = self.by_name.values()
+        keys = {table.encryption_key.key_arn for table in tables if table.encryption_key}
         actions = ["dynamodb:DescribeTable", "dynamodb:Query", "dynamodb:Scan"]
         if keys:  # in one statement: a policy has little room
             actions += ["kms:Decrypt", "kms:DescribeKey"]
-        return [iam.PolicyStatement(actions=actions, resources=[*(one.table_arn for one in made), *sorted(keys)])]
+        return [iam.PolicyStatement(actions=actions, resources=[*(table.table_arn for table in tables), *sorted(keys)])]
 
 
 def _why_unread(table: dynamodb.ITable, counters: Counted) -> str:
@@ -89,6 +89,6 @@ def _why_unread(table: dynamodb.ITable, counters: Counted) -> str:
     resource = table.node.default_child
     if not isinstance(resource, CfnResource):
         return "" if table.table_stream_arn else "it has no stream: import it with table_stream_arn"
-    made = Stack.of(table).resolve(resource._cfn_properties)
-    schema = [{"AttributeName": key["attributeName"], "KeyType": key["keyType"]} for key in made["keySchema"]]
-    return why_unread(key_names(schema), (made.get("streamSpecification") or {}).get("streamViewType"), counters)
+    properties = Stack.of(table).resolve(resource._cfn_properties)
+    schema = [{"AttributeName": key["attributeName"], "KeyType": key["keyType"]} for key in properties["keySchema"]]
+    return why_unread(key_names(schema), (properties.get("streamSpecification") or {}).get("streamViewType"), counters)

@@ -197,9 +197,9 @@ def of_scheduled(schedule: Schedule, place: Surroundings) -> dict[str, str]:
     }
 
 
-def _sending(one: StreamReader | Schedule, place: Surroundings) -> dict[str, str]:
+def _sending(sender: StreamReader | Schedule, place: Surroundings) -> dict[str, str]:
     """Those of a function that sends events."""
-    return {"TALLY_EVENT_BUS": place.event_bus} if one.sends and place.event_bus else {}
+    return {"TALLY_EVENT_BUS": place.event_bus} if sender.sends and place.event_bus else {}
 
 
 def own_tables(place: Surroundings) -> str:

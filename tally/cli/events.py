@@ -26,14 +26,14 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 def _events(given: argparse.Namespace, stack: Stack) -> int:
     """Print the events, the newest first. Returns 0."""
-    found = (
+    asked = (
         (event, sent)
         for event, sent in events.newest(stack.store)
         if given.counter is None or event.detail["counter"] == given.counter.name
         if given.id is None or _is_of(event.detail, given.id)
     )
     shown = 0
-    for event, sent in islice(found, given.limit):
+    for event, sent in islice(asked, given.limit):
         shown += 1
         show(given, {**event.detail, "sent": sent}, _line(event.detail, sent=sent))
     if not shown and not given.json:

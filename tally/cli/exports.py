@@ -67,9 +67,9 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _csv(file: IO[str], names: Sequence[str]) -> Put:
-    made = csv.writer(file, lineterminator="\n")
-    made.writerow(names)
-    return made.writerow
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(names)
+    return writer.writerow
 
 
 def _jsonl(file: IO[str], names: Sequence[str]) -> Put:
@@ -102,23 +102,23 @@ def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Ite
     """The items of each id of the counter's prefix. A scan returns item collections whole."""
     start = counter.partition_start
     with bar(queries.scan(store, store.settings.counts_table), "page", "scanned") as pages:
-        found = (item for page in pages for item in page if item["PK"]["S"].startswith(start))
-        for partition, same in itertools.groupby(found, lambda item: item["PK"]["S"]):
+        of_counter = (item for page in pages for item in page if item["PK"]["S"].startswith(start))
+        for partition, same in itertools.groupby(of_counter, lambda item: item["PK"]["S"]):
             yield partition.removeprefix(start), list(same)
 
 
 def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
     """Each tally: the sum of its shards. That of a deleted post is none."""
-    for id_, found in _collections(store, counter):
-        shards = [item for item in found if counter.shard_of(item["SK"]["S"]) is not None]
+    for id_, in_partition in _collections(store, counter):
+        shards = [item for item in in_partition if counter.shard_of(item["SK"]["S"]) is not None]
         if any(counter.attribute in item for item in shards) and not any(GONE in item for item in shards):
             yield id_, tallies.total(counter, shards)
 
 
 def _limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
     """Each id that has a limit of its own. The copies of its periods say the same, or what was before."""
-    for id_, found in _collections(store, counter):
-        for item in found:
+    for id_, in_partition in _collections(store, counter):
+        for item in in_partition:
             within = limits.said(counter, item)
             if item["SK"]["S"] == counter.sort_key and within.own and id_ == periods.shown(id_)["id"]:
                 yield id_, int(within.limit or 0)

@@ -15,9 +15,9 @@ from .connection import Stack
 from .terminal import show
 
 
-def _arguments(made: Parser, counters: Counters) -> None:
-    add_counter(made, counters)
-    made.add_argument("id", metavar="ID", help=ID)
+def _arguments(parser: Parser, counters: Counters) -> None:
+    add_counter(parser, counters)
+    parser.add_argument("id", metavar="ID", help=ID)
 
 
 def _get(given: argparse.Namespace, stack: Stack) -> int:

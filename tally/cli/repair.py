@@ -159,9 +159,9 @@ def _each(things: Sequence[Any], fix: Callable[[Any], None]) -> int:
     """Repair each. What cannot be repaired does not stop the others. Returns how many could not."""
     left = 0
     with bar(things, "number", "repaired") as each:
-        for one in each:
+        for thing in each:
             try:
-                fix(one)
+                fix(thing)
             except TallyError as error:
                 note(error.detail)
                 left += 1

@@ -83,12 +83,12 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
     recount = _read(given, stack, again=given.again)
     groups = off = 0
     with bar(recount.differences(), "group", "set") as differences:
-        for found in differences:
-            found = _settled(recount, found, recount.set)
-            groups += found.recount != 0
-            off += found.off != 0 and not found.settled
-            if found.stale:
-                recount.tidy(found.group)
+        for difference in differences:
+            difference = _settled(recount, difference, recount.set)
+            groups += difference.recount != 0
+            off += difference.off != 0 and not difference.settled
+            if difference.stale:
+                recount.tidy(difference.group)
     recount.close(counted=True)
     read = scans.read(stack.store, name).items
     say(f"{name} is counted: {read:,} items read, {groups:,} groups, {off:,} numbers set")
@@ -115,13 +115,13 @@ def recounted(given: argparse.Namespace, stack: Stack) -> None:
 def _compare(recount: Recount) -> None:
     name, groups, looked = recount.counter.name, recount.scan.groups, list[str]()
     with bar(map(recount.difference, groups) if groups else recount.differences(), "group", "compared") as differences:
-        for found in differences:
-            found = _settled(recount, found, recount.set if recount.counter.watch else recount.report)
-            looked.append(found.group)
+        for difference in differences:
+            difference = _settled(recount, difference, recount.set if recount.counter.watch else recount.report)
+            looked.append(difference.group)
             if groups:
-                note(f"{name} {found.group}: {found.number}, and its items come to {found.recount}")
-            if found.stale:
-                recount.tidy(found.group)
+                note(f"{name} {difference.group}: {difference.number}, and its items come to {difference.recount}")
+            if difference.stale:
+                recount.tidy(difference.group)
     recount.close()
     if recount.counter.watch:  # the numbers that the team keeps are held against what was set
         with bar(looked, "number", "looked at") as each:
@@ -211,14 +211,14 @@ def _wait(recount: Recount) -> None:
     raise CommandError("the consumer has not come that far: do the functions items and sweep run? Start it again then")
 
 
-def _settled(recount: Recount, found: Difference, settle: Callable[[Difference], bool]) -> Difference:
+def _settled(recount: Recount, off: Difference, settle: Callable[[Difference], bool]) -> Difference:
     """Settle a difference; as it was then. Raises CommandError."""
     for _ in range(TRIES_MAX):
-        if settle(found):
-            return found
+        if settle(off):
+            return off
         time.sleep(PAUSE_S)
-        found = recount.difference(found.group)
-    raise CommandError(f"{recount.counter.name} {found.group} changed at each attempt: start it again")
+        off = recount.difference(off.group)
+    raise CommandError(f"{recount.counter.name} {off.group} changed at each attempt: start it again")
 
 
 SCAN = Command(

@@ -123,8 +123,8 @@ def _subscribers(stack: Stack) -> Seen:
     """Who hears of them."""
     if not stack.status:
         return looks.no_alarms()
-    found = boto3.client("sns", config=PATIENT).get_topic_attributes(TopicArn=stack.outputs["AlarmTopicArn"])
-    return looks.subscribers(found["Attributes"], stack.outputs["Stage"])
+    topic = boto3.client("sns", config=PATIENT).get_topic_attributes(TopicArn=stack.outputs["AlarmTopicArn"])
+    return looks.subscribers(topic["Attributes"], stack.outputs["Stage"])
 
 
 def _failed_events(stack: Stack) -> Seen:
@@ -134,8 +134,8 @@ def _failed_events(stack: Stack) -> Seen:
     queue = stack.outputs["FailedEventsUrl"]
     names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
     sqs = boto3.client("sqs", config=PATIENT)
-    found = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
-    messages = sum(int(found[name]) for name in names)
+    attributes = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
+    messages = sum(int(attributes[name]) for name in names)
     return Seen(str(messages), {"messages": messages}, messages > 0)
 
 

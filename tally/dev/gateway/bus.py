@@ -48,12 +48,12 @@ class LocalBus:
     def _taken(self, entry: dict[str, Any]) -> dict[str, str]:
         try:
             detail = json.loads(entry["Detail"])
-            one = {"source": entry["Source"], "detail-type": entry["DetailType"], "detail": detail}
+            document = {"source": entry["Source"], "detail-type": entry["DetailType"], "detail": detail}
         except (KeyError, ValueError):
             return {"ErrorCode": "InvalidArgument", "ErrorMessage": "Source, DetailType or Detail is not valid."}
-        if one not in self._last:
+        if document not in self._last:
             self._say(_line(detail))
-        self._last.appendleft(one)
+        self._last.appendleft(document)
         return {"EventId": str(uuid4())}
 
 

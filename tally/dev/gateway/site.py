@@ -176,8 +176,8 @@ class _Mappings:
     @property
     def _mappings(self) -> dict[str, str]:
         short = {table: name for name, table in TABLES.items()}
-        found = self._stack.template.mappings
-        return {f"{one.function}/{short.get(one.table, one.table)}": one.name for one in found}
+        mappings = self._stack.template.mappings
+        return {f"{one.function}/{short.get(one.table, one.table)}": one.name for one in mappings}
 
     def routes(self) -> list[web.RouteDef]:
         """GET lists them; PATCH of one changes it."""

@@ -97,8 +97,8 @@ def matches(pattern: Pattern, document: object) -> bool:
     return True
 
 
-def _is(wanted: object, found: object) -> bool:
+def _is(wanted: object, value: object) -> bool:
     """Whether a value is the wanted one, or text that begins with the wanted prefix."""
     if isinstance(wanted, Mapping):
-        return isinstance(found, str) and found.startswith(wanted["prefix"])
-    return type(found) is type(wanted) and found == wanted
+        return isinstance(value, str) and value.startswith(wanted["prefix"])
+    return type(value) is type(wanted) and value == wanted

@@ -32,17 +32,17 @@ Found = Mapping[str, OwnTable]
 
 async def find(tables: Collection[str], wire: Wire) -> Found:
     """Those of these tables that are there."""
-    found: dict[str, OwnTable] = {}
+    there: dict[str, OwnTable] = {}
     for name in tables:
         with contextlib.suppress(WireError):  # it is not there
             table = (await wire.call("dynamodb", "DescribeTable", TableName=name))["Table"]
             stream = table.get("StreamSpecification") or {}
             arn = table["LatestStreamArn"] if stream.get("StreamEnabled") else ""
-            found[name] = OwnTable(key_names(table["KeySchema"]), arn, stream.get("StreamViewType"))
-    return found
+            there[name] = OwnTable(key_names(table["KeySchema"]), arn, stream.get("StreamViewType"))
+    return there
 
 
-def reading(template: Template, tables: Collection[str], made: Mapping[str, str], found: Found) -> Template:
+def reading(template: Template, tables: Collection[str], variables: Mapping[str, str], there: Found) -> Template:
     """The stack as it reads those of these tables that can be read, with a line for each other one. `made`: the values
     of variables."""
     mappings: list[StreamMapping] = []
@@ -51,25 +51,25 @@ def reading(template: Template, tables: Collection[str], made: Mapping[str, str]
     for mapping in template.mappings:
         if mapping.counters is None:
             mappings.append(mapping)
-        elif why := _why_unread(mapping.table, mapping.counters, tables, found):
+        elif why := _why_unread(mapping.table, mapping.counters, tables, there):
             lines.append(f"{', '.join(mapping.counters)}: the table {mapping.table} is not read: {why}")
         else:
-            stream = found[mapping.table].stream
+            stream = there[mapping.table].stream
             mappings.append(replace(mapping, stream=stream))
             own[mapping.table] = {"name": mapping.table, "stream": stream}
     counted = {mapping.table for mapping in template.mappings if mapping.counters is not None}
     lines += [f"TALLY_TABLES has {name}: no counter counts items of it" for name in tables if name not in counted]
     return replace(
-        template.with_variables(made, json.dumps(own)),
+        template.with_variables(variables, json.dumps(own)),
         mappings=tuple(mappings),
         own_tables=own,
         warnings=(*template.warnings, *lines),
     )
 
 
-def _why_unread(table: str, counters: Counted, tables: Collection[str], found: Found) -> str:
+def _why_unread(table: str, counters: Counted, tables: Collection[str], there: Found) -> str:
     if table not in tables:
         return f"start {DEV} with TALLY_TABLES={','.join([*tables, table])}"
-    if table not in found:
+    if table not in there:
         return "it is not there yet"
-    return why_unread(found[table].keys, found[table].view, counters)
+    return why_unread(there[table].keys, there[table].view, counters)

@@ -124,11 +124,11 @@ def made(declared: Any, environments: Mapping[str, Mapping[str, str]]) -> dict[s
     # Each function has a client of its own in Lambda. Here one is enough for all: a connection has no state.
     client.dynamodb_client = functools.cache(client.dynamodb_client)
     handlers = importlib.import_module("handlers")  # handlers.py in the folder that this process runs in
-    found: dict[str, Handler] = {}
+    by_name: dict[str, Handler] = {}
     for name, environment in environments.items():
         become(environment)
-        found[name] = getattr(handlers, name)
-    return found
+        by_name[name] = getattr(handlers, name)
+    return by_name
 
 
 def check_forms(declared: Any, environment: Mapping[str, str]) -> None:
@@ -155,8 +155,8 @@ def become(environment: Mapping[str, str]) -> None:
 def ended(say: Callable[..., None]) -> None:
     """Say how workers ended."""
     with contextlib.suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG)) != (0, 0):
-            pid, status = found
+        while (process := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            pid, status = process
             say(pid=pid, status=os.waitstatus_to_exitcode(status))
 
 

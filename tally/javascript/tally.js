@@ -216,6 +216,12 @@ export class Tally extends EventTarget {
     return tried(() => this.storage.getItem(this.own + name));
   }
 
+  // When a like of this browser's was made; 0 if there is none, or if somebody else wrote the note.
+  #likedAt(thing) {
+    const at = Number(this.#noted(thing));
+    return Number.isSafeInteger(at) ? at : 0;
+  }
+
   #note(name, value) {
     tried(() => (value ? this.storage.setItem(this.own + name, value) : this.storage.removeItem(this.own + name)));
   }
@@ -266,9 +272,8 @@ export class Tally extends EventTarget {
   #keep({ user, counter, id, present, at }, { state }) {
     const thing = `${counter} ${id}`;
     const counted = state === "counted";
-    const noted = this.#noted(thing);
     // A page that was frozen hears late how an earlier wish has ended.
-    if (user ? !noted : noted > at) return;
+    if (user ? !this.#noted(thing) : this.#likedAt(thing) > at) return;
     if (user && counted) this.#add({ counter, id, present: false, key: newKey() });
     else if (user || !present) (counted || state === "refused") && this.#note(thing);
     else if (counted || state === "doubt") this.#note(thing, at);
@@ -280,7 +285,7 @@ export class Tally extends EventTarget {
     const id = named("counter or id", change.id, FORMS.id);
     const entry = { ...change, counter, id, at: this.#now(), sent: 0, tries: 0 };
     const name = this.#name(entry);
-    if (isWish(entry)) entry.at = Math.max(entry.at, this.#lastAt(entry) + 1, 1 + Number(this.#noted(`${counter} ${id}`) ?? 0));
+    if (isWish(entry)) entry.at = Math.max(entry.at, this.#lastAt(entry) + 1, 1 + this.#likedAt(`${counter} ${id}`));
     // A key of the caller's own may wait here already: that one may have been sent.
     const found = this.#states.get(name) ?? this.#known(name, this.#load(name));
     const state = found ?? { name, entry };

@@ -74,6 +74,19 @@ test("a like whose secret alone is gone is not sent", async () => {
   assert.deepEqual(world.server.sent, []);
 });
 
+for (const note of ["abc", "null", "1e400"])
+  test(`a note that no like left, ${note}, loses no like whose answer is lost`, async () => {
+    const world = new World();
+    world.shared.items.set(`${SECRET}hearts home`, note);
+    world.server.plan = [unsent];
+    world.tab().like("hearts", "home", true, ANYONE);
+    await world.now();
+    const next = world.close();
+    next.tab();
+    await next.until(() => next.server.likers.size);
+    await next.until(() => Number(next.shared.items.get(`${SECRET}hearts home`)) > 1);
+  });
+
 for (const strange of ["", "short", "ë\n and no header", "s".repeat(256)])
   test(`what is no secret is none, and is not sent: ${strange.slice(0, 9)}`, async () => {
     const world = new World();

@@ -61,6 +61,8 @@ class Changes:
     own: Own | None = None
     back: bool = False
     """Whether earlier changes are taken back (voids.py), in the periods in which they were counted."""
+    used: bool = False
+    """Whether they were counted elsewhere: as what a commit takes, they may go beyond a limit by the counter's debt."""
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -167,7 +169,8 @@ def _attempt(call: Call, changes: Changes, stamp: Stamp, spilling: Spilling) -> 
     if not moved and not own.writes:
         put_receipt(call, receipt)
         return body
-    sent = send(call.store.client, [receipt, *spilling.updates(moved, at), *own.writes], retries=call.retries)
+    updates = spilling.updates(moved, at, used=changes.used)
+    sent = send(call.store.client, [receipt, *updates, *own.writes], retries=call.retries)
     if sent.committed:
         spilling.committed(moved)
         return body
@@ -206,7 +209,7 @@ def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: Sen
     room = False
     for tally, old in zip(moved, sent.old_items()[1:], strict=False):
         counter, amount = tally.counter, moved[tally]
-        debt = 0 if changes.back else None
+        debt = 0 if changes.back else counter.debt if changes.used else None
         error = tallies.refusal(call, counter, tally.id, old, amount, debt) if old is not None else None
         if error is None:
             continue

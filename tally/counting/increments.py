@@ -145,13 +145,14 @@ def set_value(
     key: str | None,
     days: int | None = None,
     own_day: int | None = None,
+    debt: int = 0,
 ) -> ChangeAnswer:
     """Compare-and-set: `value` if the counter still has `version` (0: it has no number yet).
 
     The counter is read first, because the receipt says by how much the number moved. Without a key the version is the
     key: the same request again is a replay. A numbered counter moves forward only, or it would give numbers out again;
     before its first change it takes any value. The receipt lives for `days`, or as long as the counter says.
-    `own_day`: of an import.
+    `own_day`, and a `debt` by which the value may be beyond a limit: of an import.
 
     Raises PreconditionFailedError when the counter has moved, LimitReachedError for a value out of its limits or behind
     its numbers, KeyReusedError, CounterRetiredError.
@@ -162,7 +163,7 @@ def set_value(
             raise LimitReachedError(f"{value} is not within the limits of {counter.name}.", field="value")
 
     if not (counter.retired or counter.own_limits):
-        refuse_beyond(limits.of(call, counter, id_))
+        refuse_beyond(limits.of(call, counter, id_).beyond(debt))
 
     def change(stamp: Stamp) -> Body:
         if counter.retired:
@@ -173,7 +174,7 @@ def set_value(
             raise _moved(seen)
         if counter.numbered and seen.version:
             _refuse_given(counter, seen.value, value)
-        within = limits.read(call, counter, id_)
+        within = limits.read(call, counter, id_).beyond(debt)
         refuse_beyond(within)
         body = {"counter": counter.name, "id": id_, "value": value, "version": seen.version + 1}
         write: Write = {"Update": tallies.assign(call, counter, id_, seen, value, at, within)}

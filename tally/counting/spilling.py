@@ -37,12 +37,13 @@ class Spilling:
         """Whether the rollup adds its changes."""
         return tally in self.alone or tally.counter.soon
 
-    def updates(self, sums: Mapping[Tally, int], at: int) -> list[Write]:
-        """The writes that move the tallies by their sums, each on a shard of this attempt."""
-        pick = self.call.store.spread.pick
+    def updates(self, sums: Mapping[Tally, int], at: int, *, used: bool) -> list[Write]:
+        """The writes that move the tallies by their sums, each on a shard of this attempt. `used`: within debts."""
+        call, pick = self.call, self.call.store.spread.pick
+        shards = [pick(tally.partition, tally.counter.max_shards) for tally in sums]
         return [
-            {"Update": tallies.add(self.call, *tally, pick(tally.partition, tally.counter.max_shards), amount, at)}
-            for tally, amount in sums.items()
+            {"Update": tallies.add(call, *tally, shard, amount, at, debt=tally.counter.debt if used else 0)}
+            for (tally, amount), shard in zip(sums.items(), shards, strict=True)
         ]
 
     def committed(self, sums: Iterable[Tally]) -> None:

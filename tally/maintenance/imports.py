@@ -134,10 +134,11 @@ def add(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRow]) -> list
         if sets(counter):
             for (_, id_), value in sums.items():
                 increments.set_value(
-                    call, counter, id_, value, 0, operation=IMPORT, key=name, days=KEPT_DAYS, own_day=own_day
-                )
+                    call, counter, id_, value, 0, operation=IMPORT, key=name, days=KEPT_DAYS, own_day=own_day,
+                    debt=counter.debt,
+                )  # fmt: skip
             return []
-        moved = Changes(len(chunk.rows), sums, dict.fromkeys(sums, 0))
+        moved = Changes(len(chunk.rows), sums, dict.fromkeys(sums, 0), used=True)
         key_ = f"{counter.name}/{name}"
         changes.count(call, moved, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, own_day=own_day)
     except (LimitReachedError, PreconditionFailedError) as error:

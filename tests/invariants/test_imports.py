@@ -17,10 +17,13 @@ from tally import fields
 from tally.cli import files, imports
 from tally.cli.terminal import CommandError
 from tally.counter import Counter
-from tally.counting import anonymous, children, increments, periods, posts, tallies
+from tally.counting import anonymous, changes, children, increments, periods, posts, tallies
+from tally.counting.changes import Changes
 from tally.counting.increments import Increment
+from tally.counting.tallies import Tally
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call, Store
+from tally.errors import LimitReachedError
 from tally.maintenance import imports as chunks
 from tally.series import hours, top
 from tally.series import read as series
@@ -419,6 +422,19 @@ def test_numbers_with_limits_refuse_rows_and_those_with_a_start_are_set(store: S
     for counter in (counters.MEMBERS, USAGE):
         retired = replace(counter, retired=True)
         assert "is retired: it takes no more changes" in chunks.refused(retired, children=counter.counts_children)
+
+
+@pytest.mark.parametrize(("start", "own"), [(0, False), (0, True), (60, False), (60, True)])
+def test_a_debt_is_imported_as_far_as_commits_may_go(store: Store, start: int, own: bool) -> None:
+    stock = replace(STOCK, start=start, debt=50, own_limits=own)
+    rows = [chunks.NumberRow(line, id_, number) for line, id_, number in ((2, "a", -50), (3, "b", -51))]
+    refused = [chunks.add(Call(store), stock, "run", chunk) for chunk in chunks.chunks(stock, rows)]
+    assert [[row.line for row in of_chunk] for of_chunk in refused] == [[], [3]]
+    assert [value(store, stock, id_) for id_ in "ab"] == [-50, start]
+    tally = Tally(stock, "b")
+    change = Changes(1, {tally: -start - 1}, {tally: 0})
+    with pytest.raises(LimitReachedError):  # no order goes so far
+        changes.count(Call(store), change, operation="change", key="key-1", soon=False)
 
 
 BUDGET = Counter(

@@ -245,7 +245,7 @@ def past(given: argparse.Namespace, stack: Stack) -> int:
 
 def _told(entry: Mapping[str, Any]) -> str:
     """A run in one line."""
-    did = f"{'imported' if entry['finished'] else 'began to import'} {counted(entry['rows'])}"
+    did = f"{'imported' if entry['finished'] else 'began to import'} {counted(entry['rows'] - entry['refused'])}"
     refused = f", {entry['refused']} refused" if entry["refused"] else ""
     run = f"{moment(entry['at'])}  {entry['counter']}: the run {entry['run']}"
     return f"{run} {did}{refused}, by {entry['by']}: {entry['why']}"

@@ -410,6 +410,8 @@ def test_numbers_with_limits_refuse_rows_and_those_with_a_start_are_set(store: S
     assert "line 3: 0 are left." in err
     assert "line 5: 2 are left." in err
     assert "imported 2 rows, 2 refused" in out
+    assert run("history", "--imports") == 0
+    assert "imported 2 rows, 2 refused, by " in run.said()[0]
     assert (value(store, STOCK, "mug"), value(store, STOCK, "cup")) == (2, 0)
     path = run.file(NUMBERS, "x,97", "y,0", "x,90")
     assert run.import_(path, "contest") == 1

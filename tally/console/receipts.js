@@ -13,6 +13,12 @@ function operationsOf(declared) {
   return declared?.children ? OF_CHILDREN : OF_OTHERS;
 }
 
+/** Why nothing of a counter is sent with a key; nothing if it may be. */
+function keyless(declared) {
+  if (declared?.own_items) return "It counts items of a table of your own: nobody sends a key.";
+  return declared?.unique && !declared.pages ? "It counts visitors, not keys: send a visit again, and it says what it was." : "";
+}
+
 /** Was a key counted? The form asks for the receipt that every counted change leaves. */
 export function receipts(context, counter, id) {
   const { api, signal } = context;
@@ -22,6 +28,8 @@ export function receipts(context, counter, id) {
   const callers = make("p", {}, make("label", { for: "caller" }, "Caller"), caller);
   const choice = make("p", {}, make("label", { for: "operation" }, "Sent with"), operation);
   const whose = make("span", {}, "Keys belong to who sent them: name the caller, the sub of the token; else you find your own.");
+  const asks = make("span", {}, "Paste the idempotency key of a change. ", whose);
+  const none = make("span");
   const answer = make("div.answer", { role: "status" });
   let named; // false: it takes no token, so anyone may ask for its receipts
   const adapt = () => {
@@ -30,6 +38,8 @@ export function receipts(context, counter, id) {
     named = declared ? declared.changes !== "anyone" : Boolean(api.token());
     operation.replaceChildren(...operations.map((name) => make("option", { value: name }, name)));
     [callers.hidden, whose.hidden, choice.hidden] = [!named, !named, operations.length === 1];
+    none.textContent = keyless(declared);
+    asks.hidden = form.hidden = Boolean(none.textContent);
   };
   const know = async () => {
     if (context.counter(counter) || !api.token()) return;
@@ -51,6 +61,14 @@ export function receipts(context, counter, id) {
       if (!signal.aborted) answer.replaceChildren(make("p.error", {}, error.words ?? "The page failed."));
     }
   };
+  const form = make(
+    "form.row",
+    { onsubmit: ask },
+    make("p.wide", {}, make("label", { for: "key" }, "Key"), key),
+    callers,
+    choice,
+    make("p", {}, make("button", {}, "Look")),
+  );
   const learn = () => know().catch(() => {}); // whoever may not read it is asked to sign in
   api.addEventListener("again", learn, { signal });
   adapt();
@@ -59,15 +77,8 @@ export function receipts(context, counter, id) {
     "section.card",
     { "aria-labelledby": "receipts" },
     make("div.head", {}, make("h2", { id: "receipts" }, "Was it counted?")),
-    make("p.quiet", {}, "Paste the idempotency key of a change. ", whose),
-    make(
-      "form.row",
-      { onsubmit: ask },
-      make("p.wide", {}, make("label", { for: "key" }, "Key"), key),
-      callers,
-      choice,
-      make("p", {}, make("button", {}, "Look")),
-    ),
+    make("p.quiet", {}, asks, none),
+    form,
     answer,
   );
 }
@@ -88,5 +99,6 @@ function told(found, caller) {
   const facts = Object.entries(found.answer ?? {}).map(([name, value]) =>
     make("div", {}, make("dt", {}, name), make("dd", {}, typeof value === "number" ? number(value) : String(value))),
   );
-  return [make("p", {}, make("strong", {}, "Counted, once. "), "The answer was:"), make("dl.facts", {}, facts)];
+  const counted = found.voided ? "Counted, once, and taken back since. " : "Counted, once. ";
+  return [make("p", {}, make("strong", {}, counted), "The answer was:"), make("dl.facts", {}, facts)];
 }

@@ -301,6 +301,23 @@ def test_a_change_of_another_caller_is_found_with_the_callers_name(console: Cons
         expect(form.get_by_role("status")).to_contain_text(said)
 
 
+def test_a_change_that_was_taken_back_says_so(console: Console) -> None:
+    shop, key = console.dev.token("shop", scope="tally/write"), secrets.token_hex(8)
+    console.dev.call("POST", "/counters/usage/u/increments", {"amount": 7}, token=shop, idempotency_key=key)
+    console.dev.call("POST", "/counters/usage/u/voids", {"key": key}, token=shop)
+    form = console.open("#/tally/usage/u", name="ann").get_by_role("region", name="Was it counted?")
+    form.get_by_label("Key").fill(key)
+    form.get_by_label("Caller").fill("shop")
+    form.get_by_role("button", name="Look").click()
+    expect(form.get_by_role("status")).to_contain_text("Counted, once, and taken back since. The answer was:")
+
+
+def test_a_counter_of_visitors_asks_for_no_key(console: Console) -> None:
+    form = console.open("#/tally/readers/b", name="ann").get_by_role("region", name="Was it counted?")
+    expect(form).to_contain_text("It counts visitors, not keys")
+    expect(form.get_by_role("button")).to_be_hidden()
+
+
 @pytest.mark.parametrize("name", ["", "ann"], ids=["a stranger", "signed in"])
 def test_an_anonymous_play_is_found_on_a_page_that_is_opened_first(console: Console, name: str) -> None:
     """Of its counter nothing is known yet: the form asked for the plays of ann, and there are none."""

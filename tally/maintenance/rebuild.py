@@ -29,13 +29,13 @@ from ..streams import loss, record
 from ..streams.lineage import BOOKKEEPER
 from ..streams.record import YES, UnreadableError
 from ..streams.watermark import Watermark
-from .reconcile import Finding, NotProvenError, Reconciler
+from .reconcile import Finding, NotProvenError, OfDay, Reconciler
 
 DAYS = ALONE_KEPT_S // (24 * 3600) - 1  # whole days that receipts are there for
 GOING_S = 3600
 UNDELIVERED = 1  # days after its own in which a stream may still deliver a receipt
 
-Accepted = dict[tuple[str, str], dict[int, int]]  # by counter and id: the amount of the receipts of each day
+Accepted = dict[tuple[str, str], dict[int, OfDay]]  # by counter and id, and by day
 
 
 class Window(NamedTuple):
@@ -83,8 +83,10 @@ def accepted(store: Store, counters: Mapping[str, Counter], days: Window, sums: 
             for name, target, amount in _readable(receipt):
                 counter = counters.get(name)
                 if counter is not None and rebuildable(counter):
-                    of_tally = sums.setdefault((name, target), defaultdict(int))
-                    of_tally[int(receipt["at"]["N"]) // tallies.DAY] += amount
+                    of_tally = sums.setdefault((name, target), defaultdict(OfDay))
+                    day = int(receipt["at"]["N"]) // tallies.DAY
+                    before = of_tally[day]
+                    of_tally[day] = OfDay(before.amount + amount, before.down + min(amount, 0))
         yield len(page)
 
 
@@ -96,8 +98,8 @@ def _readable(receipt: Item) -> list[tuple[str, str, int]]:
         return []
 
 
-def look(store: Store, counter: Counter, target: str, days: Mapping[int, int]) -> Finding:
-    """What one tally lacks. `days`: the amount of its receipts by day.
+def look(store: Store, counter: Counter, target: str, days: Mapping[int, OfDay]) -> Finding:
+    """What one tally lacks. `days`: its receipts by day.
 
     The tally of a period lacks nothing from an hour before DynamoDB may remove it: its notes may be gone with it, and
     clocks differ. Receipts outlive it, and nobody reads it any more.
@@ -107,7 +109,8 @@ def look(store: Store, counter: Counter, target: str, days: Mapping[int, int]) -
     row = rows.read(store, counter.name, target)
     shards = recount.shards_of(Call(store), counter, target)
     noted = {day: sum(items.number(item, tallies.day_note(day)) for item in shards.values()) for day in sorted(days)}
-    lost = {day: days[day] - noted[day] for day in noted if _lost(counter, days[day] - noted[day])}
+    differ = {day: days[day].amount - noted[day] for day in noted}
+    lost = {day: amount for day, amount in differ.items() if _lost(counter, amount, days[day])}
     missing = sum(lost.values())
     finding = Finding(counter, target, shards, row, missing, history.REBUILD, days=lost, accepted=days)
     repaired = _repaired(store, counter, target, min(lost), missing) if lost else 0
@@ -117,9 +120,13 @@ def look(store: Store, counter: Counter, target: str, days: Mapping[int, int]) -
     return replace(finding, difference=missing - repaired)
 
 
-def _lost(counter: Counter, amount: int) -> bool:
-    """Whether receipts of this amount may be lost. One that somebody removed leaves a difference of the other sign."""
-    return amount != 0 if counter.delta is None else amount * counter.delta > 0
+def _lost(counter: Counter, amount: int, of_day: OfDay) -> bool:
+    """Whether receipts of this amount may be lost. One that somebody removed leaves a difference of the other sign, as
+    voids do that were lost: of a counter with a step there were so many."""
+    if counter.delta is None or amount * counter.delta > 0:
+        return amount != 0
+    against = of_day.down if counter.delta > 0 else of_day.amount - of_day.down
+    return 0 < abs(amount) <= abs(against)
 
 
 def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:

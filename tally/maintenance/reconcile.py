@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ..counter import Counter
 from ..counting import limits, periods, tallies
@@ -53,6 +54,13 @@ class OutOfBoundsError(TallyError):
     be taken back."""
 
 
+class OfDay(NamedTuple):
+    """What the receipts of a day come to. `down`: those of negative amounts."""
+
+    amount: int = 0
+    down: int = 0
+
+
 @dataclass(frozen=True)
 class Finding:
     """What is wrong with one tally. `difference`: the amount that repairs it. `how`: what shows it (history.py)."""
@@ -65,7 +73,7 @@ class Finding:
     how: str = history.LEDGER
     confirmed: int = 0  # what of the drift is
     days: Mapping[int, int] = field(default_factory=dict)  # amounts of lost receipts, by day
-    accepted: Mapping[int, int] = field(default_factory=dict)  # amounts of all receipts of the days that were looked at
+    accepted: Mapping[int, OfDay] = field(default_factory=dict)  # all receipts of the days that were looked at
     unclear: str = ""  # why nobody can tell whether the difference is one
 
     @property

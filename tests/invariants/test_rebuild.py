@@ -175,15 +175,32 @@ def test_what_was_lost_of_negative_amounts_is_added_too(world: Deployment, recon
     assert (mend(reconciler), world.tally(counters.USAGE, "u")) == ({}, -58)
 
 
+@pytest.mark.parametrize(("more", "lost"), [(0, -2), (5, 3)])
+def test_a_void_that_was_lost_is_taken_back(world: Deployment, reconciler: Reconciler, more: int, lost: int) -> None:
+    """Of a counter that only counts up, a void alone counts down."""
+
+    def outage() -> None:
+        world.spill(times=more)
+        world.spill(times=2, amount=-1)
+
+    world.spill(times=4)
+    world.run(1)
+    lose(world, EVERYBODY, outage)
+    judge_on(world)
+    assert mend(reconciler) == {("plays", "v"): lost}
+    assert (mend(reconciler), world.tally(PLAYS, "v")) == ({}, 4 + more - 2)
+
+
 def test_receipts_that_somebody_removed_are_no_loss(world: Deployment, reconciler: Reconciler) -> None:
     """The number of a counter that only counts up is not taken back for them."""
     world.spill(times=3)
+    world.spill(amount=-1)
     world.run(1)
     receipts = [item for item in world.scan("receipts") if not item["id"]["S"].startswith("heartbeat#")]
-    for receipt in receipts[:2]:
+    for receipt in [one for one in receipts if one["amount"] == {"N": "1"}][:2]:
         world.wire.delete_item(TableName=world.name("receipts"), Key={"id": receipt["id"]})
     judge_on(world)
-    assert (mend(reconciler), world.tally(PLAYS, "v")) == ({}, 3)
+    assert (mend(reconciler), world.tally(PLAYS, "v")) == ({}, 2)
 
 
 def test_late_receipts_and_redriven_ones_are_not_lost(world: Deployment, reconciler: Reconciler) -> None:

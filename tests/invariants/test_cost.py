@@ -81,6 +81,7 @@ def heated(world: World) -> World:
     return world
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(("change", "costs"), COSTS.values(), ids=COSTS.keys())
 def test_change_costs_what_the_design_says(
     world: World, change: Callable[[World], object], costs: list[tuple[str, float]]

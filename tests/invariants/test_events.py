@@ -32,6 +32,7 @@ from tests.invariants.processes import Crash, Watched, interrupted, killed
 from tests.invariants.stream_records import record
 from tests.invariants.streaming import LONG, StreamWorld
 
+pytestmark = pytest.mark.usefixtures("clock")
 STOCK = Counter(
     "stock", prefix="ITEM", sort_key="STOCK", attribute="qty", max_shards=1, notify=Notify(at=tuple(range(1, 8)))
 )
@@ -73,19 +74,23 @@ class Heard:
         return found
 
 
-@pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
-    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(f"AWS_{name}", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+@pytest.fixture(scope="module")
+def listening() -> Iterator[Heard]:
     with mock_aws():
         client, queue = boto3.client("events"), boto3.client("sqs")
         client.create_event_bus(Name="numbers")
-        url = queue.create_queue(QueueName="heard")["QueueUrl"]
+        once = {"VisibilityTimeout": "43200"}  # what is read comes no more, however busy this machine is
+        url = queue.create_queue(QueueName="heard", Attributes=once)["QueueUrl"]
         arn = f"arn:aws:sqs:{REGION}:123456789012:heard"
         client.put_rule(Name="all", EventBusName="numbers", EventPattern=json.dumps({"source": ["tally"]}))
         client.put_targets(Rule="all", EventBusName="numbers", Targets=[{"Id": "1", "Arn": arn}])
         yield Heard(client, queue, url)
+
+
+@pytest.fixture
+def heard(listening: Heard) -> Heard:
+    listening.names()  # those of the test before
+    return replace(listening, refuse=[])
 
 
 @pytest.fixture
@@ -143,7 +148,7 @@ def test_what_the_bus_refuses_is_sent_by_a_later_sweep_and_nothing_else(
     heard.refuse = [{1}]
     left = sweep(stream, bus)
     assert (left["events_sent"], left["events_refused"]) == (1, 1)
-    assert 95 <= left["oldest_event_s"] <= 160
+    assert left["oldest_event_s"] == 100
     assert sweep(stream, bus) == {"events_sent": 1, "events_refused": 0, "oldest_event_s": 0}
     names = heard.names()
     assert sorted(names) == sent(stream)
@@ -345,9 +350,8 @@ def test_the_newest_events_come_first_whether_they_are_sent_or_not(stream: Strea
     assert {event.name for event, _ in listed} == {*sent(stream), *unsent(stream)}
 
 
-def test_who_lists_some_reads_a_page_of_each_partition_and_no_more(stream: StreamWorld, heard: Heard, bus: Bus) -> None:
-    for number in range(60):
-        deliver(stream, [moved(number + 1, 0, 7, f"x{number}")], bus)
+def test_who_lists_some_reads_a_page_of_each_partition_and_no_more(stream: StreamWorld) -> None:
+    deliver(stream, [moved(number + 1, 0, 7, f"x{number}") for number in range(60)], None)
     asked = Watched(stream.store.client, frozenset({"query"}))
     assert len(list(islice(events.newest(stream.through(asked)), 20))) == 20
     assert len(asked.sent) == 2 * PARTITIONS

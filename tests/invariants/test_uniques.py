@@ -31,6 +31,7 @@ from tests.invariants.threads import at_once
 from tests.invariants.world import World, persist
 from tests.tiers import in_long
 
+pytestmark = pytest.mark.usefixtures("clock")
 KEYED = Counter(
     "readers", prefix="BOOK", sort_key="READERS", attribute="readers",
     delta=1, period="day", visible="soon", receipt_days=2,
@@ -41,7 +42,7 @@ SEATS = Counter("seats", prefix="SEATS", sort_key="USERS", attribute="users", pe
 DAILY = Counter("daily", prefix="SEEN", sort_key="USERS", attribute="users", period="day", unique=True)
 NEW = [("GetItem", 1.0), ("TransactWriteItems", 4.0)]
 DAY_S = 24 * 3600
-VISITS = int(os.environ.get("VISITS", "1500"))
+VISITS = int(os.environ.get("VISITS", "600"))
 RESENT_S = 1800  # within this time a visit whose answer was lost is sent again
 
 
@@ -210,7 +211,7 @@ class Log:
     def __init__(self, world: Deployment, chance: random.Random, visits: int) -> None:
         self.world, self.chance, self.left = world, chance, visits
         self.visitors = max(20, visits // 10)
-        self.per_step = -(-visits // 200)
+        self.per_step = -(-visits // 150)
         self.came: defaultdict[str, set[str]] = defaultdict(set)
         self.waiting: list[tuple[float, str, str]] = []
         self.sent = self.lost = self.new = self.faults = 0
@@ -284,7 +285,7 @@ def test_the_uniques_of_two_days_are_those_of_the_log_and_stay_when_the_receipts
         if chance.random() < 0.2:
             world.streams.split()
 
-    world.run(110, step)
+    world.run(80, step)
     assert log.left == 0
     while log.waiting:
         world.run(1, log.step)

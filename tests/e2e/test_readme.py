@@ -28,6 +28,7 @@ PAGES = (
     "docs/changes.md",
     "docs/uniques.md",
     "docs/series.md",
+    "docs/events.md",
 )  # a later one uses the variables of those before
 
 

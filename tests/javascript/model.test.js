@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { API, HOUR_MS, MINUTE_MS, Model, token } from "./model.js";
 
 const FIRST = Number(process.env.SEED ?? 1);
-const SEEDS = Number(process.env.SEEDS ?? 40);
+const SEEDS = Number(process.env.SEEDS ?? 12);
 const STEPS = 120;
 const USERS = ["ann", "bob"];
 const VIDEOS = ["v1", "v2", "closed"];

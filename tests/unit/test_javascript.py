@@ -25,7 +25,7 @@ def test_the_promises_of_the_client_hold_in_node() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(41, 1041, 50))
+@pytest.mark.parametrize("first", range(13, 1013, 50))
 def test_a_thousand_more_worlds_are_as_the_model_says(first: int) -> None:
     environment = {**os.environ, "SEED": str(first), "SEEDS": "50"}
     command = ["node", "--test", str(TESTS / "model.test.js")]

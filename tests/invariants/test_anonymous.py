@@ -33,12 +33,12 @@ def likes(call: Call, id_: str, secret: str) -> bool:
 
 @pytest.mark.parametrize("seed", [0, *in_long(range(1, 4))])
 def test_a_number_is_the_browsers_whose_last_click_was_a_like(seed: int, world: World) -> None:
-    """30 browsers, 3 pages, 400 clicks, each sent twice, 8 at once; 130 to 220 faults."""
+    """30 browsers, 3 pages, 150 clicks, each sent twice, 8 at once."""
     chance = random.Random(seed)
     browsers = [f"{SECRET}{number}" for number in range(30)]
     last: dict[tuple[str, str], bool] = {}
     lanes: list[list[tuple[str, str, bool]]] = [[] for _ in range(8)]
-    for _ in range(400):
+    for _ in range(150):
         number, page, there = chance.randrange(30), chance.choice("abc"), chance.random() < 0.65
         lanes[number % 8].append((browsers[number], page, there))
         last[browsers[number], page] = there
@@ -52,7 +52,7 @@ def test_a_number_is_the_browsers_whose_last_click_was_a_like(seed: int, world: 
     at_once([lambda lane=lane: click(lane) for lane in lanes])  # type: ignore[misc]
     injected = sum(count for kind, count in world.proxy.counts.items() if kind[0] != "NONE")
     world.proxy.plan = faults.no_faults
-    assert injected > 50
+    assert injected > 30
     for page in "abc":
         wanted = {secret for secret in browsers if last.get((secret, page))}
         assert {secret for secret in browsers if likes(world.call(), page, secret)} == wanted

@@ -120,14 +120,14 @@ class Walk:
         self.wide += 1
 
 
-@pytest.fixture(params=[0, 1, *in_long(range(2, 8))])
+@pytest.fixture(params=[0, *in_long(range(1, 8))])
 def walk(request: pytest.FixtureRequest) -> Iterator[Walk]:
     clock = Clock()
     with new_engine() as engine, seeded(clock, request.param):
         world = Deployment(engine, clock, request.param, ROUGH)
         world.sweep_each_minute()
         walk = Walk(world, random.Random(request.param))
-        world.run(25, walk.step)
+        world.run(15, walk.step)
         for _ in range(20):
             world.run(2)
             if world.caught_up():
@@ -157,6 +157,6 @@ def test_each_true_crossing_is_one_event_whatever_happens_to_the_consumers(walk:
     assert [one["threshold"] for one in wide] == list(range(25, walk.wide + 1, 25))
     assert all(one["threshold"] <= one["value"] <= walk.wide for one in wide), "none came early"
     names = [one["event"] for found in (*got.values(), wide) for one in found]
-    assert len(names) == len(set(names)) > 80
-    assert walk.faults > 100, "it was rough"
+    assert len(names) == len(set(names)) > 50
+    assert walk.faults > 60, "it was rough"
     assert world.drifts() == {}

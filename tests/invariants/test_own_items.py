@@ -31,7 +31,7 @@ from tests.invariants.streaming import Tables
 from tests.sync_wire import SyncWire
 from tests.tiers import in_long
 
-SEEDS, SEEDS_LONG = 20, 300
+SEEDS, SEEDS_LONG = 6, 300
 TURNS = 200
 
 

@@ -27,6 +27,7 @@ from tests.invariants.counting import new_key, refusal
 from tests.invariants.judged import deployed
 from tests.invariants.simulation import Clock
 from tests.invariants.world import SOME_OF_ALL, World, persist
+from tests.tiers import in_long
 
 STOCK = Counter("budget", prefix="BUDGET", sort_key="LEFT", attribute="credits", start=1_000, floor=0)
 QUOTA = Counter("quota", prefix="BUDGET", sort_key="USED", attribute="used", ceiling=1_000, period="day")
@@ -195,9 +196,9 @@ def test_a_hold_stays_in_its_period_and_makes_no_room_in_another(world: World, c
     assert (quota.left(today), quota.left()) == (750, 0)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *in_long(range(1, 4))])
 def test_spent_held_and_left_add_up_whatever_fails_and_no_hold_is_settled_two_ways(budget: Budget, seed: int) -> None:
-    """60 holds, each committed by two callers at once, some also at another amount, or released."""
+    """30 holds, each committed by two callers at once, some also at another amount, or released."""
     chance, proxy = random.Random(seed), budget.world.proxy
     proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME_OF_ALL})
 
@@ -218,13 +219,13 @@ def test_spent_held_and_left_add_up_whatever_fails_and_no_hold_is_settled_two_wa
         with ThreadPoolExecutor(len(acts)) as pool:
             return {spent for spent in pool.map(lambda one: act(*one), acts) if spent is not None}
 
-    jobs = [(chance.choice((10, 20, 40)), chance.choice((0, 5, 10, 20, 40, 60)), chance.random()) for _ in range(60)]
+    jobs = [(chance.choice((10, 20, 40)), chance.choice((0, 5, 10, 20, 40, 60)), chance.random()) for _ in range(30)]
     with ThreadPoolExecutor(6) as pool:
         spent = list(pool.map(lambda job: one(*job), jobs))
     injected = sum(times for (fault, _), times in proxy.counts.items() if fault != "NONE")
     proxy.plan = faults.no_faults
     proxy.settle()
-    assert injected > 40, "the plan must fail something"
+    assert injected > 20, "the plan must fail something"
     assert all(len(ways) <= 1 for ways in spent)
     assert sum(sum(ways) for ways in spent) + budget.held() + budget.left() == 1_000
     assert budget.left() >= 0

@@ -136,7 +136,7 @@ def near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
 
 
 @pytest.mark.parametrize(("name", "route", "field"), exact(), ids=[name for name, *_ in exact()])
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_a_schema_takes_what_the_check_takes(name: str, route: Route, field: Field, data: Any) -> None:
     schema = schema_of(route, field)

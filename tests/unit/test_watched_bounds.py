@@ -16,6 +16,7 @@ from tally.counter import Watched
 from tally.drift import watched as judge
 from tally.items import Items
 from tally.streams.watched import Noted
+from tests.tiers import in_long
 
 SPAN_S, FAULT_S, LOST = 4 * 3600, 2 * 3600, 3
 START_S = 1_795_000_000
@@ -71,7 +72,7 @@ def looks(rate: float, kind: str, within: int, seed: int, fault_s: float) -> Ite
 
 
 @pytest.mark.parametrize("kind", ["same moment", "late", "slow", "flushed", "early"])
-@pytest.mark.parametrize("rate", [0.05, 1, 10, 60])
+@pytest.mark.parametrize("rate", [0.05, 1, 10, *in_long([60])])
 def test_what_is_reported_is_real(kind: str, rate: float) -> None:
     """Nothing is off, and nothing is said to be; and of what is off no more is said than there is."""
     for seed in range(2):

@@ -1,4 +1,4 @@
-"""`tally scan`, `check` and `repair` of a number that the team keeps itself: 1,000 posts, of which 20 are off."""
+"""`tally scan`, `check` and `repair` of a number that the team keeps itself: 300 posts, of which 20 are off."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIKES = Watched(
     "post_likes", table="shop", number="likeTally", of=Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#")
 )
 COUNTERS = declared([LIKES])
-POSTS, EACH, OFF = 1000, 2, 20
+POSTS, EACH, OFF = 300, 2, 20
 
 
 @pytest.fixture
@@ -54,11 +54,11 @@ def test_exactly_the_posts_that_are_off_are_named_and_the_repair_is_printed(team
     named = {line["id"]: line["drift"] for line in map(json.loads, printed.splitlines())}
     assert (code, named) == (1, wrong)
 
-    code, printed, noted = team(f"repair post_likes 50 {SIGNED}")
+    code, printed, noted = team(f"repair post_likes 30 {SIGNED}")
     assert (code, "likeTally in shop is the team's to repair: Tally never writes it" in noted) == (1, True)
     (line,) = [line for line in printed.splitlines() if line.startswith("differs")]
     said, _, command = line.partition("; to repair it: ")
-    assert said == "differs  post_likes 50: likeTally is 1, and its items come to 2: it is -1 off"
+    assert said == "differs  post_likes 30: likeTally is 1, and its items come to 2: it is -1 off"
     given = shlex.split(command)[3:]
     values = {name.strip("-"): value for name, value in zip(given[::2], given[1::2], strict=True)}
     team.store.client.update_item(
@@ -67,4 +67,4 @@ def test_exactly_the_posts_that_are_off_are_named_and_the_repair_is_printed(team
         ExpressionAttributeValues=json.loads(values["expression-attribute-values"]),
     )  # fmt: skip
     team.sleep(0)
-    assert team("check post_likes 50")[0] == 0
+    assert team("check post_likes 30")[0] == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 import uuid
 from collections.abc import Callable
 
@@ -13,7 +12,7 @@ import counters
 from bench import budgets, consumers, cost, designs, journal
 from bench.claims import claimed
 from tally import fields
-from tally.counting import children, increments, periods
+from tally.counting import children, increments
 from tally.counting.increments import Increment
 from tally.counting.tallies import Tally
 from tests.invariants.world import POST, VIDEO, World
@@ -46,8 +45,6 @@ KEYED = ("TransactWriteItems", 6.0)
 COSTS: dict[str, tuple[Callable[[World], object], list[tuple[str, float]]]] = {
     "now": (lambda world: world.play("new"), [NOW]),
     "soon": (lambda world: world.play("new", counter=counters.VISITS), [ALONE]),
-    "now, in a period": (lambda world: call(world, "new"), [("BatchGetItem", 2.0), NOW]),
-    "now, in a period whose limit the process knows": (lambda world: call(world, "new", of="earlier"), [NOW]),
     "spilled": (lambda world: heated(world).play("new"), [ALONE]),
     "number": (lambda world: world.play("new", counter=counters.TICKET, operation="increment"), [("Query", 1.0), NOW]),
     "like": (lambda world: world.like("ann"), [NOW]),
@@ -63,11 +60,6 @@ COSTS: dict[str, tuple[Callable[[World], object], list[tuple[str, float]]]] = {
 }
 
 
-def call(world: World, key: str, of: str = "another") -> object:
-    """Count a call of a client, which may have a limit of its own."""
-    return world.play(key, periods.tally_id(counters.CALLS, of, time.time()), counter=counters.CALLS)
-
-
 def members(world: World) -> World:
     """The world, with `like` and `unlike` for the members of a workspace."""
     world.family = counters.MEMBERS
@@ -81,7 +73,6 @@ def heated(world: World) -> World:
     return world
 
 
-@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(("change", "costs"), COSTS.values(), ids=COSTS.keys())
 def test_change_costs_what_the_design_says(
     world: World, change: Callable[[World], object], costs: list[tuple[str, float]]
@@ -89,8 +80,6 @@ def test_change_costs_what_the_design_says(
     world.write_post()
     world.play("earlier")
     world.like("bob")
-    for key in ("first", "second"):
-        call(world, key, of="earlier")
     members(world).like("cy")
     world.family = counters.LIKES
     world.proxy.forget()

@@ -165,12 +165,6 @@ def test_a_bus_that_is_not_there_holds_up_no_number(stream: StreamWorld, heard: 
     assert sorted(heard.names()) == sent(stream)
 
 
-def test_without_a_bus_events_wait(stream: StreamWorld, bus: Bus) -> None:
-    deliver(stream, [moved(1, 0, 7)], None)
-    assert len(unsent(stream)) == 7
-    assert sweep(stream, bus)["events_sent"] == 7
-
-
 def test_an_answer_that_is_lost_sends_the_same_names_again(stream: StreamWorld, heard: Heard, bus: Bus) -> None:
     heard.lost = 1
     deliver(stream, [moved(1, 0, 7)], bus)

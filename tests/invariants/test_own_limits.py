@@ -281,19 +281,6 @@ def test_a_floor_of_an_id_counts_no_more_once_its_counter_has_a_ceiling(world: W
     assert refused(later, bounded, 4)["left"] == 3
 
 
-def test_the_visitors_of_a_period_are_limited_for_each_id(world: World, clock: Clock) -> None:
-    readers = replace(counters.READERS, visible="now", ceiling=2, max_shards=1, own_limits=True)
-
-    def visit(visitor: str) -> bool:
-        return bool(uniques.count(world.call(), readers, ITEM, visitor).body["new"])
-
-    assert [visit(one) for one in ("ann", "bob", "ann")] == [True, True, False]
-    assert refusal(partial(visit, "cy")).members["limit"] == 2
-    give(world.store, readers, 3)
-    assert [visit(one) for one in ("cy", "ann")] == [True, False]
-    assert refusal(partial(visit, "dan")).members["limit"] == 3
-
-
 def test_a_visit_by_a_clock_that_is_ahead_is_judged_by_the_plan_of_now(world: World, clock: Clock) -> None:
     """It begins the next period a minute early, having read the plan that is replaced meanwhile."""
     readers = replace(counters.READERS, visible="now", ceiling=2, max_shards=1, own_limits=True)

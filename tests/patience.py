@@ -13,7 +13,7 @@ PATIENCE_S = 240.0
 PATIENCE_MS = PATIENCE_S * 1000
 
 
-def wait_for(condition: Callable[[], object], *, every_s: float = 0.05) -> None:
+def wait_for(condition: Callable[[], object], *, every_s: float = 0.1) -> None:
     """Wait until the condition holds. Each look costs time that what is waited for needs: a dear one is rare."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():

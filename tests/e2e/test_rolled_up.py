@@ -58,7 +58,7 @@ def test_a_consumer_that_is_killed_counts_each_change_once(start: Start) -> None
             time.sleep(chosen.uniform(0, AFTER_S_MAX))
             for pid in dev.workers("rollup"):
                 os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: dev.visits(KILLED)[0] >= 200)
+    wait_for(lambda: dev.visits(KILLED)[0] >= 200, every_s=0.5)
     time.sleep(LATE_S)
     assert dev.visits(KILLED)[0] == 200
 

@@ -65,7 +65,8 @@ CHANGES: dict[str, Callable[[Deployment], object]] = {
 @pytest.mark.parametrize(
     ("step", "change"),
     [
-        *itertools.product([COMMIT], CHANGES),
+        *((COMMIT, change) for change in ("like", "spilled and unliked", "rolled up")),
+        *in_long((COMMIT, change) for change in ("spilled like", "unlike", "minutes")),
         *in_long(itertools.product([0, 2], ["like", "spilled like"])),
         *in_long(itertools.product([4, 6], CHANGES)),
     ],

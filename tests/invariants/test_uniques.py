@@ -211,7 +211,7 @@ class Log:
     def __init__(self, world: Deployment, chance: random.Random, visits: int) -> None:
         self.world, self.chance, self.left = world, chance, visits
         self.visitors = max(20, visits // 10)
-        self.per_step = -(-visits // 150)
+        self.per_step = -(-visits // 75)
         self.came: defaultdict[str, set[str]] = defaultdict(set)
         self.waiting: list[tuple[float, str, str]] = []
         self.sent = self.lost = self.new = self.faults = 0
@@ -254,6 +254,7 @@ def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     clock = Clock()
     with new_engine() as engine, seeded(clock, request.param):
         world = Deployment(engine, clock, request.param, Plan(splits_per_hour=0, slow=0, gaps=0.3, faults=0.35), None)
+        clock.pass_s(2400)  # 20 minutes before the edge
         world.sweep_each_minute()
         yield world
         world.wire.close()
@@ -285,7 +286,7 @@ def test_the_uniques_of_two_days_are_those_of_the_log_and_stay_when_the_receipts
         if chance.random() < 0.2:
             world.streams.split()
 
-    world.run(80, step)
+    world.run(40, step)
     assert log.left == 0
     while log.waiting:
         world.run(1, log.step)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import itertools
 import os
@@ -102,16 +101,16 @@ def engine() -> Iterator[Engine]:
 
 
 def create_tables(endpoint: str | None, settings: Settings, streamed: tuple[str, ...] = ()) -> None:
-    """The tables that functions write to. `endpoint`: None for AWS's own (moto)."""
-    clients.create_tables(_patient(endpoint), settings, streamed)
+    """The tables that functions write to. `endpoint`: None for AWS's own (moto).
 
-
-@functools.lru_cache(maxsize=8)
-def _patient(endpoint: str | None) -> DynamoDBClient:
-    """A client that sends each request once, and waits: a fresh engine may be slow, and a second CreateTable would find
-    the table of the first."""
-    config = dynamo.CLIENT_CONFIG.merge(Config(retries={"total_max_attempts": 1}))
-    return boto3.client("dynamodb", config=config, endpoint_url=endpoint)
+    A fresh engine may be slow. The client sends each request once: a second CreateTable would find the table of the
+    first.
+    """
+    if endpoint is None:
+        clients.create_tables(boto3.client("dynamodb"), settings, streamed)
+        return
+    with contextlib.closing(SyncWire(int(endpoint.rpartition(":")[2]))) as wire:
+        clients.create_tables(wire, settings, streamed)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

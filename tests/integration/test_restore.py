@@ -35,6 +35,7 @@ from tests.vaults import TABLES
 
 PAGE = "https://example.com/a"
 WHO = ("--by", "ann", "--why", "INC-9", "--stack", "Tally-prod")
+SESSION = boto3.session.Session()  # it reads the model of a service once
 WHEN = datetime.now(UTC).replace(microsecond=0)
 PREFIX = f"Tally-prod-{WHEN:%Y%m%dT%H%M%S}"
 
@@ -50,6 +51,7 @@ def template() -> str:
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The stack Tally-prod, with a page that lacks two visits."""
     with mock_aws():
+        monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
         boto3.client("cloudformation").create_stack(StackName="Tally-prod", TemplateBody=template())
         create_tables(None, store("Tally-prod").settings, ("counts", "receipts"))
         client: Any = boto3.client("dynamodb")

@@ -23,7 +23,7 @@ from tally.dynamo.client import Store
 from tally.streams import watermark
 from tests.conftest import create_tables
 from tests.integration.command.numbers import Run, noted
-from tests.integration.test_restore import count, facts, stopped_once, store, visits
+from tests.integration.test_restore import SESSION, count, facts, stopped_once, store, visits
 from tests.vaults import ACCOUNT, REGION, SOURCE, VAULT, Vault, table_of
 
 MADE_S = int(time.time()) // 86400 * 86400
@@ -37,6 +37,7 @@ COMMAND = ("restore", "--from-vault", VAULT, *WHO)
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vault]:
     """Copies of a stack with a page that lacks two visits, made in another region."""
     with mock_aws():
+        monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
         old = boto3.client("dynamodb", region_name="eu-west-1")
         create_tables(None, store("Tally-prod").settings)
         fill(store("Tally-prod"))

@@ -28,6 +28,7 @@ from tests.integration.command.numbers import Run, drifts, noted
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-Topic"
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/Tally-prod-Queue"
 MINUTE_S = 60
+SESSION = boto3.session.Session()  # it reads the model of a service once
 STATUS = ("status", "--stack", "Tally-prod")
 
 
@@ -54,7 +55,7 @@ class Deployed:
 
     def client(self, service: str) -> Any:
         """A client that answers once, and fails for parameters that AWS does not know."""
-        made = boto3.session.Session().client(service, region_name="eu-west-1")
+        made = SESSION.client(service, region_name="eu-west-1")
         stubber = Stubber(made)
         if service == "cloudwatch" and self.refuses:
             stubber.add_client_error("describe_alarms", "AccessDenied", "User ann is not authorized", 403)

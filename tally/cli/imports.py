@@ -18,6 +18,7 @@ from functools import partial
 from typing import IO, Any
 
 from tally.counter import Counter
+from tally.counting import periods
 from tally.drift import history
 from tally.drift.history import Importing
 from tally.drift.looks import moment
@@ -61,6 +62,8 @@ class CheckedFile:
     """Those that can be read."""
     orphans: int = 0
     """Those of them whose parents are missing."""
+    gone: int = 0
+    """Those of periods that are kept no more."""
     total: int = 0
     digest: str = ""
     """The SHA-256 of the rows that can be read, in whichever format."""
@@ -111,6 +114,8 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         name = given.run or check.digest[:RUN_CHARACTERS]
         for bad in check.bad:
             note(f"line {bad.line}: {bad.why}")
+        if check.gone:
+            note(f"of periods that {counter.name} keeps no more: {counted(check.gone)}, which nobody reads")
         if check.bad_rows and not given.skip_bad:
             more = f" ({check.bad_rows - len(check.bad)} more than these)" if check.bad_rows > len(check.bad) else ""
             note(f"{counted(check.bad_rows)} cannot be imported{more}: nothing is; --skip-bad leaves them out")
@@ -136,6 +141,7 @@ def _check(source: RowSource, store: Store) -> CheckedFile:
             digest.update(json.dumps(row[1:]).encode())
             if isinstance(row, NumberRow):
                 check.total += row.value
+                check.gone += not periods.kept(source.counter, row.id, time.time())
             elif row.id not in known:
                 waiting.setdefault(row.id, []).append(row.line)
                 if len(waiting) == imports.PARENTS_MAX:

@@ -426,6 +426,15 @@ def test_numbers_with_limits_refuse_rows_and_those_with_a_start_are_set(store: S
         assert "is retired: it takes no more changes" in chunks.refused(retired, children=counter.counts_children)
 
 
+def test_rows_of_periods_that_are_kept_no_more_are_said(store: Store, run: Command) -> None:
+    """They are no error: an export has them until DynamoDB removes them."""
+    today = periods.tally_id(counters.CALLS, "b", time.time())
+    assert run.import_(run.file(NUMBERS, "a#2020-01-01,5", f"{today},6"), "calls") == 0
+    out, err = run.said()
+    assert "of periods that calls keeps no more: 1 row, which nobody reads\n" in err
+    assert "imported 2 rows" in out
+
+
 @pytest.mark.parametrize(("start", "own"), [(0, False), (0, True), (60, False), (60, True)])
 def test_a_debt_is_imported_as_far_as_commits_may_go(store: Store, start: int, own: bool) -> None:
     stock = replace(STOCK, start=start, debt=50, own_limits=own)

@@ -101,7 +101,7 @@ def event(counter: Counter, id_: str, crossing: Crossing, sequence: str, at_s: f
 
 def _ceilings(counter: Counter, old: Image, new: Image) -> tuple[int | None, int | None]:
     """The ceiling before and after. An image that does not say its own has that of the other one."""
-    before, after = (_ceiling(counter, image) for image in (old or new, new or old))
+    before, after = (_ceiling(counter, image) for image in (old, new))
     before = after if before is None else before
     after = before if after is None else after
     return (counter.ceiling, counter.ceiling) if after is None else (before, after)

@@ -182,6 +182,14 @@ def test_percentages_are_those_of_the_ceiling_that_each_image_has(period: str | 
     assert said(700, 850, mark, mark) == [(800, 1000, "up", "change")], "and nobody has one of its own"
 
 
+def test_a_limit_that_an_id_gets_before_its_first_change_crosses_from_the_declared_one() -> None:
+    own = replace(CALLS, own_limits=True, period=None, keep_periods=None, start=85)
+    plan = {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}, "start": {"N": "85"}}
+    effects = bookkeeper.read_count(Lookup({"calls": own}), record(own, "7c20", None, 85, **plan))
+    [event] = [event.detail for effect in effects for event in effect.events]
+    assert (event["threshold"], event["direction"], event["by"]) == (80, "up", "limit")
+
+
 def test_an_item_that_begins_with_another_start_crosses_from_there() -> None:
     assert [one["before"] for one in details(record(STOCK, "x", None, 5, start={"N": "12"}))] == [12]
 

@@ -3,7 +3,7 @@
 In two seeds of ten a stream keeps a record for 20 minutes only, and dead letters are dropped: the ledger begins again.
 In one seed of ten declarations change in between.
 
-`make test` runs two of them, the long tier eight more.
+`make test` runs one of them, the long tier nine more.
 
 SCHEDULES=1000 pytest -n auto tests/invariants/test_journal_schedules.py      the seeds 0 to 999
 SCHEDULES=4000:5000 …                                                          those from 4000 on

@@ -258,7 +258,7 @@ def test_the_judge_finds_holds_even_after_their_period_and_repairs_a_number_in_d
             settle(MINUTES, hold_id, RELEASED)
         world.even(8)
         assert (world.tally(small, OWNER), world.tally(MINUTES, minute)) == (100 - 113, 12)
-        world.edit(-5, small, OWNER)
+        world.edit(5, small, OWNER)
         world.run(8)
         reconciler = world.reconciler()
         asked = reconciler.asked()

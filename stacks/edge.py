@@ -111,8 +111,8 @@ def _patterns(routes: Iterable[Route]) -> list[str]:
 def _as_the_answer_says(scope: Construct) -> cloudfront.CachePolicy:
     """Keep an answer for as long as its Cache-Control says, and not at all without one.
 
-    The key has all that these answers depend on: path, query, encoding and token, and the origin of the page, which
-    API Gateway answers with CORS headers. So nobody gets what was answered to the token of another.
+    The key has all that these answers depend on: path, query, encoding, token and a browser's secret, and the origin of
+    the page, which API Gateway answers with CORS headers. So nobody gets what was answered to somebody else.
     """
     return cloudfront.CachePolicy(
         scope,
@@ -122,7 +122,7 @@ def _as_the_answer_says(scope: Construct) -> cloudfront.CachePolicy:
         default_ttl=Duration.seconds(0),
         max_ttl=CACHED_MAX,
         query_string_behavior=cloudfront.CacheQueryStringBehavior.all(),
-        header_behavior=cloudfront.CacheHeaderBehavior.allow_list("Authorization", "Origin"),
+        header_behavior=cloudfront.CacheHeaderBehavior.allow_list("Authorization", "Origin", "Tally-Secret"),
         cookie_behavior=cloudfront.CacheCookieBehavior.none(),
         enable_accept_encoding_gzip=True,
     )

@@ -262,7 +262,10 @@ WITH_OPTIONS: dict[str, Facts] = {
             "CachePolicyConfig.MaxTTL": 24 * 3600,
             "CachePolicyConfig.ParametersInCacheKeyAndForwardedToOrigin": {
                 "QueryStringsConfig": {"QueryStringBehavior": "all"},
-                "HeadersConfig": {"HeaderBehavior": "whitelist", "Headers": ["Authorization", "Origin"]},
+                "HeadersConfig": {
+                    "HeaderBehavior": "whitelist",
+                    "Headers": ["Authorization", "Origin", "Tally-Secret"],
+                },
                 "CookiesConfig": {"CookieBehavior": "none"},
                 "EnableAcceptEncodingGzip": True,
                 "EnableAcceptEncodingBrotli": False,

@@ -116,6 +116,7 @@ export class Tally extends EventTarget {
   #users = { ready: [], fails: 0, slow: 0, looks: 0 };
   #lockless = 0;
   #adopts = false;
+  #looks;
   #timed = false;
   #listener = (event) => this.#heard(event);
   #warned = new Set();
@@ -219,7 +220,7 @@ export class Tally extends EventTarget {
   // When a like of this browser's was made; 0 if there is none, or if somebody else wrote the note.
   #likedAt(thing) {
     const at = Number(this.#noted(thing));
-    return Number.isSafeInteger(at) ? at : 0;
+    return Number.isFinite(at) ? at : 0;
   }
 
   #note(name, value) {
@@ -247,14 +248,18 @@ export class Tally extends EventTarget {
     this.#adopts = false;
     const user = this.user();
     const waits = new Set(this.waiting().filter(isWish).map(({ counter, id }) => `${counter} ${id}`));
+    let left = !found.length;
     for (const { counter, id, present } of found) {
       const thing = `${counter} ${id}`;
       // What waits, of any user, or was counted meanwhile, overtakes the answer.
       const noted = this.#noted(thing);
-      if (!noted || noted !== before.get(thing) || waits.has(thing)) continue;
-      if (present === false) this.#note(thing);
-      if (present && user) this.#add({ counter, id, present, user, key: newKey() });
+      if (waits.has(thing)) continue;
+      if (!noted || noted !== before.get(thing) || present == null) left = true;
+      else if (!present) this.#note(thing);
+      else if (user) this.#add({ counter, id, present, user, key: newKey() });
     }
+    clearTimeout(this.#looks);
+    if (left) this.#looks = setTimeout(() => this.#adopt(), PAUSE_MS_MAX);
   }
 
   // Takes back what this browser likes; without any it drops the secret.
@@ -410,7 +415,7 @@ export class Tally extends EventTarget {
     if (entry?.outcome) before && this.#known(key, entry);
     else if (entry) {
       // It has ended: what is heard of it is older, or another tab sends it once more.
-      if (before ? before.outcome : !this.#load(key)) return;
+      if (before ? before.outcome : entry.sent || !this.#load(key)) return;
       this.#say(this.#known(key, entry));
       if (!entry.sent) this.#run(this.#lane(entry));
     } else if (before?.promise) this.#run(this.#lane(before.entry));

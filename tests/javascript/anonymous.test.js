@@ -87,6 +87,14 @@ for (const note of ["abc", "null", "1e400"])
     await next.until(() => Number(next.shared.items.get(`${SECRET}hearts home`)) > 1);
   });
 
+test("a like is later than the last one, by a part of a millisecond, too", async () => {
+  const world = new World();
+  const before = Date.now() + HOUR_MS + 0.5;
+  world.shared.items.set(`${SECRET}hearts home`, String(before));
+  await world.got(world.tab().like("hearts", "home", true, ANYONE));
+  assert.ok(Number(world.shared.items.get(`${SECRET}hearts home`)) > before);
+});
+
 for (const strange of ["", "short", "ë\n and no header", "s".repeat(256)])
   test(`what is no secret is none, and is not sent: ${strange.slice(0, 9)}`, async () => {
     const world = new World();
@@ -168,6 +176,28 @@ test("a page that was frozen hears late how it unliked: what was liked since is 
   thaw();
   await world.now();
   world.tab(ann());
+  await world.until(() => world.server.likers.has("hearts/home/ann") && world.server.likers.size === 1);
+});
+
+test("a look that got no answer is tried again, on a page that stays as it is", async () => {
+  const world = new World();
+  await world.got(world.tab().like("hearts", "home", true, ANYONE));
+  world.server.plan = [unsent, () => refusal(503, "store-busy")];
+  world.tab(ann());
+  await world.until(() => world.server.likers.has("hearts/home/ann") && world.server.likers.size === 1);
+});
+
+test("a look that was overtaken by a like is tried again, on a page that stays as it is", async () => {
+  const world = new World();
+  const page = world.tab();
+  await world.got(page.like("hearts", "home", true, ANYONE));
+  let look;
+  world.server.plan = [(request, server) => new Promise((done) => (look = done.bind(null, server.answer(request))))];
+  world.tab(ann());
+  await world.now();
+  world.later(1000);
+  await world.got(page.like("hearts", "home", true, ANYONE));
+  look();
   await world.until(() => world.server.likers.has("hearts/home/ann") && world.server.likers.size === 1);
 });
 

@@ -8,6 +8,16 @@ const ANYONE = { anonymous: true };
 const SECRET = `tally1-own ${API} `;
 const ann = () => ({ user: () => "ann", token: () => token("ann") });
 const silent = () => new Promise(() => {});
+// Ann's page looks for what to take over. The answer arrives after another page's like, or its end, has counted.
+const lookOvertaken = async (world, page, present) => {
+  let look;
+  world.server.plan = [(request, server) => new Promise((done) => (look = done.bind(null, server.answer(request))))];
+  world.tab(ann());
+  await world.now();
+  world.later(1000);
+  await world.got(page.like("hearts", "home", present, ANYONE));
+  look();
+};
 
 test("a browser likes, finds its like after a reload, and takes it back: by a header, and never in a URL", async () => {
   const world = new World();
@@ -191,13 +201,7 @@ test("a look that was overtaken by a like is tried again, on a page that stays a
   const world = new World();
   const page = world.tab();
   await world.got(page.like("hearts", "home", true, ANYONE));
-  let look;
-  world.server.plan = [(request, server) => new Promise((done) => (look = done.bind(null, server.answer(request))))];
-  world.tab(ann());
-  await world.now();
-  world.later(1000);
-  await world.got(page.like("hearts", "home", true, ANYONE));
-  look();
+  await lookOvertaken(world, page, true);
   await world.until(() => world.server.likers.has("hearts/home/ann") && world.server.likers.size === 1);
 });
 
@@ -205,12 +209,7 @@ test("a look that was overtaken takes over no like that was taken back", async (
   const world = new World();
   const page = world.tab();
   await world.got(page.like("hearts", "home", true, ANYONE));
-  let look;
-  world.server.plan = [(request, server) => new Promise((done) => (look = done.bind(null, server.answer(request))))];
-  world.tab(ann());
-  await world.now();
-  await world.got(page.like("hearts", "home", false, ANYONE));
-  look();
+  await lookOvertaken(world, page, false);
   await world.now();
   assert.deepEqual([...world.server.likers, ...world.shared.entries], []);
 });

@@ -204,9 +204,10 @@ def _parts(call: Call, counters: Mapping[str, Counter]) -> dict[str, Seen]:
     }
     reached = _reached(store)
     untold = Seen("the store does not answer", {}, None)
-    others = {name: untold if reached.wrong else _tried(look) for name, look in parts.items()}
-    told = {"alarms": _alarms, "subscribers": _subscribers}
-    return {"store": reached, **others, **{name: _of_topic(look, store.settings) for name, look in told.items()}}
+    of_tables = {name: untold if reached.wrong else _tried(look) for name, look in parts.items()}
+    topic_looks = {"alarms": _alarms, "subscribers": _subscribers}
+    of_topic = {name: _of_topic(look, store.settings) for name, look in topic_looks.items()}
+    return {"store": reached, **of_tables, **of_topic}
 
 
 def _reached(store: Store) -> Seen:

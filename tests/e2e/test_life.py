@@ -24,7 +24,7 @@ from tally.dev.base.engine import Engine
 from tally.dev.base.errors import LocalError
 from tally.dev.base.options import DevOptions
 from tally.dev.stack.prepared import prepared
-from tests.e2e.dev import KEY, ROOT, Answer, Dev, command, running
+from tests.e2e.dev import KEY, ROOT, Answer, Dev, client, command, running
 from tests.patience import PATIENCE_S, wait_for
 
 Start = Callable[..., Dev]
@@ -217,10 +217,10 @@ def test_a_counter_that_is_declared_while_it_runs_has_its_routes(start: Start, t
     assert dev.call("POST", "/counters/roses/g1/increments", {"amount": 2}, idempotency_key=KEY).status == 200
     assert dev.call("GET", "/counters/roses/g1").body["value"] == 2
 
-    other = text.replace('prefix="GARDEN"', 'prefix="PARK"')
-    wait_for(
-        lambda: other != declared.write_text(other) and "prefix='GARDEN', which is 'PARK' now" in dev.text, every_s=2
-    )
+    store, form = client(dev.endpoint), {"PK": {"S": "FORM"}, "SK": {"S": "roses"}}
+    wait_for(lambda: "Item" in store.get_item(TableName="Tally-local-LedgerTable", Key=form), every_s=0.5)
+    declared.write_text(text.replace('prefix="GARDEN"', 'prefix="PARK"'))  # before that it would be taken
+    wait_for(lambda: "prefix='GARDEN', which is 'PARK' now" in dev.text, every_s=0.5)
     assert dev.call("GET", "/counters/roses/g1").body["value"] == 2, "the code of before goes on"
     line = one_line(start("--data", str(dev.data), app=app)) if dev.stop() == 0 else ""
     assert line.startswith(

@@ -124,10 +124,10 @@ async def _watch_code(stack: PreparedStack, code: Code, take: Callable[[Zygote, 
     """Run changed code, and serve what it declares: all of it, or nothing if any of it is wrong."""
     options = stack.options
     sources = [options.counters] if options.packaged else [options.counters.parent, PACKAGE]
-    seen = _changed_at(sources), code.streams
+    seen = changed_at(sources), code.streams
     while True:
         await asyncio.sleep(CODE_LOOK_S)
-        now = _changed_at(sources), await code.find()
+        now = changed_at(sources), await code.find()
         if now == seen:
             continue
         own = now[1] != seen[1]
@@ -158,12 +158,16 @@ def _read(path: Path) -> bytes:
     return b""
 
 
-def _changed_at(sources: Sequence[Path]) -> tuple[int, int]:
-    """A value that differs after any write, creation or removal of a file of the sources: folders, or files."""
-    times = []
+def changed_at(sources: Sequence[Path]) -> dict[Path, tuple[int, int]]:
+    """A value that differs after any write, creation, removal or replacement of a file of the sources.
+
+    A source is a file, or a folder with its folders.
+    """
+    found = {}
     for path in (one for source in sources for one in (source.rglob("*.*") if source.is_dir() else [source])):
         if path.suffix not in _CODE:
             continue
         with contextlib.suppress(OSError):  # removed meanwhile
-            times.append(path.stat().st_mtime_ns)
-    return len(times), max(times, default=0)
+            stat = path.stat()
+            found[path] = stat.st_mtime_ns, stat.st_size  # two writes at one tick of the clock differ in size
+    return found

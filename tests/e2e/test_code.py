@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,7 @@ from tally.contract import described
 from tally.dev.base.engine import Engine
 from tally.dev.base.errors import LocalError
 from tally.dev.base.wire import Wire
+from tally.dev.server import changed_at
 from tally.dev.stack import code, tables
 from tests.e2e.dev import client
 
@@ -32,6 +34,21 @@ def test_the_code_is_the_packages_with_a_copy_of_the_counters(tmp_path: Path) ->
         assert (task / "tally").resolve() == home.PACKAGE
         assert (task / "counters.py").read_bytes() == b"COUNTERS = {}"
         assert {path.name for path in task.iterdir()} == {"counters.py", "handlers.py", "tally"}
+
+
+def test_a_file_that_is_put_back_with_its_old_time_has_changed(tmp_path: Path) -> None:
+    newest, counters = tmp_path / "newest.py", tmp_path / "counters.py"
+    for path, at_s in (newest, 3_000), (counters, 2_000):
+        path.write_text("COUNTERS = {}")
+        os.utime(path, (at_s, at_s))
+    seen = changed_at([tmp_path])
+    assert seen == changed_at([newest, counters])
+    os.utime(counters, (1_000, 1_000))
+    put_back = changed_at([tmp_path])
+    assert put_back != seen
+    counters.write_text("COUNTERS = {} ")  # after what emptied the file, at one tick of the clock
+    os.utime(counters, (1_000, 1_000))
+    assert changed_at([tmp_path]) != put_back
 
 
 def create(endpoint: str, found: dict[str, object] | None = None) -> dict[str, str]:

@@ -57,17 +57,20 @@ def _key_names(store: Store, table: str) -> list[str]:
 
 
 def _note(store: Store, counters: Iterable[str], table: str, passed_s: int, now_s: float) -> int:
-    """Note it. A record that is a dead letter is not passed; the time that was noted does not go back."""
+    """Note it. A record that is a dead letter is not passed, and not lost: `seen` has what comes behind it. The times
+    that were noted do not go back."""
     ledger, key, stream = store.settings.ledger_table, scans.passed_key(table), store.settings.own_tables[table].stream
     before = queries.get(store.client, ledger, key)
     before_s, other = items.number(before, "passed"), before.get("stream", {"S": stream}) != {"S": stream}
-    late = 0 < before_s < now_s - KEPT_S + LATE * store.settings.minute_s and not store.settings.local_port
+    seen_s = max(before_s, items.number(before, "seen"))
+    late = 0 < seen_s < now_s - KEPT_S + LATE * store.settings.minute_s and not store.settings.local_port
     if late or other:
-        observe.logger.error("records of a table may be lost", extra={"table": table, "since": before_s})
+        observe.logger.error("records of a table may be lost", extra={"table": table, "since": seen_s})
         for counter in counters:
             scans.lost(store, counter)
+    through_s = max(seen_s, passed_s)
     passed_s = max(before_s, min(passed_s, watermark.oldest_dead_letter_s(store, ITEMS, table)))
-    if passed_s > before_s or other:
-        values: items.Values = {"passed": passed_s, "stream": stream}
+    if through_s > seen_s or passed_s > before_s or other:
+        values: items.Values = {"passed": passed_s, "seen": through_s, "stream": stream}
         apply_once(store, [items.update(ledger, key, values, was={"passed": before_s or None})])
     return passed_s

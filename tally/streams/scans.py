@@ -5,7 +5,7 @@ and the consumer has passed it by SLACK, `number - recount` is by how much the n
 meanwhile. Then the scan is closed: nothing moves its recount any more.
 
     ITEMS, counter -> table, counted, generation, digest, groups, began, ended, closed, position, items, spot
-    PASSED, table -> passed, stream
+    PASSED, table -> passed, seen, stream
 
 `counted`: the digest of the declaration that the number stands for; none while it stands for nothing.
 """

@@ -573,6 +573,21 @@ def test_records_that_are_lost_or_of_another_stream_spoil_the_numbers(team: Team
         team.pass_all(later_s)
 
 
+def test_a_dead_letter_that_waits_for_days_takes_no_number_away(team: Team) -> None:
+    """It is kept. What came behind it is passed, though `as_of` is not."""
+    count_all(team)
+    before_s = scans.passed_s(team.store, "shop")
+    team.put("CUSTOMER#a", "ORDER#1", **opened())
+    poisoned(team)
+    for hours in range(0, 72, 12):
+        team.pass_all(LATER_S + hours * 3600)
+        assert team.read("all", "a") == 0
+    assert scans.passed_s(team.store, "shop") == before_s
+    with pytest.raises(NotCountedError):
+        team.pass_all(LATER_S + 96 * 3600)  # the sweep was off for a day
+        team.read("all", "a")
+
+
 def test_a_loss_spoils_also_what_is_counted_meanwhile(team: Team) -> None:
     recount = team.begin("all")
     team.finish_reading(recount)

@@ -45,6 +45,11 @@ class Shards:
             start = {"ExclusiveStartShardId": last}
         raise StoreRefusedError(f"The stream of {table} lists more than {len(tree)} shards.")
 
+    def off(self, table: str) -> bool:
+        """Whether a table's stream takes no records any more: it was switched off, or the table is gone."""
+        described = self._ask("describe_stream", StreamArn=self._arns[table], Limit=1)["StreamDescription"]
+        return described.get("StreamStatus") in ("DISABLING", "DISABLED")
+
     def records_after(self, table: str, shard: str, sequence: str | None) -> Iterator[list[Any]]:
         """The records of a shard behind a sequence number (None: all), a call at a time, empty answers included."""
         where = {"StreamArn": self._arns[table], "ShardId": shard}
@@ -59,7 +64,7 @@ class Shards:
             yield answer["Records"]
             iterator = answer.get("NextShardIterator")
 
-    def _ask(self, name: str, **parameters: str) -> Any:
+    def _ask(self, name: str, **parameters: str | int) -> Any:
         try:
             return getattr(self._client, name)(**parameters)
         except (ClientError, BotoCoreError) as error:

@@ -4,6 +4,7 @@ summed up, and the children of removed parents removed.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from tally import observe
@@ -19,7 +20,7 @@ from tally.operations import CONSUMERS
 from tally.series import hours
 from tally.settings import Settings
 from tally.shipped import PAGE_VISITORS, lists
-from tally.streams import events, forms, own_items, own_tables, watermark
+from tally.streams import events, forms, own_items, own_tables, scans, watermark
 from tally.streams.events import Bus
 from tally.streams.loss import NEVER_S
 from tally.streams.watermark import Watermark
@@ -125,8 +126,8 @@ class Sweep:
             yield lambda: judge_closed(store, seen, now_s, _share(store, until_s, JUDGE_SHARE))
         if store.settings.event_bus:
             yield lambda: _events(store, self.bus, now_s, _share(store, until_s, EVENTS_SHARE))
-        if store.settings.own_tables:
-            yield lambda: _own_tables(store, self.shards, counters, now_s)
+        if own := store.settings.own_tables:
+            yield from (partial(_own_table, store, self.shards, counters, name, now_s) for name in own)
             yield lambda: spot_checks.check(store, counters, now_s, _share(store, until_s, WATCHED_SHARE))
             yield lambda: _watched(store, counters, now_s, _share(store, until_s, WATCHED_SHARE))
         yield lambda: report_drift(store, counters, seen, now_s, _share(store, until_s, REPORT_SHARE))
@@ -186,13 +187,16 @@ def _events(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, i
     return done
 
 
-def _own_tables(store: Store, shards: Shards, counters: Mapping[str, Counter], now_s: float) -> dict[str, int]:
-    """Note how far the consumer has come in the team's tables, and say how old that is."""
-    passed = own_tables.note(store, shards, counters, now_s)
-    known = [int(now_s) - passed_s for passed_s in passed.values() if passed_s]
-    if known:
-        observe.gauges({observe.WATERMARK_AGE: max(known)}, consumer=own_items.NAME)
-    return {"tables_passed": len(known)}
+def _own_table(
+    store: Store, shards: Shards, counters: Mapping[str, Counter], table: str, now_s: float
+) -> dict[str, int]:
+    """Note how far the consumer has come in a team's table, and say how old that is, also if its stream fails."""
+    try:
+        own_tables.note(store, shards, counters, table, now_s)
+    finally:
+        if passed_s := scans.passed_s(store, table):
+            observe.gauges({observe.WATERMARK_AGE: int(now_s) - passed_s}, consumer=own_items.NAME)
+    return {}
 
 
 def _watched(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:

@@ -26,17 +26,37 @@ from .lineage import ITEMS, KEPT_S, LATE
 from .own_items import counted
 
 
-def note(store: Store, shards: Shards, counters: Mapping[str, Counter], now_s: float) -> dict[str, int]:
-    """Note until when the consumer has passed each table. By table, epoch seconds; 0: not known."""
-    passed: dict[str, int] = {}
-    for table in store.settings.own_tables:
-        of_table = counted(counters, table)
-        beats = any(counter.items is not None and counter.items.heartbeats for counter in of_table.values())
-        look = lineage.look(store, shards, now_s, (ITEMS,), (table,), peeking=not beats)
-        if beats:
-            watermark.send(look, lambda table, name: _heartbeat(store, table, name, now_s), ITEMS)
-        passed[table] = _note(store, of_table, table, int(look.passed_s(ITEMS, table)), now_s)
-    return passed
+def note(store: Store, shards: Shards, counters: Mapping[str, Counter], table: str, now_s: float) -> None:
+    """Note until when the consumer has passed a table.
+
+    A record that is a dead letter is not passed, and not lost: `seen` has what comes behind it. The times that were
+    noted do not go back. What may be lost is said first: the stream may be gone, too.
+    """
+    of_table, ledger, key = counted(counters, table), store.settings.ledger_table, scans.passed_key(table)
+    before, stream = queries.get(store.client, ledger, key), store.settings.own_tables[table].stream
+    before_s, other = items.number(before, "passed"), before.get("stream", {"S": stream}) != {"S": stream}
+    seen_s = max(before_s, items.number(before, "seen"))
+    late = 0 < seen_s < now_s - KEPT_S + LATE * store.settings.minute_s and not store.settings.local_port
+    if late or other:
+        _lost(store, of_table, table, "another stream" if other else "of more than a day ago", seen_s)
+    beats = any(counter.items is not None and counter.items.heartbeats for counter in of_table.values())
+    look = lineage.look(store, shards, now_s, (ITEMS,), (table,), peeking=not beats)
+    if beats:
+        watermark.send(look, lambda table, name: _heartbeat(store, table, name, now_s), ITEMS)
+    if shards.off(table):  # asked after the look: what that has passed was written while the stream was on
+        _lost(store, of_table, table, "the stream is off", seen_s)
+        return
+    through_s = max(seen_s, int(look.passed_s(ITEMS, table)))
+    passed_s = max(before_s, min(through_s, watermark.oldest_dead_letter_s(store, ITEMS, table)))
+    if through_s > seen_s or passed_s > before_s or other:
+        values: items.Values = {"passed": passed_s, "seen": through_s, "stream": stream}
+        apply_once(store, [items.update(ledger, key, values, was={"passed": before_s or None})])
+
+
+def _lost(store: Store, counters: Iterable[str], table: str, why: str, since_s: int) -> None:
+    observe.logger.error("records of a table may be lost", extra={"table": table, "why": why, "since": since_s})
+    for counter in counters:
+        scans.lost(store, counter)
 
 
 def _heartbeat(store: Store, table: str, name: str, now_s: float) -> Write:
@@ -54,23 +74,3 @@ def _key_names(store: Store, table: str) -> list[str]:
     if {*types.values()} != {"S"}:
         raise ConfigurationError(f"The table {table} takes no heartbeats: its keys are no texts.")
     return list(types)
-
-
-def _note(store: Store, counters: Iterable[str], table: str, passed_s: int, now_s: float) -> int:
-    """Note it. A record that is a dead letter is not passed, and not lost: `seen` has what comes behind it. The times
-    that were noted do not go back."""
-    ledger, key, stream = store.settings.ledger_table, scans.passed_key(table), store.settings.own_tables[table].stream
-    before = queries.get(store.client, ledger, key)
-    before_s, other = items.number(before, "passed"), before.get("stream", {"S": stream}) != {"S": stream}
-    seen_s = max(before_s, items.number(before, "seen"))
-    late = 0 < seen_s < now_s - KEPT_S + LATE * store.settings.minute_s and not store.settings.local_port
-    if late or other:
-        observe.logger.error("records of a table may be lost", extra={"table": table, "since": seen_s})
-        for counter in counters:
-            scans.lost(store, counter)
-    through_s = max(seen_s, passed_s)
-    passed_s = max(before_s, min(passed_s, watermark.oldest_dead_letter_s(store, ITEMS, table)))
-    if through_s > seen_s or passed_s > before_s or other:
-        values: items.Values = {"passed": passed_s, "seen": through_s, "stream": stream}
-        apply_once(store, [items.update(ledger, key, values, was={"passed": before_s or None})])
-    return passed_s

@@ -22,6 +22,7 @@ from tally.dev.base.engine import Engine
 from tally.drift import spot_checks
 from tally.dynamo.client import Store, dynamodb_client
 from tally.dynamo.shards import Tree
+from tally.errors import StoreRefusedError
 from tally.items import Items
 from tally.operations import items
 from tally.operations.sweep import Sweep, needed
@@ -115,10 +116,18 @@ def test_the_consumer_of_items_does_what_it_declares_and_no_more(own: Store) -> 
 
 
 class OneShard:
-    """The shards of every stream."""
+    """The shards of every stream, but of those that are gone."""
+
+    def __init__(self, *gone: str) -> None:
+        self.gone = gone
 
     def listed(self, table: str) -> Tree:
+        if table in self.gone:
+            raise StoreRefusedError("there is no such stream")
         return {f"shardId-{table}": None}
+
+    def off(self, table: str) -> bool:
+        return False
 
     def records_after(self, *_: object) -> Iterator[list[Any]]:
         return iter(())
@@ -164,6 +173,14 @@ def test_the_sweep_of_a_tally_that_counts_items_alone_does_what_it_declares(
     assert recorder.needs <= needed(COUNTERS.values())
     assert recorder.of_team <= {"DescribeTable", "Scan", "Query"}, "as OwnTables.scanning allows"
     assert {(need.action, need.prefix) for need in needed(COUNTERS.values()) - needed([])} <= found
+
+
+def test_a_table_whose_stream_is_gone_keeps_no_other_one_from_being_passed(own: Store) -> None:
+    two = Store(own.client, own.settings._replace(own_tables={"old": SHOP, "shop": SHOP}))
+    old = replace(ORDERS, name="old", sort_key="OLD", items=replace(OPEN, table="old"))
+    with pytest.raises(StoreRefusedError):
+        Sweep({"old": old, **COUNTERS}, two, OneShard("old"))({}, Context())  # type: ignore[arg-type]
+    assert (scans.passed_s(two, "old"), scans.passed_s(two, "shop") > 0) == (0, True)
 
 
 @pytest.mark.usefixtures("table")

@@ -94,7 +94,7 @@ class Team:
         """The sweep notes what the consumer has passed, some minutes later."""
         arns = {name: own.stream for name, own in self.store.settings.own_tables.items()}
         shards = Shards(arns, lambda: streams_client(endpoint_url=self.endpoint))
-        own_tables.note(self.store, shards, self.counters, time.time() + later_s)
+        own_tables.note(self.store, shards, self.counters, self.name, time.time() + later_s)
 
     def count(self, name: str) -> None:
         """Count what is there, as `tally scan` does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -16,8 +16,9 @@ from tally.dev.base.engine import Engine
 from tally.drift import rows
 from tally.drift.own_recounts import STALE_MAX, GivenUpError, Recount, UncountableError
 from tally.dynamo.client import Call, Store
+from tally.dynamo.shards import Shards, streams_client
 from tally.dynamo.transactions import TRANSACTION_ITEMS_MAX, apply_once
-from tally.errors import NotCountedError
+from tally.errors import NotCountedError, StoreRefusedError
 from tally.maintenance.reconcile import Reconciler, writes
 from tally.streams import dead_letters, markers, own_items, own_tables, scans, watermark
 from tally.streams.dead_letters import Objects, Redriven
@@ -565,12 +566,25 @@ def test_records_that_are_lost_or_of_another_stream_spoil_the_numbers(team: Team
         assert team.read("all", "a") == 0
         moved = {"shop": own._replace(stream=stream)}
         store = replace(team.store, settings=team.store.settings._replace(own_tables=moved))
-        own_tables.note(store, NoShards(), COUNTERS, time.time() + later_s)  # type: ignore[arg-type]
+        with pytest.raises(StoreRefusedError):
+            own_tables.note(store, NoShards(), COUNTERS, "shop", time.time() + later_s)  # type: ignore[arg-type]
         with pytest.raises(NotCountedError):
             team.read("all", "a")
         with pytest.raises(GivenUpError):
             recount.settled()
         team.pass_all(later_s)
+
+
+@pytest.mark.parametrize("status", ["DISABLING", "DISABLED"])
+def test_a_stream_that_is_off_spoils_the_numbers_and_passes_nothing(team: Team, status: str) -> None:
+    """It is readable for a day, and shows no record. What is written meanwhile is in no stream."""
+    count_all(team)
+    shards = Shards({"shop": team.stream.arn}, lambda: TurnedOff(streams_client(endpoint_url=team.endpoint), status))
+    before_s = scans.passed_s(team.store, "shop")
+    own_tables.note(team.store, shards, COUNTERS, "shop", time.time() + 2 * LATER_S)
+    assert scans.passed_s(team.store, "shop") == before_s
+    with pytest.raises(NotCountedError):
+        team.read("all", "a")
 
 
 def test_a_dead_letter_that_waits_for_days_takes_no_number_away(team: Team) -> None:
@@ -583,8 +597,8 @@ def test_a_dead_letter_that_waits_for_days_takes_no_number_away(team: Team) -> N
         team.pass_all(LATER_S + hours * 3600)
         assert team.read("all", "a") == 0
     assert scans.passed_s(team.store, "shop") == before_s
+    team.pass_all(LATER_S + 96 * 3600)  # the sweep was off for a day
     with pytest.raises(NotCountedError):
-        team.pass_all(LATER_S + 96 * 3600)  # the sweep was off for a day
         team.read("all", "a")
 
 
@@ -596,11 +610,26 @@ def test_a_loss_spoils_also_what_is_counted_meanwhile(team: Team) -> None:
     assert scans.read(team.store, "all").counted == ""
 
 
+@dataclass
+class TurnedOff:
+    """A client of streams that are off."""
+
+    client: Any
+    status: str
+
+    def describe_stream(self, **asked: Any) -> dict[str, Any]:
+        described = self.client.describe_stream(**asked)["StreamDescription"]
+        return {"StreamDescription": {**described, "StreamStatus": self.status}}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+
 class NoShards:
     """A stream that is not there."""
 
     def listed(self, table: str) -> dict[str, Any]:
-        return {}
+        raise StoreRefusedError("there is no such stream")
 
 
 # ---- everything at once ----

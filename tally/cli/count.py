@@ -26,7 +26,8 @@ def _arguments(parser: Parser, counters: Counters) -> None:
         "--amount", metavar="N", type=values.signed(AMOUNT_MAX), help="by how much (its own step, or 1)"
     )
     parser.add_argument("--visitor", metavar="NAME", help="who came, of a counter of visitors: each counts once")
-    parser.add_argument("--key", help="the name of this change: the same key counts once (default: a new one)")
+    about = "the name of this change: the same key counts once (default: a new one)"
+    parser.add_argument("--key", type=values.key, help=about)
 
 
 def _check(given: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ from tally import fields
 from tally.counter import AMOUNT_MAX
 from tally.errors import InvalidInputError
 
+from . import values
 from .command import Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack, service
 from .terminal import show
@@ -20,7 +21,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     wish = parser.add_mutually_exclusive_group()
     wish.add_argument("limit", metavar="LIMIT", nargs="?", type=_limit, help="its own from now on")
     wish.add_argument("--declared", action="store_true", help="the declared one again")
-    parser.add_argument("--key", help="the name of this change (default: a new one)")
+    parser.add_argument("--key", type=values.key, help="the name of this change (default: a new one)")
 
 
 def _limit(value: str) -> int:

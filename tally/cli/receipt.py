@@ -28,7 +28,7 @@ NOT_KNOWN = (
 def _arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters)
     parser.add_argument("id", metavar="ID", help="of a post, a video, …; for visits the page's URL")
-    parser.add_argument("key", metavar="KEY", help="the idempotency key that it was sent with")
+    parser.add_argument("key", metavar="KEY", type=values.key, help="the idempotency key that it was sent with")
     parser.add_argument(
         "--caller", metavar="NAME", help="who sent it: the `sub` of the token; default: nobody signed in"
     )
@@ -41,8 +41,7 @@ def _check(given: argparse.Namespace) -> None:
     if given.counter.unique:
         raise UsageError(f"{given.counter.name} counts visitors, not keys: send a visit again, and it says what it was")
     try:
-        fields.idempotency_key(given.key, "KEY", anonymous=False)
-        given.caller = given.caller and fields.user(given.caller, "--caller")
+        given.caller = None if given.caller is None else fields.user(given.caller, "--caller")
     except InvalidInputError as error:
         raise UsageError(error.detail) from None
 

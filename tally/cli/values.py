@@ -67,6 +67,14 @@ def user(value: str) -> str:
     return value
 
 
+def key(value: str) -> str:
+    """The name of a change. An empty one, as of a variable that is not set, is refused."""
+    try:
+        return fields.idempotency_key(value, "KEY", anonymous=False)
+    except InvalidInputError as error:
+        raise argparse.ArgumentTypeError(error.detail) from None
+
+
 def counter(counters: Mapping[str, Counter]) -> Callable[[str], Counter]:
     """The check of a counter's name: it must be declared."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import SystemRandom
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -127,7 +127,7 @@ class Tally(Methods):
         """Hand one request to Lambda and do not wait: Lambda itself retries it. Refusals are not reported."""
         self._hand_over(request.function, self._event(request), time.monotonic() + self.deadline_s)
 
-    def enqueue_batch(self, requests: Sequence[Request[Any]]) -> None:
+    def enqueue_batch(self, requests: Iterable[Request[Any]]) -> None:
         """Hand requests to Lambda together and do not wait: Lambda itself retries those that meet a RetryableError.
 
         Requests of one function go 100 at a time. Refusals are not reported. If this raises, some may be on their way:
@@ -140,7 +140,7 @@ class Tally(Methods):
         for error in refused.values():
             raise error
 
-    def batch(self, requests: Sequence[Request[T]]) -> list[T | TallyError]:
+    def batch(self, requests: Iterable[Request[T]]) -> list[T | TallyError]:
         """Send requests together. Return, in order, the result or the error of each; raise for none of them.
 
         Requests of one function go 100 at a time, in order. Those that met a RetryableError go again.
@@ -151,7 +151,7 @@ class Tally(Methods):
         for function, chunk in _chunks(entries):
             answered = self._send_together(function, chunk, end_s)
             results.update(answered)
-        return [results[place] for place in range(len(requests))]
+        return [results[place] for place in sorted(results)]
 
     def _send_together(self, function: str, chunk: Mapping[int, _Entry[T]], end_s: float) -> dict[int, T | TallyError]:
         results: dict[int, T | TallyError] = dict.fromkeys(chunk, StoreBusyError("No time was left to send this."))
@@ -188,7 +188,7 @@ class Tally(Methods):
                 results[place] = error
         return results
 
-    def _entries(self, requests: Sequence[Request[T]]) -> tuple[dict[int, _Entry[T]], dict[int, TallyError]]:
+    def _entries(self, requests: Iterable[Request[T]]) -> tuple[dict[int, _Entry[T]], dict[int, TallyError]]:
         """What to send, and the errors of the requests that cannot be sent, by their places."""
         entries: dict[int, _Entry[T]] = {}
         refused: dict[int, TallyError] = {}

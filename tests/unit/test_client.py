@@ -393,6 +393,14 @@ def test_whole_numbers_and_uuids_of_other_types_are_sent_as_json_has_them() -> N
     assert [str(uuid)] in read.values()
 
 
+def test_a_batch_of_a_generator_answers_each_of_its_requests() -> None:
+    """It has no length. What it sent has counted, so an exception after that would make a caller count it again."""
+    asked, fake = tally(lambda event: {"results": [PLAYED] * len(event["batch"])})
+    assert asked.batch(requests.increment("plays", f"v{number}") for number in range(120)) == [COUNTED] * 120
+    asked.enqueue_batch(requests.increment("plays", f"v{number}") for number in range(3))
+    assert [len(event["batch"]) for event in fake.events] == [100, 20, 3]
+
+
 def test_a_batch_is_cut_where_lambda_would_refuse_it() -> None:
     asked, fake = tally(lambda event: {"results": [PLAYED] * len(event["batch"])})
     asked.batch([requests.put_post(f"p{number}", "x" * 300_000) for number in range(7)])

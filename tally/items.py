@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -16,6 +16,7 @@ from .errors import ConfigurationError
 AMOUNT_LIMIT = 10**15
 """What an item counts for is less than this, up or down, in units of its scale."""
 SCALE_MAX = 6
+_EXACT = Context(prec=50)  # DynamoDB's numbers have up to 38 digits; Python's own context rounds to 28
 HEARTBEAT_START = "HEARTBEAT#"
 WITHIN_MAX_S = 3600
 GROUP_CHARACTERS_MAX = 128  # as of any id
@@ -174,12 +175,14 @@ class Items:
         """A number in units of the scale; None for what is no number."""
         try:
             number = Decimal(image[name]["N"])
-            scaled = number.scaleb(self.scale)
+            scaled = number.scaleb(self.scale, _EXACT)
             whole = scaled == scaled.to_integral_value()
         except (InvalidOperation, KeyError, TypeError, ValueError):
             return None
         if not whole:
-            raise AmountError(f"{name} is {number}: declare scale={-int(number.normalize().as_tuple().exponent)}")
+            decimals = -int(number.normalize(_EXACT).as_tuple().exponent)
+            why = f"declare scale={decimals}" if decimals <= SCALE_MAX else f"no scale has {decimals} decimals"
+            raise AmountError(f"{name} is {number}: {why}")
         if abs(scaled) >= AMOUNT_LIMIT:
             raise AmountError(f"{name} is {number}: it is too large to add up")
         return int(scaled)

@@ -60,7 +60,13 @@ def test_what_is_no_number_counts_for_nothing(total: Any) -> None:
 
 @pytest.mark.parametrize(
     ("spelled", "why"),
-    [("12.505", "declare scale=3"), ("1E-7", "declare scale=7"), ("1E+13", "too large"), ("-1E+14", "too large")],
+    [
+        ("12.505", "declare scale=3"),
+        ("1E-7", "no scale has 7 decimals"),
+        ("1E+13", "too large"),
+        ("-1E+14", "too large"),
+        (f"12.{'0' * 35}1", "no scale has 36 decimals"),
+    ],
 )
 def test_what_cannot_be_added_up_exactly_is_an_error(spelled: str, why: str) -> None:
     with pytest.raises(AmountError, match=why):

@@ -252,7 +252,7 @@ class Recount:
 
     def _kept(self, page: Sequence[Item]) -> dict[str, int]:
         """The numbers that the team keeps, by group."""
-        values = [value for item in page if (value := self.of.kept(item))]
+        values = [value for item in page if (value := self._said(item, self.of.kept))]
         return {group: number for group, number in values if self.scan.takes(self.counter, group)}
 
     def _updates(self, values: Sequence[Value], kept: Mapping[str, int], now_s: float) -> Iterator[dict[str, Any]]:
@@ -268,13 +268,16 @@ class Recount:
     def _counting(self, page: Sequence[Item]) -> Iterator[tuple[Item, Value]]:
         """The markers of the items that count, with what for."""
         for item in page:
-            try:
-                value = self.of.value(item)
-            except AmountError as error:
-                named = ", ".join(str(next(iter(item[name].values()))) for name in self.key_types)
-                raise UncountableError(f"{named} of {self.table}: {error}") from None
+            value = self._said(item, self.of.value)
             if value is not None and self.scan.takes(self.counter, value.group):
                 yield markers.key(self.counter.name, self.scan.generation, self._key(item)), value
+
+    def _said(self, item: Item, of: Callable[[Item], Value | None]) -> Value | None:
+        try:
+            return of(item)
+        except AmountError as error:
+            named = ", ".join(str(next(iter(item[name].values()))) for name in self.key_types)
+            raise UncountableError(f"{named} of {self.table}: {error}") from None
 
     def _key(self, item: Item) -> Item:
         return {name: item[name] for name in self.key_types}

@@ -9,7 +9,8 @@ import pytest
 
 from tally.counter import Watched
 from tally.dev.base.engine import Engine
-from tally.drift import rows, watched
+from tally.drift import rows, spot_checks, watched
+from tally.drift.own_recounts import UncountableError
 from tally.dynamo.client import Store
 from tally.items import Items
 from tally.maintenance.reconcile import NotProvenError, Reconciler
@@ -126,6 +127,18 @@ def test_a_record_knows_better_than_what_a_scan_has_read(social: Team) -> None:
     assert recount.set(recount.difference("a"))
     recount.close(counted=True)
     assert off(social) == {"a": 2}
+
+
+def test_a_number_that_cannot_be_held_against_a_count_stops_a_scan_and_names_its_item(social: Team) -> None:
+    """A spot check goes on with the next counter."""
+    social.count("post_likes")
+    social.put("POST#a", "META", likeTally={"N": "1.5"})
+    social.put("POST#a", "LIKE#USER#0")
+    with pytest.raises(UncountableError, match=r"POST#a, META of team-social-.*: likeTally is 1.5"):
+        list(social.begin("post_likes").steps())
+    store = replace(social.store, settings=social.store.settings._replace(own_check_units=100))
+    scans.close(store, scans.read(store, "post_likes"))
+    assert spot_checks.check(store, COUNTERS, time.time(), time.monotonic() + 60)["groups_checked"] == 0
 
 
 def test_nothing_is_named_while_the_count_stands_for_nothing(social: Team) -> None:

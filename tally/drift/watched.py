@@ -7,7 +7,7 @@ between the bounds of every look. If 0 is not, the number is wrong, as long as i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..counter import Counter
@@ -36,6 +36,9 @@ def judge(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: 
             if passed.get(name):
                 look(store, watching[name], listed, passed[name], now_s)
                 looked += 1
+            elif name in watching:  # its items are being counted: that may take hours
+                at = tallies.key(watching[name], listed["target"]["S"], 0)
+                _tidy(store, at, queries.get(store.client, store.settings.counts_table, at))
     return looked
 
 
@@ -79,9 +82,19 @@ def look(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: flo
     off = low if low > 0 else high if high < 0 else 0
     if off != row.drift:
         writes += _row(store, row, off, now_s, together=counter.watch.together)
-    over = watched.over(item, since_s, counter)  # nobody asks for these stretches any more
-    if apply_once(store, writes) and over:
-        apply_once(store, [items.removing(store.settings.counts_table, at, over)])
+    if apply_once(store, writes):
+        _tidy(store, at, item, watched.over(item, since_s, counter))
+
+
+def _tidy(store: Store, at: Item, item: Item, over: Sequence[str] = ()) -> None:
+    """Remove stretches that nobody asks for any more; without such ones make few of many."""
+    table = store.settings.counts_table
+    if over:
+        apply_once(store, [items.removing(table, at, over)])
+        return
+    for values, gone in watched.folded(item):
+        was = {name: item[name] for name in (*values, *gone)}
+        apply_once(store, [items.update(table, at, values, removed=gone, was=was)])
 
 
 def bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[int, int] | None:

@@ -11,7 +11,7 @@ be too low, or too high, without being wrong: items that came and went, and move
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,8 @@ KEPT, UP, DOWN = "kept", "up#", "down#"
 GONE: Item = {"NULL": True}
 """The number of a group whose item is gone, or has none."""
 STRETCHES = 6  # of `within`
+STRETCHES_MAX = 200  # up and down, of an item: minutes of a busy group
+AT_ONCE = 100  # in a write: an expression has up to 4 KB
 PARTITIONS = 16  # of the groups that are looked at: a partition takes 1,000 write units a second
 
 
@@ -84,15 +86,31 @@ def flight(item: Mapping[str, Any], since_s: float, counter: Counter) -> tuple[i
     sums = dict.fromkeys((UP, DOWN), 0)
     for name, value in item.items():
         for start in sums:
-            if name.startswith(start) and int(name.removeprefix(start)) >= first:
+            if name.startswith(start) and _of(name) >= first:
                 sums[start] += int(value["N"])
     return sums[UP], sums[DOWN]
 
 
 def over(item: Mapping[str, Any], since_s: float, counter: Counter) -> list[str]:
-    """The attributes of stretches before that time."""
+    """Attributes of stretches before that time, as many as one write removes."""
     first = int(since_s) // stretch_s(counter)
-    return [
-        name for name in item for start in (UP, DOWN)
-        if name.startswith(start) and int(name.removeprefix(start)) < first
-    ]  # fmt: skip
+    return [name for start in (UP, DOWN) for name in _stretches(item, start) if _of(name) < first][:AT_ONCE]
+
+
+def folded(item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int], Sequence[str]]]:
+    """Of very many stretches the oldest ones as one: what it has then, and the names of the others. They stay in flight
+    for longer. Without this an item grows for as long as a dead letter waits, and every write of it is billed whole."""
+    for start in (UP, DOWN):
+        names = _stretches(item, start)
+        if len(names) > STRETCHES_MAX:
+            *gone, kept = names[:AT_ONCE]
+            yield {kept: sum(items.number(dict(item), name) for name in (*gone, kept))}, gone
+
+
+def _stretches(item: Mapping[str, Any], start: str) -> list[str]:
+    """The names of those that begin so, the oldest first."""
+    return sorted((name for name in item if name.startswith(start)), key=_of)
+
+
+def _of(name: str) -> int:
+    return int(name.partition("#")[2])

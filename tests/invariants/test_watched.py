@@ -15,6 +15,7 @@ from tally.dynamo.client import Store
 from tally.items import Items
 from tally.maintenance.reconcile import NotProvenError, Reconciler
 from tally.streams import scans
+from tally.streams.watched import AT_ONCE, STRETCHES_MAX, stretch_s
 from tests.invariants.own import LATER_S, Team
 from tests.sync_wire import SyncWire
 
@@ -22,6 +23,7 @@ OF = Items("social", starts="POST#", sort="SK", sort_starts="LIKE#")
 POST_LIKES = Watched("post_likes", table="social", number="likeTally", of=OF)
 COUNTERS = {POST_LIKES.name: POST_LIKES}
 POSTS, LIKES = 60, 3
+STRETCH_S = stretch_s(POST_LIKES)
 
 
 @pytest.fixture
@@ -94,6 +96,51 @@ def test_a_group_that_is_calm_is_looked_at_no_more(social: Team) -> None:
     assert not [item for item in left if item["PK"]["S"].startswith("WATCHED#")]
     (tally,) = social.tally_items("post_likes", "a")
     assert not [name for name in tally if name.startswith(("up#", "down#"))]
+
+
+def busy(social: Team, minutes: int, since_s: float) -> None:
+    """The group `a` has moved in each stretch of that time."""
+    first = int(since_s) // STRETCH_S
+    moved = {f"{way}#{first + number}": {"N": "1"} for way in ("up", "down") for number in range(minutes * 6)}
+    (tally,) = social.tally_items("post_likes", "a")
+    social.wire.put_item(TableName=social.store.settings.counts_table, Item={**tally, **moved})
+
+
+def stretches(social: Team) -> list[int]:
+    """How many there are, and what they come to: up and down."""
+    (tally,) = social.tally_items("post_likes", "a")
+    ways = [[int(tally[name]["N"]) for name in tally if name.startswith(way)] for way in ("up#", "down#")]
+    return [sum(map(len, ways)), *map(sum, ways)]
+
+
+def test_stretches_of_hours_are_removed_though_no_write_holds_them_all(social: Team) -> None:
+    """No sweep was there to do it. The number is looked at all the same."""
+    social.count("post_likes")
+    post(social, "a", 2, 5)
+    social.drain()
+    busy(social, 90, time.time() - 2 * 3600)
+    before, looks = stretches(social)[0], 0
+    while stretches(social)[0]:
+        social.put("POST#a", "META", likeTally={"N": str(4 + looks % 2)})  # it is listed again
+        assert off(social) == {"a": 2 + looks % 2}
+        looks += 1
+    assert looks == -(-before // AT_ONCE) > 1
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_stretches_are_few_however_long_a_dead_letter_or_a_scan_takes(social: Team, counted: bool) -> None:
+    """And what is in flight stays so: nothing is reported of it."""
+    social.count("post_likes")
+    post(social, "a", 2, 5)
+    social.drain()
+    busy(social, 90, scans.passed_s(social.store, "social"))
+    if not counted:
+        scans.spoil(social.store, scans.read(social.store, "post_likes"))
+    for _ in range(8):
+        watched.judge(social.store, COUNTERS, time.time(), until_s=time.monotonic() + 60)
+    there, up, down = stretches(social)
+    assert (there <= 2 * STRETCHES_MAX < 2 * 540, up >= 540, down >= 540) == (True, True, True)
+    assert list(rows.every(social.store)) == []
 
 
 def test_a_scan_finds_the_number_that_a_lost_record_had(social: Team) -> None:

@@ -16,6 +16,7 @@ AMOUNT_MAX = 10**9  # the largest change; a tally itself may grow to DynamoDB's 
 MAX_SHARDS_DEFAULT = 16  # with more, one partition is the limit: see docs/how-it-works.md
 AUTOMATIC = 0
 RECEIPT_DAYS_MAX = 365
+OF_TABLE_MAX = 32  # counters: a record moves two numbers and a marker of each, and a transaction has 100 writes
 MAX_SHARDS_LIMIT = 256  # a read of 256 shards still is one Query page, at 32 read units
 PARENT_SHARDS_MAX = 64  # of a counter with children: DynamoDB takes 100 writes in a transaction
 USER_CHILD = "USER"  # the last part of `child` where its items are named by users
@@ -43,6 +44,7 @@ _NOT_OF_ITEMS = {
     "pages": False, "receipt_days": None, "changes": SERVICE, "retired": False, "debt": 0, "notify": None,
 }  # fmt: skip
 """The fields that a counter of items may not have, with what they are where they are left out."""
+_OF_SCANS = frozenset({"recounted", "kept"})
 _RESERVED_PREFIXES = frozenset({"HEARTBEAT", "HEALTH"})  # items of the counts table that count nothing
 
 
@@ -199,6 +201,8 @@ class Counter:
         """Its number is that of the items, seconds after they are written."""
         if not isinstance(self.items, Items):
             raise self._wrong("items", "must be Items(…)")
+        if self.attribute in _OF_SCANS:
+            raise self._wrong("attribute", "is one that scans write")
         for field, default in _NOT_OF_ITEMS.items():
             if getattr(self, field) != default:
                 raise self._wrong(field, f"must be left out: its number is that of the items of {self.items.table}")
@@ -408,11 +412,10 @@ def Watched(
 
 def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
     """The counters by name. Raises ConfigurationError if two have one name or path, would share an item, or do not
-    agree whether a table has heartbeats."""
+    agree whether a table has heartbeats, and for more counters of one table than a transaction takes."""
     by_name: dict[str, Counter] = {}
     by_item: dict[tuple[str, str], Counter] = {}
     by_path: dict[str, Counter] = {}
-    by_table: dict[str, bool] = {}
     for counter in counters:
         if counter.name in by_name:
             raise ConfigurationError(f"counter {counter.name!r}: name is declared twice")
@@ -428,13 +431,7 @@ def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
             )
         if counter.path is not None:
             by_path[counter.path] = counter
-        if counter.items is not None and by_table.setdefault(counter.items.table, counter.items.heartbeats) is not (
-            counter.items.heartbeats
-        ):
-            raise ConfigurationError(
-                f"counter {counter.name!r}: heartbeats is {counter.items.heartbeats}, but another counter of the table"
-                f" {counter.items.table!r} says {not counter.items.heartbeats}: it would count them"
-            )
+    _check_tables(by_name.values())
     for owner in by_name.values():
         for counter in by_name.values():
             if counter.prefix == owner.prefix and owner.child is not None and _takes_place(counter, owner):
@@ -448,6 +445,26 @@ def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
                     f" {owner.name!r}: one item would be counted twice"
                 )
     return by_name
+
+
+def _check_tables(counters: Iterable[Counter]) -> None:
+    by_table: dict[str, list[Counter]] = {}
+    for counter in counters:
+        if counter.items is None:
+            continue
+        table, beats = counter.items.table, counter.items.heartbeats
+        others = by_table.setdefault(table, [])
+        if any(other.items and other.items.heartbeats is not beats for other in others):
+            raise ConfigurationError(
+                f"counter {counter.name!r}: heartbeats is {beats}, but another counter of the table {table!r} says"
+                f" {not beats}: it would count them"
+            )
+        others.append(counter)
+        if len(others) > OF_TABLE_MAX:
+            raise ConfigurationError(
+                f"counter {counter.name!r}: more than {OF_TABLE_MAX} counters count items of the table {table!r}, and"
+                " one record moves the numbers of them all in one transaction"
+            )
 
 
 def _shares_children(counter: Counter, owner: Counter) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tally.counter import Counter
+from tally.counter import OF_TABLE_MAX, Counter
 from tally.counting import tallies
 from tally.dev.base.engine import Engine
 from tally.drift import rows
@@ -19,6 +19,7 @@ from tally.dynamo.client import Call, Store
 from tally.dynamo.shards import Shards, streams_client
 from tally.dynamo.transactions import TRANSACTION_ITEMS_MAX, apply_once
 from tally.errors import NotCountedError, StoreRefusedError
+from tally.items import Items
 from tally.maintenance.reconcile import Reconciler, writes
 from tally.streams import dead_letters, markers, own_items, own_tables, scans, watermark
 from tally.streams.dead_letters import Objects, Redriven
@@ -421,6 +422,20 @@ def test_a_run_knows_what_the_one_before_it_did_to_markers(team: Team, monkeypat
     team.drain()
     team.pass_all()
     assert (recount.settled(), off(recount), team.numbers("tickets")) == (True, {}, {"ops": 1})
+
+
+def test_a_record_moves_every_counter_of_its_table_at_once(team: Team) -> None:
+    """Each from one group to another one, while a scan of each is open."""
+    of = Items("shop", starts="TICKET#", group="queue")
+    names = [f"c{number}" for number in range(OF_TABLE_MAX)]
+    team.counters = {one: Counter(one, prefix=one.upper(), sort_key="N", attribute="n", items=of) for one in names}
+    team.handler = team.process()
+    for name in team.counters:
+        team.begin(name)
+    for queue in ("it", "hr"):
+        team.put("TICKET#1", "META", queue={"S": queue})
+    team.drain()
+    assert (len(everything(team)), team.numbers("c0"), team.bucket.objects) == (OF_TABLE_MAX, {"hr": 1}, {})
 
 
 def test_a_batch_of_many_groups_is_as_many_transactions_as_it_takes(team: Team) -> None:

@@ -15,6 +15,7 @@ from tally.counter import (
     AMOUNT_MAX,
     KEEP_PERIODS_MAX,
     MAX_SHARDS_LIMIT,
+    OF_TABLE_MAX,
     Counter,
     declared,
 )
@@ -277,6 +278,23 @@ def test_counters_that_would_count_one_item_twice_are_refused(one: str, other: s
             declared(both)
     elsewhere = declare(name="elsewhere", prefix="OTHER", child=other)
     assert list(declared([first, elsewhere])) == ["first", "elsewhere"]
+
+
+def test_a_table_has_as_many_counters_as_one_transaction_moves() -> None:
+    every = [
+        Counter(f"c{number}", prefix=f"P{number}", sort_key="N", attribute="n", items=Items("shop", group="queue"))
+        for number in range(OF_TABLE_MAX + 1)
+    ]
+    assert len(declared(every[1:])) == OF_TABLE_MAX
+    with pytest.raises(ConfigurationError, match=f"'c{OF_TABLE_MAX}': more than {OF_TABLE_MAX} counters count items"):
+        declared(every)
+
+
+@pytest.mark.parametrize("attribute", ["recounted", "kept"])
+def test_what_scans_write_is_no_number_of_items(attribute: str) -> None:
+    with pytest.raises(ConfigurationError, match="is one that scans write"):
+        Counter("a", prefix="A", sort_key="N", attribute=attribute, items=Items("shop"))
+    assert declare(attribute=attribute).attribute == attribute
 
 
 def test_counters_of_one_table_agree_whether_it_has_heartbeats() -> None:

@@ -32,6 +32,8 @@ NO_SNAPSHOTS = ("ap-east-2", "ap-southeast-6")
 _STAGE = "[a-z][a-z0-9-]{0,15}"
 KEPT_BY_COGNITO = ("aws", "amazon", "cognito")  # it refuses these in the domain of a user pool, which has the stage
 _HOST = "[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9_])?"  # without a port, as tally/fields.py compares it
+# As a browser sends it: without the port that its scheme has anyway. API Gateway compares it as text.
+_ORIGIN = rf"(?!http:.*:80$|https:.*:443$)https?://(\*|\[[0-9a-f:]+\]|{_HOST})(:[1-9][0-9]{{0,4}})?"
 _NAME = r"(?=.{4,64}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])"
 _CERTIFICATE = r"arn:aws(?:-[a-z-]+)?:acm:[a-z0-9-]+:[0-9]{12}:certificate/[0-9a-zA-Z-]+"
 VAULT = r"arn:aws(?:-[a-z-]+)?:backup:[a-z0-9-]+:[0-9]{12}:backup-vault:[a-zA-Z0-9_-]{2,50}"
@@ -123,11 +125,6 @@ def _scheme_and_host(url: str) -> tuple[str, str]:
     return parts.scheme, parts.netloc
 
 
-def _is_origin(text: str) -> bool:
-    scheme, host = _scheme_and_host(text)
-    return scheme in {"http", "https"} and bool(host) and text == f"{scheme}://{host}"
-
-
 def _hosts(text: str) -> tuple[str, ...] | None:
     hosts: tuple[str, ...] | None = _all(re.compile(_HOST).fullmatch, "hosts like example.com")(text.lower())
     if hosts and len(",".join(hosts)) > PAGE_HOSTS_BYTES_MAX:
@@ -165,6 +162,7 @@ _certificate = _like(_CERTIFICATE, "arn:aws:acm:<region>:<account>:certificate/â
 _vault = _like(VAULT, "arn:aws:backup:<region>:<account>:backup-vault:<name>")
 _bus = _like(_BUS, "arn:aws:events:<region>:<account>:event-bus/<name>")
 _email = _like(r"[^@\s]+@[^@\s]+\.[^@\s]+", "a mail address")
+_origins = _all(re.compile(_ORIGIN).fullmatch, "origins like https://example.com")
 _yes_no = _one_of({"true": True, "false": False})
 
 
@@ -185,7 +183,7 @@ class Options:
     Cognito does by itself: a pool of a checkout before 2026-11-25 stays with false."""
     page_hosts: tuple[str, ...] = _option(_hosts, ())
     """The hosts whose pages count; `*` alone means any host."""
-    cors_origins: tuple[str, ...] = _option(_all(_is_origin, "origins like https://example.com"), ("*",))
+    cors_origins: tuple[str, ...] = _option(_origins, ("*",))
     domain_name: str = _option(_name, "")
     """The name that callers use. Without one they use the address that AWS gives."""
     certificate_arn: str = _option(_certificate, "")

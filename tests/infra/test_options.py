@@ -15,6 +15,10 @@ from tests.infra.conftest import CERTIFICATE, EDGE_CERTIFICATE, ROOT, VAULT, Syn
 DOMAIN = {"domainName": "api.example.com", "certificateArn": CERTIFICATE}
 CDN = {**DOMAIN, "cdn": "true", "originName": "o-7f3a9c21.example.com", "cdnCertificateArn": EDGE_CERTIFICATE}
 MUTUAL = {**CDN, "cdnClientCertificateArn": EDGE_CERTIFICATE, "originTrustStore": "s3://bucket/ca.pem"}
+NO_ORIGINS = (
+    "https://example.com/", "https://Example.com", "https://example.com:443", "http://example.com:80",
+    "https://*.example.com", "https://ann@example.com", "https://exa mple.com", "https://b\u00fccher.example",
+)  # fmt: skip
 BAD = [
     ({"stage": "Prod"}, "context stage is 'Prod'"),
     ({"stage": "aws-test"}, "context stage is 'aws-test': Cognito takes no domain with 'aws' in it"),
@@ -29,7 +33,10 @@ BAD = [
         {"pageHosts": ",".join(f"shop-{number:03}.example-company.co.uk" for number in range(120))},
         "context pageHosts has 120 hosts of 3719 bytes together: Lambda takes 3200",
     ),
-    ({"corsOrigins": "https://example.com/"}, "context corsOrigins has 'https://example.com/'"),
+    *(
+        ({"corsOrigins": f"http://localhost:3000,{other}"}, f"context corsOrigins has '{other}': give origins like")
+        for other in NO_ORIGINS
+    ),
     ({"mfa": "on"}, "context mfa is 'on': it must be one of optional, required"),
     ({"mfa": "required", "issuer": "https://a.example", "audience": "b"}, "mfa is for the stack's own user pool"),
     ({"alarmEmail": "me"}, "context alarmEmail is 'me': it must be a mail address"),
@@ -107,6 +114,11 @@ def test_cdk_json_may_have_a_value_as_a_construct_has_it() -> None:
         "pageHosts": "a.example,b.org",
     }
     assert Options.from_context(given) == Options.from_context(texts)
+
+
+def test_an_origin_is_as_browsers_send_it() -> None:
+    origins = ("https://example.com", "http://localhost:8080", "http://[::1]:443", "https://a.example:80", "https://*")
+    assert Options.from_context({"corsOrigins": ",".join(origins)}).cors_origins == origins
 
 
 def test_a_host_of_pages_may_have_an_underscore() -> None:

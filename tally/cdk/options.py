@@ -223,7 +223,7 @@ class Options:
     """Whether the functions that callers wait for start from a snapshot, which AWS bills; None: not in dev."""
     canary: bool = _option(_yes_no, None)
     """Whether a tenth of the calls goes to new code first, and back if it fails; None: not in dev."""
-    throttle: float = _option(_like(r"1|0?\.[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
+    throttle: float = _option(_like(r"1|0?\.(?!0+$)[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
     """The share of each route's throttle that its callers get, all together; None: all, but a tenth in dev."""
     tracing: str = _option(_one_of({which: which for which in ("callers", "all", "off")}), "off")
     """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`). It shows what Lambda itself

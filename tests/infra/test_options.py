@@ -48,6 +48,7 @@ BAD = [
     ({"backupTo": "tally"}, "backupTo is 'tally': it must be arn:aws:backup:<region>:<account>:backup-vault:<name>"),
     ({"backupTo": VAULT.replace("backup-vault", "recovery-point")}, "context backupTo is 'arn:aws:backup:"),
     ({"throttle": "0"}, "context throttle is '0': it must be a share up to 1, as 0.1"),
+    ({"throttle": "0.00"}, "context throttle is '0.00': it must be a share up to 1, as 0.1"),
     ({"logSampling": "nan"}, "context logSampling is 'nan'"),
     ({"likersVisible": "friends"}, "likersVisible is 'friends': it must be one of anyone, signedIn, nobody"),
     ({"seriesDays": "0"}, "context seriesDays is '0': it must be a whole number from 1 to 36500"),

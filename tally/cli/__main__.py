@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from .folder import counters as counters_file
+from .folder import missing
 
 INTERRUPTED = 130
 BAD = 2
@@ -102,7 +103,7 @@ def _command(arguments: Sequence[str]) -> int:
     if not command.stack or getattr(given, command.without_stack, None):
         return command.run(given)
     if not there:
-        raise CommandError(f"{file} is missing: go to the folder of your counters, or run `tally init`")
+        raise CommandError(missing(file))
     local, counters = given.local, app.counters
     stack = connection.local(given.port, counters) if local else connection.deployed(given.stack, counters)
     if command.signed is not None:  # it may write

@@ -75,6 +75,7 @@ def local(given: int | None, counters: Mapping[str, Counter]) -> Stack:
     """The stack of `make dev` on this port; without one on PORT, as `make dev`. Raises CommandError if none answers."""
     port = given or os.environ.get("PORT") or PORT_DEFAULT
     url = f"http://localhost:{port}/dev/stack"
+    os.environ["no_proxy"] = "*"  # this command asks this machine alone, and a proxy means another one by that name
     try:
         with urllib.request.urlopen(url, timeout=LOCAL_TIMEOUT_S) as answer:
             where = json.load(answer)

@@ -10,11 +10,14 @@ from tally import dev
 from tally.dev.base import options
 
 from .command import Command
-from .folder import folder
+from .folder import counters, folder, missing
+from .terminal import CommandError
 
 
 def _run(given: argparse.Namespace) -> int:
-    """Become the local stack, which takes Ctrl-C from then on. Does not return."""
+    """Become the local stack, which takes Ctrl-C from then on. Does not return. Raises CommandError."""
+    if not counters().is_file():
+        raise CommandError(missing(counters()))
     passed = [f"--{name}={value}" for name in ("port", "data") if (value := getattr(given, name))]
     passed += ["--verbose"] if given.verbose else []
     os.chdir(folder())

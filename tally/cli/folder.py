@@ -19,6 +19,11 @@ def lambdas() -> Path | None:
     return sources if (sources / "handlers.py").is_file() else None
 
 
+def missing(file: Path) -> str:
+    """What to say of a file of counters that is not there."""
+    return f"{file} is missing: go to the folder of your counters, or run `tally init`"
+
+
 def counters() -> Path:
     """The file that declares the counters. Elsewhere than in a checkout it is beside app.py."""
     return (lambdas() or folder()) / COUNTERS

@@ -80,7 +80,9 @@ def counter(counters: Mapping[str, Counter]) -> Callable[[str], Counter]:
 
     def counter(name: str) -> Counter:
         if name not in counters:
-            raise argparse.ArgumentTypeError(f"there is no counter {name!r}: it is one of {', '.join(counters)}")
+            file = folder.counters()
+            known = f"it is one of {', '.join(counters)}" if file.is_file() else folder.missing(file)
+            raise argparse.ArgumentTypeError(f"there is no counter {name!r}: {known}")
         return counters[name]
 
     return counter

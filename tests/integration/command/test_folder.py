@@ -57,6 +57,8 @@ def test_commands_read_the_counters_of_the_folder(team: Path, capsys: pytest.Cap
 def test_a_folder_without_counters_is_one_line(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = f"{team}/counters.py is missing: go to the folder of your counters, or run `tally init`"
     assert one_line(main, ["get", "plays", "v", "--local"], capsys) == said
+    assert said in one_line(main, ["get", "shares", "v", "--local"], capsys)
+    assert one_line(main, ["dev"], capsys) == said
 
 
 def test_a_wrong_file_is_one_line_where_it_matters_and_help_goes_on(

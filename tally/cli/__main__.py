@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 from .folder import counters as counters_file
@@ -22,6 +23,9 @@ LINE_MAX = 300  # characters of what an endpoint said: it may be a page of HTML
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if all is well, 1 if something differs, 2 and one line for an error that a person can fix, 130 for Ctrl-C."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it was closed from the start, as by `>&-`
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # it stays open
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a line may quote characters that the terminal lacks
@@ -29,8 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run(sys.argv[1:] if arguments is None else arguments)
         finally:
-            if sys.stdout:  # None if it was closed from the start
-                sys.stdout.flush()
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print("tally: stopped", file=sys.stderr)
         return INTERRUPTED

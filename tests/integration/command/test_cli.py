@@ -103,6 +103,15 @@ def test_thresholds_leave_likes_and_visits_what_they_are() -> None:
     tally.visit.assert_called_once()
 
 
+def test_a_stream_that_is_closed_from_the_start_is_an_empty_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdin", "stdout"):
+        monkeypatch.setattr(sys, name, None)
+    assert run("export", "plays") == (0, "", "tally: exported 0 rows\n")
+    assert "the first line must name the columns" in run("import", "-", "--counter", "usage")[2]
+    for opened in (sys.stdin, sys.stdout):
+        opened.close()
+
+
 def test_receipt_tells_of_any_callers_change_whether_it_was_counted(run: Run, invoke: Invoke) -> None:
     """`unknown` alone would not tell a change of somebody else from one that was never sent."""
     order = {"caller": "auth0|7c20", "idempotency_key": "order-1"}

@@ -103,6 +103,12 @@ def test_thresholds_leave_likes_and_visits_what_they_are() -> None:
     tally.visit.assert_called_once()
 
 
+def test_a_proxy_is_not_asked_for_this_machine(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "")  # and as it was, after the test
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert run("get", "plays", "9f3a") == (0, "plays 9f3a: 0, nothing is stored\n", "")
+
+
 def test_a_stream_that_is_closed_from_the_start_is_an_empty_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stdin", "stdout"):
         monkeypatch.setattr(sys, name, None)

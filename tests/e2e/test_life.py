@@ -287,6 +287,15 @@ def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
             pass
 
 
+def test_an_engine_without_an_address_is_an_error() -> None:
+    for name in ("AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"):
+        for wrong in ("localhost:8000", "http://", "http://localhost:many", "http://[::1"):
+            with pytest.raises(LocalError, match=rf"{name} is .*: it must be an address"):
+                DevOptions.read([], {name: wrong}, ROOT)
+        for right in ("http://localhost:8000", "http://[::1]:8000/", "https://dynamodb.eu-west-1.amazonaws.com"):
+            DevOptions.read([], {name: right}, ROOT)
+
+
 def test_a_silent_engine_and_a_wrong_option_are_one_line(start: Start) -> None:
     silent = start(AWS_ENDPOINT_URL_DYNAMODB="http://127.0.0.1:1")
     wrong = start(name="other", TALLY_LIKERS_VISIBLE="all")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ DATA_DEFAULT = ".tally"
 COUNTERS = "counters.py"
 MINUTE_DEFAULT_S = 3  # 60 on AWS; here streams deliver within two seconds, and a person waits for drift to show
 MINUTE_S_MAX = 60
+_ENDPOINT = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?(/.*)?")
 VARIABLES = (
     "AWS_ENDPOINT_URL_DYNAMODB: a DynamoDB engine to use instead of the embedded one."
     " AWS_ENDPOINT_URL_DYNAMODB_STREAMS: the endpoint of its streams, if it differs."
@@ -71,6 +73,9 @@ class DevOptions:
         minute_s = environment.get("TALLY_MINUTE_S") or str(MINUTE_DEFAULT_S)
         if not (minute_s.isascii() and minute_s.isdigit() and 1 <= int(minute_s) <= MINUTE_S_MAX):
             raise LocalError(f"TALLY_MINUTE_S is {minute_s!r}: it must be a whole number from 1 to {MINUTE_S_MAX}")
+        for name in ("AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"):
+            if (url := environment.get(name)) and not _ENDPOINT.fullmatch(url):
+                raise LocalError(f"{name} is {url!r}: it must be an address, like http://localhost:8000")
         return cls(
             app=app,
             port=int(port),

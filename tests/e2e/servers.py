@@ -8,7 +8,7 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -49,8 +49,9 @@ class Server:
                 self.send_response(reply.status)
                 for name, value in {**reply.headers, "content-length": str(len(reply.body))}.items():
                     self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(reply.body)
+                with suppress(ConnectionError):  # the page is gone
+                    self.end_headers()
+                    self.wfile.write(reply.body)
 
             do_POST = do_PUT = do_DELETE = do_OPTIONS = do_GET
 

@@ -1,4 +1,7 @@
-"""The spans of a counter of visitors. None may hold more than one period: who came in both would be in it twice."""
+"""The spans of a counter of visitors. None may hold more than one period: who came in both would be in it twice.
+
+But for an hour in whose middle a day begins, as in India: that one has first visits of both.
+"""
 
 from __future__ import annotations
 

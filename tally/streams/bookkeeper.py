@@ -109,6 +109,8 @@ def read_count(declared: Lookup, record: Record) -> Sequence[Effect]:
     booked = _moved(effect._replace(observed=moved), new, old) if moved else ()
     if counter.notify is None or not counter.versioned or not periods.kept(counter, id_, created_s(record)):
         return booked  # a hold that comes back to what is kept no more begins at the start again: that crosses nothing
+    if not moved and periods.over(counter, id_, created_s(record)):
+        return ()  # the limit of the period that follows: it is here, too, while calls may be (plans.py)
     crossed = crossings.of_record(counter, id_, record, crossings.Number(old, began), crossings.Number(new, began))
     return (*booked, effect._replace(events=crossed)) if crossed else booked
 

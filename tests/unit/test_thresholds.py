@@ -158,6 +158,16 @@ def test_the_event_says_who_moved_the_number(one: Record, by: str, value: int) -
     assert {(event["by"], event["value"]) for event in found} == {(by, value)}
 
 
+def test_a_limit_that_changes_crosses_nothing_in_a_period_that_is_over() -> None:
+    """It comes there within a minute of the edge. What holds move there by then still crosses."""
+    own, plan = replace(CALLS, own_limits=True), {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}}
+    for day, old, events_made in ((18, 85, 1), (17, 85, 0), (17, 70, 1)):
+        one = record(own, f"7c20#2026-11-{day}", old, 85, **plan)
+        one["dynamodb"]["OldImage"]["own#plan"] = {"S": "-"}
+        effects = bookkeeper.read_count(Lookup({"calls": own}), one)
+        assert sum(len(effect.events) for effect in effects) == events_made
+
+
 @pytest.mark.parametrize("period", [None, "day"])
 def test_percentages_are_those_of_the_ceiling_that_each_image_has(period: str | None) -> None:
     own = replace(CALLS, own_limits=True, period=period)

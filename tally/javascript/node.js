@@ -3,7 +3,7 @@
 
 import { createHash } from "node:crypto";
 import { closeSync, fsyncSync, mkdirSync, openSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 
 const UNFINISHED = ".part";
 const OWN = /^[0-9a-f]{64}$/;
@@ -29,7 +29,9 @@ const read = (path) => {
   }
 };
 
-export const folder = (path) => {
+export const folder = (given) => {
+  // A service may change its working directory later. Throws what no later call could say, of what is no text.
+  const path = resolve(given);
   mkdirSync(path, { recursive: true });
   // A name may be longer than a file's. The first line of a file is its name, the rest the text.
   const at = (name) => join(path, createHash("sha256").update(name).digest("hex"));

@@ -7,6 +7,7 @@ import { mkdirSync, mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { mock, test } from "node:test";
+import { pathToFileURL } from "node:url";
 import { folder } from "../../tally/javascript/node.js";
 import { Tally } from "../../tally/javascript/tally.js";
 import { API, HOUR_MS, World, json, lost, refusal, token, unsent } from "./world.js";
@@ -362,6 +363,17 @@ test("a folder without room keeps no half of a change", { skip: process.platform
   const limited = `trap "" XFSZ; ulimit -f 1; exec "$0" --input-type=module --eval "$1"`;
   assert.equal(spawnSync("bash", ["-c", limited, process.execPath, program]).status, 0);
   assert.equal(folder(path).length, 0);
+});
+
+test("a folder stays where it was when it was given, and is a path", () => {
+  const path = mkdtempSync(join(tmpdir(), "tally-"));
+  const before = process.cwd();
+  process.chdir(path);
+  const outbox = folder("outbox");
+  process.chdir(before);
+  outbox.setItem("name", "text");
+  assert.equal(folder(join(path, "outbox")).getItem("name"), "text");
+  assert.throws(() => folder(pathToFileURL(path)), TypeError);
 });
 
 test("a folder may hold other things", async () => {

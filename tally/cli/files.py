@@ -7,6 +7,7 @@ that cannot be imported comes as a RefusedRow, with the number of its line and t
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import json
 import re
@@ -73,7 +74,16 @@ def read(lines: Iterable[str], form: str, layout: Layout, counter: Counter) -> I
     Raises CommandError for a CSV whose first line does not name the columns.
     """
     needed = layout.columns(counter)
-    for record in (_from_csv if form == CSV else _from_json)(lines, needed, layout.optional):
+
+    def is_row(values: Sequence[str]) -> bool:
+        try:
+            layout.make(0, values, counter)
+        except CallerError:
+            return False
+        return True
+
+    asked = lines, needed, layout.optional
+    for record in _from_csv(*asked, is_row) if form == CSV else _from_json(*asked):
         try:
             yield record if isinstance(record, RefusedRow) else layout.make(record[0], record[1], counter)
         except CallerError as error:
@@ -149,9 +159,12 @@ def seconds(value: object) -> int:
     return at_s
 
 
-def _from_csv(lines: Iterable[str], needed: Sequence[str], optional: Sequence[str]) -> Iterator[_Record]:
+def _from_csv(
+    lines: Iterable[str], needed: Sequence[str], optional: Sequence[str], is_row: Callable[[Sequence[str]], bool]
+) -> Iterator[_Record]:
     """A quote that nobody closes would take in the rows up to the next one. So what is wrong over several lines costs
-    the first of them only: the next row begins on the line after it. What Tally reads has no line breaks."""
+    the first of them only: the next row begins on the line after it. What Tally reads has no line breaks, and a line
+    within another column is no row by itself."""
     ahead = _Ahead(lines)
     places, width = _header(ahead, needed, optional)
     while ahead.more():
@@ -172,7 +185,9 @@ def _from_csv(lines: Iterable[str], needed: Sequence[str], optional: Sequence[st
             yield RefusedRow(number, f"there must be {width} columns, and there are {len(row)}")
             continue
         read = [row[place] for place in places]
-        if any("\n" in one or "\r" in one for one in read):
+        if any("\n" in one or "\r" in one for one in read) or any(
+            len(inner) == width and is_row([inner[place] for place in places]) for inner in ahead.alone()
+        ):
             ahead.keep_first()
             yield RefusedRow(number, "a quote takes in the lines below")
         else:
@@ -205,6 +220,12 @@ class _Ahead:
             self._taken.append(self._again.popleft())
             self.number += 1
             yield self._taken[-1]
+
+    def alone(self) -> Iterator[Sequence[str]]:
+        """The lines of the last row between its first and its last one, each read by itself."""
+        for line in self._taken[1:-1]:
+            with contextlib.suppress(csv.Error):
+                yield next(csv.reader([line], strict=True), [])
 
     def keep_first(self) -> None:
         """Give the lines of the last row back, but for its first one."""

@@ -335,9 +335,12 @@ MANY = b"".join(b"m%d,1\n" % number for number in range(20_000))
         (b"id,value\n" + MANY + b'"z,5\n', 20_000, [20_002]),
         (b'id,value\na,1\n"b,2\nc,3\nd,4"\ne,5\n', 3, [3, 5]),  # the second quote closes the first
         (b'id,value\na,1\n"b,2\nc,3\nd",4\ne,5\n', 3, [3, 5]),  # and the row has two columns
+        (b'id,value\n"b,2\nc",4\ne,5\n', 1, [2, 3]),
         (b'id,value\n"a"b,1\n"c",2\nd"e,3\nf,"4"\n', 2, [2, 4]),
         (b'id,text,value\na,"two\nlines, and ""quotes""",1\nb,x,2\n', 2, []),
         (b'id,value,text\na,1,"x\nb,2,y\nc,3,z\n', 2, [2]),
+        (b'id,value,text\na,1,"x\nb,2,y\nc,3,z"\nd,4,w\n', 3, [2]),
+        (b'id,value,text\na,1,"one, two\nb, not 2, y\nx"\nd,4,w\n', 2, []),
         (b"\xef\xbb\xbfid,value\r\na,1\r\nb,2\r\n", 2, []),
         (b"\n\nvalue,id\n1,a\n", 1, []),
         (b"id,value\na\0,1\nb,2\nc\xe9,3\n", 1, [2, 4]),

@@ -256,15 +256,23 @@ def _from_json(lines: Iterable[str], needed: Sequence[str], optional: Sequence[s
         if not line.strip():
             continue
         try:
-            document = json.loads(line)
+            document = json.loads(line, object_pairs_hook=_named_once)
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
-            yield RefusedRow(number, "is no JSON object")
+            yield RefusedRow(number, "is no JSON object, or has a name twice")
         elif document.keys() >= set(needed):
             yield number, [document[one] for one in (*needed, *optional) if one in document]
         else:
             yield RefusedRow(number, f"must have {', '.join(needed)}")
+
+
+def _named_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of a line. Raises ValueError."""
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ValueError("a name twice")
+    return document
 
 
 def _child_columns(counter: Counter) -> Sequence[str]:

@@ -292,7 +292,10 @@ def test_children_without_a_parent_or_with_a_time_in_milliseconds_are_named_by_t
 BAD_CSV = [NUMBERS, "a,1", "b,x", "c#,3", "d", "e,1.5", "..,1", "f,-1", f"g,{10**15 + 1}"]
 WHOLE = ["a,1.0", "a,0e2", "a,-0.0"]
 FRACTIONS = [f"b,{one}" for one in ("7.5", "nan", "inf", "1e400", "0x10", "1_000", "", "1e16", "7e-1")]
-BAD_JSON = ['{"id":"a", "value": 1.0}', '{"id": "b", "value": true}', "[]", "x", '{"id": "c"}', '{"id": 7, "value": 1}']
+BAD_JSON = [
+    '{"id":"a", "value": 1.0}', '{"id": "b", "value": true}', "[]", "x", '{"id": "c"}', '{"id": 7, "value": 1}',
+    '{"id": "b", "value": 1, "value": 2}',
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -306,7 +309,7 @@ BAD_JSON = ['{"id":"a", "value": 1.0}', '{"id": "b", "value": true}', "[]", "x",
         (["value,id", "1,a", "x,b"], ".csv", [(3, "value must be a whole number")]),
         (["id,value,by", "a,1,x", "b,7,8,x"], ".csv", [(3, "there must be 3 columns, and there are 4")]),
         (BAD_JSON, ".jsonl", [(2, "value"), (3, "is no JSON object"), (4, "is no JSON object"),
-                              (5, "must have id, value"), (6, "a string")]),
+                              (5, "must have id, value"), (6, "a string"), (7, "has a name twice")]),
     ],
 )  # fmt: skip
 def test_bad_lines_are_named_and_nothing_is_imported_unless_they_are_skipped(

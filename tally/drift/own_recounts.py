@@ -149,7 +149,8 @@ class Recount:
         return self._difference(group, tallies.shards(Call(self.store), self.counter, group), row)
 
     def differences(self) -> Iterator[Difference]:
-        """Those of every group that has a tally, from a scan of the counts table."""
+        """Those of every group that has a tally, from a scan of the counts table, or a drift that is known: it may be
+        that of a number which was kept elsewhere."""
         known = {row.target: row for row in rows.every(self.store) if row.counter == self.counter.name}
         start = self.counter.partition_start
         filtered = {
@@ -158,7 +159,9 @@ class Recount:
         pages = queries.scan(self.store, self.store.settings.counts_table, **filtered)
         for partition, family in groupby(chain.from_iterable(pages), lambda item: str(item["PK"]["S"])):
             group = partition.removeprefix(start)
-            yield self._difference(group, list(family), known.get(group) or DriftRow(self.counter.name, group))
+            row = known.pop(group, DriftRow(self.counter.name, group))
+            yield self._difference(group, list(family), row)
+        yield from map(self.difference, known)
 
     def report(self, off: Difference) -> bool:
         """Note the difference as drift, which `tally repair` takes back. False if it has changed since: look again.

@@ -298,6 +298,19 @@ def test_a_table_with_binary_keys_is_not_counted(team: Team) -> None:
         next(recount.steps())
 
 
+def test_a_scan_forgets_the_drift_of_numbers_that_were_kept_elsewhere(team: Team) -> None:
+    """A repair would take it off a number that never had it."""
+    count_all(team)
+    edit(team, "open", "a", 7)
+    recount = team.begin("open")
+    team.finish_reading(recount)
+    assert all(recount.report(one) for one in recount.differences())
+    assert [row.drift for row in rows.every(team.store)] == [7]
+    redeclared(team, open=replace(COUNTERS["open"], prefix="ELSEWHERE"))
+    team.count("open")
+    assert (list(rows.every(team.store)), team.numbers("open")) == ([], {})
+
+
 def test_a_drift_that_a_recount_finds_no_more_goes_days_later(team: Team) -> None:
     for found in (5, 0):
         row = rows.read(team.store, "open", "a")

@@ -32,7 +32,7 @@ def read(call: Call, counter: Counter, id_: str) -> Body:
 def put(call: Call, counter: Counter, id_: str, limit: int | None, *, operation: str, key: str) -> ChangeAnswer:
     """Give an id this limit; None: the declared one again. `{"counter","id","limit","own"}`.
 
-    The number does not move, so the receipt says no amount. 4 WCU; with periods 6, and 2 more near an edge. Raises
+    The number does not move, so the receipt says no amount. 4 WCU; with periods 6, and 2 more near each edge. Raises
     KeyReusedError, StoreBusyError.
     """
     assert counter.own_limits, "nothing would judge by it"

@@ -537,6 +537,7 @@ def test_what_a_plan_costs(world: World, clock: Clock) -> None:
     assert costs(lambda: count(other, daily, 1))[-1] == write, "after an attempt that is refused"
     assert costs(lambda: count(other, daily, 1)) == [write]
     assert costs(lambda: give(one, SEATS, 5000)) == [("TransactWriteItems", 4.0)]
+    assert costs(lambda: give(one, QUOTA, 5000)) == [("TransactWriteItems", 10.0)], "each minute has an edge"
     assert costs(lambda: count(other, SEATS, 1)) == [("BatchGetItem", 1.0), write]
 
 

@@ -6,11 +6,15 @@ import os
 from pathlib import Path
 
 from tally.dev.base.options import COUNTERS
+from tally.errors import ConfigurationError
 
 
 def folder() -> Path:
-    """The present one, unless TALLY_APP names another."""
-    return Path(os.environ.get("TALLY_APP") or Path.cwd())
+    """The present one, unless TALLY_APP names another. Raises ConfigurationError."""
+    try:
+        return Path(os.environ.get("TALLY_APP") or Path.cwd())
+    except FileNotFoundError:
+        raise ConfigurationError("the present folder is gone: go to another one") from None
 
 
 def lambdas() -> Path | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import runpy
+import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -50,7 +52,8 @@ class Declarations:
         if not path.is_file():
             raise ConfigurationError(f"{path} is missing: it declares the counters")
         try:
-            module = runpy.run_path(str(path))
+            with contextlib.redirect_stdout(sys.stderr):  # a person's print is no part of what a command prints
+                module = runpy.run_path(str(path))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever a person's file raises, SystemExit too

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -76,6 +77,20 @@ def test_a_wrong_file_is_one_line_where_it_matters_and_help_goes_on(
         status, printed, beside = ran(capsys, *works.split())
         assert (status, beside) == (0, "")
         assert printed
+
+
+def test_what_the_file_prints_is_no_part_of_an_answer(team: Path, capsys: pytest.CaptureFixture[str], run: Run) -> None:
+    (team / "counters.py").write_text(f"print('loaded')\n{init.COUNTERS}")
+    code, out, beside = run("get", "shares", "a1", "--json")
+    assert (code, json.loads(out)["value"], "loaded" in beside) == (0, 0, True)
+
+
+def test_a_folder_that_is_gone_is_one_line(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (team / "gone").mkdir()
+    os.chdir(team / "gone")
+    (team / "gone").rmdir()
+    for command in ("status", "dev"):
+        assert one_line(main, [command], capsys) == "the present folder is gone: go to another one"
 
 
 def test_a_counter_that_is_not_listed_is_said_beside_the_answer(team: Path, capsys: pytest.CaptureFixture[str]) -> None:

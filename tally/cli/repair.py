@@ -8,16 +8,19 @@ and looks again as it writes: each repair is one transaction on condition that n
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tally.drift import rows
 from tally.drift.looks import moment
 from tally.drift.recount import Recount
 from tally.dynamo.client import Call
+from tally.dynamo.transactions import apply_once
 from tally.errors import TallyError
 from tally.maintenance import losses, rebuild
 from tally.maintenance.reconcile import Finding, Reconciler
-from tally.streams import bookkeeper, dead_letters, own_items, rollup, scans
+from tally.streams import bookkeeper, dead_letters, forms, own_items, rollup, scans
 from tally.streams.dead_letters import Marker, Redriven
 from tally.streams.fold import StreamConsumer
 from tally.streams.record import Lookup
@@ -60,6 +63,7 @@ def repair(given: argparse.Namespace, stack: Stack) -> int:
     if gone and gone.found:
         check.say_lost(given, stack.store, gone)
         left += _rebuilt(given, reconciler, gone) if agreed(given, "Add this?") else len(gone.found)
+    left += _forgotten(given, stack)
     gaps = check.losses(given, stack)
     check.say_losses(given, gaps)
     if gaps and given.acknowledge and agreed(given, "Acknowledge this?"):
@@ -141,6 +145,18 @@ def _repaired(given: argparse.Namespace, reconciler: Reconciler, wrong: Sequence
             say(f"repaired {_moved(done)}, by {done.how}")
 
     return _each(counted, one)
+
+
+def _forgotten(given: argparse.Namespace, stack: Stack) -> int:
+    """Forget the drift of counters of items that are declared no more: nobody reads their numbers, and nothing else
+    would end it. Returns how many are left. Numbers that count changes stay, and are off."""
+    if given.counter or check.DRIFT not in given.parts:
+        return 0
+    known = stack.counters.keys() | forms.noted(stack.store).keys()
+    gone = [row for row in rows.every(stack.store) if row.counter not in known]
+    if not gone or not agreed(given, f"Forget the drift of {len(gone)}, which counted items?"):
+        return len(gone)
+    return sum(not apply_once(stack.store, [rows.moved(stack.store, row, 0, time.time())]) for row in gone)
 
 
 def _rebuilt(given: argparse.Namespace, reconciler: Reconciler, gone: check.Lost) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,11 @@ from tally.cli import scan
 from tally.cli.connection import Stack
 from tally.cli.scan import Throttle
 from tally.counter import Counter
-from tally.dynamo import queries
+from tally.drift import rows
+from tally.dynamo import keys, queries
 from tally.dynamo.client import Store
-from tally.streams import markers, scans
+from tally.dynamo.transactions import apply_once
+from tally.streams import forms, markers, scans
 from tests.commands import ran
 from tests.integration.command.numbers import judged
 from tests.integration.command.team import COUNTERS, DECLARED, ORDERS, Team
@@ -232,6 +235,21 @@ def test_check_notes_what_a_number_is_off_by_and_repair_takes_it_off_with_who_an
     assert team("history a")[1].endswith("by ann (ledger): test\n")
     assert team("check orders a")[:2] == (0, "all is well\n")
     assert team(f"repair orders a {SIGNED}")[:2] == (0, "all is well\n")
+
+
+def test_a_repair_forgets_the_drift_of_a_counter_of_items_that_is_declared_no_more(team: Team) -> None:
+    """And no other one's: `calls` has counted changes."""
+    assert team("scan orders --yes")[0] == 0
+    judged(team.store)
+    team.edit("a", 7)
+    assert team("check orders a")[0] == 1
+    noted = {"PK": {"S": keys.FORM_KEY}, "SK": {"S": "calls"}, "form": {"S": json.dumps(forms.form(COUNTERS["usage"]))}}
+    team.wire.put_item(TableName=team.store.settings.ledger_table, Item=noted)
+    row = rows.recounted(team.store, rows.read(team.store, "calls", "x"), 3, time.time())
+    assert apply_once(team.store, [row])
+    team.counters = {"usage": COUNTERS["usage"]}
+    assert team(f"repair --only drift {SIGNED}")[0] == 0
+    assert [(row.counter, row.drift) for row in rows.every(team.store)] == [("calls", 3)]
 
 
 def test_check_of_all_asks_goes_on_after_a_kill_and_finds_what_is_off_anywhere(

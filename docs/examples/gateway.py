@@ -36,5 +36,8 @@ def handler(request: dict[str, Any], context: object) -> dict[str, Any]:
     except Exception:
         tally.release_hold(*budget, hold["hold"])
         raise
-    tally.commit_hold(*budget, hold["hold"], amount=answer["tokens"])
+    try:
+        tally.commit_hold(*budget, hold["hold"], amount=answer["tokens"])
+    except LimitReachedError:  # it used more than the debt allows, too
+        tally.commit_hold(*budget, hold["hold"])  # what was held is charged at least
     return {"status": 200, **answer}

@@ -272,3 +272,6 @@ def test_the_sample_gateway_never_spends_more_than_the_budget_of_a_team(
     with pytest.raises(KeyError):
         ask(60, team="other")
     assert tally.get_counter("tokens", "other")["value"] == 0
+    monkeypatch.setattr(gateway, "complete", lambda request: {"text": "x", "tokens": 30_000})
+    assert ask(61, team="third")["status"] == 200
+    assert tally.get_counter("tokens", "third")["value"] == 100

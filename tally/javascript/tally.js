@@ -83,7 +83,8 @@ const kindOf = ({ status, body }) => {
   if (status < 300 && body instanceof Object) return "answer";
   if (status === 500) return "alone";
   if (status < 400 || status > 500 || [408, 425, 429].includes(status)) return "busy";
-  return status !== 401 && String(body?.type).startsWith(PROBLEM) ? "refusal" : DENIED;
+  // `String` throws at what somebody else may have there.
+  return status !== 401 && JSON.stringify(body?.type)?.startsWith(`"${PROBLEM}`) ? "refusal" : DENIED;
 };
 
 const unread = (one, { message }) => {
@@ -472,10 +473,8 @@ export class Tally extends EventTarget {
     if (lane.running) return;
     lane.running = true;
     this.#list();
-    while (lane.again) {
-      lane.again = false;
-      if (await this.#turn(lane)) lane.again = true;
-    }
+    do lane.again = false;
+    while ((await this.#turn(lane)) || lane.again);
     lane.running = false;
   }
 
@@ -771,7 +770,7 @@ export class Tally extends EventTarget {
   // The list that a successful answer has in this field; else an error.
   async #told(path, part, field, sent) {
     const { status, body } = await this.#fetch(`${path}?${part.join("&")}`, sent);
-    if (status === 200 && Array.isArray(body?.[field])) return body[field];
+    if (status === 200 && body?.[field]?.every(Boolean)) return body[field];
     throw new Error(`tally: ${path}: ${body?.detail ?? `answered ${status}`}`);
   }
 

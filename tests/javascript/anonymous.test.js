@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { API, HOUR_MS, World, refusal, token, unsent } from "./world.js";
+import { API, HOUR_MS, World, json, refusal, token, unsent } from "./world.js";
 
 const ANYONE = { anonymous: true };
 const SECRET = `tally1-own ${API} `;
@@ -212,6 +212,14 @@ test("a look that was overtaken takes over no like that was taken back", async (
   await lookOvertaken(world, page, false);
   await world.now();
   assert.deepEqual([...world.server.likers, ...world.shared.entries], []);
+});
+
+test("a look that somebody else answers is tried again", async () => {
+  const world = new World();
+  await world.got(world.tab().like("hearts", "home", true, ANYONE));
+  world.server.plan = [() => json(200, { anonymous: [null] })];
+  world.tab(ann());
+  await world.until(() => world.server.likers.has("hearts/home/ann") && world.server.likers.size === 1);
 });
 
 test("a like that Tally no longer knows is not taken over", async () => {

@@ -90,7 +90,7 @@ const MADE_UP = [
   [500, { message: "Internal Server Error" }], [504, null], [401, { message: "Unauthorized" }], [403, { message: "Forbidden" }],
   [404, { message: "Not Found" }], [400, "<h1>Bad request</h1>"], [200, "<h1>Sign in to the Wi-Fi</h1>"], [200, null], [200, []],
   [200, { counted: true, present: true }], [200, { counter: "plays", id: "other", counted: true }], [302, {}], [200, { receipts: [null] }],
-  [200, { receipts: {} }], [503, null, { "retry-after": "soon" }],
+  [200, { receipts: {} }], [200, { anonymous: [null] }], [400, { type: { toString: 1 } }], [503, null, { "retry-after": "soon" }],
 ];
 
 export class Model {

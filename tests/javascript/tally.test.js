@@ -64,6 +64,16 @@ for (const [what, answer] of Object.entries({
     assert.equal(world.server.sent.length, 3);
   });
 
+test("JSON of somebody else that no text can be made of denies one change, and holds up no other", async () => {
+  const world = new World();
+  world.server.plan = [() => json(400, { type: { toString: 1 } })];
+  const page = world.tab();
+  const denied = page.increment("plays", "denied");
+  await world.now();
+  assert.equal((await world.got(page.increment("plays", "other"))).state, "counted");
+  assert.deepEqual(await world.got(denied), { state: "denied", status: 400 });
+});
+
 test("a refusal of Tally's ends a change, and says why", async () => {
   const world = new World();
   world.server.plan = [() => refusal(409, "limit-reached")];

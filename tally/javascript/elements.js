@@ -91,7 +91,7 @@ export const define = (tally) => {
     if (document.hidden) return;
     await read(elements ?? [...live(), ...behind()], behind().length > 0);
     againS = behind().length ? Math.min(AGAIN_S_MAX, 2 * (againS ?? 0.5)) : undefined;
-    const nextS = againS ?? Math.min(...live().map((element) => element.getAttribute("live") || LIVE_S));
+    const nextS = againS ?? Math.min(...live().map((element) => +element.getAttribute("live") || LIVE_S));
     clearTimeout(timer);
     if (nextS < Infinity) timer = setTimeout(look, Math.max(1, nextS) * 1000);
   };

@@ -254,6 +254,11 @@ def test_a_live_number_follows_while_somebody_looks_and_all_are_read_with_one_re
     expect(count(page, "tally-count")).to_have_text(str(before + 2))
     # article-1, article-2 and 9f3a, which two elements show; then those that are live
     assert [url.count("of=") for url in asked][:2] in ([3], [3, 2])
+    # One that says no number of seconds holds up no other one.
+    page.evaluate("document.querySelector('tally-like').setAttribute('live', 'often')")
+    page.wait_for_load_state("networkidle")
+    dev.play("9f3a", secrets.token_urlsafe(24))
+    expect(count(page, "tally-count")).to_have_text(str(before + 3))
 
 
 def test_a_number_that_cannot_be_read_is_not_made_up(page: Page, dev: Dev) -> None:

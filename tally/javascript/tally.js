@@ -89,7 +89,7 @@ const kindOf = ({ status, body }) => {
 
 const unread = (one, { message }) => {
   const [counter] = one.split(":", 1);
-  const error = { type: "about:blank", title: "It was not read", status: 0, detail: message };
+  const error = { type: "about:blank", title: "Not read", status: 0, detail: message };
   return { counter, id: one.slice(counter.length + 1), error };
 };
 
@@ -652,7 +652,7 @@ export class Tally extends EventTarget {
     if (state.outcome) return 0;
     if (kind === DENIED) {
       state.entry = { ...state.entry, sent };
-      this.#put(state);
+      state.cleared || this.#put(state);
       if (status === 401 && pass.user && !pass.fresh) {
         lane.fresh = true;
         lane.ready.unshift(state);
@@ -744,13 +744,14 @@ export class Tally extends EventTarget {
       const lifeMs = lives[state.entry.counter] * 1000;
       if (!(lifeMs > 0)) return true;
       if (!this.#isYoung(state.entry, lifeMs - MARGIN_MS)) this.#settle(state, { state: "doubt" });
-      else if (state.cleared) this.#settle(state, { state: isWish(state.entry) ? "superseded" : "forgotten" });
       else this.#renew(state);
     });
   }
 
+  // What the storage lost stays out of it: another tab may have gone on without it, and a later wish has counted.
   #renew(state) {
     if (!this.#still(state)) return 0;
+    if (state.cleared) return this.#settle(state, { state: isWish(state.entry) ? "superseded" : "forgotten" }), 0;
     state.entry = { ...state.entry, sent: 0 };
     return this.#put(state) ? 0 : this.#wait(state, "storage");
   }

@@ -341,6 +341,22 @@ test("what is forgotten while it is sent stays forgotten", async () => {
   assert.deepEqual([world.shared.entries, world.server.sent.length], [[], 1]);
 });
 
+for (const [what, answer, end] of [
+  ["denied", () => json(403, { message: "Forbidden" }), "denied"],
+  ["refused", () => refusal(404, "not-found"), "superseded"],
+])
+  test(`a wish that another tab took out of the storage stays out when the question for it is ${what}`, async () => {
+    const world = new World();
+    const page = world.tab(ANN);
+    world.server.plan = [unsent];
+    const wish = page.like("hearts", "article-1");
+    await world.now();
+    world.shared.items.clear();
+    world.server.plan = ({ method }) => method === "GET" && answer;
+    assert.equal((await world.got(wish)).state, end);
+    assert.deepEqual([world.shared.entries, world.server.sent.length], [[], 1]);
+  });
+
 test("what others wrote under the client's names is left alone, and hides nothing", async () => {
   const world = new World();
   for (const [name, value] of [

@@ -78,6 +78,7 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
             "ITEMS": ("GetItem", "UpdateItem", "ConditionCheckItem"),  # a scan of the items that are there
             "PASSED": ("GetItem",),
             "SEEN#": ("UpdateItem",),
+            "FORM": ("UpdateItem",),
         }
     # BatchGetItem reads limits, and children; with all prefixes it is no statement of its own.
     repair = need.on(every, "Query", "BatchGetItem", "UpdateItem", "ConditionCheckItem")

@@ -152,7 +152,7 @@ def _forgotten(given: argparse.Namespace, stack: Stack) -> int:
     would end it. Returns how many are left. Numbers that count changes stay, and are off."""
     if given.counter or check.DRIFT not in given.parts:
         return 0
-    known = stack.counters.keys() | forms.noted(stack.store).keys()
+    known = stack.counters.keys() | forms.removed(forms.noted(stack.store), stack.counters).keys()
     gone = [row for row in rows.every(stack.store) if row.counter not in known]
     if not gone or not agreed(given, f"Forget the drift of {len(gone)}, which counted items?"):
         return len(gone)

@@ -166,6 +166,7 @@ def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, ag
             raise CommandError("nothing is scanned")
     if again:
         scans.spoil(store, scan)  # what is set then was no number: it needs no history
+    forms.note_items(store, counter)
     begun = scans.begin(store, counter, now(), groups)
     if begun is None:
         raise CommandError(f"somebody else began a scan for {counter.name} just now")

@@ -5,6 +5,8 @@ take any. Under a declaration of another form, stored numbers would be read, bou
 deploys one (`check`). A consumer that would book records wrongly waits, with what is in the streams, until the
 declaration fits again. Callers' changes are accepted meanwhile: they have receipts, and are compared then.
 
+Of a counter of items the form is the table. A scan notes it before it sets the first number, which no change explains.
+
 A form never changes, but for `keep_periods`, which gets less: code from before a deploy still fits what it noted.
 """
 
@@ -27,6 +29,7 @@ Form = dict[str, Any]
 ONE, MANY = "one", "many"
 BOOKED = ("prefix", "sort_key", "attribute", "child", "period")
 """The fields of which a record's effect depends."""
+ITEMS = "items"
 _FIELDS = (*BOOKED, "timezone", "keep_periods", "pages")
 _NEEDS = {
     ONE: "has counted in many shards: it can have no start, floor, ceiling, numbered or max_shards=1",
@@ -50,6 +53,8 @@ class Refused(NamedTuple):
 
 def form(counter: Counter) -> Form:
     """The form of a counter as it is declared."""
+    if counter.items is not None:
+        return {ITEMS: counter.items.table}
     return {field: getattr(counter, field) for field in _FIELDS} | {"shards": ONE if counter.versioned else MANY}
 
 
@@ -75,7 +80,7 @@ def removed(forms: Mapping[str, Form], counters: Mapping[str, Counter]) -> dict[
     return {
         name: Counter(name, max_shards=1 if was["shards"] == ONE else 2, **{field: was[field] for field in _FIELDS})
         for name, was in forms.items()
-        if name not in counters
+        if name not in counters and ITEMS not in was
     }
 
 
@@ -88,8 +93,10 @@ def check(forms: Mapping[str, Form], counters: Mapping[str, Counter], *, booked:
 
 def _changed(counter: Counter, was: Form) -> Iterator[Refused]:
     now = form(counter)
-    if counter.items is not None:
-        yield Refused(counter.name, f"has counted changes, and counts items of {counter.items.table!r} now")
+    if ITEMS in was or ITEMS in now:
+        if not (ITEMS in was and ITEMS in now):  # another table, or another `where`, needs a scan
+            yield Refused(counter.name, f"has counted {_what(was)}, and counts {_what(now)} now", booked=True)
+        return
     for field in BOOKED:
         if now[field] != was[field]:
             yield Refused(counter.name, _differs(field, was, now), booked=True)
@@ -102,6 +109,10 @@ def _changed(counter: Counter, was: Form) -> Iterator[Refused]:
             yield Refused(counter.name, _differs(field, was, now))
 
 
+def _what(one: Form) -> str:
+    return f"items of {one[ITEMS]!r}" if ITEMS in one else "changes"
+
+
 def _kept(one: Form) -> float:
     """For how many periods more a tally is kept."""
     return math.inf if one["keep_periods"] is None else one["keep_periods"]
@@ -109,6 +120,19 @@ def _kept(one: Form) -> float:
 
 def _differs(field: str, was: Form, now: Form) -> str:
     return f"has counted with {field}={was[field]!r}, which is {now[field]!r} now"
+
+
+def note_items(store: Store, counter: Counter) -> None:
+    """Note the form of a counter of items that is declared as it may be (`check`)."""
+    if counter.name not in noted(store):
+        _noted(store, counter.name, form(counter), None)
+
+
+def _noted(store: Store, name: str, after: Form, was: Form | None) -> bool:
+    """Note a form in place of the one that was; None: of none. False if the ledger has another one by now."""
+    key, values = keys.key(keys.FORM_KEY, name), {"form": json.dumps(after)}
+    before: items.Was = {"form": None if was is None else json.dumps(was)}
+    return apply_once(store, [items.update(store.settings.ledger_table, key, values, was=before)])
 
 
 class Forms:
@@ -139,10 +163,8 @@ class Forms:
             was, now = self._known.get(name), form(given.by_name[name])
             if was is not None and _kept(now) >= _kept(was):
                 continue
-            before: items.Was = {"form": None if was is None else json.dumps(was)}
             after = now if was is None else {**was, "keep_periods": now["keep_periods"]}
-            key, values = keys.key(keys.FORM_KEY, name), {"form": json.dumps(after)}
-            if apply_once(self._store, [items.update(self._store.settings.ledger_table, key, values, was=before)]):
+            if _noted(self._store, name, after, was):
                 self._known[name] = after
             else:
                 self._given = None

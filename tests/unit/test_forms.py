@@ -19,6 +19,7 @@ STEPS = replace(ONE, delta=1)
 DAILY = replace(PLAIN, period="day", keep_periods=9)
 UNKEPT = replace(PLAIN, period="day")
 CHILDREN = replace(PLAIN, child="LIKE#USER#")
+ITEMS = replace(PLAIN, items=Items("shop"), visible="soon")
 Change = tuple[Counter, dict[str, Any]]
 
 FITTING: dict[str, list[Change]] = {
@@ -59,7 +60,7 @@ REFUSED: dict[str, list[Change]] = {
     "period": [(PLAIN, {"period": "day"}), (DAILY, {"period": "hour"}), (UNKEPT, {"period": None})],
     "keep_periods": [(DAILY, {"keep_periods": 10}), (DAILY, {"keep_periods": None})],
     "timezone": [(DAILY, {"timezone": "Europe/Paris"})],
-    "items": [(PLAIN, {"items": Items("shop"), "visible": "soon"})],
+    "items": [(PLAIN, {"items": Items("shop"), "visible": "soon"}), (ITEMS, {"items": None})],
 }  # fmt: skip
 
 
@@ -93,6 +94,12 @@ def test_what_stored_items_depend_on_is_refused_with_the_counter_and_what_to_do(
         ConfigurationError, match=r"counter 'c' has counted .*: take that back, or declare a new counter"
     ):
         forms.check({was.name: forms.form(was)}, declared([now]))
+
+
+def test_what_a_scan_counts_again_may_change() -> None:
+    for change in ({"items": Items("crates")}, {"prefix": "D"}, {"name": "d"}):
+        assert why(ITEMS, replace(ITEMS, **change)) == []
+    assert why(ITEMS, Counter("d", prefix="D", sort_key="N", attribute="n")) == []
 
 
 def test_two_counters_that_swap_their_keys_are_both_refused() -> None:

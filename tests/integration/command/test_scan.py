@@ -20,6 +20,7 @@ from tally.drift import rows
 from tally.dynamo import keys, queries
 from tally.dynamo.client import Store
 from tally.dynamo.transactions import apply_once
+from tally.errors import ConfigurationError
 from tally.streams import forms, markers, scans
 from tests.commands import ran
 from tests.integration.command.numbers import judged
@@ -77,27 +78,27 @@ def test_it_says_what_it_costs_asks_and_counts_what_is_there_while_the_team_writ
 
 def writes(team: Team, number: int) -> None:
     """What the team does while a scan is at its write of this number: it opens, closes and deletes orders."""
-    if number == 0:  # the scan has begun
+    if number == 1:  # the scan has begun
         team.order("new", 1)
         team.order("a", 4, "closed")
         team.drain()
         team.order("a", 500)
-    if number == 2:
+    if number == 3:
         team.delete("CUSTOMER#b", "ORDER#1")
         team.order("a", 0, "open")
 
 
 @pytest.mark.parametrize("committed", [True, False])
-@pytest.mark.parametrize("at", range(9))
+@pytest.mark.parametrize("at", range(10))
 def test_a_scan_that_is_killed_goes_on_where_it_was(team: Team, at: int, committed: bool) -> None:
-    """At each of its writes: the beginning, three pages, the end, four numbers."""
+    """At each of its writes: the form, the beginning, three pages, the end, four numbers."""
     team.old_orders()
     with pytest.raises(Crash):
         team("scan orders --yes", killed(team.store.client, at, committed=committed))
     team.order("a", 500)
     team.delete("CUSTOMER#b", "ORDER#1")
     code, out, err = team("scan orders --yes")
-    begun = at > 0 or committed
+    begun = at > 1 or (at == 1 and committed)
     assert (code, "tally: the scan goes on: " in err) == (0, begun), err
     assert out.startswith("orders is counted: ")
     team.drain()
@@ -126,7 +127,7 @@ def test_a_scan_of_another_declaration_or_of_weeks_ago_does_not_go_on(
 ) -> None:
     team.old_orders()
     with pytest.raises(Crash):
-        team("scan orders --yes", killed(team.store.client, 2, committed=True))
+        team("scan orders --yes", killed(team.store.client, 3, committed=True))
     clock_s = queries.clock_s
     monkeypatch.setattr(queries, "clock_s", lambda *where: clock_s(*where) + markers.RESTART_S + 1)
     first = scans.read(team.store, "orders").generation
@@ -252,6 +253,20 @@ def test_a_repair_forgets_the_drift_of_a_counter_of_items_that_is_declared_no_mo
     assert [(row.counter, row.drift) for row in rows.every(team.store)] == [("calls", 3)]
 
 
+def test_what_has_counted_items_never_counts_changes(team: Team) -> None:
+    assert team("scan orders --yes")[0] == 0
+    changes = replace(team.counters["orders"], items=None)
+    with pytest.raises(
+        ConfigurationError, match="counter 'orders' has counted items of 'shop', and counts changes now"
+    ):
+        forms.check(forms.noted(team.store), {**team.counters, "orders": changes})
+    form = {"PK": {"S": keys.FORM_KEY}, "SK": {"S": "spent"}, "form": {"S": json.dumps(forms.form(changes))}}
+    team.wire.put_item(TableName=team.store.settings.ledger_table, Item=form)
+    code, out, err = team("scan spent --yes")
+    assert (code, out) == (2, "")
+    assert "counter 'spent' has counted changes, and counts items of 'shop' now" in err
+
+
 def test_check_of_all_asks_goes_on_after_a_kill_and_finds_what_is_off_anywhere(
     team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,7 +361,7 @@ def test_status_says_what_is_not_counted_and_which_scan_is_open(team: Team) -> N
 
     assert team("scan spent --yes")[0] == 0
     with pytest.raises(Crash):
-        team("scan orders --yes", killed(team.store.client, 2, committed=True))
+        team("scan orders --yes", killed(team.store.client, 3, committed=True))
     what = "orders not counted: `tally scan orders`, a scan is open, 96 items read; spent counted"
     assert line() == f"wrong    items         {what}"
     part = json.loads(team("status --json")[1])["parts"]["items"]

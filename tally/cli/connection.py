@@ -102,6 +102,8 @@ def deployed(stack: str, counters: Mapping[str, Counter]) -> Stack:
     """
     try:
         name, _, place = ("", "", "") if stack.startswith("arn:") else stack.partition("/")
+        if not boto3.Session().region_name:  # also an empty variable, of which botocore makes an address
+            raise NoRegionError
         answer: Any = boto3.client("cloudformation", config=PATIENT).describe_stacks(StackName=name or stack)
         [described] = answer["Stacks"]
         named = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])}

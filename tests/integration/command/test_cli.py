@@ -411,6 +411,11 @@ def test_a_tally_in_a_teams_own_stack_is_read(
     assert found.outputs.keys() == TABLES.keys() | {"Format"} | ({"CheckoutName"} & outputs.keys())
 
 
+def test_an_empty_region_is_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "")
+    assert "there is no AWS region: set AWS_DEFAULT_REGION" in one_line(main, ["status"], capsys)
+
+
 def http(body: str) -> str:
     return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}"
 

@@ -138,7 +138,7 @@ def _overview() -> str:
 def parsed(arguments: Sequence[str], parser: Parser) -> argparse.Namespace:
     """The options, checked. Exits with 2 if they are wrong, with 0 for --help."""
     arguments = _SHORT.get(tuple(arguments), arguments)
-    name = arguments[0]
+    name = arguments[1] if arguments[0] == "help" and len(arguments) > 1 else arguments[0]
     if not name.startswith("-") and name not in COMMANDS:
         near = [f"is it {name!r}?" for name in difflib.get_close_matches(name, COMMANDS, 1)]
         parser.error(": ".join([f"there is no command {name!r}", *([_GONE[name]] if name in _GONE else near)]))

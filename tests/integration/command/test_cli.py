@@ -190,7 +190,7 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
         (["check", "--port", "9"], "--port goes with --local"),
         (["--local", "check"], "unrecognized arguments: --local"),
         (["get", "visits", "not/url"], "ID must be an absolute http or https URL"),
-        (["help", "nope"], "invalid choice: 'nope'"),
+        (["help", "nope"], "there is no command 'nope'"),
     ],
 )
 def test_bad_input_is_one_line_and_2(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from .folder import counters as counters_file
-from .folder import missing
-
 INTERRUPTED = 130
 BAD = 2
 UNWRITTEN = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}  # of stdout
@@ -87,10 +84,10 @@ def _command(arguments: Sequence[str]) -> int:
     from tally.shipped import SHIPPED
     from tally.streams import forms
 
-    from . import commands, connection
+    from . import commands, connection, folder
     from .terminal import CommandError, note
 
-    file = counters_file()
+    file = folder.counters()
     there = file.is_file()  # `tally init` makes it
     looks = commands.looks_at_a_stack(arguments)
     try:
@@ -106,7 +103,7 @@ def _command(arguments: Sequence[str]) -> int:
     if not command.stack or getattr(given, command.without_stack, None):
         return command.run(given)
     if not there:
-        raise CommandError(missing(file))
+        raise CommandError(folder.missing(file))
     local, counters = given.local, app.counters
     stack = connection.local(given.port, counters) if local else connection.deployed(given.stack, counters)
     if command.signed is not None:  # it may write

@@ -189,13 +189,17 @@ test("a page that was frozen hears late how it unliked: what was liked since is 
   await world.until(() => world.server.likers.has("hearts/home/ann") && world.server.likers.size === 1);
 });
 
-test("a look that got no answer is tried again, on a page that stays as it is", async () => {
-  const world = new World();
-  await world.got(world.tab().like("hearts", "home", true, ANYONE));
-  world.server.plan = [unsent, () => refusal(503, "store-busy")];
-  world.tab(ann());
-  await world.until(() => world.server.likers.has("hearts/home/ann") && world.server.likers.size === 1);
-});
+for (const [what, plan] of [
+  ["got no answer", [unsent, () => refusal(503, "store-busy")]],
+  ["somebody else answers", [() => json(200, { anonymous: [null] })]],
+])
+  test(`a look that ${what} is tried again, on a page that stays as it is`, async () => {
+    const world = new World();
+    await world.got(world.tab().like("hearts", "home", true, ANYONE));
+    world.server.plan = plan;
+    world.tab(ann());
+    await world.until(() => world.server.likers.has("hearts/home/ann") && world.server.likers.size === 1);
+  });
 
 test("a look that was overtaken by a like is tried again, on a page that stays as it is", async () => {
   const world = new World();
@@ -212,14 +216,6 @@ test("a look that was overtaken takes over no like that was taken back", async (
   await lookOvertaken(world, page, false);
   await world.now();
   assert.deepEqual([...world.server.likers, ...world.shared.entries], []);
-});
-
-test("a look that somebody else answers is tried again", async () => {
-  const world = new World();
-  await world.got(world.tab().like("hearts", "home", true, ANYONE));
-  world.server.plan = [() => json(200, { anonymous: [null] })];
-  world.tab(ann());
-  await world.until(() => world.server.likers.has("hearts/home/ann") && world.server.likers.size === 1);
 });
 
 test("a like that Tally no longer knows is not taken over", async () => {

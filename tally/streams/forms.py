@@ -125,10 +125,10 @@ def _differs(field: str, was: Form, now: Form) -> str:
 def note_items(store: Store, counter: Counter) -> None:
     """Note the form of a counter of items that is declared as it may be (`check`)."""
     if counter.name not in noted(store):
-        _noted(store, counter.name, form(counter), None)
+        _put(store, counter.name, form(counter), None)
 
 
-def _noted(store: Store, name: str, after: Form, was: Form | None) -> bool:
+def _put(store: Store, name: str, after: Form, was: Form | None) -> bool:
     """Note a form in place of the one that was; None: of none. False if the ledger has another one by now."""
     key, values = keys.key(keys.FORM_KEY, name), {"form": json.dumps(after)}
     before: items.Was = {"form": None if was is None else json.dumps(was)}
@@ -164,7 +164,7 @@ class Forms:
             if was is not None and _kept(now) >= _kept(was):
                 continue
             after = now if was is None else {**was, "keep_periods": now["keep_periods"]}
-            if _noted(self._store, name, after, was):
+            if _put(self._store, name, after, was):
                 self._known[name] = after
             else:
                 self._given = None

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from .errors import ConfigurationError
-from .items import Items, Watch, digest
+from .items import KEPT, RECOUNTED, Items, Watch, digest
 from .notify import Notify
 
 AMOUNT_MAX = 10**9  # the largest change; a tally itself may grow to DynamoDB's 38 digits
@@ -44,7 +44,6 @@ _NOT_OF_ITEMS = {
     "pages": False, "receipt_days": None, "changes": SERVICE, "retired": False, "debt": 0, "notify": None,
 }  # fmt: skip
 """The fields that a counter of items may not have, with what they are where they are left out."""
-_OF_SCANS = frozenset({"recounted", "kept"})
 _RESERVED_PREFIXES = frozenset({"HEARTBEAT", "HEALTH"})  # items of the counts table that count nothing
 
 
@@ -201,7 +200,7 @@ class Counter:
         """Its number is that of the items, seconds after they are written."""
         if not isinstance(self.items, Items):
             raise self._wrong("items", "must be Items(…)")
-        if self.attribute in _OF_SCANS:
+        if self.attribute in (RECOUNTED, KEPT):
             raise self._wrong("attribute", "is one that scans write")
         for field, default in _NOT_OF_ITEMS.items():
             if getattr(self, field) != default:
@@ -448,18 +447,18 @@ def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
 
 
 def _check_tables(counters: Iterable[Counter]) -> None:
-    by_table: dict[str, list[Counter]] = {}
+    by_table: dict[str, list[Items]] = {}
     for counter in counters:
         if counter.items is None:
             continue
         table, beats = counter.items.table, counter.items.heartbeats
         others = by_table.setdefault(table, [])
-        if any(other.items and other.items.heartbeats is not beats for other in others):
+        if any(other.heartbeats is not beats for other in others):
             raise ConfigurationError(
                 f"counter {counter.name!r}: heartbeats is {beats}, but another counter of the table {table!r} says"
                 f" {not beats}: it would count them"
             )
-        others.append(counter)
+        others.append(counter.items)
         if len(others) > OF_TABLE_MAX:
             raise ConfigurationError(
                 f"counter {counter.name!r}: more than {OF_TABLE_MAX} counters count items of the table {table!r}, and"

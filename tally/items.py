@@ -17,6 +17,9 @@ AMOUNT_LIMIT = 10**15
 """What an item counts for is less than this, up or down, in units of its scale."""
 SCALE_MAX = 6
 _EXACT = Context(prec=50)  # DynamoDB's numbers have up to 38 digits; Python's own context rounds to 28
+RECOUNTED, KEPT = "recounted", "kept"
+"""The attributes that scans write beside the number of a tally item: the last one that set it, and the number that the
+team keeps."""
 HEARTBEAT_START = "HEARTBEAT#"
 WITHIN_MAX_S = 3600
 GROUP_CHARACTERS_MAX = 128  # as of any id

@@ -26,7 +26,7 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..dynamo.transactions import CONDITION_FAILED, apply_once, pause, send
 from ..errors import TallyError
-from ..items import AmountError, Items, Value, key_types
+from ..items import RECOUNTED, AmountError, Items, Value, key_types
 from ..streams import markers, scans, watched
 from ..streams.scans import Scan
 from ..streams.watched import Noted
@@ -35,8 +35,6 @@ from .rows import DriftRow
 
 PAGE = 48  # items that are added at once: a marker for each and an update for each group, and the scan's own note
 STALE_MAX = 3  # recounts of older scans that an item may keep
-RECOUNTED = "recounted"
-"""The attribute of a tally item that names the last scan by which its number was set."""
 
 
 class GivenUpError(TallyError):

@@ -17,6 +17,7 @@ from ..dynamo.client import Store
 from ..dynamo.items import Write
 from ..dynamo.keys import Item
 from ..dynamo.transactions import apply_once
+from ..items import KEPT
 from ..streams import scans, watched
 from . import rows
 
@@ -53,7 +54,7 @@ def look_at(store: Store, counter: Counter, group: str, now_s: float) -> None:
 def kept(store: Store, counter: Counter, group: str) -> int | None:
     """The number that the team keeps of a group, as the newest record has it; None: it keeps none."""
     item = queries.get(store.client, store.settings.counts_table, tallies.key(counter, group, 0))
-    return items.number(item, watched.KEPT) if "N" in item.get(watched.KEPT, {}) else None
+    return items.number(item, KEPT) if "N" in item.get(KEPT, {}) else None
 
 
 def _passed_s(store: Store, counter: Counter) -> int:
@@ -103,9 +104,9 @@ def bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[
     `passed_s`: until when the count holds everything, epoch seconds.
     """
     assert counter.watch is not None
-    if "N" not in item.get(watched.KEPT, {}):
+    if "N" not in item.get(KEPT, {}):
         return None
-    above = items.number(dict(item), watched.KEPT) - tallies.stored(counter, item, 0)
+    above = items.number(dict(item), KEPT) - tallies.stored(counter, item, 0)
     if counter.watch.together:
         return above, above
     up, down = watched.flight(item, passed_s - counter.watch.within, counter)

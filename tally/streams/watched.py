@@ -19,8 +19,9 @@ from ..counter import Counter
 from ..dynamo import items, keys
 from ..dynamo.items import Write
 from ..dynamo.keys import Item
+from ..items import KEPT
 
-KEPT, UP, DOWN = "kept", "up#", "down#"
+UP, DOWN = "up#", "down#"
 GONE: Item = {"NULL": True}
 """The number of a group whose item is gone, or has none."""
 STRETCHES = 6  # of `within`

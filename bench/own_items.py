@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from tally.counter import Counter
-from tally.drift.own_recounts import Recount
 from tally.dynamo.client import Store
 from tally.items import Items
 from tally.settings import OwnTable
-from tally.streams import scans
 from tally.streams.dead_letters import Objects
-from tally.streams.own_items import ItemsHandler
+from tally.team import scan_state
+from tally.team.consumer import ItemsHandler
+from tally.team.recounts import Recount
 from tests.contexts import Context
 from tests.delivery import Delivery, Stream
 from tests.sync_wire import SyncWire
@@ -36,7 +36,7 @@ def _put(client: Any, first: int, items: int) -> None:
 
 
 def _scan(store: Store) -> Recount:
-    begun = scans.begin(store, ORDERS, time.time())
+    begun = scan_state.begin(store, ORDERS, time.time())
     assert begun is not None
     return Recount(store, ORDERS, begun)
 

@@ -11,7 +11,7 @@ TallyError
 │   ├── ParentRemovedError          409  its children are being removed
 │   ├── LimitReachedError           409  a floor or ceiling; `left` is the amount that still fits
 │   ├── WriteRefusedError           409  the condition of a team's own write failed (transact.py)
-│   ├── NotCountedError             409  the items of a team's table are not counted yet (streams/scans.py)
+│   ├── NotCountedError             409  the items of a team's table are not counted yet (team/scan_state.py)
 │   ├── HoldSettledError            409
 │   ├── CounterRetiredError         409  the declaration says `retired=True`
 │   ├── RecordExistsError           409  (records/table.py)
@@ -34,8 +34,8 @@ TallyError
 │   │   └── ObjectGoneError         500  a dead letter and has expired (streams/dead_letters.py)
 │   ├── RejectedError               500  a write that DynamoDB refuses (dynamo/transactions.py)
 │   ├── MovedError                  500  another writer was first (dynamo/transactions.py)
-│   ├── GivenUpError                500  a scan of a team's table counts no more (drift/own_recounts.py)
-│   ├── UncountableError            500  an item cannot be counted as it is declared (drift/own_recounts.py)
+│   ├── GivenUpError                500  a scan of a team's table counts no more (team/recounts.py)
+│   ├── UncountableError            500  an item cannot be counted as it is declared (team/recounts.py)
 │   ├── NotProvenError              500  the watermark does not allow a repair yet (maintenance/reconcile.py)
 │   ├── RestlessError               500  a tally keeps moving during a recount or repair (maintenance/reconcile.py)
 │   ├── OutOfBoundsError            500  a repair beyond a floor or ceiling (maintenance/reconcile.py)

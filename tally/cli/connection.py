@@ -24,8 +24,8 @@ from tally.dynamo.client import CLIENT_CONFIG, Store
 from tally.dynamo.keys import FORMAT
 from tally.errors import ConfigurationError, TallyError
 from tally.settings import MINUTE_DEFAULT_S, OwnTable, Settings, own_tables
-from tally.streams import scans
 from tally.streams.dead_letters import Objects
+from tally.team import scan_state
 
 from .folder import folder
 from .terminal import CommandError, note
@@ -68,7 +68,7 @@ class Stack:
     def check_counted(self, counter: Counter) -> None:
         """Raise NotCountedError while the number of a counter of items does not stand for them."""
         if counter.items is not None:
-            scans.as_of(self.store, counter)
+            scan_state.as_of(self.store, counter)
 
 
 def local(given: int | None, counters: Mapping[str, Counter]) -> Stack:

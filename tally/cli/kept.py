@@ -8,12 +8,11 @@ import shlex
 from decimal import Decimal
 from typing import Any
 
-from tally.drift import watched
-from tally.drift.own_recounts import Recount
 from tally.dynamo import queries
 from tally.dynamo.keys import Item
 from tally.maintenance.reconcile import Finding
-from tally.streams import scans
+from tally.team import scan_state, watch
+from tally.team.recounts import Recount
 
 from .connection import Stack
 from .terminal import show
@@ -23,8 +22,8 @@ def say(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
     """A line for a number that is off."""
     counter, group, off = finding.counter, finding.target, finding.drift.drift
     assert counter.watch is not None
-    number, kept = counter.watch.number, watched.kept(stack.store, counter, group)
-    recount = Recount(stack.store, counter, scans.read(stack.store, counter.name))
+    number, kept = counter.watch.number, watch.kept(stack.store, counter, group)
+    recount = Recount(stack.store, counter, scan_state.read(stack.store, counter.name))
     body = {
         "found": "differs", "counter": counter.name, "id": group, "number": number, "value": kept,
         "items": finding.tally, "drift": off, "since": finding.drift.since, "confirmed": finding.confirmed != 0,

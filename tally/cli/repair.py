@@ -20,10 +20,11 @@ from tally.dynamo.transactions import apply_once
 from tally.errors import TallyError
 from tally.maintenance import losses, rebuild
 from tally.maintenance.reconcile import Finding, Reconciler
-from tally.streams import bookkeeper, dead_letters, forms, own_items, rollup, scans
+from tally.streams import bookkeeper, dead_letters, forms, rollup
 from tally.streams.dead_letters import Marker, Redriven
 from tally.streams.fold import StreamConsumer
 from tally.streams.record import Lookup
+from tally.team import consumer, scan_state
 
 from . import check
 from .check import CANNOT_TELL, LETTERS, WRONG
@@ -88,7 +89,7 @@ def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[Marker])
         for marker in markers:
             _give_up_scans(stack, marker)
             outcome, why = dead_letters.redrive(Call(stack.store), objects, consumers, declared, marker)
-            of_items = marker.consumer == own_items.NAME
+            of_items = marker.consumer == consumer.NAME
             if outcome is Redriven.KEPT and of_items and given.drop:
                 outcome = Redriven.LOST  # a scan counts the item as it is now
             done[outcome] += 1
@@ -107,21 +108,21 @@ def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[Marker])
 
 def _consumers(stack: Stack) -> dict[str, StreamConsumer]:
     """Those whose dead letters there may be, by name."""
-    return {one.name: one for one in (rollup.CONSUMER, bookkeeper.CONSUMER, own_items.consumer(stack.counters))}
+    return {one.name: one for one in (rollup.CONSUMER, bookkeeper.CONSUMER, consumer.consumer(stack.counters))}
 
 
 def _give_up_scans(stack: Stack, marker: Marker, *, lost: bool = False) -> None:
     """Close the scans that are open of the items of a dead letter: what is applied moves the number alone. If it is
     `lost`, the number stands for nothing."""
-    if marker.consumer != own_items.NAME:
+    if marker.consumer != consumer.NAME:
         return
-    for name in own_items.counted(stack.counters, marker.table):
-        scan = scans.read(stack.store, name)
+    for name in consumer.counted(stack.counters, marker.table):
+        scan = scan_state.read(stack.store, name)
         if lost and scan.counted:
-            scans.lost(stack.store, name)
+            scan_state.lost(stack.store, name)
             note(f"{name} has lost a change: `tally scan {name}` counts its items")
         elif not scan.closed:
-            scans.close(stack.store, scan)
+            scan_state.close(stack.store, scan)
             note(f"the scan for {name} was given up: begin it again")
 
 

@@ -1,6 +1,6 @@
 """The command `scan`: counts the items of a team's table that are there, and sets each number to what they come to.
 
-The team goes on writing meanwhile (drift/own_recounts.py). A scan that stops goes on where it was. It waits until the
+The team goes on writing meanwhile (team/recounts.py). A scan that stops goes on where it was. It waits until the
 consumer has passed all that was written while it ran: only then a difference is one. Until the end reads answer 409.
 
 `tally check` recounts in the same way, and notes what it finds as drift: a number that stands is repaired by somebody
@@ -16,15 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tally.counter import Counter
-from tally.drift import watched
-from tally.drift.own_recounts import Difference, Recount
 from tally.dynamo import queries
 from tally.dynamo.client import Store
 from tally.errors import TallyError
-from tally.streams import forms, scans
+from tally.streams import forms
 from tally.streams.lineage import ITEMS
 from tally.streams.loss import NEVER_S
 from tally.streams.watermark import oldest_dead_letter_s
+from tally.team import scan_state, watch
+from tally.team.recounts import Difference, Recount
 
 from . import values
 from .command import Command, Counters, Parser, add_counter
@@ -77,7 +77,7 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
     """Count the items and set the numbers, unless they are counted. Returns 0."""
     counter, name = given.counter, given.counter.name
     stack.own_table(counter)
-    if scans.read(stack.store, name).counted == counter.digest and not given.again:
+    if scan_state.read(stack.store, name).counted == counter.digest and not given.again:
         say(f"{name} is counted: `tally check {name}` says what differs by now, --again counts from the beginning")
         return 0
     recount = _read(given, stack, again=given.again)
@@ -90,7 +90,7 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
             if difference.stale:
                 recount.tidy(difference.group)
     recount.close(counted=True)
-    read = scans.read(stack.store, name).items
+    read = scan_state.read(stack.store, name).items
     say(f"{name} is counted: {read:,} items read, {groups:,} groups, {off:,} numbers set")
     if counter.watch:
         note(f"the sweep holds {counter.watch.number} against that from now on: `tally check --only drift` lists it")
@@ -108,7 +108,7 @@ def recounted(given: argparse.Namespace, stack: Stack) -> None:
         _compare(_read(given, stack, [one.id for one in given.named]))
     except KeyboardInterrupt:  # what is open costs the consumer writes
         with suppress(TallyError):
-            scans.close(store, scans.read(store, counter.name))
+            scan_state.close(store, scan_state.read(store, counter.name))
         raise
 
 
@@ -126,7 +126,7 @@ def _compare(recount: Recount) -> None:
     if recount.counter.watch:  # the numbers that the team keeps are held against what was set
         with bar(looked, "number", "looked at") as each:
             for group in each:
-                watched.look_at(recount.store, recount.counter, group, recount.now())
+                watch.look_at(recount.store, recount.counter, group, recount.now())
 
 
 def _read(given: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), *, again: bool = False) -> Recount:
@@ -150,7 +150,7 @@ def _read(given: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), *
 def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, again: bool) -> Recount:
     """The scan that is open, or a new one. Raises CommandError."""
     counter: Counter = given.counter
-    now, scan = _clock(store, counter), scans.read(store, counter.name)
+    now, scan = _clock(store, counter), scan_state.read(store, counter.name)
     there = Recount(store, counter, scan, now)
     _check_letters(there)
     if not scan.closed and scan.digest == counter.digest and not again and not scan.is_old(now()):
@@ -165,9 +165,9 @@ def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, ag
         if not agreed(given, "Scan it?"):
             raise CommandError("nothing is scanned")
     if again:
-        scans.spoil(store, scan)  # what is set then was no number: it needs no history
+        scan_state.spoil(store, scan)  # what is set then was no number: it needs no history
     forms.note_items(store, counter)
-    begun = scans.begin(store, counter, now(), groups)
+    begun = scan_state.begin(store, counter, now(), groups)
     if begun is None:
         raise CommandError(f"somebody else began a scan for {counter.name} just now")
     return replace(there, scan=begun)
@@ -186,7 +186,7 @@ def _cost(recount: Recount) -> str:
 
 def _clock(store: Store, counter: Counter) -> Callable[[], float]:
     """The time by DynamoDB, whose stamps the scan is compared with: a laptop's clock may be wrong."""
-    ahead_s = queries.clock_s(store, store.settings.ledger_table, scans.key(counter.name)) - time.time()
+    ahead_s = queries.clock_s(store, store.settings.ledger_table, scan_state.key(counter.name)) - time.time()
     return lambda: time.time() + ahead_s
 
 
@@ -205,7 +205,7 @@ def _wait(recount: Recount) -> None:
         if recount.settled():
             return
         if not look:
-            about_s = (scans.SLACK + LISTED) * minute_s
+            about_s = (scan_state.SLACK + LISTED) * minute_s
             what = f"what was written to {recount.of.table} until now"
             note(f"all is read; it waits until the consumer has passed {what}: about {about_s} s")
         time.sleep(minute_s / LOOKS_PER_MINUTE)

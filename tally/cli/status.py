@@ -16,7 +16,7 @@ from tally.dev.base.words import DEV
 from tally.drift import looks
 from tally.drift.looks import Seen, moment
 from tally.errors import TallyError
-from tally.streams import scans
+from tally.team import scan_state
 
 from .command import Command
 from .connection import PATIENT, Stack, explained
@@ -145,9 +145,13 @@ def _items(stack: Stack) -> Seen:
     for name, counter in stack.counters.items():
         if counter.items is None:
             continue
-        scan = scans.read(stack.store, name)
+        scan = scan_state.read(stack.store, name)
         counted, open_ = scan.counted == counter.digest, not scan.closed
-        facts[name] = {"counted": counted, "scan": open_, "passed": scans.passed_s(stack.store, counter.items.table)}
+        facts[name] = {
+            "counted": counted,
+            "scan": open_,
+            "passed": scan_state.passed_s(stack.store, counter.items.table),
+        }
         word = "counted" if counted else f"not counted: `tally scan {name}`"
         lines.append(f"{name} {word}{f', a scan is open, {scan.items:,} items read' if open_ else ''}")
     return Seen("; ".join(lines), facts, not all(one["counted"] for one in facts.values()))

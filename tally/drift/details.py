@@ -7,7 +7,7 @@ from typing import Any
 from ..counter import Counter
 from ..counting import periods, tallies
 from ..dynamo.client import Call
-from ..streams import scans, watermark
+from ..streams import watermark
 from . import history, recount, rows
 
 REPAIRS_MAX = 100
@@ -20,8 +20,6 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
     is judged. `repairs`: `{"at","amount","how","who","why"}`, the newest first. Raises NotCountedError.
     """
     store = call.store
-    if counter.items is not None:
-        scans.as_of(store, counter)
     seen = watermark.read(store)
     row = rows.read(store, counter.name, tally)
     shards = recount.shards_of(call, counter, tally)

@@ -15,8 +15,8 @@ The ledger holds what the streams report of each tally, and how far their consum
     form        FORM, counter -> form (streams/forms.py)
     scan        ITEMS, counter -> table, counted, generation, digest, groups, began, ended, closed, position, items
     passed      PASSED, table of a team -> passed, stream
-    watched     WATCHED#bucket, counter#id -> counter, target, at, low, high, since (streams/watched.py)
-    marker      SEEN#counter#item's digest, generation -> group, amount (streams/markers.py)
+    watched     WATCHED#bucket, counter#id -> counter, target, at, low, high, since (team/kept_numbers.py)
+    marker      SEEN#counter#item's digest, generation -> group, amount (team/first_seen.py)
     secret      SECRET, SECRET -> secret (counting/hashing.py)
     event       EVENT#partition or, once it is sent, SENT#partition, epoch ms#name -> detail (streams/events.py)
     level       LEVEL#counter, digest -> level, target, expiration (streams/levels.py)

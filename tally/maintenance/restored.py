@@ -29,8 +29,9 @@ from ..dynamo.client import Store
 from ..dynamo.transactions import Write, apply_once
 from ..errors import TallyError
 from ..items import HEARTBEAT_START
-from ..streams import dead_letters, scans, segments, watermark
+from ..streams import dead_letters, segments, watermark
 from ..streams.lineage import BOOKKEEPER, COUNTS, RECEIPTS, ROLLUP
+from ..team import scan_state
 from . import rebuild
 from .rebuild import Accepted, Window
 from .reconcile import Finding, NotProvenError, writes
@@ -114,7 +115,7 @@ def settle(
     _forget(store, keys.LOST_KEY)
     for counter in counters.values():
         if counter.items is not None:  # the team's tables are not of that moment
-            scans.lost(store, counter.name)
+            scan_state.lost(store, counter.name)
     for finding in chain(_lost_receipts(store, counters, restored_s, tell), _wrong_parents(store, counters, tell)):
         _write(store, finding.name, writes(store, finding, *why, now_s))
         yield finding

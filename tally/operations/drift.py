@@ -16,6 +16,7 @@ from tally.errors import CallerError, InvalidInputError, NotCountedError, NotFou
 from tally.series import read
 from tally.streams import events
 from tally.streams.crossings import EXAMPLE
+from tally.team import scan_state
 
 JudgedUpTo = Annotated[
     int | None,
@@ -229,6 +230,8 @@ def get_details(
 
     Of any declared counter. At most 100 repairs, the newest first.
     """
+    if counter.items is not None:
+        scan_state.as_of(call.store, counter)
     counted = fields.counted_id(counter, id, "id", call.pages)
     number = details.details(call, counter, periods.tally_id(counter, counted, time.time(), period))
     return Answer({**number, "imported": read.imported_in_all(call, counter, counted)})

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tally.api import needs
 from tally.api.unattended import StreamReader
 from tally.counter import Counter
-from tally.streams.own_items import NAME, ItemsHandler
+from tally.team.consumer import NAME, ItemsHandler
 
 
 def reader(counters: Iterable[Counter]) -> StreamReader | None:

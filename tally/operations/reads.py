@@ -15,7 +15,8 @@ from tally.counter import MAX_AGE_DEFAULT_S, Counter
 from tally.counting import limits, many, periods, tallies
 from tally.counting.tallies import Tally
 from tally.errors import CallerError, ForbiddenError, InvalidInputError, NotCountedError, NotFoundError, problem
-from tally.streams import scans, watermark
+from tally.streams import watermark
+from tally.team import scan_state
 
 CounterAndId = tuple[str, str]
 Of = Annotated[list[CounterAndId], kinds.many(LISTED_TALLY, 100)]
@@ -88,7 +89,7 @@ def get_counter_badge(call: Call, *, counter: ACounter, id: Id) -> Answer[Text]:
     Of a counter that anyone may read; in the current period, if it has periods.
     """
     if counter.items is not None:
-        scans.as_of(call.store, counter)
+        scan_state.as_of(call.store, counter)
     picture = badge.svg(counter.name, tallies.read(call, counter, periods.tally_id(counter, id, time.time())))
     return Answer(Text(picture, badge.SVG, counter.kept_s))
 
@@ -174,7 +175,7 @@ def _dated(call: Call, counter: Counter, rolled_up: Callable[[], int | None]) ->
     """
     if counter.items is not None:
         try:
-            as_of = scans.as_of(call.store, counter)
+            as_of = scan_state.as_of(call.store, counter)
             return {"as_of": as_of} if counter.items.heartbeats else {"as_of": as_of, "about": True}
         except NotCountedError as error:
             return error

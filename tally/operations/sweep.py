@@ -13,17 +13,19 @@ from tally.api.needs import Need, Table
 from tally.api.unattended import Schedule
 from tally.counter import Counter
 from tally.counting import deletion, expired, hashing
-from tally.drift import judge, rows, spot_checks, watched
+from tally.drift import judge, rows
 from tally.dynamo.client import Store, dynamodb_client
 from tally.dynamo.shards import Shards
 from tally.operations import CONSUMERS
 from tally.series import hours
 from tally.settings import Settings
 from tally.shipped import PAGE_VISITORS, lists
-from tally.streams import events, forms, own_items, own_tables, scans, watermark
+from tally.streams import events, forms, watermark
 from tally.streams.events import Bus
 from tally.streams.loss import NEVER_S
 from tally.streams.watermark import Watermark
+from tally.team import progress, scan_state, spot_checks, watch
+from tally.team.consumer import NAME
 
 SCHEDULE = Schedule(
     function="sweep",
@@ -68,7 +70,7 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     if own:
         judging |= {"ITEMS": ("GetItem", "UpdateItem", "ConditionCheckItem"), "PASSED": ("GetItem", "UpdateItem")}
         judging |= {"SEEN#": ("UpdateItem",), "DRIFT": ("Query", "BatchGetItem", "UpdateItem", "GetItem")}
-        judging |= {f"CHECKPOINT#{own_items.NAME}#{table}": ("Query",) for table in own}
+        judging |= {f"CHECKPOINT#{NAME}#{table}": ("Query",) for table in own}
     removing |= needs.on(of_items, "Query", "UpdateItem")
     watching = [counter for counter in of_items if counter.watch]
     if watching:
@@ -192,15 +194,15 @@ def _own_table(
 ) -> dict[str, int]:
     """Note how far the consumer has come in a team's table, and say how old that is, also if its stream fails."""
     try:
-        own_tables.note(store, shards, counters, table, now_s)
+        progress.note(store, shards, counters, table, now_s)
     finally:
-        if passed_s := scans.passed_s(store, table):
-            observe.gauges({observe.WATERMARK_AGE: int(now_s) - passed_s}, consumer=own_items.NAME)
+        if passed_s := scan_state.passed_s(store, table):
+            observe.gauges({observe.WATERMARK_AGE: int(now_s) - passed_s}, consumer=NAME)
     return {}
 
 
 def _watched(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:
-    return {"watched": watched.judge(store, counters, now_s, until_s)}
+    return {"watched": watch.judge(store, counters, now_s, until_s)}
 
 
 def _sum_up(store: Store, until_s: float) -> dict[str, int]:

@@ -189,7 +189,7 @@ def redrive(
 def drop(call: Call, marker: Marker) -> None:
     """Remove the marker of a record whose object is gone, and note that it is lost. It may be gone by now.
 
-    What a team's table lost holds up no other number: its counters are to be scanned (scans.py)."""
+    What a team's table lost holds up no other number: its counters are to be scanned (team/scan_state.py)."""
     lost = loss.dropped(call.store.settings, marker.sort_key, marker.consumer, marker.made_s)
     noted = [] if marker.consumer == ITEMS else [lost.write(call.store.settings)]
     try:

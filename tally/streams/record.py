@@ -48,7 +48,7 @@ class Lookup:
         self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}
         for counter in counters.values():
             if counter.items is not None:
-                continue  # a recount judges it (streams/scans.py), and no journal
+                continue  # a recount judges it (team/scan_state.py), and no journal
             self._tallies.setdefault(counter.prefix, []).append((*counter.shard_range, counter))
             if counter.child is not None:
                 self.children.setdefault(counter.prefix, []).append((counter.child, counter))

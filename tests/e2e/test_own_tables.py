@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tally.contract.declarations import Declarations
-from tally.drift.own_recounts import Recount
 from tally.dynamo.client import Store
 from tally.settings import OwnTable, Settings
-from tally.streams import scans
+from tally.team import scan_state
+from tally.team.recounts import Recount
 from tests.e2e.dev import ROOT, Dev, client
 from tests.patience import wait_for
 
@@ -51,7 +51,7 @@ def counted(where: dict[str, Any], counters: Path) -> None:
     settings = Settings(*names, frozenset(), 0, "test", minute_s=where["minute_s"], own_tables=tables)
     store = Store(client(where["dynamodb"]), settings)
     orders = Declarations.load(counters).counters["orders"]
-    scan = scans.begin(store, orders, time.time())
+    scan = scan_state.begin(store, orders, time.time())
     assert scan is not None
     recount = Recount(store, orders, scan)
     list(recount.steps())

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tally.contract.declarations import Declarations
-from tally.drift.own_recounts import Recount
 from tally.dynamo.client import Store
 from tally.settings import Settings, own_tables
-from tally.streams import scans
+from tally.team import scan_state
+from tally.team.recounts import Recount
 from tests.emulator.server import Emulator
 from tests.emulator.stack import MINUTE_S, Stack, bridged, rewrite
 from tests.emulator.steps import step
@@ -126,7 +126,7 @@ class Team:
 
     def scanned(self, *, sets: bool) -> list[int]:
         """Scan; by how much the numbers are off, which are then set if `sets`."""
-        scan = scans.begin(self.store, self.counter, time.time())
+        scan = scan_state.begin(self.store, self.counter, time.time())
         assert scan is not None
         recount = Recount(self.store, self.counter, scan)
         list(recount.steps())

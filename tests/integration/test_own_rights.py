@@ -19,7 +19,6 @@ from tally.cdk.operator import operator_needs
 from tally.cli import scan
 from tally.counter import Counter, Watched
 from tally.dev.base.engine import Engine
-from tally.drift import spot_checks
 from tally.dynamo.client import Store, dynamodb_client
 from tally.dynamo.shards import Tree
 from tally.errors import StoreRefusedError
@@ -27,8 +26,8 @@ from tally.items import Items
 from tally.operations import items
 from tally.operations.sweep import Sweep, needed
 from tally.settings import OwnTable
-from tally.streams import scans
 from tally.streams.dead_letters import Objects
+from tally.team import scan_state, spot_checks
 from tests.contexts import Context
 from tests.integration.command.numbers import judged
 from tests.integration.command.team import COUNTERS as TEAM
@@ -90,8 +89,8 @@ def table(store: Store) -> Iterator[None]:
     store.client.delete_table(TableName=SHOP.name)
 
 
-def began(store: Store, counter: Counter) -> scans.Scan:
-    scan = scans.begin(store, counter, time.time())
+def began(store: Store, counter: Counter) -> scan_state.Scan:
+    scan = scan_state.begin(store, counter, time.time())
     assert scan is not None
     return scan
 
@@ -99,7 +98,7 @@ def began(store: Store, counter: Counter) -> scans.Scan:
 def test_the_consumer_of_items_does_what_it_declares_and_no_more(own: Store) -> None:
     """An open scan, one that has ended, a record that cannot be counted, and a number of another declaration."""
     scan = began(own, ORDERS)
-    scans.close(own, began(own, LIKED), LIKED.digest)
+    scan_state.close(own, began(own, LIKED), LIKED.digest)
     recorder, shop = ConsumersRecorder(own), Shop(own, ORDERS, LIKED)
     shop.write("CUSTOMER#ann", "ORDER#1", None, OPENED)
     shop.write("CUSTOMER#ann", "ORDER#1", OPENED, SHIPPED)
@@ -107,7 +106,7 @@ def test_the_consumer_of_items_does_what_it_declares_and_no_more(own: Store) -> 
     shop.write("POST#a", "META", None, {"likes": {"N": "1"}})
     shop.write("CUSTOMER#ann", "ORDER#2", None, {})
     recorded = set(recorder.needs)
-    assert scans.end(own, scan, time.time() - scans.SLACK * own.settings.minute_s - 1)
+    assert scan_state.end(own, scan, time.time() - scan_state.SLACK * own.settings.minute_s - 1)
     recorder.needs = recorded
     shop.write("CUSTOMER#ann", "ORDER#3", None, OPENED)
     other = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=Items("shop"))
@@ -158,7 +157,7 @@ def test_the_sweep_of_a_tally_that_counts_items_alone_does_what_it_declares(
     """It notes how far the consumer has come, and what may be lost since yesterday. It looks at the numbers that the
     team keeps: one is wrong, and calm. And it counts some groups again."""
     for counter in (ORDERS, LIKED):
-        scans.close(own, began(own, counter), counter.digest)
+        scan_state.close(own, began(own, counter), counter.digest)
     shop, now = Shop(own, ORDERS, LIKED), time.time
     shop.write("POST#a", "LIKE#ann", None, {"at": {"N": "1"}})
     shop.write("POST#a", "META", None, {"likes": {"N": "7"}})
@@ -180,7 +179,7 @@ def test_a_table_whose_stream_is_gone_keeps_no_other_one_from_being_passed(own: 
     old = replace(ORDERS, name="old", sort_key="OLD", items=replace(OPEN, table="old"))
     with pytest.raises(StoreRefusedError):
         Sweep({"old": old, **COUNTERS}, two, OneShard("old"))({}, Context())  # type: ignore[arg-type]
-    assert (scans.passed_s(two, "old"), scans.passed_s(two, "shop") > 0) == (0, True)
+    assert (scan_state.passed_s(two, "old"), scan_state.passed_s(two, "shop") > 0) == (0, True)
 
 
 @pytest.mark.usefixtures("table")

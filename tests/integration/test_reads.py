@@ -20,7 +20,8 @@ from tally.counting import tallies
 from tally.dynamo import items
 from tally.dynamo.client import Call, Store
 from tally.items import Items
-from tally.streams import scans, watermark
+from tally.streams import watermark
+from tally.team import scan_state
 from tests import events
 from tests.contexts import Context
 from tests.integration.conftest import Invoke
@@ -170,20 +171,20 @@ def test_a_counter_of_items_has_no_number_until_they_are_counted(invoke: Invoke,
     """Nor for another declaration. Then the answer says until when about it holds every write."""
     stored(store, ORDERS, "ann", shard0=4)
     ann = {"counter": "orders", "id": "ann"}
-    begun = scans.begin(store, ORDERS, time.time())
+    begun = scan_state.begin(store, ORDERS, time.time())
     assert begun is not None
     for digest in ("", "of another declaration"):
         refused = [invoke.http(name, **ann) for name in ("get_counter", "get_counter_badge")]
         assert [answer["statusCode"] for answer in refused] == [409, 409]
         assert "run `tally scan orders`" in events.body_of(refused[0])["detail"]
         assert numbers(invoke(refs("orders:ann", "plays:x"))) == ["not-counted", 0]
-        scans.close(store, begun, digest)
-        begun = scans.begin(store, ORDERS, time.time())
+        scan_state.close(store, begun, digest)
+        begun = scan_state.begin(store, ORDERS, time.time())
         assert begun is not None
-    scans.close(store, begun, ORDERS.digest)
+    scan_state.close(store, begun, ORDERS.digest)
     answer = events.body_of(invoke.http("get_counter", **ann))
     assert answer == {"counter": "orders", "id": "ann", "value": 4, "as_of": None, "about": True}
-    noted = scans.passed_key("shop") | items.wire({"passed": 1_800_000_000})
+    noted = scan_state.passed_key("shop") | items.wire({"passed": 1_800_000_000})
     store.client.put_item(TableName=store.settings.ledger_table, Item=noted)
     [entry] = events.body_of(invoke(refs("orders:ann")))["tallies"]
     assert entry == answer | {"as_of": 1_800_000_000}

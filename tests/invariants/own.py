@@ -11,15 +11,15 @@ from typing import Any
 
 from tally.counter import Counter
 from tally.counting import tallies
-from tally.drift.own_recounts import Recount
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
 from tally.dynamo.shards import Shards, streams_client
 from tally.settings import OwnTable
-from tally.streams import own_tables, scans
 from tally.streams.dead_letters import Objects
-from tally.streams.own_items import ItemsHandler
-from tally.streams.scans import Scan
+from tally.team import progress, scan_state
+from tally.team.consumer import ItemsHandler
+from tally.team.recounts import Recount
+from tally.team.scan_state import Scan
 from tests.contexts import Context
 from tests.delivery import Delivery, Stream
 from tests.invariants.streaming import Bucket
@@ -82,19 +82,19 @@ class Team:
 
     def begin(self, name: str, *groups: str) -> Recount:
         """Begin a scan."""
-        scan = scans.begin(self.store, self.counters[name], time.time(), groups)
+        scan = scan_state.begin(self.store, self.counters[name], time.time(), groups)
         assert scan is not None
         return self.recount(name, scan)
 
     def recount(self, name: str, scan: Scan | None = None) -> Recount:
         """The scan that is open."""
-        return Recount(self.store, self.counters[name], scan or scans.read(self.store, name))
+        return Recount(self.store, self.counters[name], scan or scan_state.read(self.store, name))
 
     def pass_all(self, later_s: float = LATER_S) -> None:
         """The sweep notes what the consumer has passed, some minutes later."""
         arns = {name: own.stream for name, own in self.store.settings.own_tables.items()}
         shards = Shards(arns, lambda: streams_client(endpoint_url=self.endpoint))
-        own_tables.note(self.store, shards, self.counters, self.name, time.time() + later_s)
+        progress.note(self.store, shards, self.counters, self.name, time.time() + later_s)
 
     def count(self, name: str) -> None:
         """Count what is there, as `tally scan` does."""
@@ -157,5 +157,5 @@ class Team:
 
     def read(self, name: str, id_: str) -> int:
         """The number that a caller is shown. Raises NotCountedError."""
-        scans.as_of(self.store, self.counters[name])
+        scan_state.as_of(self.store, self.counters[name])
         return tallies.read(Call(self.store), self.counters[name], id_)

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tally.counter import Counter
-from tally.drift.own_recounts import GivenUpError, Recount, Step
 from tally.dynamo import items as writes
 from tally.dynamo import keys, queries
 from tally.dynamo.keys import Item
 from tally.dynamo.transactions import apply_once
 from tally.items import Items
-from tally.streams import scans
 from tally.streams.lineage import Checkpoint
+from tally.team import scan_state
+from tally.team.recounts import GivenUpError, Recount, Step
 from tests.contexts import Context
 from tests.delivery import Delivery, Process
 from tests.invariants.own import Team
@@ -117,7 +117,7 @@ class Turns:
         if self.chance.random() < 0.03 or not self.scanning:
             name = self.chance.choice(names)
             groups = self.chance.choice([(), (), ("a",), ("it",) if name == "tickets" else ("b", "c")])
-            scans.begin(self.team.store, COUNTERS[name], time.time(), groups)
+            scan_state.begin(self.team.store, COUNTERS[name], time.time(), groups)
         if self.chance.random() < 0.2 or not self.scanning:
             recount = replace(self.team.recount(self.chance.choice(names)), now=self.clock)
             if recount.scan.closed:
@@ -160,8 +160,8 @@ class Turns:
             mark = Checkpoint.of(queries.get(store.client, store.settings.ledger_table, keys.key(*place)))
             left = [one for one in shard.records if int(one["dynamodb"]["SequenceNumber"]) > int(mark.sequence or 0)]
             passed_s = min(passed_s, mark.through_s) if left else passed_s
-        passed = {"passed": int(max(scans.passed_s(store, "shop"), passed_s))}
-        apply_once(store, [writes.put(store.settings.ledger_table, scans.passed_key("shop"), passed)])
+        passed = {"passed": int(max(scan_state.passed_s(store, "shop"), passed_s))}
+        apply_once(store, [writes.put(store.settings.ledger_table, scan_state.passed_key("shop"), passed)])
 
     # ---- everything ----
 
@@ -185,7 +185,7 @@ class Turns:
 
     def count(self, name: str) -> None:
         """Count what is there, as `tally scan` does, while the team writes."""
-        begun = scans.begin(self.team.store, COUNTERS[name], time.time())
+        begun = scan_state.begin(self.team.store, COUNTERS[name], time.time())
         assert begun is not None
         recount = replace(self.team.recount(name, begun), page_items=5, now=self.clock)
         for _ in recount.steps():

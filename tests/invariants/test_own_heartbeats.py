@@ -12,7 +12,8 @@ from tally.dev.base.engine import Engine
 from tally.dynamo.client import Store
 from tally.dynamo.shards import Shards
 from tally.items import HEARTBEAT_START, Items
-from tally.streams import scans, watermark
+from tally.streams import watermark
+from tally.team import scan_state
 from tests.invariants.own import LATER_S, Team
 from tests.sync_wire import SyncWire
 
@@ -29,7 +30,7 @@ def team(store: Store, engine: Engine, of: Items) -> Team:
 def noted(shop: Team, later_s: float = LATER_S) -> float:
     """For how many seconds before a sweep the consumer has passed everything."""
     shop.pass_all(later_s)
-    return time.time() + later_s - scans.passed_s(shop.store, "shop")
+    return time.time() + later_s - scan_state.passed_s(shop.store, "shop")
 
 
 def test_nothing_is_passed_before_the_consumer_has_met_a_heartbeat(store: Store, engine: Engine) -> None:
@@ -73,8 +74,8 @@ def test_without_heartbeats_a_record_that_is_left_is_not_passed(
     shop.drain()
     assert noted(shop) < 70  # about: nothing is left
     shop.put("a", "ORDER#2")
-    before_s = scans.passed_s(shop.store, "shop")
+    before_s = scan_state.passed_s(shop.store, "shop")
     assert noted(shop, 2 * LATER_S) > LATER_S
     monkeypatch.setattr(Shards, "records_after", lambda *_: iter([[]] * 9))
     shop.pass_all(2 * LATER_S)
-    assert scans.passed_s(shop.store, "shop") > before_s  # a stream that does not show it: that is why it is about
+    assert scan_state.passed_s(shop.store, "shop") > before_s  # a stream that does not show it: that is why it is about

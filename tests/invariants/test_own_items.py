@@ -14,16 +14,17 @@ from tally.counter import OF_TABLE_MAX, Counter
 from tally.counting import tallies
 from tally.dev.base.engine import Engine
 from tally.drift import rows
-from tally.drift.own_recounts import STALE_MAX, GivenUpError, Recount, UncountableError
 from tally.dynamo.client import Call, Store
 from tally.dynamo.shards import Shards, streams_client
 from tally.dynamo.transactions import TRANSACTION_ITEMS_MAX, apply_once
 from tally.errors import NotCountedError, StoreRefusedError
 from tally.items import Items
 from tally.maintenance.reconcile import Reconciler, writes
-from tally.streams import dead_letters, markers, own_items, own_tables, scans, watermark
+from tally.streams import dead_letters, watermark
 from tally.streams.dead_letters import Objects, Redriven
 from tally.streams.record import Lookup
+from tally.team import consumer, first_seen, progress, scan_state
+from tally.team.recounts import STALE_MAX, GivenUpError, Recount, UncountableError
 from tests.contexts import Context
 from tests.invariants.own import LATER_S, Team
 from tests.invariants.own_turns import COUNTERS, Turns, written
@@ -150,7 +151,7 @@ def test_a_stream_of_keys_alone_counts_by_keys_and_sets_aside_what_needs_images(
 
 def test_a_poison_record_holds_up_no_other_one_but_what_is_passed(team: Team) -> None:
     count_all(team)
-    before_s = scans.passed_s(team.store, "shop")
+    before_s = scan_state.passed_s(team.store, "shop")
     for number in range(3):
         team.put("CUSTOMER#a", f"ORDER#{number}", **opened())
     team.put("CUSTOMER#a", "ORDER#9", **opened("0.05"))  # of a finer scale
@@ -160,7 +161,7 @@ def test_a_poison_record_holds_up_no_other_one_but_what_is_passed(team: Team) ->
     team.drain()
     assert (team.numbers("all"), len(team.bucket.objects)) == ({"a": 2}, 2)
     team.pass_all(LATER_S + 300)
-    assert scans.passed_s(team.store, "shop") <= max(before_s, time.time())
+    assert scan_state.passed_s(team.store, "shop") <= max(before_s, time.time())
 
 
 def test_items_that_move_make_no_drift_of_the_journal(team: Team) -> None:
@@ -346,7 +347,7 @@ def test_a_scan_of_weeks_ago_settles_nothing(team: Team) -> None:
     count_all(team)
     recount = team.begin("all")
     team.finish_reading(recount)
-    for later_s, holds in ((markers.RESTART_S - 60, True), (markers.RESTART_S, False)):
+    for later_s, holds in ((first_seen.RESTART_S - 60, True), (first_seen.RESTART_S, False)):
         late = replace(recount, now=lambda later_s=later_s: recount.scan.began_s + later_s)
         if holds:
             assert late.settled()
@@ -364,7 +365,7 @@ def test_a_scan_that_another_one_has_replaced_adds_nothing_and_ends_nothing(team
         list(first.steps())
     with pytest.raises(GivenUpError):
         first.close(counted=True)
-    assert not scans.end(team.store, first.scan, time.time())
+    assert not scan_state.end(team.store, first.scan, time.time())
     team.finish_reading(second)
     with pytest.raises(GivenUpError):  # it has ended: a late page adds nothing
         list(replace(second, store=team.store).steps())
@@ -385,7 +386,7 @@ def test_recounts_of_old_scans_do_not_pile_up(team: Team) -> None:
     team.finish_reading(newest)
     recount.tidy("a")
     assert (newest.difference("a").off, newest.difference("a").stale) == (0, False)
-    left = {name for item in team.tally_items("all", "a") for name in item if name.startswith(scans.RECOUNT)}
+    left = {name for item in team.tally_items("all", "a") for name in item if name.startswith(scan_state.RECOUNT)}
     assert left == {recount.scan.attribute, newest.scan.attribute}
 
 
@@ -423,7 +424,7 @@ def test_the_markers_of_a_scan_are_no_more_than_its_items(team: Team) -> None:
 
 def test_a_run_knows_what_the_one_before_it_did_to_markers(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     """The markers are read once for a batch of many runs."""
-    monkeypatch.setattr(own_items, "ITEMS_MAX", 3)
+    monkeypatch.setattr(consumer, "ITEMS_MAX", 3)
     team.count("tickets")
     team.put("TICKET#1", "META", **SHARED, queue={"S": "it"})
     team.drain()
@@ -514,7 +515,7 @@ def test_another_declaration_spoils_the_number_before_it_skips_anything(team: Te
 
     def before(number: int, name: str, parameters: dict[str, Any]) -> None:
         if name == "transact_write_items":
-            spoiled.append(not scans.read(team.store, "open").counted)
+            spoiled.append(not scan_state.read(team.store, "open").counted)
 
     client.before = before
     team.handler = team.process(client)
@@ -542,7 +543,7 @@ def test_a_consumer_of_an_old_declaration_gives_the_scan_of_a_new_one_up(team: T
     team.drain()
     with pytest.raises(GivenUpError):
         list(recount.steps())
-    assert scans.read(team.store, "open").closed
+    assert scan_state.read(team.store, "open").closed
     team.handler = team.process()
     team.count("open")
     assert team.numbers("open") == {"a": 1}
@@ -575,7 +576,7 @@ def test_a_dead_letter_holds_a_scan_up_and_its_redrive_moves_the_number_alone(te
     kept["record"]["dynamodb"]["NewImage"] = team.item("CUSTOMER#a", "ORDER#1")
     team.bucket.objects[name] = json.dumps(kept).encode()
     recount = team.begin("open")
-    consumers = {own_items.NAME: own_items.consumer(team.counters)}
+    consumers = {consumer.NAME: consumer.consumer(team.counters)}
     outcome = dead_letters.redrive(
         call, Objects("bucket", lambda: team.bucket), consumers, Lookup(team.counters), letter
     )
@@ -595,7 +596,7 @@ def test_records_that_are_lost_or_of_another_stream_spoil_the_numbers(team: Team
         moved = {"shop": own._replace(stream=stream)}
         store = replace(team.store, settings=team.store.settings._replace(own_tables=moved))
         with pytest.raises(StoreRefusedError):
-            own_tables.note(store, NoShards(), COUNTERS, "shop", time.time() + later_s)  # type: ignore[arg-type]
+            progress.note(store, NoShards(), COUNTERS, "shop", time.time() + later_s)  # type: ignore[arg-type]
         with pytest.raises(NotCountedError):
             team.read("all", "a")
         with pytest.raises(GivenUpError):
@@ -608,9 +609,9 @@ def test_a_stream_that_is_off_spoils_the_numbers_and_passes_nothing(team: Team, 
     """It is readable for a day, and shows no record. What is written meanwhile is in no stream."""
     count_all(team)
     shards = Shards({"shop": team.stream.arn}, lambda: TurnedOff(streams_client(endpoint_url=team.endpoint), status))
-    before_s = scans.passed_s(team.store, "shop")
-    own_tables.note(team.store, shards, COUNTERS, "shop", time.time() + 2 * LATER_S)
-    assert scans.passed_s(team.store, "shop") == before_s
+    before_s = scan_state.passed_s(team.store, "shop")
+    progress.note(team.store, shards, COUNTERS, "shop", time.time() + 2 * LATER_S)
+    assert scan_state.passed_s(team.store, "shop") == before_s
     with pytest.raises(NotCountedError):
         team.read("all", "a")
 
@@ -618,13 +619,13 @@ def test_a_stream_that_is_off_spoils_the_numbers_and_passes_nothing(team: Team, 
 def test_a_dead_letter_that_waits_for_days_takes_no_number_away(team: Team) -> None:
     """It is kept. What came behind it is passed, though `as_of` is not."""
     count_all(team)
-    before_s = scans.passed_s(team.store, "shop")
+    before_s = scan_state.passed_s(team.store, "shop")
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     poisoned(team)
     for hours in range(0, 72, 12):
         team.pass_all(LATER_S + hours * 3600)
         assert team.read("all", "a") == 0
-    assert scans.passed_s(team.store, "shop") == before_s
+    assert scan_state.passed_s(team.store, "shop") == before_s
     team.pass_all(LATER_S + 96 * 3600)  # the sweep was off for a day
     with pytest.raises(NotCountedError):
         team.read("all", "a")
@@ -634,8 +635,8 @@ def test_a_loss_spoils_also_what_is_counted_meanwhile(team: Team) -> None:
     recount = team.begin("all")
     team.finish_reading(recount)
     client = interrupted(team.wire, 0, lambda: recount.close(counted=True))
-    scans.lost(replace(team.store, client=client), "all")
-    assert scans.read(team.store, "all").counted == ""
+    scan_state.lost(replace(team.store, client=client), "all")
+    assert scan_state.read(team.store, "all").counted == ""
 
 
 @dataclass
@@ -675,7 +676,7 @@ def forget_markers(team: Team) -> None:
 def test_whatever_happens_at_once_a_number_that_is_shown_is_right(
     team: Team, seed: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_items, "ITEMS_MAX", 9)
+    monkeypatch.setattr(consumer, "ITEMS_MAX", 9)
     turns = Turns(team, random.Random(seed), clock)
     for _ in range(40):
         turns.write()
@@ -686,7 +687,7 @@ def test_whatever_happens_at_once_a_number_that_is_shown_is_right(
     for _ in range(TURNS):
         turns.turn()
     turns.rest()
-    shown = [name for name, counter in COUNTERS.items() if scans.read(team.store, name).counted == counter.digest]
+    shown = [name for name, counter in COUNTERS.items() if scan_state.read(team.store, name).counted == counter.digest]
     assert not seed % 2 or len(shown) == len(COUNTERS)
     for name in shown:
         assert team.numbers(name) == team.truth(name), name

@@ -1,9 +1,9 @@
 """The rules by which a scan counts beside the stream, in a model: every interleaving that chance finds.
 
-What the code decides is asked of the code: what a record moves (`ItemsRun`, `_scanned`, `markers.step`), and which scan
-counts. The model has the rest: items of few states, so that one often comes back to a state that it had; shards that
-split; batches that come twice and overlap; invocations, scans and settlements that die or sleep between two requests.
-Each rule taken away makes a number that is shown a wrong one.
+What the code decides is asked of the code: what a record moves (`ItemsRun`, `_scanned`, `first_seen.step`), and which
+scan counts. The model has the rest: items of few states, so that one often comes back to a state that it had; shards
+that split; batches that come twice and overlap; invocations, scans and settlements that die or sleep between two
+requests. Each rule taken away makes a number that is shown a wrong one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import pytest
 
 from tally.counter import Counter
 from tally.items import Items, Value
-from tally.streams import markers, own_items
 from tally.streams.fold import StreamPlace
-from tally.streams.markers import LIVE, Marker, delta
-from tally.streams.own_items import Change, ItemsRun
-from tally.streams.scans import Scan
+from tally.team import consumer, first_seen
+from tally.team.consumer import Change, ItemsRun
+from tally.team.first_seen import LIVE, Marker, delta
+from tally.team.scan_state import Scan
 from tests.tiers import in_long
 
 COUNTER = Counter("n", prefix="N", sort_key="N", attribute="n", items=Items("t", amount="a"))
@@ -99,7 +99,7 @@ class Model:
         change = Change(COUNTER, 0, old, new)
         if scan is None:
             return change
-        change = own_items._scanned(change, scan, {"dynamodb": {"Keys": key}}, made_s, SLACK)
+        change = consumer._scanned(change, scan, {"dynamodb": {"Keys": key}}, made_s, SLACK)
         if self.without == "markers":
             return change._replace(marked=False, late=False)
         if self.without == "the record's time":
@@ -157,7 +157,7 @@ class Model:
     def spelled(self, scan: Scan, key: str) -> str:
         """The marker's name as `_scanned` spells it."""
         change = Change(COUNTER, 0, None, None)
-        name = own_items._scanned(change, scan._replace(ended_s=0), {"dynamodb": {"Keys": key}}, 0.0, SLACK).marker
+        name = consumer._scanned(change, scan._replace(ended_s=0), {"dynamodb": {"Keys": key}}, 0.0, SLACK).marker
         self.places[name] = scan.generation, key
         return name
 
@@ -308,13 +308,13 @@ class Model:
 
 
 def without(rule: str, marker: Marker, old: Value | None, new: Value | None) -> Any:
-    """`markers.step`, less one rule."""
+    """`first_seen.step`, less one rule."""
     if (rule == "skip" and isinstance(marker, Value)) or (rule == "first in full" and marker is None):
         return delta(old, new), LIVE
     return STEP(marker, old, new)
 
 
-STEP = markers.step
+STEP = first_seen.step
 
 
 @pytest.mark.parametrize("seeds", [range(SEEDS), *in_long([range(SEEDS, SEEDS_LONG)])], ids=str)
@@ -325,5 +325,5 @@ def test_a_number_that_is_shown_is_right(seeds: range) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("rule", RULES)
 def test_each_rule_is_needed(rule: str) -> None:
-    with patch.object(markers, "step", lambda *states: without(rule, *states)):
+    with patch.object(first_seen, "step", lambda *states: without(rule, *states)):
         assert any(Model(seed, rule).wrong() for seed in range(WITHOUT))

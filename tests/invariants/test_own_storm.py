@@ -15,12 +15,12 @@ from multiprocessing.process import BaseProcess
 import pytest
 
 from tally.dev.base.engine import Engine
-from tally.drift import own_recounts
-from tally.drift.own_recounts import GivenUpError, Recount
 from tally.dynamo.client import Call, Store
-from tally.streams import dead_letters, own_items, scans
+from tally.streams import dead_letters
 from tally.streams.dead_letters import Objects, Redriven
 from tally.streams.record import Lookup
+from tally.team import consumer, recounts, scan_state
+from tally.team.recounts import GivenUpError, Recount
 from tests.contexts import Context
 from tests.delivery import Record
 from tests.invariants.own import Team
@@ -52,7 +52,7 @@ def write(port: int, team: Team, seed: int) -> None:
 def scan(port: int, team: Team, name: str, page: int) -> None:
     with closing(SyncWire(port)) as wire, suppress(GivenUpError):
         store = replace(team.store, client=wire)  # type: ignore[arg-type]
-        for _ in Recount(store, COUNTERS[name], scans.read(store, name), page_items=page).steps():
+        for _ in Recount(store, COUNTERS[name], scan_state.read(store, name), page_items=page).steps():
             pass
 
 
@@ -99,8 +99,8 @@ class Storm:
         chance, name = self.chance, self.chance.choice(list(COUNTERS))
         self.scanners = [one for one in self.scanners if one.is_alive()]
         if chance.random() < 0.1:
-            scans.begin(self.team.store, COUNTERS[name], time.time())
-        if len(self.scanners) < SCANNERS and not scans.read(self.team.store, name).closed:
+            scan_state.begin(self.team.store, COUNTERS[name], time.time())
+        if len(self.scanners) < SCANNERS and not scan_state.read(self.team.store, name).closed:
             self.scanners.append(self.start(scan, name, chance.choice((1, 4, 0))))
         elif self.scanners and chance.random() < 0.5:
             os.kill(self.scanners.pop().pid or 0, signal.SIGKILL)
@@ -114,12 +114,12 @@ class Storm:
         """As `tally repair` does, with records that can be read by now."""
         team, call = self.team, Call(self.team.store)
         for name in COUNTERS:
-            scans.close(team.store, scans.read(team.store, name))
+            scan_state.close(team.store, scan_state.read(team.store, name))
         for name, body in team.bucket.objects.items():
             kept = json.loads(body)
             kept["record"]["dynamodb"]["NewImage"] = self.whole[kept["record"]["dynamodb"]["SequenceNumber"]]
             team.bucket.objects[name] = json.dumps(kept).encode()
-        consumers, objects = {own_items.NAME: own_items.consumer(COUNTERS)}, Objects("bucket", lambda: team.bucket)
+        consumers, objects = {consumer.NAME: consumer.consumer(COUNTERS)}, Objects("bucket", lambda: team.bucket)
         letters = list(dead_letters.listed(call))
         for letter in letters:
             done = dead_letters.redrive(call, objects, consumers, Lookup(COUNTERS), letter)
@@ -131,7 +131,7 @@ class Storm:
 def test_after_a_storm_numbers_and_recounts_are_what_a_count_by_hand_says(
     engine: Engine, team: Team, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_recounts, "PAGE", 4)
+    monkeypatch.setattr(recounts, "PAGE", 4)
     for name in COUNTERS:
         team.count(name)
     storm = Storm(engine, team, seed)
@@ -142,8 +142,8 @@ def test_after_a_storm_numbers_and_recounts_are_what_a_count_by_hand_says(
     storm.rest()
     for name in COUNTERS:
         assert team.numbers(name) == team.truth(name)
-        if scans.read(team.store, name).closed:
-            scans.begin(team.store, COUNTERS[name], time.time())
+        if scan_state.read(team.store, name).closed:
+            scan_state.begin(team.store, COUNTERS[name], time.time())
         recount = team.recount(name)
         if not recount.scan.ended_s:
             scan(engine.port, team, name, 0)

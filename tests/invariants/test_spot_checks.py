@@ -10,10 +10,10 @@ import pytest
 from tally.counter import Counter
 from tally.counting import tallies
 from tally.dev.base.engine import Engine
-from tally.drift import rows, spot_checks
+from tally.drift import rows
 from tally.dynamo.client import Store
 from tally.items import Items
-from tally.streams import scans
+from tally.team import scan_state, spot_checks
 from tests.invariants.own import LATER_S, Team
 from tests.sync_wire import SyncWire
 
@@ -77,29 +77,29 @@ def test_it_takes_no_more_units_than_are_allowed(shop: Team) -> None:
     shop.store = replace(shop.store, settings=shop.store.settings._replace(own_check_units=3))
     for _ in range(4):
         assert checked(shop)["groups_checked"] == 0
-    assert scans.read(shop.store, "orders").closed
+    assert scan_state.read(shop.store, "orders").closed
     shop.store = replace(shop.store, settings=shop.store.settings._replace(own_check_units=0))
-    before = scans.read(shop.store, "orders")
+    before = scan_state.read(shop.store, "orders")
     checked(shop)
-    assert scans.read(shop.store, "orders") == before
+    assert scan_state.read(shop.store, "orders") == before
 
 
 def test_it_leaves_alone_what_a_person_counts(shop: Team) -> None:
     recount = shop.begin("orders")
     assert checked(shop)["groups_checked"] == 0
-    assert scans.read(shop.store, "orders") == recount.scan
+    assert scan_state.read(shop.store, "orders") == recount.scan
     recount.close()
-    scans.spoil(shop.store, scans.read(shop.store, "orders"))
-    spoiled = scans.read(shop.store, "orders")
+    scan_state.spoil(shop.store, scan_state.read(shop.store, "orders"))
+    spoiled = scan_state.read(shop.store, "orders")
     checked(shop)
-    assert scans.read(shop.store, "orders") == spoiled
+    assert scan_state.read(shop.store, "orders") == spoiled
 
 
 def test_one_that_is_not_settled_in_time_is_given_up(shop: Team) -> None:
     now_s = time.time()
     spot_checks.check(shop.store, shop.counters, now_s + LATER_S, time.monotonic() + 60)
-    assert not scans.read(shop.store, "orders").closed
+    assert not scan_state.read(shop.store, "orders").closed
     assert spot_checks.check(shop.store, shop.counters, now_s, time.monotonic() + 60)["groups_checked"] == 0
     late_s = now_s + LATER_S + spot_checks.GIVEN_UP_MIN * 60 + 1
     spot_checks.check(shop.store, shop.counters, late_s, time.monotonic() + 60)
-    assert scans.read(shop.store, "orders").closed
+    assert scan_state.read(shop.store, "orders").closed

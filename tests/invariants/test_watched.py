@@ -9,13 +9,13 @@ import pytest
 
 from tally.counter import Watched
 from tally.dev.base.engine import Engine
-from tally.drift import rows, spot_checks, watched
-from tally.drift.own_recounts import UncountableError
+from tally.drift import rows
 from tally.dynamo.client import Store
 from tally.items import Items
 from tally.maintenance.reconcile import NotProvenError, Reconciler
-from tally.streams import scans
-from tally.streams.watched import AT_ONCE, STRETCHES_MAX, stretch_s
+from tally.team import scan_state, spot_checks, watch
+from tally.team.kept_numbers import AT_ONCE, STRETCHES_MAX, stretch_s
+from tally.team.recounts import UncountableError
 from tests.invariants.own import LATER_S, Team
 from tests.sync_wire import SyncWire
 
@@ -44,7 +44,7 @@ def off(social: Team) -> dict[str, int]:
     """The sweep looks, some minutes later; by how much which numbers are off now."""
     social.drain()
     social.pass_all()
-    watched.judge(social.store, COUNTERS, time.time() + LATER_S, until_s=time.monotonic() + 60)
+    watch.judge(social.store, COUNTERS, time.time() + LATER_S, until_s=time.monotonic() + 60)
     return {row.target: row.drift for row in rows.every(social.store)}
 
 
@@ -80,11 +80,11 @@ def test_what_is_in_flight_is_no_drift(social: Team) -> None:
     post(social, "a", 2, 1)
     social.drain()
     now_s = time.time()
-    key = scans.passed_key("social")
+    key = scan_state.passed_key("social")
     ledger = social.store.settings.ledger_table
     for passed_s, named in ((now_s, {}), (now_s + 30, {}), (now_s + 80, {"a": -1})):
         social.wire.put_item(TableName=ledger, Item={**key, "passed": {"N": str(int(passed_s))}})
-        watched.judge(social.store, COUNTERS, passed_s + LATER_S, until_s=time.monotonic() + 60)
+        watch.judge(social.store, COUNTERS, passed_s + LATER_S, until_s=time.monotonic() + 60)
         assert {row.target: row.drift for row in rows.every(social.store)} == named
 
 
@@ -133,11 +133,11 @@ def test_stretches_are_few_however_long_a_dead_letter_or_a_scan_takes(social: Te
     social.count("post_likes")
     post(social, "a", 2, 5)
     social.drain()
-    busy(social, 90, scans.passed_s(social.store, "social"))
+    busy(social, 90, scan_state.passed_s(social.store, "social"))
     if not counted:
-        scans.spoil(social.store, scans.read(social.store, "post_likes"))
+        scan_state.spoil(social.store, scan_state.read(social.store, "post_likes"))
     for _ in range(8):
-        watched.judge(social.store, COUNTERS, time.time(), until_s=time.monotonic() + 60)
+        watch.judge(social.store, COUNTERS, time.time(), until_s=time.monotonic() + 60)
     there, up, down = stretches(social)
     assert (there <= 2 * STRETCHES_MAX < 2 * 540, up >= 540, down >= 540) == (True, True, True)
     assert list(rows.every(social.store)) == []
@@ -164,7 +164,7 @@ def test_a_record_knows_better_than_what_a_scan_has_read(social: Team) -> None:
     social.put("POST#a", "META", likeTally={"N": "3"})
     social.drain()
     recount._add(page, len(page))
-    assert scans.end(social.store, recount.scan, time.time())
+    assert scan_state.end(social.store, recount.scan, time.time())
     social.pass_all()
     (seen,) = recount.differences()
     assert seen.first[recount.scan.kept] == {"N": "3"}
@@ -184,7 +184,7 @@ def test_a_number_that_cannot_be_held_against_a_count_stops_a_scan_and_names_its
     with pytest.raises(UncountableError, match=r"POST#a, META of team-social-.*: likeTally is 1.5"):
         list(social.begin("post_likes").steps())
     store = replace(social.store, settings=social.store.settings._replace(own_check_units=100))
-    scans.close(store, scans.read(store, "post_likes"))
+    scan_state.close(store, scan_state.read(store, "post_likes"))
     assert spot_checks.check(store, COUNTERS, time.time(), time.monotonic() + 60)["groups_checked"] == 0
 
 
@@ -192,7 +192,7 @@ def test_nothing_is_named_while_the_count_stands_for_nothing(social: Team) -> No
     social.count("post_likes")
     post(social, "a", 2, 5)
     social.drain()
-    scans.spoil(social.store, scans.read(social.store, "post_likes"))
+    scan_state.spoil(social.store, scan_state.read(social.store, "post_likes"))
     assert off(social) == {}
 
 
@@ -205,6 +205,6 @@ def test_written_together_an_edit_is_confirmed_after_some_minutes(social: Team) 
     post(social, "a", 2, 4)
     social.drain()
     social.pass_all()
-    watched.judge(social.store, social.counters, time.time() + LATER_S, until_s=time.monotonic() + 60)
+    watch.judge(social.store, social.counters, time.time() + LATER_S, until_s=time.monotonic() + 60)
     (row,) = rows.every(social.store)
     assert (row.drift, row.changes != ()) == (2, True)

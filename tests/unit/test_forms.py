@@ -75,7 +75,7 @@ def cases(changes: dict[str, list[Change]]) -> list[Any]:
 
 def test_a_change_of_each_field_is_judged() -> None:
     """One that is new has to be listed above, with what was seen. What a number of items stands for is noted with their
-    scan (streams/scans.py)."""
+    scan (team/scan_state.py)."""
     assert {one.name for one in fields(Counter)} == FITTING.keys() | REFUSED.keys() | {"items"}
 
 

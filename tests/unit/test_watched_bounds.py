@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tally.counter import Watched
-from tally.drift import watched as judge
 from tally.items import Items
-from tally.streams.watched import Noted
+from tally.team import watch as judge
+from tally.team.kept_numbers import Noted
 from tests.tiers import in_long
 
 SPAN_S, FAULT_S, LOST = 4 * 3600, 2 * 3600, 3

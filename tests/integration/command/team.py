@@ -14,8 +14,8 @@ from tally.counter import Counter
 from tally.counting import tallies
 from tally.dynamo.keys import Item
 from tally.items import Items
-from tally.streams import scans
 from tally.streams.dead_letters import Objects
+from tally.team import scan_state
 from tests.invariants import own
 
 OPEN = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where={"status": "open"})
@@ -75,7 +75,7 @@ class Team(own.Team):
 
     def stall(self) -> None:
         """The sweep has noted nothing."""
-        self.wire.delete_item(TableName=self.store.settings.ledger_table, Key=scans.passed_key(self.name))
+        self.wire.delete_item(TableName=self.store.settings.ledger_table, Key=scan_state.passed_key(self.name))
 
     def edit(self, group: str, amount: int) -> None:
         """Edit the number of orders by hand."""

@@ -21,7 +21,8 @@ from tally.dynamo import keys, queries
 from tally.dynamo.client import Store
 from tally.dynamo.transactions import apply_once
 from tally.errors import ConfigurationError
-from tally.streams import forms, markers, scans
+from tally.streams import forms
+from tally.team import first_seen, scan_state
 from tests.commands import ran
 from tests.integration.command.numbers import judged
 from tests.integration.command.team import COUNTERS, DECLARED, ORDERS, Team
@@ -129,18 +130,18 @@ def test_a_scan_of_another_declaration_or_of_weeks_ago_does_not_go_on(
     with pytest.raises(Crash):
         team("scan orders --yes", killed(team.store.client, 3, committed=True))
     clock_s = queries.clock_s
-    monkeypatch.setattr(queries, "clock_s", lambda *where: clock_s(*where) + markers.RESTART_S + 1)
-    first = scans.read(team.store, "orders").generation
+    monkeypatch.setattr(queries, "clock_s", lambda *where: clock_s(*where) + first_seen.RESTART_S + 1)
+    first = scan_state.read(team.store, "orders").generation
     with pytest.raises(Crash):
         team("scan orders --yes", killed(team.store.client, 1, committed=True))
-    second = scans.read(team.store, "orders").generation
+    second = scan_state.read(team.store, "orders").generation
     assert second > first
     assert ORDERS.items is not None
     other = replace(ORDERS, items=replace(ORDERS.items, where={}))
     team.counters = {**team.counters, "orders": other}
     monkeypatch.setattr(scan, "WAIT_MAX", 0)
     assert "goes on" not in team("scan orders --yes")[2]
-    assert scans.read(team.store, "orders").generation > second
+    assert scan_state.read(team.store, "orders").generation > second
 
 
 def test_a_throttled_scan_uses_about_so_many_units_a_second() -> None:
@@ -180,12 +181,12 @@ def test_a_dead_letter_is_repaired_before_a_scan_and_gives_an_open_one_up(team: 
     assert team("scan orders --again --yes") == (2, "", said)
     judged(team.store, ahead=-4)
     assert "items/shop/shardId-" in team("check --only dead-letters")[1]
-    assert scans.begin(team.store, ORDERS, 1) is not None  # it was open
+    assert scan_state.begin(team.store, ORDERS, 1) is not None  # it was open
     restored(team)
     code, out, err = team(f"repair --only dead-letters {SIGNED}")
     assert (code, out.splitlines()[1:]) == (0, ["1 applied, 0 already gone, 0 kept", "all is well: dead-letters"])
     assert "tally: the scan for orders was given up: begin it again\n" in err
-    assert scans.read(team.store, "orders").closed
+    assert scan_state.read(team.store, "orders").closed
     assert team.numbers("orders") == team.truth("orders")
 
 
@@ -289,7 +290,7 @@ def test_check_of_all_asks_goes_on_after_a_kill_and_finds_what_is_off_anywhere(
     monkeypatch.setattr(scan.time, "sleep", interrupt)
     code, _, err = team("check orders a")
     assert (code, err.splitlines()[-1]) == (130, "tally: stopped")
-    assert scans.read(team.store, "orders").closed
+    assert scan_state.read(team.store, "orders").closed
 
 
 def interrupt(_: float) -> None:

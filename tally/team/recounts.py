@@ -2,7 +2,7 @@
 
 A page of the table is added as it was read: each item on condition that nobody has begun with it, and all in the
 transaction that notes how far the scan has come. So a scan may die anywhere and go on, and several may run at once.
-What `difference` says holds under any traffic, once the scan is settled (streams/scans.py).
+What `difference` says holds under any traffic, once the scan is settled (team/scan_state.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 from ..counter import Counter
 from ..counting import tallies
+from ..drift import rows
+from ..drift.rows import DriftRow
 from ..dynamo import items, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.items import Write
@@ -27,11 +29,9 @@ from ..dynamo.queries import Page
 from ..dynamo.transactions import CONDITION_FAILED, apply_once, pause, send
 from ..errors import TallyError
 from ..items import RECOUNTED, AmountError, Items, Value, key_types
-from ..streams import markers, scans, watched
-from ..streams.scans import Scan
-from ..streams.watched import Noted
-from . import rows
-from .rows import DriftRow
+from . import first_seen, kept_numbers, scan_state
+from .kept_numbers import Noted
+from .scan_state import Scan
 
 PAGE = 48  # items that are added at once: a marker for each and an update for each group, and the scan's own note
 STALE_MAX = 3  # recounts of older scans that an item may keep
@@ -130,16 +130,16 @@ class Recount:
                 added, written = self._add(some, read)
                 yield Step(len(some), added, units, written)
                 units = 0.0
-        if not scans.end(self.store, self.scan, self.now()):
+        if not scan_state.end(self.store, self.scan, self.now()):
             raise GivenUpError(GIVEN_UP)
 
     def settled(self) -> bool:
         """Whether what `difference` says is the whole truth: the scan has ended, and the consumer has passed it. Raises
         GivenUpError."""
-        there = scans.read(self.store, self.counter.name)
+        there = scan_state.read(self.store, self.counter.name)
         if there.generation != self.scan.generation or there.closed or there.is_old(self.now()):
             raise GivenUpError(GIVEN_UP)
-        return scans.settled(self.store, there, self.of.table)
+        return scan_state.settled(self.store, there, self.of.table)
 
     def difference(self, group: str) -> Difference:
         """The number of one group and its recount."""
@@ -191,14 +191,14 @@ class Recount:
             return self._settle({"Update": add}, rows.moved(self.store, off.drift, 0, now_s))
         first = off.first.get(self.scan.kept)  # and the row says by how much the number of the team's is off
         add = items.only_if(add, {self.scan.kept: first})
-        add = Noted(kept=first or watched.GONE).beside(add)
-        listed = watched.listed(self.store.settings.ledger_table, self.counter.name, off.group, int(now_s))
+        add = Noted(kept=first or kept_numbers.GONE).beside(add)
+        listed = kept_numbers.listed(self.store.settings.ledger_table, self.counter.name, off.group, int(now_s))
         return self._settle({"Update": add}, listed)
 
     def _settle(self, *writes: Write) -> bool:
         """Commit while the scan is open: then nothing moves its recount any more, and a difference is none."""
         table, still = self.store.settings.ledger_table, {"generation": self.scan.generation, "closed": None}
-        if apply_once(self.store, [*writes, items.check(table, scans.key(self.counter.name), still)]):
+        if apply_once(self.store, [*writes, items.check(table, scan_state.key(self.counter.name), still)]):
             return True
         self.settled()  # raises if it is closed
         return False
@@ -214,7 +214,7 @@ class Recount:
 
     def close(self, *, counted: bool = False) -> None:
         """Close the scan. `counted`: every number stands for what is declared from now on. Raises GivenUpError."""
-        if not scans.close(self.store, self.scan, self.counter.digest if counted else None):
+        if not scan_state.close(self.store, self.scan, self.counter.digest if counted else None):
             raise GivenUpError(GIVEN_UP)
 
     def _pages(self) -> Iterator[Page]:
@@ -236,9 +236,9 @@ class Recount:
             return 0, 0.0
         store, retries, now_s, units = self.store, Call(self.store).retries(), self.now(), 0.0
         while True:
-            writes = [markers.write(store.settings.ledger_table, key, None, value, now_s) for key, value in left]
+            writes = [first_seen.write(store.settings.ledger_table, key, None, value, now_s) for key, value in left]
             writes += [{"Update": update} for update in self._updates([value for _, value in left], kept, now_s)]
-            writes.append(scans.moved(store, self.scan, last, read))
+            writes.append(scan_state.moved(store, self.scan, last, read))
             sent = send(store.client, writes)
             units += 2 * len(writes)
             if sent.committed:
@@ -271,7 +271,7 @@ class Recount:
         for item in page:
             value = self._said(item, self.of.value)
             if value is not None and self.scan.takes(self.counter, value.group):
-                yield markers.key(self.counter.name, self.scan.generation, self._key(item)), value
+                yield first_seen.key(self.counter.name, self.scan.generation, self._key(item)), value
 
     def _said(self, item: Item, of: Callable[[Item], Value | None]) -> Value | None:
         try:
@@ -294,7 +294,7 @@ class Recount:
 
     def _stale(self, item: Item) -> list[str]:
         """The attributes of older scans. A newer one may be at work."""
-        names = (name for name in item if name.startswith((scans.RECOUNT, scans.KEPT)))
+        names = (name for name in item if name.startswith((scan_state.RECOUNT, scan_state.KEPT)))
         return [name for name in names if int(name.partition("#")[2]) < self.scan.generation]
 
 

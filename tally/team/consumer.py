@@ -2,8 +2,8 @@
 
 What an item counts for is a pure function of it (`Items.value`). A record moves the number by what its new image
 counts for, less what its old one does: `COUNT` or `SUM … WHERE … GROUP BY`, whatever happens to the items. What was
-there before comes from a scan (scans.py). While one is open, the recount beside the number moves by the rules of
-markers.py.
+there before comes from a scan (scan_state.py). While one is open, the recount beside the number moves by the rules of
+first_seen.py.
 
 A tally moves as by a repair: the journal expects no half of it from anywhere, and an edit by hand is drift.
 """
@@ -25,13 +25,14 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
 from ..errors import ConfigurationError
 from ..items import Value
-from . import markers, scans, watched
-from .consumer import Batch, Handler, table_name
-from .fold import Effect, Run, StreamConsumer
-from .markers import Marker, delta
-from .record import INSERT, MALFORMED, REMOVE, Lookup, Record, UnreadableError, created_s, event_name
-from .scans import SLACK, Scan
-from .watched import Noted
+from ..streams.consumer import Batch, Handler, table_name
+from ..streams.fold import Effect, Run, StreamConsumer
+from ..streams.record import INSERT, MALFORMED, REMOVE, Lookup, Record, UnreadableError, created_s, event_name
+from . import first_seen, scan_state
+from .first_seen import Marker, delta
+from .kept_numbers import GONE, Noted
+from .kept_numbers import listed as listed_group
+from .scan_state import SLACK, Scan
 
 NAME = "items"
 ITEMS_MAX = 98  # DynamoDB takes 100 in a transaction; one is the checkpoint
@@ -112,7 +113,7 @@ class ItemsBatch(Batch):
         """The counters that count now, each with the scan that is open; without an open scan, if its number stands for
         it as it is declared. What it does not count now, a scan that begins later reads as it is then."""
         counters = counted(self.handler.counters, self.table)
-        for name, scan in scans.seen_by(self.call.store, self.table, counters).items():
+        for name, scan in scan_state.seen_by(self.call.store, self.table, counters).items():
             counter = counters[name]
             if scan.is_of(counter):
                 yield name, scan
@@ -127,7 +128,7 @@ class ItemsBatch(Batch):
             some = {spelled: json.loads(spelled) for spelled in wanted[first : first + KEYS_MAX]}
             there = queries.get_many(self.call, table, list(some.values()))
             stored = {_place(item): item for item in there}
-            known |= {spelled: markers.of(stored.get(_place(key), {})) for spelled, key in some.items()}
+            known |= {spelled: first_seen.of(stored.get(_place(key), {})) for spelled, key in some.items()}
         return known
 
 
@@ -167,7 +168,7 @@ class ItemsRun(Run):
         before, now = change.kept_before, change.kept
         for value in filter(None, (before, now)):
             noted = self._noted(change, value)
-            noted.kept = {"N": str(now.amount)} if now and now.group == value.group else watched.GONE
+            noted.kept = {"N": str(now.amount)} if now and now.group == value.group else GONE
             moved = (now.amount if now else 0) - (before.amount if before else 0)
             if before != now:
                 noted.move(change.counter, change.made_s, *_up_down(-moved))
@@ -187,9 +188,9 @@ class ItemsRun(Run):
         moves = delta(old, new)
         if change.marked:
             was = self.now[change.marker] if change.marker in self.now else self.known[change.marker]
-            moves, self.now[change.marker] = markers.step(was, old, new)
+            moves, self.now[change.marker] = first_seen.step(was, old, new)
         elif change.late:
-            self.now[change.marker] = markers.LIVE
+            self.now[change.marker] = first_seen.LIVE
         for value, sign in moves:
             self._move(change, value, 0)
             at = change.counter.name, value.group
@@ -223,12 +224,12 @@ class ItemsRun(Run):
             add = items.beside(add, adds={attribute: recount}) if recount else add
             writes.append({"Update": noted.beside(add) if noted else add})
             if noted:
-                writes.append(watched.listed(table, effect.counter, effect.id, noted.at_s))
+                writes.append(listed_group(table, effect.counter, effect.id, noted.at_s))
         for spelled, marker in self.now.items():
             if spelled not in self.known:
-                writes.append(markers.live(table, json.loads(spelled), now_s))
+                writes.append(first_seen.live(table, json.loads(spelled), now_s))
             elif marker != self.known[spelled]:
-                writes.append(markers.write(table, json.loads(spelled), self.known[spelled], marker, now_s))
+                writes.append(first_seen.write(table, json.loads(spelled), self.known[spelled], marker, now_s))
         return writes
 
     def committed(self) -> None:
@@ -263,7 +264,7 @@ def _scanned(change: Change, scan: Scan, record: Record, made_s: float, slack_s:
     """The change as an open scan takes it."""
     marked = not scan.ended_s or made_s < scan.ended_s + slack_s
     late = not marked and made_s < scan.ended_s + 2 * slack_s
-    key = markers.key(change.counter.name, scan.generation, record["dynamodb"]["Keys"])
+    key = first_seen.key(change.counter.name, scan.generation, record["dynamodb"]["Keys"])
     marker = json.dumps(key) if marked or late else ""
     return change._replace(scan=scan, marker=marker, marked=marked, late=late)
 

@@ -19,9 +19,9 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..errors import TallyError
 from ..items import AmountError
-from ..streams import scans
-from ..streams.scans import Scan
-from .own_recounts import Recount
+from . import scan_state
+from .recounts import Recount
+from .scan_state import Scan
 
 GROUPS_MAX = 5  # in a check
 ITEMS_READ = 20  # to find them
@@ -38,7 +38,7 @@ def check(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: 
         if store.clock() >= until_s:
             break
         try:
-            off = list(_check(Recount(store, counter, scans.read(store, counter.name), lambda: now_s)))
+            off = list(_check(Recount(store, counter, scan_state.read(store, counter.name), lambda: now_s)))
         except TallyError as error:
             observe.logger.warning("a spot check failed", exc_info=error, extra={"counter": counter.name})
             continue
@@ -71,7 +71,7 @@ def _begin(recount: Recount, now_s: float) -> None:
     store, units = recount.store, 0.0
     begun: Scan | None = None
     if groups := _groups(recount):
-        begun = scans.begin(store, recount.counter, now_s, groups, spot=True)
+        begun = scan_state.begin(store, recount.counter, now_s, groups, spot=True)
     if begun is None:
         return
     counting = replace(recount, scan=begun, page_items=ITEMS_READ)

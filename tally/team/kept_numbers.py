@@ -5,7 +5,7 @@
 
 `kept`: the number as the newest record has it. `up#…` and `down#…`: by how much, in a stretch of time, the number may
 be too low, or too high, without being wrong: items that came and went, and moves of the number that items may follow.
-`WATCHED` lists the groups that drift/watched.py looks at.
+`WATCHED` lists the groups that team/watch.py looks at.
 """
 
 from __future__ import annotations

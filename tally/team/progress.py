@@ -21,9 +21,10 @@ from ..dynamo.shards import Shards
 from ..dynamo.transactions import apply_once
 from ..errors import ConfigurationError
 from ..items import HEARTBEAT_START, key_types
-from . import lineage, scans, watermark
-from .lineage import ITEMS, KEPT_S, LATE
-from .own_items import counted
+from ..streams import lineage, watermark
+from ..streams.lineage import ITEMS, KEPT_S, LATE
+from . import scan_state
+from .consumer import counted
 
 
 def note(store: Store, shards: Shards, counters: Mapping[str, Counter], table: str, now_s: float) -> None:
@@ -32,7 +33,7 @@ def note(store: Store, shards: Shards, counters: Mapping[str, Counter], table: s
     A record that is a dead letter is not passed, and not lost: `seen` has what comes behind it. The times that were
     noted do not go back. What may be lost is said first: the stream may be gone, too.
     """
-    of_table, ledger, key = counted(counters, table), store.settings.ledger_table, scans.passed_key(table)
+    of_table, ledger, key = counted(counters, table), store.settings.ledger_table, scan_state.passed_key(table)
     before, stream = queries.get(store.client, ledger, key), store.settings.own_tables[table].stream
     before_s, other = items.number(before, "passed"), before.get("stream", {"S": stream}) != {"S": stream}
     seen_s = max(before_s, items.number(before, "seen"))
@@ -56,7 +57,7 @@ def note(store: Store, shards: Shards, counters: Mapping[str, Counter], table: s
 def _lost(store: Store, counters: Iterable[str], table: str, why: str, since_s: int) -> None:
     observe.logger.error("records of a table may be lost", extra={"table": table, "why": why, "since": since_s})
     for counter in counters:
-        scans.lost(store, counter)
+        scan_state.lost(store, counter)
 
 
 def _heartbeat(store: Store, table: str, name: str, now_s: float) -> Write:

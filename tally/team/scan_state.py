@@ -23,7 +23,7 @@ from ..dynamo.items import Write
 from ..dynamo.keys import Item
 from ..dynamo.transactions import apply_once
 from ..errors import NotCountedError, StoreBusyError
-from . import markers
+from . import first_seen
 
 SLACK = 5  # minutes: how far the clock of a scan and the stamps of DynamoDB may differ
 
@@ -56,7 +56,7 @@ class Scan(NamedTuple):
     table: str = ""
     """The team's table whose items it counts."""
     spot: bool = False
-    """Whether the sweep does it, of some groups (drift/spot_checks.py)."""
+    """Whether the sweep does it, of some groups (team/spot_checks.py)."""
 
     @classmethod
     def of(cls, stored: Item) -> Scan:
@@ -77,7 +77,7 @@ class Scan(NamedTuple):
 
     @property
     def kept(self) -> str:
-        """The attribute of tally items for a number of the team's as it finds it (streams/watched.py)."""
+        """The attribute of tally items for a number of the team's as it finds it (team/kept_numbers.py)."""
         return f"{KEPT}{self.generation}"
 
     def is_of_another(self, counter: Counter | None) -> bool:
@@ -92,7 +92,7 @@ class Scan(NamedTuple):
 
     def is_old(self, now_s: float) -> bool:
         """Whether markers of it may be gone, which say who began with an item."""
-        return now_s >= self.began_s + markers.RESTART_S
+        return now_s >= self.began_s + first_seen.RESTART_S
 
     def is_of(self, counter: Counter) -> bool:
         """Whether it is open, and of the counter as it is declared."""

@@ -12,14 +12,14 @@ from typing import Any
 
 from ..counter import Counter
 from ..counting import tallies
+from ..drift import rows
 from ..dynamo import items, queries
 from ..dynamo.client import Store
 from ..dynamo.items import Write
 from ..dynamo.keys import Item
 from ..dynamo.transactions import apply_once
 from ..items import KEPT
-from ..streams import scans, watched
-from . import rows
+from . import kept_numbers, scan_state
 
 LOOKS_S = 600  # looks of so long are taken together: the number may change for good
 
@@ -29,7 +29,9 @@ def judge(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: 
     looked = 0
     watching = {name: counter for name, counter in counters.items() if counter.watch}
     passed = {name: _passed_s(store, counter) for name, counter in watching.items()}
-    for bucket in range(watched.PARTITIONS) if watching else ():  # the role of a sweep that watches none may not look
+    for bucket in (
+        range(kept_numbers.PARTITIONS) if watching else ()
+    ):  # the role of a sweep that watches none may not look
         for listed in queries.items(store, store.settings.ledger_table, f"WATCHED#{bucket}"):
             name = listed["counter"]["S"]
             if store.clock() >= until_s:
@@ -45,7 +47,7 @@ def judge(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: 
 
 def look_at(store: Store, counter: Counter, group: str, now_s: float) -> None:
     """Look at one group now, if it is listed: else nothing has moved since the last look."""
-    listed = queries.get(store.client, store.settings.ledger_table, watched.key(counter.name, group))
+    listed = queries.get(store.client, store.settings.ledger_table, kept_numbers.key(counter.name, group))
     passed_s = _passed_s(store, counter)
     if listed and passed_s:
         look(store, counter, listed, passed_s, now_s)
@@ -60,8 +62,8 @@ def kept(store: Store, counter: Counter, group: str) -> int | None:
 def _passed_s(store: Store, counter: Counter) -> int:
     """Until when the count holds everything; 0: not known, or it stands for nothing."""
     assert counter.items is not None
-    counted = scans.read(store, counter.name).counted == counter.digest
-    return scans.passed_s(store, counter.items.table) if counted else 0
+    counted = scan_state.read(store, counter.name).counted == counter.digest
+    return scan_state.passed_s(store, counter.items.table) if counted else 0
 
 
 def look(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: float) -> None:
@@ -74,7 +76,7 @@ def look(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: flo
     key, seen = {name: listed[name] for name in ("PK", "SK")}, {"at": items.number(listed, "at")}
     since_s = passed_s - counter.watch.within
     known = bounds(counter, item, passed_s)
-    if known is None or (seen["at"] <= since_s and watched.flight(item, since_s, counter) == (0, 0)):
+    if known is None or (seen["at"] <= since_s and kept_numbers.flight(item, since_s, counter) == (0, 0)):
         low, high = known or (0, 0)  # it is calm: the next record lists it again
         writes = [{"Delete": items.only_if({"TableName": table, "Key": key}, seen)}]
     else:
@@ -84,7 +86,7 @@ def look(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: flo
     if off != row.drift:
         writes += _row(store, row, off, now_s, together=counter.watch.together)
     if apply_once(store, writes):
-        _tidy(store, at, item, watched.over(item, since_s, counter))
+        _tidy(store, at, item, kept_numbers.over(item, since_s, counter))
 
 
 def _tidy(store: Store, at: Item, item: Item, over: Sequence[str] = ()) -> None:
@@ -93,7 +95,7 @@ def _tidy(store: Store, at: Item, item: Item, over: Sequence[str] = ()) -> None:
     if over:
         apply_once(store, [items.removing(table, at, over)])
         return
-    for values, gone in watched.folded(item):
+    for values, gone in kept_numbers.folded(item):
         was = {name: item[name] for name in (*values, *gone)}
         apply_once(store, [items.update(table, at, values, removed=gone, was=was)])
 
@@ -109,7 +111,7 @@ def bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[
     above = items.number(dict(item), KEPT) - tallies.stored(counter, item, 0)
     if counter.watch.together:
         return above, above
-    up, down = watched.flight(item, passed_s - counter.watch.within, counter)
+    up, down = kept_numbers.flight(item, passed_s - counter.watch.within, counter)
     return above - down, above + up
 
 

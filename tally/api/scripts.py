@@ -10,7 +10,7 @@ from .texts import Text
 
 MAX_AGE_S = 3600  # a new version is everywhere within the hour
 BEACON = "beacon.js"
-SERVED = (BEACON, "tally.js", "elements.js")
+SERVED = (BEACON, "auto.js", "tally.js", "elements.js")
 CLIENT = Path(__file__).parents[1] / "javascript"
 TYPE = "text/javascript"
 

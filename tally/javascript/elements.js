@@ -3,11 +3,14 @@
 
 const LIVE_S = 10;
 const AGAIN_S_MAX = 30;
+// React, Vue and Angular assign to the property of an attribute. So each has one, which sets the attribute.
+const ATTRIBUTES = ["counter", "of", "live", "anonymous", "for", "after"];
 const STYLE = `
 :host { display: inline-flex; align-items: center; gap: var(--tally-gap, .4em) }
 :host([hidden]), [part=pending]:empty { display: none }
 button { font: inherit; color: inherit; background: none; border: 1px solid; border-radius: var(--tally-radius, 9em); padding: .3em .9em }
 [aria-pressed=true] { background: var(--tally-accent, #b3261e); color: var(--tally-on-accent, #fff) }
+@media (forced-colors: active) { [aria-pressed=true] { forced-color-adjust: none; background: Highlight; color: HighlightText } }
 [part=pending] { color: var(--tally-muted, inherit) }
 i { position: absolute; clip-path: inset(50%) }
 `;
@@ -18,8 +21,14 @@ const make = (tag, part, ...children) => {
   made.append(...children);
   return made;
 };
+// A number keeps its sign in front on a page that is written from right to left.
+const said = (part) => Object.assign(make("span", part), { dir: "auto" });
 
 export const define = (tally) => {
+  // A visit of Turbo, an effect of React or a second bundle calls this again. The elements stay, and take the new client.
+  const before = customElements.get("tally-count");
+  if (before) return before.use(tally);
+
   const style = new CSSStyleSheet();
   style.replaceSync(STYLE);
   const shown = new Set();
@@ -31,6 +40,8 @@ export const define = (tally) => {
   // Whether it counts this user: what Tally said of others stays theirs.
   const mine = (of, user) => place(`${of} ${user}`);
   const isLiked = (of) => mine(of, tally.user()).present;
+  // Whether a button likes by the secret of the browser where nobody is signed in.
+  const isAnonymous = (element) => element.hasAttribute("anonymous");
   const all = (test) => [...shown].filter(test);
   const live = () => all((element) => element.hasAttribute("live"));
   const render = () => {
@@ -42,7 +53,7 @@ export const define = (tally) => {
   };
   const waiting = (of) => waits.filter(({ counter, id }) => `${counter}:${id}` === of);
   const wish = (of) => waiting(of).findLast(({ present, user }) => present != null && user === tally.user());
-  const names = (elements) => [...new Set(elements.map(({ of }) => of))];
+  const names = (elements) => [...new Set(elements.map(({ number }) => number))];
 
   const by = ({ present = true, amount = 1 }) => (present ? amount : -amount);
   // What waits for an answer, or for a number that has it.
@@ -86,7 +97,7 @@ export const define = (tally) => {
 
   // Reads these elements, and goes on while a number lacks what was counted, or somebody looks at one that is live.
   const look = async (elements) => {
-    const behind = () => all(({ of }) => place(of).moves.length);
+    const behind = () => all(({ number }) => place(number).moves.length);
     clearTimeout(timer);
     if (document.hidden) return;
     await read(elements ?? [...live(), ...behind()], behind().length > 0);
@@ -102,12 +113,12 @@ export const define = (tally) => {
       asked = undefined;
       render();
       look([...shown]);
-      readMine(names(all((element) => element.button && (tally.user() || element.anonymous))));
+      readMine(names(all((element) => element.button && (tally.user() || isAnonymous(element)))));
     });
   };
   document.addEventListener("visibilitychange", () => document.hidden || refresh());
 
-  tally.addEventListener("change", ({ detail: { entry, outcome } }) => {
+  const heard = ({ detail: { entry, outcome } }) => {
     const of = `${entry.counter}:${entry.id}`;
     // An element may come back later.
     if (!board.has(of)) return;
@@ -126,13 +137,25 @@ export const define = (tally) => {
       againS ?? look();
     }
     render();
-  });
+  };
+  // The client whose user and token the elements ask for: the last one of the same API.
+  const use = (next) => {
+    if (next.api !== tally.api) console.warn(`tally: this page's elements are those of ${tally.api}, not of ${next.api}`);
+    else {
+      tally.removeEventListener("change", heard);
+      tally = next;
+      tally.addEventListener("change", heard);
+      refresh();
+    }
+    return refresh;
+  };
 
   class Count extends HTMLElement {
     static observedAttributes = ["counter", "of", "live", "anonymous"];
-    count = make("span", "count");
-    beside = make("span", "pending");
-    status = make("span", "status");
+    static use = use;
+    count = said("count");
+    beside = said("pending");
+    status = said("status");
     words = make("slot", "");
 
     constructor() {
@@ -146,11 +169,17 @@ export const define = (tally) => {
       return [this.getAttribute("counter") ?? "plays", this.getAttribute("of")];
     }
 
-    get of() {
+    get number() {
       return this.names.join(":");
     }
 
     connectedCallback() {
+      // What a framework assigned before the element was defined.
+      for (const name of ATTRIBUTES.filter((name) => Object.hasOwn(this, name))) {
+        const value = this[name];
+        delete this[name];
+        this[name] = value;
+      }
       shown.add(this);
       refresh();
     }
@@ -160,12 +189,13 @@ export const define = (tally) => {
     }
 
     attributeChangedCallback() {
+      this.why = undefined;
       refresh();
     }
 
     render() {
-      const { value, error, failed } = place(this.of);
-      const waits = pending(this.of);
+      const { value, error, failed } = place(this.number);
+      const waits = pending(this.number);
       this.count.textContent = value?.toLocaleString() ?? "–";
       const sum = waits.toLocaleString([], { signDisplay: "always" });
       this.beside.replaceChildren(...(waits ? [sum, make("i", "", " waiting")] : []));
@@ -173,6 +203,18 @@ export const define = (tally) => {
       this.status.textContent = failed || (error?.status && error.detail) || "";
     }
   }
+
+  for (const name of ATTRIBUTES)
+    Object.defineProperty(Count.prototype, name, {
+      // An element has a method `after`.
+      get() {
+        return HTMLElement.prototype[name] ?? this.getAttribute(name);
+      },
+      set(value) {
+        if (value == null || value === false) this.removeAttribute(name);
+        else this.setAttribute(name, value === true ? "" : value);
+      },
+    });
 
   class Like extends Count {
     constructor() {
@@ -184,25 +226,27 @@ export const define = (tally) => {
       this.button.onclick = ({ detail }) => detail > 1 || this.like();
     }
 
-    // Whether who is not signed in likes by the secret of the browser.
-    get anonymous() {
-      return this.hasAttribute("anonymous");
-    }
-
     like() {
       const present = this.button.ariaPressed !== "true";
+      this.why = undefined;
       try {
-        tally.like(...this.names, present, { anonymous: this.anonymous });
+        tally.like(...this.names, present, { anonymous: isAnonymous(this) });
         this.button.ariaPressed = present;
       } catch (error) {
-        if (tally.user()) throw error;
+        this.why = { user: tally.user(), text: error.message.replace("tally: ", "") };
+        render();
+        // A sign-in does not make an id of what is no id.
+        if (tally.user() || error instanceof TypeError) throw error;
         this.dispatchEvent(new CustomEvent("tally-sign-in", { bubbles: true, composed: true }));
       }
     }
 
     render() {
       super.render();
-      this.button.ariaPressed = wish(this.of)?.present ?? isLiked(this.of) ?? false;
+      this.button.ariaPressed = wish(this.number)?.present ?? isLiked(this.number) ?? false;
+      const { why, status } = wish(this.number) ?? {};
+      if (why === "denied") this.status.textContent ||= `waits: the answer was ${status}`;
+      if (this.why?.user === tally.user()) this.status.textContent ||= this.why?.text;
     }
   }
 
@@ -210,8 +254,8 @@ export const define = (tally) => {
     // A playback counts once for this element, and once for this number.
     play({ id, paused }, { watchedS, counted }) {
       if (id !== this.getAttribute("for") || paused || watchedS < this.getAttribute("after")) return;
-      const first = !counted.has(this) && !counted.has(this.of);
-      counted.add(this).add(this.of);
+      const first = !counted.has(this) && !counted.has(this.number);
+      counted.add(this).add(this.number);
       if (first) tally.increment(...this.names);
     }
   }
@@ -232,6 +276,7 @@ export const define = (tally) => {
   };
   for (const type of ["playing", "timeupdate", "ended"]) document.addEventListener(type, follow, true);
 
+  use(tally);
   customElements.define("tally-count", Count);
   customElements.define("tally-like", Like);
   customElements.define("tally-plays", Plays);

@@ -123,8 +123,8 @@ export class Tally extends EventTarget {
   /** Be counted, or be counted no more (`present` false). The last wish wins. Throws as `increment` does.
    *
    * `anonymous`: if nobody is signed in, this browser is counted, by a secret in the storage that nobody else has. A user
-   * who signs in takes over what it likes: theirs is put first, then the browser's is taken back. Throws Error if nobody is
-   * signed in, and without `anonymous` or where the storage keeps no secret.
+   * who signs in takes over what it likes: theirs is put first, then the browser's is taken back. If nobody is signed in, throws
+   * Error without `anonymous`, and if the storage keeps no secret.
    */
   like(counter: string, id: Id, present?: boolean, options?: { anonymous?: boolean }): Promise<Outcome>;
 

@@ -156,7 +156,12 @@ export class Tally extends EventTarget {
   }
 
   like(counter, id, present = true, { anonymous } = {}) {
-    const user = anonymous && !this.user() && this.#secret(true) ? undefined : this.#signedIn();
+    // A sign-in does not help who names no counter or id.
+    named("counter or id", counter, FORMS.counter);
+    named("counter or id", id, FORMS.id);
+    const own = anonymous && !this.user();
+    if (own && !this.#secret(true)) throw new Error("tally: nobody is signed in, and this browser stores nothing for this site");
+    const user = own ? undefined : this.#signedIn();
     return this.#add({ counter, id, present: !!present, user, key: newKey() });
   }
 

@@ -134,7 +134,8 @@ def get_client_file(call: Call, *, file: Annotated[str, CLIENT_FILE]) -> Answer[
     """A script for pages of other sites
 
     `beacon.js` counts a page's visits: embed it with `<script src="…/client/beacon.js" async></script>`. `tally.js` is
-    the client that counts each change exactly once, and `elements.js` shows it.
+    the client that counts each change exactly once, and `elements.js` shows it. `auto.js` defines these elements in one
+    tag: `<script type="module" src="…/client/auto.js"></script>`.
     """
     if file == scripts.BEACON and VISITS.name not in call.counters:
         raise NotFoundError("This deployment counts no visits: counters.py declares none.")

@@ -14,7 +14,7 @@ from tally.api import scripts
 from tests.patience import PATIENCE_S
 
 TESTS = scripts.CLIENT.parents[1] / "tests/javascript"  # beside the client that is imported, which may be mutated
-CORE_BYTES_MAX, ALL_BYTES_MAX = 8192, 10880  # as the API sends them: compressed
+CORE_BYTES_MAX, ALL_BYTES_MAX = 8600, 12200  # as the API sends them: compressed
 
 
 def test_the_promises_of_the_client_hold_in_node() -> None:
@@ -37,6 +37,7 @@ TSC = Path(__file__).resolve().parents[2] / "node_modules/.bin/tsc"
 A_USER = """
 import { Tally, type Outcome } from "%(client)s/tally.js";
 import { define } from "%(client)s/elements.js";
+import { tally as tagged, refresh as again } from "%(client)s/auto.js";
 import { folder } from "%(client)s/node.js";
 import { TallyFunctions, TallyError } from "%(client)s/lambda.js";
 
@@ -44,6 +45,8 @@ const token = async (fresh: boolean) => (fresh ? "b" : "a");
 const tally = new Tally({ api: "https://api.example.com", user: () => "ann", token });
 new Tally({ api: "https://api.example.com", storage: folder("/var/lib/outbox") }).retry();
 const refresh: () => void = define(tally);
+again();
+export const taggedApi: string = tagged.api;
 tally.like("hearts", "article-2", true, { anonymous: true });
 export const forgotten: Promise<Outcome[]> = tally.forget();
 const said = (outcome: Outcome): string => {
@@ -97,7 +100,7 @@ def test_no_bundler_takes_an_address_for_a_file() -> None:
 
 
 def test_the_client_is_small() -> None:
-    names = ("tally.js", "elements.js")
+    names = ("auto.js", "tally.js", "elements.js")
     sizes = {name: len(gzip.compress(scripts.file(name).text.encode(), 9, mtime=0)) for name in names}
     assert sizes["tally.js"] <= CORE_BYTES_MAX, sizes
     assert sum(sizes.values()) <= ALL_BYTES_MAX, sizes

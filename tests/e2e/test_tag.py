@@ -1,0 +1,259 @@
+"""The tag `auto.js` and its elements in Chromium, on pages of another origin as people have them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from tally.api import scripts
+from tests.e2e import chromium
+from tests.e2e.dev import Dev
+from tests.e2e.servers import Reply, Server
+
+HEAD = "<!doctype html><html lang=en{more}><meta charset=utf-8><title>t</title><link rel=icon href=data:,>"
+TAG = '<script type="module" src="{api}/client/auto.js"{more}></script>'
+BUTTON = '<tally-like anonymous counter=hearts of="{post}"></tally-like>'
+BY_HAND = """<script type=module>
+import { Tally } from "%(from)s/tally.js"; import { define } from "%(from)s/elements.js";
+window.defined = (window.defined ?? 0) + 1; window.again = define(new Tally({ api: "%(api)s" }));</script>"""
+NO_STORAGE = (
+    "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('no', 'SecurityError') } })"
+)
+SIGN_INS = "window.signIns = 0; addEventListener('tally-sign-in', () => signIns++)"
+ATTRIBUTES = {
+    "tally-like": {"counter": "hearts", "of": "a", "live": 2, "anonymous": True},
+    "tally-plays": {"counter": "plays", "of": "a", "for": "player", "after": 3},
+    "tally-count": {"counter": "plays", "of": "a", "live": True},
+}
+# Angular assigns always; React 19 and Vue 3 assign to a property that the element has.
+ASSIGN = """attributes => Object.entries(attributes).map(([tag, given]) => {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(given)) made[name] = value;
+  document.body.append(made);
+  return made })"""
+SHOWN = "made => made.map(one => Object.fromEntries([...one.attributes].map(({ name, value }) => [name, value])))"
+# What Turbo does: it runs the scripts of the head once, and makes the scripts of each body again.
+VISIT = """html => { document.body.innerHTML = html;
+  for (const old of document.body.querySelectorAll("script")) {
+    const made = document.createElement("script");
+    for (const { name, value } of old.attributes) made.setAttribute(name, value);
+    made.append(old.textContent); old.replaceWith(made) } }"""
+
+
+class Blog:
+    """A site: its pages, with the headers of each, and the errors and warnings in a browser that visits them."""
+
+    def __init__(self, page: Page, post: str) -> None:
+        self.page, self.post, self.pages = page, post, dict[str, tuple[str, dict[str, str]]]()
+        self.errors: list[str] = []
+        self.warnings: list[str] = []
+        self.server = Server(self._answer)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda said: self.warnings.append(said.text) if said.type == "warning" else None)
+
+    def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
+        if target.startswith("/bundle/"):
+            return Reply(200, scripts.file(target[8:]).text.encode(), {"content-type": "text/javascript"})
+        html, more = self.pages[target]
+        return Reply(200, html.encode(), {"content-type": "text/html", **more})
+
+    def show(self, html: str, dir: str = "ltr", **headers: str) -> None:
+        more = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.pages["/"] = (HEAD.format(more=f" dir={dir}") + html, more)
+        self.page.goto(self.server.origin)
+
+    @property
+    def button(self) -> Locator:
+        return self.page.get_by_role("button", name="Like")
+
+    def likes(self, number: int) -> None:
+        """One click counts one."""
+        expect(self.page.locator("tally-like [part=count]")).to_have_text(str(number - 1))
+        self.button.click()
+        expect(self.page.locator("tally-like [part=count]")).to_have_text(str(number))
+
+
+@pytest.fixture
+def blog(browser: Browser) -> Iterator[Blog]:
+    with chromium.visitor(browser) as context:
+        made = Blog(context.new_page(), f"post-{secrets.token_hex(4)}")
+        with made.server.running():
+            yield made
+        assert made.errors == []
+
+
+@pytest.fixture
+def tag(dev: Dev) -> Callable[[str], str]:
+    return lambda more="": TAG.format(api=dev.url, more=more)
+
+
+def test_one_tag_is_enough_on_a_page_with_a_strict_policy(blog: Blog, dev: Dev, tag: Callable[..., str]) -> None:
+    named = f"script-src {dev.url}; connect-src {dev.url}; img-src data:"
+    policy = f"default-src 'none'; {named}; require-trusted-types-for 'script'"
+    blog.show(tag() + BUTTON.format(post=blog.post), content_security_policy=policy)
+    blog.likes(1)
+    assert dev.call("GET", f"/counters/hearts/{blog.post}").body["value"] == 1
+    assert blog.warnings == []
+
+
+def test_a_visit_an_effect_and_another_bundle_may_define_the_elements_again(
+    blog: Blog, dev: Dev, tag: Callable[..., str]
+) -> None:
+    """Turbo's scripts of a body, React's StrictMode and two bundles do so."""
+    own, bundle = ({"from": source, "api": dev.url} for source in (f"{dev.url}/client", "/bundle"))
+    body = tag() + BY_HAND % own + BY_HAND % bundle + BUTTON.format(post=blog.post)
+    blog.show(body)
+    blog.likes(1)
+    blog.page.evaluate(VISIT, body)
+    blog.page.wait_for_function("defined === 4")
+    blog.page.evaluate("again()")
+    blog.button.click()  # the browser takes its like back
+    expect(blog.page.locator("tally-like [part=count]")).to_have_text("0")
+    assert blog.warnings == []
+
+
+def test_the_last_client_says_who_is_signed_in(blog: Blog, dev: Dev, tag: Callable[..., str]) -> None:
+    """An effect of React that depends on the user makes another client when somebody signs in."""
+    name = f"ann-{secrets.token_hex(4)}"
+    blog.show(tag() + f'<tally-like counter=hearts of="{blog.post}"></tally-like>')
+    blog.page.evaluate(
+        """async ([name, bearer, api]) => {
+           const { Tally } = await import(`${api}/client/tally.js`);
+           const { define } = await import(`${api}/client/elements.js`);
+           for (const _ of [1, 2]) define(new Tally({ user: () => name, token: () => bearer })) }""",
+        [name, dev.token(name), dev.url],
+    )
+    blog.likes(1)
+    assert dev.call("GET", f"/counters/hearts/{blog.post}/mine", token=dev.token(name)).body["present"]
+
+
+def test_a_client_of_another_api_is_left_out_with_a_warning(blog: Blog, dev: Dev, tag: Callable[..., str]) -> None:
+    other = BY_HAND % {"from": "/bundle", "api": "https://other.example"}
+    blog.show(tag() + other + BUTTON.format(post=blog.post))
+    blog.page.wait_for_function("window.defined")
+    blog.likes(1)
+    assert blog.warnings == [f"tally: this page's elements are those of {dev.url}, not of https://other.example"]
+
+
+def test_a_page_with_accounts_names_its_session_which_may_come_later(
+    blog: Blog, dev: Dev, tag: Callable[..., str]
+) -> None:
+    name = f"ann-{secrets.token_hex(4)}"
+    blog.show(tag(' data-session="site"') + f'<tally-like counter=hearts of="{blog.post}"></tally-like>')
+    blog.page.evaluate("addEventListener('tally-sign-in', () => (window.asked = true))")
+    blog.button.click()
+    blog.page.wait_for_function("window.asked")
+    blog.page.evaluate(
+        """async ([name, bearer, api]) => { window.site = { user: () => name, token: () => bearer };
+           (await import(`${api}/client/auto.js`)).refresh() }""",
+        [name, dev.token(name), dev.url],
+    )
+    blog.likes(1)
+    assert dev.call("GET", f"/counters/hearts/{blog.post}/mine", token=dev.token(name)).body["present"]
+
+
+@pytest.mark.parametrize("first", ["defined", "assigned"])
+def test_each_attribute_may_be_assigned_as_a_property(
+    first: str, blog: Blog, dev: Dev, tag: Callable[..., str]
+) -> None:
+    blog.show("" if first == "assigned" else tag())
+    if first == "defined":
+        blog.page.evaluate("customElements.whenDefined('tally-plays')")
+    made = blog.page.evaluate_handle(ASSIGN, ATTRIBUTES)
+    if first == "assigned":
+        blog.page.add_script_tag(type="module", url=f"{dev.url}/client/auto.js")
+        blog.page.evaluate("customElements.whenDefined('tally-plays')")
+    texts = [
+        {name: "" if value is True else str(value) for name, value in given.items()} for given in ATTRIBUTES.values()
+    ]
+    assert made.evaluate(SHOWN) == texts
+    made.evaluate(
+        "([like]) => { like.of = undefined; like.anonymous = false; like.after(document.createElement('hr')) }"
+    )
+    assert made.evaluate(SHOWN)[0] == {"counter": "hearts", "live": "2"}
+    assert blog.page.locator("tally-like + hr").count() == 1  # an element's own method
+
+
+def test_a_button_that_is_made_of_properties_counts(blog: Blog, dev: Dev, tag: Callable[..., str]) -> None:
+    blog.show(tag())
+    blog.page.evaluate(ASSIGN, {"tally-like": {"counter": "hearts", "of": blog.post, "anonymous": True}})
+    blog.likes(1)
+    assert dev.call("GET", f"/counters/hearts/{blog.post}").body["value"] == 1
+
+
+@pytest.mark.parametrize(
+    ("anonymous", "script", "words"),
+    [
+        ("anonymous", NO_STORAGE, "nobody is signed in, and this browser stores nothing for this site"),
+        ("", "", "nobody is signed in"),
+    ],
+    ids=["blocked storage", "no sign-in"],
+)
+def test_a_button_says_why_it_cannot_like_and_asks_for_sign_in(
+    anonymous: str, script: str, words: str, blog: Blog, tag: Callable[..., str]
+) -> None:
+    blog.page.add_init_script(f"{script};{SIGN_INS}")
+    blog.show(tag() + f'<tally-like {anonymous} counter=hearts of="{blog.post}"></tally-like>')
+    expect(blog.page.locator("tally-like [part=count]")).to_have_text("0")
+    blog.button.click()
+    expect(blog.page.get_by_role("status")).to_have_text(words)
+    expect(blog.button).to_have_attribute("aria-pressed", "false")
+    assert blog.page.evaluate("signIns") == 1
+
+
+@pytest.mark.parametrize("of", ["", "a#b", None], ids=["empty", "a number sign", "none"])
+def test_what_is_no_id_is_a_type_error_and_no_sign_in(of: str | None, blog: Blog, tag: Callable[..., str]) -> None:
+    blog.page.add_init_script(SIGN_INS)
+    named = "" if of is None else f'of="{of}"'
+    blog.show(tag() + f"<tally-like anonymous counter=hearts {named}></tally-like>")
+    blog.button.click()
+    words = f"{'null' if of is None else of} is no counter or id"
+    blog.page.wait_for_function(
+        "document.querySelector('tally-like').shadowRoot.querySelector('[part=status]').textContent"
+    )
+    assert blog.page.evaluate("signIns") == 0
+    assert blog.errors == [f"tally: {words}"]
+    blog.errors.clear()
+    blog.page.evaluate("post => document.querySelector('tally-like').setAttribute('of', post)", blog.post)
+    expect(blog.page.get_by_role("status")).to_have_text("")
+    blog.likes(1)
+
+
+def test_a_like_that_is_denied_says_so(blog: Blog, tag: Callable[..., str]) -> None:
+    blog.show(tag() + BUTTON.format(post=blog.post))
+    expect(blog.page.locator("tally-like [part=count]")).to_have_text("0")
+    blog.page.route(
+        "**/anonymous", lambda route: route.fulfill(status=403, headers={"access-control-allow-origin": "*"})
+    )
+    blog.button.click()
+    expect(blog.page.get_by_role("status")).to_have_text("waits: the answer was 403")
+    blog.warnings.clear()
+
+
+def test_with_forced_colours_a_pressed_button_looks_pressed(blog: Blog, tag: Callable[..., str]) -> None:
+    blog.page.emulate_media(forced_colors="active")
+    blog.show(tag() + BUTTON.format(post=blog.post))
+    looks = "one => { const { color, backgroundColor } = getComputedStyle(one); return [color, backgroundColor] }"
+    before = blog.button.evaluate(looks)
+    blog.likes(1)
+    expect(blog.button).to_have_attribute("aria-pressed", "true")
+    after = blog.button.evaluate(looks)
+    assert all(was != now for was, now in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("dir", ["ltr", "rtl"])
+def test_a_sign_is_in_front_of_its_number_in_both_directions(dir: str, blog: Blog, tag: Callable[..., str]) -> None:
+    blog.show(tag() + BUTTON.format(post=blog.post), dir=dir)
+    expect(blog.page.locator("tally-like [part=count]")).to_have_text("0")
+    blog.page.route("**/anonymous", lambda route: route.abort())
+    blog.button.click()
+    expect(blog.page.locator("tally-like [part=pending]")).to_have_text("+1 waiting")
+    sign, digit = blog.page.locator("tally-like [part=pending]").evaluate(
+        """({ firstChild: text }) => [0, 1].map(at => {
+             const one = document.createRange(); one.setStart(text, at); one.setEnd(text, at + 1);
+             return one.getBoundingClientRect().x })"""
+    )
+    assert sign < digit

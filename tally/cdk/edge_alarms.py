@@ -34,7 +34,7 @@ class EdgeAlarms(Construct):
             return _metric("AWS/CloudFront", name, of, statistic)
 
         refused = cloudwatch.MathExpression(
-            expression=f"IF(requests > {SEEN_MIN}, refused, 0)",
+            expression=f"IF(requests > {SEEN_MIN}, FILL(refused, 0), 0)",
             using_metrics={"requests": seen("Requests", "Sum"), "refused": seen("4xxErrorRate", "Average")},
             period=FIVE_MINUTES,
             label="refused",

@@ -114,22 +114,39 @@ def failed_of_new_code(failed: cloudwatch.Metric, alias: lambda_.Alias) -> cloud
 
 def failed(api: http.HttpApi) -> cloudwatch.MathExpression:
     """The percentage of HTTP requests that failed, in five minutes."""
-    return _made("100 * failed / requests", "5xx", failed=(api, "5xx"), requests=(api, "Count"))
+    return _made("100 * FILL(failed, 0) / requests", "5xx", failed=(api, "5xx"), requests=(api, "Count"))
 
 
 def written(tables: Mapping[str, dynamodb.Table]) -> cloudwatch.MathExpression:
-    """The write units of all tables, in five minutes."""
+    """The write units of all tables, in five minutes. A table may be silent: the salts get one write a day."""
     units = {name: (table, "ConsumedWriteCapacityUnits") for name, table in tables.items()}
-    return _made(" + ".join(tables), "all tables", **units)
+    return _made(" + ".join(f"FILL({name}, 0)" for name in tables), "all tables", **units)
+
+
+def throttled(name: str, table: dynamodb.Table) -> cloudwatch.MathExpression:
+    """Returns the writes that DynamoDB refused in a minute; 0 where it sends nothing.
+
+    An alarm on a metric of DynamoDB may ignore missing data, whatever it is told. It would then stay on for ever.
+    """
+    return cloudwatch.MathExpression(
+        expression=f"FILL({name}, 0)",
+        using_metrics={name: of(table, "WriteThrottleEvents", label=name)},
+        period=MINUTE,
+        label=name,
+    )
 
 
 def ended_well(alias: lambda_.Alias) -> cloudwatch.MathExpression:
     """How many runs of a function ended without an error, in five minutes."""
-    return _made("runs - failed", "ended well", runs=(alias, "Invocations"), failed=(alias, "Errors"))
+    return _made("runs - FILL(failed, 0)", "ended well", runs=(alias, "Invocations"), failed=(alias, "Errors"))
 
 
 def _made(expression: str, label: str, **metrics: tuple[Resource, str]) -> cloudwatch.MathExpression:
-    """A number that is made of AWS's metrics, over five minutes."""
+    """A number that is made of AWS's metrics, over five minutes.
+
+    CloudWatch computes it only where each metric has data, so `FILL` replaces what is missing. A metric without `FILL`
+    is one whose silence says that there is nothing to judge.
+    """
     using = {
         name: of(resource, metric, period=FIVE_MINUTES, label=name) for name, (resource, metric) in metrics.items()
     }

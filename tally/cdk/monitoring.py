@@ -246,9 +246,7 @@ class Monitoring(Construct):
             "Does DynamoDB refuse anything, and what does it bill?",
             {
                 "Writes throttled": [
-                    watched(
-                        self._names, metrics.of(table, "WriteThrottleEvents", label=name), alarms.THROTTLES, of=name
-                    )
+                    watched(self._names, metrics.throttled(name, table), alarms.THROTTLES, of=name)
                     for name, table in tables.items()
                 ],
                 "Write units": [

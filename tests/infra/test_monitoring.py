@@ -181,24 +181,24 @@ WHEN = {  # written out a second time, to check the declarations
     "dead-letters-rollup": ("Sum", "> 0", 1, 300, "notBreaching"),
     "dead-letters-bookkeeper": ("Sum", "> 0", 1, 300, "notBreaching"),
     "lost-records": ("Maximum", "> 0", 1, 60, "ignore"),
-    "sweep": ("runs - failed", "< 1", 2, 300, "missing"),  # silence changes its state, which notifies
+    "sweep": ("runs - FILL(failed, 0)", "< 1", 2, 300, "missing"),  # silence changes its state, which notifies
     "unjudged": ("Maximum", "> 0", 15, 60, "ignore"),
     "events": ("Maximum", "> 900", 2, 60, "ignore"),
     "holds": ("Maximum", "> 0", 5, 60, "ignore"),
-    "5xx": ("100 * failed / requests", "> 1", 2, 300, "notBreaching"),
+    "5xx": ("100 * FILL(failed, 0) / requests", "> 1", 2, 300, "notBreaching"),
     "latency": ("p99", "> 1000", 10, 60, "notBreaching"),
-    "throttles-counts": ("Sum", "> 60", 5, 60, "notBreaching"),
-    "throttles-receipts": ("Sum", "> 60", 5, 60, "notBreaching"),
-    "throttles-ledger": ("Sum", "> 60", 5, 60, "notBreaching"),
+    "throttles-counts": ("FILL(counts, 0)", "> 60", 5, 60, "notBreaching"),
+    "throttles-receipts": ("FILL(receipts, 0)", "> 60", 5, 60, "notBreaching"),
+    "throttles-ledger": ("FILL(ledger, 0)", "> 60", 5, 60, "notBreaching"),
     "traffic": ("Sum", "> 240000", 2, 300, "notBreaching"),  # four fifths of 1,000 reads a second
     "429": ("Sum", "> 1000", 2, 300, "notBreaching"),
-    "write-units": ("counts + receipts + ledger", "> 480000", 2, 300, "notBreaching"),
+    "write-units": ("FILL(counts, 0) + FILL(receipts, 0) + FILL(ledger, 0)", "> 480000", 2, 300, "notBreaching"),
     "failed-events": ("Maximum", "> 0", 1, 300, "ignore"),
     **dict.fromkeys((f"new-code-{busy}" for busy in BUSY), FAILING_NOW),
 }
 IN_DEV = {  # its routes let a tenth through
     "traffic": ("Sum", "> 24000", 2, 300, "notBreaching"),
-    "write-units": ("counts + receipts + ledger", "> 48000", 2, 300, "notBreaching"),
+    "write-units": ("FILL(counts, 0) + FILL(receipts, 0) + FILL(ledger, 0)", "> 48000", 2, 300, "notBreaching"),
 }
 
 
@@ -218,7 +218,7 @@ def test_a_front_door_that_lets_nobody_through_is_heard_of(behind_cdn: Template,
     found = {name.removeprefix("Tally-prod-edge-eu-west-1-"): judged(alarm) for name, alarm in alarms_of(edge).items()}
     assert found == {
         "edge-5xx": ("Average", "> 5", 2, 300, "notBreaching"),
-        "edge-4xx": ("IF(requests > 100, refused, 0)", "> 50", 3, 300, "notBreaching"),
+        "edge-4xx": ("IF(requests > 100, FILL(refused, 0), 0)", "> 50", 3, 300, "notBreaching"),
         "edge-blocked": ("Sum", "> 10000", 2, 300, "notBreaching"),
     }
     distribution = ("DistributionId", f"${{{edge.only_name('AWS::CloudFront::Distribution')}}}")

@@ -20,8 +20,6 @@ SERVICE = os.environ.get("POWERTOOLS_SERVICE_NAME", "tally")
 """The dimension of every metric, and a field of every log line: the name of the stack. The stack sets it."""
 CODE = os.environ.get("TALLY_VERSION", "dev")
 """The version of the code that runs."""
-PART = f"{CODE}.{os.environ.get('_HANDLER', '').removeprefix('serve.')}"
-"""That version in this function: the stack looks at each function's new code by itself."""
 NAMESPACE = "Tally"
 COUNTER, CONSUMER, VERSION = "counter", "consumer", "version"  # the other dimensions: a metric has one, or none
 COUNTED, DRIFT_CONFIRMED = "Counted", "DriftConfirmed"  # of each counter, by the bookkeeper and by the sweep
@@ -53,6 +51,19 @@ def count(metric: str, amount: int = 1, **of: str) -> None:
     if gathered is not None and amount:
         [dimension] = of.items() or [("", "")]
         gathered.setdefault(dimension, Multiset())[metric] += amount
+
+
+def version_of(code: str, handler: str) -> str:
+    """Returns the value of the dimension `version`: `1f2e3d4c5b6a.reads` for that code of `handlers.reads`.
+
+    The stack watches the new code of each function by itself.
+    """
+    return f"{code}.{handler.rpartition('.')[2]}"
+
+
+def count_failure() -> None:
+    """Counts an answer that is Tally's own fault, by the code and the function that gave it."""
+    count(FAILED, version=version_of(CODE, os.environ.get("_HANDLER", "")))
 
 
 @contextmanager

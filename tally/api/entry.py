@@ -248,7 +248,7 @@ def _record(request: UncheckedRequest | None, outcome: Outcome) -> None:
         },
     )
     if failed and not isinstance(outcome, CallerError):
-        observe.count(observe.FAILED, version=observe.PART)
+        observe.count_failure()
     if request is None or not request.operation.counts:
         return
     if isinstance(outcome, CallerError):

@@ -228,7 +228,10 @@ class Tally(Construct):
         self.alarm_topic = monitoring.topic
         if options.canary:
             own = OwnMetrics(names, declarations)
-            failed = {each: own.by_version(observe.FAILED, f"{functions.version}.{each}") for each in functions.busy}
+            failed = {
+                each: own.by_version(observe.FAILED, observe.version_of(functions.version, each))
+                for each in functions.busy
+            }
             Canary(scope, "Canary", names=names, aliases=functions.busy, failed=failed, topic=monitoring.topic)
         if options.backup_to:
             vault, topic = options.backup_to, monitoring.topic

@@ -301,7 +301,10 @@ def test_successes_are_sampled_by_invocation(
 
 
 def test_refusals_failures_and_bugs_are_never_sampled_and_the_codes_own_faults_are_metered_by_its_version(
-    store: Store, capsys: pytest.CaptureFixture[str], sampled: Callable[[float], None]
+    store: Store,
+    capsys: pytest.CaptureFixture[str],
+    sampled: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By this a deployment of new code is taken back. What a caller has to correct says nothing of the code."""
 
@@ -309,11 +312,12 @@ def test_refusals_failures_and_bugs_are_never_sampled_and_the_codes_own_faults_a
         raise {"busy": StoreUnreachableError("no answer"), "bug": RuntimeError("a bug")}[id]
 
     sampled(0.06)
+    monkeypatch.setenv("_HANDLER", "handlers.increments")
     doing(store, fail)({"batch": [{**PLAY, "id": name} for name in ("#", "busy", "bug")]}, Context())
     handlers.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "#"}]}, Context())
     printed = capsys.readouterr().out
     found = [line for line in emf(printed) if "Failed" in line]
-    assert [(line["Failed"], line["version"]) for line in found] == [([2.0], observe.PART)]
+    assert [(line["Failed"], line["version"]) for line in found] == [([2.0], f"{observe.CODE}.increments")]
     lines = logs(printed)[:-1]
     assert [line["status"] for line in lines if line["message"] == "answered"] == [400, 503, 500]
     assert [line["message"] for line in lines] == ["answered", "failed", "answered", "bug", "answered"]

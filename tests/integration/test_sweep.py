@@ -82,10 +82,9 @@ class Ledger:
         return sorted([item["PK"]["S"] for item in counts] + [item["id"]["S"] for item in receipts])
 
 
-@pytest.fixture(autouse=True)
-def ledger(store: Store, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    made = Ledger(store, int(time.time() // 3600) * 3600 + 40 * 60 + 30)  # when no part is folded
-    monkeypatch.setattr(time, "time", lambda: float(made.now_s))
+def behind(store: Store, now_s: int) -> Ledger:
+    """A ledger with five minutes to judge. In one of them a tally drifts."""
+    made = Ledger(store, now_s)
     known_s = 60 * (made.minute - 3) + 5
     made.put(
         watermark.JUDGE, judged=made.minute - 10, noted=made.now_s - 60, known=known_s, rolled=known_s,
@@ -95,6 +94,13 @@ def ledger(store: Store, monkeypatch: pytest.MonkeyPatch) -> Ledger:
         for table in ("counts", "receipts"):
             made.mark(consumer, table, 2)
     made.book(-9, 5)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def ledger(store: Store, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    made = behind(store, int(time.time() // 3600) * 3600 + 40 * 60 + 30)  # when no part is folded
+    monkeypatch.setattr(time, "time", lambda: float(made.now_s))
     return made
 
 

@@ -13,9 +13,10 @@ The ledger holds what the streams report of each tally, and how far their consum
     forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, children, holds, finished
     imported    HISTORY#IMPORT, counter#run -> by, why, at, digest, rows, refused, finished
     form        FORM, counter -> form (streams/forms.py)
-    scan        ITEMS, counter -> table, counted, generation, digest, groups, began, ended, closed, position, items
+    scan        ITEMS, counter -> table, counted, generation, digest, groups, began, ended, closed, position, items,
+                found (team/scan_state.py)
     passed      PASSED, table of a team -> passed, stream
-    watched     WATCHED#bucket, counter#id -> counter, target, at, low, high, since (team/kept_numbers.py)
+    watched     WATCHED#bucket, digest -> counter, target, at, low, high, since, rule (team/kept_numbers.py)
     marker      SEEN#counter#item's digest, generation -> group, amount (team/first_seen.py)
     secret      SECRET, SECRET -> secret (counting/hashing.py)
     event       EVENT#partition or, once it is sent, SENT#partition, epoch ms#name -> detail (streams/events.py)

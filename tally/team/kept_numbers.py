@@ -1,11 +1,14 @@
 """What the consumer notes of a number that the team keeps itself: beside the count, so that one read has both.
 
     of a tally item: kept, up#time, down#time
-    WATCHED#bucket, counter#id -> counter, target, at, low, high, since
+    WATCHED#bucket, digest -> counter, target, at, low, high, since, rule
 
-`kept`: the number as the newest record has it. `up#…` and `down#…`: by how much, in a stretch of time, the number may
-be too low, or too high, without being wrong: items that came and went, and moves of the number that items may follow.
-`WATCHED` lists the groups that team/watch.py looks at.
+`kept`: the number as the newest record has it. `up#…` and `down#…`: by how much, in the stretch of time that ends then,
+the number may be too low, or too high, without being wrong: items that came and went, and moves of the number that
+items may follow. `WATCHED` lists the groups that team/watch.py looks at.
+
+A stretch has the name of its end in seconds. So the names hold when `within`, and with it the length of a stretch,
+becomes another one.
 """
 
 from __future__ import annotations
@@ -50,9 +53,10 @@ class Noted:
 
     def move(self, counter: Counter, made_s: float, up: int, down: int) -> None:
         """Note by how much the number may be too low and too high for a while."""
-        stretch = int(made_s) // stretch_s(counter)
+        length_s = stretch_s(counter)
+        end_s = (int(made_s) // length_s + 1) * length_s
         self.at_s = max(self.at_s, int(made_s))
-        for name, amount in ((f"{UP}{stretch}", up), (f"{DOWN}{stretch}", down)):
+        for name, amount in ((f"{UP}{end_s}", up), (f"{DOWN}{end_s}", down)):
             if amount:
                 self.moves[name] = self.moves.get(name, 0) + amount
 
@@ -65,7 +69,7 @@ class Noted:
 def key(counter: str, group: str) -> Item:
     """The key of a group that is looked at."""
     bucket = int(hashlib.sha256(group.encode()).hexdigest()[:8], 16) % PARTITIONS
-    return keys.key(f"WATCHED#{bucket}", f"{counter}#{group}")
+    return keys.key(f"WATCHED#{bucket}", keys.digest(counter, group))
 
 
 def listed(table: str, counter: str, group: str, at_s: int) -> Write:
@@ -81,21 +85,19 @@ def listed(table: str, counter: str, group: str, at_s: int) -> Write:
     }
 
 
-def flight(item: Mapping[str, Any], since_s: float, counter: Counter) -> tuple[int, int]:
+def flight(item: Mapping[str, Any], since_s: float) -> tuple[int, int]:
     """By how much the number may be too low, and too high, because of what came and went since then."""
-    first = int(since_s) // stretch_s(counter)
     sums = dict.fromkeys((UP, DOWN), 0)
     for name, value in item.items():
         for start in sums:
-            if name.startswith(start) and _of(name) >= first:
+            if name.startswith(start) and _of(name) > since_s:
                 sums[start] += int(value["N"])
     return sums[UP], sums[DOWN]
 
 
-def over(item: Mapping[str, Any], since_s: float, counter: Counter) -> list[str]:
-    """Attributes of stretches before that time, as many as one write removes."""
-    first = int(since_s) // stretch_s(counter)
-    return [name for start in (UP, DOWN) for name in _stretches(item, start) if _of(name) < first][:AT_ONCE]
+def over(item: Mapping[str, Any], since_s: float) -> list[str]:
+    """Attributes of stretches that ended before that time, as many as one write removes."""
+    return [name for start in (UP, DOWN) for name in _stretches(item, start) if _of(name) <= since_s][:AT_ONCE]
 
 
 def folded(item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int], Sequence[str]]]:

@@ -74,19 +74,20 @@ def look(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: flo
     row = rows.read(store, counter.name, target)
     item = queries.get(store.client, store.settings.counts_table, at)
     key, seen = {name: listed[name] for name in ("PK", "SK")}, {"at": items.number(listed, "at")}
-    since_s = passed_s - counter.watch.within
+    since_s, rule = passed_s - counter.watch.within, f"{counter.watch.within} {counter.watch.together}"
     known = bounds(counter, item, passed_s)
-    if known is None or (seen["at"] <= since_s and kept_numbers.flight(item, since_s, counter) == (0, 0)):
+    if known is None or (seen["at"] <= since_s and kept_numbers.flight(item, since_s) == (0, 0)):
         low, high = known or (0, 0)  # it is calm: the next record lists it again
         writes = [{"Delete": items.only_if({"TableName": table, "Key": key}, seen)}]
     else:
-        low, high, since = with_looks_before(listed, *known, now_s)
-        writes = [items.update(table, key, {"low": low, "high": high, "since": since}, was=seen)]
+        low, high, since = with_looks_before(listed, *known, now_s, rule)
+        looked: items.Values = {"low": low, "high": high, "since": since, "rule": rule}
+        writes = [items.update(table, key, looked, was=seen)]
     off = low if low > 0 else high if high < 0 else 0
     if off != row.drift:
         writes += _row(store, row, off, now_s, together=counter.watch.together)
     if apply_once(store, writes):
-        _tidy(store, at, item, kept_numbers.over(item, since_s, counter))
+        _tidy(store, at, item, kept_numbers.over(item, since_s))
 
 
 def _tidy(store: Store, at: Item, item: Item, over: Sequence[str] = ()) -> None:
@@ -111,16 +112,16 @@ def bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[
     above = items.number(dict(item), KEPT) - tallies.stored(counter, item, 0)
     if counter.watch.together:
         return above, above
-    up, down = kept_numbers.flight(item, passed_s - counter.watch.within, counter)
+    up, down = kept_numbers.flight(item, passed_s - counter.watch.within)
     return above - down, above + up
 
 
-def with_looks_before(listed: Item, low: int, high: int, now_s: float) -> tuple[int, int, int]:
+def with_looks_before(listed: Item, low: int, high: int, now_s: float, rule: str) -> tuple[int, int, int]:
     """The bounds of this look and of those before it, and when the first of them was, epoch seconds.
 
-    Where they exclude each other, or the first one is old, the looks begin again.
+    Where they exclude each other, the first one is old, or it followed another `rule`, the looks begin again.
     """
-    since = items.number(listed, "since")
+    since = items.number(listed, "since") if listed.get("rule") == {"S": rule} else 0
     if since and now_s - since < LOOKS_S:
         both = max(low, items.number(listed, "low")), min(high, items.number(listed, "high"))
         if both[0] <= both[1]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tally.counter import Watched
+from tally.counter import Counter, Watched
 from tally.items import Items
 from tally.team import watch as judge
 from tally.team.kept_numbers import Noted
@@ -20,6 +20,7 @@ from tests.tiers import in_long
 
 SPAN_S, FAULT_S, LOST = 4 * 3600, 2 * 3600, 3
 START_S = 1_795_000_000
+RULE, NUMBER = "60 True", {"kept": {"N": "0"}, "items": {"N": "0"}}
 
 
 def lag_s(kind: str, chance: random.Random, at_s: float, within: int) -> float:
@@ -46,10 +47,18 @@ def events(rate: float, kind: str, within: int, chance: random.Random, fault_s: 
     return sorted([*made, (fault_s, "number", -LOST)])
 
 
+def counter(within: int) -> Counter:
+    return Watched("w", table="t", number="n", of=Items("t", sort="SK"), at="META", within=within)
+
+
+def noted_look(low: int, high: int, since: float) -> dict[str, Any]:
+    bounds = {name: {"N": str(value)} for name, value in (("low", low), ("high", high), ("since", since))}
+    return {**bounds, "rule": {"S": RULE}}
+
+
 def looks(rate: float, kind: str, within: int, seed: int, fault_s: float) -> Iterator[tuple[float, int]]:
     """When, and by how much the number is said to be off."""
-    chance = random.Random(seed)
-    counter = Watched("w", table="t", number="n", of=Items("t"), within=within)
+    chance, watching = random.Random(seed), counter(within)
     left, item, listed, number = events(rate, kind, within, chance, fault_s), dict[str, Any](), dict[str, Any](), 0
     count = 0
     for minute in range(1, SPAN_S // 60):
@@ -60,14 +69,14 @@ def looks(rate: float, kind: str, within: int, seed: int, fault_s: float) -> Ite
             count, number = (count + amount, number) if what == "item" else (count, number + amount)
             up = amount if what == "item" else -amount
             noted = Noted()
-            noted.move(counter, START_S + at_s, max(up, 0), max(-up, 0))
+            noted.move(watching, START_S + at_s, max(up, 0), max(-up, 0))
             for name, moved in noted.moves.items():
                 item[name] = {"N": str(int(item.get(name, {"N": "0"})["N"]) + moved)}
         item |= {"kept": {"N": str(number)}, "items": {"N": str(count)}}
-        known = judge.bounds(counter, item, START_S + passed_s)
+        known = judge.bounds(watching, item, START_S + passed_s)
         assert known
-        low, high, since = judge.with_looks_before(listed, *known, START_S + passed_s)
-        listed = {name: {"N": str(value)} for name, value in (("low", low), ("high", high), ("since", since))}
+        low, high, since = judge.with_looks_before(listed, *known, START_S + passed_s, RULE)
+        listed = noted_look(low, high, since)
         yield passed_s, low if low > 0 else high if high < 0 else 0
 
 
@@ -92,11 +101,28 @@ def test_a_calm_group_is_found(rate: float, within: int, minutes: int) -> None:
 def test_looks_begin_again_where_they_exclude_each_other_or_are_old() -> None:
     """The number was put right; or it went wrong since."""
 
-    def before(low: int, high: int) -> dict[str, Any]:
-        return {name: {"N": str(value)} for name, value in (("low", low), ("high", high), ("since", START_S))}
+    def after(low: int, high: int, *more: Any) -> tuple[int, int, int]:
+        return judge.with_looks_before(noted_look(low, high, START_S), *more)
 
-    assert judge.with_looks_before({}, -3, -1, START_S) == (-3, -1, START_S)
-    assert judge.with_looks_before(before(-3, -1), -2, 4, START_S + 60) == (-2, -1, START_S)
-    assert judge.with_looks_before(before(-3, -3), 0, 0, START_S + 60) == (0, 0, START_S + 60)
+    assert judge.with_looks_before({}, -3, -1, START_S, RULE) == (-3, -1, START_S)
+    assert after(-3, -1, -2, 4, START_S + 60, RULE) == (-2, -1, START_S)
+    assert after(-3, -3, 0, 0, START_S + 60, RULE) == (0, 0, START_S + 60)
     later_s = START_S + judge.LOOKS_S
-    assert judge.with_looks_before(before(-3, -1), -2, 4, later_s) == (-2, 4, later_s)
+    assert after(-3, -1, -2, 4, later_s, RULE) == (-2, 4, later_s)
+
+
+def test_looks_begin_again_with_another_rule() -> None:
+    """`together` was declared: a difference that was exact then may have been in flight."""
+    looked = noted_look(5, 5, START_S)
+    assert judge.with_looks_before(looked, 0, 5, START_S + 60, "60 False") == (0, 5, START_S + 60)
+
+
+@pytest.mark.parametrize(("before", "after"), [(60, 3600), (3600, 60), (5, 60)])
+def test_what_is_in_flight_stays_so_with_another_patience(before: int, after: int) -> None:
+    """The stretches of the first declaration are read by the second one."""
+    first, second = counter(before), counter(after)
+    noted = Noted()
+    noted.move(first, START_S + 7, 1, 2)
+    item = {name: {"N": str(moved)} for name, moved in noted.moves.items()}
+    assert judge.bounds(second, item | NUMBER, START_S + 7 + after) == (-2, 1)
+    assert judge.bounds(second, item | NUMBER, START_S + 7 + before + after) == (0, 0)

@@ -29,15 +29,15 @@ from tally.settings import MINUTE_DEFAULT_S
 from tally.streams import dead_letters, watermark
 from tally.streams.dead_letters import Marker
 from tally.streams.loss import LETTER, Loss, listed
+from tally.team import health, watch
 
 from . import kept, scan, values
-from .command import ID, Command, Counters, Parser, UsageError, add_counter
+from .command import CANNOT_TELL, ID, WRONG, Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack
 from .terminal import CommandError, bar, clock, note, say, show
 
 LETTERS, DRIFT, CHILDREN, RECEIPTS = "dead-letters", "drift", "children", "receipts"
 PARTS = (LETTERS, DRIFT, CHILDREN, RECEIPTS)
-WRONG, CANNOT_TELL = 1, 2
 
 
 class Number(NamedTuple):
@@ -208,6 +208,16 @@ def say_letters(given: argparse.Namespace, markers: list[Marker]) -> None:
         show(given, body, f"waits    {what}: a repair applies it")
 
 
+def unwatched(given: argparse.Namespace, stack: Stack) -> list[str]:
+    """Why nobody can tell whether numbers that the team keeps are right, of those that are asked for."""
+    asked = [given.counter] if given.counter else list(stack.counters.values())
+    watching = [one for one in asked if one.watch and DRIFT in given.parts]
+    if given.named:
+        lacking = [one for one in given.named if watching and watch.kept(stack.store, *one) is None]
+        return [f"{one.counter.name} {one.id} has no {one.counter.watch.number}" for one in lacking]
+    return [f"{one.name}: {why}" for one in watching if (why := health.why_unwatched(stack.store, one))]
+
+
 def losses(given: argparse.Namespace, stack: Stack) -> list[Loss]:
     """What the streams may have lost, and nobody has acknowledged, if everything is asked for."""
     return listed(stack.store) if given.parts == PARTS else []
@@ -270,7 +280,9 @@ def check(given: argparse.Namespace, stack: Stack) -> int:
     """Say what is wrong. 0: all is well, 1: something differs or is unclear, 2: nobody can tell, or it is not there."""
     scan.recounted(given, stack)
     waiting, gaps = letters(given, stack), losses(given, stack)
-    checked, gone = numbers(given, stack), lost(given, stack)
+    checked, gone, untold = numbers(given, stack), lost(given, stack), unwatched(given, stack)
+    for why in untold:
+        note(f"cannot tell: {why}")
     say_letters(given, waiting)
     say_losses(given, gaps)
     say_numbers(given, stack, checked)
@@ -290,8 +302,13 @@ def check(given: argparse.Namespace, stack: Stack) -> int:
         what_to_do = "what is yours to set is printed above" if only_yours else f"to repair it: {repair_command(given)}"
         say(f"{', '.join(said + unclear)}; {what_to_do}")
     elif not given.json:
-        say(", ".join(unclear) or (well(given) if until and not checked.missing else "nothing is known to be wrong"))
-    return CANNOT_TELL if checked.missing or not (until or said) else WRONG if said or unclear else 0
+        say(
+            ", ".join(unclear)
+            or (well(given) if until and not (checked.missing or untold) else "nothing is known to be wrong")
+        )
+    if checked.missing or not (until or said):
+        return CANNOT_TELL
+    return WRONG if said or unclear else CANNOT_TELL if untold else 0
 
 
 def well(given: argparse.Namespace) -> str:

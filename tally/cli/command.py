@@ -20,6 +20,7 @@ EXIT_STATUS = (
 NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # the history keeps them for ever
 ID = "of a post, a video, …; for visits the page's URL; 7c20#2026-11-22 with a period"
 STACK_DEFAULT = "Tally-dev"
+WRONG, CANNOT_TELL = 1, 2  # exit statuses
 Counters = Mapping[str, Counter]
 
 

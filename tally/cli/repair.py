@@ -27,8 +27,8 @@ from tally.streams.record import Lookup
 from tally.team import consumer, scan_state
 
 from . import check
-from .check import CANNOT_TELL, LETTERS, WRONG
-from .command import Command, Counters, Parser
+from .check import LETTERS
+from .command import CANNOT_TELL, WRONG, Command, Counters, Parser
 from .connection import Stack
 from .terminal import CommandError, agreed, bar, check_answerable, note, say
 

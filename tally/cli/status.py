@@ -16,7 +16,7 @@ from tally.dev.base.words import DEV
 from tally.drift import looks
 from tally.drift.looks import Seen, moment
 from tally.errors import TallyError
-from tally.team import scan_state
+from tally.team import health
 
 from .command import Command
 from .connection import PATIENT, Stack, explained
@@ -139,25 +139,7 @@ def _failed_events(stack: Stack) -> Seen:
     return Seen(str(messages), {"messages": messages}, messages > 0)
 
 
-def _items(stack: Stack) -> Seen:
-    """Which counters of items have counted them, and what scans are open."""
-    facts, lines = {}, []
-    for name, counter in stack.counters.items():
-        if counter.items is None:
-            continue
-        scan = scan_state.read(stack.store, name)
-        counted, open_ = scan.counted == counter.digest, not scan.closed
-        facts[name] = {
-            "counted": counted,
-            "scan": open_,
-            "passed": scan_state.passed_s(stack.store, counter.items.table),
-        }
-        word = "counted" if counted else f"not counted: `tally scan {name}`"
-        lines.append(f"{name} {word}{f', a scan is open, {scan.items:,} items read' if open_ else ''}")
-    return Seen("; ".join(lines), facts, not all(one["counted"] for one in facts.values()))
-
-
-OF_ITEMS: Mapping[str, Callable[[Stack], Seen]] = {"items": _items}
+OF_ITEMS: Mapping[str, Callable[[Stack], Seen]] = {"items": lambda stack: health.look(stack.store, stack.counters)}
 """The part of a stack that counts items of the team's tables."""
 LOOKS: Mapping[str, Callable[[Stack], Seen]] = {
     "version": _version, "API": _answers, "counters": _counters, "alarms": _alarms,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -169,13 +170,16 @@ def _ago(age_s: int | None) -> str:
 _UNITS = {"days": 86400, "hours": 3600, "minutes": 60}
 
 
-def status(call: Call, counters: Mapping[str, Counter]) -> dict[str, Any]:
+def status(
+    call: Call, counters: Mapping[str, Counter], more: Mapping[str, Callable[[], Seen]] = MappingProxyType({})
+) -> dict[str, Any]:
     """`{"well","parts":[{"name","state","line"}],"at","as_of","judged_up_to","stack","stage","where","counters"}`.
 
-    `well`: true if every part is, false if one is wrong, null if nobody can tell. `where`: the options that lead the
-    command `tally` to this stack. Times are epoch seconds, null if they are not known.
+    `more`: looks of other rooms, by the names of their parts. `well`: true if every part is, false if one is wrong,
+    null if nobody can tell. `where`: the options that lead the command `tally` to this stack. Times are epoch seconds,
+    null if they are not known.
     """
-    settings, seen = call.store.settings, _parts(call, counters)
+    settings, seen = call.store.settings, _parts(call, counters, more)
     wrong = {one.wrong for one in seen.values()}
     return {
         "well": False if True in wrong else None if None in wrong else True,
@@ -190,7 +194,7 @@ def status(call: Call, counters: Mapping[str, Counter]) -> dict[str, Any]:
     }
 
 
-def _parts(call: Call, counters: Mapping[str, Counter]) -> dict[str, Seen]:
+def _parts(call: Call, counters: Mapping[str, Counter], more: Mapping[str, Callable[[], Seen]]) -> dict[str, Seen]:
     """Every look. If the store does not answer the first one, those that need it are not tried: each would wait."""
     store = call.store
     parts: dict[str, Callable[[], Seen]] = {
@@ -201,6 +205,7 @@ def _parts(call: Call, counters: Mapping[str, Counter]) -> dict[str, Seen]:
         "lost records": lambda: lost(store),
         "holds": lambda: holds(store),
         "counters": lambda: declared(store, counters),
+        **more,
     }
     reached = _reached(store)
     untold = Seen("the store does not answer", {}, None)

@@ -1,6 +1,7 @@
 """Whether the numbers are right: which drift, one of them in detail, and whether all is well; and what they crossed."""
 
 import time
+from collections.abc import Mapping
 from itertools import islice
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -16,7 +17,7 @@ from tally.errors import CallerError, InvalidInputError, NotCountedError, NotFou
 from tally.series import read
 from tally.streams import events
 from tally.streams.crossings import EXAMPLE
-from tally.team import scan_state
+from tally.team import health, scan_state
 
 JudgedUpTo = Annotated[
     int | None,
@@ -241,9 +242,11 @@ def get_details(
     "GET /status",
     access=Access.READ,
     throttle=RARE,
-    needs=lambda _: needs.PROBE
+    needs=lambda counters: needs.PROBE
     | needs.READ_JUDGE
     | needs.READ_FORMS
+    | needs.scanned(counters)
+    | needs.on([one for one in counters if one.items is not None], "Query")
     | needs.on_ledger({"DRIFT": ["Query"], "DEADLETTER": ["Query"], "HOLDS#": ["Query"]}),
     example={
         "well": False,
@@ -274,7 +277,14 @@ def get_status(call: Call) -> Answer[Status]:
     Part by part, as far as a function can tell. What nobody can tell is `unknown`, and not well. And the counters that
     are declared.
     """
-    return Answer(looks.status(call, call.counters))
+    of_items = _of_items(call.counters)
+    return Answer(
+        looks.status(call, call.counters, {"items": lambda: health.look(call.store, of_items)} if of_items else {})
+    )
+
+
+def _of_items(counters: Mapping[str, Counter]) -> dict[str, Counter]:
+    return {name: counter for name, counter in counters.items() if counter.items is not None}
 
 
 @operation(

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tally.counter import Counter, Watched, declared
-from tally.items import Items
+from tally.items import Items, Watch
+from tally.team import health
 from tests.integration.command.numbers import judged
 from tests.integration.command.team import Team
 
 SIGNED = "--by ann --why test --yes"
-LIKES = Watched(
-    "post_likes", table="shop", number="likeTally", of=Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#")
-)
+OF = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#")
+LIKES = Watched("post_likes", table="shop", number="likeTally", of=OF, at="META")
 COUNTERS = declared([LIKES])
 POSTS, EACH, OFF = 300, 2, 20
 
@@ -43,12 +44,39 @@ def posts(wrong: dict[str, int]) -> list[dict[str, Any]]:
     return made
 
 
+def test_a_number_that_no_item_has_is_not_called_well(team: Team) -> None:
+    """The attribute is misspelled: nothing is compared."""
+    put(team, [item | {"likeTaly": {"N": "1"}} for item in posts({})])
+    team.counters = declared([replace(LIKES, items=replace(OF, watch=Watch("likeCount", "META")))])
+    team.handler = team.process()
+    said = f"cannot tell: post_likes: 0 of {POSTS} groups have likeCount"
+    code, out, err = team("scan post_likes --yes")
+    assert (code, f"{POSTS} groups" in out, said in err) == (2, True, True)
+    judged(team.store)
+    for line in ("check --only drift", "check post_likes --yes"):
+        code, out, err = team(line)
+        assert (code, out, said in err) == (2, "nothing is known to be wrong\n", True), line
+    code, _, err = team("check post_likes 7")
+    assert (code, "cannot tell: post_likes 7 has no likeCount" in err) == (2, True)
+    looked = health.look(team.store, team.counters)
+    assert (looked.word, f"0 of {POSTS} groups have likeCount" in looked.line) == ("unknown", True)
+
+    team.put("POST#7", "META", likeCount={"N": str(EACH)})
+    team.drain()
+    assert health.look(team.store, team.counters).word == "ok"
+    assert team("check post_likes 7")[0] == 0
+    team.put("POST#7", "META")
+    team.drain()
+    assert health.look(team.store, team.counters).word == "unknown"
+
+
 def test_exactly_the_posts_that_are_off_are_named_and_the_repair_is_printed(team: Team) -> None:
     wrong = {str(number): 1 + number % 3 if number % 2 else -1 for number in range(0, POSTS, POSTS // OFF)}
     put(team, posts(wrong))
     team.drain()
     assert team("scan post_likes --yes")[0] == 0
-    assert (team.numbers("post_likes"), len(wrong)) == ({str(number): EACH for number in range(POSTS)}, OFF)
+    numbers = {str(number): EACH for number in range(POSTS)} | {"~-numbers": POSTS}
+    assert (team.numbers("post_likes"), len(wrong)) == (numbers, OFF)
     judged(team.store)
     code, printed, _ = team("check post_likes --yes --json")
     named = {line["id"]: line["drift"] for line in map(json.loads, printed.splitlines())}

@@ -1,0 +1,57 @@
+"""The health check of the counters of items: whether they are counted, what counts for nothing, and whether the team
+keeps a number at all. `GET /status` and `tally status` show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..counter import Counter
+from ..counting import tallies
+from ..drift.looks import Seen
+from ..dynamo.client import Call, Store
+from ..items import NUMBERS
+from . import faults, scan_state
+from .scan_state import Scan
+
+
+def look(store: Store, counters: Mapping[str, Counter]) -> Seen:
+    """`wrong`: some counter is not counted. None: of some counter no group has the number that it is held against."""
+    facts, lines, wrong = dict[str, Any](), list[str](), set[bool | None]()
+    for name, counter in counters.items():
+        if counter.items is None:
+            continue
+        scan = scan_state.read(store, name)
+        counted, missing = scan.counted == counter.digest, why_unwatched(store, counter, scan)
+        found = list(faults.read(store, counter)) if counted else []
+        facts[name] = {
+            "counted": counted,
+            "scan": not scan.closed,
+            "passed": scan_state.passed_s(store, counter.items.table),
+            "uncounted": {one.kind: {"items": one.items, "example": one.example} for one in found},
+        }
+        if counted and counter.watch:
+            facts[name]["numbers"] = numbers(store, counter)
+        word = "counted" if counted else f"not counted: `tally scan {name}`"
+        reading = "" if scan.closed else f", a scan is open, {scan.items:,} items read"
+        lines += [f"{name} {word}{reading}", *(f"{name} does not count {one}" for one in found)]
+        lines += [f"{name}: {missing}"] * bool(missing)
+        wrong.add(not counted or (None if missing else False))
+    return Seen("; ".join(lines), facts, True if True in wrong else None if None in wrong else False)
+
+
+def numbers(store: Store, counter: Counter) -> int:
+    """How many items have the number that the team keeps."""
+    return tallies.total(counter, tallies.shards(Call(store), counter, NUMBERS))
+
+
+def why_unwatched(store: Store, counter: Counter, scan: Scan | None = None) -> str:
+    """Why nobody can tell whether the numbers that the team keeps are right: there are none. Empty if there are some,
+    and if the items are not counted."""
+    watch, scan = counter.watch, scan or scan_state.read(store, counter.name)
+    if watch is None or scan.counted != counter.digest or numbers(store, counter):
+        return ""
+    return (
+        f"0 of {scan.found:,} groups have {watch.number}: no item with the sort key {watch.at} has it, so nothing is"
+        " compared. Correct `number` or `at`."
+    )

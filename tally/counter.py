@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from .errors import ConfigurationError
-from .items import KEPT, RECOUNTED, Items, Watch, digest
+from .items import EXAMPLE, KEPT, RECOUNTED, Items, Watch, digest
 from .notify import Notify
 
 AMOUNT_MAX = 10**9  # the largest change; a tally itself may grow to DynamoDB's 38 digits
@@ -200,7 +200,7 @@ class Counter:
         """Its number is that of the items, seconds after they are written."""
         if not isinstance(self.items, Items):
             raise self._wrong("items", "must be Items(…)")
-        if self.attribute in (RECOUNTED, KEPT):
+        if self.attribute in (RECOUNTED, KEPT, EXAMPLE):
             raise self._wrong("attribute", "is one that scans write")
         for field, default in _NOT_OF_ITEMS.items():
             if getattr(self, field) != default:
@@ -388,24 +388,33 @@ class Counter:
 
 
 def Watched(
-    name: str, *, table: str, number: str, of: Items, within: int = 60, together: bool = False, read: str = SERVICE
+    name: str,
+    *,
+    table: str,
+    number: str,
+    of: Items,
+    at: str = "",
+    within: int = 60,
+    together: bool = False,
+    read: str = SERVICE,
 ) -> Counter:
     """A number that the team's own code keeps, held against an exact count of the items that it should count.
 
         POST_LIKES = Watched(
             "post_likes", table="social", number="likeTally",
-            of=Items("social", starts="POST#", sort="SK", sort_starts="LIKE#"),
+            of=Items("social", starts="POST#", sort="SK", sort_starts="LIKE#"), at="META",
         )
 
-    The counter of this name is the exact count. The number stands in any item of the same partition, which nothing but
-    the team writes. It may be `within` seconds behind the items, or before them; `together`: it never is.
+    The counter of this name is the exact count. The number is an attribute of the item of the same partition whose sort
+    key is `at`. Nothing but the team writes this item, and it does not count. The number may be `within` seconds behind
+    the items, or before them; `together`: it never is.
     """
     if of.table != table:
         raise ConfigurationError(f"counter {name!r}: table is {table!r}, but its items are those of {of.table!r}")
     start = re.sub("[^A-Z0-9]", "", f"W{name.upper()}")[:16]
     return Counter(
         name, prefix=start, sort_key="ITEMS", attribute="items", read=read, max_shards=1,
-        items=replace(of, watch=Watch(number, within, together)),
+        items=replace(of, watch=Watch(number, at, within, together)),
     )  # fmt: skip
 
 

@@ -11,26 +11,27 @@ from decimal import Context, Decimal, InvalidOperation
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
+from . import images
 from .errors import ConfigurationError
+from .images import Image
 
 AMOUNT_LIMIT = 10**15
 """What an item counts for is less than this, up or down, in units of its scale."""
 SCALE_MAX = 6
 _EXACT = Context(prec=50)  # DynamoDB's numbers have up to 38 digits; Python's own context rounds to 28
-RECOUNTED, KEPT = "recounted", "kept"
-"""The attributes that scans write beside the number of a tally item: the last one that set it, and the number that the
-team keeps."""
+RECOUNTED, KEPT, EXAMPLE = "recounted", "kept", "example"
+"""The attributes beside the number of a tally item: the last scan that set it, the number that the team keeps, and the
+newest item of a fault."""
+ASIDE = "~-"
+"""How the groups begin that count what is in no group of the team's. `id_of` makes no such id."""
+NUMBERS = f"{ASIDE}numbers"
+"""The group that counts the numbers that the team keeps."""
 HEARTBEAT_START = "HEARTBEAT#"
 WITHIN_MAX_S = 3600
-GROUP_CHARACTERS_MAX = 128  # as of any id
+GROUP_CHARACTERS_MAX = 128  # as the item spells it
+GROUP_ID_CHARACTERS_MAX = 12 * GROUP_CHARACTERS_MAX  # a character has up to four bytes, and `id_of` writes 3 for each
 _TABLE_FORM = re.compile(r"[A-Za-z0-9_.-]{1,255}")  # as DynamoDB's own names: it becomes part of a key
 _RESERVED_TABLES = frozenset({"counts", "receipts", "ledger"})
-Image = Mapping[str, Any]
-"""An item in DynamoDB's wire form, as a stream or a read shows it."""
-
-
-class AmountError(ValueError):
-    """An amount that the counter cannot add up exactly. The message says why."""
 
 
 class Value(NamedTuple):
@@ -39,6 +40,34 @@ class Value(NamedTuple):
     group: str
     amount: int
 
+    @property
+    def aside(self) -> bool:
+        """Whether the group is one of ASIDE."""
+        return self.group.startswith(ASIDE)
+
+
+class Fault(NamedTuple):
+    """Why an item that is declared to count cannot be counted."""
+
+    kind: str
+    why: str
+
+    @property
+    def group(self) -> str:
+        """The group that counts the items with this fault."""
+        return f"{ASIDE}{self.kind}"
+
+
+KINDS = {
+    "type": "an attribute of `where` has the value as another type",
+    "group": "a group that no id can be made of",
+    "amount": "an amount that is not a number",
+    "decimals": "an amount with more decimals than `scale`",
+    "large": f"an amount of {AMOUNT_LIMIT:.0e} or more".replace("e+", "e"),
+    "kept": "a number of the team's own that cannot be read",
+}
+"""The faults. What lacks an attribute has none: it counts for nothing, as NULL does in SQL."""
+
 
 @dataclass(frozen=True)
 class Watch:
@@ -46,6 +75,8 @@ class Watch:
 
     number: str
     """The attribute that has it."""
+    at: str
+    """The sort key of the item that has it. This item does not count."""
     within: int = 60
     """For how many seconds the number may be behind the items, or before them."""
     together: bool = False
@@ -54,6 +85,10 @@ class Watch:
     def __post_init__(self) -> None:
         if not isinstance(self.number, str) or not self.number:
             raise ConfigurationError(f"watch: number is {self.number!r}, but must be the name of an attribute")
+        if not isinstance(self.at, str) or not self.at:
+            raise ConfigurationError(
+                f"watch: at is {self.at!r}, but must be the sort key of the item that has {self.number}, such as 'META'"
+            )
         if type(self.within) is not int or not 1 <= self.within <= WITHIN_MAX_S:
             raise ConfigurationError(f"watch: within is {self.within!r}, but must be 1 to {WITHIN_MAX_S} seconds")
         if not isinstance(self.together, bool):
@@ -111,7 +146,9 @@ class Items:
         if not isinstance(self.heartbeats, bool):
             raise self._wrong("heartbeats", "must be True or False")
         if self.watch is not None and self.group is not None:
-            raise self._wrong("group", "must be left out: the number stands in the partition of the items")
+            raise self._wrong("group", "must be left out: the number is in the partition of the items")
+        if self.watch is not None and self.sort is None:
+            raise self._wrong("sort", f"must name the sort key: the number is in the item with {self.watch.at!r} there")
 
     def _check_table(self) -> None:
         if not self.table or not self.key:
@@ -132,62 +169,100 @@ class Items:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """All that decides what an item counts for."""
-        return asdict(self)
+        """All that decides what an item counts for, and which item has the number that the team keeps."""
+        fields = asdict(self)
+        if self.watch is not None:
+            fields["watch"] = [self.watch.number, self.watch.at]
+        if not (HEARTBEAT_START.startswith(self.starts) or self.starts.startswith(HEARTBEAT_START)):
+            del fields["heartbeats"]
+        return fields
 
     def value(self, image: Image) -> Value | None:
-        """What an item counts for; None: nothing. What lacks an attribute counts for nothing, as a NULL does in SQL.
+        """What an item counts for; None: nothing. An item that cannot be counted is 1 in the group of its fault."""
+        judged = self.judged(image)
+        return Value(judged.group, 1) if isinstance(judged, Fault) else judged
 
-        Raises AmountError for a number that has more decimals than `scale`, or is too large: it would be added wrongly.
-        """
-        if not self.may_count(image) or any(not _is(image.get(name), wanted) for name, wanted in self.where.items()):
+    def judged(self, image: Image) -> Value | Fault | None:
+        """What an item counts for. An item that lacks an attribute counts for nothing, as a NULL does in SQL."""
+        if self.may_keep(image):
+            kept = self._kept(image)
+            return Value(NUMBERS, 1) if isinstance(kept, Value) else kept
+        if not self.may_count(image):
             return None
-        name = self._group(image)
-        amount = self.amount if isinstance(self.amount, int) else self._amount(image, self.amount)
-        return Value(name, amount) if name and amount else None
+        for name, wanted in self.where.items():
+            if images.has_as_another_type(image, name, wanted):
+                return Fault("type", f"{name} is {wanted} as another type")
+            if not images.has(image, name, wanted):
+                return None
+        amount = self.amount if isinstance(self.amount, int) else self._number(image, self.amount)
+        if isinstance(amount, Fault):
+            return amount
+        group = self._group(image)
+        if isinstance(group, Fault):
+            return group
+        return Value(group, amount) if group and amount else None
 
     def kept(self, image: Image) -> Value | None:
-        """The number that the team keeps of a group, if this is the item that has it. Raises AmountError."""
-        if self.watch is None or not _text(image, self.key).startswith(self.starts):
-            return None
-        name = self._group(image)
-        number = self._number(image, self.watch.number)
-        return Value(name, number) if name and number is not None else None
+        """The number that the team keeps of a group, if this is the item that has it, and Tally can read it."""
+        found = self._kept(image) if self.may_keep(image) else None
+        return found if isinstance(found, Value) else None
+
+    def may_keep(self, keys: Image) -> bool:
+        """Whether an item of these keys is the one that may have the number that the team keeps. It counts for none."""
+        watch = self.watch
+        return watch is not None and self._is_below(keys) and images.text(keys, str(self.sort)) == watch.at
 
     def may_count(self, keys: Image) -> bool:
         """Whether an item of these keys may count for something."""
-        key = _text(keys, self.key)
-        if not key.startswith(self.starts) or (self.heartbeats and key.startswith(HEARTBEAT_START)):
+        if not self._is_below(keys) or self.may_keep(keys):
             return False
-        return self.sort is None or (self.sort in keys and _text(keys, self.sort).startswith(self.sort_starts))
+        return self.sort is None or (self.sort in keys and images.text(keys, self.sort).startswith(self.sort_starts))
+
+    def _is_below(self, keys: Image) -> bool:
+        key = images.text(keys, self.key)  # empty: it is binary
+        return key != "" and key.startswith(self.starts) and not (self.heartbeats and key.startswith(HEARTBEAT_START))
 
     def partition(self, group: str) -> str:
         """The partition key of a group: what the items that count in it share. Only of those that the key groups."""
         assert self.group is None, "an attribute says the group"
         return self.starts + unquote(group.replace("~", "%"))
 
-    def _group(self, image: Image) -> str:
+    def _kept(self, image: Image) -> Value | Fault | None:
+        assert self.watch is not None
+        number = self._number(image, self.watch.number)
+        if isinstance(number, Fault):
+            return Fault("kept", number.why)
+        group = self._group(image)
+        return group if isinstance(group, Fault) else None if number is None else Value(group, number)
+
+    def _group(self, image: Image) -> str | Fault:
         """The id of the group of an item; empty if it has none."""
-        name = id_of(_text(image, self.key)[len(self.starts) :] if self.group is None else _text(image, self.group))
-        return name if len(name) <= GROUP_CHARACTERS_MAX else ""
+        of, start = (self.key, len(self.starts)) if self.group is None else (self.group, 0)
+        name = images.text(image, of)[start:]
+        if len(name) > GROUP_CHARACTERS_MAX:
+            return Fault(
+                "group", f"{of} is {images.shown(image, of)}: a group has up to {GROUP_CHARACTERS_MAX} characters"
+            )
+        if not name and images.is_there(image, of):
+            return Fault("group", f"{of} is {images.shown(image, of)}: it names no group")
+        return id_of(name)
 
-    def _amount(self, image: Image, name: str) -> int:
-        return self._number(image, name) or 0
-
-    def _number(self, image: Image, name: str) -> int | None:
-        """A number in units of the scale; None for what is no number."""
+    def _number(self, image: Image, name: str) -> int | Fault | None:
+        """A number in units of the scale; None if it is not there."""
+        if not images.is_there(image, name):
+            return None
         try:
             number = Decimal(image[name]["N"])
             scaled = number.scaleb(self.scale, _EXACT)
             whole = scaled == scaled.to_integral_value()
         except (InvalidOperation, KeyError, TypeError, ValueError):
-            return None
+            return Fault("amount", f"{name} is {images.shown(image, name)}, and not a number")
         if not whole:
             decimals = -int(number.normalize(_EXACT).as_tuple().exponent)
-            why = f"declare scale={decimals}" if decimals <= SCALE_MAX else f"no scale has {decimals} decimals"
-            raise AmountError(f"{name} is {number}: {why}")
+            how = f"declare scale={decimals}" if decimals <= SCALE_MAX else f"no scale has {decimals} decimals"
+            return Fault("decimals", f"{name} is {number}: {how}")
         if abs(scaled) >= AMOUNT_LIMIT:
-            raise AmountError(f"{name} is {number}: it is too large to add up")
+            return Fault("large", f"{name} is {number}: it is too large to add up")
         return int(scaled)
 
 
@@ -216,25 +291,3 @@ def digest(*facts: object) -> str:
 
 def _whole(value: object) -> bool:
     return type(value) is int and value != 0 and abs(value) < AMOUNT_LIMIT
-
-
-def _text(image: Image, name: str) -> str:
-    """A string, or a number as DynamoDB spells it; empty if it is neither, or is not there."""
-    value = image.get(name)
-    if not isinstance(value, Mapping):
-        return ""
-    spelled = value.get("S", value.get("N"))
-    return spelled if isinstance(spelled, str) else ""
-
-
-def _is(value: object, wanted: str | int | bool) -> bool:
-    if not isinstance(value, Mapping):
-        return False
-    if isinstance(wanted, bool):
-        return value.get("BOOL") is wanted
-    if isinstance(wanted, str):
-        return value.get("S") == wanted
-    try:
-        return Decimal(value["N"]) == wanted
-    except (InvalidOperation, KeyError, TypeError, ValueError):
-        return False

@@ -23,6 +23,7 @@ CODE = os.environ.get("TALLY_VERSION", "dev")
 NAMESPACE = "Tally"
 COUNTER, CONSUMER, VERSION = "counter", "consumer", "version"  # the other dimensions: a metric has one, or none
 COUNTED, DRIFT_CONFIRMED = "Counted", "DriftConfirmed"  # of each counter, by the bookkeeper and by the sweep
+UNCOUNTED = "UncountedItems"  # of each counter of items: those that it cannot count
 WATERMARK_AGE, DEAD_LETTERS = "WatermarkAgeSeconds", "DeadLetters"  # of each consumer
 FAILED = "Failed"  # of each version of the code, in each function
 REPLAYED, REFUSED, CONFLICTS, SPILLED = (

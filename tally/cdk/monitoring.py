@@ -167,6 +167,10 @@ class Monitoring(Construct):
                 ],
             },
         )
+        of_items = {name: counter for name, counter in self._counters.items() if counter.items is not None}
+        if of_items:
+            uncounted = own.by_counter(observe.UNCOUNTED, of=of_items, statistic="Maximum").values()
+            self._section("Items", "Which items count for nothing?", {"Items that count for nothing": [*uncounted]})
         self._section(
             "Traffic",
             "How much is counted, and how often would a retry have counted twice?",

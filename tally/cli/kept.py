@@ -6,9 +6,7 @@ import argparse
 import json
 import shlex
 from decimal import Decimal
-from typing import Any
 
-from tally.dynamo import queries
 from tally.dynamo.keys import Item
 from tally.maintenance.reconcile import Finding
 from tally.team import scan_state, watch
@@ -37,7 +35,7 @@ def _command(recount: Recount, group: str, number: str, amount: int) -> str:
     added = str(Decimal(amount).scaleb(-recount.of.scale))
     arguments = {
         "--table-name": recount.table,
-        "--key": json.dumps(_key(recount, group, number)),
+        "--key": json.dumps(_key(recount, group)),
         "--update-expression": "ADD #n :n",
         "--expression-attribute-names": json.dumps({"#n": number}),
         "--expression-attribute-values": json.dumps({":n": {"N": added}}),
@@ -45,14 +43,9 @@ def _command(recount: Recount, group: str, number: str, amount: int) -> str:
     return shlex.join(["aws", "dynamodb", "update-item", *(part for pair in arguments.items() for part in pair)])
 
 
-def _key(recount: Recount, group: str, number: str) -> Item:
-    """The key of the item that has the number; of its partition alone if it is gone by now."""
-    partition = recount.partition(group)
-    having: dict[str, Any] = {
-        "FilterExpression": "attribute_exists(#number)",
-        "ExpressionAttributeNames": {"#number": number},
-    }
-    for page in queries.own_pages(recount.store, recount.table, (recount.of.key, partition), **having):
-        for item in page:
-            return {name: item[name] for name in recount.key_types}
-    return {recount.of.key: partition}
+def _key(recount: Recount, group: str) -> Item:
+    """The key of the item that has the number."""
+    of, watch = recount.of, recount.of.watch
+    assert watch is not None
+    assert of.sort is not None
+    return {of.key: recount.partition(group), of.sort: {recount.key_types[of.sort]: watch.at}}

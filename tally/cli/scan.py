@@ -19,15 +19,16 @@ from tally.counter import Counter
 from tally.dynamo import queries
 from tally.dynamo.client import Store
 from tally.errors import TallyError
+from tally.items import ASIDE
 from tally.streams import forms
 from tally.streams.lineage import ITEMS
 from tally.streams.loss import NEVER_S
 from tally.streams.watermark import oldest_dead_letter_s
-from tally.team import scan_state, watch
+from tally.team import faults, health, scan_state, watch
 from tally.team.recounts import Difference, Recount
 
 from . import values
-from .command import Command, Counters, Parser, add_counter
+from .command import CANNOT_TELL, Command, Counters, Parser, add_counter
 from .connection import Stack
 from .terminal import CommandError, agreed, bar, check_answerable, note, say
 
@@ -85,15 +86,22 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
     with bar(recount.differences(), "group", "set") as differences:
         for difference in differences:
             difference = _settled(recount, difference, recount.set)
-            groups += difference.recount != 0
+            groups += difference.recount != 0 and not difference.group.startswith(ASIDE)
             off += difference.off != 0 and not difference.settled
             if difference.stale:
                 recount.tidy(difference.group)
-    recount.close(counted=True)
+    recount.close(counted=True, found=groups)
     read = scan_state.read(stack.store, name).items
-    say(f"{name} is counted: {read:,} items read, {groups:,} groups, {off:,} numbers set")
-    if counter.watch:
+    found = list(faults.read(stack.store, counter))
+    more = (
+        f"; {sum(one.items for one in found):,} items count for nothing: {'; '.join(map(str, found))}" if found else ""
+    )
+    if counter.watch and not (missing := health.why_unwatched(stack.store, counter)):
         note(f"the sweep holds {counter.watch.number} against that from now on: `tally check --only drift` lists it")
+    say(f"{name} is counted: {read:,} items read, {groups:,} groups, {off:,} numbers set{more}")
+    if counter.watch and missing:
+        note(f"cannot tell: {name}: {missing}")
+        return CANNOT_TELL
     return 0
 
 

@@ -24,7 +24,7 @@ from tally.streams import events, forms, watermark
 from tally.streams.events import Bus
 from tally.streams.loss import NEVER_S
 from tally.streams.watermark import Watermark
-from tally.team import progress, scan_state, spot_checks, watch
+from tally.team import faults, progress, scan_state, spot_checks, watch
 from tally.team.consumer import NAME
 
 SCHEDULE = Schedule(
@@ -132,6 +132,7 @@ class Sweep:
             yield from (partial(_own_table, store, self.shards, counters, name, now_s) for name in own)
             yield lambda: spot_checks.check(store, counters, now_s, _share(store, until_s, WATCHED_SHARE))
             yield lambda: _watched(store, counters, now_s, _share(store, until_s, WATCHED_SHARE))
+            yield lambda: _faults(store, counters, _share(store, until_s, WATCHED_SHARE))
         yield lambda: report_drift(store, counters, seen, now_s, _share(store, until_s, REPORT_SHARE))
         yield lambda: _sum_up(store, _share(store, until_s, SERIES_SHARE))
         yield lambda: _removed(store, counters, until_s)
@@ -199,6 +200,21 @@ def _own_table(
         if passed_s := scan_state.passed_s(store, table):
             observe.gauges({observe.WATERMARK_AGE: int(now_s) - passed_s}, consumer=NAME)
     return {}
+
+
+def _faults(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
+    """Say how many items each counter of items cannot count, and one of each fault."""
+    uncounted = 0
+    for name, counter in counters.items():
+        if counter.items is None or store.clock() >= until_s:
+            continue
+        found = list(faults.read(store, counter, tidy=True))
+        for one in found:
+            observe.logger.warning("items count for nothing", extra={"counter": name, **one._asdict()})
+        if found:  # CloudWatch bills each metric that has data
+            observe.gauges({observe.UNCOUNTED: sum(one.items for one in found)}, counter=name)
+        uncounted += sum(one.items for one in found)
+    return {"uncounted": uncounted}
 
 
 def _watched(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:

@@ -24,11 +24,11 @@ from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
 from ..errors import ConfigurationError
-from ..items import Value
+from ..items import EXAMPLE, Value
 from ..streams.consumer import Batch, Handler, table_name
 from ..streams.fold import Effect, Run, StreamConsumer
 from ..streams.record import INSERT, MALFORMED, REMOVE, Lookup, Record, UnreadableError, created_s, event_name
-from . import first_seen, scan_state
+from . import faults, first_seen, scan_state
 from .first_seen import Marker, delta
 from .kept_numbers import GONE, Noted
 from .kept_numbers import listed as listed_group
@@ -59,6 +59,8 @@ class Change(NamedTuple):
     kept_before: Value | None = None
     made_s: float = 0.0
     pair: str = ""  # as effects have it: its halves are in one record
+    example: str = ""
+    """The item that cannot be counted, and why."""
 
 
 def counted(counters: Mapping[str, Counter], table: str) -> dict[str, Counter]:
@@ -143,6 +145,8 @@ class ItemsRun(Run):
     """By counter and group: the attribute of the recount, and what is added to it."""
     noted: dict[tuple[str, str], Noted] = field(default_factory=dict)
     """By counter and group, what is beside the count of numbers that the team keeps."""
+    examples: dict[tuple[str, str], str] = field(default_factory=dict)
+    """By counter and group of faults, the newest item."""
 
     def takes(self, effects: Sequence[Any]) -> bool:
         values = [(each, value) for each in effects for value in (each.old, each.new, each.kept, each.kept_before)]
@@ -156,6 +160,8 @@ class ItemsRun(Run):
         for change in effects:
             for value, sign in delta(change.old, change.new):
                 self._move(change, value, sign * value.amount)
+            if change.example and change.new:
+                self.examples[change.counter.name, change.new.group] = change.example
             if change.scan is not None:
                 self._recount(change, change.scan)
             if change.counter.watch:
@@ -164,7 +170,8 @@ class ItemsRun(Run):
     def _note(self, change: Change) -> None:
         """Note what the number that the team keeps is now, and what it may not know yet."""
         for value, sign in delta(change.old, change.new):
-            self._noted(change, value).move(change.counter, change.made_s, *_up_down(sign * value.amount))
+            if not value.aside:
+                self._noted(change, value).move(change.counter, change.made_s, *_up_down(sign * value.amount))
         before, now = change.kept_before, change.kept
         for value in filter(None, (before, now)):
             noted = self._noted(change, value)
@@ -222,6 +229,7 @@ class ItemsRun(Run):
             shard = self.place.bucket % counter.max_shards
             add = tallies.add(call, counter, effect.id, shard, effect.accepted, self.place.minute, by=tallies.REPAIRED)
             add = items.beside(add, adds={attribute: recount}) if recount else add
+            add = items.beside(add, sets={EXAMPLE: self.examples[at]}) if at in self.examples else add
             writes.append({"Update": noted.beside(add) if noted else add})
             if noted:
                 writes.append(listed_group(table, effect.counter, effect.id, noted.at_s))
@@ -241,7 +249,7 @@ def _changes(
 ) -> Sequence[Any]:
     """What a record says of the counters that count now. TTL's removals are removals.
 
-    Raises UnreadableError, or one of MALFORMED: an AmountError is one.
+    Raises UnreadableError, or one of MALFORMED. No amount is a reason: what cannot be added is counted as such.
     """
     changes = []
     for name, counter in counters.items():
@@ -252,7 +260,10 @@ def _changes(
         if old == new and before == now:
             continue
         scan, made_s = open_[name], created_s(record)
-        change = Change(counter, declared.made(record), old, new, kept=now, kept_before=before, made_s=made_s)
+        example = _example(counter, record) if new and new.aside and new != old else ""
+        change = Change(
+            counter, declared.made(record), old, new, kept=now, kept_before=before, made_s=made_s, example=example
+        )
         if scan is not None:
             changes.append(_scanned(change, scan, record, made_s, SLACK * declared.minute_s))
         else:
@@ -274,7 +285,7 @@ def _values(counter: Counter, record: Record) -> tuple[Value | None, Value | Non
     of, name, change = counter.items, event_name(record), record["dynamodb"]
     assert of is not None
     keys: Item = change["Keys"]
-    if not of.may_count(keys):
+    if not of.may_count(keys) and not of.may_keep(keys):
         return None, None
     images = ("OldImage", name != INSERT), ("NewImage", name != REMOVE)
     if not of.needs_images:
@@ -293,6 +304,14 @@ def _kept(counter: Counter, record: Record) -> tuple[Value | None, Value | None]
     change = record["dynamodb"]
     before, now = (counter.items.kept(change.get(image) or {}) for image in ("OldImage", "NewImage"))
     return before, now
+
+
+def _example(counter: Counter, record: Record) -> str:
+    """The item that cannot be counted, and why."""
+    assert counter.items is not None
+    keys = record["dynamodb"]["Keys"]
+    order = sorted(keys, key=lambda name: name != counter.items.key)  # type: ignore[union-attr]
+    return faults.example(counter.items, record["dynamodb"].get("NewImage") or keys, order)
 
 
 def _up_down(amount: int) -> tuple[int, int]:

@@ -28,8 +28,8 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..dynamo.transactions import CONDITION_FAILED, apply_once, pause, send
 from ..errors import TallyError
-from ..items import RECOUNTED, AmountError, Items, Value, key_types
-from . import first_seen, kept_numbers, scan_state
+from ..items import ASIDE, EXAMPLE, RECOUNTED, Items, Value, key_types
+from . import faults, first_seen, kept_numbers, scan_state
 from .kept_numbers import Noted
 from .scan_state import Scan
 
@@ -42,7 +42,11 @@ class GivenUpError(TallyError):
 
 
 class UncountableError(TallyError):
-    """An item cannot be counted as the counter is declared. The message names it."""
+    """The items of a table cannot be counted."""
+
+
+Counted = tuple[Item, Value, Item]
+"""The key of the marker of an item that counts, what it counts for, and the item."""
 
 
 class Step(NamedTuple):
@@ -110,6 +114,12 @@ class Recount:
         """The types of its keys by name, the partition key first."""
         return key_types(self.described)
 
+    @property
+    def by_partition(self) -> bool:
+        """Whether its groups are partitions of the table. Those of ASIDE are not."""
+        groups = self.scan.groups
+        return bool(groups) and self.of.group is None and not any(group.startswith(ASIDE) for group in groups)
+
     def partition(self, group: str) -> Item:
         """The value of the partition key of a group."""
         return {self.key_types[self.of.key]: self.of.partition(group)}
@@ -171,7 +181,8 @@ class Recount:
     def set(self, off: Difference) -> bool:
         """Set the number of a group to its recount, once. False if it has changed since: look again. Raises
         GivenUpError."""
-        if off.settled or not (off.off or off.drift.drift or self.counter.watch):
+        watching = self.counter.watch is not None and not off.group.startswith(ASIDE)
+        if off.settled or not (off.off or off.drift.drift or watching):
             return True
         now_s, generation = self.now(), self.scan.generation
         add = tallies.add(
@@ -187,7 +198,7 @@ class Recount:
         names, values = add["ExpressionAttributeNames"], add["ExpressionAttributeValues"]
         names["#recounted"], values[":generation"] = RECOUNTED, {"N": str(generation)}
         add["ConditionExpression"] = "attribute_not_exists(#recounted) OR #recounted < :generation"
-        if self.counter.watch is None:
+        if not watching:
             return self._settle({"Update": add}, rows.moved(self.store, off.drift, 0, now_s))
         first = off.first.get(self.scan.kept)  # and the row says by how much the number of the team's is off
         add = items.only_if(add, {self.scan.kept: first})
@@ -212,15 +223,16 @@ class Recount:
                 at = {name: item[name] for name in ("PK", "SK")}
                 apply_once(self.store, [items.removing(table, at, stale)])
 
-    def close(self, *, counted: bool = False) -> None:
-        """Close the scan. `counted`: every number stands for what is declared from now on. Raises GivenUpError."""
-        if not scan_state.close(self.store, self.scan, self.counter.digest if counted else None):
+    def close(self, *, counted: bool = False, found: int | None = None) -> None:
+        """Close the scan. `counted`: every number stands for what is declared from now on. `found`: how many groups
+        have items, if it has read all. Raises GivenUpError."""
+        if not scan_state.close(self.store, self.scan, self.counter.digest if counted else None, found):
             raise GivenUpError(GIVEN_UP)
 
     def _pages(self) -> Iterator[Page]:
         after = json.loads(self.scan.position) if self.scan.position else None
         limited: dict[str, Any] = {"Limit": self.page_items} if self.page_items else {}
-        if not self.scan.groups or self.of.group is not None:
+        if not self.by_partition:
             yield from queries.own_pages(self.store, self.table, after=after, **limited)
             return
         partitions = [self.partition(group) for group in self.scan.groups]
@@ -236,8 +248,8 @@ class Recount:
             return 0, 0.0
         store, retries, now_s, units = self.store, Call(self.store).retries(), self.now(), 0.0
         while True:
-            writes = [first_seen.write(store.settings.ledger_table, key, None, value, now_s) for key, value in left]
-            writes += [{"Update": update} for update in self._updates([value for _, value in left], kept, now_s)]
+            writes = [first_seen.write(store.settings.ledger_table, key, None, value, now_s) for key, value, _ in left]
+            writes += [{"Update": update} for update in self._updates(left, kept, now_s)]
             writes.append(scan_state.moved(store, self.scan, last, read))
             sent = send(store.client, writes)
             units += 2 * len(writes)
@@ -253,32 +265,28 @@ class Recount:
 
     def _kept(self, page: Sequence[Item]) -> dict[str, int]:
         """The numbers that the team keeps, by group."""
-        values = [value for item in page if (value := self._said(item, self.of.kept))]
+        values = [value for item in page if (value := self.of.kept(item))]
         return {group: number for group, number in values if self.scan.takes(self.counter, group)}
 
-    def _updates(self, values: Sequence[Value], kept: Mapping[str, int], now_s: float) -> Iterator[dict[str, Any]]:
+    def _updates(self, counting: Sequence[Counted], kept: Mapping[str, int], now_s: float) -> Iterator[dict[str, Any]]:
         sums: dict[str, int] = defaultdict(int, dict.fromkeys(kept, 0))
-        for value in values:
+        examples: dict[str, str] = {}
+        for _, value, item in counting:
             sums[value.group] += value.amount
+            if example := faults.example(self.of, item, self.key_types):
+                examples[value.group] = example
         minute = self.store.settings.minute(now_s)
         for group, amount in sums.items():
             add = tallies.add(Call(self.store), self.counter, group, 0, 0, minute, by=tallies.REPAIRED)
             read = {self.scan.kept: kept[group]} if group in kept else {}  # unless a record has said it since it began
-            yield items.beside(add, adds={self.scan.attribute: amount}, unless_there=read)
+            sets = {EXAMPLE: examples[group]} if group in examples else {}
+            yield items.beside(add, adds={self.scan.attribute: amount}, unless_there=read, sets=sets)
 
-    def _counting(self, page: Sequence[Item]) -> Iterator[tuple[Item, Value]]:
-        """The markers of the items that count, with what for."""
+    def _counting(self, page: Sequence[Item]) -> Iterator[Counted]:
         for item in page:
-            value = self._said(item, self.of.value)
+            value = self.of.value(item)
             if value is not None and self.scan.takes(self.counter, value.group):
-                yield first_seen.key(self.counter.name, self.scan.generation, self._key(item)), value
-
-    def _said(self, item: Item, of: Callable[[Item], Value | None]) -> Value | None:
-        try:
-            return of(item)
-        except AmountError as error:
-            named = ", ".join(str(next(iter(item[name].values()))) for name in self.key_types)
-            raise UncountableError(f"{named} of {self.table}: {error}") from None
+                yield first_seen.key(self.counter.name, self.scan.generation, self._key(item)), value, item
 
     def _key(self, item: Item) -> Item:
         return {name: item[name] for name in self.key_types}

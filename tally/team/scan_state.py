@@ -4,7 +4,7 @@ While a scan is open, tally items have a recount beside their number, and every 
 and the consumer has passed it by SLACK, `number - recount` is by how much the number is off, whatever happens
 meanwhile. Then the scan is closed: nothing moves its recount any more.
 
-    ITEMS, counter -> table, counted, generation, digest, groups, began, ended, closed, position, items, spot
+    ITEMS, counter -> table, counted, generation, digest, groups, began, ended, closed, position, items, spot, found
     PASSED, table -> passed, seen, stream
 
 `counted`: the digest of the declaration that the number stands for; none while it stands for nothing.
@@ -57,18 +57,21 @@ class Scan(NamedTuple):
     """The team's table whose items it counts."""
     spot: bool = False
     """Whether the sweep does it, of some groups (team/spot_checks.py)."""
+    found: int = 0
+    """How many groups have items, by the last scan of all."""
 
     @classmethod
     def of(cls, stored: Item) -> Scan:
         """A scan as it is stored."""
         names = ("digest", "position", "counted", "table")
         texts: dict[str, Any] = {name: stored[name]["S"] for name in names if name in stored}
-        numbers = [items.number(stored, name) for name in ("generation", "began", "ended", "items")]
-        generation, began_s, ended_s, read = numbers
+        numbers = [items.number(stored, name) for name in ("generation", "began", "ended", "items", "found")]
+        generation, began_s, ended_s, read, found = numbers
         closed = not generation or "closed" in stored
         texts["spot"] = "spot" in stored
         texts["groups"] = tuple(stored.get("groups", {"S": ""})["S"].split())
-        return cls(stored["SK"]["S"], generation, began_s=began_s, ended_s=ended_s, closed=closed, items=read, **texts)
+        times: dict[str, Any] = {"began_s": began_s, "ended_s": ended_s}
+        return cls(stored["SK"]["S"], generation, closed=closed, items=read, found=found, **times, **texts)
 
     @property
     def attribute(self) -> str:
@@ -152,9 +155,11 @@ def end(store: Store, scan: Scan, now_s: float) -> bool:
     return there.generation == scan.generation and there.ended_s > 0
 
 
-def close(store: Store, scan: Scan, counted: str | None = None) -> bool:
-    """Close a scan. `counted`: the number of every group stands for this declaration from now on; None: as before."""
-    values: dict[str, Any] = {"closed": 1} | ({} if counted is None else {"counted": counted})
+def close(store: Store, scan: Scan, counted: str | None = None, found: int | None = None) -> bool:
+    """Close a scan. `counted`: the number of every group stands for this declaration from now on. `found`: so many
+    groups have items. None: as before."""
+    given = {"counted": counted, "found": found}
+    values: dict[str, Any] = {"closed": 1, **{name: value for name, value in given.items() if value is not None}}
     if _changed(store, scan, values, was={"generation": scan.generation, "closed": None}):
         return True
     there = read(store, scan.counter)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 
 from .. import observe
@@ -18,7 +17,6 @@ from ..dynamo.client import Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..errors import TallyError
-from ..items import AmountError
 from . import scan_state
 from .recounts import Recount
 from .scan_state import Scan
@@ -87,9 +85,9 @@ def _groups(recount: Recount) -> list[str]:
     after = {name: _any(kind) for name, kind in recount.key_types.items()}
     groups: dict[str, None] = {}
     for item in _page(recount, after) or _page(recount, None):  # nothing is behind the place
-        with suppress(AmountError):  # the consumer has said so
-            if value := recount.of.value(item):
-                groups[value.group] = None
+        value = recount.of.value(item)
+        if value and not value.aside:  # what such a group counts is anywhere in the table
+            groups[value.group] = None
     return list(groups)[:GROUPS_MAX]
 
 

@@ -22,6 +22,7 @@ EMITTED = {
     for name, value in vars(observe).items()
     if isinstance(value, str) and name.isupper() and not name.startswith("_") and name not in NO_METRICS
 }
+EMITTED.pop(observe.UNCOUNTED)  # of stacks that count items of a team's table
 Series = tuple[str, str, frozenset[tuple[str, str]]]
 
 

@@ -41,7 +41,9 @@ pytestmark = pytest.mark.sdk
 SHOP = OwnTable("Shop-1X", "arn:aws:dynamodb:eu-west-1:123456789012:table/Shop-1X/stream/2026")
 OPEN = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where={"status": "open"})
 ORDERS = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=OPEN)
-LIKED = Watched("liked", table="shop", number="likes", of=Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#"))
+LIKED = Watched(
+    "liked", table="shop", number="likes", at="META", of=Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#")
+)
 COUNTERS = {one.name: one for one in (ORDERS, LIKED)}
 
 

@@ -60,9 +60,12 @@ def written(chance: random.Random) -> tuple[str, str, Item | None]:
         pk, sk = f"CUSTOMER#{chance.choice('abc')}", "PROFILE"
     if chance.random() < 0.25:
         return pk, sk, None
-    total = chance.choice([{"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"S": "x"}, {}, {"N": "5"}])
-    queue = chance.choice(["it", "hr desk", "a#b"])
-    attributes: Item = {"status": {"S": chance.choice(["open", "closed"])}, "queue": {"S": queue}}
+    total = chance.choice([
+        {"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"N": "5"}, {}, {"S": "x"}, {"N": "0.30000000000000004"},
+        {"N": "1E+20"},
+    ])  # fmt: skip
+    queue = chance.choice([{"S": "it"}, {"S": "hr desk"}, {"S": "a#b"}, {"BOOL": True}, {"S": "x" * 129}])
+    attributes: Item = {"status": {"S": chance.choice(["open", "closed"])}, "queue": queue}
     return pk, sk, attributes | ({"total": total} if total else {})
 
 

@@ -23,7 +23,7 @@ from tally.maintenance.reconcile import Reconciler, writes
 from tally.streams import dead_letters, watermark
 from tally.streams.dead_letters import Objects, Redriven
 from tally.streams.record import Lookup
-from tally.team import consumer, first_seen, progress, scan_state
+from tally.team import consumer, faults, first_seen, progress, scan_state
 from tally.team.recounts import STALE_MAX, GivenUpError, Recount, UncountableError
 from tests.contexts import Context
 from tests.invariants.own import LATER_S, Team
@@ -154,14 +154,53 @@ def test_a_poison_record_holds_up_no_other_one_but_what_is_passed(team: Team) ->
     before_s = scan_state.passed_s(team.store, "shop")
     for number in range(3):
         team.put("CUSTOMER#a", f"ORDER#{number}", **opened())
-    team.put("CUSTOMER#a", "ORDER#9", **opened("0.05"))  # of a finer scale
     team.take()
     (shard,) = team.shards.values()
     del shard.records[1]["dynamodb"]["NewImage"]
     team.drain()
-    assert (team.numbers("all"), len(team.bucket.objects)) == ({"a": 2}, 2)
+    assert (team.numbers("all"), len(team.bucket.objects)) == ({"a": 2}, 1)
     team.pass_all(LATER_S + 300)
     assert scan_state.passed_s(team.store, "shop") <= max(before_s, time.time())
+
+
+@pytest.mark.parametrize("bad", ["0.05", "1E+20"])
+def test_an_item_that_cannot_be_counted_is_reported_and_its_correction_is_a_move(team: Team, bad: str) -> None:
+    count_all(team)
+    kind = "large" if "E" in bad else "decimals"
+    team.put("CUSTOMER#b", "ORDER#1", **opened("3"))
+    for turn in range(2):
+        team.put("CUSTOMER#a", "ORDER#9", **opened(bad))
+        team.drain()
+        assert team.numbers("spent") == {"b": 30, f"~-{kind}": 1}
+        (fault,) = faults.read(team.store, COUNTERS["spent"])
+        assert (fault.kind, fault.items, fault.example[:31]) == (kind, 1, "CUSTOMER#a, ORDER#9: total is " + bad[0])
+        if turn:
+            team.delete("CUSTOMER#a", "ORDER#9")
+        else:
+            team.put("CUSTOMER#a", "ORDER#9", **opened("5"))
+        team.drain()
+        assert (team.numbers("spent"), list(faults.read(team.store, COUNTERS["spent"]))) == (team.truth("spent"), [])
+    assert (team.numbers("spent"), team.bucket.objects) == ({"b": 30}, {})
+
+
+def test_a_scan_counts_and_names_what_cannot_be_counted(team: Team) -> None:
+    for number in range(60):
+        team.put(f"CUSTOMER#{number}", "ORDER#1", **opened("0.05" if number % 3 else "5"))
+    team.drain()
+    team.count("spent")
+    (fault,) = faults.read(team.store, COUNTERS["spent"])
+    assert (fault.kind, fault.items, ": total is 0.05: declare scale=2" in fault.example) == ("decimals", 40, True)
+    assert team.numbers("spent") == team.truth("spent")
+
+
+def test_a_check_of_a_fault_reads_the_whole_table(team: Team) -> None:
+    count_all(team)
+    for number in range(4):
+        team.put(f"CUSTOMER#{number}", "ORDER#1", **opened("0.05"))
+    team.drain()
+    recount = team.begin("spent", "~-decimals")
+    team.finish_reading(recount)
+    assert (recount.difference("~-decimals").number, recount.difference("~-decimals").off) == (4, 0)
 
 
 def test_items_that_move_make_no_drift_of_the_journal(team: Team) -> None:

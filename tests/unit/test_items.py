@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tally.errors import ConfigurationError
-from tally.items import AmountError, Items, Value, id_of
+from tally.items import ASIDE, GROUP_ID_CHARACTERS_MAX, KINDS, NUMBERS, Fault, Items, Value, Watch, id_of
 
 ORDERS = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#")
 SPENT = Items("shop", amount="total", scale=2)
+KEPT = Watch("kept", at="PROFILE")
 
 
 def order(**attributes: Any) -> dict[str, Any]:
@@ -23,12 +25,9 @@ def order(**attributes: Any) -> dict[str, Any]:
         ({}, order(), True),
         ({}, order(PK={"S": "TICKET#1"}), False),
         ({}, order(SK={"S": "PROFILE"}), False),
-        ({}, order(PK={"S": "CUSTOMER#"}), False),  # of no group
-        ({}, order(PK={"S": "CUSTOMER#" + "x" * 129}), False),
         ({"status": "open"}, order(status={"S": "open"}), True),
         ({"status": "open"}, order(status={"S": "closed"}), False),
         ({"status": "open"}, order(), False),
-        ({"status": "1"}, order(status={"N": "1"}), False),
         ({"rank": 1}, order(rank={"N": "1.0"}), True),
         ({"rank": 1}, order(rank={"BOOL": True}), False),
         ({"rank": 1}, order(rank={"N": "x"}), False),
@@ -52,25 +51,59 @@ def test_an_amount_is_in_units_of_the_scale(spelled: str, amount: int | None) ->
     assert SPENT.value(image) == (Value("a", amount) if amount else None)
 
 
-@pytest.mark.parametrize("total", [{"S": "12"}, {"N": "NaN?"}, {}, {"NULL": True}, None, "12"])
-def test_what_is_no_number_counts_for_nothing(total: Any) -> None:
+@pytest.mark.parametrize("total", [{}, {"NULL": True}, None])
+def test_what_is_not_there_counts_for_nothing(total: Any) -> None:
     assert SPENT.value({"PK": {"S": "a"}, "total": total}) is None
     assert SPENT.value({"PK": {"S": "a"}}) is None
 
 
 @pytest.mark.parametrize(
-    ("spelled", "why"),
+    ("total", "kind", "why"),
     [
-        ("12.505", "declare scale=3"),
-        ("1E-7", "no scale has 7 decimals"),
-        ("1E+13", "too large"),
-        ("-1E+14", "too large"),
-        (f"12.{'0' * 35}1", "no scale has 36 decimals"),
+        ({"N": "12.505"}, "decimals", "declare scale=3"),
+        ({"N": "1E-7"}, "decimals", "no scale has 7 decimals"),
+        ({"N": "1E+13"}, "large", "too large"),
+        ({"N": "-1E+14"}, "large", "too large"),
+        ({"N": f"12.{'0' * 35}1"}, "decimals", "no scale has 36 decimals"),
+        ({"S": "12"}, "amount", "total is 12, and not a number"),
+        ({"NS": ["1"]}, "amount", "not a number"),
+        ({"N": "NaN?"}, "amount", "not a number"),
+        ("12", "amount", "not a number"),
     ],
 )
-def test_what_cannot_be_added_up_exactly_is_an_error(spelled: str, why: str) -> None:
-    with pytest.raises(AmountError, match=why):
-        SPENT.value({"PK": {"S": "a"}, "total": {"N": spelled}})
+def test_what_cannot_be_added_up_is_one_item_with_a_fault(total: Any, kind: str, why: str) -> None:
+    image = {"PK": {"S": "a"}, "total": total}
+    judged = SPENT.judged(image)
+    assert isinstance(judged, Fault)
+    assert (judged.kind, why in judged.why) == (kind, True)
+    assert SPENT.value(image) == Value(f"{ASIDE}{kind}", 1)
+
+
+@pytest.mark.parametrize(
+    ("of", "image", "kind"),
+    [
+        ({"where": {"status": "1"}}, order(status={"N": "1"}), "type"),
+        ({"where": {"rank": 1}}, order(rank={"S": "1"}), "type"),
+        ({"where": {"done": True}}, order(done={"S": "True"}), "type"),
+        ({"where": {"done": True}}, order(done={"BOOL": False}), None),
+        ({"where": {"status": "open"}}, order(status={"S": "Open"}), None),
+        ({"where": {"status": "true"}}, order(status={"BOOL": True}), "type"),
+        ({"group": "queue"}, order(queue={"SS": ["it"]}), "group"),
+        ({"group": "queue"}, order(queue={"S": "x" * 129}), "group"),
+        ({"group": "queue"}, order(queue={"S": ""}), "group"),
+        ({"group": "queue"}, order(queue={"NULL": True}), None),
+        ({}, order(PK={"S": "CUSTOMER#" + "x" * 129}), "group"),
+        ({}, order(PK={"S": "CUSTOMER#"}), "group"),
+        ({"watch": KEPT}, order(SK={"S": "PROFILE"}, kept={"N": "1.5"}), "kept"),
+        ({"watch": KEPT}, order(SK={"S": "PROFILE"}), None),
+        ({"watch": KEPT}, order(SK={"S": "OTHER"}, kept={"N": "1.5"}), None),
+        ({"watch": KEPT}, {"PK": {"S": "B#1"}, "SK": {"S": "PROFILE"}, "kept": {"N": "1.5"}}, None),
+    ],
+)
+def test_a_fault_says_its_kind_and_what_lacks_an_attribute_has_none(of: Any, image: Any, kind: str | None) -> None:
+    value = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", **of).value(image)
+    assert value == (Value(f"{ASIDE}{kind}", 1) if kind else None)
+    assert kind is None or kind in KINDS
 
 
 @pytest.mark.parametrize(
@@ -89,6 +122,58 @@ def test_an_attribute_may_say_the_group_and_a_number_is_one() -> None:
     assert of.value({"PK": {"S": "TICKET#1"}}) is None
     assert Items("shop", key="id").value({"id": {"N": "7"}}) == Value("7", 1)
     assert Items("shop", key="id").value({"id": {"B": b"7"}}) is None
+    done = Items("todos", key="id", group="done")
+    assert [done.value({"id": {"S": "7"}, "done": {"BOOL": one}}) for one in (True, False)] == [
+        Value("true", 1), Value("false", 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "返", "😀"])
+def test_a_group_is_as_long_as_the_item_spells_it(letter: str) -> None:
+    of = Items("shop", starts="TICKET#", group="queue")
+    for length in (128, 129):
+        value = of.value({"PK": {"S": "TICKET#1"}, "queue": {"S": letter * length}})
+        assert value == (Value(id_of(letter * 128), 1) if length == 128 else Value("~-group", 1))
+    assert len(id_of(letter * 128)) <= GROUP_ID_CHARACTERS_MAX
+
+
+def test_the_item_with_the_number_of_the_team_is_the_one_at_that_sort_key_and_does_not_count() -> None:
+    of = Items("shop", starts="CUSTOMER#", sort="SK", amount="total", watch=Watch("total", at="PROFILE"))
+    profile = order(SK={"S": "PROFILE"}, total={"N": "3"})
+    assert (of.kept(profile), of.value(profile)) == (Value("ann", 3), Value(NUMBERS, 1))
+    assert (of.kept(order(total={"N": "3"})), of.value(order(total={"N": "3"}))) == (None, Value("ann", 3))
+    assert of.value(order(SK={"S": "PROFILE"})) is None
+
+
+def test_a_number_whose_item_is_not_named_is_refused() -> None:
+    for at in ("", None, 7):
+        with pytest.raises(
+            ConfigurationError, match=r"watch: at is .*, but must be the sort key of the item that has n"
+        ):
+            Watch("n", at=at)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="sort is None, but must name the sort key"):
+        Items("shop", watch=Watch("total", at="PROFILE"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "same"),
+    [
+        ({"watch": Watch("n", "META", within=120)}, True),
+        ({"watch": Watch("n", "META", together=True)}, True),
+        ({"heartbeats": True}, True),
+        ({"heartbeats": True, "starts": ""}, False),
+        ({"heartbeats": True, "starts": "HEART"}, False),
+        ({"heartbeats": True, "starts": "HEARTBEAT#1"}, False),
+        ({"watch": Watch("m", "META")}, False),
+        ({"watch": Watch("n", "PROFILE")}, False),
+        ({"watch": None}, False),
+        ({"where": {"a": 1}}, False),
+    ],
+)
+def test_what_items_count_for_is_the_same_with_more_patience_or_another_proof(fields: Any, same: bool) -> None:
+    of = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#", watch=Watch("n", "META"))
+    before = replace(of, **{name: value for name, value in fields.items() if name == "starts"})
+    assert (replace(of, **fields).fields == before.fields) is same
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tally.dynamo.client import Store
 from tally.dynamo.transactions import apply_once
 from tally.errors import ConfigurationError
 from tally.streams import forms
-from tally.team import first_seen, scan_state
+from tally.team import faults, first_seen, health, scan_state
 from tests.commands import ran
 from tests.integration.command.numbers import judged
 from tests.integration.command.team import COUNTERS, DECLARED, ORDERS, Team
@@ -309,19 +309,38 @@ def test_groups_of_an_attribute_are_recounted_from_the_whole_table(team: Team) -
     assert err.startswith("tally: shop has about ")
 
 
-def test_an_amount_with_more_decimals_than_declared_stops_a_scan_and_names_the_item(team: Team) -> None:
+def test_the_last_line_of_a_scan_says_how_many_items_count_for_nothing_and_why(team: Team) -> None:
+    for number in range(10):
+        bad = {1: {"N": "12.505"}, 2: {"S": "12"}, 3: {"NS": ["1"]}}
+        team.order("a", number, shop={"S": "返品と交換のお問い合わせ窓口です"}, total=bad.get(number, {"N": "1"}))
+    team.order("b", 1, shop={"L": []}, total={"N": "1"})
+    team.order("b", 2, shop={"BOOL": True}, total={"N": "1"})
+    team.order("b", 3, total={"N": "1"})  # of no group, as a NULL
+    team.drain()
+    code, out, _ = team("scan spent --yes")
+    last = out.splitlines()[-1]
+    assert (code, last.partition("; ")[0]) == (0, "spent is counted: 13 items read, 2 groups, 5 numbers set")
+    assert "; 4 items count for nothing: " in last
+    assert "1 with an amount with more decimals than `scale`, such as CUSTOMER#a, ORDER#1: total is 12.505" in last
+    assert "2 with an amount that is not a number, such as CUSTOMER#a, ORDER#" in last
+    assert "1 with a group that no id can be made of, such as CUSTOMER#b, ORDER#1: shop is {'L': []}" in last
+    assert team.numbers("spent") == team.truth("spent")
+    assert sorted(team.numbers("spent").values()) == [1, 1, 2, 100, 700]
+
+
+def test_an_item_that_was_corrected_is_in_no_example(team: Team) -> None:
+    """The example has the key of an item that may be gone."""
+    assert team("scan spent --yes")[0] == 0
     team.order("a", 1, shop={"S": "x"}, total={"N": "12.505"})
-    code, out, err = team("scan spent --yes")
-    assert (code, out) == (2, "")
-    assert err.endswith(f"tally: CUSTOMER#a, ORDER#1 of {team.table}: total is 12.505: declare scale=3\n")
+    team.drain()
+    bad = health.look(team.store, team.counters)
+    assert (bad.facts["spent"]["uncounted"]["decimals"]["items"], bad.wrong) == (1, True)  # the others are not counted
     team.order("a", 1, shop={"S": "x"}, total={"N": "12.5"})
     team.drain()
-    judged(team.store)
-    kept, *_ = team(f"repair --only dead-letters {SIGNED}")[1].splitlines()[2:]
-    assert kept.endswith("declare scale=3; --drop forgets it, then `tally scan`")
-    assert team(f"repair --only dead-letters --drop {SIGNED}")[1].endswith("all is well: dead-letters\n")
-    assert team("scan spent --yes")[0] == 0
-    assert team.numbers("spent") == {"x": 1250}
+    assert (team.numbers("spent"), team.bucket.objects) == ({"x": 1250}, {})
+    assert "example" in team.tally_items("spent", "~-decimals")[0]
+    assert list(faults.read(team.store, team.counters["spent"], tidy=True)) == []
+    assert "example" not in team.tally_items("spent", "~-decimals")[0]
 
 
 @pytest.mark.parametrize(

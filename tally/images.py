@@ -1,0 +1,57 @@
+"""The attributes of an item in DynamoDB's wire form, as a stream or a read shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+Image = Mapping[str, Any]
+"""An item: its attributes by name, each as `{"S": …}`, `{"N": …}` …"""
+SHOWN_MAX = 40  # characters of a value
+
+
+def text(image: Image, name: str) -> str:
+    """A string, a number as DynamoDB spells it, `true` or `false`; empty for another type, and if it is not there."""
+    value = image.get(name)
+    if not isinstance(value, Mapping):
+        return ""
+    if isinstance(value.get("BOOL"), bool):
+        return "true" if value["BOOL"] else "false"
+    spelled = value.get("S", value.get("N"))
+    return spelled if isinstance(spelled, str) else ""
+
+
+def is_there(image: Image, name: str) -> bool:
+    """Whether an item has an attribute that is not NULL."""
+    value = image.get(name)
+    return value is not None and not (isinstance(value, Mapping) and (not value or "NULL" in value))
+
+
+def shown(image: Image, name: str) -> str:
+    """An attribute as people are shown it."""
+    value = text(image, name) or str(image.get(name))
+    return value if len(value) <= SHOWN_MAX else f"{value[:SHOWN_MAX]}…"
+
+
+def has(image: Image, name: str, wanted: str | int | bool) -> bool:
+    """Whether an attribute has this value, of its type."""
+    value = image.get(name)
+    if not isinstance(value, Mapping):
+        return False
+    if isinstance(wanted, bool):
+        return value.get("BOOL") is wanted
+    if isinstance(wanted, str):
+        return value.get("S") == wanted
+    try:
+        return Decimal(value["N"]) == wanted
+    except (InvalidOperation, KeyError, TypeError, ValueError):
+        return False
+
+
+def has_as_another_type(image: Image, name: str, wanted: str | int | bool) -> bool:
+    """Whether an attribute is spelled as this value, and has another type: `"12"` for 12, `"true"` for True."""
+    value = image.get(name)
+    if not isinstance(value, Mapping) or (isinstance(wanted, str) and "S" in value):
+        return False
+    return text(image, name).casefold() == str(wanted).casefold() and not has(image, name, wanted)

@@ -1,0 +1,55 @@
+"""The items that a counter cannot count: how many have which fault, and one of each. Each fault is a group of the
+counter, as all others.
+
+So the numbers are exact, whatever happens to the items: an item that is corrected leaves its fault and comes into its
+group, in one step. No record becomes a dead letter because of an amount, and no scan stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ..counter import Counter
+from ..counting import tallies
+from ..dynamo import items
+from ..dynamo.client import Call, Store
+from ..dynamo.transactions import apply_once
+from ..images import Image
+from ..items import ASIDE, EXAMPLE, KINDS, Fault, Items
+
+EXAMPLE_MAX = 300  # characters
+
+
+class Faults(NamedTuple):
+    """How many items of a counter have one fault. `example`: the newest of them, which may be right since."""
+
+    kind: str
+    items: int
+    example: str
+
+    def __str__(self) -> str:
+        return f"{self.items:,} with {KINDS[self.kind]}, such as {self.example}"
+
+
+def example(of: Items, image: Image, keys: Iterable[str]) -> str:
+    """Returns the keys of an item that cannot be counted, and why; empty for any other item."""
+    judged = of.judged(image)
+    if not isinstance(judged, Fault):
+        return ""
+    named = ", ".join(str(next(iter(image[name].values()))) for name in keys)
+    return f"{named}: {judged.why}"[:EXAMPLE_MAX]
+
+
+def read(store: Store, counter: Counter, *, tidy: bool = False) -> Iterator[Faults]:
+    """Yields the faults that items of a counter have now. `tidy`: removes the example of a fault that no item has."""
+    for kind in KINDS:
+        shards = tallies.shards(Call(store), counter, f"{ASIDE}{kind}")
+        number, examples = tallies.total(counter, shards), [one for one in shards if EXAMPLE in one]
+        if number:
+            yield Faults(kind, number, next((one[EXAMPLE]["S"] for one in examples), "?"))
+            continue
+        for shard in examples if tidy else ():  # it holds the keys of an item that may be gone
+            key, seen = {name: shard[name] for name in ("PK", "SK")}, {EXAMPLE: shard[EXAMPLE]}
+            removing = items.removing(store.settings.counts_table, key, [EXAMPLE])["Update"]
+            apply_once(store, [{"Update": items.only_if(removing, seen)}])

@@ -10,6 +10,7 @@ import re
 
 from ..counter import Counter
 from .hashing import hashed
+from .receipts import DAY_S
 
 MARK = "%~"
 """How these names begin. No user's does: percent-encoding writes a `%` with two hex digits behind it."""
@@ -19,6 +20,14 @@ _FORM = re.compile(rf"{MARK}[\w-]{{24}}", re.ASCII)
 def name(counter: Counter, id_: str, secret: str) -> str:
     """The child of one browser and one id, as its key has it."""
     return MARK + hashed(secret, f"{counter.name}/{id_}")
+
+
+def since_s(child: str, at_s: int) -> int:
+    """Returns when a child was put, as its item says: `at_s`, or for a browser the day of UTC.
+
+    The access log has the address and the second of each request: a second in the item would join the two.
+    """
+    return at_s - at_s % DAY_S if child.startswith(MARK) else at_s
 
 
 def is_name(child: object) -> bool:

@@ -19,16 +19,28 @@ from .. import observe
 from ..counter import Counter
 from ..dynamo import items, queries
 from ..dynamo.client import Call
-from ..dynamo.keys import Item, key, pair_of
+from ..dynamo.keys import Item, key, minute_of, pair_of
 from ..dynamo.transactions import Write, put, transact
 from ..errors import ChangeRefusedError, NotFoundError, ParentRemovedError, StoreBusyError, TallyHotError
 from ..fields import to_cursor, user_name
 from . import anonymous, tallies
-from .receipts import ALONE, VISIBLE_NOW, VISIBLE_SOON, Body, ChangeAnswer, Keyed, Stamp, once, refuse_retired, retired
+from .receipts import (
+    ALONE,
+    VISIBLE_NOW,
+    VISIBLE_SOON,
+    Body,
+    ChangeAnswer,
+    Keyed,
+    Stamp,
+    ends_s,
+    once,
+    refuse_retired,
+    retired,
+)
 from .tallies import GONE, Tally, minute_now
 
 SINCE = "likedAt"
-"""The attribute that says when a child was put, in epoch seconds. Likes were the first children."""
+"""The attribute that says when a child was put, in epoch seconds; for a browser its day. Likes were the first ones."""
 GONE_KEPT_S = 15 * 60  # a copy of a write that is delayed arrives within minutes, or never
 TURNS_MAX = 8  # a turn is lost only to another change of the same child at the same moment
 
@@ -202,12 +214,19 @@ def _removal(wish: _Wish, seen: Item) -> Write:
     there = {"ConditionExpression": "attribute_exists(SK)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     unmoved = items.only_if(there, {name: seen.get(name) for name in ("at", "nonce")})
     write = {**unmoved, "TableName": wish.child["TableName"]}
-    now_s = int(time.time())
-    if not {"rollup", SINCE} <= seen.keys() or now_s - int(seen[SINCE]["N"]) >= GONE_KEPT_S:
+    at = minute_of(seen)
+    if "rollup" not in seen or at is None or _is_old(wish.call, at):
         return {"Delete": {**write, "Key": wish.child["Key"]}}
-    left = {name: seen[name] for name in (SINCE, "rollup")}  # the rollup may still have to add it
-    left |= {GONE: {"N": str(now_s)}, "expiration": {"N": str(now_s + GONE_KEPT_S)}, "nonce": {"S": wish.call.nonce}}
+    named = not wish.id.startswith(anonymous.MARK)
+    left = {name: seen[name] for name in ("at", "rollup")}  # the rollup may still have to add it
+    left |= {GONE: {"N": str(anonymous.since_s(wish.id, int(time.time())))}, "nonce": {"S": wish.call.nonce}}
+    left |= {"expiration": {"N": str(ends_s(GONE_KEPT_S, named=named))}}
     return {"Put": {**write, "Item": {**wish.child["Key"], **left}}}
+
+
+def _is_old(call: Call, at: int) -> bool:
+    """Whether no late copy of a child of the minute `at` can arrive. Its SINCE does not say so: it may be a day."""
+    return (minute_now(call) - at - 1) * call.store.settings.minute_s >= GONE_KEPT_S
 
 
 def _unchanged(wish: _Wish) -> Body:
@@ -225,7 +244,7 @@ def _unchanged(wish: _Wish) -> Body:
 def _put_child(wish: _Wish, at: int, **mark: Item) -> Write:
     item = {
         **wish.child["Key"],
-        SINCE: {"N": str(int(time.time()))},
+        SINCE: {"N": str(anonymous.since_s(wish.id, int(time.time())))},
         "at": {"N": str(at)},
         "nonce": {"S": wish.call.nonce},
         **mark,

@@ -106,7 +106,10 @@ def _refuse(call: Call, change: Increment, stamp: Stamp) -> NoReturn:
 def _add_alone(call: Call, change: Increment, stamp: Stamp) -> Body:
     """The receipt by itself; the rollup adds it to the tally."""
     body = {**change.body, **VISIBLE_SOON}
-    facts = tallies.facts(change.counter, change.id, change.amount, minute_now(call))
+    at = minute_now(call)
+    if not call.caller:  # the stream consumers book it on the minute of its record, and need the day alone of its stamp
+        at -= at % tallies.DAY
+    facts = tallies.facts(change.counter, change.id, change.amount, at)
     put_receipt(call, stamp.alone(call, body, **facts))
     return body
 

@@ -75,7 +75,7 @@ class Stamp(NamedTuple):
 
     def alone(self, call: Call, body: Body, **facts: Item) -> Write:
         """The receipt of a change that is written alone. It lives ALONE_KEPT_S at least."""
-        expires_s = max(self.expires_s, int(time.time()) + ALONE_KEPT_S)
+        expires_s = max(self.expires_s, ends_s(ALONE_KEPT_S, named=bool(call.caller)))
         return self._replace(expires_s=expires_s).receipt(call, body, **ALONE, **facts)
 
 
@@ -128,7 +128,17 @@ def stamp(call: Call, keyed: Keyed) -> Stamp:
     mark = IMPORTED if keyed.operation == IMPORT else {}
     if keyed.own_day is not None:
         mark = {name: {"N": str(keyed.own_day)} for name in mark}
-    return Stamp(id_, payload_hash, int(time.time()) + life_s, mark)
+    return Stamp(id_, payload_hash, ends_s(life_s, named=bool(call.caller)), mark)
+
+
+def ends_s(life_s: int, *, named: bool) -> int:
+    """Returns when an item expires that lives for `life_s` at least.
+
+    If the change is of a person without a name, the item lives to the end of a day of UTC. The access log has the
+    address and the second of each request: a second in the item would join the two.
+    """
+    at_s = int(time.time()) + life_s
+    return at_s if named else -(-at_s // DAY_S) * DAY_S
 
 
 def stored(call: Call, item: Item, stamp: Stamp) -> ChangeAnswer:

@@ -8,11 +8,10 @@ from itertools import groupby
 
 from ..counter import Counter
 from ..counting import tallies
-from ..counting.children import SINCE
 from ..counting.tallies import GONE
 from ..dynamo import queries
 from ..dynamo.client import Call, Store
-from ..dynamo.keys import Item
+from ..dynamo.keys import Item, minute_of
 from ..streams import watermark
 from . import history
 
@@ -58,12 +57,13 @@ def counted(store: Store, counter: Counter, id_: str, added_s: float | None) -> 
     """One count. `added_s`: the rollup has added every child that was made before, or never will; None: not known."""
     children = open_ = 0
     before = shards_of(Call(store), counter, id_)
-    read: Item = {"ProjectionExpression": f"#r, {SINCE}, {GONE}", "ExpressionAttributeNames": {"#r": "rollup"}}
+    read: Item = {"ProjectionExpression": f"#r, #at, {GONE}", "ExpressionAttributeNames": {"#r": "rollup", "#at": "at"}}
     partition = counter.partition_start + id_
     for item in queries.items(store, store.settings.counts_table, partition, *counter.children, **read):
         children += GONE not in item
         if item.get("rollup", {}).get("BOOL"):  # it may be unliked by now
-            open_ += added_s is None or SINCE not in item or int(item[SINCE]["N"]) >= added_s
+            at = minute_of(item)
+            open_ += added_s is None or at is None or (at + 1) * store.settings.minute_s > added_s
     after = shards_of(Call(store), counter, id_)
     lowest, highest = sorted((number(counter, before), number(counter, after)))
     unclear = MOVED if before != after else UNDER_WAY if open_ else ""

@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from .. import fields
 from ..counter import Counter
-from ..counting import changes, increments, tallies
+from ..counting import anonymous, changes, increments, tallies
 from ..counting.changes import Changes
 from ..counting.children import SINCE, takes_children
 from ..counting.receipts import IMPORT, IMPORTED, Body, Keyed, Stamp, once
@@ -164,6 +164,7 @@ def put(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRow]) -> Body:
     `already`: how many were there before. `missing`: the lines of those whose parents are not there. Raises
     KeyReusedError if the run has put another content under this number, and StoreBusyError.
     """
+    chunk = chunk._replace(rows=[row._replace(at_s=anonymous.since_s(row.child, row.at_s)) for row in chunk.rows])
     payload = {"children": [[row.id, row.child, row.at_s] for row in chunk.rows]}
     keyed = Keyed(IMPORT, counter.name, f"{run}/{chunk.number}", payload, KEPT_DAYS)
     return once(call, keyed, lambda stamp: _put(call, counter, chunk, stamp)).body

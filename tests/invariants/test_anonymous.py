@@ -10,6 +10,7 @@ import pytest
 import counters
 from tally import fields
 from tally.counting import anonymous, children, deletion
+from tally.drift import recount
 from tally.dynamo.client import Call
 from tally.dynamo.contention import Breaker
 from tests import faults
@@ -69,6 +70,25 @@ def test_who_reads_the_table_links_no_two_likes_and_no_user_has_such_a_name() ->
         assert fields.cursor(fields.to_cursor(name), "cursor") == name
         for quoted in (fields.user(name, "caller"), fields.child(name, "name")):
             assert not quoted.startswith(anonymous.MARK)
+
+
+def test_a_like_that_the_rollup_has_still_to_add_is_no_difference_though_its_item_has_the_day_alone(
+    judged: Deployment,
+) -> None:
+    hot = Call(replace(judged.store, breaker=Breaker()))
+    judged.run(30)
+    judged.stall("rollup", "counts")
+    hot.store.breaker.trip(f"{HEARTS.partition_start}a")
+    wish(hot, "a", SECRET, True)
+    judged.run(1)
+    found = recount.recount(judged.store, HEARTS, "a", judged.now_s)
+    assert (found.children, found.low, found.unclear) == (1, 0, recount.UNDER_WAY)
+    wish(Call(judged.store), "a", SECRET, False)
+    found = recount.recount(judged.store, HEARTS, "a", judged.now_s)
+    assert (found.low, found.high, found.unclear) == (0, 1, recount.UNDER_WAY)
+    judged.resume()
+    judged.even()
+    assert judged.tally(HEARTS, "a") == 0
 
 
 def test_likes_without_sign_in_drift_no_more_than_others(judged: Deployment) -> None:

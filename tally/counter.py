@@ -93,6 +93,9 @@ class Counter:
     counter with children, `caller` makes the caller the child, and `anyone` also a browser without sign-in."""
     read: str = SERVICE
     """Who may read it: `anyone`, or a `service`, whose token has the scope `tally/read`."""
+    lists: str = SERVICE
+    """Who may list its ids, as top lists do, and its children: `anyone`, or a `service`. If a caller knows an id,
+    `read` says whether the caller may read its number."""
     max_age_s: int | None = None
     """For how long a cache may keep what anyone reads, in seconds; None: 1."""
     child: str | None = None
@@ -223,6 +226,9 @@ class Counter:
     def _check_access(self) -> None:
         self._check_choice("changes", ANYONE, CALLER, SERVICE)
         self._check_choice("read", ANYONE, SERVICE)
+        self._check_choice("lists", ANYONE, SERVICE)
+        if self.lists == ANYONE and not self.public:
+            raise self._wrong("lists", f"needs read={ANYONE!r}: a list has the numbers, too")
         if self.child is not None and self.changes != SERVICE and not self.counts_users:
             raise self._wrong("changes", f"its child must end with {USER_CHILD}#: the caller is a user")
         if self.path is not None and self.pages:
@@ -325,6 +331,11 @@ class Counter:
     def public(self) -> bool:
         """Whether anyone may read it."""
         return self.read == ANYONE
+
+    @cached_property
+    def listed(self) -> bool:
+        """Whether anyone may list its ids."""
+        return self.lists == ANYONE
 
     @cached_property
     def kept_s(self) -> int:

@@ -265,6 +265,13 @@ def closed(counter: Counter, **members: str) -> ForbiddenError | None:
     return ForbiddenError(f"Only callers with the scope tally/read may read {counter.name}.", **members)
 
 
+def unlisted(counter: Counter) -> ForbiddenError | None:
+    """Returns why not anyone may list the ids of a counter; None if anyone may."""
+    if counter.listed:
+        return None
+    return ForbiddenError(f"Only callers with the scope tally/read may list the ids of {counter.name}.")
+
+
 def tally(value: object, field: str) -> tuple[str, str]:
     """The counter and the id in `counter:id`, neither of them checked: a wrong one is refused for itself."""
     name, _, id_ = string(value, field, TALLY_BYTES_MAX).partition(":")

@@ -75,7 +75,7 @@ def _hours(compared: HoursCompared | None) -> Iterator[str]:
         yield f"differs: {_path(page)}: {compared.log[page]:,} in the log, {in_tally}"
     if not compared.differing:
         about = f"the {len(compared.log)} most visited pages: series and top list equal the log"
-        yield f"GET /series and GET /top, {compared.took_s:.0f} s after the last visit: {about}."
+        yield f"GET /series and GET /top/any, {compared.took_s:.0f} s after the last visit: {about}."
 
 
 def _facts(*facts: tuple[str, int, str]) -> Iterator[str]:

@@ -99,7 +99,7 @@ class Server:
     async def top(self, month: str) -> tuple[dict[str, int], float]:
         """The most visited pages of a month, as `2026-11`, and until when the list is complete (0: never)."""
         wanted = {"counter": "visits", "by": "month", "span": month, "limit": "100"}
-        body = await self._ask("GET", "/top", params=wanted)
+        body = await self._ask("GET", "/top/any", params=wanted, headers=await self._reader())
         return {row["id"]: int(row["value"]) for row in body["top"]}, float(body["as_of"] or 0)
 
     async def minute_s(self) -> int:
@@ -108,17 +108,21 @@ class Server:
 
     async def drift(self) -> frozenset[DriftingTally]:
         """Every tally that drifts in the minutes that Tally has judged."""
-        if not self._token:
-            given = await self._ask("POST", "/dev/token", json={"sub": "demo", "scope": "tally/read"})
-            self._token = str(given["access_token"])
         drifting: set[DriftingTally] = set()
         params: dict[str, str] = {}
         while True:
-            page = await self._ask("GET", "/drift", params=params, headers={"authorization": f"Bearer {self._token}"})
+            page = await self._ask("GET", "/drift", params=params, headers=await self._reader())
             drifting.update(DriftingTally(row["counter"], row["id"], int(row["drift"])) for row in page["drift"])
             if page["cursor"] is None:
                 return frozenset(drifting)
             params = {"cursor": page["cursor"]}
+
+    async def _reader(self) -> dict[str, str]:
+        """The header of a caller with the scope tally/read."""
+        if not self._token:
+            given = await self._ask("POST", "/dev/token", json={"sub": "demo", "scope": "tally/read"})
+            self._token = str(given["access_token"])
+        return {"authorization": f"Bearer {self._token}"}
 
     async def visit(self, url: str, key: str) -> None:
         """Send a visit until there is an answer."""

@@ -109,7 +109,7 @@ class Facts:
     needs: Callable[[Sequence[Counter]], Needs] = lambda _: NOTHING
     """What it needs of the tables, for the counters that its function serves."""
     as_counter: str = ""
-    """`changes` or `read`: the field of a counter that says who else may use it. Empty: nobody else."""
+    """`changes`, `read` or `lists`: the field of a counter that says who else may use it. Empty: nobody else."""
     opens: Throttle | None = None
     """The throttle of each route for one counter that more callers may use than `access` says; None: `throttle`."""
     alias: str = ""

@@ -412,14 +412,15 @@ class Part(TypedDict):
 
 
 class Declared(TypedDict):
-    """One counter. `public`: anyone may read it. `pages`: its ids are URLs. `children`: it counts items. `own_items`:
-    those of a table of the team's own.
+    """One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `pages`: its ids are URLs.
+    `children`: it counts items. `own_items`: those of a table of the team's own.
     """
 
     name: str
     visible: Literal["now", "soon"]
     changes: Literal["anyone", "caller", "service"]
     public: bool
+    listed: bool
     pages: bool
     children: bool
     own_items: bool

@@ -52,9 +52,9 @@ export class Api extends EventTarget {
     return (await this.fresh(path, query, undefined, signal)).body;
   }
 
-  /** The body of `GET path/any`, of any counter; without a token of `GET path`, of those that anyone may read. */
-  async any(path, query, signal) {
-    return this.get(this.token() ? `${path}/any` : path, query, signal);
+  /** The body of `GET path/any`, of any counter; without a token of `GET path`, if it is `open` to anyone. */
+  async any(path, query, signal, open = true) {
+    return this.get(this.token() || !open ? `${path}/any` : path, query, signal);
   }
 
   /** `{body, tag}`; `{body: null, tag}` if nothing has changed since the answer with this ETag. Throws Failure. */

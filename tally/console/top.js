@@ -24,7 +24,7 @@ export async function show(root, context, counter = context.counterNames()[0]) {
   if (!counter) return root.append(...which("counter"));
   const { api, signal } = context;
   let [by, span, newest] = ["day", null, null];
-  const load = () => api.any("top", { counter, by, span, limit: LIMIT }, signal);
+  const load = () => api.any("top", { counter, by, span, limit: LIMIT }, signal, context.config.listed.includes(counter));
   const where = make("p.span", { role: "status" });
   const draw = (found) => {
     if (span === null) newest = found.span;

@@ -43,8 +43,11 @@ def stale(wanted: Collection[Path]) -> list[Path]:
 
 
 def _events(operation: Operation, counters: Mapping[str, Counter]) -> dict[str, object]:
-    """The direct event, one of the general route, and one of each short route of a counter."""
-    general, *others = operation.routes(counters)
+    """The direct event, one of the general route, and one of each short route of a counter. If no counter has the
+    operation, there are none."""
+    if not (routes := operation.routes(counters)):
+        return {}
+    general, *others = routes
     shown = [general, *(route for route in others if route.short)]
     events = {f"http_{route.id}": samples.http(route, counters) for route in shown}
     return {f"direct_{operation.name}": samples.direct(general, counters), **events}

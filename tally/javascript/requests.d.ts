@@ -335,12 +335,13 @@ export interface Part {
   line: string;
 }
 
-/** One counter. `public`: anyone may read it. `pages`: its ids are URLs. `children`: it counts items. `own_items`: those of a table of the team's own. */
+/** One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `pages`: its ids are URLs. `children`: it counts items. `own_items`: those of a table of the team's own. */
 export interface Declared {
   name: string;
   visible: "now" | "soon";
   changes: "anyone" | "caller" | "service";
   public: boolean;
+  listed: boolean;
   pages: boolean;
   children: boolean;
   own_items: boolean;

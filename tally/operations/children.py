@@ -207,7 +207,7 @@ def get_child(call: Call, *, counter: ACounter, id: Id, name: Name) -> Answer[Ch
 @operation(
     "GET /counters/{counter}/{id}/children",
     access=Access.READ,
-    as_counter="read",
+    as_counter="lists",
     throttle=SELDOM,
     refuses=_no_children,
     needs=lambda counters: needs.on(counters, "Query", "GetItem"),

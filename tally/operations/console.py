@@ -22,7 +22,8 @@ class SignIn(TypedDict):
 
 
 class Config(TypedDict):
-    """What the console knows of its stack. `counters`: those that anyone may read. `try_it`: whether it shows that."""
+    """What the console knows of its stack. `counters`: those that anyone may read. `listed`: those whose ids anyone may
+    list. `try_it`: whether it shows that."""
 
     stage: str
     stack: str
@@ -30,6 +31,7 @@ class Config(TypedDict):
     sign_in: SignIn
     try_it: bool
     counters: list[str]
+    listed: list[str]
 
 
 @operation(
@@ -79,6 +81,7 @@ def get_console_file(call: Call, *, file: Annotated[str, FILE]) -> Answer[Text]:
         },
         "try_it": False,
         "counters": ["plays", "likes", "visits"],
+        "listed": ["plays"],
     },
 )
 def get_console_config(call: Call) -> Answer[Config]:
@@ -89,4 +92,6 @@ def get_console_config(call: Call) -> Answer[Config]:
     """
     known = call.store.settings.console
     try_it = known["try_it"] and call.counters.keys() >= TRIED
-    return Answer({**known, "try_it": try_it, "counters": [one.name for one in call.counters.values() if one.public]})
+    public = [one for one in call.counters.values() if one.public]
+    names = {"counters": [one.name for one in public], "listed": [one.name for one in public if one.listed]}
+    return Answer({**known, "try_it": try_it, **names})

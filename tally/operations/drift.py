@@ -105,13 +105,14 @@ class Part(TypedDict):
 
 
 class Declared(TypedDict):
-    """One counter. `public`: anyone may read it. `pages`: its ids are URLs. `children`: it counts items. `own_items`:
-    those of a table of the team's own."""
+    """One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `pages`: its ids are URLs.
+    `children`: it counts items. `own_items`: those of a table of the team's own."""
 
     name: str
     visible: Literal["now", "soon"]
     changes: Literal["anyone", "caller", "service"]
     public: bool
+    listed: bool
     pages: bool
     children: bool
     own_items: bool
@@ -262,7 +263,8 @@ def get_details(
         "where": "--stack Tally-prod",
         "counters": [
             {
-                "name": "likes", "visible": "now", "changes": "caller", "public": True, "pages": False,
+                "name": "likes", "visible": "now", "changes": "caller", "public": True,
+                "listed": False, "pages": False,
                 "children": True, "own_items": False, "retired": False, "numbered": False, "notifies": False,
                 "max_shards": 16,
                 "delta": None, "start": 0, "floor": None, "ceiling": None, "debt": 0, "own_limits": False,

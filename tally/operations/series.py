@@ -152,7 +152,7 @@ def get_any_series(
     needs=lambda _: _TOP_NEEDS,
     raises=[NotFoundError, ForbiddenError],
     example=_TOP_EXAMPLE,
-    refuses=lambda counter: fields.closed(counter) or fields.no_series(counter),
+    refuses=lambda counter: fields.unlisted(counter) or fields.no_series(counter),
     cached=True,
 )
 def get_top(
@@ -160,8 +160,9 @@ def get_top(
 ) -> Answer[Top]:
     """What moved most in an hour, a day or a month
 
-    Of a counter that anyone may read. The list of an hour is exact. That of a longer span is merged from those of its
-    hours: `error_max` says by how much a value may be off at most. Without `span` it is the newest one, up to `as_of`.
+    Of a counter whose ids anyone may list. The list of an hour is exact. That of a longer span is merged from those of
+    its hours: `error_max` says by how much a value may be off at most. Without `span` it is the newest one, up to
+    `as_of`.
     """
     return Answer(top.over(call, counter, by, span, limit), max_age_s=counter.kept_s)
 

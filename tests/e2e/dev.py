@@ -108,6 +108,11 @@ class Dev(Process):
         """A post's count of likes."""
         return int(self.call("GET", f"/posts/{post}").body["likes"])
 
+    def hearts(self, page: str) -> list[str | None]:
+        """Who likes a page, as a service lists them: None for a browser."""
+        listed = self.call("GET", f"/counters/hearts/{page}/children", token=self.token("reader", scope="tally/read"))
+        return [one.get("child") for one in listed.body["children"]]
+
     def token(self, sub: str = "alice", **more: Any) -> str:
         answer = self.call("POST", "/dev/token", {"sub": sub, **more})
         assert answer.status == 200, answer

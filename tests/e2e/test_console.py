@@ -523,7 +523,7 @@ def with_pool(browser: Browser, dev: Dev, pool: Pool) -> Iterator[Console]:
     """The console as a stack with a user pool serves it: the configuration, and the policy that follows from it."""
     sign_in = {"kind": "pkce", "domain": pool.server.origin, "client_id": pool.client, "redirect": f"{dev.url}/console"}
     config = {"stage": "test", "stack": "Tally-test", "region": "eu-west-1", "sign_in": sign_in}
-    config |= {"try_it": False, "counters": ["plays"]}
+    config |= {"try_it": False, "counters": ["plays"], "listed": []}
 
     def page(route: Route) -> None:
         answer = route.fetch()

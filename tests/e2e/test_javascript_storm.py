@@ -167,7 +167,7 @@ def test_through_the_storm_each_play_counts_once_and_likes_are_as_wanted_last(
         assert found == person.likes, person.user
     for post in POSTS:
         number = dev.call("GET", f"/counters/hearts/{post}").body["value"]
-        assert number == len(dev.call("GET", f"/counters/hearts/{post}/children").body["children"])
+        assert number == len(dev.hearts(post))
     assert set(STORM) <= set(api.met), "every fault was met"
 
 
@@ -199,9 +199,9 @@ def read(chance: random.Random, reader: Visitor) -> None:
 
 def children(dev: Dev, article: str) -> list[str | None]:
     """Who likes an article: None for each browser. They are as many as its number says."""
-    listed = dev.call("GET", f"/counters/hearts/{article}/children").body["children"]
+    listed = dev.hearts(article)
     assert dev.call("GET", f"/counters/hearts/{article}").body["value"] == len(listed)
-    return [one.get("child") for one in listed]
+    return listed
 
 
 def test_through_the_storm_each_browser_likes_what_it_wanted_last_and_its_user_takes_that_over(

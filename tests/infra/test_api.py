@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
-from tally.api.operation import READS
+from tally.api.operation import READS, Access, Visible
 from tally.dev.gateway.gateway import LogEntry
+from tally.operations.children import list_children
 from tests.infra.conftest import DECLARED
 from tests.infra.template import Json, Template
 
 SCHEDULED = [schedule.function for schedule in DECLARED.schedules]
-LIKERS = {"GET /counters/likes/{id}/children", "GET /counters/hearts/{id}/children"}
 ROUTES = DECLARED.routes
 
 
@@ -53,24 +54,24 @@ def test_what_reaches_a_function_keeps_its_logical_id(dev: Template) -> None:
     }  # fmt: skip
 
 
-def test_signed_in_callers_alone_see_likers_if_the_deployment_says_so(lavish: Template, dev: Template) -> None:
-    def access(template: Template) -> dict[str, str]:
-        return {key: route["AuthorizationType"] for key, route in template.routes().items()}
-
-    assert {access(dev)[key] for key in LIKERS} == {"NONE"}
-    assert access(lavish) == access(dev) | dict.fromkeys(LIKERS, "JWT")
-    assert stage(lavish)["RouteSettings"].keys() >= LIKERS
+def test_a_deployment_narrows_who_sees_the_children_that_anyone_may_list(
+    dev: Template, lavish: Template, behind_cdn: Template
+) -> None:
+    """No shipped counter has some. The functions know the option, for the document that they serve."""
+    hearts = replace(DECLARED.counters["hearts"], lists="anyone")
+    routes = {route.id: route for route in list_children.routes({"hearts": hearts})}
+    likers = routes["list_children_hearts"]
+    assert (likers.shown(Visible.ANYONE), likers.access) == (likers, Access.ANYONE)
+    assert [shown and shown.access for shown in map(likers.shown, (Visible.SIGNED_IN, Visible.NOBODY))] == [
+        Access.SIGNED_IN, None,
+    ]  # fmt: skip
+    for template in (dev, lavish, behind_cdn):
+        assert stage(template)["RouteSettings"].keys() == template.routes().keys(), "an unknown route fails the deploy"
     assert_told(lavish, "signedIn")
-
-
-def test_nobody_sees_likers_if_the_deployment_says_so(behind_cdn: Template, dev: Template) -> None:
-    assert behind_cdn.routes().keys() == dev.routes().keys() - LIKERS
-    assert stage(behind_cdn)["RouteSettings"].keys() == behind_cdn.routes().keys(), "an unknown route fails the deploy"
     assert_told(behind_cdn, "nobody")
 
 
 def assert_told(template: Template, likers: str) -> None:
-    """The functions know it, for the document that they serve."""
     health = template.resources[template.functions()["health"]]["Properties"]["Environment"]["Variables"]
     assert health["TALLY_LIKERS_VISIBLE"] == likers
 
@@ -79,8 +80,8 @@ def assert_told(template: Template, likers: str) -> None:
 FOR_ANYONE = {
     "POST /counters/plays/{id}/increments", "POST /videos/{id}/plays", "GET /counters/plays/{id}",
     "GET /videos/{id}/plays", "GET /counters/likes/{id}", "GET /counters/hearts/{id}",
-    "GET /counters/{counter}/{id}/badge.svg", "GET /tallies", *LIKERS, "GET /posts/{id}", "POST /visits", "GET /visits",
-    "GET /visits/badge.svg", "GET /receipts", "GET /series", "GET /top", "GET /console",
+    "GET /counters/{counter}/{id}/badge.svg", "GET /tallies", "GET /posts/{id}", "POST /visits", "GET /visits",
+    "GET /visits/badge.svg", "GET /receipts", "GET /series", "GET /console",
     "GET /console/{file}", "GET /console/config.json", "GET /client/{file}", "GET /health", "HEAD /health",
     "GET /openapi.json", "PUT /counters/{counter}/{id}/anonymous", "DELETE /counters/{counter}/{id}/anonymous",
     "GET /counters/{counter}/{id}/anonymous", "GET /anonymous",

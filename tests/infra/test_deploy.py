@@ -343,10 +343,10 @@ def test_the_throttle_of_a_route_that_is_gone_goes_before_the_next_deploy(
 ) -> None:
     """a5: the stage keeps it, and API Gateway then refuses each update: Unable to find Route by key."""
     aws.deployed("Tally-dev", dev)
-    aws.throttled.add("GET /counters/hearts/{id}/children")
+    aws.throttled.add("GET /counters/gone/{id}")
     assert deploy.main(["--yes", "--app", str(dev.folder)]) == 0
     assert aws.throttled == {"GET /health"}
-    assert "route that is gone: GET /counters/hearts/{id}/children\n" in capsys.readouterr().out
+    assert "route that is gone: GET /counters/gone/{id}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

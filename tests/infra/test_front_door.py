@@ -55,7 +55,7 @@ def test_no_answer_is_kept_but_of_the_paths_that_are_revalidated(edge: Template)
     assert found["DefaultCacheBehavior"]["CachePolicyId"] == CACHING_DISABLED
     policy = edge.only_name("AWS::CloudFront::CachePolicy")
     kept = {behavior["PathPattern"]: behavior["CachePolicyId"] for behavior in found["CacheBehaviors"]}
-    kept_paths = {"/openapi.json", "/visits/badge.svg", "/visits", "/tallies", "/series", "/top"}
+    kept_paths = {"/openapi.json", "/visits/badge.svg", "/visits", "/tallies", "/series"}
     kept_paths |= {"/videos/*", "/posts/*", "/counters/*", "/console", "/console/*", "/client/*"}
     assert kept == {path: {"Ref": policy} for path in kept_paths}
 

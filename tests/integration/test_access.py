@@ -17,9 +17,12 @@ from tally.errors import ConfigurationError
 from tests import events
 from tests.integration.conftest import Invoke
 
-VIEWS = Counter("views", prefix="ARTICLE", sort_key="VIEWS", attribute="views", delta=1, changes=ANYONE, read=ANYONE)
+VIEWS = Counter(
+    "views", prefix="ARTICLE", sort_key="VIEWS", attribute="views", delta=1, changes=ANYONE, read=ANYONE, lists=ANYONE
+)
+FANS = Counter("fans", prefix="BAND", sort_key="FANS", attribute="fans", child="FAN#USER#", read=ANYONE, lists=ANYONE)
 VOTES = Counter("votes", prefix="POLL", sort_key="VOTES", attribute="votes", changes=CALLER, path="/polls/{id}/votes")
-DECLARED = Declarations(Path(), declared([*COUNTERS.values(), VIEWS, VOTES]), counters.PAGES)
+DECLARED = Declarations(Path(), declared([*COUNTERS.values(), VIEWS, FANS, VOTES]), counters.PAGES)
 ROUTES = {route.id: route for route in DECLARED.routes}
 ACCESS = {
     "increment": (Access.WRITE, "POST /counters/{counter}/{id}/increments"),
@@ -33,13 +36,13 @@ ACCESS = {
     "get_counter_plays_short": (Access.ANYONE, "GET /videos/{id}/plays"),
     "get_counter_likes": (Access.ANYONE, "GET /counters/likes/{id}"),
     "get_counter_hearts": (Access.ANYONE, "GET /counters/hearts/{id}"),
+    "get_counter_fans": (Access.ANYONE, "GET /counters/fans/{id}"),
     "get_counter_views": (Access.ANYONE, "GET /counters/views/{id}"),
     "get_counter_votes_short": (Access.READ, "GET /polls/{id}/votes"),
     "put_mine": (Access.SIGNED_IN, "PUT /counters/{counter}/{id}/mine"),
     "put_mine_likes_short": (Access.SIGNED_IN, "PUT /posts/{id}/like"),
     "list_children": (Access.READ, "GET /counters/{counter}/{id}/children"),
-    "list_children_likes": (Access.ANYONE, "GET /counters/likes/{id}/children"),
-    "list_children_hearts": (Access.ANYONE, "GET /counters/hearts/{id}/children"),
+    "list_children_fans": (Access.ANYONE, "GET /counters/fans/{id}/children"),
     "put_child": (Access.WRITE, "PUT /counters/{counter}/{id}/child"),
     "remove_parent": (Access.WRITE, "DELETE /counters/{counter}/{id}"),
 }
@@ -47,7 +50,7 @@ ACCESS = {
 
 @pytest.fixture
 def invoke(store: Store, monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    for counter in (VIEWS, VOTES):
+    for counter in (VIEWS, FANS, VOTES):
         monkeypatch.setitem(COUNTERS, counter.name, counter)
     return Invoke(store)
 
@@ -117,6 +120,7 @@ PRIVATE = [
     ("get_series", "get_any_series", {"of": "stock:mug"}),
     ("get_series", "get_any_series", {"of": "stock"}),
     ("get_top", "get_any_top", {"counter": "stock"}),
+    ("get_top", "get_any_top", {"counter": "plays"}),
     ("get_counter_badge", "get_counter", {"counter": "stock", "id": "mug"}),
 ]
 
@@ -129,7 +133,7 @@ def test_a_counter_that_not_anyone_may_read_is_403_without_the_scope(
         assert events.status_of(refused) == 403
         assert events.body_of(refused)["type"] == "urn:problem-type:tally:forbidden"
     assert invoke.http(scoped, **fields)["statusCode"] == 200
-    unknown = {name: value.replace("stock", "nothing") for name, value in fields.items()}
+    unknown = {name: value.replace("stock", "nothing").replace("plays", "nothing") for name, value in fields.items()}
     assert invoke.http(public, **unknown)["statusCode"] == 404
 
 

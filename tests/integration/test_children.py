@@ -27,7 +27,7 @@ def test_a_heart_needs_no_post_and_counts_each_caller_once(invoke: Invoke) -> No
             (sub, True, number), (sub, False, number),
         ]  # fmt: skip
     assert invoke.http("put_mine", **page, sub="ann", query="name=bob")["statusCode"] == 400
-    listed = events.body_of(invoke.http("list_children_hearts", id="home"))["children"]
+    listed = events.body_of(invoke.http("list_children", counter="hearts", id="home"))["children"]
     assert [one["child"] for one in listed] == ["ann", "bob"]
     assert "hearts: 2" in invoke.http("get_counter_badge", **page)["body"]
     gone = [events.body_of(invoke.http("delete_mine", **page, sub="ann")) for _ in range(2)]
@@ -112,7 +112,7 @@ def test_a_browser_without_sign_in_is_counted_once_by_its_secret_and_takes_it_ba
         answers = [events.body_of(invoke.http("put_anonymous", **sent)) for _ in range(2)]
         assert answers[0] == {**page, "present": True, "changed": True, "visible": "now", "value": number}
         assert (answers[1]["changed"], answers[1]["value"]) == (False, number)
-    listed = events.body_of(invoke.http("list_children_hearts", id="home"))["children"]
+    listed = events.body_of(invoke.http("list_children", counter="hearts", id="home"))["children"]
     assert [one | {"since": 0} for one in listed] == [
         {"anonymous": True, "since": 0}, {"anonymous": True, "since": 0}, {"child": "ann", "since": 0},
     ]  # fmt: skip

@@ -44,6 +44,8 @@ VALUES: list[tuple[str, list[Any], str]] = [
     ("visible", ["later", None], "must be one of: now, soon"),
     ("changes", ["everyone", None], "must be one of: anyone, caller, service"),
     ("read", ["caller", True], "must be one of: anyone, service"),
+    ("lists", ["caller", True], "must be one of: anyone, service"),
+    ("lists", ["anyone"], "needs read='anyone'"),
     ("numbered", ["yes"], "must be True or False"),
     ("own_limits", [1], "must be True or False"),
     ("own_limits", [True], "needs a floor or a ceiling"),
@@ -257,6 +259,7 @@ def test_two_counters_of_one_name_item_or_path_are_refused(
 def test_a_counter_is_declared_by_four_fields() -> None:
     counter = declare()
     assert (counter.visible, counter.changes, counter.read, counter.versioned) == ("now", "service", "service", False)
+    assert (counter.lists, counter.listed, declare(read="anyone").listed) == ("service", False, False)
     assert (counter.public, declare(read="anyone").kept_s, declare(read="anyone", max_age_s=0).kept_s) == (False, 1, 0)
 
 

@@ -40,6 +40,7 @@ FITTING: dict[str, list[Change]] = {
     "receipt_days": [(PLAIN, {"receipt_days": 2})],
     "changes": [(PLAIN, {"changes": "anyone"})],
     "read": [(PLAIN, {"read": "anyone"})],
+    "lists": [(replace(PLAIN, read="anyone"), {"lists": "anyone"})],
     "max_age_s": [(replace(PLAIN, read="anyone"), {"max_age_s": 9})],
     "unique": [(DAILY, {"unique": True}), (replace(DAILY, unique=True), {"unique": False, "delta": None})],
     "keep_periods": [(DAILY, {"keep_periods": 3}), (replace(DAILY, keep_periods=None), {"keep_periods": 3})],

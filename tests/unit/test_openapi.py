@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,14 @@ def test_it_is_valid_openapi_3_1() -> None:
 
 def test_it_says_who_sees_likers() -> None:
     path = "/counters/likes/{id}/children"
-    assert DOCUMENT["paths"][path]["get"]["security"] == []
-    hidden = document(OPERATIONS, COUNTERS, likers=Visible.NOBODY)
-    assert DOCUMENT["paths"].keys() - hidden["paths"].keys() == {path, "/counters/hearts/{id}/children"}
-    signed_in = document(OPERATIONS, COUNTERS, likers=Visible.SIGNED_IN)
-    assert signed_in["paths"].keys() == DOCUMENT["paths"].keys()
+    listed = {**COUNTERS, "likes": replace(COUNTERS["likes"], lists="anyone")}
+    shown_to_all = document(OPERATIONS, listed)
+    assert shown_to_all["paths"].keys() - DOCUMENT["paths"].keys() == {path, "/top"}
+    assert shown_to_all["paths"][path]["get"]["security"] == []
+    hidden = document(OPERATIONS, listed, likers=Visible.NOBODY)
+    assert shown_to_all["paths"].keys() - hidden["paths"].keys() == {path}
+    signed_in = document(OPERATIONS, listed, likers=Visible.SIGNED_IN)
+    assert signed_in["paths"].keys() == shown_to_all["paths"].keys()
     shown = signed_in["paths"][path]["get"]
     assert (shown["security"], "401" in shown["responses"]) == ([{"token": []}], True)
     assert "A signed-in caller may call it." in shown["description"]

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +25,7 @@ from tally.fields import user_name
 from . import files
 from .command import Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack
-from .terminal import CommandError, bar, note
+from .terminal import CommandError, bar, iso, note
 
 Put = Callable[[Sequence[Any]], object]
 
@@ -67,9 +68,10 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _csv(file: IO[str], names: Sequence[str]) -> Put:
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(names)
-    return writer.writerow
+    plain, quoted = (csv.writer(file, lineterminator="\n", quoting=how) for how in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
+    plain.writerow(names)
+    # Python before 3.13 leaves a carriage return without quotes.
+    return lambda row: (quoted if any("\r" in str(one) for one in row) else plain).writerow(row)
 
 
 def _jsonl(file: IO[str], names: Sequence[str]) -> Put:
@@ -124,15 +126,16 @@ def _limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
                 yield id_, int(within.limit or 0)
 
 
-def _children(store: Store, counter: Counter) -> Iterator[tuple[str, str, int]]:
-    """Each item that the counter counts: its parent, its own name, and when it was made."""
+def _children(store: Store, counter: Counter) -> Iterator[tuple[str, str, str]]:
+    """Each item that the counter counts: its parent, its own name, and when it was made, as ISO 8601. `import` takes no
+    bare number for a time before 2000."""
     first, last = counter.children
     for id_, found in _collections(store, counter):
         if any(GONE in item for item in found if item["SK"]["S"] == counter.sort_key):
             continue
         for item in found:
             if first <= item["SK"]["S"] < last and GONE not in item:
-                yield id_, user_name(item["SK"]["S"].removeprefix(first)), items.number(item, SINCE)
+                yield id_, user_name(item["SK"]["S"].removeprefix(first)), iso(items.number(item, SINCE), UTC)
 
 
 EXPORT = Command(

@@ -34,9 +34,26 @@ from .values import stored_id
 
 CSV, JSONL = "csv", "jsonl"
 FORMATS = (CSV, JSONL)
-TIME_MAX_S = 10**11 - 1  # a larger number is in milliseconds
+TIME_MAX_S = 10**11 - 1
+SECONDS_MIN, SECONDS_MAX = 946_684_800, 2 * 10**9 - 1
+"""2000-01-01 to 2033-05-18. A smaller number is a year, or counts days as Excel does. A larger one is in milliseconds,
+or an hour as Google Analytics writes it (2024050312). No clock decides: each run of a file must read the same rows."""
+DATE_DIGITS = 8
+BEGINS = 16  # bytes of a file that show what it is
 SHOWN_MAX = 80  # characters of a first line that names other columns
 _WRITTEN = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how Python reads a byte that is not UTF-8
+NOT_TEXT = {
+    codecs.BOM_UTF16_LE: "UTF-16: save it as UTF-8", codecs.BOM_UTF16_BE: "UTF-16: save it as UTF-8",
+    b"\x1f\x8b": "compressed by gzip: `gunzip -c FILE | tally …` and - in place of FILE read it",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd: decompress it first", b"BZh": "compressed by bzip2: decompress it first",
+    b"\xfd7zXZ": "compressed by xz: decompress it first",
+    b"PK\x03\x04": "a ZIP archive or an Excel workbook: unpack it, or save the sheet as CSV in UTF-8",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook: save the sheet as CSV in UTF-8",
+    b"PAR1": "Parquet: write it as CSV or JSON lines",
+    b"SQLite format 3": "a database of SQLite: export a table as CSV",
+}  # fmt: skip
+"""How files begin that are not text, and what each is."""
 _TOO_LONG = f"a field is longer than {csv.field_size_limit()} characters"
 _Record = tuple[int, Sequence[Any]] | RefusedRow
 
@@ -56,6 +73,8 @@ class Layout(NamedTuple):
     columns: Callable[[Counter], Sequence[str]]
     make: Callable[[int, Sequence[Any], Counter], Any]
     optional: Sequence[str] = ()
+    names_child: bool = False
+    """Whether the second column names a child. Only that value may hold line breaks."""
 
 
 def form_of(name: str | None, given: str | None) -> str:
@@ -83,8 +102,10 @@ def read(lines: Iterable[str], form: str, layout: Layout, counter: Counter) -> I
         return True
 
     asked = lines, needed, layout.optional
-    for record in _from_csv(*asked, is_row) if form == CSV else _from_json(*asked):
+    for record in _from_csv(*asked, is_row, layout.names_child) if form == CSV else _from_json(*asked):
         try:
+            if not isinstance(record, RefusedRow) and any(_NOT_UTF8.search(str(one)) for one in record[1]):
+                raise InvalidInputError("it is not UTF-8, but perhaps Latin-1 or Windows-1252: save the file as UTF-8")
             yield record if isinstance(record, RefusedRow) else layout.make(record[0], record[1], counter)
         except CallerError as error:
             yield RefusedRow(record[0], error.detail)
@@ -99,13 +120,16 @@ def opened(name: str) -> IO[bytes]:
             shutil.copyfileobj(file, copy)
             copy.seek(0)
             file = copy
-        begins = file.read(2)
+        begins = file.read(BEGINS)
         file.seek(0)
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror or error}") from None
-    if begins in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in begins:
+    kind = next((kind for magic, kind in NOT_TEXT.items() if begins.startswith(magic)), None)
+    if kind is None and b"\0" in begins[:2]:
+        kind = NOT_TEXT[codecs.BOM_UTF16_LE]
+    if kind is not None:
         file.close()
-        raise CommandError(f"{name}: it is no UTF-8, but perhaps UTF-16: save it as UTF-8")
+        raise CommandError(f"{name} is not text, but {kind}")
     return file
 
 
@@ -146,25 +170,40 @@ def _whole(value: object) -> int | None:
 
 
 def seconds(value: object) -> int:
-    """Epoch seconds of a time: these, or ISO 8601. One without a zone is UTC."""
-    at_s = _whole(value)
-    if at_s is None and isinstance(value, str):
-        try:
-            when = datetime.fromisoformat(value.strip())
-            at_s = int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
-        except (ValueError, OverflowError):
-            at_s = None
-    if at_s is None or not 0 <= at_s <= TIME_MAX_S:
-        raise InvalidInputError("the time must be ISO 8601, or seconds since 1970")
+    """Returns the epoch seconds of a time: ISO 8601, a date of eight digits, or a bare number of seconds since 1970.
+
+    A time without a zone is UTC. Raises InvalidInputError, also for a bare number that is hardly in seconds.
+    """
+    bare = _whole(value)
+    if bare is not None and len(str(bare)) != DATE_DIGITS:
+        if not SECONDS_MIN <= bare <= SECONDS_MAX:
+            raise InvalidInputError(
+                f"the time {bare} would be before 2000 or after May 2033, if it is in seconds since 1970:"
+                " write it as 2024-05-03 or 2024-05-03T10:00:00Z"
+            )
+        return bare
+    try:
+        when = datetime.fromisoformat(str(value if bare is None else bare).strip())
+        at_s = int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        at_s = -1
+    if not 0 <= at_s <= TIME_MAX_S:
+        raise InvalidInputError(
+            "the time must be ISO 8601 from 1970 on, as 2024-05-03T10:00:00Z, or seconds since 1970"
+        )
     return at_s
 
 
 def _from_csv(
-    lines: Iterable[str], needed: Sequence[str], optional: Sequence[str], is_row: Callable[[Sequence[str]], bool]
+    lines: Iterable[str],
+    needed: Sequence[str],
+    optional: Sequence[str],
+    is_row: Callable[[Sequence[str]], bool],
+    names_child: bool,
 ) -> Iterator[_Record]:
     """A quote that nobody closes would take in the rows up to the next one. So what is wrong over several lines costs
-    the first of them only: the next row begins on the line after it. What Tally reads has no line breaks, and a line
-    within another column is no row by itself."""
+    the first of them only: the next row begins on the line after it. Of what Tally reads, only the name of a child may
+    have line breaks. No line of such a row is a row by itself, with its quotes or without."""
     ahead = _Ahead(lines)
     places, width = _header(ahead, needed, optional)
     while ahead.more():
@@ -185,8 +224,9 @@ def _from_csv(
             yield RefusedRow(number, f"there must be {width} columns, and there are {len(row)}")
             continue
         read = [row[place] for place in places]
-        if any("\n" in one or "\r" in one for one in read) or any(
-            len(inner) == width and is_row([inner[place] for place in places]) for inner in ahead.alone()
+        broken = [number for number, one in enumerate(read) if "\n" in one or "\r" in one]
+        if (broken and not (names_child and broken == [1])) or any(
+            len(inner) == width and is_row([inner[place] for place in places]) for inner in ahead.alone(bool(broken))
         ):
             ahead.keep_first()
             yield RefusedRow(number, "a quote takes in the lines below")
@@ -221,9 +261,10 @@ class _Ahead:
             self.number += 1
             yield self._taken[-1]
 
-    def alone(self) -> Iterator[Sequence[str]]:
-        """The lines of the last row between its first and its last one, each read by itself."""
-        for line in self._taken[1:-1]:
+    def alone(self, ends: bool) -> Iterator[Sequence[str]]:
+        """The lines between the first and the last line of the last row, each read by itself. `ends`: also these two,
+        without their quotes."""
+        for line in self._taken[1:-1] + [self._taken[end].replace('"', "") for end in (0, -1) if ends]:
             with contextlib.suppress(csv.Error):
                 yield next(csv.reader([line], strict=True), [])
 
@@ -281,7 +322,7 @@ def _child_columns(counter: Counter) -> Sequence[str]:
 
 NUMBERS = Layout(lambda counter: ("id", "value"), _number, optional=("day",))
 """What was counted of each id, perhaps in a day of its own."""
-CHILDREN = Layout(_child_columns, _child)
+CHILDREN = Layout(_child_columns, _child, names_child=True)
 """The items that a counter counts, each with its parent and the time when it was made."""
 READINGS = Layout(lambda counter: ("id", "value", "at"), _reading)
 """What an old counter said of each id, and when."""

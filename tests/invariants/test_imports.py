@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
 import itertools
 import json
+import lzma
 import re
 import time
+import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +29,7 @@ from tally.counting.increments import Increment
 from tally.counting.tallies import Tally
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call, Store
-from tally.errors import LimitReachedError
+from tally.errors import InvalidInputError, LimitReachedError
 from tally.maintenance import imports as chunks
 from tally.series import hours, top
 from tally.series import read as series
@@ -105,7 +111,7 @@ def test_lost_answers_and_a_busy_store_change_nothing(
     world.proxy.forget()
     world.proxy.plan = faults.script({"TransactWriteItems": [fault, None, fault, fault, fault, None, fault]})
     assert run_judged.import_(run_judged.file(*lines)) == 0
-    assert run_judged.import_(run_judged.file(OF_LIKES, "p,a,9", "p,b,8"), "likes") == 0
+    assert run_judged.import_(run_judged.file(OF_LIKES, "p,a,20240503", "p,b,20240504"), "likes") == 0
     judged.deliver()
     assert counted(judged.store, lines)
     assert value(judged.store, LIKES, "p") == 2
@@ -178,7 +184,7 @@ def test_children_are_put_once_with_their_time_and_their_tally(judged: Deploymen
         judged.post(post=post)
     judged.like("early", post="p")
     lines = [f"{post},u{n},{1_700_000_000 + n}" for n in range(70) for post in ("p", "q")]
-    path = run.file(OF_LIKES, *lines, "p,early,2024-05-03T10:00:00Z", "q,auth0|7,2024-05-03 10:00", "p,u1,5")
+    path = run.file(OF_LIKES, *lines, "p,early,2024-05-03T10:00:00Z", "q,auth0|7,2024-05-03 10:00", "p,u1,20240503")
     with killed(store, 4, before=False):
         run.import_(path, "likes")
     judged.like("u0", liked=False, post="p")  # between the kill and the second start: it stays so
@@ -224,8 +230,8 @@ def test_what_is_imported_is_no_traffic_but_of_its_own_day_however_it_comes_and_
     judged.post()
     hour_s = judged.now_s // 3600 * 3600
     page = "https://example.com/a"
-    dated = ["d,2024-05-03,7", "e,2024-05-03 23:59:59,1", "d,1714780800,9", "d,99999999999,2", "d,2024-05-03,3"]
-    likes = ["p,a,2024-05-03T10:00:00Z", "p,b,2024-05-03T23:59:59Z", "p,c,2024-05-04", "p,d,99999999999"]
+    dated = ["d,2024-05-03,7", "e,2024-05-03 23:59:59,1", "d,1714780800,9", "d,5138-11-16,2", "d,20240503,3"]
+    likes = ["p,a,2024-05-03T10:00:00Z", "p,b,2024-05-03T23:59:59Z", "p,c,2024-05-04", "p,d,5138-11-16"]
     for counter, *lines in (
         ("plays", NUMBERS, "v,1200", "w,5", "hot,70"), ("contest", NUMBERS, "x,97"), ("visits", NUMBERS, f"{page},8"),
         ("plays", "id,day,value", *dated), ("contest", "id,day,value", "y,2024-05-04T00:30:00+02:00,97"),
@@ -271,13 +277,12 @@ def test_what_is_imported_is_no_traffic_but_of_its_own_day_however_it_comes_and_
     assert "never repaired" in run_judged.said()[0]
 
 
-def test_children_without_a_parent_or_with_a_time_in_milliseconds_are_named_by_their_lines(
-    store: Store, run: Command
-) -> None:
+def test_children_without_a_parent_are_named_by_their_lines(store: Store, run: Command) -> None:
     posts.write_post(Call(store, "author"), LIKES, "p", "hello")
-    assert run.import_(run.file(OF_LIKES, "p,a,1700000000000"), "likes") == 2
-    assert "line 2: the time must be ISO 8601, or seconds since 1970" in run.said()[1]
-    path = run.file(OF_LIKES, "p,a,1", "nobody,b,2", "p,c,3", "nothing,d,4")
+    days = ("20240501", "2024-05-02", "20240503", "2024-05-04")
+    path = run.file(
+        OF_LIKES, *(f"{one},{day}" for one, day in zip(("p,a", "nobody,b", "p,c", "nothing,d"), days, strict=True))
+    )
     assert run.import_(path, "likes") == 2
     _, said = run.said()
     assert "line 3: there is no post nobody\n" in said
@@ -287,6 +292,33 @@ def test_children_without_a_parent_or_with_a_time_in_milliseconds_are_named_by_t
     assert "imported 2 rows, 2 refused" in run.said()[0]
     assert value(store, LIKES, "p") == 2
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 4  # the post, its text, two likes
+
+
+ODD_NAMES = ["a\nb", "\n", "a\r\nb\r", "a\rb", 'say "x"\n,"y"\n', ",\n,", "x\0y", "\u2028z", "'=1+1", " a ", "\ufeffq"]
+DAY = 1_714_694_400  # 2024-05-03
+OF_ANALYTICS = {
+    "20240503": DAY, 20240503: DAY, "2024-05-03": DAY, "20240503T000000Z": DAY, str(DAY): DAY, float(DAY): DAY,
+    "1999-12-31": 946_598_400, "946684800": 946_684_800, "1999999999": 1_999_999_999,
+}  # fmt: skip
+NO_TIMES = {
+    "before 2000 or after May 2033": (
+        "45415", 45415, "2024", 2024, "202405", "946684799", "0", "-1",  # a serial number of Excel, a year, a month
+        "2024050312", 2024050312, "202405031200", "1700000000000", "2000000000",  # an hour of analytics, milliseconds
+    ),
+    "must be ISO 8601 from 1970 on": ("20241345", "99999999", "1969-12-31", "5/3/2024", "45415.5", "", None, True),
+}  # fmt: skip
+
+
+def test_a_bare_number_is_a_date_or_seconds_or_refused_with_the_reason(run: Command, tmp_path: Path) -> None:
+    assert {given: files.seconds(given) for given in OF_ANALYTICS} == OF_ANALYTICS
+    for why, wrong in NO_TIMES.items():
+        for given in wrong:
+            with pytest.raises(InvalidInputError, match=why):
+                files.seconds(given)
+    for header, of in (("id,child,at", "--children"), ("id,day,value", "--counter")):
+        path = run.file(header, "a,45415,45415" if of == "--counter" else "a,ann,45415")
+        assert run("import", path, of, "hearts" if of == "--children" else "plays", *BY) == 2
+        assert "line 2: the time 45415 would be before 2000 or after May 2033" in run.said()[1]
 
 
 BAD_CSV = [NUMBERS, "a,1", "b,x", "c#,3", "d", "e,1.5", "..,1", "f,-1", f"g,{10**15 + 1}"]
@@ -347,6 +379,7 @@ MANY = b"".join(b"m%d,1\n" % number for number in range(20_000))
         (b"\xef\xbb\xbfid,value\r\na,1\r\nb,2\r\n", 2, []),
         (b"\n\nvalue,id\n1,a\n", 1, []),
         (b"id,value\na\0,1\nb,2\nc\xe9,3\n", 1, [2, 4]),
+        (b"id,text,value\na,caf\xe9,1\n", 1, []),
         (b"id,value\n", 0, []),
     ],
 )
@@ -362,12 +395,69 @@ def test_a_row_that_is_wrong_costs_no_other_row(
     assert [int(line.split(": ")[1].removeprefix("line ")) for line in said.splitlines() if ": line " in line] == bad
 
 
-@pytest.mark.parametrize("content", ["id,value\na,1\n".encode("utf-16"), "id,value\na,1\n".encode("utf-16-le")])
-def test_a_file_in_another_encoding_is_refused_as_a_whole(run: Command, tmp_path: Path, content: bytes) -> None:
+def zipped(content: bytes) -> bytes:
+    with zipfile.ZipFile(file := io.BytesIO(), "w") as archive:
+        archive.writestr("numbers.csv", content)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        ("id,value\na,1\n".encode("utf-16"), "UTF-16: save it as UTF-8"),
+        ("id,value\na,1\n".encode("utf-16-le"), "UTF-16: save it as UTF-8"),
+        ("id,value\na,1\n".encode("utf-16-be"), "UTF-16: save it as UTF-8"),
+        (gzip.compress(b"id,value\na,1\n"), "compressed by gzip: `gunzip -c FILE | tally …`"),
+        (bz2.compress(b"id,value\na,1\n"), "compressed by bzip2"),
+        (lzma.compress(b"id,value\na,1\n"), "compressed by xz"),
+        (
+            zipped(b"id,value\na,1\n"),
+            "a ZIP archive or an Excel workbook: unpack it, or save the sheet as CSV in UTF-8",
+        ),
+    ],
+    ids=["utf-16", "utf-16-le", "utf-16-be", "gzip", "bzip2", "xz", "zip"],
+)
+def test_a_file_that_is_not_text_is_named_as_what_it_is(
+    run: Command, tmp_path: Path, content: bytes, kind: str
+) -> None:
     path = tmp_path / "numbers.csv"
     path.write_bytes(content)
-    with pytest.raises(CommandError, match=r"numbers\.csv: it is no UTF-8, but perhaps UTF-16: save it as UTF-8"):
+    with pytest.raises(CommandError, match=re.escape(f"numbers.csv is not text, but {kind}")):
         run("import", path, "--counter", "plays")
+
+
+@pytest.mark.parametrize("name", ["numbers.csv", "numbers.jsonl"])
+def test_a_row_that_is_not_utf8_is_named_with_what_to_do(run: Command, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    rows = (
+        "id,value\na,1\nf\xe9e,1\n"
+        if name.endswith("csv")
+        else '\n{"id": "a", "value": 1}\n{"id": "f\xe9e", "value": 1}\n'
+    )
+    path.write_bytes(rows.encode("latin-1"))
+    assert run("import", path, "--counter", "plays") == 2
+    assert "line 3: it is not UTF-8, but perhaps Latin-1 or Windows-1252: save the file as UTF-8" in run.said()[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "rows", "bad"),
+    [
+        ('id,child,at\np,"ann\nb",2024-05-03\nq,bob,2024-05-03\n', 2, []),
+        ('id,child,at\np,"ann,2024-05-03\nq,bob",2024-05-03\nr,c,2024-05-03\n', 2, [2]),  # two stray quotes
+        ('id,child,at\np,"ann,2024-05-03\nq,x,2024-05-03\nr,"c",2024-05-03\n', 2, [2]),
+        ('id,child,at\n"p\n",ann,2024-05-03\nq,bob,2024-05-03\n', 1, [2, 3]),
+        ('id,child,at\np,"a\nb\nc","2024-05-03\n"\nq,bob,2024-05-03\n', 1, [2, 3, 4, 5]),
+    ],
+)
+def test_only_the_name_of_a_child_may_hold_line_breaks(
+    run: Command, tmp_path: Path, content: str, rows: int, bad: Sequence[int]
+) -> None:
+    path = tmp_path / "members.csv"
+    path.write_text(content)
+    assert run("import", path, "--children", "hearts", "--skip-bad") == 0
+    printed, said = run.said()
+    assert printed.startswith(f"would import into hearts: {files.counted(rows)}")
+    assert [int(line.split(": ")[1].removeprefix("line ")) for line in said.splitlines() if ": line " in line] == bad
 
 
 @pytest.mark.parametrize(
@@ -493,7 +583,8 @@ def test_what_is_exported_and_imported_into_an_empty_stack_is_the_same(
             children.set_child(Call(store), LIKES, post, user.replace("|", "%7C"), True)
     browser = anonymous.name(counters.HEARTS, "home", "s" * 22)
     named = [(counters.MEMBERS, "auth0%7C7"), (counters.MEMBERS, fields.user(browser, "child")),
-             (counters.HEARTS, "ann"), (counters.HEARTS, browser)]  # fmt: skip
+             (counters.HEARTS, "ann"), (counters.HEARTS, browser),
+             *((counters.HEARTS, fields.user(name, "child")) for name in ODD_NAMES)]  # fmt: skip
     for counter, name in named:
         children.set_child(Call(store, "shop"), counter, "home", name, True, {}, None)
     other = replace(run, store=Store(store.client, fresh_tables(engine.endpoint, ("counts", "receipts"))))

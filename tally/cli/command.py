@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -33,9 +33,27 @@ class Parser(argparse.ArgumentParser):
 
     overview = ""
     """What --help prints; empty: what argparse makes."""
+    passes_on = True
+    """Whether it leaves options that it does not know to another program."""
+    _given: Sequence[str] = ()
+
+    def parse_known_args(  # type: ignore[override]  # argparse declares overloads for namespaces of other classes
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Keep the arguments for `error`."""
+        self._given = args or ()
+        return super().parse_known_args(args, namespace)
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        """Take `-X9P8VE94Po` for a value: only `-h` and `--…` are options. argparse offers no public way."""
+        is_option = arg_string.startswith("--") or {arg_string, f"-{arg_string}"} & self._option_string_actions.keys()
+        return super()._parse_optional(arg_string) if self.passes_on or is_option else None
 
     def error(self, message: str) -> NoReturn:
         """Exit 2."""
+        unknown = {one.partition("=")[0] for one in self._given} - self._option_string_actions.keys() - {"--"}
+        if "required" in message and any(one.startswith("--") for one in unknown):
+            message += "; an id that begins with -- goes behind all options and a --"
         self.exit(2, f"tally: {message}; --help says more\n")
 
     def print_help(self, file: Any = None) -> None:
@@ -79,6 +97,7 @@ class Command:
             epilog=(f"examples:\n{self.examples.rstrip()}\n\n" if self.examples else "") + EXIT_STATUS,
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=not self.passes_on,
         )  # fmt: skip
+        parser.passes_on = self.passes_on
         self.arguments(parser, counters)
         if self.json:
             parser.add_argument("--json", action="store_true", help="print JSON, one document a line")

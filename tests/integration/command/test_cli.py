@@ -58,6 +58,21 @@ def test_make_dev_has_no_backups(run: Run) -> None:
     assert run("restore", "--to", "2026-11-22T10:30:00Z", *SIGNED) == (2, "", said)
 
 
+def test_an_id_or_a_key_may_begin_with_a_dash(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """So do one of 64 ids of YouTube, and what base64url makes."""
+    for id_ in ("-X9P8VE94Po", "-hX9", "-5", "-", "-a=b"):
+        if id_ != "-a=b":  # "=" is no part of an id
+            assert run("get", "plays", id_) == (0, f"plays {id_}: 0, nothing is stored\n", "")
+        assert run("receipt", "usage", "v", id_)[:2] == (1, f"{receipt.NOT_KNOWN}\n")
+        assert run("receipt", "usage", "v", "k", "--caller", id_)[:2] == (1, f"{receipt.NOT_KNOWN}\n")
+    assert ran(capsys, "get", "plays", "--local", "-h")[1].startswith("usage: tally get")
+    for given, said in (
+        (["--X9"], "are required: ID; an id that begins with -- goes behind all options and a --; --help says more"),
+        ([], "are required: ID; --help says more"), (["v", "-json"], "unrecognized arguments: -json; --help says more"),
+    ):  # fmt: skip
+        assert one_line(main, ["get", "plays", "--local", *given], capsys).endswith(said)
+
+
 def test_get_shows_shards(run: Run, store: Store) -> None:
     for shard in (0, 3):
         store.client.update_item(**tallies.add(Call(store), counters.PLAYS, "v", shard, 2, 0))

@@ -43,6 +43,11 @@ app.synth()
 NEXT = """next{where}:
   tally dev      # runs the whole stack on this machine, until Ctrl-C
   tally deploy   # deploys it to the AWS account of your credentials (needs Node, and tallystick[cdk])"""
+OF_AN_APP = ("app.py", "cdk.json")
+BESIDE = """{there} of your app stay as they are. Add these lines to a stack of it (needs tallystick[cdk]):
+  from tally.cdk import Tally
+  Tally(self, "Tally", counters="counters.py")
+then `cdk deploy` deploys it as before, and `tally dev` runs Tally on this machine"""
 
 
 def files() -> dict[str, str]:
@@ -58,10 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser, _: object = None) -> None:
 
 
 def init(given: argparse.Namespace) -> int:
-    """Write the files, all or none. Raises CommandError if one is there."""
+    """Write the files, all or none; beside an app only counters.py. Raises CommandError if counters.py is there."""
     folder = Path(given.folder)
-    written = {folder / name: text for name, text in files().items()}
     try:
+        of_app = [name for name in OF_AN_APP if os.path.lexists(folder / name)]
+        written = {folder / name: text for name, text in files().items() if not of_app or name not in OF_AN_APP}
         there = [str(path) for path in written if os.path.lexists(path)]
         if there:
             raise CommandError(f"nothing is written: there already is {', '.join(there)}")
@@ -71,7 +77,8 @@ def init(given: argparse.Namespace) -> int:
     except OSError as error:
         raise CommandError(f"{folder} cannot hold the files: {error.strerror or error}") from None
     print(f"wrote {', '.join(map(str, written))}")
-    print(NEXT.format(where="" if given.folder == "." else f", in {folder}"))
+    where = "" if given.folder == "." else f", in {folder}"
+    print(BESIDE.format(there=" and ".join(of_app)) if of_app else NEXT.format(where=where))
     return 0
 
 

@@ -38,15 +38,31 @@ def test_init_writes_counters_that_are_right(team: Path, capsys: pytest.CaptureF
     assert settings["context"] == json.loads((ROOT / "cdk.json").read_text())["context"]
 
 
-@pytest.mark.parametrize("name", init.files())
-def test_init_overwrites_nothing_and_writes_all_or_nothing(
-    team: Path, name: str, capsys: pytest.CaptureFixture[str]
+def test_init_overwrites_nothing_and_writes_all_or_nothing(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = f"{init.COUNTERS}# mine"
+    (team / "counters.py").write_text(mine)
+    for beside in ([], ["cdk.json"]):
+        for name in beside:
+            (team / name).write_text(mine)
+        assert one_line(main, ["init", "."], capsys) == "nothing is written: there already is counters.py"
+        assert {path.name: path.read_text() for path in team.iterdir()} == dict.fromkeys(("counters.py", *beside), mine)
+    assert one_line(main, ["init", "counters.py"], capsys) == "counters.py cannot hold the files: File exists"
+
+
+@pytest.mark.parametrize("of_app", [["app.py"], ["cdk.json"], ["app.py", "cdk.json"]])
+def test_init_beside_an_app_writes_the_counters_and_says_what_to_add(
+    team: Path, of_app: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine = f"{init.files()['counters.py']}# mine"
-    (team / name).write_text(mine)
-    assert one_line(main, ["init", "."], capsys) == f"nothing is written: there already is {name}"
-    assert {path.name: path.read_text() for path in team.iterdir()} == {name: mine}
-    assert one_line(main, ["init", name], capsys) == f"{name} cannot hold the files: File exists"
+    for name in of_app:
+        (team / name).write_text("mine")
+    status, printed, _ = ran(capsys, "init")
+    lines = printed.splitlines()
+    assert (status, lines[0]) == (0, "wrote counters.py")
+    assert lines[1].startswith(f"{' and '.join(of_app)} of your app stay as they are.")
+    assert lines[2:4] == ["  from tally.cdk import Tally", '  Tally(self, "Tally", counters="counters.py")']
+    assert {path.name: path.read_text() for path in team.iterdir()} == {
+        "counters.py": init.COUNTERS, **dict.fromkeys(of_app, "mine"),
+    }  # fmt: skip
 
 
 def test_commands_read_the_counters_of_the_folder(team: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,11 @@ PACKAGES = PACKAGE / "cdk/packages"
 """What a wheel brings for the deployed functions. A checkout has none, and installs them as they are pinned."""
 
 
+def page(section: str) -> str:
+    """Where a person finds a section of docs/, which a wheel does not have."""
+    return f"docs/{section}" + (", in Tally's repository" if IN_A_WHEEL else "")
+
+
 def version() -> str:
     """Which version this is. A checkout has it in the file that the package is built with."""
     file = PACKAGE.parent / "pyproject.toml"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tally import home
 from tally.dev.base.words import DEV
 from tally.drift import looks
 from tally.drift.looks import Seen, moment
@@ -23,7 +24,15 @@ from .connection import PATIENT, Stack, explained
 from .terminal import note, say
 
 HEALTH_S_MAX = 10.0
-RUNBOOKS = "docs/operations.md says what to do"
+RUNBOOKS = {
+    "version": "operations.md#a-deploy-that-is-rolled-back", "API": "operations.md#alarm-5xx",
+    "counters": "operations.md#change-what-a-counter-is", "alarms": "operations.md#alarms",
+    "subscribers": "operations.md#alarms", "lag": "operations.md#alarm-watermark-age",
+    "judged": "operations.md#alarm-unjudged", "drift": "operations.md#alarm-drift",
+    "failed events": "operations.md#alarm-failed-events", "dead letters": "operations.md#alarm-dead-letters",
+    "lost records": "operations.md#alarm-lost-records", "items": "own-tables.md#count-what-is-there",
+}  # fmt: skip
+"""The section of docs/ that says what to do about each part."""
 CHECKED = ("drift", "dead letters", "lost records")
 """The parts of which `tally check` says more."""
 
@@ -34,20 +43,27 @@ def _status(given: argparse.Namespace, stack: Stack) -> int:
     seen = {name: _seen(look, stack) for name, look in {**LOOKS, **(OF_ITEMS if own else {})}.items()}
     wrong, unknown = ([name for name, one in seen.items() if one.wrong is way] for way in (True, None))
     if given.json:
-        parts = {name: {"state": one.word, **one.facts} for name, one in seen.items()}
+        parts = {name: {"state": one.word, **one.facts, **_runbook(name, one)} for name, one in seen.items()}
         say(json.dumps({"stack": _name(given), "well": not (wrong or unknown), "parts": parts}))
     else:
         say(f"{_name(given)}, {moment(int(time.time()))}")
         for name, one in seen.items():
             say(f"{one.word:9}{name:14}{one.line}")
+            for place in _runbook(name, one).values():
+                say(f"{'':23}see {place}")
         if wrong:
-            more = "`tally check` says what would repair it; " if set(wrong) & set(CHECKED) else ""
-            say(f"needs a person: {', '.join(wrong)}; {more}{RUNBOOKS}")
+            more = "; `tally check` says what would repair it" if set(wrong) & set(CHECKED) else ""
+            say(f"needs a person: {', '.join(wrong)}{more}")
         elif not unknown:
             say("all is well")
     if unknown:
         note(f"cannot tell: {', '.join(unknown)}")
     return 1 if wrong else 2 if unknown else 0
+
+
+def _runbook(name: str, seen: Seen) -> dict[str, str]:
+    """Where the page is that says what to do about a part that is not well."""
+    return {} if seen.wrong is False else {"runbook": home.page(RUNBOOKS[name])}
 
 
 def _name(given: argparse.Namespace) -> str:

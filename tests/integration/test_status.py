@@ -17,6 +17,7 @@ import pytest
 from botocore.stub import Stubber
 
 import counters
+from tally import home
 from tally.cli import status
 from tally.cli.connection import Stack
 from tally.dev.base.engine import Engine
@@ -149,16 +150,22 @@ def test_make_dev_has_the_counters_that_it_runs_now(store: Store, monkeypatch: p
     ],
 )  # fmt: skip
 def test_what_needs_a_person_is_1_and_named(
-    deployed: Deployed, run: Run, part: str, breaks: Callable[[Deployed], object], said: str
-) -> None:
+    deployed: Deployed, run: Run, part: str, breaks: Callable[[Deployed], object], said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     breaks(deployed)
     code, out, _ = run(*STATUS)
     assert code == 1
     [line] = [line for line in out.splitlines() if line.startswith("wrong")]
     assert line.split(maxsplit=1)[1].startswith(part)
     assert line.endswith(said)
-    more = "`tally check` says what would repair it; " if part == "drift" else ""
-    assert out.splitlines()[-1] == f"needs a person: {part}; {more}docs/operations.md says what to do"
+    more = "; `tally check` says what would repair it" if part == "drift" else ""
+    assert out.splitlines()[-1] == f"needs a person: {part}{more}"
+    lines = out.splitlines()
+    assert lines[lines.index(line) + 1].split() == ["see", f"docs/{status.RUNBOOKS[part]}"]
+    monkeypatch.setattr(home, "IN_A_WHEEL", True)
+    [found] = [one for one in json.loads(run(*STATUS, "--json")[1])["parts"].values() if "runbook" in one]
+    assert found["runbook"] == f"docs/{status.RUNBOOKS[part]}, in Tally's repository"
 
 
 def test_what_cannot_be_told_is_2_and_what_is_wrong_goes_before_it(deployed: Deployed, run: Run) -> None:

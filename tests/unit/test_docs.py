@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tally import operations
+from tally.cli import status
 from tally.counter import Counter
 from tally.dynamo import items
 
@@ -41,6 +42,13 @@ def test_links_lead_to_a_file_and_a_heading_and_files_in_backquotes_exist(page: 
         rf"`((?:{'|'.join(FOLDERS)})/(?!(?:read|write)`)[\w./-]+)`", text
     ):  # `tally/read` is a scope
         assert (ROOT / path).exists(), path
+
+
+def test_each_part_of_status_names_a_section_that_exists() -> None:
+    assert status.RUNBOOKS.keys() == {*status.LOOKS, *status.OF_ITEMS}
+    for place in status.RUNBOOKS.values():
+        page, _, section = place.partition("#")
+        assert section in anchors(ROOT / "docs" / page), place
 
 
 def named(module: Path) -> set[str]:

@@ -16,6 +16,9 @@ export function make(tag, attributes = {}, ...children) {
   return made;
 }
 
+/** Whether an id is a page's address. Who is not signed in does not know what a counter counts; no other id has a slash. */
+export const isPage = (declared, id) => declared?.pages ?? id.includes("/");
+
 /** The address of a number's page. */
 export const tallyLink = (counter, id) => `#/tally/${encodeURIComponent(counter)}/${encodeURIComponent(id)}`;
 

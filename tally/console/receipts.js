@@ -1,15 +1,15 @@
 /** What became of an idempotency key: the receipt that every counted change leaves. */
 
 import { number } from "./format.js";
-import { make } from "./parts.js";
+import { isPage, make } from "./parts.js";
 
 const OF_CHILDREN = ["put_mine", "delete_mine", "put_anonymous", "delete_anonymous", "put_child", "delete_child"];
 const MANY = "change"; // its receipts are named by no number: one key, many changes
 const OF_OTHERS = ["increment", MANY, "set_counter", "hold"];
 
 /** The operations that change a counter under a key. `declared`: what `GET /status` says of it. */
-function operationsOf(declared) {
-  if (declared?.pages) return ["visit"];
+function operationsOf(declared, id) {
+  if (isPage(declared, id)) return ["visit"];
   return declared?.children ? OF_CHILDREN : OF_OTHERS;
 }
 
@@ -34,7 +34,7 @@ export function receipts(context, counter, id) {
   let named; // false: it takes no token, so anyone may ask for its receipts
   const adapt = () => {
     const declared = context.counter(counter);
-    const operations = operationsOf(declared);
+    const operations = operationsOf(declared, id);
     named = declared ? declared.changes !== "anyone" : Boolean(api.token());
     operation.replaceChildren(...operations.map((name) => make("option", { value: name }, name)));
     [callers.hidden, whose.hidden, choice.hidden] = [!named, !named, operations.length === 1];
@@ -51,7 +51,7 @@ export function receipts(context, counter, id) {
     answer.replaceChildren(make("p.quiet", {}, "Asking…"));
     try {
       await know();
-      const pages = context.counter(counter)?.pages;
+      const pages = isPage(context.counter(counter), id);
       const target = operation.value === MANY ? "changes" : pages ? id : `${counter}/${id.split("#")[0]}`;
       const of = (named && caller.value.trim()) || null;
       const path = of ? "receipts/any" : named ? "receipts/own" : "receipts";

@@ -4,7 +4,7 @@ import { Failure } from "./api.js";
 import { bars } from "./chart.js";
 import { count, DAY_S, dayZone, HOUR_S, inUtc, number, signed, sumOf, time, timeText, zoneName } from "./format.js";
 import { receipts } from "./receipts.js";
-import { choice, command, make, panel, repairCommand, table, tool, which } from "./parts.js";
+import { choice, command, isPage, make, panel, repairCommand, table, tool, which } from "./parts.js";
 
 const VALUE_S = 2;
 const DETAILS_S = 15;
@@ -26,7 +26,7 @@ export async function show(root, context, counter, id) {
 }
 
 /** The id and the period of a number that links name together. The id of a page has no period. */
-const parts = (context, counter, id) => (context.counter(counter)?.pages ? [id] : id.split("#"));
+const parts = (context, counter, id) => (isPage(context.counter(counter), id) ? [id] : id.split("#"));
 
 /**
  * The number itself, and the function that gets its details when they are known. It is read every two seconds while
@@ -45,7 +45,7 @@ function live(context, counter, id) {
   const load = async () => {
     const [bare, period] = parts(context, counter, id);
     const path = `counters/${encodeURIComponent(counter)}/${encodeURIComponent(bare)}`;
-    const [where, query] = context.counter(counter)?.pages ? ["tallies", { of: `${counter}:${id}` }] : [path, { period }];
+    const [where, query] = isPage(context.counter(counter), id) ? ["tallies", { of: `${counter}:${id}` }] : [path, { period }];
     const found = await api.fresh(where, query, tag, signal);
     tag = found.tag ?? undefined;
     if (found.body) last = found.body.tallies ? found.body.tallies[0] : found.body;

@@ -393,6 +393,20 @@ def test_strangers_see_the_sign_in_and_nothing_private(console: Console) -> None
     expect(page.locator("#sign-in")).to_have_count(0)
 
 
+def test_a_stranger_sees_how_often_a_page_was_visited_and_asks_for_a_visit(console: Console) -> None:
+    """And who signs in there meets no other answer. No id but a page's has a slash."""
+    url = f"https://example.com/{secrets.token_hex(4)}"
+    for _ in range(3):
+        console.dev.call("POST", "/visits", {"url": url, "key": secrets.token_urlsafe(24)}, user_agent="Mozilla/5.0 Firefox/153.0")
+    wait_for(lambda: console.dev.visits(url)[0] == 3)
+    console.open(f"#/tally/visits/{quote(url, safe='')}")
+    expect(console.page.locator(".now .live")).to_have_text("3")
+    expect(console.page.locator("#operation option")).to_have_text(["visit"])
+    console.sign_in("ann")
+    expect(console.page.locator(".now .live")).to_have_text("3")
+    assert console.asked_for("counters/visits") == 0
+
+
 def test_signing_in_and_out_takes_away_what_the_page_said_before(console: Console, history: None) -> None:
     page = console.open("#/drift")
     expect(page.locator(".note", has_text="Sign in to see this")).to_have_count(2)

@@ -435,6 +435,7 @@ class Declared(TypedDict):
     debt: int
     own_limits: bool
     period: str | None
+    timezone: str | None
     unique: bool
 
 

@@ -31,7 +31,13 @@ function contextOf(signal) {
   const names = () => (counters.length ? counters.map((counter) => counter.name) : config.counters);
   const knows = (status) => (counters = status.counters);
   const counter = (which) => counters.find((one) => one.name === which);
-  return { config, api, zone, signal, counter, counterNames: names, knows };
+  // What is declared, if somebody is signed in and it is not known yet. Returns whether it was asked for.
+  const learn = async () => {
+    if (counters.length || !token()) return false;
+    knows(await api.get("status", {}, signal));
+    return true;
+  };
+  return { config, api, zone, signal, counter, counterNames: names, knows, learn };
 }
 
 /** Show the page that the hash names. A hash that is no address of ours is said to be none. */

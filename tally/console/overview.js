@@ -2,7 +2,7 @@
 
 import { bars } from "./chart.js";
 import { count, HOUR_S, number, signed, sumOf, time } from "./format.js";
-import { command, fullId, make, panel, share, state, tallyLink } from "./parts.js";
+import { command, fullId, make, panel, share, spansOf, state, tallyLink } from "./parts.js";
 
 const API = new URL("..", import.meta.url).href; // this file is /console/overview.js
 const KEY = crypto.randomUUID(); // one for the page: the panel is drawn again and again
@@ -135,10 +135,11 @@ const partLink = ({ name }) => (name === "drift" ? make("a", { href: "#/drift" }
 function card(context, counter, moves) {
   const { api, signal } = context;
   const name = encodeURIComponent(counter.name);
+  const by = spansOf(counter).day ? "day" : "hour";
   const load = async () => {
     const [total, top] = await Promise.all([
       api.any("series", { of: name, by: "hour" }, signal),
-      api.any("top", { counter: name, by: "day", limit: TOP }, signal),
+      api.any("top", { counter: name, by, limit: TOP }, signal),
     ]);
     return { total, top };
   };
@@ -203,7 +204,7 @@ function crossings(context) {
 }
 
 function leaders(name, top) {
-  if (!top.top.length) return make("p.quiet", {}, "No number is on the day's list yet.");
+  if (!top.top.length) return make("p.quiet", {}, `No number is on the ${top.by}'s list yet.`);
   const most = top.top[0].value;
   const shared = beginning(top.top.map(fullId));
   const row = (one) =>
@@ -218,7 +219,8 @@ function leaders(name, top) {
       make("span.figure", {}, number(one.value)),
       share(one.value / most),
     );
-  return make("ol.leaders", { "aria-label": `Top ${TOP} of ${name}, ${top.span}` }, top.top.slice(0, TOP).map(row));
+  const list = make("ol.leaders", { "aria-label": `Top ${TOP} of ${name}, ${top.span}` }, top.top.slice(0, TOP).map(row));
+  return top.by === "day" ? list : make("div", {}, make("p.quiet", {}, "In the newest hour:"), list);
 }
 
 /**

@@ -19,6 +19,17 @@ export function make(tag, attributes = {}, ...children) {
 /** Whether an id is a page's address. Who is not signed in does not know what a counter counts; no other id has a slash. */
 export const isPage = (declared, id) => declared?.pages ?? id.includes("/");
 
+/**
+ * The spans of which a counter has lists, and their names for people. Lists are those of UTC.
+ *
+ * No span holds two periods of a counter of visitors: that would count some of them twice.
+ */
+export function spansOf(declared) {
+  const { unique, period, timezone } = declared ?? {};
+  if (unique && (timezone ?? "UTC") !== "UTC") return { hour: "Hour" };
+  return { hour: "Hour", day: "Day", ...(unique && ["day", "week"].includes(period) ? {} : { month: "Month" }) };
+}
+
 /** The address of a number's page. */
 export const tallyLink = (counter, id) => `#/tally/${encodeURIComponent(counter)}/${encodeURIComponent(id)}`;
 

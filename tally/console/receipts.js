@@ -41,11 +41,7 @@ export function receipts(context, counter, id) {
     none.textContent = keyless(declared);
     asks.hidden = form.hidden = Boolean(none.textContent);
   };
-  const know = async () => {
-    if (context.counter(counter) || !api.token()) return;
-    context.knows(await api.get("status", {}, signal));
-    adapt();
-  };
+  const know = async () => (await context.learn()) && adapt();
   const ask = async (event) => {
     event.preventDefault();
     answer.replaceChildren(make("p.quiet", {}, "Asking…"));

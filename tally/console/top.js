@@ -1,7 +1,7 @@
 /** The numbers of a counter that moved most in an hour, a day or a month. */
 
 import { number, time, timeText } from "./format.js";
-import { choice, empty, fullId, make, panel, share, table, tallyLink, tool, which } from "./parts.js";
+import { choice, empty, fullId, make, panel, share, spansOf, table, tallyLink, tool, which } from "./parts.js";
 
 const TOP_S = 60;
 const LIMIT = 100;
@@ -24,7 +24,10 @@ export async function show(root, context, counter = context.counterNames()[0]) {
   if (!counter) return root.append(...which("counter"));
   const { api, signal } = context;
   let [by, span, newest] = ["day", null, null];
-  const load = () => api.any("top", { counter, by, span, limit: LIMIT }, signal, context.config.listed.includes(counter));
+  const load = async () => {
+    if (await context.learn()) offer();
+    return api.any("top", { counter, by, span, limit: LIMIT }, signal, context.config.listed.includes(counter));
+  };
   const where = make("p.span", { role: "status" });
   const draw = (found) => {
     if (span === null) newest = found.span;
@@ -69,8 +72,13 @@ export async function show(root, context, counter = context.counterNames()[0]) {
     [by, span, newest] = [value, null, null];
     card.run();
   };
-  const spans = choice("Span", "span", { hour: "Hour", day: "Day", month: "Month" }, by, chosen);
-  const tools = make("div.tools", {}, spans, earlier, later);
+  const tools = make("div.tools");
+  const offer = () => {
+    const spans = spansOf(context.counter(counter));
+    if (!spans[by]) by = "hour";
+    tools.replaceChildren(choice("Span", "span", spans, by, chosen), earlier, later);
+  };
+  offer();
   const card = panel(context, { title: counter, kind: "tops", everyS: TOP_S, load, draw, tools });
   card.querySelector(".head").after(where);
   root.append(make("h1", { tabindex: -1 }, "Top"), counters(context, counter), card);

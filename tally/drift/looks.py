@@ -37,7 +37,7 @@ SHOWN_MAX = 5  # names in a line: `tally check` and CloudWatch list them all
 _DECLARED = (
     "name", "visible", "changes", "public", "listed", "pages", "retired", "numbered", "notifies", "max_shards",
     "delta", "start",
-    "floor", "ceiling", "debt", "own_limits", "period", "unique",
+    "floor", "ceiling", "debt", "own_limits", "period", "timezone", "unique",
 )  # fmt: skip
 
 

@@ -356,6 +356,7 @@ export interface Declared {
   debt: number;
   own_limits: boolean;
   period: string | null;
+  timezone: string | null;
   unique: boolean;
 }
 

@@ -127,6 +127,7 @@ class Declared(TypedDict):
     debt: int
     own_limits: bool
     period: str | None
+    timezone: str | None
     unique: bool
 
 
@@ -268,7 +269,7 @@ def get_details(
                 "children": True, "own_items": False, "retired": False, "numbered": False, "notifies": False,
                 "max_shards": 16,
                 "delta": None, "start": 0, "floor": None, "ceiling": None, "debt": 0, "own_limits": False,
-                "period": None, "unique": False,
+                "period": None, "timezone": None, "unique": False,
             }
         ],
     },

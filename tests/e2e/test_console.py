@@ -103,7 +103,7 @@ def console(browser: Browser, dev: Dev) -> Iterator[Console]:
         made.page.on("request", lambda request: made.asked.append(request))
         yield made
     assert [line for line in made.errors if not line.startswith(NETWORK_LINE)] == []
-    assert [request.url for request in made.asked if not request.url.startswith((dev.url, "data:"))] == []
+    assert [request.url for request in made.asked if not request.url.startswith((made.dev.url, "data:"))] == []
 
 
 HOSTILE = (
@@ -393,18 +393,60 @@ def test_strangers_see_the_sign_in_and_nothing_private(console: Console) -> None
     expect(page.locator("#sign-in")).to_have_count(0)
 
 
-def test_a_stranger_sees_how_often_a_page_was_visited_and_asks_for_a_visit(console: Console) -> None:
-    """And who signs in there meets no other answer. No id but a page's has a slash."""
-    url = f"https://example.com/{secrets.token_hex(4)}"
-    for _ in range(3):
-        console.dev.call("POST", "/visits", {"url": url, "key": secrets.token_urlsafe(24)}, user_agent="Mozilla/5.0 Firefox/153.0")
-    wait_for(lambda: console.dev.visits(url)[0] == 3)
-    console.open(f"#/tally/visits/{quote(url, safe='')}")
-    expect(console.page.locator(".now .live")).to_have_text("3")
-    expect(console.page.locator("#operation option")).to_have_text(["visit"])
+@pytest.mark.parametrize("counter", ["visits", "bot_visits"])
+def test_a_stranger_sees_how_often_a_page_was_visited(counter: str, console: Console) -> None:
+    """Before and after the sign-in the console asks for a page, never for an id of another counter."""
+    url, key = f"https://example.com/{secrets.token_hex(4)}", secrets.token_urlsafe(24)
+    browser = {"visits": "Mozilla/5.0 Firefox/153.0", "bot_visits": "Googlebot/2.1"}[counter]
+    console.dev.call("POST", "/visits", {"url": url, "key": key}, user_agent=browser)
+    wait_for(lambda: sum(console.dev.visits(url)[:2]) == 1)
+    live = console.open(f"#/tally/{counter}/{quote(url, safe='')}").locator(".now .live")
+    expect(live).to_have_text("1")
+    form = console.page.get_by_role("region", name="Was it counted?")
+    expect(form.locator("option")).to_have_text(["visit"])
+    form.get_by_label("Key").fill(key)
+    form.get_by_role("button", name="Look").click()
+    expect(form.get_by_role("status")).to_contain_text("Counted, once.")
     console.sign_in("ann")
-    expect(console.page.locator(".now .live")).to_have_text("3")
-    assert console.asked_for("counters/visits") == 0
+    expect(console.page.get_by_role("banner")).to_contain_text("ann")
+    console.settled()
+    expect(console.page.locator(".now")).to_contain_text(re.compile("Right|nothing is judged"))
+    expect(live).to_have_text("1")
+    expect(console.page.locator(".error")).to_have_count(0)
+    assert console.asked_for(f"counters/{counter}") == 0
+
+
+PARIS = """from tally.counter import Counter, declared
+
+UTC, PARIS = (
+    Counter(name, prefix="TEAM", sort_key=name.upper(), attribute=name, unique=True, period=period, timezone=zone)
+    for name, period, zone in (("members", "day", None), ("guests", "month", "Europe/Paris"))
+)
+COUNTERS = declared([UTC, PARIS])
+"""
+
+
+def test_no_card_asks_for_a_span_that_would_count_visitors_twice(
+    console: Console, start: Callable[..., Dev], tmp_path: Path
+) -> None:
+    """Days and months of a list are those of UTC. The periods of guests are months of Paris, those of members days."""
+    (tmp_path / "counters.py").write_text(PARIS)
+    console.dev = start(app=tmp_path, PYTHONPATH=str(ROOT), TALLY_MINUTE_S="1").wait_until_ready()
+    writer = console.dev.token(scope="tally/read tally/write")
+    for counter in ("members", "guests"):
+        sent, asked = {"visitor": "ann"}, f"/top/any?counter={counter}&by=hour"
+        assert console.dev.call("POST", f"/counters/{counter}/a/visitors", sent, token=writer).status == 200
+        wait_for(lambda asked=asked: console.dev.call("GET", asked, token=writer).body["top"])  # type: ignore[misc]
+    page = console.open(name="ann")
+    cards = page.locator(".counter:not(.still)")
+    expect(cards.get_by_role("listitem")).to_have_text(["a1", "a1"])
+    expect(page.locator(".error")).to_have_count(0)
+    for counter, spans in (("members", ["Hour", "Day"]), ("guests", ["Hour"])):
+        page.goto("about:blank")
+        console.open(f"#/top/{counter}", name="ann")
+        expect(page.get_by_role("group", name="Span").locator("label")).to_have_text(spans)
+        expect(page.locator("table.top .id")).to_have_text(["a"])
+        expect(page.locator(".error")).to_have_count(0)
 
 
 def test_signing_in_and_out_takes_away_what_the_page_said_before(console: Console, history: None) -> None:

@@ -8,13 +8,21 @@
     const endpoint = new URL("../visits", script.src).href;
     // The last address, without its fragment; the first one, and the page's own name for that.
     let seen, first, name;
+    // The visit of an address that was pushed, until it is sent. Turbo, PJAX and swup push the address of a link, and
+    // replace it if the server redirects. So the visit waits for a moment, or until its page is hidden.
+    let pushed, timer;
+    const leave = () => {
+      clearTimeout(timer);
+      if (pushed) send(pushed);
+      pushed = 0;
+    };
 
     // A page may embed it twice, or a framework may run it again: only one of them counts.
     if (self[endpoint]) return;
     self[endpoint] = 1;
 
     // Retries send the same body with the same key, so the visit counts once.
-    const send = (body, tries) => {
+    const send = (body, tries = 0) => {
       if (!tries && nav.sendBeacon && nav.sendBeacon(endpoint, body)) return;
       fetch(endpoint, { method: "POST", body, keepalive: true, credentials: "omit" })
         .then((answer) => {
@@ -45,6 +53,8 @@
         const end = how == "replace" ? "?" : "#";
         const changed = how == "load" || page.split(end)[0] != seen.split(end)[0];
         seen = page;
+        const redirected = how == "replace" && pushed;
+        if (changed && !redirected) leave();
         try {
           first || read(page);
         } catch {}
@@ -55,14 +65,14 @@
           nav.doNotTrack !== "1" &&
           !nav.globalPrivacyControl &&
           script.dataset.tally != "off"
-        )
-          send(
-            JSON.stringify({
-              url: page == first ? name : page,
-              key: crypto.getRandomValues(new Uint8Array(16)).join("-"),
-            }),
-            0
-          );
+        ) {
+          pushed = JSON.stringify({
+            url: page == first ? name : page,
+            key: crypto.getRandomValues(new Uint8Array(16)).join("-"),
+          });
+          if (how == "push") timer = setTimeout(leave, 2000);
+          else if (!redirected) leave();
+        }
       } catch {}
     };
 
@@ -82,6 +92,7 @@
     // Going back to a page is a visit, whether the browser kept the page or loads it again.
     addEventListener("pageshow", (event) => event.persisted && look("load"));
     document.addEventListener("prerenderingchange", () => look("load"));
+    document.addEventListener("visibilitychange", leave);
 
     // The link may follow this script: look when the head is complete. A page that sends visitors on from its head is
     // not visited.

@@ -101,15 +101,20 @@ class Api:
 
 
 class Site:
-    """Somebody's web site. Every path is a page that embeds the script; `head` is what else pages have, by path."""
+    """Somebody's web site. Every path is a page that embeds the script; `head` is what else pages have, by path.
+
+    `replies`: what is no such page, by path."""
 
     def __init__(self, api_origin: str) -> None:
         self.tag = f'<script src="{api_origin}/client/beacon.js" async></script>'
         self.head: dict[str, str] = {}
+        self.replies: dict[str, Reply] = {}
         self.server = Server(self._answer)
 
     def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
         path = target.partition("?")[0]
+        if path in self.replies:
+            return self.replies[path]
         head = self.head.get(path, self.tag)
         page = f"<!doctype html><html lang=en><title>{path}</title>{head}<link rel=icon href=data:,><p>{path}"
         return Reply(200, page.encode(), {"content-type": "text/html", "cache-control": "no-cache"})

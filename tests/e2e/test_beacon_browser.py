@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.e2e import chromium
-from tests.e2e.dev import Dev
-from tests.e2e.servers import LOST, Api, Site
+from tests.e2e.dev import ROOT, Dev
+from tests.e2e.servers import LOST, Api, Reply, Site
 from tests.patience import PATIENCE_S, wait_for
 
 PLAYS_ON_LEAVING = 24
@@ -117,6 +117,73 @@ def test_visits_from_another_origin_are_counted_page_by_page(visits: Visits, api
     assert len({visit["key"] for visit in api.visits}) == 5
     assert not any("#" in visit["url"] for visit in api.visits)
     assert {tuple(visit) for visit in api.visits} == {("url", "key")}  # and nothing of the visitor
+
+
+NAVIGATES = """async ([to, redirected, ms]) => { history.pushState({}, "", to);
+    await new Promise((done) => setTimeout(done, ms));
+    for (const next of redirected) history.replaceState({}, "", next) }"""
+STEPS = (
+    (["/about", ["/about/"], 150], {"/about": 0, "/about/": 1}),
+    (["/b", [], 0], {"/b": 1}),
+    (["/c", ["/login", "/c/"], 400], {"/c": 0, "/login": 0, "/c/": 1}),
+    (["/d", ["/d?page=2"], 10], {"/d": 1, "/d?page=2": 0}),  # the query alone: no other page
+    (["/e", [], 2_200], {"/e": 1}),
+    (["/f", ["/g"], 2_200], {"/f": 1, "/g": 1}),  # later: the application sends the visitor elsewhere
+    (["/left", [], 0], {"/left": 1}),
+)
+
+
+@pytest.mark.parametrize("before", ["", NO_NAVIGATION_API], ids=["navigation", "history"])
+def test_an_address_that_redirects_is_no_visit(before: str, visits: Visits) -> None:
+    """Turbo, PJAX and swup push the address of a link as they fetch it, and replace it when the server redirects."""
+    visitor = visits(before)
+    visitor.go("/a")
+    visitor.run("1")
+    for step, _ in STEPS:
+        visitor.page.evaluate(NAVIGATES, step)
+    visitor.go("/end")
+    expected = {"/a": 1, "/end": 1}
+    for _, counts in STEPS:
+        expected |= counts
+    assert visitor.settled(*expected, expected=[*expected.values()]) == [*expected.values()]
+
+
+HIDDEN = """Object.defineProperty(document, 'hidden', { get: () => true });
+    document.dispatchEvent(new Event('visibilitychange'))"""
+
+
+def test_a_visit_that_waits_is_sent_as_its_page_is_hidden(visits: Visits) -> None:
+    """The browser may end a hidden page without a word."""
+    visitor = visits("window.setTimeout = () => {};")
+    visitor.go("/a")
+    visitor.run("history.pushState({}, '', '/b')")
+    assert visitor.settled("/a", "/b", expected=[1, 0]) == [1, 0]
+    visitor.run(HIDDEN)
+    assert visitor.settled("/a", "/b", expected=[1, 1]) == [1, 1]
+
+
+@pytest.mark.parametrize("before", ["", NO_NAVIGATION_API], ids=["navigation", "history"])
+def test_a_link_that_turbo_follows_through_a_redirect_is_one_visit(before: str, visits: Visits, site: Site) -> None:
+    turbo = (ROOT / "node_modules/@hotwired/turbo/dist/turbo.es2017-umd.js").read_bytes()
+    site.replies = {
+        "/turbo.js": Reply(200, turbo, {"content-type": "text/javascript"}),
+        "/about": Reply(301, b"", {"location": "/about/"}),
+    }
+    for path in ("/", "/about/"):
+        site.head[path] = (
+            site.tag + "<script src=/turbo.js></script><body><a href=/about>About</a><a href=/plain>Plain</a>"
+        )
+    site.head["/plain"] = site.head["/"]
+    visitor = visits(before)
+    visitor.go("/")
+    visitor.run("window.same = true")
+    for link, there in (("About", "/about/"), ("Plain", "/plain"), ("About", "/about/")):
+        visitor.page.get_by_role("link", name=link).click()
+        visitor.page.wait_for_function("there => location.pathname == there", arg=there)
+        visitor.page.wait_for_function("!document.documentElement.hasAttribute('aria-busy')")
+    assert visitor.page.evaluate("window.same"), "Turbo has followed them without a load"
+    paths = ("/", "/about", "/about/", "/plain")
+    assert visitor.settled(*paths, expected=[1, 0, 2, 1]) == [1, 0, 2, 1]
 
 
 def test_nothing_is_stored_on_the_visitors_machine(visits: Visits) -> None:

@@ -273,6 +273,11 @@ class Counter:
             raise self._wrong("notify", "a percentage is one of a ceiling above 0")
         if not (self.versioned or self.counts_children or self.unique or (self.delta or 0) > 0):
             raise self._wrong("notify", "nobody sees a sum of shards go down: give a delta above 0, or max_shards=1")
+        own_floor, own_ceiling = (self.own_limits and has for has in (self.ceiling is None, self.ceiling is not None))
+        low = None if self.floor is None or own_floor else self.floor - self.debt
+        high = None if self.ceiling is None or own_ceiling else self.ceiling + self.debt
+        if never := notify.never(None if own_ceiling else self.ceiling, low, high):
+            raise self._wrong("notify", never)
 
     def _wrong(self, field: str, why: str) -> ConfigurationError:
         return ConfigurationError(f"counter {self.name!r}: {field} is {getattr(self, field)!r}, but {why}")

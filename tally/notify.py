@@ -9,6 +9,11 @@ MULTIPLES_MAX = 10  # of `every`, that one change makes events of: the last ones
 LARGEST = 10**9
 
 
+def part(ceiling: int, percent: int) -> int:
+    """The least number that has so many percent of a ceiling."""
+    return -(-ceiling * percent // 100)
+
+
 @dataclass(frozen=True)
 class Notify:
     """The thresholds of a counter's numbers: one that a number crosses makes an event, with an id of its own.
@@ -37,4 +42,18 @@ class Notify:
             return f"every must be a whole number from 1 to {LARGEST}"
         if not 0 < len(self.percent) + len(self.at) + (self.every is not None) <= THRESHOLDS_MAX:
             return f"it must have 1 to {THRESHOLDS_MAX} thresholds"
+        return None
+
+    def never(self, ceiling: int | None, low: int | None, high: int | None) -> str | None:
+        """Why one of these thresholds is never crossed by numbers from `low` to `high`; None if each may be.
+
+        `ceiling`: of the percentages; None if ids have their own. `low`, `high`: None if there is no such bound.
+        """
+        of_ceiling = [] if ceiling is None else [part(ceiling, percent) for percent in self.percent]
+        last = [] if self.every is None or high is None else [high // self.every * self.every]
+        for threshold in (*self.at, *of_ceiling, *last):
+            if low is not None and threshold <= low:
+                return f"no number falls below {threshold}, because none goes below {low}: give {low + 1} or more"
+            if high is not None and threshold > high:
+                return f"no number reaches {threshold}, because none goes above {high}: give {high} or less"
         return None

@@ -6,7 +6,8 @@ returns the old item, which tells a wrong guess from a limit that is reached.
 
     PREFIX#id         SORT   own#plan, own#ceiling or own#floor   the plan of an id; without periods beside its number
     PREFIX#id#period  SORT   the same                           the copy of a period, beside its number
-                             own#plan, `?…`                     a mark: who reads it reads the plan after it
+                             own#plan, `?…`                     a mark: who reads it reads the plan after it. The limit
+                                                                of the last copy stays, for events alone
 
 The first judged write of a period copies the plan that it reads, in place of nothing or of the mark that it saw. A
 change of the plan writes into every period that a call may be in (plans.py): so no write can hold a plan that was
@@ -88,6 +89,11 @@ def own_name(counter: Counter) -> str:
     return FLOOR if counter.ceiling is None else CEILING
 
 
+def not_of(plan: Mapping[str, Any]) -> list[str]:
+    """The limits that a plan does not have: an item that gets the plan loses those of an earlier one."""
+    return [name for name in (FLOOR, CEILING) if name not in plan]
+
+
 def declared(counter: Counter) -> Limits:
     """Those of every id that has none of its own."""
     return Limits(counter.floor, counter.ceiling)
@@ -137,7 +143,7 @@ def judged(call: Call, write: Write, counter: Counter, id_: str, amount: int, de
     if not counter.own_limits:
         return write
     if within.plan.get(PLAN) != within.there:  # the item has no copy yet
-        write = items.beside(write, sets=within.plan)
+        write = items.beside(write, sets=within.plan, removed=not_of(within.plan))
     return items.only_if(write, {PLAN: within.there})
 
 

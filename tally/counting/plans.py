@@ -16,7 +16,7 @@ from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, transact
 from . import limits, periods, tallies
-from .limits import CEILING, FLOOR, MARK, NO_PLAN, PLAN, own_name
+from .limits import MARK, NO_PLAN, PLAN, own_name
 from .receipts import Body, ChangeAnswer, Keyed, Stamp, once
 from .uniques import AHEAD_MAX_S
 
@@ -61,9 +61,9 @@ def _writes(call: Call, counter: Counter, id_: str, plan: Item) -> list[Write]:
 
 
 def _copy(call: Call, counter: Counter, tally: str, plan: Item) -> Write:
-    """The update that gives a tally's item the plan or a mark, beside its number, and takes away what it had of another
-    one. It moves the version: a caller that sets the number by an older one, or keeps an answer, has not seen it."""
-    gone = [name for name in (FLOOR, CEILING) if name not in plan]
+    """The update that gives a tally's item the plan or a mark, beside its number. A plan takes away what the item had
+    of another one. It moves the version: a caller that sets the number by an older one has not seen the plan."""
+    gone = [] if plan[PLAN]["S"].startswith(MARK) else limits.not_of(plan)
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": tallies.key(counter, tally, 0),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..counter import Counter
 from ..counting import limits, periods, tallies
 from ..counting.limits import MARK, PLAN
-from ..notify import MULTIPLES_MAX, Notify
+from ..notify import MULTIPLES_MAX, Notify, part
 from .events import Event, named
 from .record import Image, Record, created_s
 
@@ -47,12 +47,15 @@ class Crossing(NamedTuple):
 def crossed(
     notify: Notify, old: int, new: int, ceilings: tuple[int | None, int | None] = (None, None)
 ) -> list[Crossing]:
-    """What a move from `old` to `new` crosses, in the order in which it does, each threshold once.
+    """What a move from `old` to `new` crosses, in the order in which it does: each percentage, and each other threshold
+    once.
 
-    `ceilings`: the one before and the one after; one of 0 or less has no percentages.
+    `ceilings`: the one before and the one after. Of a ceiling of 0 or less, no number has reached a percentage.
     """
-    by_threshold = {one.threshold: one for one in _crossed(notify, old, new, ceilings)}
-    return [by_threshold[threshold] for threshold in sorted(by_threshold, reverse=new < old)]
+    found = {(one.threshold, one.says.get("percent")): one for one in _crossed(notify, old, new, ceilings)}
+    of_percent = {threshold for threshold, percent in found if percent}
+    said = [one for (threshold, percent), one in found.items() if percent or threshold not in of_percent]
+    return sorted(said, key=lambda one: (one.threshold, one.says.get("percent", 0)), reverse=new < old)
 
 
 def _crossed(notify: Notify, old: int, new: int, ceilings: tuple[int | None, int | None]) -> Iterator[Crossing]:
@@ -65,13 +68,14 @@ def _crossed(notify: Notify, old: int, new: int, ceilings: tuple[int | None, int
             yield Crossing(threshold, new >= threshold, {})
     for percent in notify.percent:
         was, is_ = (_part(ceiling, percent) for ceiling in ceilings)
-        if is_ is not None and (was is not None and old >= was) != (new >= is_):
-            yield Crossing(is_, new >= is_, {"percent": percent, "limit": ceilings[1] or 0})
+        up = is_ is not None and new >= is_
+        if (was is not None and old >= was) != up:
+            yield Crossing(is_ or was or 0, up, {"percent": percent, "limit": ceilings[1] or 0})
 
 
 def _part(ceiling: int | None, percent: int) -> int | None:
-    """The least number that has so many percent of it."""
-    return -(-ceiling * percent // 100) if ceiling and ceiling > 0 else None
+    """The least number that has so many percent of a ceiling; None if the ceiling has no percentages."""
+    return part(ceiling, percent) if ceiling and ceiling > 0 else None
 
 
 def of_record(counter: Counter, id_: str, record: Record, old: Number, new: Number) -> tuple[Event, ...]:
@@ -108,11 +112,15 @@ def _ceilings(counter: Counter, old: Image, new: Image) -> tuple[int | None, int
 
 
 def _ceiling(counter: Counter, image: Image) -> int | None:
-    """The ceiling that an image is judged by; None if it does not say: it has no copy of the plan of its id (yet)."""
-    plan = image.get(PLAN, {}).get("S", "")
-    if not counter.own_limits or (counter.period is None and not plan):
+    """The ceiling that an image is judged by; None if the image does not say, as before the first number of a period.
+
+    A number without a copy of a plan was judged by the declared ceiling: the counter had no `own_limits` then. Beside a
+    mark, the ceiling of the last copy is left.
+    """
+    if not counter.own_limits:
         return counter.ceiling
-    if not plan or plan.startswith(MARK):
+    plan = image.get(PLAN, {}).get("S", MARK)
+    if counter.period is not None and plan.startswith(MARK) and counter.attribute not in image:
         return None
     return limits.said(counter, image).ceiling
 

@@ -7,6 +7,8 @@ import random
 import secrets
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,26 +38,48 @@ OWN = Counter(
     "own", prefix="OWN", sort_key="N", attribute="n", floor=0, ceiling=40, own_limits=True,
     notify=Notify(percent=(50, 100)),
 )  # fmt: skip
+RENEWED = Counter(
+    "renewed", prefix="RENEWED", sort_key="N", attribute="n", ceiling=40, own_limits=True, period="minute",
+    notify=Notify(percent=(50, 80, 100), at=(7,)),
+)  # fmt: skip
+CREDIT = Counter(
+    "credit", prefix="CREDIT", sort_key="N", attribute="n", start=20, floor=0, own_limits=True,
+    notify=Notify(at=(1, 10)),
+)  # fmt: skip
 ROUGH = Plan(splits_per_hour=0, slow=0, gaps=0.3, faults=0.35, skew_s=2)
-STEPS = {"one": {5, 10, 30, 40, 50}, "quota": {32, 40}}
 SHARDS = 8
+LIMITS = (-1, 0, 1, 10, 25, 60, None)
 
 
 @pytest.fixture(autouse=True)
 def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    for counter in (ONE, QUOTA, WIDE, OWN):
+    for counter in (ONE, QUOTA, WIDE, OWN, RENEWED, CREDIT):
         monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
 
 
+def reached(counter: Counter, value: int, limit: int | None) -> dict[tuple[str, int], bool]:
+    """Which thresholds a number has reached, where this is its limit."""
+    assert counter.notify is not None
+    found = {
+        ("percent", one): bool(limit and limit > 0 and 100 * value >= one * limit) for one in counter.notify.percent
+    }
+    return found | {("at", one): value >= one for one in counter.notify.at}
+
+
 class Walk:
-    """What people do to the numbers, and what that crosses, found by walking one by one."""
+    """What people do to the numbers, and what that crosses: after each write, what has been reached is compared."""
 
     def __init__(self, world: Deployment, chance: random.Random) -> None:
         self.world, self.chance = world, chance
         self.now: dict[tuple[str, str], int] = {}
-        self.crossed: defaultdict[tuple[str, str], list[tuple[int, str, int]]] = defaultdict(list)
-        self.wide = self.faults = 0
-        self.limit = 40
+        self.judged_by: dict[tuple[str, str], int | None] = {}
+        """The ceiling that the item of each tally was written under."""
+        self.limits: dict[str, int | None] = {}
+        """By counter: the limit that its id has of its own."""
+        self.renewed = replace(RENEWED, own_limits=False)  # a deploy gives it own limits
+        self.crossed: defaultdict[tuple[str, str], dict[tuple[str, int], list[tuple[str, int]]]]
+        self.crossed = defaultdict(lambda: defaultdict(list))
+        self.wide = self.faults = self.steps = 0
         faulty = world.faulty
 
         def counted() -> bool:
@@ -66,12 +90,22 @@ class Walk:
 
     def step(self) -> None:
         chance = self.chance
+        self.steps += 1
+        self.world.sleep(chance.randrange(30))
+        if self.steps == 8:
+            self.renewed = RENEWED
         for _ in range(chance.randrange(12)):
             self.move(ONE, chance.choice("ab"), chance.choice((-7, -3, -1, 1, 2, 8)))
             self.move(QUOTA, chance.choice("cd"), chance.choice((1, 3, 9)))
             self.move(OWN, "e", chance.choice((-9, -2, 1, 5, 11)))
+            self.move(self.renewed, "f", chance.choice((-4, 2, 7, 18)), chance.choice((0, 0, 2)))
+            self.move(CREDIT, "g", chance.choice((-12, -5, -1, 1, 9)))
             if chance.random() < 0.2:
-                self.plan(chance.choice((10, 25, 60, None)))
+                self.set(chance.choice((0, 3, 20, 40)))
+            for counter in (OWN, self.renewed, CREDIT):
+                edge = self.world.now_s % 60 < 2  # a stamp of DynamoDB's may be in the period that is over
+                if counter.own_limits and not (counter.period and edge) and chance.random() < 0.2:
+                    self.plan(counter, chance.choice(LIMITS))
             if chance.random() < 0.5:
                 self.world.play("w", counter=WIDE)
             else:
@@ -83,33 +117,42 @@ class Walk:
         if chance.random() < 0.3:
             self.world.streams.split()
 
-    def move(self, counter: Counter, id_: str, amount: int) -> None:
-        tally = periods.tally_id(counter, id_, self.world.now_s)
+    def move(self, counter: Counter, id_: str, amount: int, ahead_s: int = 0) -> None:
+        """`ahead_s`: of the clock of the caller, who may be in the next period."""
+        tally = periods.tally_id(counter, id_, self.world.now_s + ahead_s)
         change = Increment(counter, tally, amount, "increment", secrets.token_hex(12), {})
-        try:
+        with suppress(LimitReachedError):
             increments.count(Call(self.world.store), change)
-        except LimitReachedError:
-            return
-        key = counter.name, tally
-        at = self.now.get(key, counter.start)
-        to = self.now[key] = at + amount
-        steps = {-(-self.limit * part // 100) for part in (50, 100)} if counter is OWN else STEPS[counter.name]
-        while at != to:
-            up = to > at
-            at += up
-            if at in steps:
-                self.crossed[key].append((at, "up" if up else "down", to))
-            at -= not up
+            key = counter.name, tally
+            self.written(counter, tally, self.now.get(key, counter.start) + amount, copied=amount > 0)
 
-    def plan(self, limit: int | None) -> None:
+    def set(self, value: int) -> None:
+        """Somebody sets the number, whatever it is."""
+        call = Call(self.world.store)
+        seen = tallies.read_state(call, OWN, "e")
+        with suppress(LimitReachedError):
+            increments.set_value(call, OWN, "e", value, seen.version, operation="set", key=secrets.token_hex(12))
+            self.written(OWN, "e", value)
+
+    def plan(self, counter: Counter, limit: int | None) -> None:
         """The id gets a limit of its own, or the declared one: so it may reach or leave a percentage."""
-        plans.put(Call(self.world.store), OWN, "e", limit, operation="put_limit", key=secrets.token_hex(12))
-        was, self.limit = self.limit, limit or 40
-        number = self.now.get(("own", "e"), 0)
-        for part in (50, 100):
-            before, after = -(-was * part // 100), -(-self.limit * part // 100)
-            if (number >= before) != (number >= after):
-                self.crossed["own", "e"].append((after, "up" if number >= after else "down", number))
+        id_ = {"own": "e", "renewed": "f", "credit": "g"}[counter.name]
+        plans.put(Call(self.world.store), counter, id_, limit, operation="put_limit", key=secrets.token_hex(12))
+        self.limits[counter.name] = limit
+        tally = periods.tally_id(counter, id_, self.world.now_s)
+        self.written(counter, tally, self.now.get((counter.name, tally), counter.start))
+
+    def written(self, counter: Counter, tally: str, value: int, *, copied: bool = True) -> None:
+        """`copied`: the write looked at the limits of the id."""
+        key, own = (counter.name, tally), self.limits.get(counter.name)
+        ceiling = counter.ceiling if own is None or counter.ceiling is None else own
+        if not copied:  # with a period the item says what it said before
+            ceiling = self.judged_by.get(key, counter.ceiling) if counter.period else ceiling
+        before = reached(counter, self.now.get(key, counter.start), self.judged_by.get(key, ceiling))
+        self.now[key], self.judged_by[key] = value, ceiling
+        for one, is_ in reached(counter, value, ceiling).items():
+            if before[one] != is_:
+                self.crossed[key][one].append(("up" if is_ else "down", value))
 
     def on_shard(self, shard: int) -> None:
         call = Call(self.world.store)
@@ -127,7 +170,7 @@ def walk(request: pytest.FixtureRequest) -> Iterator[Walk]:
         world = Deployment(engine, clock, request.param, ROUGH)
         world.sweep_each_minute()
         walk = Walk(world, random.Random(request.param))
-        world.run(15, walk.step)
+        world.run(12, walk.step)
         for _ in range(20):
             world.run(2)
             if world.caught_up():
@@ -150,10 +193,14 @@ def details(world: Deployment) -> dict[tuple[str, str], list[dict[str, Any]]]:
 def test_each_true_crossing_is_one_event_whatever_happens_to_the_consumers(walk: Walk) -> None:
     world, got = walk.world, details(walk.world)
     wide = got.pop(("wide", "w"), [])
-    said = {
-        tally: [(one["threshold"], one["direction"], one["value"]) for one in found] for tally, found in got.items()
-    }
-    assert said == {tally: crossings for tally, crossings in walk.crossed.items() if crossings}
+    said: defaultdict[tuple[str, str], dict[tuple[str, int], list[tuple[str, int]]]]
+    said = defaultdict(lambda: defaultdict(list))
+    for tally, found in got.items():
+        for one in found:
+            of = ("percent", one["percent"]) if "percent" in one else ("at", one["threshold"])
+            said[tally][of].append((one["direction"], one["value"]))
+    assert said == walk.crossed
+    assert {name for name, _ in said} == {"one", "quota", "own", "renewed", "credit"}
     assert [one["threshold"] for one in wide] == list(range(25, walk.wide + 1, 25))
     assert all(one["threshold"] <= one["value"] <= walk.wide for one in wide), "none came early"
     names = [one["event"] for found in (*got.values(), wide) for one in found]

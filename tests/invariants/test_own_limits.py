@@ -162,6 +162,21 @@ def test_a_period_that_begins_while_the_plan_changes_has_the_new_one(
     assert refused(other, QUOTA, 21)["limit"] == judged_by
 
 
+def test_a_mark_leaves_what_the_last_copy_said_until_the_next_copy(world: World, clock: Clock) -> None:
+    """Events compare with it. A call whose clock is ahead copied the plan, which goes before the period begins."""
+    clock.pass_s(59 - clock() % 60)
+    early, late = processes(world, 2)
+    give(early, QUOTA, 5)
+    count(early, QUOTA, 1, at_s=clock() + 2)
+    give(early, QUOTA, None)
+    clock.pass_s(2)
+    assert copy_of(world, clock()) == 5
+    count(late, QUOTA, 7)
+    (item,) = world.items(QUOTA.partition_start + periods.tally_id(QUOTA, ITEM, clock()))
+    assert (item[limits.PLAN], limits.CEILING in item) == ({"S": "-"}, False)
+    assert refused(early, QUOTA, 3)["limit"] == refused(late, QUOTA, 3)["limit"] == 10
+
+
 @pytest.mark.parametrize(("margin_s", "judged_by"), [(plans.MARGIN_S, 3), (0, 20)], ids=["margin", "without"])
 def test_a_call_from_before_the_edge_is_judged_by_the_plan_that_was_answered_after_it(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, margin_s: int, judged_by: int

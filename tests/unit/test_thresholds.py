@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -64,7 +65,23 @@ def test_a_limit_that_changes_crosses_percentages_too() -> None:
     assert said(near, 90, 90, 1_000, 100) == [(80, True)]
     assert said(near, 90, 850, 100, 1_000) == [], "it was near the old one, and is near the new one"
     assert said(near, 90, 90, 0, 100) == [(80, True)]
-    assert said(near, 90, 90, 100, 0) == [], "nothing has no percentage"
+    assert said(near, 90, 90, 100, 0) == [(80, False)], "nothing has no percentage"
+    assert said(near, 70, 70, 100, 0) == said(near, 90, 90, 0, -5) == []
+
+
+@given(st.lists(st.tuples(st.integers(-3, 130), st.sampled_from([-1, 0, 1, 2, 40, 100])), max_size=12))
+def test_the_events_of_a_percentage_go_up_and_down_in_turn_and_say_whether_it_is_reached(
+    moves: list[tuple[int, int]],
+) -> None:
+    percents, now, ceiling = (50, 80, 100), 0, 100
+    heard: dict[int, list[bool]] = {percent: [] for percent in percents}
+    for value, limit in moves:
+        for one in crossings.crossed(Notify(percent=percents), now, value, (ceiling, limit)):
+            heard[one.says["percent"]].append(one.up)
+        now, ceiling = value, limit
+        for percent, ways in heard.items():
+            assert all(way != last for last, way in pairwise([False, *ways])), (percent, moves)
+            assert ([False, *ways][-1]) == (limit > 0 and 100 * now >= percent * limit), (percent, moves)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +104,36 @@ def test_a_limit_that_changes_crosses_percentages_too() -> None:
 def test_wrong_thresholds_are_refused(notify: Any, why: str) -> None:
     with pytest.raises(Exception, match=r"counter 'usage': notify is ") as refused:
         Counter("usage", prefix="USER", sort_key="U", attribute="u", notify=notify)
+    assert why in str(refused.value)
+
+
+LIMITED = Counter("x", prefix="X", sort_key="N", attribute="n", start=5, floor=0, ceiling=10)
+
+
+@pytest.mark.parametrize(
+    ("more", "notify", "why"),
+    [
+        ({"ceiling": None}, Notify(at=(0,)), "no number falls below 0, because none goes below 0: give 1 or more"),
+        ({"ceiling": None, "debt": 3}, Notify(at=(-3,)), "no number falls below -3"),
+        ({"ceiling": None, "debt": 3}, Notify(at=(-2, 0)), None),
+        ({"ceiling": None, "own_limits": True}, Notify(at=(-9,)), None),
+        ({}, Notify(at=(1, 10), percent=(100,), every=10), None),
+        ({}, Notify(at=(0,)), "none goes below 0"),
+        ({}, Notify(at=(11,)), "no number reaches 11, because none goes above 10: give 10 or less"),
+        ({"floor": 5}, Notify(percent=(50,)), "no number falls below 5"),
+        ({"floor": 5, "own_limits": True}, Notify(percent=(50,), at=(99,)), None),
+        ({"floor": None, "debt": 2}, Notify(at=(12, -99)), None),
+        ({"floor": None, "debt": 2}, Notify(at=(13,)), "no number reaches 13"),
+        ({}, Notify(every=11), "none goes below 0"),
+    ],
+)
+def test_a_threshold_that_no_number_can_cross_is_refused(more: dict[str, Any], notify: Notify, why: str | None) -> None:
+    """Who asks for at=(0,) of a stock would never hear that it is sold out."""
+    if why is None:
+        assert replace(LIMITED, notify=notify, **more).notify == notify
+        return
+    with pytest.raises(Exception, match=r"counter 'x': notify is ") as refused:
+        replace(LIMITED, notify=notify, **more)
     assert why in str(refused.value)
 
 
@@ -186,9 +233,12 @@ def test_percentages_are_those_of_the_ceiling_that_each_image_has(period: str | 
     assert said(70, 85, declared, declared) == []
     assert said(85, 85, declared, plan, nonce="a") == [(80, 100, "up", "limit")]
     assert said(85, 85, plan, declared, nonce="a") == [(800, 1000, "down", "limit")]
-    assert said(70, 85, {}, plan) == [(80, 100, "up", "change")] if period else said(85, 85, {}, plan)
+    assert said(70, 85, {}, plan) == [(80, 100, "up", "change")]
+    assert said(85, 85, {}, plan, nonce="a") == [(80, 100, "up", "limit")], "no copy: the declared one was its limit"
     assert said(70, 85, mark, plan) == [(80, 100, "up", "change")]
-    assert said(85, 85, plan, mark, nonce="a") == [], "it does not say yet"
+    left = plan | mark
+    assert said(85, 85, plan, left, nonce="a") == [], "the mark comes beside what the last copy said"
+    assert said(85, 86, left, declared) == [(800, 1000, "down", "change")]
     assert said(700, 850, mark, mark) == [(800, 1000, "up", "change")], "and nobody has one of its own"
 
 

@@ -13,8 +13,8 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_wafv2 as waf
 from constructs import Construct
 
-from tally.api.operation import Route
-from tally.cdk.edge_alarms import CLIENT_RATE, EdgeAlarms
+from tally.api.operation import Operation, Route
+from tally.cdk.edge_alarms import BODY_SIZE, CLIENT_RATE, EdgeAlarms
 from tally.cdk.names import edge_stack_name
 from tally.cdk.options import CLIENT_RATE_WINDOW_S, EDGE_REGION, Options
 from tally.cdk.quotas import keep_quotas
@@ -22,7 +22,10 @@ from tally.cdk.quotas import keep_quotas
 CACHED_MAX = Duration.days(1)  # the API says for how long, and it never says as much
 # The errors that CloudFront keeps for 10 s, whatever the API says about them.
 CACHED_ERRORS = (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
-CLIENT_RATE_BODY = '{"message":"Too Many Requests"}'  # as API Gateway says it
+# As API Gateway says it, which refuses 10 MB.
+CLIENT_RATE_BODY, BODY_SIZE_BODY = '{"message":"Too Many Requests"}', '{"message":"Request Entity Too Large"}'
+BODY_BYTES_MAX = Operation.body_bytes_max
+"""Of a request, but on paths that take more. It is also what AWS WAF looks at: of a longer body it knows no more."""
 
 
 class Edge(Stack):
@@ -60,7 +63,7 @@ class Edge(Stack):
             enable_ipv6=False,
             enable_logging=logs is not None,
             log_bucket=logs,
-            web_acl_id=_client_rate(self, options.client_rate).attr_arn,
+            web_acl_id=_web_acl(self, routes, options.client_rate).attr_arn,
             default_behavior=_forward(origin, cloudfront.CachePolicy.CACHING_DISABLED),
             additional_behaviors={path: _forward(origin, kept) for path in paths},
             error_responses=[
@@ -150,50 +153,97 @@ def _present(distribution: cloudfront.Distribution, certificate_arn: str) -> Non
     )
 
 
-def _client_rate(scope: Construct, requests: int) -> waf.CfnWebACL:
-    """The web ACL: an address that sends more than `requests` in five minutes gets 429, until it sends fewer."""
-    name = Stack.of(scope).stack_name
+def _web_acl(scope: Construct, routes: Sequence[Route], requests: int) -> waf.CfnWebACL:
+    """The web ACL. What a rule refuses costs no API Gateway and no function.
 
-    def seen(metric: str) -> waf.CfnWebACL.VisibilityConfigProperty:
-        return waf.CfnWebACL.VisibilityConfigProperty(
-            cloud_watch_metrics_enabled=True, metric_name=metric, sampled_requests_enabled=True
+    An address that sends more than `requests` in five minutes gets 429, until it sends fewer. A body that no function
+    would take gets 413: API Gateway bills each 512 KB of it as a request.
+    """
+    rate = waf.CfnWebACL.StatementProperty(
+        rate_based_statement=waf.CfnWebACL.RateBasedStatementProperty(
+            aggregate_key_type="IP", limit=requests, evaluation_window_sec=CLIENT_RATE_WINDOW_S
         )
-
-    refused = waf.CfnWebACL.CustomResponseProperty(
-        response_code=HTTPStatus.TOO_MANY_REQUESTS.value,
-        custom_response_body_key="refused",
-        response_headers=[
-            waf.CfnWebACL.CustomHTTPHeaderProperty(name="Retry-After", value=str(CLIENT_RATE_WINDOW_S)),
-            waf.CfnWebACL.CustomHTTPHeaderProperty(name="Cache-Control", value="no-store"),
-        ],
     )
+    bodies = {CLIENT_RATE: CLIENT_RATE_BODY, BODY_SIZE: BODY_SIZE_BODY}
     return waf.CfnWebACL(
         scope,
         "WebAcl",
-        name=name,
+        name=Stack.of(scope).stack_name,
         scope="CLOUDFRONT",
         default_action=waf.CfnWebACL.DefaultActionProperty(allow={}),
-        visibility_config=seen(name),
+        visibility_config=_seen(Stack.of(scope).stack_name),
         custom_response_bodies={
-            "refused": waf.CfnWebACL.CustomResponseBodyProperty(
-                content_type="APPLICATION_JSON", content=CLIENT_RATE_BODY
-            )
+            name: waf.CfnWebACL.CustomResponseBodyProperty(content_type="APPLICATION_JSON", content=body)
+            for name, body in bodies.items()
         },
         rules=[
-            waf.CfnWebACL.RuleProperty(
-                name=CLIENT_RATE,
-                priority=0,
-                statement=waf.CfnWebACL.StatementProperty(
-                    rate_based_statement=waf.CfnWebACL.RateBasedStatementProperty(
-                        aggregate_key_type="IP", limit=requests, evaluation_window_sec=CLIENT_RATE_WINDOW_S
-                    )
-                ),
-                action=waf.CfnWebACL.RuleActionProperty(
-                    block=waf.CfnWebACL.BlockActionProperty(custom_response=refused)
-                ),
-                visibility_config=seen(CLIENT_RATE),
-            )
+            _rule(CLIENT_RATE, 0, rate, HTTPStatus.TOO_MANY_REQUESTS, {"Retry-After": str(CLIENT_RATE_WINDOW_S)}),
+            _rule(BODY_SIZE, 1, _too_long(routes), HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {}),
         ],
+    )
+
+
+def _rule(
+    name: str, priority: int, statement: waf.CfnWebACL.StatementProperty, status: HTTPStatus, headers: dict[str, str]
+) -> waf.CfnWebACL.RuleProperty:
+    """A rule that answers what its statement finds with this status, and the body of its name."""
+    refused = waf.CfnWebACL.CustomResponseProperty(
+        response_code=status.value,
+        custom_response_body_key=name,
+        response_headers=[
+            waf.CfnWebACL.CustomHTTPHeaderProperty(name=header, value=value)
+            for header, value in {**headers, "Cache-Control": "no-store"}.items()
+        ],
+    )
+    return waf.CfnWebACL.RuleProperty(
+        name=name,
+        priority=priority,
+        statement=statement,
+        action=waf.CfnWebACL.RuleActionProperty(block=waf.CfnWebACL.BlockActionProperty(custom_response=refused)),
+        visibility_config=_seen(name),
+    )
+
+
+def _too_long(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProperty:
+    """Finds bodies that are too long, but on the paths of operations that take more: callers need a token there."""
+    field, plain = (
+        waf.CfnWebACL.FieldToMatchProperty,
+        [waf.CfnWebACL.TextTransformationProperty(priority=0, type="NONE")],
+    )
+    longer = sorted({route.path for route in routes if route.operation.body_bytes_max > BODY_BYTES_MAX})
+    too_long = waf.CfnWebACL.StatementProperty(
+        size_constraint_statement=waf.CfnWebACL.SizeConstraintStatementProperty(
+            comparison_operator="GT",
+            size=BODY_BYTES_MAX,
+            field_to_match=field(body=waf.CfnWebACL.BodyProperty(oversize_handling="MATCH")),
+            text_transformations=plain,
+        )
+    )
+    others = [
+        waf.CfnWebACL.StatementProperty(
+            not_statement=waf.CfnWebACL.NotStatementProperty(
+                statement=waf.CfnWebACL.StatementProperty(
+                    byte_match_statement=waf.CfnWebACL.ByteMatchStatementProperty(
+                        field_to_match=field(uri_path={}),
+                        positional_constraint="EXACTLY",
+                        search_string=path,
+                        text_transformations=plain,
+                    )
+                )
+            )
+        )
+        for path in longer
+    ]
+    if not others:
+        return too_long
+    return waf.CfnWebACL.StatementProperty(
+        and_statement=waf.CfnWebACL.AndStatementProperty(statements=[too_long, *others])
+    )
+
+
+def _seen(metric: str) -> waf.CfnWebACL.VisibilityConfigProperty:
+    return waf.CfnWebACL.VisibilityConfigProperty(
+        cloud_watch_metrics_enabled=True, metric_name=metric, sampled_requests_enabled=True
     )
 
 

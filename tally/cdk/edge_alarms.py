@@ -12,7 +12,7 @@ from .metrics import FIVE_MINUTES
 from .names import Names
 from .options import Options
 
-CLIENT_RATE = "ClientRate"  # the one rule of the web ACL
+CLIENT_RATE, BODY_SIZE = "ClientRate", "BodySize"  # the rules of the web ACL
 SEEN_MIN = 100
 """Requests in five minutes, from which on a share of refusals says something: strangers try what is not there."""
 

@@ -279,8 +279,25 @@ WITH_OPTIONS: dict[str, Facts] = {
             },
             "Rules.0.Action.Block.CustomResponse.ResponseCode": 429,
             "Rules.0.Action.Block.CustomResponse.ResponseHeaders.0": {"Name": "Retry-After", "Value": "300"},
-            "CustomResponseBodies.refused.Content": '{"message":"Too Many Requests"}',
-            "Rules.1": None,
+            "CustomResponseBodies.ClientRate.Content": '{"message":"Too Many Requests"}',
+            # API Gateway bills each 512 KB of a body, and functions take 16 KB, but of `/changes`.
+            "Rules.1.Statement.AndStatement.Statements.0.SizeConstraintStatement": {
+                "ComparisonOperator": "GT",
+                "Size": 16384,  # no more than AWS WAF looks at: a longer body is `oversize`
+                "FieldToMatch": {"Body": {"OversizeHandling": "MATCH"}},
+                "TextTransformations": [{"Priority": 0, "Type": "NONE"}],
+            },
+            "Rules.1.Statement.AndStatement.Statements.1.NotStatement.Statement.ByteMatchStatement": {
+                "FieldToMatch": {"UriPath": {}},
+                "PositionalConstraint": "EXACTLY",
+                "SearchString": "/changes",
+                "TextTransformations": [{"Priority": 0, "Type": "NONE"}],
+            },
+            "Rules.1.Statement.AndStatement.Statements.2": None,
+            "Rules.1.Action.Block.CustomResponse.ResponseCode": 413,
+            "Rules.1.Action.Block.CustomResponse.ResponseHeaders": [{"Name": "Cache-Control", "Value": "no-store"}],
+            "CustomResponseBodies.BodySize.Content": '{"message":"Request Entity Too Large"}',
+            "Rules.2": None,
         },
     },
 }

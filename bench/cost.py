@@ -75,6 +75,8 @@ SEGMENT_READS = 4  # the judge reads a segment up to three times, the fold of th
 
 # A sweep, each minute: it looks at what is due, judges, and folds the series. Each shard's heartbeat is a write more.
 JUDGE_WRITES, QUIET_READS, FOLD_READS = 2, 62.0, 16.0
+# A change computes about 4 ms at 512 MB, and waits 5 to 10 ms for DynamoDB: so does each one in a batch.
+CHANGE_MS = 15
 SWEEP_REQUESTS = 88  # one after the other, for four shards in each stream: 5 ms each
 
 # Bytes: what CloudWatch adds to each line; lines; stored items, DynamoDB's own 100 included.
@@ -144,8 +146,7 @@ def _call(month: Month, stage: BilledStage, used: dict[str, float]) -> None:
     used |= {"http": min(http, 300 * M), "http-above": max(0.0, http - 300 * M)}
     used["transfer"] += month.sum(lambda takes: takes.calls * takes.answer * (takes.in_batch == 1)) / GB
     used["log"] += (http * ACCESS_LINE + stage.logged * month.sum(lambda takes: takes.calls) * ANSWER_LINE) / GB
-    # It computes about 4 ms at 512 MB, and waits 5 to 10 ms for DynamoDB: so does each change in a batch.
-    _invoke(used, month.sum(lambda takes: takes.calls / takes.in_batch), 15)
+    _invoke(used, month.sum(lambda takes: takes.calls / takes.in_batch), CHANGE_MS)
     used["gb-second"] += month.sum(lambda takes: takes.in_batch > 1) * 0.010 * FUNCTION_GB
     # The series write 1.1 units for each tally and hour in which it moved.
     a_day = month.sum(lambda takes: takes.calls * (takes.writes > 0)) / DAYS

@@ -21,6 +21,7 @@ from tally.contract.declarations import Declarations
 from tally.contract.described import CONSUMER_TIMEOUT_S, MEMORY_MB, SCHEDULED_TIMEOUT_S, TIMEOUT_S, Surroundings
 
 from .bundling import Bundle
+from .ceilings import ceilings
 from .dead_letters import DeadLetters
 from .event_bus import EventBus
 from .names import Names, camel
@@ -98,6 +99,7 @@ class Functions(Construct):
             cdn=options.cdn,
         )
         self._needs = declarations.needs
+        self._ceilings = ceilings(declarations.functions, options)
         self._functions: dict[str, lambda_.Function] = {}
         self.busy = {}
         self.aliases = {module: self._serving(module, found) for module, found in declarations.functions.items()}
@@ -126,6 +128,7 @@ class Functions(Construct):
             module,
             ", ".join(dict.fromkeys(route.operation.name for route in routes)),
             environment={**_sampled(options.log_sampling), **described.of_serving(routes, self.place)},
+            reserved=self._ceilings.get(module),
             snapshot=options.snap_start and busy,
             traced=options.tracing != "off",
         )

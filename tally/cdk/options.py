@@ -62,7 +62,7 @@ def _like(form: str, must: str, to: Callable[[str], Any] = str) -> Read:
 
 def _whole(lowest: int, highest: int) -> Read:
     def read(text: str) -> int:
-        if not re.fullmatch("[1-9][0-9]{0,9}", text) or not lowest <= int(text) <= highest:
+        if not re.fullmatch("0|[1-9][0-9]{0,9}", text) or not lowest <= int(text) <= highest:
             raise OptionsError(f"is {text!r}: it must be a whole number from {lowest} to {highest}")
         return int(text)
 
@@ -216,6 +216,9 @@ class Options:
     # At least 10: a new table's two streams have eight shards, each with an invocation of its own.
     reserved_concurrency: int | None = _option(_whole(10, 10_000), None)
     """Invocations at once that are reserved for each stream consumer; the sweep then gets one."""
+    strangers_concurrency: int | None = _option(_whole(0, 10_000), None)
+    """Invocations at once of the functions that serve strangers, all together; 0: no ceiling; None: what their
+    throttles need, but no ceiling in dev."""
     # Callers may rely on 24 hours. The rollup keeps what is written alone for 8 days: a receipt must not outlive that.
     receipt_ttl_hours: int | None = _option(_whole(24, 168), None)
     """How long a receipt lives, and so how long a retry is recognised; None: 24 hours."""

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tally.cdk.ceilings import ceilings
 from tally.cdk.options import EDGE_REGION, Options
 from tally.contract.declarations import Declarations
 from tally.contract.described import TABLES
@@ -131,6 +132,7 @@ def _introduce(given: argparse.Namespace, context: Mapping[str, Any], options: O
     shown = f"those of {given.app}" if given.app else ", ".join(own) or "none: the defaults of docs/operations.md"
     print(f"to account {at.id}, region {at.region}, as {at.who}\noptions: {shown}", flush=True)
     declared = Declarations.load(counters())
+    check_reservations(options, declared, at)
     for warning in warnings(options, declared, at):
         print(f"note: {warning}", flush=True)
     return declared
@@ -150,16 +152,40 @@ def _drop_left_throttles(at: Account, stack: str) -> None:
             client.delete_route_settings(RouteKey=key, **stage)
 
 
+def _reserved(options: Options, declared: Declarations) -> int:
+    """Returns how many invocations at once the stack takes from the account for functions of its own."""
+    consumers = options.reserved_concurrency * len(declared.readers) + 1 if options.reserved_concurrency else 0
+    return consumers + sum(ceilings(declared.functions, options).values())
+
+
+def check_reservations(options: Options, declared: Declarations, at: Account) -> None:
+    """Raises CommandError if AWS would refuse them in the middle of the deploy, as in a new account."""
+    reserved, runs = _reserved(options, declared), at.concurrency()
+    if reserved and runs is not None and runs < reserved + UNRESERVED:
+        raise CommandError(
+            f"Lambda runs {runs} functions at once in this account and region. This stack reserves {reserved} of them,"
+            f" and AWS lets nobody reserve the last {UNRESERVED}. Ask AWS for more, which is free:"
+            f" {_quota_request(at)}. Until you have them, deploy with -c strangersConcurrency=0 and without"
+            " reservedConcurrency"
+        )
+
+
+def _quota_request(at: Account) -> str:
+    return (
+        "aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384"
+        f" --desired-value 1000 --region {at.region}"
+    )
+
+
 def warnings(options: Options, declared: Declarations, at: Account) -> Iterator[str]:
     """What a person should know before they say yes."""
-    needed = CONCURRENCY + (2 * options.reserved_concurrency + UNRESERVED if options.reserved_concurrency else 0)
-    runs = at.concurrency()
+    reserved, runs = _reserved(options, declared), at.concurrency()
+    needed = CONCURRENCY + (reserved + UNRESERVED if reserved else 0)
     if runs is not None and runs < needed:
         yield (
             f"Lambda runs {runs} functions at once in this account and region, and Tally needs {needed}: with fewer,"
             " numbers are rolled up and judged late, and callers get 503. Ask AWS for more, which is free:"
-            f" aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384"
-            f" --desired-value 1000 --region {at.region}"
+            f" {_quota_request(at)}"
         )
     if options.keeps_data and not options.issuer and options.mfa != "REQUIRED":
         yield "users sign in without a second factor: -c mfa=required asks for one"

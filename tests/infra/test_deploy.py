@@ -20,6 +20,7 @@ from tally.cdk import names
 from tally.cdk.options import Options
 from tally.cli import account, deploy, destroy
 from tally.cli.account import Account
+from tally.cli.terminal import CommandError
 from tally.dynamo import keys
 from tally.streams import forms
 from tests.commands import one_line
@@ -355,7 +356,7 @@ def test_the_throttle_of_a_route_that_is_gone_goes_before_the_next_deploy(
         ({}, 10, ["Lambda runs 10 functions at once in this account and region, and Tally needs 30", STRANGERS]),
         ({}, 1000, [STRANGERS]),
         ({}, refused("AccessDenied", "no"), [STRANGERS]),
-        ({"reservedConcurrency": "40"}, 200, ["and Tally needs 210", STRANGERS]),
+        ({"reservedConcurrency": "40"}, 200, ["and Tally needs 211", STRANGERS]),
         ({"stage": "prod"}, 1000, ["-c mfa=required", "-c alarmEmail", STRANGERS]),
         ({"stage": "prod", "mfa": "required", "alarmEmail": "a@example.com"}, 1000, [STRANGERS]),
     ],
@@ -367,6 +368,41 @@ def test_it_says_what_a_person_should_know_before_they_say_yes(
     found = list(deploy.warnings(Options.from_context(options), DECLARED, Account.found(None, None)))
     assert len(found) == len(said)
     assert [part for part, whole in zip(said, found, strict=True) if part not in whole] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "concurrency", "reserved"),
+    [
+        ({"stage": "prod"}, 10, 305),  # a new account
+        ({"stage": "prod"}, 404, 305),
+        ({"reservedConcurrency": "40"}, 180, 81),
+        ({"stage": "prod"}, 405, 0),
+        ({"stage": "prod", "strangersConcurrency": "0"}, 10, 0),
+        ({}, 10, 0),
+        ({"stage": "prod"}, refused("AccessDenied", "no"), 0),
+    ],
+)
+def test_what_an_account_cannot_reserve_is_refused_before_anything_is_deployed(
+    options: dict[str, str], concurrency: Any, reserved: int, aws: Aws
+) -> None:
+    aws.concurrency = concurrency
+    given = Options.from_context(options), DECLARED, Account.found(None, None)
+    if not reserved:
+        deploy.check_reservations(*given)
+        return
+    with pytest.raises(CommandError, match=rf"{concurrency} functions .* reserves {reserved} of them") as said:
+        deploy.check_reservations(*given)
+    assert "-c strangersConcurrency=0" in str(said.value)
+    assert "\n" not in str(said.value)
+
+
+def test_a_new_account_gets_no_deploy_that_aws_would_refuse_halfway(
+    aws: Aws, prod: Template, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.concurrency = 10
+    assert deploy.main(["--yes", "-c", "stage=prod", "--app", str(prod.folder)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not aws.cdk
 
 
 @pytest.mark.parametrize(("text", "deploys"), [("y", True), ("no", False)])

@@ -102,7 +102,6 @@ BY_DEFAULT: Facts = {
     "AWS::Lambda::Function": {
         "Runtime": "python3.14",
         "Architectures": ["arm64"],
-        "ReservedConcurrentExecutions": None,  # AWS refuses one that a new account, with ten, cannot give
     },
     "AWS::Lambda::Alias": {"Name": "live"},
     "AWS::Lambda::EventSourceMapping": {

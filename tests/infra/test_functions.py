@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from bench import cost
 from tally.api.operation import OPEN
+from tally.cdk.ceilings import ceilings
 from tally.cdk.names import camel
+from tally.cdk.options import Options
+from tally.cli.deploy import CONCURRENCY, UNRESERVED
 from tests.infra.conftest import DECLARED
 from tests.infra.template import Json, Template, listed
 
@@ -246,10 +250,57 @@ def test_a_sweep_that_failed_or_waited_is_not_run_later(dev: Template) -> None:
     assert len(dev.of_type("AWS::Lambda::EventInvokeConfig")) == len(ASYNCHRONOUS) + 1
 
 
-def test_concurrency_is_reserved_for_what_nobody_waits_for(behind_cdn: Template) -> None:
-    reserved = {"sweep": 1, **dict.fromkeys(CONSUMERS, 40)}
-    for module, name in behind_cdn.functions().items():
-        assert behind_cdn.resources[name]["Properties"].get("ReservedConcurrentExecutions") == reserved.get(module)
+CEILINGS = {  # written out a second time: 50 ms for each request of the busiest route, and at least ten
+    "increments_open": 25, "reads": 50, "children_open": 50, "posts": 50, "visits": 50, "receipts": 50, "series": 10,
+    "console": 10, "health": 10,
+}  # fmt: skip
+
+
+def at_once(template: Template) -> dict[str, int]:
+    """The invocations at once that are reserved, by function: each has that many, and no more."""
+    found = {module: template.resources[name]["Properties"] for module, name in template.functions().items()}
+    reserved = "ReservedConcurrentExecutions"
+    return {module: properties[reserved] for module, properties in found.items() if reserved in properties}
+
+
+def test_what_serves_strangers_has_a_ceiling_in_prod_and_the_rest_of_the_account_is_free(
+    dev: Template, prod: Template
+) -> None:
+    """Neither the consumers nor the sweep nor what only a team calls has to wait for strangers."""
+    assert at_once(prod) == CEILINGS
+    assert set(CEILINGS) == {
+        module for module, routes in DECLARED.functions.items() if any(not route.needs_caller for route in routes)
+    }
+    assert 1000 - sum(CEILINGS.values()) > UNRESERVED + CONCURRENCY, "two such stacks fit into an account"
+    assert 2 * sum(CEILINGS.values()) + UNRESERVED <= 1000
+    for module, most in CEILINGS.items():
+        busiest_per_s = max(route.throttle.rate_per_s for route in DECLARED.functions[module])
+        assert most > busiest_per_s * cost.CHANGE_MS / 1000, "its throttle can be used up"
+    assert at_once(dev) == {}, "AWS refuses a reservation that a new account, with ten, cannot give"
+
+
+def test_concurrency_is_reserved_for_what_nobody_waits_for_and_strangers_share_what_they_are_given(
+    behind_cdn: Template,
+) -> None:
+    found, of_strangers = at_once(behind_cdn), sum(CEILINGS.values())
+    shares = {module: 203 * one // of_strangers for module, one in CEILINGS.items()}
+    assert found == {"sweep": 1, **dict.fromkeys(CONSUMERS, 40), **shares}
+    assert 203 - len(shares) < sum(shares.values()) <= 203
+
+
+@pytest.mark.parametrize(
+    ("context", "total"),
+    [
+        ({"stage": "prod"}, 305),
+        ({"stage": "prod", "throttle": "0.1"}, 90),  # ten each
+        ({"stage": "prod", "strangersConcurrency": "0"}, 0),
+        ({"stage": "prod", "strangersConcurrency": "3"}, 9),  # each has one: with none it would answer nobody
+        ({}, 0),
+        ({"stage": "prod", "strangersConcurrency": "610"}, 610),
+    ],
+)
+def test_the_ceilings_follow_the_throttles_or_the_option(context: dict[str, str], total: int) -> None:
+    assert sum(ceilings(DECLARED.functions, Options.from_context(context)).values()) == total
 
 
 def test_an_asynchronous_event_that_is_given_up_is_kept(dev: Template) -> None:

@@ -74,6 +74,11 @@ BAD = [
         CDN | {"originTrustStore": "s3://bucket/ca.pem"},
         "originTrustStore needs cdnClientCertificateArn: the API would ask",
     ),
+    ({"maxWrites": "99"}, "context maxWrites is '99': it must be a whole number from 100 to 10000000"),
+    ({"warmWrites": "5000", "maxWrites": "4000"}, "context warmWrites is 5000, and maxWrites is 4000: a table is not"),
+    ({"warmReads": "13000", "maxReads": "12999"}, "context warmReads is 13000, and maxReads is 12999"),
+    ({"strangersConcurrency": "10001"}, "strangersConcurrency is '10001': it must be a whole number from 0 to 10000"),
+    ({"ownCheckUnits": "00"}, "ownCheckUnits is '00': it must be a whole number from 0 to 10000"),
     ({"docsUrl": "docs"}, "context docsUrl is 'docs': it must be https://"),
     (MUTUAL | {"originTrustStore": "bucket/ca.pem"}, "originTrustStore is 'bucket/ca.pem': it must be s3://bucket/key"),
     (MUTUAL | {"cdnClientCertificateArn": CERTIFICATE}, "cdnClientCertificateArn is of eu-west-1"),
@@ -115,6 +120,11 @@ def test_cdk_json_may_have_a_value_as_a_construct_has_it() -> None:
         "pageHosts": "a.example,b.org",
     }
     assert Options.from_context(given) == Options.from_context(texts)
+
+
+def test_zero_is_a_number_where_it_turns_something_off() -> None:
+    options = Options.from_context({"ownCheckUnits": "0", "strangersConcurrency": 0})
+    assert (options.own_check_units, options.strangers_concurrency) == (0, 0)
 
 
 def test_an_origin_is_as_browsers_send_it() -> None:

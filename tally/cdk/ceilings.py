@@ -1,0 +1,36 @@
+"""How many invocations at once may serve strangers, so that they leave some of the account's to everything else.
+
+A throttle bounds the requests of a second, and not how long each takes. While DynamoDB is slow, strangers could take
+every invocation of the account. Lambda has no ceiling for several functions together, so each one has its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from tally.api.operation import Route
+
+from .options import Options
+
+CALL_S = 0.05  # three times what a call takes (CHANGE_MS in bench/cost.py), for a store that is slow
+AT_ONCE_MIN = 10  # a page of the console asks for as many files at once
+
+
+def ceilings(functions: Mapping[str, Sequence[Route]], options: Options) -> dict[str, int]:
+    """Returns the ceiling of each function with a route for anyone. Empty: there are none.
+
+    Its busiest route fits at the full throttle. If the options give a number for all, each function gets its share.
+    """
+    total = options.strangers_concurrency
+    if total == 0 or (total is None and not options.keeps_data):
+        return {}
+    busiest_per_s = {
+        function: max(route.throttle.at(options.throttle).rate_per_s for route in routes)
+        for function, routes in functions.items()
+        if any(not route.needs_caller for route in routes)
+    }
+    wanted = {function: max(AT_ONCE_MIN, math.ceil(CALL_S * rate)) for function, rate in busiest_per_s.items()}
+    if total is None:
+        return wanted
+    return {function: max(1, total * one // sum(wanted.values())) for function, one in wanted.items()}

@@ -213,6 +213,9 @@ class Options:
     warm_writes: int | None = _option(_whole(4000, 10**7), None)
     """Write units a second that counts and receipts take from the start."""
     warm_reads: int | None = _option(_whole(12_000, 10**7), None)
+    max_writes: int | None = _option(_whole(100, 10**7), None)
+    """The most write units a second that counts and receipts take, each; None: what AWS allows the account."""
+    max_reads: int | None = _option(_whole(100, 10**7), None)
     # At least 10: a new table's two streams have eight shards, each with an invocation of its own.
     reserved_concurrency: int | None = _option(_whole(10, 10_000), None)
     """Invocations at once that are reserved for each stream consumer; the sweep then gets one."""
@@ -335,6 +338,12 @@ class Options:
         values = {each.name: _value(each, texts[each.name], called) for each in fields(cls) if each.name in texts}
         values["restored"] = values.get("restored", {}).get(values.get("stage", DEV))
         options = cls(**{of: value for of, value in values.items() if value is not None})
+        for warm, most in (("warm_writes", "max_writes"), ("warm_reads", "max_reads")):
+            if (values.get(warm) or 0) > (values.get(most) or 10**7):
+                raise OptionsError(
+                    f"{called[warm]} is {values[warm]}, and {called[most]} is {values[most]}: a table is not made ready"
+                    f" for more than it may take. Give at most {values[most]} for {called[warm]}"
+                )
         if options.cdn:
             _check_edge(options, called)
         return options

@@ -47,7 +47,7 @@ class Tables(Construct):
         forms: Mapping[Table, TableForm] = TABLES,
     ) -> None:
         super().__init__(scope, id)
-        self._names = names
+        self._names, self._options = names, options
         self.restored = options.restored
         # CloudFormation adopts no table that it may delete.
         self._keeps_data = options.keeps_data or bool(self.restored)
@@ -79,6 +79,8 @@ class Tables(Construct):
             stream=dynamodb.StreamViewType[IMAGES] if form.streamed else None,
             time_to_live_attribute=TTL_ATTRIBUTE,
             warm_throughput=warm,
+            max_write_request_units=self._options.max_writes if form.streamed else None,
+            max_read_request_units=self._options.max_reads if form.streamed else None,
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
                 point_in_time_recovery_enabled=form.kept

@@ -40,7 +40,7 @@ BEHIND_CDN = {
     "clientRate": "3000", "edgeLogs": "30",
     "issuer": "https://login.example.com/", "audience": "tally, other", "likersVisible": "nobody",
     "deadLetterDays": "30", "seriesDays": "400", "snapStart": "false", "tracing": "off", "logSampling": "0.05",
-    "warmWrites": "20000", "reservedConcurrency": "40", "strangersConcurrency": "203",
+    "warmWrites": "20000", "reservedConcurrency": "40", "strangersConcurrency": "203", "maxWrites": "30000",
     "alarmEmail": "ops@example.com", "receiptTtlHours": "48",
     "pageHosts": "Example.com, blog.example.org,", "canary": "false", "backupTo": VAULT,
     "eventBus": "arn:aws:events:eu-west-1:123456789012:event-bus/numbers",

@@ -42,6 +42,10 @@ def table(name: str, *keys: str, **more: Any) -> dict[str, Any]:
     }
 
 
+UP_TO_30000 = {
+    "WarmThroughput": {"WriteUnitsPerSecond": 20000},
+    "OnDemandThroughput": {"MaxWriteRequestUnits": 30000},
+}
 BY_DEFAULT: Facts = {
     "AWS::DynamoDB::Table": KEPT
     | {
@@ -51,6 +55,7 @@ BY_DEFAULT: Facts = {
         "BillingMode": "PAY_PER_REQUEST",
         "LocalSecondaryIndexes": None,  # DynamoDB could not split a hot item collection
         "SSESpecification": None,  # DynamoDB's own key: no bill, no limit of KMS
+        "OnDemandThroughput": None,  # what AWS allows the account
         "WarmThroughput": None,  # AWS chooses: nobody can lower a value that has grown
     },
     "CountsTable": table("counts", "PK", "SK", StreamSpecification=BOTH_IMAGES),
@@ -190,9 +195,9 @@ WITH_OPTIONS: dict[str, Facts] = {
             "DomainName": "o-7f3a9c21.example.com",
             "MutualTlsAuthentication": {"TruststoreUri": "s3://bucket/authorities.pem"},
         },
-        "CountsTable": {"WarmThroughput": {"WriteUnitsPerSecond": 20000}},
-        "ReceiptsTable": {"WarmThroughput": {"WriteUnitsPerSecond": 20000}},
-        "LedgerTable": {"WarmThroughput": None},
+        "CountsTable": UP_TO_30000,
+        "ReceiptsTable": UP_TO_30000,
+        "LedgerTable": {"WarmThroughput": None, "OnDemandThroughput": None},  # strangers do not write to it
         "DeadLetterBucket": {"LifecycleConfiguration.Rules.0.ExpirationInDays": 30},
         "AWS::Lambda::Function": {
             "Environment.Variables.TALLY_RECEIPT_TTL_S": str(48 * 3600),

@@ -6,7 +6,7 @@ Add a declaration to COUNTERS and deploy. The API, the roles, the metrics and th
 
 from tally.counter import ANYONE, Counter, declared
 from tally.notify import Notify
-from tally.pages import TRACKING, Pages
+from tally.pages import CREDENTIALS, TRACKING, Pages
 from tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS
 
 USAGE = Counter("usage", prefix="USER", sort_key="USAGE", attribute="usage")
@@ -30,4 +30,4 @@ READERS = Counter(
 COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET, CALLS, MEMBERS, HEARTS, READERS])
 
 # What is no part of a page's name. A change renames pages; docs/beacon.md says what becomes of their tallies.
-PAGES = Pages(drop=TRACKING, trailing_slash="keep", index=("index.html",))
+PAGES = Pages(drop=(*TRACKING, *CREDENTIALS), trailing_slash="keep", index=("index.html",))

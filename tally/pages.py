@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import SplitResult
@@ -11,13 +11,15 @@ from urllib.parse import SplitResult
 from .errors import ConfigurationError
 
 KEEP, DROP = "keep", "drop"
-_PARAMETER = re.compile(r"\*|[A-Za-z0-9._~\[\]-]+\*?")
+_NAME = r"[A-Za-z0-9._~\[\]-]+"
+_PARAMETER = re.compile(rf"\*|\*?{_NAME}\*?|{_NAME}(\+{_NAME})+")
+_PARTS = re.compile(r"(?=;|%3B)")  # each part but the first begins with its sign
+_SIGN = re.compile(r"^(;|%3B)")
 _FILE = re.compile(r"[A-Za-z0-9._~-]+")
 
-# Brave, uBlock Origin, AdGuard and ClearURLs take most of these off the addresses of every site (brave-core's
-# `query_filter/utils.cc`, uAssets' `privacy.txt` and `privacy-removeparam.txt`, AdguardFilters' `general_url.txt`,
-# ClearURLs' `globalRules`). Matomo's campaigns are here too, and the click ids of more advertisers. Left out are names
-# that pages give to parameters of their own, as `ref`. No package fits: of those on PyPI, courlan drops `source` and
+# Brave, uBlock Origin, AdGuard and ClearURLs take most of these off the addresses of every site.
+# `tests/unit/page_parameters.txt` says of each name here and below which public lists have it. Left out are names that
+# pages give to parameters of their own, such as `ref`. No package fits: of those on PyPI, courlan drops `source` and
 # `uid`, and detrack drops `context` and `pid`.
 _TRACKING = """
     utm_* gclid gclsrc gbraid wbraid dclid gad_* srsltid _ga _gl usqp ga_source ga_medium ga_term ga_content ga_campaign
@@ -32,18 +34,35 @@ _TRACKING = """
     oly_anon_id oly_enc_id vero_conv vero_id __s ml_subscriber ml_subscriber_hash bsft_* oft_id oft_ids oft_k oft_lk
     oft_d oft_c oft_ck oft_sk vgo_ee dm_i _bhlid bbeml et_rid ss_email_id sc_customer sc_eh sc_uid elqTrackId
     elqCampaignId _cldee mindbox-click-id mindbox-message-key cx_click cx_recsOrder cx_recsWidget guccounter
-    guce_referrer* __cf_chl_*
+    guce_referrer* __cf_chl_* ck_subscriber_id omnisendContactID sfmc_* trk_contact trk_msg trk_module trk_sid
+    _bta_c _bta_tid mibextid sms_click sms_source sms_uph cm_cr cm_me _io_session_id __io_lv ymid os_ehash h_sid h_slt
 """
+# Sentry's SDK scrubs most of the first lines, OpenTelemetry redacts signatures, and Matomo removes ids of sessions. The
+# others are those of RFC 5849, 6749 and 7009, OpenID Connect, SAML and signed addresses. Left out are names that pages
+# give to parameters of their own, such as `key`, `login` and `state`. OAuth sends `code` and `state` together, and
+# WordPress `key` and `login`: both of a pair are dropped.
+_CREDENTIALS = """
+    password passwd pwd secret token *_token *-token authtoken auth authorization credentials api_key apikey x_api_key
+    private_key privatekey mysql_pwd jwt otp session sessionid session_id _session user_session connect.sid
+    aiohttp_session phpsessid jsessionid aspsessionid* sid cfid cftoken csrf _csrf csrftoken x_csrftoken _xsrf
+    client_secret code+state session_state id_token_hint login_hint nonce oauth_verifier oauth_signature key+login
+    samlrequest samlresponse samlart relaystate signature sig x-amz-* x-goog-* awsaccesskeyid key-pair-id
+    email e-mail user_email user_email_address
+"""
+CREDENTIALS = tuple(_CREDENTIALS.split())
+"""Parameters that let somebody in, or say who somebody is. They name no page."""
 TRACKING = tuple(_TRACKING.split())
 """Parameters of advertisements, mails and campaigns: they say how a visitor came, and never what the page shows."""
 
 
 @dataclass(frozen=True)
 class Pages:
-    """What is no part of a page's name. A wrong field raises ConfigurationError. Without fields, nothing is dropped."""
+    """What is no part of a page's name. A wrong field raises ConfigurationError."""
 
-    drop: tuple[str, ...] = ()
-    """Parameters of the query, in any case. With a `*` at its end, a name stands for all that begin so."""
+    drop: tuple[str, ...] = CREDENTIALS
+    """Parameters of the query and of the path (`/a;jsessionid=7`), in any case. A `*` at the beginning or at the end of
+    a name matches any text, and `*` alone every parameter of the query. The parameters of `a+b` are dropped if the
+    query has both."""
     trailing_slash: str = KEEP
     """`drop`: `/a/` is `/a`. `keep`: they are two pages."""
     index: tuple[str, ...] = ()
@@ -65,6 +84,9 @@ class Pages:
         return address._replace(path=self._path(address.path), query=self._query(address.query))
 
     def _path(self, path: str) -> str:
+        if ";" in path or "%3B" in path:
+            first, *between, last = map(self._segment, path.split("/"))
+            path = "/".join([first, *filter(None, between), last])
         while True:  # each turn makes it shorter
             if self.trailing_slash == DROP:
                 path = path.rstrip("/")
@@ -73,27 +95,64 @@ class Pages:
                 return path or "/"
             path = f"{folder}/"
 
-    def _query(self, query: str) -> str:
-        return "&".join(parameter for parameter in query.split("&") if not self._drops(parameter)) if query else ""
+    def _segment(self, segment: str) -> str:
+        """Returns a segment of the path without the parameters that are dropped; "" if it would mean another folder."""
+        name, *parameters = _PARTS.split(segment)
+        kept = name + "".join(one for one in parameters if not self._in_path.fullmatch(_name(one)))
+        return "" if kept in (".", "..") else kept
 
-    def _drops(self, parameter: str) -> bool:
-        name = parameter.partition("=")[0].lower()
-        names, beginnings = self._dropped
-        return name in names or name.startswith(beginnings)
+    def _query(self, query: str) -> str:
+        if not query:
+            return ""
+        parameters = [_PARTS.split(parameter) for parameter in query.split("&")]
+        names = {_name(part) for parts in parameters for part in parts}
+        paired = {name for pair in self._pairs if pair <= names for name in pair}
+        kept = []
+        for first, *others in parameters:
+            parts = [one for one in others if not self._drops(one, paired)]
+            if not self._drops(first, paired):
+                kept.append("".join([first, *parts]))
+            elif parts:
+                kept.append(_SIGN.sub("", "".join(parts)).replace("%3D", "=", 1))
+        return "&".join(kept)
+
+    def _drops(self, part: str, paired: set[str]) -> bool:
+        name = _name(part)
+        return name in paired or self._in_query.fullmatch(name) is not None
 
     @cached_property
-    def _dropped(self) -> tuple[frozenset[str], tuple[str, ...]]:
-        names = [name.lower() for name in self.drop]
-        return frozenset(names), tuple(name[:-1] for name in names if name.endswith("*"))
+    def _in_query(self) -> re.Pattern[str]:
+        return _matching(self.drop)
+
+    @cached_property
+    def _in_path(self) -> re.Pattern[str]:
+        return _matching(name for name in self.drop if name != "*")
+
+    @cached_property
+    def _pairs(self) -> tuple[frozenset[str], ...]:
+        return tuple(frozenset(name.lower().split("+")) for name in self.drop if "+" in name)
 
 
-AS_SPELT = Pages()
+def _matching(names: Iterable[str]) -> re.Pattern[str]:
+    """Returns the pattern of these names, in lower case. `*` is any text."""
+    forms = [re.escape(name.lower()).replace(r"\*", ".*") for name in names if "+" not in name]
+    return re.compile("|".join(forms) or "(?!)")  # of no names: it matches nothing
+
+
+def _name(part: str) -> str:
+    """Returns the name of a parameter, in lower case: of `;A=7`, `%3BA%3D7` and `A=7` it is `a`."""
+    return _SIGN.sub("", part).replace("%3D", "=").partition("=")[0].lower()
+
+
+AS_SPELT = Pages(drop=())
 """Nothing is dropped: RFC 3986 alone."""
+UNDECLARED = Pages()
+"""Credentials are dropped: of a `counters.py` without PAGES."""
 
 
 def declared(counters: Mapping[str, object]) -> Pages:
-    """PAGES of what `counters.py` declares. Without it nothing is dropped. Raises ConfigurationError."""
-    pages = counters.get("PAGES", AS_SPELT)
+    """Returns PAGES of what `counters.py` declares, or the defaults of Pages. Raises ConfigurationError."""
+    pages = counters.get("PAGES", UNDECLARED)
     if not isinstance(pages, Pages):
         raise ConfigurationError("counters.py: PAGES must be a Pages(…)")
     return pages

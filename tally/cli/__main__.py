@@ -80,7 +80,7 @@ def _command(arguments: Sequence[str]) -> int:
     """Find the counters and the stack, and run the command. What looks at no stack runs also if the file is wrong."""
     from tally.contract.declarations import Declarations
     from tally.errors import ConfigurationError
-    from tally.pages import AS_SPELT
+    from tally.pages import UNDECLARED
     from tally.shipped import SHIPPED
     from tally.streams import forms
 
@@ -91,11 +91,11 @@ def _command(arguments: Sequence[str]) -> int:
     there = file.is_file()  # `tally init` makes it
     looks = commands.looks_at_a_stack(arguments)
     try:
-        app = Declarations.load(file) if there else Declarations(file, {one.name: one for one in SHIPPED}, AS_SPELT)
+        app = Declarations.load(file) if there else Declarations(file, {one.name: one for one in SHIPPED}, UNDECLARED)
     except ConfigurationError:
         if looks:
             raise
-        app = Declarations(file, {}, AS_SPELT)
+        app = Declarations(file, {}, UNDECLARED)
     for line in app.warnings if looks else ():
         note(line)
     given = commands.parsed(arguments, commands.parser(app.counters))

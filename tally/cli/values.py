@@ -15,7 +15,7 @@ from tally import fields
 from tally.counter import Counter
 from tally.counting import periods
 from tally.errors import InvalidInputError
-from tally.pages import AS_SPELT, Pages
+from tally.pages import UNDECLARED, Pages
 
 from . import folder
 
@@ -28,7 +28,7 @@ def _pages(file: Path) -> Pages:
     """What a file of counters declares. What is wrong with it, the command has said in one line by then."""
     from tally.contract.declarations import Declarations  # not for each command: it imports the operations
 
-    return Declarations.load(file).pages if file.is_file() else AS_SPELT
+    return Declarations.load(file).pages if file.is_file() else UNDECLARED
 
 
 def checked_id(counter: Counter, id_: str) -> str:

@@ -15,7 +15,7 @@ from tally.contract import document
 from tally.contract.declarations import Declarations
 from tally.errors import ConfigurationError
 from tally.operations import CONSUMERS, OF_ITEMS, SCHEDULES, SERVING
-from tally.pages import AS_SPELT
+from tally.pages import CREDENTIALS
 
 LAMBDAS = Path(counters.__file__).parent
 OPEN = ("increments_open", "children_open")
@@ -40,7 +40,7 @@ def test_a_team_s_own_file_is_loaded_and_nothing_is_written_beside_it(tmp_path: 
     assert Need("Query", Table.COUNTS, "SHOW#") in operator_needs(found.counters)
     assert [path.name for path in tmp_path.iterdir()] == ["counters.py"]
     assert "tested" not in counters.COUNTERS
-    assert found.pages is AS_SPELT
+    assert found.pages.drop == CREDENTIALS
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 
+from tally.contract.views import why_unread
 from tally.counter import Counter
 from tally.dynamo import queries
 from tally.dynamo.client import Store
@@ -24,8 +26,8 @@ from tally.streams import forms
 from tally.streams.lineage import ITEMS
 from tally.streams.loss import NEVER_S
 from tally.streams.watermark import oldest_dead_letter_s
-from tally.team import faults, health, scan_state, watch
-from tally.team.recounts import Difference, Recount
+from tally.team import faults, health, scan_plan, scan_state, watch
+from tally.team.recounts import GROUPS_MAX, Difference, Recount
 
 from . import values
 from .command import CANNOT_TELL, Command, Counters, Parser, add_counter
@@ -34,7 +36,6 @@ from .terminal import CommandError, agreed, bar, check_answerable, note, say
 
 UNITS_MAX = 10**6
 BURST_S = 1.0  # of the units of a throttled scan may come at once
-UNIT_BYTES = 4096  # of a strongly consistent read
 LISTED = 2  # minutes until the sweep notes what the consumer has passed
 WAIT_MAX = 20  # minutes for that
 LOOKS_PER_MINUTE = 12
@@ -70,6 +71,7 @@ def add_pace(parser: Parser) -> None:
 
 def _arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "that counts items of a table of your own")
+    parser.add_argument("--dry-run", action="store_true", help="say what it takes, from a sample, and scan nothing")
     parser.add_argument("--again", action="store_true", help="begin a new scan; until it has ended, reads answer 409")
     add_pace(parser)
 
@@ -78,31 +80,47 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
     """Count the items and set the numbers, unless they are counted. Returns 0."""
     counter, name = given.counter, given.counter.name
     stack.own_table(counter)
+    if given.dry_run:
+        there = Recount(stack.store, counter, scan_state.read(stack.store, name))
+        _check_table(there)
+        for line in scan_plan.Plan(there, setting=True, units=given.units).lines():
+            say(line)
+        return 0
     if scan_state.read(stack.store, name).counted == counter.digest and not given.again:
         say(f"{name} is counted: `tally check {name}` says what differs by now, --again counts from the beginning")
         return 0
     recount = _read(given, stack, again=given.again)
-    groups = off = 0
-    with bar(recount.differences(), "group", "set") as differences:
-        for difference in differences:
-            difference = _settled(recount, difference, recount.set)
-            groups += difference.recount != 0 and not difference.group.startswith(ASIDE)
-            off += difference.off != 0 and not difference.settled
-            if difference.stale:
-                recount.tidy(difference.group)
+    groups, off = _set_all(recount)
     recount.close(counted=True, found=groups)
     read = scan_state.read(stack.store, name).items
     found = list(faults.read(stack.store, counter))
-    more = (
-        f"; {sum(one.items for one in found):,} items count for nothing: {'; '.join(map(str, found))}" if found else ""
+    nothing = f"; {sum(one.items for one in found):,} items count for nothing: " if found else ""
+    say(
+        f"{name} is counted: {read:,} items read, {groups:,} groups, {off:,} numbers set"
+        f"{nothing}{'; '.join(map(str, found))}"
     )
-    if counter.watch and not (missing := health.why_unwatched(stack.store, counter)):
-        note(f"the sweep holds {counter.watch.number} against that from now on: `tally check --only drift` lists it")
-    say(f"{name} is counted: {read:,} items read, {groups:,} groups, {off:,} numbers set{more}")
-    if counter.watch and missing:
+    if missing := health.why_unwatched(stack.store, counter):
         note(f"cannot tell: {name}: {missing}")
         return CANNOT_TELL
+    if counter.watch:
+        note(f"the sweep holds {counter.watch.number} against that from now on: `tally check --only drift` lists it")
     return 0
+
+
+def _set_all(recount: Recount) -> tuple[int, int]:
+    """Set the number of each group. How many groups have items, and how many numbers were off."""
+    groups = off = 0
+    with bar(recount.differences(), "group", "set") as differences:
+        each = iter(differences)
+        while some := list(islice(each, GROUPS_MAX)):
+            for difference in some:
+                groups += difference.recount != 0 and not difference.group.startswith(ASIDE)
+                off += difference.off != 0 and not difference.settled
+                if difference.stale:
+                    recount.tidy(difference.group)
+            for left in recount.set_many(some):
+                _settled(recount, left, recount.set)
+    return groups, off
 
 
 def recounted(given: argparse.Namespace, stack: Stack) -> None:
@@ -145,12 +163,13 @@ def _read(given: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), *
     forms.check(forms.noted(stack.store), stack.counters)
     recount = _begun(given, stack.store, groups, again=again)
     if not recount.scan.ended_s:
-        throttle, items = Throttle(given.units), recount.described.get("ItemCount")
+        half, items = scan_plan.half_of(recount), recount.described.get("ItemCount")
+        throttle = Throttle(given.units or half)
         with bar(None, "item", "scanned", None if groups else items) as shown:
             shown.update(recount.scan.items)
             for step in recount.steps():
                 shown.update(step.read)
-                throttle.pay(step.units)
+                throttle.pay(step.units if given.units else step.read_units)
     _wait(recount)
     return recount
 
@@ -161,6 +180,7 @@ def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, ag
     now, scan = _clock(store, counter), scan_state.read(store, counter.name)
     there = Recount(store, counter, scan, now)
     _check_letters(there)
+    _check_table(there)
     if not scan.closed and scan.digest == counter.digest and not again and not scan.is_old(now()):
         if scan.groups == tuple(groups):
             note(f"the scan goes on: {scan.items:,} items were read")
@@ -169,7 +189,9 @@ def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, ag
             raise CommandError(f"a recount of all is open: `tally check {counter.name}` goes on with it")
     if not groups or there.of.group is not None:  # else it reads some partitions
         check_answerable(given.yes)
-        note(_cost(there))
+        plan = scan_plan.Plan(there, tuple(groups), setting=given.command == "scan", units=given.units)
+        for line in plan.lines():
+            note(line)
         if not agreed(given, "Scan it?"):
             raise CommandError("nothing is scanned")
     if again:
@@ -181,15 +203,20 @@ def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, ag
     return replace(there, scan=begun)
 
 
-def _cost(recount: Recount) -> str:
-    """What a scan of the whole table takes, as far as DynamoDB knows: it counts items every six hours."""
-    items, size = (int(recount.described.get(name, 0)) for name in ("ItemCount", "TableSizeBytes"))
-    reads = max(1, -(-size // UNIT_BYTES))
-    return (
-        f"{recount.of.table} has about {items:,} items: a scan takes about {reads:,} read units, and 2"
-        f" write units for each item that counts and 2 for its group, about {2 * items:,} to {4 * items:,} if all do;"
-        " then it reads the counts table"
-    )
+def _check_table(recount: Recount) -> None:
+    """Raise CommandError for a table whose items the consumer cannot count. The app may have imported it, and then only
+    the table itself says what it is."""
+    of, described, name = recount.of, recount.described, recount.counter.name
+    stream = described.get("StreamSpecification") or {}
+    view = stream.get("StreamViewType") if stream.get("StreamEnabled") else None
+    why = why_unread(list(recount.key_types), view, {name: (of.key, of.sort, of.needs_images)})
+    read, there = recount.store.settings.own_tables[of.table].stream, described.get("LatestStreamArn")
+    if not why and there != read:
+        why = f"the stack reads the stream {read}, and that of the table is {there}: deploy the stack with this stream"
+    if not why and "B" in recount.key_types.values():
+        why = "its keys are binary, and Tally counts items by texts and numbers"
+    if why:
+        raise CommandError(f"the items of the table {of.table} cannot be counted: {why}")
 
 
 def _clock(store: Store, counter: Counter) -> Callable[[], float]:
@@ -233,6 +260,7 @@ def _settled(recount: Recount, off: Difference, settle: Callable[[Difference], b
 SCAN = Command(
     "scan", "count the items of a table of your own that are there, and set the numbers", _scan, _arguments,
     examples="""  tally scan orders                              what it will cost; asks, and goes on where it was
+  tally scan orders --dry-run                    what it takes, and what will not count, from a sample
   tally scan orders --units 2000 --yes           about 2,000 units a second
 """,
 )  # fmt: skip

@@ -3,7 +3,11 @@
 consumer      counts the items as the stream shows them
 scan_state    the scans of a counter's items, as the ledger has them; `as_of`
 first_seen    who began with an item while a scan is open: the stream, or the scan
-recounts      counts the items of a table while the team writes, and compares the numbers with that, or sets them
+scan_reader   reads the items of a table while the team writes, and adds them to a recount
+recounts      compares numbers with a recount, and notes the difference, or sets them
+scan_plan     what a scan will take, and what will not count, from a sample
+faults        how many items cannot be counted, and one of each fault
+health        whether all is well with the counters of items
 spot_checks   the sweep counts some groups again
 progress      how far the consumer has come in each table
 kept_numbers  what is noted of a number that the team keeps itself

@@ -1,66 +1,30 @@
-"""Counts the items of a team's table while the team writes, and compares the numbers with that, or sets them to it.
+"""Compares numbers with what a scan has counted, and notes the difference as drift, or sets the numbers to it.
 
-A page of the table is added as it was read: each item on condition that nobody has begun with it, and all in the
-transaction that notes how far the scan has come. So a scan may die anywhere and go on, and several may run at once.
 What `difference` says holds under any traffic, once the scan is settled (team/scan_state.py).
 """
 
 from __future__ import annotations
 
-import json
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..counter import Counter
 from ..counting import tallies
 from ..drift import rows
 from ..drift.rows import DriftRow
 from ..dynamo import items, queries
-from ..dynamo.client import Call, Store
+from ..dynamo.client import Call
 from ..dynamo.items import Write
 from ..dynamo.keys import Item
-from ..dynamo.queries import Page
-from ..dynamo.transactions import CONDITION_FAILED, apply_once, pause, send
-from ..errors import TallyError
-from ..items import ASIDE, EXAMPLE, RECOUNTED, Items, Value, key_types
-from . import faults, first_seen, kept_numbers, scan_state
+from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, apply_once
+from ..items import ASIDE, RECOUNTED
+from . import kept_numbers, scan_state
 from .kept_numbers import Noted
-from .scan_state import Scan
+from .scan_reader import GIVEN_UP, GivenUpError, ScanReader
 
-PAGE = 48  # items that are added at once: a marker for each and an update for each group, and the scan's own note
+GROUPS_MAX = TRANSACTION_ITEMS_MAX - 1  # whose numbers are set at once, on one condition
 STALE_MAX = 3  # recounts of older scans that an item may keep
-
-
-class GivenUpError(TallyError):
-    """The scan counts no more: another one was begun, or records that it needs were skipped or lost."""
-
-
-class UncountableError(TallyError):
-    """The items of a table cannot be counted."""
-
-
-Counted = tuple[Item, Value, Item]
-"""The key of the marker of an item that counts, what it counts for, and the item."""
-
-
-class Step(NamedTuple):
-    """What a scan did in one step: the items that it read, those that it added, and the units that it used."""
-
-    read: int
-    added: int
-    read_units: float
-    write_units: float
-
-    @property
-    def units(self) -> float:
-        """All of them."""
-        return self.read_units + self.write_units
 
 
 class Difference(NamedTuple):
@@ -82,74 +46,8 @@ class Difference(NamedTuple):
         return self.number - self.recount
 
 
-@dataclass(frozen=True)
-class Recount:
-    """A scan at work. Each method raises what botocore's errors map to."""
-
-    store: Store
-    counter: Counter
-    scan: Scan
-    now: Callable[[], float] = field(default=time.time)
-    page_items: int = 0
-    """How many items it reads at a time; 0: as many as DynamoDB gives."""
-
-    @property
-    def of(self) -> Items:
-        """The items that it counts."""
-        assert self.counter.items is not None
-        return self.counter.items
-
-    @property
-    def table(self) -> str:
-        """The name of the team's table."""
-        return self.store.settings.own_tables[self.of.table].name
-
-    @cached_property
-    def described(self) -> dict[str, Any]:
-        """What DynamoDB says of the team's table."""
-        return queries.described(self.store, self.table)
-
-    @cached_property
-    def key_types(self) -> dict[str, str]:
-        """The types of its keys by name, the partition key first."""
-        return key_types(self.described)
-
-    @property
-    def by_partition(self) -> bool:
-        """Whether its groups are partitions of the table. Those of ASIDE are not."""
-        groups = self.scan.groups
-        return bool(groups) and self.of.group is None and not any(group.startswith(ASIDE) for group in groups)
-
-    def partition(self, group: str) -> Item:
-        """The value of the partition key of a group."""
-        return {self.key_types[self.of.key]: self.of.partition(group)}
-
-    def steps(self) -> Iterator[Step]:
-        """Read and add everything from where the scan stands; then it has ended.
-
-        Raises GivenUpError, UncountableError.
-        """
-        if "B" in self.key_types.values():
-            raise UncountableError(f"The keys of {self.table} are binary: Tally counts items by texts and numbers.")
-        read = self.scan.items
-        for page in self._pages():
-            units = page.units
-            for first in range(0, len(page), PAGE):
-                some = page[first : first + PAGE]
-                read += len(some)
-                added, written = self._add(some, read)
-                yield Step(len(some), added, units, written)
-                units = 0.0
-        if not scan_state.end(self.store, self.scan, self.now()):
-            raise GivenUpError(GIVEN_UP)
-
-    def settled(self) -> bool:
-        """Whether what `difference` says is the whole truth: the scan has ended, and the consumer has passed it. Raises
-        GivenUpError."""
-        there = scan_state.read(self.store, self.counter.name)
-        if there.generation != self.scan.generation or there.closed or there.is_old(self.now()):
-            raise GivenUpError(GIVEN_UP)
-        return scan_state.settled(self.store, there, self.of.table)
+class Recount(ScanReader):
+    """A scan at work: what it reads, and what it says of the numbers."""
 
     def difference(self, group: str) -> Difference:
         """The number of one group and its recount."""
@@ -176,7 +74,7 @@ class Recount:
         Raises GivenUpError."""
         if not off.off and not off.drift.drift:
             return True
-        return self._settle(rows.recounted(self.store, off.drift, off.off, self.now()))
+        return self._settle(rows.recounted(self.store, off.drift, off.off, self.now()), counted=True)
 
     def set(self, off: Difference) -> bool:
         """Set the number of a group to its recount, once. False if it has changed since: look again. Raises
@@ -184,20 +82,7 @@ class Recount:
         watching = self.counter.watch is not None and not off.group.startswith(ASIDE)
         if off.settled or not (off.off or off.drift.drift or watching):
             return True
-        now_s, generation = self.now(), self.scan.generation
-        add = tallies.add(
-            Call(self.store),
-            self.counter,
-            off.group,
-            0,
-            -off.off,
-            self.store.settings.minute(now_s),
-            by=tallies.REPAIRED,
-        )
-        add = items.beside(add, sets={RECOUNTED: generation})
-        names, values = add["ExpressionAttributeNames"], add["ExpressionAttributeValues"]
-        names["#recounted"], values[":generation"] = RECOUNTED, {"N": str(generation)}
-        add["ConditionExpression"] = "attribute_not_exists(#recounted) OR #recounted < :generation"
+        now_s, add = self.now(), self._setting(off)
         if not watching:
             return self._settle({"Update": add}, rows.moved(self.store, off.drift, 0, now_s))
         first = off.first.get(self.scan.kept)  # and the row says by how much the number of the team's is off
@@ -206,9 +91,39 @@ class Recount:
         listed = kept_numbers.listed(self.store.settings.ledger_table, self.counter.name, off.group, int(now_s))
         return self._settle({"Update": add}, listed)
 
-    def _settle(self, *writes: Write) -> bool:
-        """Commit while the scan is open: then nothing moves its recount any more, and a difference is none."""
-        table, still = self.store.settings.ledger_table, {"generation": self.scan.generation, "closed": None}
+    def set_many(self, off: Sequence[Difference]) -> list[Difference]:
+        """Set the numbers of groups to their recounts, many at once. Returns the differences that are left for `set`.
+
+        All rest on one condition: the scan is open, and no number stands. Nobody can note a difference as drift then,
+        because `report` rests on the opposite.
+        """
+        plain = [one for one in off if one.off and not one.settled and one.drift.upto < 0 and not self.counter.watch]
+        left = [one for one in off if one not in plain]
+        still: items.Was = {"generation": self.scan.generation, "closed": None, "counted": None}
+        check = items.check(self.store.settings.ledger_table, scan_state.key(self.counter.name), still)
+        for first in range(0, len(plain), GROUPS_MAX):
+            some = plain[first : first + GROUPS_MAX]
+            if not apply_once(self.store, [*({"Update": self._setting(one)} for one in some), check]):
+                left += some
+        return left
+
+    def _setting(self, off: Difference) -> Item:
+        """The update that sets the number of a group, once."""
+        now_s, generation = self.now(), self.scan.generation
+        minute = self.store.settings.minute(now_s)
+        add = tallies.add(Call(self.store), self.counter, off.group, 0, -off.off, minute, by=tallies.REPAIRED)
+        add = items.beside(add, sets={RECOUNTED: generation})
+        names, values = add["ExpressionAttributeNames"], add["ExpressionAttributeValues"]
+        names["#recounted"], values[":generation"] = RECOUNTED, {"N": str(generation)}
+        add["ConditionExpression"] = "attribute_not_exists(#recounted) OR #recounted < :generation"
+        return add
+
+    def _settle(self, *writes: Write, counted: bool = False) -> bool:
+        """Commit while the scan is open: then nothing moves its recount any more, and a difference is none. `counted`:
+        while the number stands, too."""
+        table = self.store.settings.ledger_table
+        still: items.Was = {"generation": self.scan.generation, "closed": None}
+        still = {**still, "counted": self.counter.digest} if counted else still
         if apply_once(self.store, [*writes, items.check(table, scan_state.key(self.counter.name), still)]):
             return True
         self.settled()  # raises if it is closed
@@ -229,68 +144,6 @@ class Recount:
         if not scan_state.close(self.store, self.scan, self.counter.digest if counted else None, found):
             raise GivenUpError(GIVEN_UP)
 
-    def _pages(self) -> Iterator[Page]:
-        after = json.loads(self.scan.position) if self.scan.position else None
-        limited: dict[str, Any] = {"Limit": self.page_items} if self.page_items else {}
-        if not self.by_partition:
-            yield from queries.own_pages(self.store, self.table, after=after, **limited)
-            return
-        partitions = [self.partition(group) for group in self.scan.groups]
-        first = partitions.index(after[self.of.key]) if after else 0
-        for number, partition in enumerate(partitions[first:]):
-            began = None if number else after
-            yield from queries.own_pages(self.store, self.table, (self.of.key, partition), began, **limited)
-
-    def _add(self, page: Sequence[Item], read: int) -> tuple[int, float]:
-        """Add those items of a page that nobody has begun with. How many, and the units of it."""
-        left, kept, last = list(self._counting(page)), self._kept(page), self._key(page[-1])
-        if not left and not kept:
-            return 0, 0.0
-        store, retries, now_s, units = self.store, Call(self.store).retries(), self.now(), 0.0
-        while True:
-            writes = [first_seen.write(store.settings.ledger_table, key, None, value, now_s) for key, value, _ in left]
-            writes += [{"Update": update} for update in self._updates(left, kept, now_s)]
-            writes.append(scan_state.moved(store, self.scan, last, read))
-            sent = send(store.client, writes)
-            units += 2 * len(writes)
-            if sent.committed:
-                return len(left), units
-            if sent.refused:
-                if sent.codes[-1] == CONDITION_FAILED:
-                    raise GivenUpError(GIVEN_UP)
-                left = [one for one, code in zip(left, sent.codes, strict=False) if code != CONDITION_FAILED]
-                continue
-            sent.conflict_or_raise()
-            pause(retries)
-
-    def _kept(self, page: Sequence[Item]) -> dict[str, int]:
-        """The numbers that the team keeps, by group."""
-        values = [value for item in page if (value := self.of.kept(item))]
-        return {group: number for group, number in values if self.scan.takes(self.counter, group)}
-
-    def _updates(self, counting: Sequence[Counted], kept: Mapping[str, int], now_s: float) -> Iterator[dict[str, Any]]:
-        sums: dict[str, int] = defaultdict(int, dict.fromkeys(kept, 0))
-        examples: dict[str, str] = {}
-        for _, value, item in counting:
-            sums[value.group] += value.amount
-            if example := faults.example(self.of, item, self.key_types):
-                examples[value.group] = example
-        minute = self.store.settings.minute(now_s)
-        for group, amount in sums.items():
-            add = tallies.add(Call(self.store), self.counter, group, 0, 0, minute, by=tallies.REPAIRED)
-            read = {self.scan.kept: kept[group]} if group in kept else {}  # unless a record has said it since it began
-            sets = {EXAMPLE: examples[group]} if group in examples else {}
-            yield items.beside(add, adds={self.scan.attribute: amount}, unless_there=read, sets=sets)
-
-    def _counting(self, page: Sequence[Item]) -> Iterator[Counted]:
-        for item in page:
-            value = self.of.value(item)
-            if value is not None and self.scan.takes(self.counter, value.group):
-                yield first_seen.key(self.counter.name, self.scan.generation, self._key(item)), value, item
-
-    def _key(self, item: Item) -> Item:
-        return {name: item[name] for name in self.key_types}
-
     def _difference(self, group: str, shards: Sequence[Item], row: DriftRow) -> Difference:
         mine = [item for item in shards if self.counter.shard_of(item["SK"]["S"]) is not None]
         number = sum(tallies.stored(self.counter, item, 0) for item in mine)
@@ -304,9 +157,3 @@ class Recount:
         """The attributes of older scans. A newer one may be at work."""
         names = (name for name in item if name.startswith((scan_state.RECOUNT, scan_state.KEPT)))
         return [name for name in names if int(name.partition("#")[2]) < self.scan.generation]
-
-
-GIVEN_UP = (
-    "The scan was given up: another one was begun, the counter was declared otherwise, records of the table may be"
-    " lost, or it began long ago. Begin it again."
-)

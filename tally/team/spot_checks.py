@@ -82,17 +82,21 @@ def _begin(recount: Recount, now_s: float) -> None:
 
 def _groups(recount: Recount) -> list[str]:
     """Some groups that have items, from a place in the table that chance chooses."""
-    after = {name: _any(kind) for name, kind in recount.key_types.items()}
     groups: dict[str, None] = {}
-    for item in _page(recount, after) or _page(recount, None):  # nothing is behind the place
+    for item in some_items(recount, ITEMS_READ):
         value = recount.of.value(item)
         if value and not value.aside:  # what such a group counts is anywhere in the table
             groups[value.group] = None
     return list(groups)[:GROUPS_MAX]
 
 
-def _page(recount: Recount, after: Item | None) -> Page:
-    return next(queries.own_pages(recount.store, recount.table, after=after, Limit=ITEMS_READ))
+def some_items(recount: Recount, most: int) -> Page:
+    """Up to `most` items that follow a place in the table that chance chooses."""
+
+    def page(after: Item | None) -> Page:
+        return next(queries.own_pages(recount.store, recount.table, after=after, Limit=most))
+
+    return page({name: _any(kind) for name, kind in recount.key_types.items()}) or page(None)
 
 
 def _any(kind: str) -> Item:

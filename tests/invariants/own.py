@@ -100,7 +100,7 @@ class Team:
         """Count what is there, as `tally scan` does."""
         recount = self.begin(name)
         self.finish_reading(recount)
-        for off in recount.differences():
+        for off in recount.set_many(list(recount.differences())):
             assert recount.set(off)
         recount.close(counted=True)
 

@@ -12,14 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tally.counter import Counter
+from tally.counter import Watched as WatchedNumber
 from tally.dynamo import items as writes
 from tally.dynamo import keys, queries
 from tally.dynamo.keys import Item
 from tally.dynamo.transactions import apply_once
-from tally.items import Items
+from tally.items import Fault, Items
 from tally.streams.lineage import Checkpoint
 from tally.team import scan_state
-from tally.team.recounts import GivenUpError, Recount, Step
+from tally.team.recounts import Recount
+from tally.team.scan_reader import GivenUpError, Step
 from tests.contexts import Context
 from tests.delivery import Delivery, Process
 from tests.invariants.own import Team
@@ -43,6 +45,16 @@ COUNTERS = {
         Counter("all", prefix="ALLORD", sort_key="ALL", attribute="all", items=Items(**SHOP)),
     )
 }  # fmt: skip
+ORDERS_KEPT = WatchedNumber(
+    "kept",
+    table="shop",
+    number="orders",
+    at="PROFILE",
+    of=Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="O"),
+)
+"""What the team's profile of a customer says of the orders: also where it is wrong, or not a number."""
+GOOD_TOTALS: list[Item] = [{"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"N": "5"}]
+GOOD_QUEUES: list[Item] = [{"S": "it"}, {"S": "hr desk"}, {"S": "a#b"}, {"BOOL": True}, {"S": "返" * 40}]
 READS = frozenset({"get_item", "query", "batch_get_item", "scan"})
 SHARDS = 3
 OFF_S = 60.0  # of a stamp: less than the slack of the rules
@@ -60,13 +72,20 @@ def written(chance: random.Random) -> tuple[str, str, Item | None]:
         pk, sk = f"CUSTOMER#{chance.choice('abc')}", "PROFILE"
     if chance.random() < 0.25:
         return pk, sk, None
-    total = chance.choice([
-        {"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"N": "5"}, {}, {"S": "x"}, {"N": "0.30000000000000004"},
-        {"N": "1E+20"},
-    ])  # fmt: skip
-    queue = chance.choice([{"S": "it"}, {"S": "hr desk"}, {"S": "a#b"}, {"BOOL": True}, {"S": "x" * 129}])
-    attributes: Item = {"status": {"S": chance.choice(["open", "closed"])}, "queue": queue}
-    return pk, sk, attributes | ({"total": total} if total else {})
+    if sk == "PROFILE":
+        number = chance.choice([*({"N": str(chance.randrange(9))} for _ in range(4)), {"N": "1.5"}, {"S": "x"}, {}])
+        return pk, sk, {"orders": number} if number else {}
+    total = chance.choice([*GOOD_TOTALS, {}, {"S": "x"}, {"N": "0.30000000000000004"}, {"N": "1E+20"}])
+    queue = chance.choice([*GOOD_QUEUES, {"SS": ["it"]}, {"S": "x" * 129}])
+    status = chance.choice([{"S": "open"}, {"S": "open"}, {"S": "closed"}, {"BOOL": True}])
+    return pk, sk, {"status": status, "queue": queue} | ({"total": total} if total else {})
+
+
+def corrected(chance: random.Random, item: Item) -> Item:
+    """The attributes of an item, each of a kind that can be counted."""
+    if item["SK"]["S"] == "PROFILE":
+        return {"orders": {"N": "3"}}
+    return {"status": {"S": "open"}, "queue": chance.choice(GOOD_QUEUES), "total": chance.choice(GOOD_TOTALS)}
 
 
 @dataclass
@@ -89,7 +108,7 @@ class Turns:
     def write(self) -> None:
         """The team writes. DynamoDB stamps the record, and not quite right."""
         self.clock.pass_s(self.chance.choice((0, 1, 20, 60)))
-        pk, sk, attributes = written(self.chance)
+        pk, sk, attributes = self._wanted()
         if attributes is None:
             self.team.delete(pk, sk)
         else:
@@ -98,6 +117,16 @@ class Turns:
             place = sum(map(ord, record["dynamodb"]["Keys"]["PK"]["S"])) % SHARDS
             record["dynamodb"]["ApproximateCreationDateTime"] = self.clock() + self.chance.uniform(-OFF_S, OFF_S)
             self.shards[place].records.append(record)
+
+    def _wanted(self) -> tuple[str, str, Item | None]:
+        """A write by chance, or the correction of an item that some counter cannot count."""
+        if self.chance.random() < 0.15:
+            counted = [one.items for one in self.team.counters.values() if one.items is not None]
+            bad = [item for item in self.team.items() if any(isinstance(of.judged(item), Fault) for of in counted)]
+            if bad:
+                item = self.chance.choice(bad)
+                return item["PK"]["S"], item["SK"]["S"], corrected(self.chance, item)
+        return written(self.chance)
 
     def deliver(self) -> None:
         """Deliver a batch, perhaps with what was there before. The process may die, or the others go on meanwhile."""
@@ -116,11 +145,11 @@ class Turns:
 
     def scan(self) -> None:
         """Begin a scan, or another one; or go on with one, in a process of its own."""
-        names = list(COUNTERS)
+        names = list(self.team.counters)
         if self.chance.random() < 0.03 or not self.scanning:
             name = self.chance.choice(names)
             groups = self.chance.choice([(), (), ("a",), ("it",) if name == "tickets" else ("b", "c")])
-            scan_state.begin(self.team.store, COUNTERS[name], time.time(), groups)
+            scan_state.begin(self.team.store, self.team.counters[name], time.time(), groups)
         if self.chance.random() < 0.2 or not self.scanning:
             recount = replace(self.team.recount(self.chance.choice(names)), now=self.clock)
             if recount.scan.closed:
@@ -140,7 +169,7 @@ class Turns:
     def settle(self) -> None:
         """Look whether the numbers may be set, and set some; a process may die, or somebody does anything meanwhile."""
         self.note_passed()
-        recount = replace(self.team.recount(self.chance.choice(list(COUNTERS))), now=self.clock)
+        recount = replace(self.team.recount(self.chance.choice(list(self.team.counters))), now=self.clock)
         if recount.scan.closed:
             return
         recount = replace(recount, store=replace(self.team.store, client=self._client()))
@@ -149,7 +178,7 @@ class Turns:
                 return
             whole = not recount.scan.groups
             groups = list(recount.differences()) if whole else [recount.difference(one) for one in recount.scan.groups]
-            done = [recount.set(off) for off in groups]
+            done = [recount.set(off) for off in recount.set_many(groups)]
             if all(done):
                 recount.close(counted=whole)
         except (Crash, GivenUpError):
@@ -188,7 +217,7 @@ class Turns:
 
     def count(self, name: str) -> None:
         """Count what is there, as `tally scan` does, while the team writes."""
-        begun = scan_state.begin(self.team.store, COUNTERS[name], time.time())
+        begun = scan_state.begin(self.team.store, self.team.counters[name], time.time())
         assert begun is not None
         recount = replace(self.team.recount(name, begun), page_items=5, now=self.clock)
         for _ in recount.steps():
@@ -199,7 +228,8 @@ class Turns:
             self.rest()
         self.note_passed()
         assert recount.settled()
-        for off in recount.differences():
+        self.write()
+        for off in recount.set_many(list(recount.differences())):
             self.write()
             assert recount.set(off) or recount.set(recount.difference(off.group))
             self.rest()

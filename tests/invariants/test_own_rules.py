@@ -156,8 +156,8 @@ class Model:
 
     def spelled(self, scan: Scan, key: str) -> str:
         """The marker's name as `_scanned` spells it."""
-        change = Change(COUNTER, 0, None, None)
-        name = consumer._scanned(change, scan._replace(ended_s=0), {"dynamodb": {"Keys": key}}, 0.0, SLACK).marker
+        change, open_ = Change(COUNTER, 0, None, Value("a", 1)), scan._replace(ended_s=0, groups=())
+        name = consumer._scanned(change, open_, {"dynamodb": {"Keys": key}}, 0.0, SLACK).marker
         self.places[name] = scan.generation, key
         return name
 

@@ -19,8 +19,9 @@ from tally.dynamo.client import Call, Store
 from tally.streams import dead_letters
 from tally.streams.dead_letters import Objects, Redriven
 from tally.streams.record import Lookup
-from tally.team import consumer, recounts, scan_state
-from tally.team.recounts import GivenUpError, Recount
+from tally.team import consumer, scan_reader, scan_state
+from tally.team.recounts import Recount
+from tally.team.scan_reader import GivenUpError
 from tests.contexts import Context
 from tests.delivery import Record
 from tests.invariants.own import Team
@@ -131,7 +132,7 @@ class Storm:
 def test_after_a_storm_numbers_and_recounts_are_what_a_count_by_hand_says(
     engine: Engine, team: Team, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recounts, "PAGE", 4)
+    monkeypatch.setattr(scan_reader, "WRITES_MAX", 8)
     for name in COUNTERS:
         team.count(name)
     storm = Storm(engine, team, seed)

@@ -15,6 +15,7 @@ from tally.dynamo.client import Store
 from tally.items import Items
 from tally.team import scan_state, spot_checks
 from tests.invariants.own import LATER_S, Team
+from tests.invariants.processes import Watched
 from tests.sync_wire import SyncWire
 
 ORDERS = Counter("orders", prefix="ORDERS", sort_key="N", attribute="n", items=Items("shop", starts="CUSTOMER#"))
@@ -82,6 +83,20 @@ def test_it_takes_no_more_units_than_are_allowed(shop: Team) -> None:
     before = scan_state.read(shop.store, "orders")
     checked(shop)
     assert scan_state.read(shop.store, "orders") == before
+
+
+def test_records_of_groups_that_it_does_not_count_read_no_marker(shop: Team) -> None:
+    """It is open nearly always, and most records are of other groups."""
+    scan = scan_state.begin(shop.store, shop.counters["orders"], time.time(), ["1"], spot=True)
+    assert scan is not None
+    reads = Watched(shop.wire, frozenset({"batch_get_item"}))
+    shop.handler = shop.process(reads)
+    shop.put("CUSTOMER#2", "ORDER#new")
+    shop.drain()
+    assert reads.writes == 0
+    shop.put("CUSTOMER#1", "ORDER#new")
+    shop.drain()
+    assert reads.writes == 1
 
 
 def test_it_leaves_alone_what_a_person_counts(shop: Team) -> None:

@@ -1,0 +1,229 @@
+"""Reads a team's table page by page while the team writes, and adds what its items count for to the recount of a scan.
+
+A page of the table is added as it was read: each item on condition that nobody has begun with it, and all in the
+transaction that notes how far the scan has come. So a scan may die anywhere and go on, and several may run at once.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from ..counter import Counter
+from ..counting import tallies
+from ..dynamo import items, queries
+from ..dynamo.client import Call, Store
+from ..dynamo.keys import Item
+from ..dynamo.queries import Page
+from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, apply_once, pause, send
+from ..errors import TallyError
+from ..items import ASIDE, EXAMPLE, Items, Value, key_types
+from . import faults, first_seen, scan_state
+from .scan_state import Scan
+
+WRITES_MAX = TRANSACTION_ITEMS_MAX - 1  # of items that are added at once: the scan's own note is one more
+
+
+class GivenUpError(TallyError):
+    """The scan counts no more: another one was begun, or records that it needs were skipped or lost."""
+
+
+class UncountableError(TallyError):
+    """The items of a table cannot be counted."""
+
+
+Counted = tuple[Item, Value, Item]
+"""The key of the marker of an item that counts, what it counts for, and the item."""
+
+
+class Step(NamedTuple):
+    """What a scan did in one step: the items that it read, those that it added, and the units that it used."""
+
+    read: int
+    added: int
+    read_units: float
+    write_units: float
+
+    @property
+    def units(self) -> float:
+        """All of them."""
+        return self.read_units + self.write_units
+
+
+class Pack(NamedTuple):
+    """Items that one transaction adds: a marker for each item that counts, and an update for each group."""
+
+    items: Sequence[Item]
+    markers: int
+    groups: frozenset[str]
+
+    @property
+    def writes(self) -> int:
+        """How many writes they are."""
+        return self.markers + len(self.groups)
+
+
+@dataclass(frozen=True)
+class ScanReader:
+    """A scan that reads. Each method raises what botocore's errors map to."""
+
+    store: Store
+    counter: Counter
+    scan: Scan
+    now: Callable[[], float] = field(default=time.time)
+    page_items: int = 0
+    """How many items it reads at a time; 0: as many as DynamoDB gives."""
+
+    @property
+    def of(self) -> Items:
+        """The items that it counts."""
+        assert self.counter.items is not None
+        return self.counter.items
+
+    @property
+    def table(self) -> str:
+        """The name of the team's table."""
+        return self.store.settings.own_tables[self.of.table].name
+
+    @cached_property
+    def described(self) -> dict[str, Any]:
+        """What DynamoDB says of the team's table."""
+        return queries.described(self.store, self.table)
+
+    @cached_property
+    def key_types(self) -> dict[str, str]:
+        """The types of its keys by name, the partition key first."""
+        return key_types(self.described)
+
+    @property
+    def by_partition(self) -> bool:
+        """Whether its groups are partitions of the table. Those of ASIDE are not."""
+        groups = self.scan.groups
+        return bool(groups) and self.of.group is None and not any(group.startswith(ASIDE) for group in groups)
+
+    def partition(self, group: str) -> Item:
+        """The value of the partition key of a group."""
+        return {self.key_types[self.of.key]: self.of.partition(group)}
+
+    def steps(self) -> Iterator[Step]:
+        """Read and add everything from where the scan stands; then it has ended.
+
+        Raises GivenUpError, UncountableError.
+        """
+        if "B" in self.key_types.values():
+            raise UncountableError(f"The keys of {self.table} are binary: Tally counts items by texts and numbers.")
+        read = self.scan.items
+        for page in self._pages():
+            units, written = page.units, 0.0
+            for pack in self.packed(page):
+                read += len(pack.items)
+                added, written = self._add(pack.items, read)
+                yield Step(len(pack.items), added, units, written)
+                units = 0.0
+            if page and not written and not self.scan.spot:  # if the scan dies, it does not read this page again
+                self._note_place(page[-1], read)
+                yield Step(0, 0, 0.0, 1.0)
+        if not scan_state.end(self.store, self.scan, self.now()):
+            raise GivenUpError(GIVEN_UP)
+
+    def settled(self) -> bool:
+        """Whether what `difference` says is the whole truth: the scan has ended, and the consumer has passed it. Raises
+        GivenUpError."""
+        there = scan_state.read(self.store, self.counter.name)
+        if there.generation != self.scan.generation or there.closed or there.is_old(self.now()):
+            raise GivenUpError(GIVEN_UP)
+        return scan_state.settled(self.store, there, self.of.table)
+
+    def _pages(self) -> Iterator[Page]:
+        after = json.loads(self.scan.position) if self.scan.position else None
+        limited: dict[str, Any] = {"Limit": self.page_items} if self.page_items else {}
+        if not self.by_partition:
+            yield from queries.own_pages(self.store, self.table, after=after, **limited)
+            return
+        partitions = [self.partition(group) for group in self.scan.groups]
+        first = partitions.index(after[self.of.key]) if after else 0
+        for number, partition in enumerate(partitions[first:]):
+            began = None if number else after
+            yield from queries.own_pages(self.store, self.table, (self.of.key, partition), began, **limited)
+
+    def _add(self, page: Sequence[Item], read: int) -> tuple[int, float]:
+        """Add those items of a page that nobody has begun with. How many, and the units of it."""
+        left, kept, last = list(self._counting(page)), self._kept(page), self.key_of(page[-1])
+        if not left and not kept:
+            return 0, 0.0
+        store, retries, now_s, units = self.store, Call(self.store).retries(), self.now(), 0.0
+        while True:
+            writes = [first_seen.write(store.settings.ledger_table, key, None, value, now_s) for key, value, _ in left]
+            writes += [{"Update": update} for update in self._updates(left, kept, now_s)]
+            writes.append(scan_state.moved(store, self.scan, last, read))
+            sent = send(store.client, writes)
+            units += 2 * len(writes)
+            if sent.committed:
+                return len(left), units
+            if sent.refused:
+                if sent.codes[-1] == CONDITION_FAILED:
+                    raise GivenUpError(GIVEN_UP)
+                left = [one for one, code in zip(left, sent.codes, strict=False) if code != CONDITION_FAILED]
+                continue
+            sent.conflict_or_raise()
+            pause(retries)
+
+    def packed(self, page: Sequence[Item]) -> Iterator[Pack]:
+        """The items of a page, as many at a time as one transaction adds."""
+        pack = Pack([], 0, frozenset())
+        for item in page:
+            value, kept = (self._taken(one) for one in (self.of.value(item), self.of.kept(item)))
+            groups = {one.group for one in (value, kept) if one}
+            more = Pack([*pack.items, item], pack.markers + (value is not None), pack.groups | groups)
+            if more.writes > WRITES_MAX:
+                yield pack
+                more = Pack([item], int(value is not None), frozenset(groups))
+            pack = more
+        if pack.items:
+            yield pack
+
+    def _taken(self, value: Value | None) -> Value | None:
+        return value if value and self.scan.takes(self.counter, value.group) else None
+
+    def _note_place(self, last: Item, read: int) -> None:
+        """Note how far the scan has come where nothing counts. Raises GivenUpError."""
+        if not apply_once(self.store, [scan_state.moved(self.store, self.scan, self.key_of(last), read)]):
+            self.settled()  # raises if it is closed; if not, the next page notes the place
+
+    def _kept(self, page: Sequence[Item]) -> dict[str, int]:
+        """The numbers that the team keeps, by group."""
+        return dict(value for item in page if (value := self._taken(self.of.kept(item))))
+
+    def _updates(self, counting: Sequence[Counted], kept: Mapping[str, int], now_s: float) -> Iterator[dict[str, Any]]:
+        sums: dict[str, int] = defaultdict(int, dict.fromkeys(kept, 0))
+        examples: dict[str, str] = {}
+        for _, value, item in counting:
+            sums[value.group] += value.amount
+            if example := faults.example(self.of, item, self.key_types):
+                examples[value.group] = example
+        minute = self.store.settings.minute(now_s)
+        for group, amount in sums.items():
+            add = tallies.add(Call(self.store), self.counter, group, 0, 0, minute, by=tallies.REPAIRED)
+            read = {self.scan.kept: kept[group]} if group in kept else {}  # unless a record has said it since it began
+            sets = {EXAMPLE: examples[group]} if group in examples else {}
+            yield items.beside(add, adds={self.scan.attribute: amount}, unless_there=read, sets=sets)
+
+    def _counting(self, page: Sequence[Item]) -> Iterator[Counted]:
+        for item in page:
+            if value := self._taken(self.of.value(item)):
+                yield first_seen.key(self.counter.name, self.scan.generation, self.key_of(item)), value, item
+
+    def key_of(self, item: Item) -> Item:
+        """The key of an item."""
+        return {name: item[name] for name in self.key_types}
+
+
+GIVEN_UP = (
+    "The scan was given up: another one was begun, the counter was declared otherwise, records of the table may be"
+    " lost, or it began long ago. Begin it again."
+)

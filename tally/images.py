@@ -29,8 +29,8 @@ def is_there(image: Image, name: str) -> bool:
 
 
 def shown(image: Image, name: str) -> str:
-    """An attribute as people are shown it."""
-    value = text(image, name) or str(image.get(name))
+    """An attribute as people are shown it, with its type."""
+    value = str(image.get(name))
     return value if len(value) <= SHOWN_MAX else f"{value[:SHOWN_MAX]}…"
 
 

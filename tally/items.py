@@ -214,7 +214,7 @@ class Items:
 
     def may_count(self, keys: Image) -> bool:
         """Whether an item of these keys may count for something."""
-        if not self._is_below(keys) or self.may_keep(keys):
+        if not self._is_below(keys):
             return False
         return self.sort is None or (self.sort in keys and images.text(keys, self.sort).startswith(self.sort_starts))
 

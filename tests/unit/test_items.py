@@ -65,7 +65,7 @@ def test_what_is_not_there_counts_for_nothing(total: Any) -> None:
         ({"N": "1E+13"}, "large", "too large"),
         ({"N": "-1E+14"}, "large", "too large"),
         ({"N": f"12.{'0' * 35}1"}, "decimals", "no scale has 36 decimals"),
-        ({"S": "12"}, "amount", "total is 12, and not a number"),
+        ({"S": "12"}, "amount", "total is {'S': '12'}, and not a number"),
         ({"NS": ["1"]}, "amount", "not a number"),
         ({"N": "NaN?"}, "amount", "not a number"),
         ("12", "amount", "not a number"),

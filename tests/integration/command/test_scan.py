@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,9 +90,10 @@ def writes(team: Team, number: int) -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-@pytest.mark.parametrize("at", range(10))
+@pytest.mark.parametrize("at", range(7))
 def test_a_scan_that_is_killed_goes_on_where_it_was(team: Team, at: int, committed: bool) -> None:
-    """At each of its writes: the form, the beginning, three pages, the end, four numbers."""
+    """At each of its writes: the form, the beginning, two packs of items, the end of the table, four numbers at once,
+    and the end of the scan."""
     team.old_orders()
     with pytest.raises(Crash):
         team("scan orders --yes", killed(team.store.client, at, committed=committed))
@@ -100,7 +101,8 @@ def test_a_scan_that_is_killed_goes_on_where_it_was(team: Team, at: int, committ
     team.delete("CUSTOMER#b", "ORDER#1")
     code, out, err = team("scan orders --yes")
     begun = at > 1 or (at == 1 and committed)
-    assert (code, "tally: the scan goes on: " in err) == (0, begun), err
+    over = at == 6 and committed
+    assert (code, "tally: the scan goes on: " in err) == (0, begun and not over), err
     assert out.startswith("orders is counted: ")
     team.drain()
     assert team.numbers("orders") == team.truth("orders")
@@ -142,6 +144,110 @@ def test_a_scan_of_another_declaration_or_of_weeks_ago_does_not_go_on(
     monkeypatch.setattr(scan, "WAIT_MAX", 0)
     assert "goes on" not in team("scan orders --yes")[2]
     assert scan_state.read(team.store, "orders").generation > second
+
+
+def test_a_scan_that_is_killed_where_nothing_counts_reads_that_page_once(team: Team) -> None:
+    """The place is noted at each page, also if no item of it counts."""
+    items = [{"PK": {"S": f"LOG#{n}"}, "SK": {"S": "X"}, "text": {"S": "x" * 30_000}} for n in range(100)]
+    for first in range(0, 100, 25):
+        requests = [{"PutRequest": {"Item": item}} for item in items[first : first + 25]]
+        team.store.client.batch_write_item(RequestItems={team.table: requests})
+    team.drain()
+    with pytest.raises(Crash):
+        team("scan orders --yes", killed(team.store.client, 4, committed=False))
+    read = scan_state.read(team.store, "orders").items
+    assert 0 < read < 100
+    pages = Watched(team.store.client, frozenset({"scan"}))
+    code, _, err = team("scan orders --yes", pages)
+    assert (code, f"the scan goes on: {read:,} items were read" in err) == (0, True)
+    left = [asked for _, asked in pages.sent if asked["TableName"] == team.table]
+    assert (len(left), "ExclusiveStartKey" in left[0]) == (1, True)
+
+
+@dataclass
+class Described:
+    """A client whose DescribeTable says something else of the team's table."""
+
+    team: Team
+    changed: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.team.store.client, name)
+
+    def describe_table(self, **asked: Any) -> Any:
+        table = self.team.store.client.describe_table(**asked)["Table"]
+        return {"Table": {**table, **self.changed} if asked["TableName"] == self.team.table else table}
+
+
+def table_with(team: Team, **changed: Any) -> Described:
+    return Described(team, changed)
+
+
+KEYS = [{"AttributeName": name, "KeyType": kind} for name, kind in (("customer", "HASH"), ("SK", "RANGE"))]
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}}, "its stream has NEW_IMAGE"),
+        ({"StreamSpecification": {"StreamEnabled": False}}, "it has no stream"),
+        ({"LatestStreamArn": "arn:aws:dynamodb:eu-west-1:1:table/shop/stream/2"}, "deploy the stack with this stream"),
+        (
+            {"KeySchema": KEYS, "AttributeDefinitions": [
+                {"AttributeName": name, "AttributeType": "S"} for name in ("customer", "SK")
+            ]},
+            "counter 'orders' names the keys PK and SK, and it has customer and SK",
+        ),
+        ({"AttributeDefinitions": [{"AttributeName": name, "AttributeType": "B"} for name in ("PK", "SK")]}, "binary"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("line", ["scan orders --yes", "scan orders --dry-run"])
+def test_a_table_that_cannot_be_counted_is_refused_before_a_scan_begins(
+    team: Team, changed: dict[str, Any], why: str, line: str
+) -> None:
+    """The app has imported it, so nothing has looked at it before."""
+    team.old_orders()
+    code, out, err = team(line, table_with(team, **changed))
+    assert (code, out, err.count("\n"), why in err) == (2, "", 1, True), err
+    assert err.startswith("tally: the items of the table shop cannot be counted: ")
+    assert scan_state.read(team.store, "orders").generation == 0
+
+
+def test_a_dry_run_says_what_a_scan_takes_and_writes_nothing(team: Team) -> None:
+    team.old_orders()
+    team.order("a", 999, shop={"L": []}, total={"N": "1"})
+    team.drain()
+    code, out, err = team("scan spent --dry-run --units 10")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("shop has about 121 items. Of a sample of ")
+    assert lines[1].startswith("a scan takes about 1 read units of shop, ")
+    assert " s at 10 units a second; " in lines[1]
+    assert any("about 1 will not count, with a group that no id can be made of" in line for line in lines)
+    assert any(line.endswith("they lack an attribute, or `where` differs") for line in lines)
+    assert scan_state.read(team.store, "spent").generation == 0
+    provisioned = {"ProvisionedThroughput": {"ReadCapacityUnits": 10}, "TableSizeBytes": 4096 * 100}
+    said = team("scan orders --dry-run", table_with(team, **provisioned))[1]
+    assert "100 read units of shop" in said
+    assert "that is 50% of the 10 read units a second that shop has provisioned" in said  # 20 s at 5 a second
+
+
+def test_a_scan_takes_half_of_what_the_table_has_provisioned(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, float]] = []
+
+    class Seen(Throttle):
+        def pay(self, units: float) -> None:
+            made.append((self.units, units))
+
+    monkeypatch.setattr(scan, "Throttle", Seen)
+    team.old_orders()
+    provisioned = table_with(team, ProvisionedThroughput={"ReadCapacityUnits": 10})
+    assert team("scan orders --yes", provisioned)[0] == 0
+    reads = [units for _, units in made]
+    assert ({most for most, _ in made}, sum(reads)) == ({5}, max(reads))  # nothing of what it writes
+    made.clear()
+    assert team("scan spent --yes --units 300", provisioned)[0] == 0
+    assert {most for most, _ in made} == {300}
 
 
 def test_a_throttled_scan_uses_about_so_many_units_a_second() -> None:
@@ -382,7 +488,7 @@ def test_status_says_what_is_not_counted_and_which_scan_is_open(team: Team) -> N
     assert team("scan spent --yes")[0] == 0
     with pytest.raises(Crash):
         team("scan orders --yes", killed(team.store.client, 3, committed=True))
-    what = "orders not counted: `tally scan orders`, a scan is open, 96 items read; spent counted"
+    what = "orders not counted: `tally scan orders`, a scan is open, 120 items read; spent counted"
     assert line() == f"wrong    items         {what}"
     part = json.loads(team("status --json")[1])["parts"]["items"]
     assert (part["orders"]["counted"], part["orders"]["scan"], part["state"]) == (False, True, "wrong")

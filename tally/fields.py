@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from .counter import AMOUNT_MAX, Counter
 from .errors import ForbiddenError, InvalidInputError, NotFoundError, PayloadTooLargeError
+from .items import GROUP_ID_CHARACTERS_MAX
 from .pages import Pages
 from .settings import ANY_HOST
 
@@ -82,15 +83,18 @@ def string(value: object, field: str, longest: int = sys.maxsize, unit: str = "b
     return value
 
 
-def identifier(value: object, field: str) -> str:
+def identifier(value: object, field: str, longest: int = ID_CHARACTERS_MAX) -> str:
     """An id that becomes part of a key: 1 to 128 of `A-Z a-z 0-9 . _ : ~ @ -`, but neither `.` nor `..`."""
     text = string(value, field)
-    if len(text) > ID_CHARACTERS_MAX or not ID_FORM.fullmatch(text):
+    if len(text) > longest or not ID_FORM.fullmatch(text):
         but = ", and not a dot or two" if text in (".", "..") else ""
-        raise InvalidInputError(
-            f"{field} must be 1 to {ID_CHARACTERS_MAX} of A-Z a-z 0-9 . _ : ~ @ -{but}", field=field
-        )
+        raise InvalidInputError(f"{field} must be 1 to {longest} of A-Z a-z 0-9 . _ : ~ @ -{but}", field=field)
     return text
+
+
+def read_id(value: object, field: str) -> str:
+    """An id whose number is read: that of a group of items may be longer than others."""
+    return identifier(value, field, GROUP_ID_CHARACTERS_MAX)
 
 
 def idempotency_key(value: object, field: str, *, anonymous: bool) -> str:
@@ -175,7 +179,7 @@ def counted_id(
     `page_hosts`: the hosts that the page must be of; None: any.
     """
     if not counter.pages:
-        return identifier(value, field)
+        return identifier(value, field, GROUP_ID_CHARACTERS_MAX if counter.items else ID_CHARACTERS_MAX)
     return page(value, field, pages) if page_hosts is None else listed_page(value, field, pages, page_hosts)
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple
 from tally import fields
 from tally.counter import AMOUNT_MAX, Counter
 from tally.errors import CallerError, InvalidInputError, NotFoundError, PreconditionRequiredError
+from tally.items import GROUP_ID_CHARACTERS_MAX
 from tally.pages import Pages
 
 Schema = dict[str, Any]
@@ -231,6 +232,12 @@ ID = Kind(
     "The id of what is counted.",
     "7c20",
 )
+READ_ID = replace(
+    ID,
+    check=_plain(fields.read_id),
+    schema=_string(1, GROUP_ID_CHARACTERS_MAX, fields.ID_FORM),
+    words=f"The id of what is counted. Only a group of items may have more than {fields.ID_CHARACTERS_MAX} characters.",
+)
 COUNTER = Kind(
     _counter,
     lambda asked: {"type": "string", "enum": [counter.name for counter in asked.counters]},
@@ -395,6 +402,7 @@ FILE = replace(ID, words="The name of the file.", example="app.js")
 CLIENT_FILE = replace(FILE, example="tally.js")
 
 Id = Annotated[str, ID]
+ReadId = Annotated[str, READ_ID]
 ACounter = Annotated[Counter, COUNTER]
 Key = Annotated[str, KEY]
 KeyOrBody = Annotated[str, KEY_OR_BODY]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypedDict
 
 from tally import fields
 from tally.api import badge, kinds, needs
-from tally.api.kinds import LISTED_TALLY, ACounter, Id, Period
+from tally.api.kinds import LISTED_TALLY, ACounter, Period, ReadId
 from tally.api.operation import READS, SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import Unreadable, Value
 from tally.api.texts import Text
@@ -49,7 +49,7 @@ def _by_url(counter: Counter) -> CallerError | None:
     example={"counter": "stock", "id": "7c20", "value": 98, "version": 7},
     cached=True,
 )
-def get_counter(call: Call, *, counter: ACounter, id: Id, period: Period | None = None) -> Answer[Value]:
+def get_counter(call: Call, *, counter: ACounter, id: ReadId, period: Period | None = None) -> Answer[Value]:
     """The value of a counter
 
     A counter with periods answers 404 for a period whose number is kept no more. One of items answers 409 until those
@@ -83,7 +83,7 @@ def get_counter(call: Call, *, counter: ACounter, id: Id, period: Period | None 
     media_type=badge.SVG,
     cached=True,
 )
-def get_counter_badge(call: Call, *, counter: ACounter, id: Id) -> Answer[Text]:
+def get_counter_badge(call: Call, *, counter: ACounter, id: ReadId) -> Answer[Text]:
     """The value of a counter, as a picture
 
     Of a counter that anyone may read; in the current period, if it has periods.

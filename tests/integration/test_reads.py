@@ -19,7 +19,7 @@ from tally.counter import Counter
 from tally.counting import tallies
 from tally.dynamo import items
 from tally.dynamo.client import Call, Store
-from tally.items import Items
+from tally.items import GROUP_CHARACTERS_MAX, Items, id_of
 from tally.streams import watermark
 from tally.team import scan_state
 from tests import events
@@ -189,6 +189,40 @@ def test_a_counter_of_items_has_no_number_until_they_are_counted(invoke: Invoke,
     [entry] = events.body_of(invoke(refs("orders:ann")))["tallies"]
     assert entry == answer | {"as_of": 1_800_000_000}
     assert invoke.http("get_counter_badge", **ann)["statusCode"] == 200
+
+
+def test_the_status_says_what_items_count_for_nothing(invoke: Invoke, store: Store) -> None:
+    def part() -> tuple[str, str]:
+        parts = invoke.direct("get_status")["body"]["parts"]
+        return next((one["state"], one["line"]) for one in parts if one["name"] == "items")
+
+    assert part() == ("wrong", "orders not counted: `tally scan orders`")
+    begun = scan_state.begin(store, ORDERS, time.time())
+    assert begun is not None
+    scan_state.close(store, begun, ORDERS.digest)
+    assert part() == ("ok", "orders counted")
+    stored(store, ORDERS, "~-group", shard0=3)
+    said = "orders counted; orders does not count 3 with a group that no id can be made of, such as ?"
+    assert part() == ("ok", said)
+
+
+@pytest.mark.parametrize("letter", ["返", "😀"])
+def test_a_group_is_read_as_long_as_an_item_may_spell_it(invoke: Invoke, store: Store, letter: str) -> None:
+    """Its id has nine or twelve characters for each of these. No other id is so long."""
+    group = id_of(letter * GROUP_CHARACTERS_MAX)
+    stored(store, ORDERS, group, shard0=4)
+    begun = scan_state.begin(store, ORDERS, time.time())
+    assert begun is not None
+    scan_state.close(store, begun, ORDERS.digest)
+    read = events.body_of(invoke.http("get_counter", counter="orders", id=group))
+    [entry] = events.body_of(invoke(refs(f"orders:{group}")))["tallies"]
+    details = invoke.direct("get_details", counter="orders", id=group)["body"]
+    assert [read["value"], entry["value"], details["value"]] == [4, 4, 4]
+    assert invoke.http("get_counter_badge", counter="orders", id=group)["statusCode"] == 200
+    change = invoke.http("increment", counter="plays", id=group)
+    assert (change["statusCode"], "id must be 1 to 128" in events.body_of(change)["detail"]) == (400, True)
+    too_long = invoke.http("get_counter", counter="orders", id=f"{group}x" * 2)
+    assert too_long["statusCode"] == 400
 
 
 @pytest.mark.parametrize("action", ["Query", "BatchGetItem"])

@@ -320,12 +320,13 @@ class Counter:
     @cached_property
     def holdable(self) -> bool:
         """Whether callers can hold an amount: it has one limit, a stock's floor or a quota's ceiling, and any step."""
-        return self.may_have_holds and (self.floor is None or self.ceiling is None)
+        return self.delta is None and (self.floor is None) != (self.ceiling is None)
 
     @cached_property
     def may_have_holds(self) -> bool:
-        """Whether holds of it can be settled: it is holdable, or was before it got its other limit."""
-        return self.delta is None and (self.floor is not None or self.ceiling is not None)
+        """Whether holds of it can be settled: it is holdable, or may have been under an earlier declaration. It keeps
+        its one shard, and whether it is numbered (streams/forms.py)."""
+        return self.versioned and self.child is None and not self.numbered
 
     @property
     def notifies(self) -> bool:

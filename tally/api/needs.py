@@ -97,8 +97,7 @@ def find_before_refusal(counters: Iterable[Counter]) -> Needs:
 def release_expired(counters: Iterable[Counter]) -> Needs:
     """Before a 409, and in the sweep, expired holds give back what they have taken."""
     holding = [counter for counter in counters if counter.may_have_holds]
-    judged = (counter for counter in holding if not counter.holdable)  # what comes back may meet another limit
-    needed = PUT_RECEIPT | on_holds(holding, "Query", "PutItem", "DeleteItem") | read_limits(judged)
+    needed = PUT_RECEIPT | on_holds(holding, "Query", "PutItem", "DeleteItem") | read_limits(holding)
     return needed if holding else NOTHING
 
 

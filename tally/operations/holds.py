@@ -55,13 +55,14 @@ def _not_holdable(counter: Counter) -> CallerError | None:
 
 
 def _without_holds(counter: Counter) -> CallerError | None:
-    """Why this counter has no holds to settle. A limit that came later keeps nobody from settling what is held."""
+    """Why this counter has no holds to settle. No limit or step that came later keeps anybody from settling a hold."""
     return None if counter.may_have_holds else _not_holdable(counter)
 
 
 def _needs_to_settle(counters: Sequence[Counter]) -> needs.Needs:
     """A hold that is settled moves within its partitions. What is given back has a receipt."""
-    return needs.PUT_RECEIPT | needs.on_holds(counters, "GetItem", "PutItem", "DeleteItem")
+    moved = needs.on_holds(counters, "GetItem", "PutItem", "DeleteItem")
+    return needs.PUT_RECEIPT | moved | needs.read_limits(counters)  # what comes back may meet another limit
 
 
 _STOCK = {"counter": "stock", "id": "7c20"}
@@ -109,7 +110,7 @@ def hold(
     access=Access.WRITE,
     throttle=WRITES,
     refuses=_without_holds,
-    needs=lambda counters: _needs_to_settle(counters) | needs.release_expired(counters) | needs.read_limits(counters),
+    needs=lambda counters: _needs_to_settle(counters) | needs.release_expired(counters),
     raises=[NotFoundError, HoldSettledError, LimitReachedError],
     example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "committed", "amount": 2, "changed": True},
     counts=True,

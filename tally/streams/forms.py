@@ -55,7 +55,8 @@ def form(counter: Counter) -> Form:
     """The form of a counter as it is declared."""
     if counter.items is not None:
         return {ITEMS: counter.items.table}
-    return {field: getattr(counter, field) for field in _FIELDS} | {"shards": ONE if counter.versioned else MANY}
+    fields = {field: getattr(counter, field) for field in _FIELDS}
+    return fields | {"shards": ONE if counter.versioned else MANY, "numbered": counter.numbered}
 
 
 def noted(store: Store) -> dict[str, Form]:
@@ -104,7 +105,7 @@ def _changed(counter: Counter, was: Form) -> Iterator[Refused]:
         yield Refused(counter.name, _NEEDS[now["shards"]])
     if now["period"] == was["period"] and _kept(now) > _kept(was):
         yield Refused(counter.name, _differs("keep_periods", was, now))
-    for field in ("timezone", "pages"):
+    for field in ("timezone", "pages", "numbered"):  # a hold that comes back would give out numbers again
         if now["period"] == was["period"] and now[field] != was[field]:
             yield Refused(counter.name, _differs(field, was, now))
 

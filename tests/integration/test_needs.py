@@ -25,7 +25,7 @@ from tally.cli import commands, watch
 from tally.cli.connection import Stack
 from tally.contract.declarations import OPERATIONS, Declarations
 from tally.counter import AMOUNT_MAX, Counter
-from tally.counting import children, deletion, holds, posts, tallies
+from tally.counting import children, deletion, holds, periods, posts, tallies
 from tally.dev.base.engine import Engine
 from tally.drift import rows
 from tally.dynamo import items, queries
@@ -261,7 +261,9 @@ def settle(world: World) -> Scenario:
     """Beyond what is left, in time, again, too late, and of no hold at all."""
     in_time = {one.name: stocked_and_held(world.prepare, one) for one in HOLDABLE}
     late = {one.name: held(world.prepare, 1, one)["body"]["hold"] for one in HOLDABLE}
+    before = held_as_stock(world.store)
     yield
+    world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=before)
     more = {"amount": AMOUNT_MAX} if world.operation.name == "commit_hold" else {}
     for counter, held_ in in_time.items():
         if more:
@@ -286,6 +288,13 @@ def stocked_and_held(invoke: Invoke, of: Counter = counters.STOCK) -> str:
     more = {**STOCK, "counter": of.name, "amount": amount, "idempotency_key": secrets.token_hex(8)}
     invoke({**more, "operation": "increment"})
     return str(held(invoke, 4, of)["body"]["hold"])
+
+
+def held_as_stock(store: Store) -> str:
+    """Calls were a stock when this was held: what comes back meets the limit of the id."""
+    was, process = replace(counters.CALLS, floor=-9, ceiling=None, notify=None), Call(replace(store, limits={}))
+    tally = periods.tally_id(was, "before", time.time())
+    return str(holds.take(process, was, tally, 4, 60, operation="hold", key=secrets.token_hex(8)).body["hold"])
 
 
 def folded_up_to(store: Store, minute: int, hour: int) -> int:
@@ -411,6 +420,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     the shards, and one of the children was written alone; another parent is at its end."""
     for counter in HOLDABLE:
         stocked_and_held(invoke, counter)
+    held_as_stock(store)
     something_removed(store)
     monkeypatch.setattr(holds, "time", SimpleNamespace(time=lambda: time.time() + 61))
     something_to_judge(store)
@@ -426,7 +436,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     sending = replace(store, settings=store.settings._replace(event_bus="bus"))
     swept = Sweep(counters.COUNTERS, sending, OneShard(), Bus("bus", TakesAll))({}, Context())  # type: ignore[arg-type]
     wanted = {"events_sent": 1}
-    wanted |= {"returned": len(HOLDABLE), "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
+    wanted |= {"returned": len(HOLDABLE) + 1, "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
     wanted["parents_removed"] = len(WITH_CHILDREN)
     assert {name: swept[name] for name in wanted} == wanted
     assert swept["hours"] == 2  # of the tally, and of all together

@@ -148,7 +148,7 @@ def test_a_wrong_declaration_says_which_field_of_which_counter_and_why(
 
 def test_a_visitor_is_one_who_joins_no_other_change_and_is_not_held() -> None:
     seats = declare(**UNIQUE, ceiling=25)
-    assert (seats.delta, seats.joins, seats.may_have_holds, seats.settable) == (1, False, False, False)
+    assert (seats.delta, seats.joins, seats.holdable, seats.settable) == (1, False, False, False)
     assert dataclasses.replace(seats) == seats, "what a deployment gives to functions is declared again"
 
 
@@ -209,9 +209,11 @@ def test_what_can_run_out_by_any_amount_can_be_held(fields: dict[str, Any], hold
     assert declare(**fields).holdable is holdable
 
 
-def test_a_ceiling_that_came_later_keeps_holds_alive() -> None:
-    assert declare(floor=0, ceiling=10).may_have_holds
-    assert not declare(floor=0, delta=-1).may_have_holds
+def test_no_limit_and_no_step_that_came_later_keeps_holds_from_being_settled() -> None:
+    for fields in ({"floor": 0, "ceiling": 10}, {"floor": 0, "delta": -1}, {"max_shards": 1}, {**UNIQUE, "ceiling": 9}):
+        assert declare(**fields).may_have_holds
+    for fields in ({}, {"child": "LIKE#USER#", "max_shards": 1}, {"delta": 1, "numbered": True}):
+        assert not declare(**fields).may_have_holds, "it never had one"
 
 
 @pytest.mark.parametrize(("shard", "key"), [(0, "STOCK"), (1, "STOCK#1"), (15, "STOCK#15"), (255, "STOCK#255")])

@@ -23,6 +23,8 @@ const ASK_AFTER_MS = 3600e3;
 const MARGIN_MS = 3600e3;
 // A Date has whole seconds, so what was just sent may seem to lie ahead.
 const AHEAD_MS = 60e3;
+// No machine sleeps for longer: a clock that has gone further was set.
+const SLEEP_MS_MAX = 365 * 86400e3;
 // `make generate` writes this line from the server's own rules.
 const FORMS = { counter: /^(?=.{1,255}$)[a-z][a-z0-9_-]{0,31}$/, id: /^(?=.{1,128}$)(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)$/, key: /^(?=.{1,255}$)[!#-+\--~][!-+\--~]*$/, anyonesKey: /^(?=.{22,255}$)[!#-+\--~][!-+\--~]*$/, amountMax: 1000000000 };
 
@@ -38,6 +40,10 @@ const REUSED = {
 
 // The clients of this page, by their storage: browsers tell only other pages what is stored.
 const PAGE = (globalThis[Symbol.for("tally")] ??= new WeakMap());
+
+// Node has a clock that nobody sets, and that goes on while the machine sleeps. A browser's may stop then.
+const node = () => !globalThis.document && globalThis.process?.getBuiltinModule?.("os");
+const ticks = () => (node() ? node().uptime() * 1000 : performance.now());
 
 const pause = (tries) => Math.min(PAUSE_MS_MAX, 500 * 2 ** tries) * (0.5 + Math.random() / 2);
 const newKey = () => crypto.getRandomValues(new Uint8Array(16)).join("-");
@@ -610,14 +616,23 @@ export class Tally extends EventTarget {
     return !state.outcome;
   }
 
-  #isOld({ entry, cleared }) {
-    return cleared || (entry.sent && !this.#isYoung(entry, ASK_AFTER_MS));
+  #isOld(state) {
+    return state.cleared || (state.entry.sent && !this.#isYoung(state, ASK_AFTER_MS));
   }
 
   // By the server's time, or by this machine's if nobody had said the server's when it was sent.
-  #isYoung({ sent, timed }, ms) {
-    const ageMs = (timed ? this.#now() : Date.now()) - sent;
+  #isYoung(state, ms) {
+    const ageMs = this.#ageMs(state);
     return ageMs > -AHEAD_MS && ageMs < ms;
+  }
+
+  // How long ago a change was first sent. If this page sent it, and no answer has said the time since, the two clocks
+  // may differ: the machine slept, or somebody set the one. Then nobody knows which, and the longer time is safe.
+  #ageMs({ entry: { sent, timed }, began }) {
+    if (!began) return (timed ? this.#now() : Date.now()) - sent;
+    const tickedMs = ticks() - began.ticks;
+    const passedMs = Date.now() - began.at;
+    return node() || passedMs < tickedMs || passedMs > SLEEP_MS_MAX ? tickedMs : passedMs;
   }
 
   // Sends one change. Returns for how many ms the lane has to wait; 0: it need not.
@@ -629,6 +644,7 @@ export class Tally extends EventTarget {
     // Nobody can send it: the secret was cleared away.
     if (secret === null) return this.#settle(state, { state: "forgotten" }), 0;
     const first = before.sent ? {} : { sent: this.#now(), timed: this.#timed };
+    if (!before.sent) state.began = { ticks: ticks(), at: Date.now() };
     const entry = (state.entry = { ...before, ...first, tries: before.tries + 1 });
     if (!this.#put(state)) {
       state.entry = before;
@@ -642,9 +658,9 @@ export class Tally extends EventTarget {
     const counted = isWish(entry) ? body?.present === entry.present : body?.counted;
     if (kind === "refusal") this.#settle(state, { state: "refused", answer: body });
     else if (kind === "answer" && counted && body.counter === entry.counter && body.id === entry.id) {
-      this.#heardTime(headers);
       const replayed = headers.get("idempotency-replayed") === "true";
       this.#settle(state, { state: "counted", replayed, answer: body });
+      this.#heardTime(headers);
     } else return this.#unsettled(lane, pass, state, answer, before.sent);
     return 0;
   }
@@ -748,7 +764,7 @@ export class Tally extends EventTarget {
     return unknown.filter((state) => {
       const lifeMs = lives[state.entry.counter] * 1000;
       if (!(lifeMs > 0)) return true;
-      if (!this.#isYoung(state.entry, lifeMs - MARGIN_MS)) this.#settle(state, { state: "doubt" });
+      if (!this.#isYoung(state, lifeMs - MARGIN_MS)) this.#settle(state, { state: "doubt" });
       else this.#renew(state);
     });
   }
@@ -792,11 +808,23 @@ export class Tally extends EventTarget {
   // The server's time, which pages may read. A visitor's clock may be wrong, or be set while changes wait.
   #heardTime(headers) {
     const aheadMs = Date.parse(headers.get("date")) - Date.now();
+    if (Number.isNaN(aheadMs)) return;
     const differs = Math.abs(aheadMs - this.aheadMs) > 2000;
-    if (Number.isNaN(aheadMs) || (this.#timed && !differs)) return;
-    this.#timed = true;
     if (differs) this.aheadMs = aheadMs;
-    tried(() => this.#set(this.prefix, this.aheadMs));
+    if (differs || !this.#timed) tried(() => this.#set(this.prefix, this.aheadMs));
+    this.#timed = true;
+    for (const state of this.#states.values()) this.#date(state);
+  }
+
+  // Notes in the server's time when a change was sent, before a clock is set again.
+  #date(state) {
+    const { entry, began, outcome, cleared } = state;
+    if (outcome || !entry.sent || (entry.timed && !began)) return;
+    const sent = this.#now() - this.#ageMs(state);
+    state.began = undefined;
+    if (entry.timed && Math.abs(sent - entry.sent) < 2000) return;
+    state.entry = { ...entry, sent, timed: true };
+    cleared || this.#put(state);
   }
 
   // A token of this user's, and of nobody else's who has signed in since.

@@ -12,7 +12,9 @@ const LATE_MS_MAX = 60e3;
 const PROBLEM = "urn:problem-type:tally:";
 
 // What a tab finds around it. The client takes them from its globals.
-const GLOBALS = ["globalThis", "setTimeout", "clearTimeout", "fetch", "Date", "Math", "crypto", "console", "localStorage", "document"];
+const GLOBALS = [
+  "globalThis", "setTimeout", "clearTimeout", "fetch", "Date", "Math", "performance", "crypto", "console", "localStorage", "document",
+];
 const source = readFileSync(new URL("../../tally/javascript/tally.js", import.meta.url), "utf8");
 const load = new Function(...GLOBALS, source.replaceAll("import.meta.url", "''").replace("export class", "return class"));
 
@@ -94,7 +96,8 @@ const MADE_UP = [
 ];
 
 export class Model {
-  clock = { ms: 0, setMs: 0 };
+  /** How long the world, and its machine while it was awake, have run; by how much its clock was set; whether it is Node. */
+  clock = { ms: 0, sleptMs: 0, setMs: 0, node: false };
   timers = new Set();
   items = new Map();
   locks = new Map();
@@ -132,6 +135,15 @@ export class Model {
     this.clock.ms = end;
   }
 
+  /** The machine sleeps: its tabs do nothing until it wakes, and what is under way to the server arrives. */
+  async sleep(ms) {
+    const awake = this.alive.filter(({ frozen }) => !frozen);
+    for (const tab of awake) this.freeze(tab);
+    await this.pass(ms);
+    this.clock.sleptMs += ms;
+    for (const tab of awake) this.wake(tab);
+  }
+
   // --- tabs
 
   open(options) {
@@ -152,11 +164,13 @@ export class Model {
       clearTimeout: (timer) => void this.timers.delete(timer),
       fetch: (url, sent) => this.fetch(tab, new URL(url), sent),
       Date: Clock,
+      performance: { now: () => model.clock.ms - model.clock.sleptMs },
       Math: Object.assign(Object.create(Math), { random: random.next, min: Math.min, max: Math.max, abs: Math.abs }),
       crypto: { getRandomValues: (bytes) => bytes.map(() => random.below(256)) },
       console: { warn: () => {} },
       localStorage: tab.storage,
     };
+    if (model.clock.node) Object.assign(around, { document: undefined, process: { getBuiltinModule: () => ({ uptime: () => model.clock.ms / 1000 }) } });
     around.globalThis = around;
     tab.client = new (load(...GLOBALS.map((name) => around[name])))({ api: API, storage: tab.storage, ...options });
     tab.client.addEventListener("change", ({ detail: { entry, outcome } }) => outcome && tab.hears.set(entry.key, [...(tab.hears.get(entry.key) ?? []), outcome]));
@@ -178,9 +192,13 @@ export class Model {
     tab.frozen = true;
   }
 
-  thaw(tab) {
+  wake(tab) {
     tab.frozen = false;
     for (const go of tab.pending.splice(0)) go();
+  }
+
+  thaw(tab) {
+    this.wake(tab);
     for (const run of tab.listeners.visibilitychange) run();
   }
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from tally.cli.strangers import worst_day
 from tally.contract.declarations import Declarations
 from tally.contract.described import DELIVERY, MEMORY_MB
+from tally.operations.bookkeeper import READER as BOOKKEEPER
 
 from . import ROOT
 
@@ -91,6 +92,7 @@ class Month(NamedTuple):
     amounts: Mapping[str, float] = {}
     ids: float = 10_000  # different ones, equally busy
     more: Mapping[str, float] = {}  # quantities by the names of their prices
+    notifies: bool = False  # whether a counter has thresholds: the bookkeeper then waits for a second alone
 
     def sum(self, what: Callable[[Takes], float]) -> float:
         """Of everything that happens."""
@@ -113,6 +115,11 @@ def rolled_up(tallies: float) -> float:
 def booked(tallies: float) -> float:
     """Write units to book a batch that moves so many tallies in the journal, its checkpoint included."""
     return 2 * (min(1.0, tallies) + max(min(1.0, tallies), tallies * ENTRY_BYTES / KB))
+
+
+def over_an_edge(tallies: float, spread_s: float) -> float:
+    """Write units more of a batch whose records lie so far apart: over the edge of a minute it is booked in two."""
+    return spread_s / 60 * (2 * booked(tallies / 2) - booked(tallies))
 
 
 def usage(month: Month, stage: BilledStage) -> dict[str, float]:
@@ -163,11 +170,15 @@ def _consume(month: Month, used: dict[str, float]) -> None:
     """The two consumers, on both streams of each table, heartbeats and ends of windows included."""
     shards = max(SHARDS, math.ceil(used["write"] / MONTH_S / SHARD_WRITES_PER_S))
 
-    def consume(records: float, moving: float, cost: Callable[[float], float]) -> tuple[float, float]:
+    def consume(
+        records: float, moving: float, cost: Callable[[float], float], window_s: int = 1
+    ) -> tuple[float, float]:
         """Bill a consumer's batches of one stream. Returns how many there are, and how many tallies they move."""
-        per_s = records / MONTH_S / shards + 1 / 60  # a heartbeat each minute
-        # At most one a second and shard, unless they are full.
-        batches = max(-math.expm1(-per_s), per_s / DELIVERY.batch_records) * MONTH_S * shards
+        beats_per_s = 1 / 60  # evenly, so each one has a batch
+        per_s = records / MONTH_S / shards + beats_per_s
+        # A window begins with a record, and the next one with the first record after it. Full batches do not wait.
+        begun_per_s = max(beats_per_s, per_s / (1 + per_s * window_s), per_s / DELIVERY.batch_records)
+        batches = begun_per_s * MONTH_S * shards
         tallies = distinct(moving / batches, month.ids)
         used["write"] += batches * (1 - min(1.0, tallies) + cost(tallies))  # where nothing moves, its checkpoint only
         used["read"] += batches  # of the checkpoint
@@ -179,7 +190,9 @@ def _consume(month: Month, used: dict[str, float]) -> None:
     _, updated = consume(receipts, month.amounts.get("soon", 0), rolled_up)
     consume(month.sum(lambda takes: takes.made), 0, rolled_up)
     for records, metered in ((receipts, "receipts"), (month.sum(lambda takes: takes.counts) + updated, "made")):
-        batches, tallies = consume(records, records, booked)
+        window_s = 1 if month.notifies else BOOKKEEPER.window_s
+        batches, tallies = consume(records, records, booked, window_s)
+        used["write"] += batches * over_an_edge(tallies / batches, window_s * (1 - batches / (batches + records)))
         used["read"] += tallies * ENTRY_BYTES / KB / 4 * SEGMENT_READS
         lines = sum(min(batches, of) for kind, of in month.amounts.items() if getattr(KINDS[kind], metered))
         used["log"] += lines * METRICS_LINE / GB  # one for each counter
@@ -210,9 +223,9 @@ def bill(month: Month = NOBODY, stage: BilledStage = PROD, free_tier: bool = Fal
     return usd | {"total": sum(usd.values())}
 
 
-def million(kind: str, ids: float = 10_000, amount: float = 300 * M) -> float:
+def million(kind: str, ids: float = 10_000, amount: float = 300 * M, notifies: bool = False) -> float:
     """US dollars of a million, all in, of so many a month."""
-    return (bill(Month({kind: amount}, ids))["total"] - bill()["total"]) / amount * M
+    return (bill(Month({kind: amount}, ids, notifies=notifies))["total"] - bill()["total"]) / amount * M
 
 
 PLAYS = Month({"now": 300 * M})
@@ -242,6 +255,7 @@ MILLIONS = {
     "holds, each committed at another amount": ("settled hold", 10_000),
     "reads of a number": ("read", 10_000),
 }
+VOLUMES = (1, 10, 100, 300)  # million changes a month, of 10,000 ids
 STRANGERS = {
     "changes that are visible now, such as plays, of 10,000 ids": ("now", 10_000),
     "the same, each of another id": ("now", 300 * M),
@@ -276,6 +290,26 @@ def written(page: str) -> str:
     a_day = [[name, f"${8.64 * million(*of):.0f}"] for name, of in STRANGERS.items()]
     tables = {name: _bills(columns) for name, columns in BILLS.items()} | {
         "millions": _table(["a million", "about"], ways),
+        "volumes": _table(
+            [
+                "a million, of so many a month",
+                "visible now",
+                "visible soon",
+                "now, with thresholds",
+                "soon, with thresholds",
+            ],
+            [
+                [
+                    f"{millions} million",
+                    *(
+                        f"${million(kind, amount=millions * M, notifies=notifies):.2f}"
+                        for notifies in (False, True)
+                        for kind in ("now", "soon")
+                    ),
+                ]
+                for millions in VOLUMES
+            ],
+        ),
         "strangers": _table(["a day at 100 requests a second", "about"], a_day),
     }
     worst = worst_day(Declarations.load(ROOT / "lambdas/counters.py"), 1)

@@ -34,5 +34,7 @@ class StreamReader(NamedTuple):
     """Changes that it gets beside those kinds, whatever their kind: of items whose partition key begins so."""
     sends: bool = False
     """Whether it sends the events of counters with thresholds."""
+    window_s: int = 1
+    """For how many seconds a stream gathers records for it. One second is half of a reader's wait for a rollup."""
     own: tuple[str, ...] = ()
     """The team's tables whose streams it reads, by the names that the counters give them: every change of each."""

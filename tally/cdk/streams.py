@@ -69,7 +69,7 @@ class Streams(Construct):
             event_source_arn=stream,
             starting_position=lambda_.StartingPosition[DELIVERY.begins],
             batch_size=DELIVERY.batch_records,
-            max_batching_window=Duration.seconds(DELIVERY.batch_window_s),
+            max_batching_window=Duration.seconds(consumer.window_s),
             tumbling_window=Duration.seconds(DELIVERY.tumbling_window_s),
             parallelization_factor=DELIVERY.parallel,
             bisect_batch_on_error=DELIVERY.bisects,

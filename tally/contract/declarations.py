@@ -123,7 +123,9 @@ class Declarations:
     def readers(self) -> tuple[StreamReader, ...]:
         """The functions that read streams."""
         of_items = items.reader(self.counters.values())
-        return READERS if of_items is None else (*READERS, of_items)
+        readers = READERS if of_items is None else (*READERS, of_items)
+        # Somebody waits for events, so the reader that sends them gathers records for one second.
+        return tuple(one._replace(window_s=1) if one.sends and self.notifies else one for one in readers)
 
     @property
     def notifies(self) -> bool:

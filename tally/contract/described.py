@@ -62,7 +62,7 @@ class Delivery(NamedTuple):
     """How a stream reaches its consumers."""
 
     batch_records: int = 1000  # the more records are folded into one transaction, the fewer write units they take
-    batch_window_s: int = 1  # a quiet stream gathers this long: half of a reader's wait for a rollup
+    batch_window_s: int = 1  # of a reader that does not say otherwise (`window_s`)
     # Only because an event without a window lacks the stream shard's id. The longest that Lambda takes: it invokes the
     # consumer once more at the end of each, which at 60 s was half of what an idle stack invokes.
     tumbling_window_s: int = 15 * 60
@@ -284,7 +284,7 @@ def document(declared: Declarations, place: Surroundings, config: str, client: s
                 "table": place.tables[table],
                 "function": one.function,
                 "filters": list(patterns(one, table)),
-                **DELIVERY._asdict(),
+                **DELIVERY._replace(batch_window_s=one.window_s)._asdict(),
             }
             for one in declared.readers
             for table in one.streams
@@ -296,7 +296,7 @@ def document(declared: Declarations, place: Surroundings, config: str, client: s
                 "function": one.function,
                 "filters": [],
                 "counters": declared.own_tables[table],
-                **DELIVERY._asdict(),
+                **DELIVERY._replace(batch_window_s=one.window_s)._asdict(),
             }
             for one in declared.readers
             for table in one.own

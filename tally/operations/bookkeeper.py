@@ -14,6 +14,9 @@ READER = StreamReader(
     does="books what was accepted, and what the numbers did, in the ledger",
     streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ()},
     sends=True,
+    # Only the judge waits for it. Each minute the judge looks at what was passed a minute before: in a longer window a
+    # heartbeat misses that, and the age of a batch comes near the alarm `iterator-age`.
+    window_s=30,
 )
 
 

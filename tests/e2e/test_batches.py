@@ -85,3 +85,13 @@ def test_what_the_pump_does_not_do_is_refused(change: dict[str, Any], says: str)
     assert read_mapping(found).batch_records == DELIVERY.batch_records
     with pytest.raises(LocalError, match=says):
         read_mapping(found | change)
+
+
+@pytest.mark.parametrize(
+    ("window_s", "minute_s", "here_s"), [(30, 3, 1.5), (30, 60, 30), (30, 1, 1), (1, 3, 1), (0, 3, 0)]
+)
+def test_a_window_is_as_much_of_a_minute_as_on_aws_but_one_of_a_second_stays(
+    window_s: float, minute_s: int, here_s: float
+) -> None:
+    found = {"name": "rollupCounts", "table": "t", "function": "rollup", "filters": [], **DELIVERY._asdict()}
+    assert read_mapping({**found, "batch_window_s": window_s}).in_time(minute_s).batch_window_s == here_s

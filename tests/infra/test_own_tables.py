@@ -146,6 +146,42 @@ def test_the_streams_reach_the_consumer_as_in_the_local_stack(shop: Template, co
     assert all(vars(one) | differ == vars(other) | differ for one in local for other in found.values())
 
 
+def windows(template: Template) -> dict[str, Json]:
+    """The properties of the mappings, by their logical ids."""
+    found = template.of_type("AWS::Lambda::EventSourceMapping")
+    return {name: one["Properties"] for name, one in found.items()}
+
+
+def test_the_bookkeeper_gathers_records_for_half_a_minute_unless_a_counter_notifies(
+    shop: Template, counters: Path, tmp_path: Path
+) -> None:
+    """A window is changed in place: a mapping that were made again would begin at the oldest record."""
+    seconds = {(one.function, one.batch_window_s) for one in mappings(shop).values()}
+    assert seconds == {("rollup", 1), ("bookkeeper", 30), ("items", 1)}
+    notifying = tmp_path / "counters.py"
+    notifying.write_text(
+        counters.read_text()
+        + "from tally.notify import Notify\n"
+        + 'SEATS = Counter("seats", prefix="SEAT", sort_key="N", attribute="n", delta=1, notify=Notify(at=(10,)))\n'
+        + "COUNTERS = declared([ORDERS, CRATES, SEATS])\n"
+    )
+    stack = empty(tmp_path / "out")
+    tables = {
+        "shop": table(stack, "Orders", encryption_key=kms.Key(stack, "Key")),
+        "store": table(stack, "Store", KEYS),
+    }
+    Tally(stack, "Tally", counters=notifying, tables=tables, canary=False)
+    app = stack.node.root
+    assert isinstance(app, App)
+    app.synth()
+    found = Template(tmp_path / "out", id="Shop")
+    assert {one.batch_window_s for one in mappings(found).values()} == {1}
+    after, window = windows(found), "MaximumBatchingWindowInSeconds"
+    assert set(after) == set(windows(shop)), "no mapping is made again"
+    for name, before in windows(shop).items():
+        assert {**before, window: 0} == {**after[name], window: 0}
+
+
 def test_who_reads_the_tables_knows_them_and_nobody_else(shop: Template) -> None:
     knowing = {}
     for module, name in shop.functions().items():

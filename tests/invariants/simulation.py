@@ -124,6 +124,8 @@ class Plan:
     """How long a stream keeps a record, at least. People also drop dead letters if that is not for ever."""
     deploys: bool = False
     """Whether declarations change."""
+    window_s: float = 0.0
+    """For how long a stream gathers records for the bookkeeper."""
 
     @property
     def losing(self) -> bool:
@@ -294,7 +296,9 @@ class World(Tables):
     def _wake(self, consumer: str, shard: Modelled, after_s: float | None = None) -> None:
         if (consumer, shard.id) not in self._polled:
             self._polled.add((consumer, shard.id))
-            self.soon(self.chance.uniform(0.5, 3) if after_s is None else after_s, self._poll, consumer, shard)
+            if after_s is None:
+                after_s = self.chance.uniform(0.5, 3) + self.plan.window_s * (consumer == "bookkeeper")
+            self.soon(after_s, self._poll, consumer, shard)
 
     def caught_up(self) -> bool:
         """Whether nothing waits for any consumer."""

@@ -31,6 +31,7 @@ from tally.dynamo import items
 from tally.dynamo.client import Call
 from tally.maintenance import losses
 from tally.maintenance.reconcile import WAIT_MAX, Finding, NotProvenError, Reconciler, RestlessError
+from tally.operations.bookkeeper import READER as BOOKKEEPER
 from tally.series import hours
 from tally.series import read as series
 from tally.series.read import Range
@@ -54,6 +55,8 @@ PLANS = {
     9: Plan(late=0.02),
 }  # fmt: skip
 """By the last digit of the seed."""
+WINDOWS_S = (float(BOOKKEEPER.window_s), 0.0, 10.0, 20.0)
+"""For how long a stream gathers records for the bookkeeper, by the seed's remainder."""
 FITTING: list[tuple[str, dict[str, Any]]] = [
     ("plays", {"max_shards": 3}), ("plays", {"visible": "soon"}), ("visits", {"visible": "now"}),
     ("usage", {"max_shards": 2}), ("stock", {"floor": -5}), ("contest", {"start": 120}),
@@ -494,7 +497,7 @@ def test_schedule(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, counter in DECLARED.items():
         monkeypatch.setitem(counters.COUNTERS, name, counter)
         monkeypatch.setattr(counters, name.upper(), counter, raising=False)
-    plan = PLANS.get(seed % 10, Plan())
+    plan = replace(PLANS.get(seed % 10, Plan()), window_s=WINDOWS_S[seed % len(WINDOWS_S)])
     monkeypatch.setattr(lineage, "KEPT_S", plan.kept_s)
     clock = Clock()
     with new_engine() as engine, seeded(clock, seed):

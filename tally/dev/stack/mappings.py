@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tally.contract.views import Counted
@@ -47,6 +47,11 @@ class StreamMapping:
     def takes(self, record: Mapping[str, Any]) -> bool:
         """Whether the function receives the record: one matching filter is enough."""
         return not self.filters or any(matches(pattern, record) for pattern in self.filters)
+
+    def in_time(self, minute_s: int) -> StreamMapping:
+        """Returns the mapping with a window that is as much of a minute here as on AWS. One of a second stays."""
+        window_s = min(self.batch_window_s, max(1.0, self.batch_window_s * minute_s / 60))
+        return replace(self, batch_window_s=window_s)
 
 
 def read_mapping(mapping: Mapping[str, Any]) -> StreamMapping:

@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tally.drift import judge, rows
 from tally.drift.rows import DriftRow
 from tally.dynamo import keys, queries
 from tally.dynamo.client import WRITERS, Call, Store
+from tally.dynamo.contention import ATTEMPTS_MAX
 from tally.dynamo.transactions import apply_once
 from tally.errors import StoreBusyError
 from tally.streams import fold, watermark
@@ -296,13 +298,65 @@ def test_row_that_keeps_changing_ends_in_an_error_and_the_minute_is_judged_again
 # Many tallies, and little time
 
 
-def test_rows_are_written_side_by_side(store: Store) -> None:
+def test_rows_that_go_alone_are_written_side_by_side(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, 60,000 rows would take the time of many sweeps."""
+    monkeypatch.setattr(judge, "TOGETHER_MIN", WRITERS + 1)
     together = threading.Barrier(WRITERS)
     client = Watched(store.client, frozenset({"update_item"}))
     client.before = lambda number, *_: None if number >= WRITERS else together.wait(10)
     book(store, M, *(plays(1, f"v{number}") for number in range(WRITERS)))
     assert run(through(store, client), M).changes == WRITERS
+
+
+def rows_of(number: int) -> dict[str, int]:
+    return {f"v{at}": at + 1 for at in range(number)}
+
+
+@pytest.mark.parametrize(("number", "names"), [
+    (judge.TOGETHER_MIN - 1, ["update_item"] * (judge.TOGETHER_MIN - 1)),
+    (judge.TOGETHER_MIN, ["transact_write_items"]),
+    (250, ["transact_write_items"] * 3),
+])  # fmt: skip
+def test_many_rows_are_one_transaction_and_few_go_alone(store: Store, number: int, names: list[str]) -> None:
+    client = Watched(store.client)
+    book(store, M, *(plays(amount, target) for target, amount in rows_of(number).items()))
+    assert run(through(store, client), M) == judge.Judged(minutes=1, changes=number)
+    assert [name for name, _ in client.sent] == [*names, "update_item"]  # the last one notes the minute
+    assert drifts(store) == rows_of(number)
+
+
+def test_of_many_rows_one_that_somebody_moves_meanwhile_keeps_what_both_wrote(store: Store) -> None:
+    book(store, M, *(plays(amount, target) for target, amount in rows_of(50).items()))
+    run(store, M)
+    book(store, M + 1, *(plays(1000, target) for target in rows_of(50)))
+    client = interrupted(store.client, 0, lambda: repair(store, row(store, "v7")))
+    assert run(through(store, client), M + 1) == judge.Judged(minutes=1, changes=50)
+    assert drifts(store) == {target: amount + 1000 for target, amount in rows_of(50).items()} | {"v7": 1000}
+
+
+@pytest.mark.parametrize(("times", "names"), [
+    (3, ["transact_write_items"] * 4),
+    (ATTEMPTS_MAX, ["transact_write_items"] * ATTEMPTS_MAX + ["update_item"] * 50),
+])  # fmt: skip
+def test_many_rows_wait_while_their_partition_is_throttled_and_then_go_alone(
+    store: Store, times: int, names: list[str]
+) -> None:
+    waits: list[float] = []
+    client = Watched(store.client)
+
+    def throttle(number: int, name: str, _: object) -> None:
+        if number < times:
+            reasons = [{"Code": "ThrottlingError"}] + 49 * [{"Code": "None"}]
+            error: Any = {"Error": {"Code": "TransactionCanceledException"}, "CancellationReasons": reasons}
+            raise ClientError(error, name)
+
+    client.before = throttle
+    book(store, M, *(plays(amount, target) for target, amount in rows_of(50).items()))
+    patient = replace(through(store, client), sleep=waits.append, clock=lambda: 0.0)
+    assert run(patient, M) == judge.Judged(minutes=1, changes=50)
+    assert [name for name, _ in client.sent] == [*names, "update_item"]
+    assert len(waits) == min(times, ATTEMPTS_MAX - 1)
+    assert drifts(store) == rows_of(50)
 
 
 def test_judge_that_runs_out_of_time_in_the_middle_of_a_minute_goes_on_there(store: Store) -> None:
@@ -316,10 +370,10 @@ def test_judge_that_runs_out_of_time_in_the_middle_of_a_minute_goes_on_there(sto
         now[0] += 1
 
     client.after = pass_time
-    assert run(passing, M + 1, until_s=150) == judge.Judged(minutes=0, changes=200, finished=False)
+    assert run(passing, M + 1, until_s=2) == judge.Judged(minutes=0, changes=200, finished=False)
     assert (len(drifts(store)), watermark.judged(store)) == (200, M - 1)
     now[0] = 0
-    assert run(passing, M + 1, until_s=50) == judge.Judged(minutes=1, changes=250, finished=False)
+    assert run(passing, M + 1, until_s=1) == judge.Judged(minutes=1, changes=250, finished=False)
     assert (drifts(store), watermark.judged(store)) == (targets, M)
     assert run(passing, M + 1) == judge.Judged(minutes=1, changes=1)
     assert drifts(store) == targets | {"v1": 2 + 7}
@@ -338,7 +392,7 @@ def test_judge_comes_to_the_end_of_a_minute_however_little_each_run_can_do(store
     judged = []
     for _ in range(6):
         known = replace(watermark.read(slow), known_s=60 * (M + 2) + 5)
-        judged.append(judge.judge(slow, known, NOW_S, until_s=now[0] + 50).changes)
+        judged.append(judge.judge(slow, known, NOW_S, until_s=now[0] + 1).changes)
     assert judged == [100, 100, 100, 100, 100, 50]
     assert (len(drifts(store)), watermark.judged(store)) == (550, M)
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -30,6 +29,7 @@ from . import fields
 from .counter import Counter, declared
 from .counting import changes as changes_
 from .counting.changes import Own
+from .dynamo import clock
 from .dynamo.client import ANSWER_RESERVE_S, CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
 from .dynamo.items import Write
 from .dynamo.keys import FORMAT
@@ -97,7 +97,7 @@ class Transactions:
         and others. RetryableError: it may have been written; send it again, with the same key.
         """
         key = fields.idempotency_key(key, "key", anonymous=False)
-        wanted = changes_.read(self._entries(changes), self._counters, time.time(), soon=False)
+        wanted = changes_.read(self._entries(changes), self._counters, clock.now_s(), soon=False)
         settings = self._store.settings
         own_writes = checked(
             self._store.client, writes, (settings.counts_table, settings.receipts_table, settings.ledger_table)

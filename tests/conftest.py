@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import itertools
 import os
 import signal
 import time
 from collections.abc import Iterator
+from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 os.environ.setdefault("AWS_ACCESS_KEY_ID", "local")
@@ -44,6 +46,9 @@ hypothesis.settings.load_profile("ci")
 # On a busy machine the engine answers late. What tests a late answer has a client that waits for less.
 dynamo.CLIENT_CONFIG = dynamo.CLIENT_CONFIG.merge(Config(read_timeout=PATIENCE_S))
 dynamo.CALL_TIME_DEFAULT_S = PATIENCE_S
+
+# Tests move `time.time`, and with it the clock of the deployment: answers have its time, not the engine's.
+dynamo._date = functools.wraps(dynamo._date)(lambda answer: formatdate(time.time(), usegmt=True))
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

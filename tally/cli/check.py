@@ -22,6 +22,7 @@ from tally.drift.looks import moment
 from tally.drift.recount import Recount
 from tally.dynamo import queries
 from tally.dynamo.client import Call, Store
+from tally.dynamo.clock import CLOCK
 from tally.maintenance import rebuild
 from tally.maintenance.rebuild import Accepted, Window
 from tally.maintenance.reconcile import Finding, NotProvenError, Reconciler
@@ -185,7 +186,7 @@ def lost(given: argparse.Namespace, stack: Stack) -> Lost | None:
             raise CommandError(f"{counter.name} has no receipts to rebuild it from: {hint}")
     store, accepted = stack.store, Accepted()
     try:
-        days = rebuild.window(store, watermark.read(store), time.time())
+        days = rebuild.window(store, watermark.read(store), CLOCK.now_s())
     except NotProvenError:
         if given.only:
             raise

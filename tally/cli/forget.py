@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import time
 from collections import Counter as Multiset
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +11,7 @@ from tally import fields
 from tally.drift import history
 from tally.drift.history import Forgetting
 from tally.drift.looks import moment
+from tally.dynamo import clock
 from tally.dynamo.client import Call
 from tally.errors import TallyError
 from tally.maintenance import forgetting
@@ -50,7 +50,7 @@ def _forget(given: argparse.Namespace, stack: Stack) -> int:
             else "there is nothing of this user"
         )
         return 1 if traces else 0
-    run = Forgetting(stack.store, given.user, given.by, given.why, int(time.time()), len(traces))
+    run = Forgetting(stack.store, given.user, given.by, given.why, int(clock.now_s()), len(traces))
     left = _removed(stack, user, traces, run)
     say(f"removed  {_counts({kind: run.removed[kind.plural] for kind in TraceKind})}")
     if run.removed["posts"]:

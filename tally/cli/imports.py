@@ -22,6 +22,7 @@ from tally.counting import periods
 from tally.drift import history
 from tally.drift.history import Importing
 from tally.drift.looks import moment
+from tally.dynamo import clock
 from tally.dynamo.client import Call, Store
 from tally.errors import RetryableError, StoreRefusedError, TallyError
 from tally.maintenance import imports
@@ -123,7 +124,7 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         if not given.yes:
             _would(source, store, check, name)
             return 0
-        begun = Importing(store, counter.name, name, given.by, given.why, int(time.time()), check.digest, check.rows)
+        begun = Importing(store, counter.name, name, given.by, given.why, int(clock.now_s()), check.digest, check.rows)
         return _import(source, store, begun)
 
 
@@ -141,7 +142,7 @@ def _check(source: RowSource, store: Store) -> CheckedFile:
             digest.update(json.dumps(row[1:]).encode())
             if isinstance(row, NumberRow):
                 check.total += row.value
-                check.gone += not periods.kept(source.counter, row.id, time.time())
+                check.gone += not periods.kept(source.counter, row.id, clock.now_s())
             elif row.id not in known:
                 waiting.setdefault(row.id, []).append(row.line)
                 if len(waiting) == imports.PARENTS_MAX:
@@ -188,7 +189,7 @@ def _import(source: RowSource, store: Store, asked: Importing) -> int:
     imported = refused = already = 0
     with bar(None, "row", "imported", asked.rows) as shown:
         for chunk in source.chunks():
-            if time.time() > asked.at_s + imports.RESTART_S:
+            if clock.now_s() > asked.at_s + imports.RESTART_S:
                 raise CommandError(
                     f"the run {asked.run} has gone on for {_DAYS} days: its first receipts are about to go"
                 )
@@ -209,7 +210,7 @@ def _check_again(before: Mapping[str, Any], asked: Importing) -> None:
     """Raise CommandError if this is another file than the one that the run began with, or too late to go on."""
     if before["digest"] != asked.digest:
         raise CommandError(f"the run {asked.run} began with another file: another content needs another --run NAME")
-    if not before["finished"] and time.time() > before["at"] + imports.RESTART_S:
+    if not before["finished"] and clock.now_s() > before["at"] + imports.RESTART_S:
         when = moment(before["at"])
         raise CommandError(
             f"the run {asked.run} began at {when}: its receipts are gone, and nobody can tell what counted"

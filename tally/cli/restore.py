@@ -23,6 +23,7 @@ import boto3
 
 from tally.dev.base.words import DEV
 from tally.drift.looks import moment
+from tally.dynamo import clock
 from tally.dynamo.client import Store
 from tally.maintenance import restored
 from tally.maintenance.reconcile import NotProvenError
@@ -205,7 +206,7 @@ def _settle(given: argparse.Namespace, counters: Counters, new: Store, to_s: int
     try:
         with bar(None, "item", "put right") as scanned:
             how: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update}
-            for one in restored.settle(new, counters, why, to_s, time.time(), apart=apart, **how):
+            for one in restored.settle(new, counters, why, to_s, clock.now_s(), apart=apart, **how):
                 after = one.tally + one.difference
                 say(f"put right {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")
     except NotProvenError as error:

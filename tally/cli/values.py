@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import re
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
@@ -14,6 +13,7 @@ from zoneinfo import ZoneInfo
 from tally import fields
 from tally.counter import Counter
 from tally.counting import periods
+from tally.dynamo import clock
 from tally.errors import InvalidInputError
 from tally.pages import UNDECLARED, Pages
 
@@ -38,7 +38,7 @@ def checked_id(counter: Counter, id_: str) -> str:
     """
     if counter.period is None or "#" in id_:
         return stored_id(counter, id_)
-    return periods.tally_id(counter, fields.counted_id(counter, id_, "ID", _pages(folder.counters())), time.time())
+    return periods.tally_id(counter, fields.counted_id(counter, id_, "ID", _pages(folder.counters())), clock.now_s())
 
 
 def check_id(given: argparse.Namespace) -> None:

@@ -10,14 +10,13 @@ key on the tally. The pair key names the item that it removed, so both halves of
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from .. import observe
 from ..counter import Counter
-from ..dynamo import items, queries
+from ..dynamo import clock, items, queries
 from ..dynamo.client import Call
 from ..dynamo.keys import Item, key, minute_of, pair_of
 from ..dynamo.transactions import Write, put, transact
@@ -219,7 +218,7 @@ def _removal(wish: _Wish, seen: Item) -> Write:
         return {"Delete": {**write, "Key": wish.child["Key"]}}
     named = not wish.id.startswith(anonymous.MARK)
     left = {name: seen[name] for name in ("at", "rollup")}  # the rollup may still have to add it
-    left |= {GONE: {"N": str(anonymous.since_s(wish.id, int(time.time())))}, "nonce": {"S": wish.call.nonce}}
+    left |= {GONE: {"N": str(anonymous.since_s(wish.id, int(clock.now_s())))}, "nonce": {"S": wish.call.nonce}}
     left |= {"expiration": {"N": str(ends_s(GONE_KEPT_S, named=named))}}
     return {"Put": {**write, "Item": {**wish.child["Key"], **left}}}
 
@@ -244,7 +243,7 @@ def _unchanged(wish: _Wish) -> Body:
 def _put_child(wish: _Wish, at: int, **mark: Item) -> Write:
     item = {
         **wish.child["Key"],
-        SINCE: {"N": str(anonymous.since_s(wish.id, int(time.time())))},
+        SINCE: {"N": str(anonymous.since_s(wish.id, int(clock.now_s())))},
         "at": {"N": str(at)},
         "nonce": {"S": wish.call.nonce},
         **mark,

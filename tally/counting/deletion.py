@@ -16,14 +16,13 @@ Until then the id is taken: nothing that arrives late finds a new parent under i
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..counter import Counter
-from ..dynamo import items, keys, queries
+from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.items import Was, Write
 from ..dynamo.keys import Item, key
@@ -62,7 +61,7 @@ def remove_parent(call: Call, counter: Counter, parent: str, *, was: Was = _ANY,
             return False
         since_s, changed = items.number(first, GONE), first.get("removal") == {"S": call.nonce}
         if GONE not in first:
-            since_s, changed = int(time.time()), True
+            since_s, changed = int(clock.now_s()), True
             if not _begin(call, tally, since_s, was, beside):
                 continue  # another removal came first: look again
         _mark(call, tally, range(1, counter.max_shards), since_s)
@@ -101,7 +100,7 @@ def _mark(call: Call, tally: Tally, shards: Iterable[int], since_s: int) -> None
     that are missing, so it stops in time: one that is made after the end would refuse children of the next parent."""
     for shard in shards:
         assert shard, "it would make a parent: its own item is marked with the row"
-        if time.time() - since_s >= MARKS_S_MAX:
+        if clock.now_s() - since_s >= MARKS_S_MAX:
             return
         mark = {
             "TableName": call.store.settings.counts_table,
@@ -155,7 +154,7 @@ class _ParentsSweep:
 
     def go(self) -> bool:
         """Go on with every parent that is due; whether it came through all."""
-        ledger, until = self.store.settings.ledger_table, f"{int(time.time()) + 1:012d}"
+        ledger, until = self.store.settings.ledger_table, f"{int(clock.now_s()) + 1:012d}"
         for page in queries.pages(self.store, ledger, keys.DELETED_KEY, queries.FIRST, until, Limit=ROWS_MAX):
             turns = deque((row, self._removal(row)) for row in page)
             while turns:
@@ -185,7 +184,7 @@ class _ParentsSweep:
             return
         every = {*shards, *range(tally.counter.max_shards)}  # it may have had more, as it was declared then
         unmarked = [shard for shard in sorted(every) if GONE not in shards.get(shard, {})]
-        _mark(self._call, tally, unmarked, int(time.time()))
+        _mark(self._call, tally, unmarked, int(clock.now_s()))
         calm = calm and not unmarked
         yield
         for children in self._children(tally):
@@ -214,7 +213,7 @@ class _ParentsSweep:
 
     def _wait(self, row: Item, tally: Tally) -> None:
         """Look again when every late copy has come."""
-        later = _row(self.store, tally, int(time.time()) + GONE_KEPT_S, calm=True)
+        later = _row(self.store, tally, int(clock.now_s()) + GONE_KEPT_S, calm=True)
         apply(self._call, [self._without(row), later])
 
     def _end(self, row: Item, tally: Tally) -> None:

@@ -20,13 +20,12 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
 from ..counter import Counter
-from ..dynamo import items, keys, queries
+from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import Page
@@ -61,7 +60,7 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
     assert amount > 0, "the operation checks it"
     assert counter.holdable, "which limit does it take from?"
     by = amount if counter.floor is None else -amount
-    expires_s = int(time.time()) + ttl_s
+    expires_s = int(clock.now_s()) + ttl_s
     hold_id = f"{expires_s}-{secrets.token_urlsafe(12)}"
     body = {"counter": counter.name, **periods.shown(id_), "hold": hold_id, "amount": amount, "expires_at": expires_s}
     payload = {"amount": amount, "ttl_s": ttl_s}
@@ -177,7 +176,7 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0) ->
     call settled it. Raises LimitReachedError if there is no room for that.
     """
     assert state == COMMITTED or not kept, "what is released or expired is given back"
-    now_s, table = int(time.time()), {"TableName": call.store.settings.ledger_table}
+    now_s, table = int(clock.now_s()), {"TableName": call.store.settings.ledger_table}
     hold_id, id_, moved = hold["hold_id"]["S"], hold["target"]["S"], _moved(hold, kept)
     debt = counter.debt if state == COMMITTED else 0
     in_time = {COMMITTED: "expires > :now", RELEASED: "expires > :now", EXPIRED: "expires <= :now"}[state]
@@ -211,7 +210,7 @@ def _give_back(call: Call, counter: Counter, id_: str, hold_id: str, amount: int
     receipt = {
         "id": {"S": f"{KEY_PREFIX}#hold#{hold_id}"},
         "nonce": {"S": call.nonce},
-        "expiration": {"N": str(int(time.time()) + SETTLED_KEPT_S)},
+        "expiration": {"N": str(int(clock.now_s()) + SETTLED_KEPT_S)},
         **tallies.facts(counter, id_, amount, at),
     }
     return [back, {"Put": {"TableName": call.store.settings.receipts_table, "Item": receipt}}]
@@ -238,7 +237,7 @@ def _present(call: Call, counter: Counter, id_: str, hold_id: str) -> str:
     if hold is None:
         raise _unknown(hold_id)
     state = str(hold["state"]["S"])
-    return EXPIRED if state == HELD and int(hold["expires"]["N"]) <= time.time() else state
+    return EXPIRED if state == HELD and int(hold["expires"]["N"]) <= clock.now_s() else state
 
 
 def _places(call: Call, counter: Counter, id_: str, hold_id: str) -> Iterator[Item]:
@@ -276,7 +275,7 @@ def _own_due(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
 
 def due(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
     """Holds of a bucket that expired before now, the oldest first, `most` a page."""
-    partition, end = f"HOLDS#{bucket_number}", str(int(time.time()) + 1)
+    partition, end = f"HOLDS#{bucket_number}", str(int(clock.now_s()) + 1)
     return queries.pages(store, store.settings.ledger_table, partition, queries.FIRST, end, Limit=most)
 
 

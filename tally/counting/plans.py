@@ -8,10 +8,8 @@ miss that period, and its first write has to read the plan. A period that begins
 
 from __future__ import annotations
 
-import time
-
 from ..counter import Counter
-from ..dynamo import items
+from ..dynamo import clock, items
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, transact
@@ -53,7 +51,7 @@ def _writes(call: Call, counter: Counter, id_: str, plan: Item) -> list[Write]:
         return [_copy(call, counter, id_, plan)]
     item, table = limits.key(counter, id_), {"TableName": call.store.settings.counts_table}
     first: Write = {"Delete": {**table, "Key": item}} if plan is NO_PLAN else {"Put": {**table, "Item": item | plan}}
-    now_s = time.time()
+    now_s = clock.now_s()
     ahead_s = MARGIN_S + (AHEAD_MAX_S if counter.unique else 0)  # a visit may begin a period early
     soon, past, now = (periods.tally_id(counter, id_, now_s + far_s) for far_s in (ahead_s, -MARGIN_S, 0))
     near = {soon: {PLAN: {"S": f"{MARK}{call.nonce}"}}, past: plan, now: plan}

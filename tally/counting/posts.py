@@ -5,11 +5,10 @@ A deleted post is a removed parent (deletion.py).
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from ..counter import Counter
-from ..dynamo import items, queries
+from ..dynamo import clock, items, queries
 from ..dynamo.client import Call
 from ..dynamo.keys import Item, key
 from ..dynamo.transactions import Write, transact
@@ -102,7 +101,7 @@ def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
 
 def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, Any]:
     """The post, on condition that there is none."""
-    author, created_s = user_name(call.caller or ""), int(time.time())
+    author, created_s = user_name(call.caller or ""), int(clock.now_s())
     values: items.Values = {"authorId": author, "createdAt": created_s, "revision": 0, counter.attribute: 0}
     post = items.put(call.store.settings.counts_table, _meta_key(counter, post_id), values)
     meta = {"Put": items.only_if(post["Put"], items.NO_ITEM)}

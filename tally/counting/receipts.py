@@ -8,7 +8,6 @@ records. The change itself writes the receipt that its `Stamp` makes.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -17,6 +16,7 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import BaseError, Id
 from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import DataRecord
 
 from ..counter import Counter
+from ..dynamo import clock
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import get, get_many
@@ -68,7 +68,7 @@ class Stamp(NamedTuple):
                     **facts,
                 },
                 "ConditionExpression": "attribute_not_exists(id) OR expiration < :now",
-                "ExpressionAttributeValues": {":now": {"N": str(int(time.time()))}},
+                "ExpressionAttributeValues": {":now": {"N": str(int(clock.now_s()))}},
                 "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
             }
         }
@@ -128,7 +128,7 @@ def stamp(call: Call, keyed: Keyed) -> Stamp:
     mark = IMPORTED if keyed.operation == IMPORT else {}
     if keyed.own_day is not None:
         mark = {name: {"N": str(keyed.own_day)} for name in mark}
-    return Stamp(id_, payload_hash, ends_s(life_s, named=bool(call.caller)), mark)
+    return Stamp(id_, payload_hash, ends_s(life_s + clock.OFF_S_MAX, named=bool(call.caller)), mark)
 
 
 def ends_s(life_s: int, *, named: bool) -> int:
@@ -137,7 +137,7 @@ def ends_s(life_s: int, *, named: bool) -> int:
     If the change is of a person without a name, the item lives to the end of a day of UTC. The access log has the
     address and the second of each request: a second in the item would join the two.
     """
-    at_s = int(time.time()) + life_s
+    at_s = int(clock.now_s()) + life_s
     return at_s if named else -(-at_s // DAY_S) * DAY_S
 
 
@@ -213,7 +213,7 @@ def retired(counter: Counter) -> CounterRetiredError:
 
 
 def _lives(receipt: Item) -> bool:
-    return float(receipt.get("expiration", {}).get("N", 0)) >= int(time.time())
+    return float(receipt.get("expiration", {}).get("N", 0)) >= int(clock.now_s())
 
 
 def find(call: Call, keyed: Keyed) -> Item:
@@ -246,5 +246,5 @@ def _found(call: Call, item: Item | None) -> Found | None:
     """What a receipt says; None if there is no receipt, or it has expired."""
     if not item:
         return None
-    record, body = _read(call, item)
-    return Found(body, VOIDED in item) if record.status == _COMPLETED else None
+    _, body = _read(call, item)
+    return Found(body, VOIDED in item) if _lives(item) else None

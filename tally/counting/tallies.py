@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..counter import Counter
+from ..dynamo import clock
 from ..dynamo.client import REQUEST_S_MAX, Call
 from ..dynamo.items import beside
 from ..dynamo.keys import Item
@@ -122,7 +122,7 @@ def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) 
     """
     tally = periods.of_answer(id_, body)
     in_time = call.deadline_s - call.store.clock() >= REQUEST_S_MAX
-    if body.get("visible") != "now" or not in_time or not periods.kept(counter, tally, time.time()):
+    if body.get("visible") != "now" or not in_time or not periods.kept(counter, tally, clock.now_s()):
         return dict(body)
     try:
         return {**body, "value": read(call, counter, tally)}
@@ -133,7 +133,7 @@ def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) 
 
 def minute_now(call: Call) -> int:
     """The current minute, which labels a change: whole minutes since 1970."""
-    return int(time.time() // call.store.settings.minute_s)  # settings.minute, without a step into another module
+    return int(clock.now_s() // call.store.settings.minute_s)  # settings.minute, without a step into another module
 
 
 def add(
@@ -229,7 +229,7 @@ def refuse(
     """
     members: dict[str, int] = {}
     if debt is None and counter.period is not None and within.fits(counter.start + amount):
-        members["retry_after_s"] = periods.left_s(counter, id_, time.time())
+        members["retry_after_s"] = periods.left_s(counter, id_, clock.now_s())
     down = amount < 0 and within.floor is not None
     limit = (within.floor if down else within.ceiling) or 0
     left = (value - limit if down else limit - value) + (debt or 0)

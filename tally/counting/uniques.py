@@ -8,10 +8,10 @@ The receipt has no visitor. Its name is the hash of one, under the secret of the
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 from ..counter import Counter
+from ..dynamo import clock
 from ..dynamo.client import Call
 from ..errors import InvalidInputError
 from . import hashing, increments, periods
@@ -31,7 +31,7 @@ def count(call: Call, counter: Counter, id_: str, visitor: str, at_s: float | No
 
     Raises InvalidInputError for a time that is too old or to come, and what increments.count raises.
     """
-    tally = _tally(counter, id_, time.time(), at_s)
+    tally = _tally(counter, id_, clock.now_s(), at_s)
     return _count(call, counter, tally, hashing.hashed(hashing.of_stack(call), visitor))
 
 
@@ -41,13 +41,13 @@ def count_on_page(call: Call, counter: Counter, page: str, *visitor: str) -> Cha
     The name is a hash under the salt of the day: when that is forgotten, nobody can tell who it was, nor that one of
     another day is the same.
     """
-    now_s = time.time()
+    now_s = clock.now_s()
     name = hashing.hashed(hashing.of_day(call, now_s), " ".join(visitor))
     return _count(call, counter, periods.tally_id(counter, page, now_s), name)
 
 
 def _count(call: Call, counter: Counter, tally: str, name: str) -> ChangeAnswer:
-    lives_s = periods.ends_s(counter, tally) + LATE_MAX_S + ALONE_KEPT_S - time.time()
+    lives_s = periods.ends_s(counter, tally) + LATE_MAX_S + ALONE_KEPT_S - clock.now_s()
     change = Increment(
         counter,
         tally,

@@ -7,12 +7,11 @@ long, a late copy of the change still finds that it was counted, and no second v
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..counter import Counter
-from ..dynamo import items
+from ..dynamo import clock, items
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..errors import InvalidInputError, NotFoundError, WriteRefusedError
@@ -40,7 +39,7 @@ def void(call: Call, keyed: Keyed) -> Voided:
     no room for what is taken back, which leaves nothing; InvalidInputError for a counter that is declared otherwise by
     now; CounterRetiredError, and what changes.count raises.
     """
-    receipt, now_s = receipts.find(call, keyed), time.time()
+    receipt, now_s = receipts.find(call, keyed), clock.now_s()
     amounts = _amounts(receipt, call.counters, now_s)
     own = Own([_mark(call, receipt)])
     back = Changes(len(amounts), {tally: -amount for tally, amount in amounts.items()}, own=own, back=True)
@@ -58,7 +57,7 @@ def _mark(call: Call, receipt: Item) -> items.Write:
     consumers it is no new one."""
     was = {"nonce": receipt["nonce"], VOIDED: None}
     table, key = call.store.settings.receipts_table, {"id": receipt["id"]}
-    return items.update(table, key, {VOIDED: int(time.time())}, was=was)
+    return items.update(table, key, {VOIDED: int(clock.now_s())}, was=was)
 
 
 def _amounts(receipt: Item, counters: Mapping[str, Counter], now_s: float) -> dict[Tally, int]:

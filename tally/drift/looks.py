@@ -7,7 +7,6 @@ nothing well.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import islice
@@ -19,7 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from .. import observe
 from ..counter import Counter
 from ..counting import holds as held
-from ..dynamo import items, queries
+from ..dynamo import clock, items, queries
 from ..dynamo.client import Call, Store
 from ..errors import TallyError
 from ..settings import Settings
@@ -56,8 +55,8 @@ class Seen(NamedTuple):
 
 def lag(store: Store) -> Seen:
     """How far behind numbers that are rolled up are, and the watermark of each consumer."""
-    now_s, minute_s = time.time(), store.settings.minute_s
     seen = watermark.read(store)
+    now_s, minute_s = clock.now_s(), store.settings.minute_s
     as_of = seen.as_of(store.settings)
     passed = {"rollup": items.number(seen.item, "rolled"), "bookkeeper": items.number(seen.item, "known")}
     ages = {consumer: int(now_s - time_s) if time_s else None for consumer, time_s in passed.items()}
@@ -76,7 +75,7 @@ def judged(store: Store) -> Seen:
     until_s = watermark.read(store).judged_up_to(store.settings)
     if until_s is None:
         return Seen("nothing yet: a new stack needs some minutes", {"until": None}, None)
-    age_s = int(time.time() - until_s)
+    age_s = int(clock.now_s() - until_s)
     late = age_s > UNJUDGED * store.settings.minute_s
     return Seen(f"until {moment(until_s)}, {_ago(age_s)}", {"until": until_s, "age_s": age_s}, late)
 
@@ -111,7 +110,7 @@ def lost(store: Store) -> Seen:
 
 def holds(store: Store) -> Seen:
     """The holds that expired some minutes ago, and whose amount is not given back."""
-    number, cut = held.left(store, time.time() - UNRETURNED * store.settings.minute_s)
+    number, cut = held.left(store, clock.now_s() - UNRETURNED * store.settings.minute_s)
     return _some(f"{number} expired and not given back", {"not_returned": number}, number, cut=cut)
 
 
@@ -185,7 +184,7 @@ def status(
     return {
         "well": False if True in wrong else None if None in wrong else True,
         "parts": [{"name": name, "state": one.word, "line": one.line} for name, one in seen.items()],
-        "at": int(time.time()),
+        "at": int(clock.now_s()),
         "as_of": seen["lag"].facts.get("as_of"),
         "judged_up_to": seen["judged"].facts.get("until"),
         "stack": settings.stack,

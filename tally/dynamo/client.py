@@ -11,9 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..pages import AS_SPELT, Pages
+from .clock import CLOCK
 from .contention import Breaker, Retries, Spread
 
 
@@ -65,7 +67,10 @@ CLIENT_CONFIG = Config(
 
 
 class Asked:
-    """What this process has asked of the store: the attempts of the SDK, and the time until each was answered."""
+    """What this process has asked of the store: the attempts of the SDK, and the time until each was answered.
+
+    Each answer corrects the clock of the process (clock.py).
+    """
 
     attempts = 0
     took_s = 0.0
@@ -77,10 +82,17 @@ class Asked:
 
     def _begin(self, request: Any, **_: Any) -> None:
         self.attempts += 1
-        request.context["tally_began_s"] = time.monotonic()
+        request.context["tally_began_s"] = time.monotonic(), time.time()
 
-    def _end(self, context: dict[str, Any], **_: Any) -> None:
-        self.took_s += time.monotonic() - context["tally_began_s"]
+    def _end(self, context: dict[str, Any], response_dict: dict[str, Any] | None, **_: Any) -> None:
+        began_s, sent_s = context["tally_began_s"]
+        self.took_s += time.monotonic() - began_s
+        if response_dict and response_dict["status_code"] == HTTPStatus.OK:  # a refused signature says how wrong it is
+            CLOCK.hear(_date(response_dict), sent_s)
+
+
+def _date(answer: dict[str, Any]) -> str:
+    return str(answer["headers"].get("date", ""))
 
 
 ASKED = Asked()
@@ -91,12 +103,14 @@ def reseed_after_restore() -> None:
     """Let each environment that SnapStart restores seed `random` again, where there is the Lambda runtime.
 
     All of them have the state of the snapshot. botocore waits between its own retries for times from `random`: without
-    this, environments that were throttled together would come back together. Our own retries use SystemRandom.
+    this, environments that were throttled together would come back together. Our own retries use SystemRandom. What a
+    snapshot knows of its machine's clock says nothing of another machine's.
     """
     with suppress(ImportError):
         from snapshot_restore_py import register_after_restore  # type: ignore[import-untyped]
 
         register_after_restore(random.seed)
+        register_after_restore(CLOCK.forget)
 
 
 reseed_after_restore()

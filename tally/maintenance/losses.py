@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 from ..drift import history
-from ..dynamo import items
+from ..dynamo import clock, items
 from ..dynamo.client import Store
 from ..dynamo.transactions import apply_once
 from ..streams import watermark
@@ -20,5 +18,5 @@ def acknowledge(store: Store, losses: list[Loss], by: str, why: str) -> None:
         raise NotProvenError("The ledger has not begun again yet: do its consumers and sweep run?")
     for lost in losses:
         gone = {"Delete": items.only_if({"TableName": store.settings.ledger_table, "Key": lost.key}, lost.values)}
-        if not apply_once(store, [gone, history.acknowledged(store, lost, time.time(), by=by, why=why)]):
+        if not apply_once(store, [gone, history.acknowledged(store, lost, clock.now_s(), by=by, why=why)]):
             raise NotProvenError(f"More of {lost.consumer}'s records may be lost by now: try again.")

@@ -12,7 +12,6 @@ tell what a repair was for: then nothing is added. Children that were lost are f
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -22,7 +21,7 @@ from ..counter import Counter
 from ..counting import periods, tallies
 from ..counting.receipts import ALONE_KEPT_S
 from ..drift import history, recount, rows
-from ..dynamo import items, queries
+from ..dynamo import clock, items, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..streams import loss, record
@@ -104,7 +103,7 @@ def look(store: Store, counter: Counter, target: str, days: Mapping[int, OfDay])
     The tally of a period lacks nothing from an hour before DynamoDB may remove it: its notes may be gone with it, and
     clocks differ. Receipts outlive it, and nobody reads it any more.
     """
-    if not periods.kept(counter, target, time.time() + GOING_S):
+    if not periods.kept(counter, target, clock.now_s() + GOING_S):
         days = {}
     row = rows.read(store, counter.name, target)
     shards = recount.shards_of(Call(store), counter, target)

@@ -24,7 +24,7 @@ from ..counting import limits, periods, tallies
 from ..drift import history, recount, rows
 from ..drift.recount import Recount
 from ..drift.rows import DriftRow
-from ..dynamo import items
+from ..dynamo import clock, items
 from ..dynamo.client import Call, Store
 from ..dynamo.items import Was
 from ..dynamo.keys import Item
@@ -94,7 +94,7 @@ class Reconciler:
     """A run's store. `clock`, `sleep`: wall time."""
 
     store: Store
-    clock: Callable[[], float] = field(default_factory=lambda: time.time)  # looked up late: a test may move it
+    clock: Callable[[], float] = field(default=clock.now_s)
     sleep: Callable[[float], None] = time.sleep
 
     def look(self, counter: Counter, target: str, seen: Watermark | None = None) -> Finding:

@@ -1,6 +1,5 @@
 """Many changes under one key: all of them count, or none does. And what takes changes back by their key."""
 
-import time
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -13,6 +12,7 @@ from tally.counter import Counter
 from tally.counting import changes as changes_
 from tally.counting import periods, voids
 from tally.counting.receipts import Keyed
+from tally.dynamo import clock
 from tally.errors import CallerError, CounterRetiredError, InvalidInputError, LimitReachedError, NotFoundError
 
 
@@ -78,7 +78,7 @@ def change(
     how much is left. A refusal leaves no receipt.
     """
     soon = visible == "soon"
-    wanted = changes_.read(changes, call.counters, time.time(), soon=soon)
+    wanted = changes_.read(changes, call.counters, clock.now_s(), soon=soon)
     body, replayed = changes_.count(call, wanted, operation="change", key=idempotency_key, soon=soon)
     return Answer(body, replayed=replayed)
 

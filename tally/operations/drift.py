@@ -1,6 +1,5 @@
 """Whether the numbers are right: which drift, one of them in detail, and whether all is well; and what they crossed."""
 
-import time
 from collections.abc import Mapping
 from itertools import islice
 from typing import Annotated, Literal, NotRequired, TypedDict
@@ -13,6 +12,7 @@ from tally.api.shapes import AsOf, Count, PeriodName, Seconds
 from tally.counter import Counter
 from tally.counting import periods
 from tally.drift import details, looks, rows
+from tally.dynamo import clock
 from tally.errors import CallerError, InvalidInputError, NotCountedError, NotFoundError
 from tally.series import read
 from tally.streams import events
@@ -236,7 +236,7 @@ def get_details(
     if counter.items is not None:
         scan_state.as_of(call.store, counter)
     counted = fields.counted_id(counter, id, "id", call.pages)
-    number = details.details(call, counter, periods.tally_id(counter, counted, time.time(), period))
+    number = details.details(call, counter, periods.tally_id(counter, counted, clock.now_s(), period))
     return Answer({**number, "imported": read.imported_in_all(call, counter, counted)})
 
 

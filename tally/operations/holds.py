@@ -1,6 +1,5 @@
 """Holds: an amount of a stock or a quota that is taken for a while, then kept or given back."""
 
-import time
 from collections.abc import Sequence
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -11,6 +10,7 @@ from tally.api.operation import WRITES, Access, Answer, Call, operation
 from tally.api.shapes import Count, PeriodName, Seconds
 from tally.counter import Counter
 from tally.counting import holds, periods
+from tally.dynamo import clock
 from tally.errors import (
     CallerError,
     CounterRetiredError,
@@ -100,7 +100,7 @@ def hold(
     that is released or has expired holds nothing any more, and another key takes another hold. A hold of a
     counter with periods stays in the period in which it was taken.
     """
-    tally = periods.tally_id(counter, id, time.time())
+    tally = periods.tally_id(counter, id, clock.now_s())
     body, replayed = holds.take(call, counter, tally, amount, ttl_s, operation="hold", key=idempotency_key)
     return Answer(body, status=201, replayed=replayed)
 

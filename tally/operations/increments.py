@@ -1,6 +1,5 @@
 """Move a counter, set it, or give an id a limit of its own."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -24,6 +23,7 @@ from tally.api.shapes import NewValue, PeriodName, Version, WhenVisible
 from tally.counter import Counter
 from tally.counting import increments, periods, plans, tallies, uniques
 from tally.counting.increments import Increment
+from tally.dynamo import clock
 from tally.errors import (
     CallerError,
     CounterRetiredError,
@@ -166,7 +166,7 @@ def increment(
     by = fields.step(counter, amount, "amount")
     tally, named = id, {"id": id}
     if counter.period:
-        tally = periods.tally_id(counter, id, time.time())
+        tally = periods.tally_id(counter, id, clock.now_s())
         named = periods.shown(tally)
     body = {"counter": counter.name, **named, "counted": True}
     target = f"{counter.name}/{id}"

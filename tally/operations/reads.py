@@ -1,7 +1,6 @@
 """Read numbers: one, many at once, or one as a picture."""
 
 import functools
-import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypedDict
 
@@ -14,6 +13,7 @@ from tally.api.texts import Text
 from tally.counter import MAX_AGE_DEFAULT_S, Counter
 from tally.counting import limits, many, periods, tallies
 from tally.counting.tallies import Tally
+from tally.dynamo import clock
 from tally.errors import CallerError, ForbiddenError, InvalidInputError, NotCountedError, NotFoundError, problem
 from tally.streams import watermark
 from tally.team import scan_state
@@ -55,7 +55,7 @@ def get_counter(call: Call, *, counter: ACounter, id: ReadId, period: Period | N
     A counter with periods answers 404 for a period whose number is kept no more. One of items answers 409 until those
     that are there are counted (`tally scan`).
     """
-    tally = periods.tally_id(counter, id, time.time(), period)
+    tally = periods.tally_id(counter, id, clock.now_s(), period)
     body: dict[str, Any] = {"counter": counter.name, **periods.shown(tally)}
     if counter.settable:
         state = tallies.read_state(call, counter, tally)
@@ -90,7 +90,7 @@ def get_counter_badge(call: Call, *, counter: ACounter, id: ReadId) -> Answer[Te
     """
     if counter.items is not None:
         scan_state.as_of(call.store, counter)
-    picture = badge.svg(counter.name, tallies.read(call, counter, periods.tally_id(counter, id, time.time())))
+    picture = badge.svg(counter.name, tallies.read(call, counter, periods.tally_id(counter, id, clock.now_s())))
     return Answer(Text(picture, badge.SVG, counter.kept_s))
 
 
@@ -143,7 +143,7 @@ def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerEr
         if anyone and (refusal := fields.closed(counter)):
             return refusal
         counted = fields.counted_id(counter, id_, "of", call.pages, call.store.settings.page_hosts)
-        return Tally(counter, periods.tally_id(counter, counted, time.time()))
+        return Tally(counter, periods.tally_id(counter, counted, clock.now_s()))
     except CallerError as error:
         return error
 

@@ -1,6 +1,5 @@
 """How numbers moved by the hour and by the day, to the last unit, and which moved most."""
 
-import time
 from typing import Annotated, Literal, TypedDict
 
 from tally import fields
@@ -9,6 +8,7 @@ from tally.api.kinds import COUNTER, OF_SERIES, SPAN, TIME, TOP_SIZE, UNTIL, ZON
 from tally.api.operation import RARE, SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Seconds
 from tally.counter import Counter
+from tally.dynamo import clock
 from tally.errors import ForbiddenError, NotFoundError
 from tally.series import hours, read, top
 
@@ -200,5 +200,5 @@ def _series(
         raise refusal
     named = fields.counted_id(counter, id_, "of", call.pages) if id_ else hours.TOTAL
     zone = zone or (counter.timezone if counter.unique else None)
-    series = read.read(call, counter, named, read.range_of(by, from_s, to_s, zone, time.time()))
+    series = read.read(call, counter, named, read.range_of(by, from_s, to_s, zone, clock.now_s()))
     return Answer(series, max_age_s=counter.kept_s)

@@ -2,7 +2,6 @@
 summed up, and the children of removed parents removed.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -14,6 +13,7 @@ from tally.api.unattended import Schedule
 from tally.counter import Counter
 from tally.counting import deletion, expired, hashing
 from tally.drift import judge, rows
+from tally.dynamo import clock
 from tally.dynamo.client import Store, dynamodb_client
 from tally.dynamo.shards import Shards
 from tally.operations import CONSUMERS
@@ -119,10 +119,10 @@ class Sweep:
         store, counters = self.store, self.counters
         if any(counter.may_have_holds for counter in counters.values()):  # else its role may not look for some
             yield lambda: _holds(store, counters, _share(store, until_s, HOLDS_SHARE))
-        now_s = time.time()
+        seen = watermark.read(store)
+        now_s = clock.now_s()  # after an answer, which corrects it
         if store.settings.salts_table:
             yield lambda: _forget_salts(store, now_s)
-        seen = watermark.read(store)
         if not seen.fresh(store.settings, now_s):  # else another sweep is at it
             yield lambda: renew(store, self.shards, seen, now_s)  # the judge needs what was noted a sweep ago
             yield lambda: judge_closed(store, seen, now_s, _share(store, until_s, JUDGE_SHARE))

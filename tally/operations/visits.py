@@ -1,7 +1,6 @@
 """Visits of pages: counted by a script in the page, read, and drawn as a badge."""
 
 import os
-import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -14,6 +13,7 @@ from tally.api.texts import Text
 from tally.counter import Counter
 from tally.counting import increments, periods, tallies, uniques
 from tally.counting.increments import Increment
+from tally.dynamo import clock
 from tally.errors import ForbiddenError, NotFoundError
 from tally.pages import AS_SPELT
 from tally.shipped import BOT_VISITS, PAGE_VISITORS, VISITS, lists
@@ -101,7 +101,7 @@ def get_visits(call: Call, *, url: Annotated[str, PAGE]) -> Answer[Visits]:
     visits, bots = tallies.read_together(call, [VISITS, BOT_VISITS], url)
     body: dict[str, Any] = {"counter": VISITS.name, "id": url, "value": visits, "bots": bots, "as_of": as_of}
     if PAGE_VISITORS.name in call.counters:
-        body["visitors"] = tallies.read(call, PAGE_VISITORS, periods.tally_id(PAGE_VISITORS, url, time.time()))
+        body["visitors"] = tallies.read(call, PAGE_VISITORS, periods.tally_id(PAGE_VISITORS, url, clock.now_s()))
     return Answer(body, max_age_s=VISITS.kept_s)
 
 

@@ -22,7 +22,6 @@ In the ledger, PK, SK -> attributes:
 from __future__ import annotations
 
 import heapq
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -31,7 +30,7 @@ from functools import partial
 from itertools import chain, groupby, islice, pairwise
 from typing import NamedTuple
 
-from ..dynamo import items, keys, queries
+from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import WRITERS, Call, Store, side_by_side
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, apply, apply_once, put
@@ -91,7 +90,7 @@ def sum_up(store: Store, judged: int, *, until_s: float) -> int:
     """
     written, at = 0, progress.read(store)
     if at.since < 0:
-        newest = judged if judged >= 0 else store.settings.minute(time.time())
+        newest = judged if judged >= 0 else store.settings.minute(clock.now_s())
         since = newest + 1 - BEFORE
         at = _note(store, at, Progress(since, since - 1, hour_of(store.settings, since)))
     began = at = _lacking(store, at)
@@ -114,7 +113,7 @@ def _lacking(store: Store, at: Progress) -> Progress:
     lost and nobody has acknowledged. What is judged has its markers."""
     letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # before the losses: one may be dropped meanwhile
     lost = [_whole_s(gap) for gap in loss.listed(store) if gap.consumer == BOOKKEEPER]
-    now = at.lacking(min([letter_s, *lost]), store.settings.minute(time.time()))
+    now = at.lacking(min([letter_s, *lost]), store.settings.minute(clock.now_s()))
     return at if now == at else _note(store, at, now)
 
 
@@ -221,7 +220,7 @@ def _cut(moves: Iterable[Moved]) -> Iterator[list[Moved]]:
 def _running_segment(settings: Settings, hour: int, through: int, entries: list[Moved]) -> Write:
     assert all(one.digest < next_.digest for one, next_ in pairwise(entries)), "each once, in order"
     key, body = keys.key(keys.running(hour, through), entries[0].digest), items.packed([moved[1:] for moved in entries])
-    return items.put(settings.ledger_table, key, {"body": body, "expiration": int(time.time()) + segments.KEPT_S})
+    return items.put(settings.ledger_table, key, {"body": body, "expiration": int(clock.now_s()) + segments.KEPT_S})
 
 
 def _days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass, replace
 
-from ..dynamo import items, keys, queries
+from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Store
 from ..settings import Settings
 from ..streams.lineage import SKEW
@@ -68,7 +67,7 @@ class Progress:
         was = kept[-1][1]
         if was != option:
             kept.append([day + (option == 0 or 0 < was < option), option])
-        at = max(day, int(time.time()) // (DAY_H * HOUR_S) - LATE_DAYS + 1)
+        at = max(day, int(clock.now_s()) // (DAY_H * HOUR_S) - LATE_DAYS + 1)
         ends = [*(first for first, _ in kept[1:]), at + 2]
         gone = [min(end, at - days) for (first, days), end in zip(kept, ends, strict=True) if 0 < days < at - first]
         least = max(gone, default=0)

@@ -13,7 +13,6 @@ In the ledger, PK, SK -> attributes:
 from __future__ import annotations
 
 import heapq
-import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from ..counter import Counter
-from ..dynamo import items, keys, queries
+from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import apply_once
@@ -157,7 +156,7 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
     newest = span_of(hour_of(settings, at.through))[: LENGTHS[by]] if at.as_of(settings) is not None else ""
     asked = newest if span is None else checked_span(span, by)
     begun = span_of(hour_of(settings, at.since))[: LENGTHS[by]] if newest else ""
-    kept = span_of((int(time.time()) - HOURS_KEPT_S) // HOUR_S) if by == HOUR else ""
+    kept = span_of((int(clock.now_s()) - HOURS_KEPT_S) // HOUR_S) if by == HOUR else ""
     if asked and asked < max(begun, kept):
         raise NotFoundError(f"There is no list of {asked}: they begin with {max(begun, kept)}.")
     partition = f"{HOURS if by == HOUR else DAYS}{counter.name}"

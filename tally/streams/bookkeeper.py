@@ -9,7 +9,6 @@ booked on the current one: no minute is judged twice, and no entry is lost.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from ..counting import periods, tallies
 from ..counting.children import SINCE
 from ..counting.receipts import DAY_S, IMPORTED
 from ..counting.tallies import GONE
-from ..dynamo import items
+from ..dynamo import clock, items
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of, pair_of
 from ..dynamo.transactions import Write
@@ -192,7 +191,7 @@ class SegmentRun(Run):
             self._add(key, effect)
 
     def writes(self, call: Call, declared: Lookup) -> list[Write]:
-        settings, now_s = call.store.settings, time.time()
+        settings, now_s = call.store.settings, clock.now_s()
         name = f"{self.place.table}#{self.place.shard}#{self.first}"  # no other run has it: it never comes again
         entries = self.segments()
         assert min(entries, default=self.place.unjudged) > self.place.past, "nobody would judge it"

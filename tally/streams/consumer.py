@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from .. import observe
 from ..counter import Counter
-from ..dynamo import items, keys
+from ..dynamo import clock, items, keys
 from ..dynamo.client import Call, Store, dynamodb_client
 from ..dynamo.keys import Item
 from ..dynamo.queries import get
@@ -111,7 +112,7 @@ class Batch:
                 past = self._past(first)
                 seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # then: `past` grows
                 self._look_up(numbered.values())  # then: nothing up to the checkpoint rests on anything newer
-                place = StreamPlace(self.table, self.shard, store.settings.minute(time.time()), past)
+                place = StreamPlace(self.table, self.shard, store.settings.minute(clock.now_s()), past)
                 try:
                     at = int(seen.sequence or -1)  # compared as numbers: as strings "9" is after "10"
                     left = [record for number, record in numbered.items() if number > at]
@@ -133,12 +134,10 @@ class Batch:
         """The last minute that takes no entries any more."""
         if not self.consumer.heeds_judge:
             return -1
-        call, now_s = self.call, time.time()
-        try:
+        made_s: float | None = None
+        with suppress(UnreadableError):
             made_s = created_s(first)
-        except UnreadableError:
-            made_s = now_s
-        return watermark.begun(call, made_s, now_s).past(call.store.settings)
+        return watermark.begun(self.call, made_s).past(self.call.store.settings)
 
     def _apply(self, records: Sequence[Record], every: Lookup, place: StreamPlace, seen: Checkpoint) -> str | None:
         """Commit run by run; the first record that is left, because the time ran out or the store was busy.
@@ -188,7 +187,7 @@ class Batch:
     def _marks(self, run: Run, seen: Checkpoint, after: Checkpoint) -> list[Write]:
         """The writes beside the effects. The checkpoint moves on condition that it has not since it was read."""
         assert int(after.sequence or -1) > int(seen.sequence or -1), "a checkpoint only moves on"
-        values = after.values | {"expiration": int(time.time()) + keys.CHECKPOINT_KEPT_S}
+        values = after.values | {"expiration": int(clock.now_s()) + keys.CHECKPOINT_KEPT_S}
         table = self.call.store.settings.ledger_table
         moved = items.update(table, self._key, values, was={"sequence": seen.sequence})
         return [*self._kept(run.dead_letters), moved]

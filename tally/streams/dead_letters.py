@@ -9,7 +9,6 @@ has lost its other half: it is booked as even, so that the series have it, and m
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ..dynamo import items, keys, queries
+from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import MovedError, RejectedError, Write, apply
@@ -118,7 +117,7 @@ def keep(
     object_key = f"{consumer}/{table}/{shard}/{spelled}.json"
     reason = reason[:REASON_CHARACTERS_MAX]
     objects.put(object_key, {"consumer": consumer, "table": table, "shard": shard, "reason": reason, "record": record})
-    values: items.Values = {"object": object_key, "reason": reason, "table": table, "at": int(time.time())}
+    values: items.Values = {"object": object_key, "reason": reason, "table": table, "at": int(clock.now_s())}
     made_s = 0
     with suppress(UnreadableError):
         made_s = int(created_s(record))

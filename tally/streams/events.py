@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 from botocore.exceptions import BotoCoreError, ClientError
 
 from .. import observe
-from ..dynamo import items, keys, queries
+from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Store, side_by_side
 from ..dynamo.keys import Item
 from ..dynamo.queries import LAST
@@ -123,7 +122,7 @@ def send(store: Store, bus: Bus, events: Iterable[Event], until_s: float) -> dic
 def _note(store: Store, event: Event) -> None:
     """Note that the bus has an event: 2 WCU. A process that ends before the second write leaves it to be sent again."""
     table = store.settings.ledger_table
-    values: items.Values = {"detail": _text(event.detail), "expiration": int(time.time()) + KEPT_S}
+    values: items.Values = {"detail": _text(event.detail), "expiration": int(clock.now_s()) + KEPT_S}
     if apply_once(store, [items.put(table, event.key(SENT), values)]):
         apply_once(store, [{"Delete": {"TableName": table, "Key": event.key(UNSENT)}}])
 

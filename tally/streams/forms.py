@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..counter import Counter, declared
-from ..dynamo import items, keys, queries
+from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Store
 from ..dynamo.transactions import apply_once
 from ..errors import ConfigurationError
@@ -151,8 +150,8 @@ class Forms:
 
         Raises ConfigurationError while a declaration does not fit.
         """
-        if given is not self._given or time.time() - self._read_s >= self._store.settings.minute_s:
-            self._given, self._known, self._read_s = None, noted(self._store), time.time()
+        if given is not self._given or abs(clock.now_s() - self._read_s) >= self._store.settings.minute_s:
+            self._given, self._known, self._read_s = None, noted(self._store), clock.now_s()
             check(self._known, given.by_name, booked=True)
             self._every = Lookup({**removed(self._known, given.by_name), **given.by_name}, given.minute_s)
             self._given = given

@@ -8,7 +8,6 @@ for good. It rises before the checkpoint moves: a run that is done again finds i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from functools import partial
 from itertools import chain
@@ -16,7 +15,7 @@ from itertools import chain
 from .. import observe
 from ..counter import Counter
 from ..counting import tallies
-from ..dynamo import items, keys, queries
+from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Call, side_by_side
 from ..dynamo.transactions import apply_once
 from ..errors import StoreBusyError
@@ -57,7 +56,7 @@ def _rise(call: Call, tally: tuple[Counter, str]) -> list[Event]:
         crossed = crossings.crossed(counter.notify, level, value) if value > level else []
         if not crossed:
             return []
-        events = [crossings.event(counter, id_, one, f"{one.threshold:040}", time.time(), value) for one in crossed]
+        events = [crossings.event(counter, id_, one, f"{one.threshold:040}", clock.now_s(), value) for one in crossed]
         values: items.Values = {"level": crossed[-1].threshold, "target": id_, **_expiring(counter)}
         raised = items.update(settings.ledger_table, key, values, was={"level": item.get("level")})
         if apply_once(call.store, [raised, *(event.write(settings) for event in events)]):
@@ -67,4 +66,4 @@ def _rise(call: Call, tally: tuple[Counter, str]) -> list[Event]:
 
 def _expiring(counter: Counter) -> items.Values:
     """The TTL of the level of a period; every other one stays."""
-    return {} if counter.period is None else {"expiration": int(time.time()) + PERIOD_KEPT_S}
+    return {} if counter.period is None else {"expiration": int(clock.now_s()) + PERIOD_KEPT_S}

@@ -10,11 +10,10 @@ and judges from `again` on (drift/begun_again.py). What the rollup alone lost is
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..dynamo import items, keys, queries
+from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
@@ -83,7 +82,7 @@ def gaps(
 
 def dropped(settings: Settings, marker: str, consumer: str, made_s: int) -> Loss:
     """A dead letter that somebody drops now. What was redriven just before is booked on this minute."""
-    now_s = time.time()
+    now_s = clock.now_s()
     return Loss(LETTER + marker, consumer, made_s, made_s, _again(settings, consumer, now_s))
 
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from .. import observe
-from ..dynamo import items, keys, queries
+from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.shards import Shards
@@ -46,7 +46,7 @@ class Watermark:
 
     `judged`: the last minute that is; -1: none. `known_s`: the bookkeeper has passed all that was written before, and
     the rollup's additions up to then. `rolled_s`: the rollup has added all that was written before. `shown_s`: as of
-    then rolled-up numbers are complete. `item`: the JUDGE item. `noted_s`: when it was noted.
+    then rolled-up numbers are complete. `item`: the JUDGE item. `noted_s`: when it was noted, by DynamoDB's clock.
     """
 
     judged: int = -1
@@ -112,7 +112,7 @@ class Watermark:
 
     def fresh(self, settings: Settings, now_s: float) -> bool:
         """Whether it was noted so lately that nothing may be concluded of it: another sweep is at work."""
-        return now_s - self.noted_s < FRESH * settings.minute_s
+        return abs(now_s - self.noted_s) < FRESH * settings.minute_s
 
 
 def read(store: Store) -> Watermark:
@@ -127,8 +127,9 @@ def read(store: Store) -> Watermark:
     return Watermark(items.number(item, "judged", -1), known_s, rolled_s, shown_s, item, noted_s)
 
 
-def begun(call: Call, made_s: float, now_s: float) -> Watermark:
-    """The watermark, before a record that was made at `made_s` is booked. The first one begins the ledger.
+def begun(call: Call, made_s: float | None) -> Watermark:
+    """The watermark, before a record that was made at `made_s` is booked; None: the record has no time. The first one
+    begins the ledger.
 
     Booked before the beginning was known, one half of a change might be on a minute that nobody ever judges. A conflict
     is no sign of a beginning: the write goes again. Raises StoreBusyError when conflicts outlast the retries.
@@ -136,7 +137,8 @@ def begun(call: Call, made_s: float, now_s: float) -> Watermark:
     seen = read(call.store)
     if "began" in seen.item:
         return seen
-    began_s = int(min(now_s, max(made_s, now_s - HEARTBEAT_KEPT_S)))
+    now_s = clock.now_s()
+    began_s = int(now_s if made_s is None else min(now_s, max(made_s, now_s - HEARTBEAT_KEPT_S)))
     values: items.Values = {"format": keys.FORMAT, "began": began_s}
     with suppress(MovedError):  # another consumer, or the sweep, was first
         apply(call, [items.update(call.store.settings.ledger_table, JUDGE, values, was={"began": None})])
@@ -185,8 +187,10 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
     send(streams, lambda table, name: heartbeat(store.settings, table, name, now_s))
     rolled_s, proven_s = int(streams.all_passed_s(ROLLUP)), items.number(item, "proven")
     asked_s, asked_rolled_s = items.number(item, "asked"), items.number(item, "asked_rolled")
-    if asked_s <= streams.passed_s(BOOKKEEPER, COUNTS):
+    answered = asked_s <= streams.passed_s(BOOKKEEPER, COUNTS)
+    if answered:
         proven_s = max(proven_s, asked_rolled_s)
+    if answered or asked_s > int(visible_s) + 1:  # a sweep whose clock was ahead asked of a time to come
         asked_s, asked_rolled_s = int(visible_s) + 1, rolled_s
     waits = bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
     dead_s = oldest_dead_letter_s(store, ROLLUP) if waits else NEVER_S

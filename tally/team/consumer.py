@@ -11,7 +11,6 @@ A tally moves as by a repair: the journal expects no half of it from anywhere, a
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ..counter import Counter
 from ..counting import tallies
-from ..dynamo import items, queries
+from ..dynamo import clock, items, queries
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
@@ -219,7 +218,7 @@ class ItemsRun(Run):
 
     def writes(self, call: Call, declared: Lookup) -> list[Write]:
         writes: list[Write] = []
-        table, now_s = call.store.settings.ledger_table, time.time()
+        table, now_s = call.store.settings.ledger_table, clock.now_s()
         for at, effect in self.sums.items():
             counter = declared.by_name[effect.counter]
             attribute, recount = self.recounts.get(at, ("", 0))

@@ -7,7 +7,6 @@ transaction that notes how far the scan has come. So a scan may die anywhere and
 from __future__ import annotations
 
 import json
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..counter import Counter
 from ..counting import tallies
-from ..dynamo import items, queries
+from ..dynamo import clock, items, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import Page
@@ -75,7 +74,7 @@ class ScanReader:
     store: Store
     counter: Counter
     scan: Scan
-    now: Callable[[], float] = field(default=time.time)
+    now: Callable[[], float] = field(default=clock.now_s)
     page_items: int = 0
     """How many items it reads at a time; 0: as many as DynamoDB gives."""
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ import counters
 from tally import client, errors
 from tally.client import Request, Tally, requests
 from tally.counter import Counter
-from tally.counting import holds
+from tally.dynamo import clock
 from tests.integration.conftest import Invoke
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"
@@ -206,8 +206,7 @@ def test_the_sample_checkout_sells_once_what_is_paid_and_gives_back_what_is_not_
     paid_back: list[dict[str, Any]] = []
 
     def charge(order: dict[str, Any]) -> bool:
-        late = SimpleNamespace(time=lambda: time.time() + checkout.PAY_WITHIN_S + 1)
-        monkeypatch.setattr(holds, "time", late)
+        monkeypatch.setattr(clock, "now_s", lambda: time.time() + checkout.PAY_WITHIN_S + 1)
         return True
 
     monkeypatch.setattr(checkout, "charge", charge)
@@ -236,7 +235,7 @@ def test_the_sample_checkout_sells_after_a_declined_card_and_after_a_hold_that_e
     second = {**order, "order_id": "o-2", "card": "good"}
     checkout.hold_for(second)  # and the run died
     with monkeypatch.context() as later:
-        later.setattr(holds, "time", SimpleNamespace(time=lambda: time.time() + checkout.PAY_WITHIN_S + 1))
+        later.setattr(clock, "now_s", lambda: time.time() + checkout.PAY_WITHIN_S + 1)
         assert checkout.handler(second, None) == {"sold": True}
     assert tried[3:] == ["good"]
     checkout.handler({**order, "order_id": "o-3", "card": "declined"}, None)

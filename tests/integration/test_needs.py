@@ -28,7 +28,7 @@ from tally.counter import AMOUNT_MAX, Counter
 from tally.counting import children, deletion, holds, periods, posts, tallies
 from tally.dev.base.engine import Engine
 from tally.drift import rows
-from tally.dynamo import items, queries
+from tally.dynamo import clock, items, queries
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.shards import Tree
 from tally.dynamo.transactions import apply_once
@@ -337,7 +337,7 @@ def test_an_operation_does_what_it_declares_and_no_more(
     """By each function that serves it: that of open counters needs less."""
 
     def pass_a_minute() -> None:
-        monkeypatch.setattr(holds, "time", SimpleNamespace(time=lambda: time.time() + 61))
+        monkeypatch.setattr(clock, "now_s", lambda: time.time() + 61)
 
     served = operation.served(served_by(function, FUNCTIONS[function], counters.COUNTERS))
     by_function = partial(invoke, function=function)
@@ -422,7 +422,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
         stocked_and_held(invoke, counter)
     held_as_stock(store)
     something_removed(store)
-    monkeypatch.setattr(holds, "time", SimpleNamespace(time=lambda: time.time() + 61))
+    monkeypatch.setattr(clock, "now_s", lambda: time.time() + 61)
     something_to_judge(store)
     something_to_fold(store)
     something_to_send(store)

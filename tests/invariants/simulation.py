@@ -31,6 +31,7 @@ from tally.counting import deletion
 from tally.dev.base.engine import Engine
 from tally.drift import judge, rows
 from tally.dynamo.client import Call, Store
+from tally.dynamo.clock import CLOCK
 from tally.dynamo.keys import Item
 from tally.errors import ConfigurationError
 from tally.series import hours
@@ -68,12 +69,13 @@ class Clock:
 
     @contextlib.contextmanager
     def off(self, skew_s: float) -> Iterator[None]:
-        """Run a process whose clock is off."""
-        self.skew_s = skew_s
+        """Run a process whose clock is off. No answer has corrected it yet."""
+        others_s = CLOCK.ahead_s
+        self.skew_s, CLOCK.ahead_s = skew_s, 0.0
         try:
             yield
         finally:
-            self.skew_s = 0.0
+            self.skew_s, CLOCK.ahead_s = 0.0, others_s
 
 
 @contextlib.contextmanager
@@ -160,8 +162,10 @@ class TimedWire(SyncWire):
         if operation in WRITES:
             writes = parameters.get("TransactItems", [{operation: parameters}])
             self.wrote |= {one["TableName"] for write in writes for one in write.values()}
-        said = {"HTTPHeaders": {"date": formatdate(self._clock.now_s, usegmt=True)}}
-        return super()._call(operation, parameters) | {"ResponseMetadata": said}
+        answer = super()._call(operation, parameters)
+        date = formatdate(self._clock.now_s, usegmt=True)
+        CLOCK.hear(date, self._clock())
+        return answer | {"ResponseMetadata": {"HTTPHeaders": {"date": date}}}
 
     def _meets_another(self, key: Item) -> bool:
         name = str(key)
@@ -208,8 +212,9 @@ class World(Tables):
 
     def sweep(self, client: Any = None) -> None:
         """As operations/sweep does it each minute."""
-        store, now_s = self.through(client or self.wire), self.clock()
+        store = self.through(client or self.wire)
         seen = watermark.read(store)
+        now_s = CLOCK.now_s()
         if not seen.fresh(store.settings, now_s):
             still = replace(store, clock=lambda: 0.0)  # however busy this machine is
             watermark.renew(still, self.streams, seen, now_s)  # type: ignore[arg-type]

@@ -19,9 +19,8 @@ import pytest
 
 import counters
 from tally.counting import tallies
-from tally.dynamo import keys
+from tally.dynamo import clock, keys
 from tally.streams import consumer as streams
-from tally.streams import dead_letters
 from tests import faults
 from tests.contexts import Context
 from tests.delivery import Delivery, Record
@@ -196,12 +195,10 @@ class Deliveries(Delivery):
         return answer
 
     def clock_jumps(self, batch: list[Record]) -> str | None:
-        """The wall clock is hours off."""
+        """The clock is hours off."""
         offset = self.chance.choice((-7200, 7200, 10**6))
         with pytest.MonkeyPatch.context() as patch:
-            moved = SimpleNamespace(time=lambda: time.time() + offset, monotonic=time.monotonic)
-            for module in (streams, tallies, dead_letters):
-                patch.setattr(module, "time", moved)
+            patch.setattr(clock, "now_s", lambda: time.time() + offset)
             return self.run(batch)
 
 

@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from tally.counting import receipts
 from tally.counting.receipts import Keyed, Stamp
 from tally.dynamo.client import Call, Store, dynamodb_client
+from tally.dynamo.clock import OFF_S_MAX
 from tally.errors import NotCommittedError, ReceiptFoundError
 from tally.settings import Settings
 from tests.environments import ROOT
@@ -75,10 +76,11 @@ def test_stamp_names_operation_target_caller_and_key_and_nothing_else(call: Call
 
 def test_stamp_carries_the_payloads_hash_and_the_expiry(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_795_000_000.5)
-    one, other = receipts.stamp(call, KEYED), receipts.stamp(call, KEYED._replace(payload={"amount": 2}))
+    named = Call(call.store, "alice")
+    one, other = receipts.stamp(named, KEYED), receipts.stamp(named, KEYED._replace(payload={"amount": 2}))
     assert one.payload_hash != other.payload_hash
-    assert one.expires_s == 1_795_000_000 + 3600
-    assert receipts.stamp(call, KEYED._replace(days=9)).expires_s == 1_795_000_000 + 9 * 86400
+    assert one.expires_s == 1_795_000_000 + 3600 + OFF_S_MAX
+    assert receipts.stamp(named, KEYED._replace(days=9)).expires_s == 1_795_000_000 + 9 * 86400 + OFF_S_MAX
     assert json.loads(one.receipt(call, BODY)["Put"]["Item"]["data"]["S"]) == BODY
 
 

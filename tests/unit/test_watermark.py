@@ -439,11 +439,12 @@ def test_of_two_sweeps_at_once_one_notes_and_what_is_young_is_not_used(abreast: 
     ids=["a record's time", "a clock ahead", "no stream keeps so old a record"],
 )  # fmt: skip
 def test_the_first_record_begins_the_ledger_and_a_sweep_at_the_same_time_does_not(
-    abreast: Stack, made_s: float, began_s: float
+    abreast: Stack, made_s: float, began_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(time, "time", lambda: NOW_S)
     seen = watermark.read(abreast.store)
     for at_s in (made_s, NOW_S - 1):
-        watermark.begun(Call(abreast.store), at_s, NOW_S)
+        watermark.begun(Call(abreast.store), at_s)
     watermark.renew(abreast.store, abreast.streams, seen, NOW_S)  # type: ignore[arg-type]
     assert (abreast.noted()["began"], "noted" in abreast.noted()) == (str(int(began_s)), False)
     abreast.sweep(NOW_S + 60)

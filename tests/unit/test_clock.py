@@ -1,0 +1,86 @@
+"""The clock of a process follows what DynamoDB's answers say, and no further than they prove."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from email.utils import formatdate
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tally.dev.base.engine import Engine
+from tally.dynamo import client, clock
+from tally.dynamo.clock import CLOCK, Clock
+
+TRUE_S = 1_800_000_000.0
+REAL_DATE = inspect.unwrap(client._date)  # by default answers have the time that a test sets (tests/conftest.py)
+
+
+@pytest.mark.parametrize(
+    ("off_s", "took_s", "corrected_s"),
+    [
+        (0, 0.01, 0),
+        (0, 3600, 0),  # the process was frozen before it read the answer
+        (1.9, 0.01, 0),
+        (-0.9, 0.01, 0),
+        (300, 0.01, 298),
+        (300, 20, 298),
+        (-300, 0.01, -298.99),
+        (-300, 20, -279),
+        (-10, 20, 0),  # it may have been right
+    ],
+)
+def test_an_answer_corrects_a_clock_by_what_it_proves(
+    off_s: float, took_s: float, corrected_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Date` is written when the request arrives, and again an answer may take its time."""
+    process = Clock()
+    monkeypatch.setattr(time, "time", lambda: TRUE_S + off_s + took_s)
+    process.hear(formatdate(TRUE_S, usegmt=True), TRUE_S + off_s)
+    assert process.ahead_s == pytest.approx(corrected_s)
+    assert process.now_s() == pytest.approx(TRUE_S + took_s + off_s - corrected_s)
+
+
+def test_a_clock_that_is_right_again_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    process, date = Clock(), formatdate(TRUE_S, usegmt=True)
+    monkeypatch.setattr(time, "time", lambda: TRUE_S + 300)
+    process.hear(date, TRUE_S + 300)
+    monkeypatch.setattr(time, "time", lambda: TRUE_S)
+    process.hear(date, TRUE_S)
+    assert process.now_s() == TRUE_S
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "Fri, 32 Nov 2026 14:18:00 GMT"])
+def test_a_date_that_cannot_be_read_corrects_nothing(date: str) -> None:
+    process = Clock()
+    process.hear(date, 0)
+    assert process.ahead_s == 0
+
+
+@pytest.fixture
+def _real_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_date", REAL_DATE)
+    monkeypatch.setattr(CLOCK, "ahead_s", 0.0)
+
+
+@pytest.mark.usefixtures("_real_answers")
+@pytest.mark.parametrize("off_s", [3600, -3600])
+def test_answers_of_the_engine_correct_the_process(
+    off_s: float, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + off_s)
+    client.dynamodb_client(endpoint_url=engine.endpoint).list_tables()
+    assert abs(abs(CLOCK.ahead_s) - 3600) < 60
+    assert abs(clock.now_s() - real()) < 60
+
+
+@pytest.mark.usefixtures("_real_answers")
+def test_an_error_corrects_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DynamoDB refuses a signature of a clock that is further off: that clock may be right a moment later."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    with pytest.raises(ClientError):
+        client.dynamodb_client(endpoint_url=engine.endpoint).describe_table(TableName="there-is-no-such-table")
+    assert CLOCK.ahead_s == 0

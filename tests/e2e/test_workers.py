@@ -195,7 +195,8 @@ def test_new_code_runs_once_it_is_right(run: Run, tmp_path: Path) -> None:
 
     async def body(it: Tried) -> None:
         old = await it.call()
-        busy = asyncio.create_task(it.call(do="wait", at=str(tmp_path)))
+        patient = it.port(timeout_s=PATIENCE_S)
+        busy = asyncio.create_task(it.call(patient, do="wait", at=str(tmp_path)))
         await until((tmp_path / "waiting").exists)
         with pytest.raises(LocalError, match=r"^.*/lambdas/counters\.py, line \d+: SyntaxError: "):
             await it.code.next(b"def")
@@ -219,7 +220,8 @@ def test_workers_grow_up_to_their_bound(run: Run, tmp_path: Path, monkeypatch: p
             seen |= set(await asyncio.gather(*(it.call(do="sleep", s=0.1) for _ in range(4))))
         seen |= set(await asyncio.gather(*(it.call(do="sleep", s=0.2) for _ in range(8))))
         assert len(seen) == 2
-        long = [asyncio.create_task(it.call(do="wait", at=str(tmp_path))) for _ in range(2)]
+        patient = it.port(timeout_s=PATIENCE_S)
+        long = [asyncio.create_task(it.call(patient, do="wait", at=str(tmp_path))) for _ in range(2)]
         await until((tmp_path / "waiting").exists)
         monkeypatch.setattr(workers, "HANG_S", PATIENCE_S)
         with monkeypatch.context() as hasty:

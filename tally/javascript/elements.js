@@ -251,28 +251,51 @@ export const define = (tally) => {
   }
 
   class Plays extends Count {
-    // A playback counts once for this element, and once for this number.
-    play({ id, paused }, { watchedS, counted }) {
-      if (id !== this.getAttribute("for") || paused || watchedS < this.getAttribute("after")) return;
-      const first = !counted.has(this) && !counted.has(this.number);
-      counted.add(this).add(this.number);
-      if (first) tally.increment(...this.names);
+    // A player is what has the id of `for`, or is inside of it: video.js gives the id to a box around the player.
+    play(player, viewing) {
+      const box = this.getAttribute("for");
+      if (!this.warned && !document.getElementById(box)) {
+        this.warned = true;
+        console.warn(`tally: <tally-plays for="${box}">: the page has no such element.`);
+      }
+      if (!player.closest(`[id="${CSS.escape(box)}"]`) || viewing.watchedS < this.getAttribute("after")) return;
+      const first = !viewing.elements.has(this) && !viewing.numbers.has(this.number);
+      viewing.elements.add(this);
+      if (!first) return;
+      // Who leaves a number for another one, and comes back to it, views it again.
+      const shownNow = names(all((one) => one.getAttribute("for") === box));
+      viewing.numbers = new Set([...viewing.numbers, this.number].filter((number) => shownNow.includes(number)));
+      tally.increment(...this.names);
     }
   }
 
-  // A playback belongs to its player: elements come and go. It lasts from where the player plays to where it ends, or to
-  // another source, however often it pauses, seeks or loads again.
-  const playbacks = new WeakMap();
+  // A viewing belongs to its player: elements come and go. It goes on through pauses, seeks, other addresses of the film
+  // and advertisements. It ends when the player has played to an end, and begins again with a film that it has played
+  // before. An advertisement is less than half as long as a film.
+  const viewings = new WeakMap();
   const follow = ({ type, target }) => {
+    let one = viewings.get(target);
+    if (one && type === "ended") one.over = true;
+    // A player that loads another source says 0 s under the address before.
+    if (type === "ended" || target.paused || target.readyState === 0) return;
+    const atS = target.currentTime;
     const source = target.srcObject ?? target.currentSrc;
-    let one = playbacks.get(target);
-    if (one?.source !== source) one = { source, at: target.currentTime, watchedS: 0, counted: new Set() };
-    playbacks.set(target, one);
-    const stepS = target.currentTime - one.at;
-    one.at = target.currentTime;
+    // A signature is in the query of an address.
+    const film = source?.split?.(/[?#]/)[0] ?? source;
+    const again = one?.over && atS < 1 && one.films.has(film) && target.duration >= one.longestS / 2;
+    if (!one || again) one = { atS, watchedS: 0, longestS: 0, films: new Set(), numbers: new Set() };
+    viewings.set(target, one);
+    if (one.source !== source) {
+      // An element whose number has changed waits for this. What starts at its beginning is watched from there.
+      Object.assign(one, { source, atS, elements: new WeakSet(), watchedS: atS < 1 ? 0 : one.watchedS });
+      one.films.add(film);
+    }
+    one.over = false;
+    one.longestS = Math.max(one.longestS, target.duration || 0);
+    const stepS = atS - one.atS;
+    one.atS = atS;
     if (stepS > 0 && stepS < 2) one.watchedS += stepS;
     shown.forEach((element) => element.play?.(target, one));
-    if (type === "ended") playbacks.delete(target);
   };
   for (const type of ["playing", "timeupdate", "ended"]) document.addEventListener(type, follow, true);
 

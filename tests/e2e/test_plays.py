@@ -1,0 +1,247 @@
+"""One viewing counts once, whatever a player does under it: in Chromium, with the calls that players make."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import wave
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.e2e import chromium
+from tests.e2e.dev import ROOT, Dev
+from tests.e2e.servers import Reply, Server
+
+PAGE = """<!doctype html><html lang=en><meta charset=utf-8><title>t</title><link rel=icon href=data:,>
+<div id=box><audio id=player muted></audio></div><tally-plays of=%(film)s for=player></tally-plays><script type=module>
+import { Tally } from "%(api)s/client/tally.js"; import { define } from "%(api)s/client/elements.js";
+window.tally = new Tally(); define(tally);
+window.player = document.getElementById("player");
+window.now = () => new Promise((done) => setTimeout(done, 700));
+window.plays = async (src) => { player.src = src; await player.play(); await now() };
+window.goesOn = async (src) => { const at = player.currentTime; player.src = src;
+  await new Promise((done) => player.addEventListener("loadedmetadata", done, { once: true }));
+  player.currentTime = at; await player.play(); await now() };
+window.ends = async () => { const over = new Promise((done) => player.addEventListener("ended", done, { once: true }));
+  player.currentTime = player.duration - .2; await over; await new Promise((done) => setTimeout(done, 100)) };
+window.blob = async () => URL.createObjectURL(await (await fetch("/film.wav")).blob());
+</script>"""
+CASES = {
+    "it plays": (1, "await plays('/film.wav')"),
+    "pauses and seeks": (
+        1, "await plays('/film.wav'); player.pause(); player.currentTime = 9; await player.play(); await now()",
+    ),
+    "another quality": (1, "await plays('/film.wav'); await goesOn('/film-480.wav'); await goesOn('/film.wav')"),
+    "a signature that expired": (1, "await plays('/film.wav?sig=1'); await goesOn('/film.wav?sig=2')"),
+    "a stream that is attached again": (1, "await plays(await blob()); await goesOn(await blob())"),
+    "an advertisement before it": (1, "await plays('/ad.wav'); await ends(); await plays('/film.wav')"),
+    "one before it that is skipped": (1, "await plays('/ad.wav'); await plays('/film.wav')"),
+    "one advertisement before and twice in it": (
+        1,
+        "await plays('/ad.wav'); await ends(); await plays('/film.wav'); await plays('/ad.wav'); await ends();"
+        " await goesOn('/film.wav'); await plays('/ad.wav'); await ends(); await goesOn('/film.wav')",
+    ),
+    "one after it": (1, "await plays('/film.wav'); await ends(); await plays('/ad.wav'); await ends()"),
+    "the same one before and after it, and twice in a row": (
+        1,
+        "await plays('/ad.wav'); await ends(); await plays('/film.wav'); await plays('/ad.wav'); await ends();"
+        " await plays('/ad.wav'); await ends(); await goesOn('/film.wav'); await ends(); await plays('/ad.wav');"
+        " await ends()",
+    ),
+    "a loop": (1, "player.loop = true; await plays('/ad.wav'); player.currentTime = 1.8; await now(); await now()"),
+    "back to a scene after the end": (
+        1, "await plays('/film.wav'); await ends(); player.currentTime = 9; await player.play(); await now()",
+    ),
+    "again from its beginning after the end": (
+        2, "await plays('/film.wav'); await ends(); await player.play(); await now()",
+    ),
+    "again, in another quality that it had before": (
+        2,
+        "await plays('/film-480.wav'); await goesOn('/film.wav'); await ends(); await plays('/film-480.wav')",
+    ),
+    "again, with another signature": (
+        2, "await plays('/film.wav?sig=1'); await ends(); await plays('/film.wav?sig=2')",
+    ),
+    "again, with its advertisement": (
+        2,
+        "for (let n = 0; n < 2; n++) { await plays('/ad.wav'); await ends(); await plays('/film.wav'); await ends() }",
+    ),
+    "an album, one track after the other": (1, "for (const n of [1, 2, 3]) { await plays(`/${n}.wav`); await ends() }"),
+    "a box that took the id, as video.js does": (
+        1, "box.id = 'player'; player.id = 'player_html5_api'; await plays('/film.wav')",
+    ),
+}  # fmt: skip
+
+
+FRAME, FRAME_S = b"\xff\xfb\x10\xc0" + bytes(100), 1152 / 44100
+"""Silence as MPEG-1 layer III: 32 kbit/s, 44.1 kHz, one channel. HLS has segments of it as they are: RFC 8216, 3.4."""
+FRAMES, SEGMENTS = 77, 10
+LEVELS = "".join(f'#EXT-X-STREAM-INF:BANDWIDTH={rate},CODECS="mp4a.40.34"\n{rate}.m3u8\n' for rate in (32000, 64000))
+PLAYERS = {"/video.js": "video.js/dist/video.min.js", "/hls.js": "hls.js/dist/hls.min.js"}
+
+
+def sound(seconds: int) -> bytes:
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(1)
+        file.setframerate(8000)
+        file.writeframes(b"\x80" * 8000 * seconds)
+    return out.getvalue()
+
+
+def segment(number: int) -> bytes:
+    """One of a stream, with the time at which it begins."""
+    began = int(number * FRAMES * FRAME_S * 90_000).to_bytes(8, "big")
+    owner = b"com.apple.streaming.transportStreamTimestamp\0" + began
+    tag = b"PRIV" + len(owner).to_bytes(4, "big") + b"\0\0" + owner
+    return b"ID3\x04\0\0\0\0\0" + bytes([len(tag)]) + tag + FRAME * FRAMES
+
+
+def segments(rate: str) -> str:
+    length = f"#EXTINF:{FRAMES * FRAME_S:.5f},"
+    lines = [line for number in range(SEGMENTS) for line in (length, f"{rate}-{number}.mp3")]
+    return "\n".join(["#EXTM3U", "#EXT-X-TARGETDURATION:3", "#EXT-X-PLAYLIST-TYPE:VOD", *lines, "#EXT-X-ENDLIST"])
+
+
+SOUNDS = {True: sound(20), False: sound(2)}
+
+
+def site_of(film: str, api: str) -> Server:
+    """A page with a player; sounds, a stream, and players of npm."""
+
+    def answer(method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
+        path = target.partition("?")[0]
+        name, _, kind = path[1:].rpartition(".")
+        if path in PLAYERS:
+            return Reply(200, (ROOT / "node_modules" / PLAYERS[path]).read_bytes(), {"content-type": "text/javascript"})
+        if kind == "m3u8":
+            lines = f"#EXTM3U\n{LEVELS}" if name == "film" else segments(name)
+            return Reply(200, lines.encode(), {"content-type": "application/vnd.apple.mpegurl"})
+        if kind == "mp3":
+            return Reply(200, segment(int(name.rpartition("-")[2])), {"content-type": "audio/mpeg"})
+        if kind == "wav":  # players seek by ranges
+            whole = SOUNDS[name.startswith("film")]
+            first = int(headers.get("range", "bytes=0-")[6:].split("-")[0])
+            place = f"bytes {first}-{len(whole) - 1}/{len(whole)}"
+            ranges = {"content-type": "audio/wav", "accept-ranges": "bytes", "content-range": place}
+            return Reply(206, whole[first:], ranges)
+        return Reply(200, (PAGE % {"film": film, "api": api}).encode(), {"content-type": "text/html"})
+
+    return Server(answer)
+
+
+@dataclass
+class Cinema:
+    """A page with a player, and what its console says."""
+
+    dev: Dev
+    page: Page
+    film: str
+    warnings: list[str] = field(default_factory=list)
+
+    def run(self, script: str) -> None:
+        """Do something, and wait until what it counted has its answer."""
+        does = f"(async () => {{ player.muted = true; {script} }})()"
+        self.page.evaluate(
+            f"window.ended = ''; {does}.then(() => (ended = 'well'), (error) => (ended = String(error))); 0"
+        )
+        self.page.wait_for_function("ended")
+        assert self.page.evaluate("ended") == "well"
+        self.page.wait_for_function("!tally.waiting().length")
+
+    def plays(self) -> int:
+        """What is stored."""
+        return self.dev.plays(self.film)
+
+
+@pytest.fixture
+def cinema(browser: Browser, dev: Dev) -> Iterator[Cinema]:
+    film = secrets.token_hex(4)
+    site = site_of(film, dev.url)
+    with site.running(), chromium.visitor(browser) as context:
+        made = Cinema(dev, context.new_page(), film)
+        made.page.on("console", lambda said: made.warnings.append(said.text))
+        made.page.on("pageerror", lambda error: made.warnings.append(str(error)))
+        made.page.goto(site.origin)
+        made.page.wait_for_function("window.blob")
+        yield made
+
+
+@pytest.mark.parametrize(("wanted", "does"), CASES.values(), ids=CASES)
+def test_one_viewing_counts_once(wanted: int, does: str, cinema: Cinema) -> None:
+    cinema.run(does)
+    expect(cinema.page.locator("tally-plays [part=count]")).to_have_text(str(wanted))
+    assert cinema.plays() == wanted
+    assert cinema.warnings == []
+
+
+def test_a_viewing_in_video_js_counts_once(cinema: Cinema) -> None:
+    """Its id is that of a box around the player. Another source in the middle is another quality."""
+    cinema.page.add_script_tag(url="/video.js")
+    source = "{ src: '/film%s.wav', type: 'audio/wav' }"
+    cinema.run(
+        f"""window.it = videojs('player', {{ muted: true, sources: [{source % ""}] }});
+        const loads = () => new Promise((done) => it.one('loadedmetadata', done));
+        await loads(); await it.play(); await now(); const at = it.currentTime();
+        const loaded = loads(); it.src({source % "-480"}); await loaded;
+        it.currentTime(at); await it.play(); await now()"""
+    )
+    shown = cinema.page.evaluate("[document.getElementById('player').tagName, it.currentSrc()]")
+    assert shown == ["DIV", "/film-480.wav"]
+    assert cinema.plays() == 1
+    cinema.run(
+        """const over = new Promise((done) => it.one('ended', done)); it.currentTime(it.duration() - .2); await over;
+        await it.play(); await now()"""
+    )
+    assert cinema.plays() == 2
+    assert [said for said in cinema.warnings if "tally" in said] == []
+
+
+def test_a_viewing_of_a_stream_in_hls_js_counts_once(cinema: Cinema) -> None:
+    """Through levels, media that is attached again after an error, and a playlist with another signature."""
+    cinema.page.add_script_tag(url="/hls.js")
+    cinema.run(
+        """window.plays = async (sig, startPosition) => {
+            window.hls?.destroy(); window.hls = new Hls({ startPosition });
+            hls.loadSource(`/film.m3u8?sig=${sig}`); hls.attachMedia(player); await player.play(); await now() };
+        window.sources = new Set();
+        const level = (to) => new Promise((done) => {
+          hls.on(Hls.Events.LEVEL_SWITCHED, done); hls.currentLevel = to });
+        await plays(1, 0); sources.add(player.currentSrc);
+        await level(hls.currentLevel ? 0 : 1); await now();
+        hls.recoverMediaError(); await player.play(); await now(); sources.add(player.currentSrc);
+        await plays(2, player.currentTime); sources.add(player.currentSrc)"""
+    )
+    assert cinema.page.evaluate("[sources.size, player.currentTime > 1]") == [3, True]
+    assert cinema.plays() == 1
+    cinema.run("await ends(); await player.play(); await now()")
+    assert cinema.plays() == 2
+    assert cinema.warnings == []
+
+
+def test_seconds_to_play_are_those_of_what_plays_now(cinema: Cinema) -> None:
+    """A player that is an element of its own says by events what it does."""
+    cinema.page.evaluate("""window.says = (currentSrc, ...seconds) => {
+        for (const currentTime of seconds) {
+          Object.assign(own, { currentSrc, currentTime, duration: 20, readyState: 4, paused: false });
+          own.dispatchEvent(new Event("timeupdate"));
+        } }""")
+    cinema.run("""box.innerHTML = "<own-player id=own></own-player>";
+        const plays = document.querySelector("tally-plays");
+        plays.setAttribute("for", "own"); plays.setAttribute("after", 3);
+        says("/ad", 0, 1, 2, 2.5); says("/film", 0, 1, 2)""")
+    assert cinema.plays() == 0
+    cinema.run("says('/film', 10, 10.8)")  # what is skipped is not watched
+    assert cinema.plays() == 0
+    cinema.run("says('/film', 11); says('/film-480', 11, 12, 13)")
+    assert cinema.plays() == 1
+
+
+def test_a_page_without_the_player_has_a_warning(cinema: Cinema) -> None:
+    cinema.run("player.id = 'other'; await plays('/film.wav'); await now()")
+    assert cinema.warnings == ['tally: <tally-plays for="player">: the page has no such element.']
+    assert cinema.plays() == 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import counters
-from tally.counting import holds
+from tally.counting import holds, settling
 from tally.dynamo.client import Call
 from tally.operations import changes, increments
 
@@ -41,7 +41,7 @@ def measure(quick: bool) -> Rows:
         row(HOLD, lambda: hold("cart-1"))
         for name, amount in ((COMMIT, None), (SETTLE, 20)):
             taken = hold(name)
-            row(name, partial(holds.settle, call(), stock, "mug", taken, holds.COMMITTED, amount))
+            row(name, partial(settling.settle, call(), stock, "mug", taken, holds.COMMITTED, amount))
         increments.increment(call(), counter=stock, id="mug", amount=-1, idempotency_key="out")
         row(VOID, lambda: changes.void(call(), counter=stock, id="mug", key="out"))
         increments.increment(call(), counter=plays, id="mug", idempotency_key="play")

@@ -209,7 +209,7 @@ class Held(TypedDict):
     hold: str
     amount: int
     expires_at: int
-    state: Literal["held", "committed", "released", "expired"]
+    state: Literal["held", "committed", "released", "expired", "voided"]
     replayed: bool
 
 
@@ -219,7 +219,7 @@ class Settled(TypedDict):
     counter: str
     id: str
     hold: str
-    state: Literal["committed", "released", "expired"]
+    state: Literal["committed", "released", "voided"]
     amount: NotRequired[int]
     changed: bool
 
@@ -699,6 +699,11 @@ def release_hold(counter: str, id: str, hold: str, *, caller: str | None = None)
     return Request.of("holds", "release_hold", locals())
 
 
+def void_hold(counter: str, id: str, hold: str, *, caller: str | None = None) -> Request[Settled]:
+    """Void a committed hold. Raises NotFoundError, HoldSettledError, LimitReachedError, CounterRetiredError."""
+    return Request.of("holds", "void_hold", locals())
+
+
 def put_post(id: str, body: str, *, caller: str | None = None) -> Request[Post]:
     """Create a post, or edit your own. Raises ForbiddenError, EditConflictError, ParentRemovedError."""
     return Request.of("posts", "put_post", locals())
@@ -848,6 +853,7 @@ class Methods:
     hold = sends(hold)
     commit_hold = sends(commit_hold)
     release_hold = sends(release_hold)
+    void_hold = sends(void_hold)
     put_post = sends(put_post)
     get_post = sends(get_post)
     delete_post = sends(delete_post)

@@ -7,7 +7,8 @@ The other rooms use:
     changes     `count`: many changes under one key
     voids       `void`: a change that is taken back
     children    `set_child`, `is_there`, `listed`: items that a tally counts, such as likes
-    holds       `take`, `settle`, `made_room`: an amount taken for a while
+    holds       `take`, `made_room`: an amount taken for a while
+    settling    `settle`: a hold is committed, released or voided
     expired     `sweep`: gives back what expired holds have taken
     posts       `read_post`, `write_post`
     deletion    `remove_parent`, and `sweep`: removes the likes of deleted posts

@@ -2,17 +2,24 @@
 
 A hold takes from a stock, which has a floor, or uses a quota up, which has a ceiling. The `amount` of its item is what
 its return adds to the number: that of a quota is negative. `target` is the tally, with its period if it has one; the id
-without it is in the keys, so a hold is found without its period.
+without it is in the keys, so a hold is found without its period. settling.py commits, releases and voids holds.
 
 Holds are in the ledger table. PK, SK -> state:
     HOLDS#bucket              <hold id>#counter/id          held. An id begins with the time of expiry
     HOLDS#bucket              OVERDUE#counter/id#<hold id>  held, expired, and its return was refused
-    HOLDS#SETTLED#counter/id  <hold id>                     committed (at an `amount`), released or expired, for
-                                                            SETTLED_KEPT_S; whose nonce it has, settled it
+    HOLDS#SETTLED#counter/id  <hold id>                     committed (`used`: what it took), released, expired or
+                                                            voided, until `kept_s` after it could expire
 
-A hold is settled once. One transaction takes it away, on condition that it is held, puts a record of its state, and
-moves the tally. So the range of holds that are due has no settled ones, and a hold that has its amount has no TTL.
-Expired holds give back their amounts before a refusal (`made_room`), and in the sweep (expired.py).
+A hold enters each state once:
+
+    held       gives its amount back, or a part of it, as it becomes released, expired or committed
+    expired    may still be committed at an amount, which the tally takes then, or released
+    committed  may be voided, which gives back what the commit took
+
+One transaction moves a hold and its tally, on condition that the hold has the state that was read. The first
+transaction deletes the hold and puts its record. So the range of holds that are due has no settled ones, and a hold
+that has its amount has no TTL. The nonce of a record is that of the call that put it. Expired holds give back their
+amounts before a refusal (`made_room`), and in the sweep (expired.py).
 """
 
 from __future__ import annotations
@@ -30,13 +37,7 @@ from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..dynamo.transactions import Write
-from ..errors import (
-    ChangeRefusedError,
-    HoldSettledError,
-    LimitReachedError,
-    NotFoundError,
-    StoreBusyError,
-)
+from ..errors import ChangeRefusedError, LimitReachedError, NotFoundError, StoreBusyError
 from . import periods, tallies
 from .receipts import KEY_PREFIX, Body, ChangeAnswer, Keyed, Stamp, lives_s, once, refuse_retired
 from .tallies import minute_now
@@ -44,15 +45,15 @@ from .tallies import minute_now
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
 LEFT_MAX = 20  # enough to say that holds are left
 OVERDUE = "OVERDUE#"  # behind all times of expiry
-SETTLED_KEPT_S = 24 * 3600  # at least: a late commit or release gets the hold's state
+SETTLED_KEPT_S = 24 * 3600  # at least, after it could expire: so long, a hold is known and may be committed late
 LOOK_MAX = 80  # holds that one look before a refusal reads: 5 read units, with UUIDs as ids
-HELD, COMMITTED, RELEASED, EXPIRED = "held", "committed", "released", "expired"
+HELD, COMMITTED, RELEASED, EXPIRED, VOIDED = "held", "committed", "released", "expired", "voided"
 T = TypeVar("T")
 
 
 def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, operation: str, key: str) -> ChangeAnswer:
     """Take `amount` of a tally now and hold it for `ttl_s` seconds; the body has the id of the `hold`, and its `state`:
-    that of a replay may be settled.
+    that of a replay may be settled. The receipt lives as long as the hold can be committed.
 
     Raises LimitReachedError if less is left (expired holds are given back first), KeyReusedError, CounterRetiredError,
     and what `made_room` raises.
@@ -69,14 +70,15 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
         if counter.retired:
             refuse_retired(call, counter, stamp)
         at = minute_now(call)
-        receipt = stamp.receipt(call, body, **tallies.facts(counter, id_, by, at))
+        lives = stamp._replace(expires_s=expires_s + kept_s(call.store, counter))
+        receipt = lives.receipt(call, body, **tallies.facts(counter, id_, by, at))
         writes = partial(_take_writes, call, counter, id_, hold_id, by, at)
         tallies.commit(call, counter, id_, by, lambda _: writes(), receipt)
         return body
 
     keyed = Keyed(operation, owner_of(counter.name, id_), key, payload, counter.receipt_days)
     counted = with_room(call, counter, id_, by, lambda: once(call, keyed, change))
-    state = _present(call, counter, id_, counted.body["hold"]) if counted.replayed else HELD
+    state = present(find(call, counter, id_, counted.body["hold"])) if counted.replayed else HELD
     return counted._replace(body={**counted.body, "state": state})
 
 
@@ -113,39 +115,6 @@ def made_room(call: Call, counter: Counter, id_: str, amount: int, left: int) ->
     return room > 0
 
 
-def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amount: int | None = None) -> Body:
-    """Commit a hold of the id (`COMMITTED`: `amount` stays taken, None: what was held) or release it (`RELEASED`: given
-    back), once. A commit gives back what is less than held, and takes what is more.
-
-    The body `{"counter","id","hold","state","changed"}`, with the `amount` of a commit; settling the same way twice
-    changes nothing. Raises NotFoundError for an unknown hold, HoldSettledError for one that was settled another way or
-    has expired. Raises LimitReachedError if there is no room for what is released, or for what a commit takes beyond
-    the hold: then the hold stands.
-    """
-    assert state in (COMMITTED, RELEASED), "only time makes one expire"
-    assert amount is None or (state == COMMITTED and amount >= 0), "the operation checks it"
-    body = {"counter": counter.name, "id": id_, "hold": hold_id, "state": state}
-    hold = _read(call, _key(counter, id_, hold_id))
-    if hold:
-        kept = 0 if state == RELEASED else abs(int(hold["amount"]["N"])) if amount is None else amount
-        tally, moved = hold["target"]["S"], _moved(hold, kept)
-        if with_room(call, counter, tally, moved, lambda: move(call, counter, hold, state, kept)):
-            return {**body, **({"amount": kept} if state == COMMITTED else {}), "changed": True}
-    try:
-        settled = items.plain(_settled(call, counter, id_, hold_id))
-    except LimitReachedError:  # expired, and not given back yet
-        if state == RELEASED:
-            raise
-        settled = {"state": EXPIRED}
-    if (settled["state"], state) == (EXPIRED, RELEASED):
-        return {**body, "state": EXPIRED, "changed": False}
-    if settled["state"] == state and amount in (None, settled.get("amount")):
-        known = {"amount": settled["amount"]} if "amount" in settled else {}
-        return {**body, **known, "changed": settled.get("nonce") == call.nonce}  # its own: the answer was lost
-    at = f" at {settled['amount']}" if "amount" in settled else ""
-    raise HoldSettledError(f"The hold is {settled['state']}{at}.")
-
-
 def bucket(counter: Counter, id_: str) -> int:
     """The bucket, 0 to 15, that the holds of one tally are in."""
     return hashlib.sha256(owner_of(counter.name, id_).encode()).digest()[0] % BUCKETS
@@ -165,50 +134,64 @@ def _take_writes(call: Call, counter: Counter, id_: str, hold_id: str, by: int, 
     return [{"Update": tallies.add(call, counter, id_, 0, by, at)}, hold]
 
 
-def _moved(hold: Item, kept: int) -> int:
-    """By how much the number moves when so much of the hold is kept."""
-    back = int(hold["amount"]["N"])
-    return back - kept if back > 0 else back + kept
+def moved(hold: Item, kept: int) -> int:
+    """By how much the number moves if the hold, which is in this state, is to have taken `kept` in the end."""
+    amount = int(hold["amount"]["N"])
+    taken = abs(amount) if hold["state"]["S"] == HELD else items.number(hold, "used")
+    return taken - kept if amount > 0 else kept - taken
 
 
-def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0) -> bool:
-    """Move the hold, as it was read, from `held` to `state`, and its tally by what of it is not `kept`. False: another
-    call settled it. Raises LimitReachedError if there is no room for that.
+def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *, in_time: bool = False) -> bool:
+    """Move the hold, as it was read, to `state`, and its tally so that the hold has taken `kept` in the end. `in_time`:
+    only if the hold has not expired.
+
+    False: another call moved the hold first, or it has expired, or has not. Raises LimitReachedError if there is no
+    room for the move.
     """
-    assert state == COMMITTED or not kept, "what is released or expired is given back"
-    now_s, table = int(clock.now_s()), {"TableName": call.store.settings.ledger_table}
-    hold_id, id_, moved = hold["hold_id"]["S"], hold["target"]["S"], _moved(hold, kept)
-    debt = counter.debt if state == COMMITTED else 0
-    in_time = {COMMITTED: "expires > :now", RELEASED: "expires > :now", EXPIRED: "expires <= :now"}[state]
-    gone: Write = {
-        **table,
-        "Key": {"PK": hold["PK"], "SK": hold["SK"]},
-        "ConditionExpression": f"#state = :held AND {in_time}",
-        "ExpressionAttributeNames": {"#state": "state"},
-        "ExpressionAttributeValues": {":held": {"S": HELD}, ":now": {"N": str(now_s)}},
+    assert state == COMMITTED or not kept, "what is not committed is given back"
+    id_, hold_id = hold["target"]["S"], hold["hold_id"]["S"]
+    record: items.Values = {
+        "target": id_,
+        "hold_id": hold_id,
+        "state": state,
+        "amount": int(hold["amount"]["N"]),
+        "expiration": max(int(clock.now_s()), expires_s(hold)) + kept_s(call.store, counter),
+        "nonce": call.nonce,
+        **({"used": kept} if state == COMMITTED else {"used": items.number(hold, "used")} if state == VOIDED else {}),
     }
-    kept_s = max(SETTLED_KEPT_S, lives_s(call.store, counter))  # a replay of the take still asks for the state
-    record: items.Values = {"state": state, "expiration": now_s + kept_s, "nonce": call.nonce}
-    if state == COMMITTED:
-        record = {**record, "amount": kept}
-    settled = items.put(table["TableName"], settled_key(owner_of(counter.name, id_), hold_id), record)
-    moves = partial(_give_back, call, counter, id_, hold_id, moved, debt)
+    table, owner = call.store.settings.ledger_table, owner_of(counter.name, id_)
+    settled = items.put(table, settled_key(owner, hold_id), record)
+    if hold["state"]["S"] == HELD:
+        gone = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
+        writes: list[Write] = [{"Delete": items.only_if(gone | _timely(state, in_time), {"state": HELD})}, settled]
+    else:
+        writes = [{"Put": items.only_if(settled["Put"], {"state": hold["state"]["S"]})}]
+    by, debt = moved(hold, kept), counter.debt if state == COMMITTED else 0
+    moves = partial(_moves, call, counter, id_, f"{hold_id}#{state}", by, debt)
     try:
-        tallies.commit(call, counter, id_, moved, lambda _: [{"Delete": gone}, settled, *moves()], place=2, debt=debt)
+        tallies.commit(call, counter, id_, by, lambda _: [*writes, *moves()], place=len(writes), debt=debt)
     except ChangeRefusedError:
         return False
     return True
 
 
-def _give_back(call: Call, counter: Counter, id_: str, hold_id: str, amount: int, debt: int) -> list[Write]:
-    """Add the amount to the tally, and put a receipt of it: from receipts, the bookkeeper knows what to expect. Where a
-    commit takes more than was held, it takes."""
+def _timely(state: str, in_time: bool) -> Item:
+    """The condition on the time at which a hold that is held gets the state."""
+    if state != EXPIRED and not in_time:
+        return {}
+    now = {":now": {"N": str(int(clock.now_s()))}}
+    return {"ConditionExpression": f"expires {'>' if in_time else '<='} :now", "ExpressionAttributeValues": now}
+
+
+def _moves(call: Call, counter: Counter, id_: str, name: str, amount: int, debt: int) -> list[Write]:
+    """Move the tally by the amount, and put a receipt of it: from receipts, the bookkeeper knows what to expect.
+    `name`: of the hold and the state that it gets, so each move of a hold has a receipt of its own."""
     if not amount:
         return []
     at = minute_now(call)
     back: Write = {"Update": tallies.add(call, counter, id_, 0, amount, at, debt=debt)}
     receipt = {
-        "id": {"S": f"{KEY_PREFIX}#hold#{hold_id}"},
+        "id": {"S": f"{KEY_PREFIX}#hold#{name}"},
         "nonce": {"S": call.nonce},
         "expiration": {"N": str(int(clock.now_s()) + SETTLED_KEPT_S)},
         **tallies.facts(counter, id_, amount, at),
@@ -216,40 +199,31 @@ def _give_back(call: Call, counter: Counter, id_: str, hold_id: str, amount: int
     return [back, {"Put": {"TableName": call.store.settings.receipts_table, "Item": receipt}}]
 
 
-def _settled(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
-    """The record of how the hold is settled. One that is still held has expired: it is given back now. Raises
-    NotFoundError."""
-    held = False
-    for hold in _places(call, counter, id_, hold_id):
-        if hold["state"]["S"] != HELD:
-            return hold
-        held = True
-        if move(call, counter, hold, EXPIRED):
-            return {"state": {"S": EXPIRED}}
-    if held:
-        raise StoreBusyError("Another call is settling the hold. Send the request again.")
-    raise _unknown(hold_id)
+def kept_s(store: Store, counter: Counter) -> int:
+    """For how many seconds after the end of its time a hold is known, and so are the key and the record of it."""
+    return max(SETTLED_KEPT_S, lives_s(store, counter))
 
 
-def _present(call: Call, counter: Counter, id_: str, hold_id: str) -> str:
-    """The state of the hold now; one whose time is over has expired. Raises NotFoundError."""
-    hold = next(_places(call, counter, id_, hold_id), None)
-    if hold is None:
-        raise _unknown(hold_id)
+def expires_s(hold: Item) -> int:
+    """When the time of a hold is over, epoch seconds: its id begins with it."""
+    return int(hold["hold_id"]["S"].split("-")[0])
+
+
+def present(hold: Item) -> str:
+    """The state of the hold now. If its time is over, a hold that is held has expired."""
     state = str(hold["state"]["S"])
-    return EXPIRED if state == HELD and int(hold["expires"]["N"]) <= clock.now_s() else state
+    return EXPIRED if state == HELD and expires_s(hold) <= clock.now_s() else state
 
 
-def _places(call: Call, counter: Counter, id_: str, hold_id: str) -> Iterator[Item]:
-    """The hold, from each place where it is: it moves in this direction only."""
-    owner = owner_of(counter.name, id_)
-    live = _key(counter, id_, hold_id)
+def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
+    """The hold, from the place where it is: it moves in this direction only. Raises NotFoundError."""
+    owner, live = owner_of(counter.name, id_), _key(counter, id_, hold_id)
     overdue = keys.key(live["PK"]["S"], f"{OVERDUE}{owner}#{hold_id}")
-    yield from filter(None, (_read(call, key) for key in (live, overdue, settled_key(owner, hold_id))))
-
-
-def _unknown(hold_id: str) -> NotFoundError:
-    return NotFoundError(f"There is no hold {hold_id}.")
+    places = (_read(call, key) for key in (live, overdue, settled_key(owner, hold_id)))
+    hold = next(filter(None, places), None)
+    if hold is None:
+        raise NotFoundError(f"There is no hold {hold_id}.")
+    return hold
 
 
 def _read(call: Call, key: Item) -> Item:

@@ -168,7 +168,7 @@ export interface Held {
   hold: string;
   amount: number;
   expires_at: number;
-  state: "held" | "committed" | "released" | "expired";
+  state: "held" | "committed" | "released" | "expired" | "voided";
 }
 
 /** The state of a hold, and whether this request changed it. */
@@ -176,7 +176,7 @@ export interface Settled {
   counter: string;
   id: string;
   hold: string;
-  state: "committed" | "released" | "expired";
+  state: "committed" | "released" | "voided";
   amount?: number;
   changed: boolean;
 }
@@ -610,6 +610,13 @@ export interface Requests {
   }): Promise<Settled>;
   /** Give back the amount of a hold. Refused as not-found, hold-settled, limit-reached. */
   release_hold(fields: {
+    counter: string;
+    id: string;
+    hold: string;
+    caller?: string;
+  }): Promise<Settled>;
+  /** Void a committed hold. Refused as not-found, hold-settled, limit-reached, counter-retired. */
+  void_hold(fields: {
     counter: string;
     id: string;
     hold: string;

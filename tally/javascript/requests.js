@@ -29,6 +29,7 @@ export const SERVED_BY = {
   hold: "holds",
   commit_hold: "holds",
   release_hold: "holds",
+  void_hold: "holds",
   put_post: "posts",
   get_post: "posts",
   delete_post: "posts",

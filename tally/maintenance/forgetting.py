@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..counter import Counter
 from ..counting import children, posts, tallies
-from ..counting.holds import BUCKETS, EXPIRED, RELEASED, move
+from ..counting.holds import BUCKETS, RELEASED, move
 from ..counting.tallies import GONE
 from ..dynamo import queries
 from ..dynamo.client import Call, Store
@@ -118,6 +118,4 @@ def _release(call: Call, counters: Mapping[str, Counter], hold: Item) -> None:
     name = hold["counter"]["S"]
     if name not in counters:
         raise ConfigurationError(f"The counter {name} is not declared.")
-    for state in (RELEASED, EXPIRED):
-        if move(call, counters[name], hold, state):
-            return
+    move(call, counters[name], hold, RELEASED)

@@ -6,10 +6,10 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from tally import fields
 from tally.api import needs
 from tally.api.kinds import HELD_AMOUNT, HOLD, HOLD_EXAMPLE, TTL, USED_AMOUNT, ACounter, Id, Key
-from tally.api.operation import WRITES, Access, Answer, Call, operation
+from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import Count, PeriodName, Seconds
 from tally.counter import Counter
-from tally.counting import holds, periods
+from tally.counting import holds, periods, settling
 from tally.dynamo import clock
 from tally.errors import (
     CallerError,
@@ -30,7 +30,7 @@ class Held(TypedDict):
     hold: str
     amount: Annotated[int, {"minimum": 1}]
     expires_at: Seconds
-    state: Literal["held", "committed", "released", "expired"]
+    state: Literal["held", "committed", "released", "expired", "voided"]
 
 
 class Settled(TypedDict):
@@ -39,8 +39,8 @@ class Settled(TypedDict):
     counter: str
     id: str
     hold: str
-    state: Literal["committed", "released", "expired"]
-    amount: NotRequired[Annotated[Count, {"description": "What a commit took in all."}]]
+    state: Literal["committed", "released", "voided"]
+    amount: NotRequired[Annotated[Count, {"description": "What a commit took in all, or a void gave back."}]]
     changed: bool
 
 
@@ -59,10 +59,15 @@ def _without_holds(counter: Counter) -> CallerError | None:
     return None if counter.may_have_holds else _not_holdable(counter)
 
 
-def _needs_to_settle(counters: Sequence[Counter]) -> needs.Needs:
-    """A hold that is settled moves within its partitions. What is given back has a receipt."""
-    moved = needs.on_holds(counters, "GetItem", "PutItem", "DeleteItem")
+def _needs_to_void(counters: Sequence[Counter]) -> needs.Needs:
+    """The record of the hold gets another state. What moves the number has a receipt."""
+    moved = needs.on_holds(counters, "GetItem", "PutItem")
     return needs.PUT_RECEIPT | moved | needs.read_limits(counters)  # what comes back may meet another limit
+
+
+def _needs_to_settle(counters: Sequence[Counter]) -> needs.Needs:
+    """The hold itself is deleted, too."""
+    return _needs_to_void(counters) | needs.on_holds(counters, "DeleteItem")
 
 
 _STOCK = {"counter": "stock", "id": "7c20"}
@@ -127,9 +132,12 @@ def commit_hold(
     """Keep what a hold took, or what was really used
 
     Less than was held: the rest is given back. More: it is taken, too, within the counter's limit and its `debt`; if
-    there is no room (409), the hold stands. Committing twice changes nothing; at another amount it is refused.
+    there is no room (409), the hold stays as it is. Committing twice changes nothing; at another amount it is refused.
+
+    A hold that has expired is committed at an `amount` only, within a day. The amount is taken then, in the period of
+    the hold, within the same limit and `debt`.
     """
-    return Answer(holds.settle(call, counter, id, hold, holds.COMMITTED, amount))
+    return Answer(settling.settle(call, counter, id, hold, holds.COMMITTED, amount))
 
 
 @operation(
@@ -146,6 +154,26 @@ def commit_hold(
 def release_hold(call: Call, *, counter: ACounter, id: Id, hold: Annotated[str, HOLD]) -> Answer[Settled]:
     """Give back the amount of a hold
 
-    Releasing twice changes nothing, nor does releasing after the hold expired.
+    Releasing twice changes nothing. After that the hold cannot be committed, nor if it had expired before.
     """
-    return Answer(holds.settle(call, counter, id, hold, holds.RELEASED))
+    return Answer(settling.settle(call, counter, id, hold, holds.RELEASED))
+
+
+@operation(
+    "POST /counters/{counter}/{id}/holds/{hold}/voids",
+    access=Access.WRITE,
+    throttle=SELDOM,
+    refuses=_without_holds,
+    needs=_needs_to_void,
+    raises=[NotFoundError, HoldSettledError, LimitReachedError, CounterRetiredError],
+    example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "voided", "amount": 2, "changed": True},
+    counts=True,
+    smoke=[404],
+)
+def void_hold(call: Call, *, counter: ACounter, id: Id, hold: Annotated[str, HOLD]) -> Answer[Settled]:
+    """Void a committed hold
+
+    The whole `amount` of the commit, once, in the period of the hold. Tally knows the hold for a day after its time, or
+    for as long as receipts of the counter live. A hold that is not committed is refused (409).
+    """
+    return Answer(settling.settle(call, counter, id, hold, holds.VOIDED))

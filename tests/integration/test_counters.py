@@ -170,6 +170,11 @@ def test_a_commit_over_http_at_what_was_used(invoke: Invoke, store: Store) -> No
     assert events.body_of(invoke.http("commit_hold", **hold, amount=3))["amount"] == 3
     problem(invoke.http("commit_hold", **hold, amount=4), 409, "hold-settled")
     assert qty(store) == 7
+    taken_back = {**hold, "state": "voided", "amount": 3}
+    assert events.body_of(invoke.http("void_hold", **hold)) == {**taken_back, "changed": True}
+    assert events.body_of(invoke.http("void_hold", **hold)) == {**taken_back, "changed": False}
+    problem(invoke.http("void_hold", **{**hold, "hold": "1785542401-mFYxsn9wM2rBbRkE"}), 404, "not-found")
+    assert qty(store) == 10
 
 
 @pytest.mark.usefixtures("midday")
@@ -186,7 +191,7 @@ def test_a_hold_of_a_quota_says_its_period_and_is_settled_without_it(invoke: Inv
 
 @pytest.mark.parametrize("counter", ["usage", "contest", "ticket", "plays"])
 def test_what_cannot_run_out_or_is_numbered_cannot_be_held(counter: str, invoke: Invoke) -> None:
-    for route in ("hold", "commit_hold", "release_hold"):
+    for route in ("hold", "commit_hold", "release_hold", "void_hold"):
         assert problem(invoke.http(route, counter=counter), 400, "invalid-input")["field"] == "counter"
 
 

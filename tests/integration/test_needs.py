@@ -275,6 +275,20 @@ def settle(world: World) -> Scenario:
         world.do(**{**STOCK, "counter": counter}, hold=held_)
 
 
+def void_hold(world: World) -> Scenario:
+    """What is committed, again, what is held, and no hold at all."""
+    done, open_ = (
+        {one.name: stocked_and_held(world.prepare, one) for one in HOLDABLE},
+        {one.name: held(world.prepare, 1, one)["body"]["hold"] for one in HOLDABLE},
+    )
+    for name, hold in done.items():
+        world.prepare({**STOCK, "operation": "commit_hold", "counter": name, "hold": hold})
+    yield
+    for counter, hold in done.items():
+        for one in (hold, hold, open_[counter], NO_HOLD):
+            world.do(**{**STOCK, "counter": counter}, hold=one)
+
+
 def held(invoke: Invoke, amount: int, of: Counter = counters.STOCK, key: str = "") -> dict[str, Any]:
     """Hold some stock for a minute."""
     key = key or secrets.token_hex(8)
@@ -325,6 +339,7 @@ SCENARIOS: dict[str, Callable[[World], Scenario]] = {
          "get_details", "get_counter_badge", "get_series", "get_any_series", "get_top", "get_any_top"), read,
     ),
     **dict.fromkeys(("commit_hold", "release_hold"), settle),
+    "void_hold": void_hold,
     "remove_parent": removed, "visit": visit, "increment": increment, "change": change, "set_counter": set_counter,
     "hold": hold, "void": void, "void_changes": void,
 }  # fmt: skip

@@ -119,8 +119,11 @@ def test_a_hold_that_is_open_is_settled_or_expires(
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s + 120)
     assert expired.sweep(store, RETIRED, store.clock() + 5).returned == 1
-    assert after("commit_hold", "stock", hold=late)["body"]["detail"] == "The hold is expired."
+    assert after("commit_hold", "stock", hold=late)["body"]["detail"].startswith("The hold is expired")
     assert value(after, "stock") == 4
+    assert after("commit_hold", "stock", hold=late, amount=1)["body"]["changed"] is True
+    assert after("void_hold", "stock", hold=late)["status"] == 409
+    assert value(after, "stock") == 3
 
 
 def test_its_functions_may_look_for_the_answer_and_the_api_document_says_that_it_is_retired() -> None:

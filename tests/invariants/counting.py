@@ -14,7 +14,7 @@ import pytest
 import counters
 from tally.api.operation import Answer
 from tally.counter import Counter
-from tally.counting import expired, holds
+from tally.counting import expired, holds, settling
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store
 from tally.dynamo.keys import Item
 from tally.errors import CallerError, LimitReachedError
@@ -82,8 +82,8 @@ class Counting:
         return holds.take(call, counter, id_, amount, ttl_s, operation="hold", key=key or new_key())
 
     def settle(self, hold_id: str, state: str, amount: int | None = None) -> dict[str, Any]:
-        """Commit or release a hold of the stock."""
-        return holds.settle(self.world.call("ann"), counters.STOCK, ITEM, hold_id, state, amount)
+        """Commit, release or void a hold of the stock."""
+        return settling.settle(self.world.call("ann"), counters.STOCK, ITEM, hold_id, state, amount)
 
     def sweep(self) -> int:
         """What the scheduled sweep does; how many holds it gave back."""

@@ -13,7 +13,7 @@ import pytest
 
 import counters
 from bench import cost
-from tally.counting import holds
+from tally.counting import holds, settling
 from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
 from tally.errors import (
     HoldSettledError,
@@ -97,7 +97,7 @@ def test_the_state_of_a_hold_is_kept_as_long_as_the_key_that_took_it(counting: C
     stock = replace(counters.STOCK, receipt_days=9)
     counting.increment(stock, 1)
     body, _ = counting.take(1, counter=stock)
-    holds.settle(counting.world.call("ann"), stock, ITEM, body["hold"], COMMITTED)
+    settling.settle(counting.world.call("ann"), stock, ITEM, body["hold"], COMMITTED)
     assert int(counting.hold()["expiration"]["N"]) >= time.time() + 9 * 24 * 3600 - 5
 
 
@@ -107,15 +107,15 @@ def test_a_hold_that_never_was_or_is_of_another_item_is_not_found(counting: Coun
     never = "1700000000-AAAAAAAAAAAAAAAA"
     for id_, named, state in ((ITEM, never, COMMITTED), (ITEM, never, RELEASED), (neighbour(), hold_id, RELEASED)):
         with pytest.raises(NotFoundError):
-            holds.settle(counting.world.call(), counters.STOCK, id_, named, state)
+            settling.settle(counting.world.call(), counters.STOCK, id_, named, state)
     assert counting.hold()["state"] == {"S": HELD}
 
 
 @pytest.mark.parametrize("swept", [False, True], ids=["not swept", "swept"])
-def test_an_expired_hold_is_not_committed_and_its_amount_is_given_back_once(
+def test_an_expired_hold_is_not_kept_as_it_was_and_its_amount_is_given_back_once(
     counting: Counting, clock: Clock, swept: bool
 ) -> None:
-    """It can be committed until its last second, and given back from then on."""
+    """It can be kept until its last second, and given back from then on. A release is its last state, too."""
     counting.stock(11)
     in_time, hold_id = (counting.take(amount, ttl_s=60)[0]["hold"] for amount in (1, 3))
     clock.pass_s(59)
@@ -125,11 +125,12 @@ def test_an_expired_hold_is_not_committed_and_its_amount_is_given_back_once(
     if swept:
         assert counting.sweep() == 1
     assert isinstance(refusal(partial(counting.settle, hold_id, COMMITTED)), HoldSettledError)
-    assert counting.settle(hold_id, RELEASED) == {
-        "counter": "stock", "id": ITEM, "hold": hold_id, "state": EXPIRED, "changed": False,
-    }  # fmt: skip
-    assert counting.stored(counters.STOCK) == 10
-    assert counting.states() == {in_time: COMMITTED, hold_id: EXPIRED}
+    released = {"counter": "stock", "id": ITEM, "hold": hold_id, "state": RELEASED}
+    for changed in (True, False):
+        assert counting.settle(hold_id, RELEASED) == {**released, "changed": changed}
+        assert isinstance(refusal(partial(counting.settle, hold_id, COMMITTED, 3)), HoldSettledError)
+        assert counting.stored(counters.STOCK) == 10
+    assert counting.states() == {in_time: COMMITTED, hold_id: RELEASED}
     assert counting.sweep() == 0
 
 
@@ -210,21 +211,21 @@ def test_whoever_finds_that_another_has_given_the_expired_holds_back_takes_them_
 def test_a_release_that_finds_the_hold_moved_in_between_says_so_or_is_asked_for_again(
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another function's clock is behind ours: to it the hold is still good."""
+    """Another function's clock is behind: to it the hold has not expired."""
     counting.stock(1)
     hold_id = counting.take(1, ttl_s=60)[0]["hold"]
     move = holds.move
-    monkeypatch.setattr(holds, "move", lambda *_: False)  # others move it all the time
+    monkeypatch.setattr(holds, "move", lambda *_, **__: False)  # others move it all the time
     with pytest.raises(StoreBusyError):
         counting.settle(hold_id, RELEASED)
     clock.pass_s(61)
 
-    def commit_first(*arguments: Any) -> bool:
-        if arguments[-1] == EXPIRED:
+    def commit_first(*arguments: Any, **more: Any) -> bool:
+        if RELEASED in arguments:
             clock.pass_s(-10)
             assert counting.settle(hold_id, COMMITTED)["changed"] is True
             clock.pass_s(10)
-        return move(*arguments)
+        return move(*arguments, **more)
 
     monkeypatch.setattr(holds, "move", commit_first)
     refused = refusal(partial(counting.settle, hold_id, RELEASED))

@@ -101,6 +101,18 @@ def hold(world: World) -> None:
     Counting(world).take(3)
 
 
+def expired_hold(world: World) -> None:
+    """A hold that the sweep has given back."""
+    stock(world)
+    Counting(world).take(3, ttl_s=-60)
+    assert Counting(world).sweep() == 1
+
+
+def committed_hold(world: World) -> None:
+    hold(world)
+    settled(world, "committed")
+
+
 def settled(world: World, state: str, amount: int | None = None) -> Outcome:
     return Counting(world).settle(held(world), state, amount), False
 
@@ -140,6 +152,12 @@ CHANGES = [
            held_and_left, ({"committed": 3}, 7), hold, keyed=False, retried={**KEPT, "amount": 3, "changed": False}),
     Change("commit at what was used", partial(settled, state="committed", amount=1), {**KEPT, "amount": 1,
            "changed": True}, held_and_left, ({"committed": 3}, 9), hold, keyed=False, retried={**KEPT, "amount": 1,
+           "changed": False}),
+    Change("commit of an expired hold", partial(settled, state="committed", amount=1), {**KEPT, "amount": 1,
+           "changed": True}, held_and_left, ({"committed": 3}, 9), expired_hold, keyed=False,
+           retried={**KEPT, "amount": 1, "changed": False}),
+    Change("void of a hold", partial(settled, state="voided"), {"state": "voided", "amount": 3, "changed": True},
+           held_and_left, ({"voided": 3}, 10), committed_hold, keyed=False, retried={"state": "voided", "amount": 3,
            "changed": False}),
     Change("release of a hold", partial(settled, state="released"), {"state": "released", "changed": True},
            held_and_left, ({"released": 3}, 10), hold, keyed=False, retried={"state": "released", "changed": False}),

@@ -13,7 +13,7 @@ import pytest
 
 import counters
 from tally.counter import AMOUNT_MAX, Counter
-from tally.counting import changes, hashing, holds, increments, limits, periods, plans, tallies, uniques
+from tally.counting import changes, hashing, holds, increments, limits, periods, plans, settling, tallies, uniques
 from tally.counting.increments import Increment
 from tally.counting.receipts import DAY_S
 from tally.dynamo import queries
@@ -383,7 +383,7 @@ def test_a_hold_comes_back_below_a_limit_that_was_raised_meanwhile(counting: Cou
     body, _ = counting.take(3, counter=CREDIT)
     give(counting.world.store, CREDIT, 4)
     (other,) = processes(counting.world, 1)
-    settled = holds.settle(Call(other), CREDIT, ITEM, body["hold"], holds.RELEASED)
+    settled = settling.settle(Call(other), CREDIT, ITEM, body["hold"], holds.RELEASED)
     assert (settled["state"], counting.stored(CREDIT)) == ("released", 5)
 
 
@@ -393,7 +393,7 @@ def test_a_hold_that_gives_back_is_judged_by_a_ceiling_of_its_own(counting: Coun
     (other,) = processes(counting.world, 1)
     give(other, both, 4)
     with pytest.raises(LimitReachedError) as caught:
-        holds.settle(Call(other), both, ITEM, body["hold"], holds.RELEASED)
+        settling.settle(Call(other), both, ITEM, body["hold"], holds.RELEASED)
     assert caught.value.members == {"left": 2, "limit": 4}
 
 
@@ -410,7 +410,7 @@ def test_a_hold_is_judged_by_the_plan_of_its_own_period_which_stays_that_of_its_
         return str(counting.take(amount, ttl_s=3600, counter=QUOTA, id_=tally)[0]["hold"])
 
     def commit(hold: str, amount: int, counter: Counter = QUOTA) -> dict[str, Any]:
-        return holds.settle(counting.world.call(), counter, ITEM, hold, holds.COMMITTED, amount)
+        return settling.settle(counting.world.call(), counter, ITEM, hold, holds.COMMITTED, amount)
 
     clock.pass_s(59 - clock() % 60)
     first = periods.tally_id(QUOTA, ITEM, clock())

@@ -10,7 +10,7 @@ from typing import Any
 
 import counters
 from tally.counter import Counter
-from tally.counting import children, holds, increments, posts
+from tally.counting import children, holds, increments, posts, settling
 from tally.counting.increments import Increment
 from tally.counting.tallies import GONE
 from tally.dynamo import keys, queries
@@ -25,7 +25,7 @@ from tests.invariants.stream_model import Record
 from tests.invariants.truth import Tally, amount_of
 
 VIDEOS, PAGES, POSTS, USERS_OF_USAGE, OLD_LIKES = 8, 8, 6, 3, 40
-SETTLED = (holds.COMMITTED, holds.RELEASED)
+SETTLED = (holds.COMMITTED, holds.RELEASED, holds.VOIDED)
 RESTORED = "https://example.com/restored"
 """Pages whose old image somebody puts back."""
 
@@ -151,14 +151,24 @@ class Traffic:
         self.world.written()
 
     def settle(self, hold: tuple[str, str, int], state: str) -> None:
-        """Commit or release a hold. One that has expired is given back."""
+        """Release a hold, or commit it, at half of its amount if it has expired; or void what was committed."""
         id_, hold_id, amount = hold
+
+        def settle(to: str, used: int | None = None) -> int:
+            body = settling.settle(Call(self.world.store), counters.STOCK, id_, hold_id, to, used)
+            return int(body.get("amount", 0))
+
         try:
-            holds.settle(Call(self.world.store), counters.STOCK, id_, hold_id, state)
+            kept = 0 if state == holds.RELEASED else settle(holds.COMMITTED)
         except HoldSettledError:
-            state = holds.EXPIRED
+            try:
+                kept = settle(holds.COMMITTED, amount // 2)
+            except LimitReachedError:  # somebody else has it
+                kept, state = 0, holds.RELEASED
         if state != holds.COMMITTED:
-            self.truth.accepted["stock", id_] += amount
+            settle(state)
+            kept = 0
+        self.truth.accepted["stock", id_] += amount - kept
         self.world.written()
 
     def import_(self, hot: bool) -> None:

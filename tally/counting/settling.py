@@ -1,0 +1,68 @@
+"""Holds are settled: committed at what was used, released, or voided, each once (holds.py has the states)."""
+
+from __future__ import annotations
+
+from ..counter import Counter
+from ..dynamo import clock, items
+from ..dynamo.client import Call
+from ..dynamo.keys import Item
+from ..errors import HoldSettledError, NotFoundError, StoreBusyError
+from . import holds, periods
+from .holds import COMMITTED, EXPIRED, HELD, RELEASED, VOIDED
+from .receipts import Body, retired
+
+TURNS_MAX = 5  # a hold becomes overdue, expired, committed and voided at most: others move it so often
+_FROM = {COMMITTED: (HELD, EXPIRED), RELEASED: (HELD, EXPIRED), VOIDED: (COMMITTED,)}
+
+
+def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amount: int | None = None) -> Body:
+    """Commit a hold of the id (`COMMITTED`: `amount` stays taken, None: what was held), release it (`RELEASED`: given
+    back), or void it (`VOIDED`: what its commit took is given back), once.
+
+    A commit gives back what is less than held, and takes what is more. A commit at an amount takes it, too, if the hold
+    has expired, until `kept_s` after its time; in the period of the hold, as always.
+
+    Returns `{"counter","id","hold","state","changed"}`, with the `amount` of what a commit took. Settling the same way
+    twice changes nothing. Raises NotFoundError for an unknown hold, or a period that is not kept. Raises
+    HoldSettledError for a hold that was settled another way, or has expired. Raises CounterRetiredError for a void.
+    Raises LimitReachedError if there is no room: then the hold stays as it is.
+    """
+    assert state in _FROM, "only time makes a hold expire"
+    assert amount is None or (state == COMMITTED and amount >= 0), "the operation checks it"
+    body = {"counter": counter.name, "id": id_, "hold": hold_id, "state": state}
+    for _ in range(TURNS_MAX):
+        hold = holds.find(call, counter, id_, hold_id)
+        used = {"amount": items.number(hold, "used")} if "used" in hold else {}
+        if hold["state"] == {"S": state} and amount in (None, used.get("amount")):
+            return {**body, **used, "changed": hold.get("nonce") == {"S": call.nonce}}  # its own: the answer was lost
+        in_time = state == COMMITTED and amount is None
+        _refuse(call, counter, hold, state, in_time=in_time)
+        kept = abs(int(hold["amount"]["N"])) if in_time else amount or 0
+        if _moved(call, counter, hold, state, kept, in_time):
+            return {**body, **used, **({"amount": kept} if state == COMMITTED else {}), "changed": True}
+    raise StoreBusyError("Another call is settling the hold. Send the request again.")
+
+
+def _moved(call: Call, counter: Counter, hold: Item, state: str, kept: int, in_time: bool) -> bool:
+    """Whether this call moved the hold. Expired holds make room for it."""
+    tally, by = hold["target"]["S"], holds.moved(hold, kept)
+    return holds.with_room(
+        call, counter, tally, by, lambda: holds.move(call, counter, hold, state, kept, in_time=in_time)
+    )
+
+
+def _refuse(call: Call, counter: Counter, hold: Item, state: str, *, in_time: bool) -> None:
+    """Raise if the hold cannot be moved to the state. `in_time`: an expired hold cannot be, either."""
+    now, tally = holds.present(hold), hold["target"]["S"]
+    if now not in _FROM[state]:
+        at = f" at {items.number(hold, 'used')}" if now == COMMITTED else ""
+        raise HoldSettledError(f"The hold is {now}{at}.")
+    late = (state, now) == (COMMITTED, EXPIRED)
+    if late and in_time:
+        raise HoldSettledError("The hold is expired: others may have what it held. Commit an amount to take it now.")
+    if late and holds.expires_s(hold) + holds.kept_s(call.store, counter) <= clock.now_s():
+        raise HoldSettledError("The hold is expired, and too long ago to be committed.")
+    if (late or state == VOIDED) and not periods.kept(counter, tally, clock.now_s()):
+        raise NotFoundError(f"{counter.name} keeps {periods.shown(tally).get('period')} no more.", field="hold")
+    if state == VOIDED and counter.retired:
+        raise retired(counter)

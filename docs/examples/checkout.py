@@ -1,7 +1,8 @@
-"""A Lambda function that sells from a stock. It holds the items during the payment, and gives them back if it fails.
+"""A Lambda function that sells from a stock. It holds the items during the payment, and for a second card after a
+declined one.
 
-Step Functions or a queue may run it again for the same order: it sells once. A customer whose card is declined may send
-the same order with another card.
+Step Functions or a queue may run it again for the same order within a day, and two runs may overlap: it sells once, or
+pays back. After it has paid back, the customer sends a new order.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from typing import Any
 from tally.client import Tally
 from tally.errors import HoldSettledError, LimitReachedError
 
-PAY_WITHIN_S = 900
-TRIES_MAX = 20  # holds of one order, one after the other
+PAY_WITHIN_S = 900  # so long nobody else can buy the items
 
 tally = Tally.from_environment(caller="checkout")  # once, at cold start
 
@@ -24,36 +24,35 @@ def charge(order: dict[str, Any]) -> bool:
 
 
 def refund(order: dict[str, Any]) -> None:
-    """Pay the customer back: then the order is not paid. You write this, too."""
-
-
-def hold_for(order: dict[str, Any]) -> dict[str, Any]:
-    """The hold of this order: the one that it has, or else a new one. Raises LimitReachedError.
-
-    A hold that was given back, or has expired, holds nothing any more: the next one has the next key.
-    """
-    for number in range(TRIES_MAX):
-        key = f"{order['order_id']}/{number}"
-        hold = tally.hold("stock", order["item_id"], order["amount"], PAY_WITHIN_S, idempotency_key=key)
-        if hold["state"] in ("held", "committed"):
-            return {**hold}
-    raise LimitReachedError("This order was tried too often.")
+    """Pay the customer back, unless nothing is paid: then the order is not paid. You write this, too."""
 
 
 def handler(order: dict[str, Any], context: object) -> dict[str, Any]:
-    """Sell `order["amount"]` of `order["item_id"]`."""
+    """Sell `order["amount"]` of `order["item_id"]`. An order has one hold, which decides for every run what becomes of
+    the order."""
+    item, amount = ("stock", order["item_id"]), order["amount"]
     try:
-        hold = hold_for(order)
-    except LimitReachedError as refused:
+        hold = tally.hold(*item, amount, PAY_WITHIN_S, idempotency_key=order["order_id"])
+    except LimitReachedError as refused:  # no run of this order has had a hold, so none has charged
         return {"sold": False, "left": refused.left}
-    if hold["state"] == "committed":  # by an earlier run
-        return {"sold": True}
+    if hold["state"] in ("committed", "voided"):  # an earlier run sold, and somebody may have taken that back since
+        return {"sold": hold["state"] == "committed"}
+    if hold["state"] == "released":  # an earlier run gave up, and may have died before it paid back
+        return give_up(order, hold["hold"])
     if not charge(order):
-        tally.release_hold("stock", order["item_id"], hold["hold"])
         return {"sold": False}
     try:
-        tally.commit_hold("stock", order["item_id"], hold["hold"])
-    except HoldSettledError:  # paid too late: the hold has expired, and someone else may have the items
-        refund(order)
-        return {"sold": False}
+        tally.commit_hold(*item, hold["hold"], amount=amount)  # if the hold has expired, this takes the items again
+    except (LimitReachedError, HoldSettledError):  # somebody else has the items, or another run gave up
+        return give_up(order, hold["hold"])
     return {"sold": True}
+
+
+def give_up(order: dict[str, Any], hold: str) -> dict[str, Any]:
+    """Pay back, once no run can sell the order any more."""
+    try:
+        tally.release_hold("stock", order["item_id"], hold)
+    except HoldSettledError:  # another run has sold it
+        return {"sold": True}
+    refund(order)
+    return {"sold": False}

@@ -70,7 +70,7 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
         if counter.retired:
             refuse_retired(call, counter, stamp)
         at = minute_now(call)
-        lives = stamp._replace(expires_s=expires_s + kept_s(call.store, counter))
+        lives = stamp._replace(expires_s=expires_s + kept_s(call.store, counter) + clock.OFF_S_MAX)
         receipt = lives.receipt(call, body, **tallies.facts(counter, id_, by, at))
         writes = partial(_take_writes, call, counter, id_, hold_id, by, at)
         tallies.commit(call, counter, id_, by, lambda _: writes(), receipt)
@@ -155,7 +155,7 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *,
         "hold_id": hold_id,
         "state": state,
         "amount": int(hold["amount"]["N"]),
-        "expiration": max(int(clock.now_s()), expires_s(hold)) + kept_s(call.store, counter),
+        "expiration": max(int(clock.now_s()), expires_s(hold)) + kept_s(call.store, counter) + clock.OFF_S_MAX,
         "nonce": call.nonce,
         **({"used": kept} if state == COMMITTED else {"used": items.number(hold, "used")} if state == VOIDED else {}),
     }

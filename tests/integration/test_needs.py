@@ -281,9 +281,11 @@ def void_hold(world: World) -> Scenario:
         {one.name: stocked_and_held(world.prepare, one) for one in HOLDABLE},
         {one.name: held(world.prepare, 1, one)["body"]["hold"] for one in HOLDABLE},
     )
-    for name, hold in done.items():
-        world.prepare({**STOCK, "operation": "commit_hold", "counter": name, "hold": hold})
+    before = held_as_stock(world.store)
+    for name, id_, hold in [*((name, STOCK["id"], hold) for name, hold in done.items()), ("calls", "before", before)]:
+        world.prepare({**STOCK, "operation": "commit_hold", "counter": name, "id": id_, "hold": hold})
     yield
+    world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=before)
     for counter, hold in done.items():
         for one in (hold, hold, open_[counter], NO_HOLD):
             world.do(**{**STOCK, "counter": counter}, hold=one)

@@ -14,7 +14,7 @@ import pytest
 
 from tally.api.needs import NOTHING, release_expired
 from tally.counter import Counter, declared
-from tally.counting import expired, holds, limits, periods, tallies
+from tally.counting import expired, holds, limits, periods, settling, tallies
 from tally.counting.holds import COMMITTED, RELEASED
 from tally.dynamo.client import Call, Store
 from tally.errors import ConfigurationError, LimitReachedError
@@ -80,13 +80,13 @@ def test_a_hold_is_settled_in_each_way_whatever_is_declared_by_then(
             else:
                 fits = True
                 try:
-                    holds.settle(call, now, id_, hold, how)
+                    settling.settle(call, now, id_, hold, how)
                 except LimitReachedError:
                     fits = False
             assert fits is (how == COMMITTED or limits.declared(now).takes(taken, back - taken)), now
             assert tallies.read(call, now, tally) == (back if fits and how != COMMITTED else taken), (now, how)
             if not fits:  # it waits for room, and no other case for it
-                holds.settle(Call(replace(store, limits={})), was, id_, hold, RELEASED)
+                settling.settle(Call(replace(store, limits={})), was, id_, hold, RELEASED)
     assert tried > 15
 
 

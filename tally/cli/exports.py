@@ -21,6 +21,7 @@ from tally.dynamo import items, queries
 from tally.dynamo.client import Store
 from tally.dynamo.keys import Item
 from tally.fields import user_name
+from tally.items import ASIDE
 
 from . import files
 from .command import Command, Counters, Parser, UsageError, add_counter
@@ -110,8 +111,11 @@ def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Ite
 
 
 def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
-    """Each tally: the sum of its shards. That of a deleted post is none."""
+    """Each tally: the sum of its shards. That of a deleted post is none. The groups of ASIDE count items, whatever the
+    unit of the others is."""
     for id_, in_partition in _collections(store, counter):
+        if counter.items is not None and id_.startswith(ASIDE):
+            continue
         shards = [item for item in in_partition if counter.shard_of(item["SK"]["S"]) is not None]
         if any(counter.attribute in item for item in shards) and not any(GONE in item for item in shards):
             yield id_, tallies.total(counter, shards)

@@ -263,7 +263,7 @@ def _changes(
         change = Change(
             counter, declared.made(record), old, new, kept=now, kept_before=before, made_s=made_s, example=example
         )
-        if scan is not None and any(one and scan.takes(counter, one.group) for one in (old, new, before, now)):
+        if scan is not None:
             changes.append(_scanned(change, scan, record, made_s, SLACK * declared.minute_s))
         else:
             changes.append(change)
@@ -272,9 +272,10 @@ def _changes(
 
 def _scanned(change: Change, scan: Scan, record: Record, made_s: float, slack_s: float) -> Change:
     """The change as an open scan takes it."""
-    taken = any(one and scan.takes(change.counter, one.group) for one in (change.old, change.new))
-    marked = taken and (not scan.ended_s or made_s < scan.ended_s + slack_s)
-    late = taken and not marked and made_s < scan.ended_s + 2 * slack_s
+    if not any(one and scan.takes(change.counter, one.group) for one in (change.old, change.new)):
+        return change._replace(scan=scan)
+    marked = not scan.ended_s or made_s < scan.ended_s + slack_s
+    late = not marked and made_s < scan.ended_s + 2 * slack_s
     key = first_seen.key(change.counter.name, scan.generation, record["dynamodb"]["Keys"])
     marker = json.dumps(key) if marked or late else ""
     return change._replace(scan=scan, marker=marker, marked=marked, late=late)

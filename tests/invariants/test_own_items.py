@@ -243,6 +243,17 @@ def test_nothing_is_set_at_once_when_the_scan_is_over_or_numbers_stand(team: Tea
     assert standing.set(off[0])
 
 
+def test_a_number_with_a_drift_is_set_alone_and_its_drift_goes(team: Team) -> None:
+    """A repair of that drift would move the number a second time."""
+    recount = many(team)
+    row = rows.read(team.store, "all", "c7")
+    assert apply_once(team.store, [rows.recounted(team.store, row, 5, time.time())])
+    left = recount.set_many(list(recount.differences()))
+    assert [one.group for one in left] == ["c7"]
+    assert recount.set(left[0])
+    assert (list(rows.every(team.store)), team.numbers("all")) == ([], team.truth("all"))
+
+
 def test_no_difference_is_drift_while_the_numbers_stand_for_nothing(team: Team) -> None:
     """They are about to be set: a repair would move them a second time."""
     recount = many(team)

@@ -120,6 +120,16 @@ def test_what_is_in_flight_is_no_drift(social: Team) -> None:
         assert {row.target: row.drift for row in rows.every(social.store)} == named
 
 
+def test_only_groups_of_the_team_are_looked_at(social: Team) -> None:
+    social.count("post_likes")
+    post(social, "a", 2)
+    social.put("POST#b", "META", likeTally={"S": "two"})
+    social.drain()
+    ledger = social.wire.scan(TableName=social.store.settings.ledger_table)["Items"]
+    assert {item["target"]["S"] for item in ledger if item["PK"]["S"].startswith("WATCHED#")} == {"a"}
+    assert social.numbers("post_likes") == {"a": 2, "~-kept": 1, "~-numbers": 1}
+
+
 def test_a_group_that_is_calm_is_looked_at_no_more(social: Team) -> None:
     social.count("post_likes")
     post(social, "a", 2)

@@ -432,6 +432,8 @@ def test_the_last_line_of_a_scan_says_how_many_items_count_for_nothing_and_why(t
     assert "1 with a group that no id can be made of, such as CUSTOMER#b, ORDER#1: shop is {'L': []}" in last
     assert team.numbers("spent") == team.truth("spent")
     assert sorted(team.numbers("spent").values()) == [1, 1, 2, 100, 700]
+    exported = team("export spent")[1].splitlines()
+    assert sorted(line.rpartition(",")[2] for line in exported) == ["100", "700", "value"]  # in cents: no faults
 
 
 def test_an_item_that_was_corrected_is_in_no_example(team: Team) -> None:

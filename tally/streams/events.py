@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from heapq import merge
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -149,8 +149,9 @@ def newest(store: Store) -> Iterator[tuple[Event, bool]]:
         queries.items(store, store.settings.ledger_table, one, ScanIndexForward=False, Limit=PAGE)
         for one in (*_partitions(UNSENT), *_partitions(SENT))
     ]
-    for item in merge(*backwards, key=_sort_key, reverse=True):
-        yield _event(item), item["PK"]["S"].startswith(SENT)
+    for _, same in groupby(merge(*backwards, key=_sort_key, reverse=True), _sort_key):
+        found = list(same)  # two, if a process ended between the two writes of `_note`
+        yield _event(found[0]), any(item["PK"]["S"].startswith(SENT) for item in found)
 
 
 def _partitions(state: str) -> list[str]:

@@ -344,6 +344,24 @@ def test_the_newest_events_come_first_whether_they_are_sent_or_not(stream: Strea
     assert {event.name for event, _ in listed} == {*sent(stream), *unsent(stream)}
 
 
+def test_an_event_whose_sender_died_is_listed_once(stream: StreamWorld, heard: Heard, bus: Bus) -> None:
+    """It died after it noted that the bus has the event, and before it removed what waits."""
+    deliver(stream, [moved(1, 0, 2), moved(2, 0, 2, "y")], None)
+    client = Watched(stream.store.client)
+
+    def die(_: int, name: str, parameters: dict[str, Any]) -> None:
+        if name == "delete_item":
+            raise Crash
+
+    client.before = die
+    with suppress(Crash):
+        sweep(stream, bus, stream.through(client))
+    assert set(sent(stream)) & set(unsent(stream)), "it has both"
+    listed = [event.name for event, _ in events.newest(stream.store)]
+    assert sorted(listed) == sorted({*sent(stream), *unsent(stream)})
+    assert {event.name for event, was_sent in events.newest(stream.store) if was_sent} == set(sent(stream))
+
+
 def test_who_lists_some_reads_a_page_of_each_partition_and_no_more(stream: StreamWorld) -> None:
     deliver(stream, [moved(number + 1, 0, 7, f"x{number}") for number in range(60)], None)
     asked = Watched(stream.store.client, frozenset({"query"}))

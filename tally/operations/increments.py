@@ -20,7 +20,7 @@ from tally.api.kinds import (
 )
 from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import NewValue, PeriodName, Version, WhenVisible
-from tally.counter import Counter
+from tally.counter import AMOUNT_MAX, Counter
 from tally.counting import increments, periods, plans, tallies, uniques
 from tally.counting.increments import Increment
 from tally.dynamo import clock
@@ -277,6 +277,12 @@ def put_limit(
     it. If more is used already, Tally refuses until it fits; what leads back is always taken. Of a counter with periods
     it is that of the current period, and of all that follow.
     """
+    least = min(counter.start, 0) if counter.floor is None else counter.floor
+    if counter.ceiling is not None and limit < least:
+        detail = (
+            f"limit is {limit}, but below {least} a ceiling of {counter.name} lets nothing through, as {least} does."
+        )
+        raise InvalidInputError(f"{detail} No number means unlimited: give {AMOUNT_MAX}, the largest.", field="limit")
     body, replayed = plans.put(call, counter, id, limit, operation="put_limit", key=idempotency_key)
     return Answer(body, replayed=replayed)
 

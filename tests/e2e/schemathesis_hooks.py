@@ -82,6 +82,8 @@ def map_case(context: HookContext, case: Case) -> Case:
     if _name(case) == "change" and body.get("visible") == "soon":
         for change in body["changes"]:
             change["counter"] = "usage"  # it has no limits
+    if _name(case) == "put_limit" and isinstance(body.get("limit"), int):
+        body["limit"] = abs(body["limit"])  # a ceiling below the counter's numbers is refused
     if "visitor" in body:
         body["visitor"] = _cut(str(body["visitor"]), fields.USER_BYTES_MAX)
     if _name(case) in ("increment", "visit") and "key" not in body:  # it is in the header, or in the body

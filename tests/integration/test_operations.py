@@ -275,6 +275,7 @@ BOUNDS = [
     ("set_counter", {"counter": "members"}, 400, "invalid-input", "counter"),
     ("put_limit", {"counter": "stock"}, 400, "invalid-input", "counter"),
     ("put_limit", {"limit": 10**9 + 1}, 400, "invalid-input", "limit"),
+    ("put_limit", {"limit": -1}, 400, "invalid-input", "limit"),
     ("get_counter", {"counter": "visits"}, 400, "invalid-input", "counter"),
     ("hold", {"counter": "members"}, 400, "invalid-input", "counter"),
     ("get_post", {}, 404, "not-found", None),

@@ -193,7 +193,9 @@ def _refuse_own(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
     """
     for place, reason in enumerate(reasons):
         if reason.code == CONDITION_FAILED:
-            raise WriteRefusedError(f"The condition of writes[{place}] failed.", write=place, item=reason.item)
+            raise WriteRefusedError(
+                f"The condition of writes[{place}] failed. Nothing was counted.", write=place, item=reason.item
+            )
     for place, reason in enumerate(reasons):
         if reason.code in REJECTED_CODES:
             whole = all(one.code == reason.code for one in all_of)

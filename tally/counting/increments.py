@@ -163,7 +163,9 @@ def set_value(
 
     def refuse_beyond(within: Limits) -> None:
         if not within.fits(value):
-            raise LimitReachedError(f"{value} is not within the limits of {counter.name}.", field="value")
+            raise LimitReachedError(
+                f"{value} is not within the limits of {counter.name}. Nothing was counted.", field="value"
+            )
 
     if not (counter.retired or counter.own_limits):
         refuse_beyond(limits.of(call, counter, id_).beyond(debt))
@@ -207,7 +209,7 @@ def _refuse_given(counter: Counter, now: int, value: int) -> None:
     up = (counter.delta or 0) > 0
     if value < now if up else value > now:
         far, way = ("up", "more") if up else ("down", "less")
-        detail = f"{counter.name} has given out its numbers {far} to {now}. Set {now} or {way}."
+        detail = f"{counter.name} has given out its numbers {far} to {now}. Nothing was counted. Set {now} or {way}."
         raise LimitReachedError(detail, field="value")
 
 

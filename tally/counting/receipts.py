@@ -209,7 +209,9 @@ def refuse_retired(call: Call, counter: Counter, stamp: Stamp) -> NoReturn:
 
 def retired(counter: Counter) -> CounterRetiredError:
     """What a change of a retired counter gets."""
-    return CounterRetiredError(f"{counter.name} is retired: it can be read, but takes no more changes.")
+    return CounterRetiredError(
+        f"{counter.name} is retired: it can be read, but takes no more changes. Nothing was counted."
+    )
 
 
 def _lives(receipt: Item) -> bool:

@@ -237,7 +237,7 @@ def refuse(
         members["limit"] = limit
     said = f"{left} are left." if down else f"There is room for {left} more."
     said = said if left >= 0 else f"It is {-left} beyond its limit."
-    return LimitReachedError(said, left=left, **members)
+    return LimitReachedError(f"{said} Nothing was counted.", left=left, **members)
 
 
 def refusal(

@@ -50,7 +50,7 @@ def test_the_command_counts_once_for_its_key(dev: Dev, capsys: pytest.CaptureFix
     assert count("plays", "command-1", "--key", again)[1].startswith("plays command-1: was counted before")
     assert dev.plays("command-1") == 1
     assert count("stock", "command-2", "--amount", "3")[1].startswith("stock command-2: counted, and is 3 ")
-    assert count("stock", "command-2", "--amount", "-5")[::2] == (1, "tally: 3 are left.\n")
+    assert count("stock", "command-2", "--amount", "-5")[::2] == (1, "tally: 3 are left. Nothing was counted.\n")
     assert "visible within seconds" in count("visits", "https://example.com/command")[1]
     assert count("hearts", "command-3")[0] == 2
     seen = [count("readers", "command-4", "--visitor", "ann")[1].partition(": ")[2] for _ in range(2)]
@@ -65,7 +65,7 @@ def test_the_command_gives_an_id_a_limit_of_its_own(dev: Dev, capsys: pytest.Cap
     assert limit("calls", "command-4")[:2] == (0, "calls command-4: 1000, as declared\n")
     assert limit("calls", "command-4", "20")[:2] == (0, "calls command-4: 20, its own\n")
     counted = ran(capsys, "count", "calls", "command-4", "--amount", "21", "--local", "--port", str(dev.port))
-    assert counted[::2] == (1, "tally: There is room for 20 more.\n")
+    assert counted[::2] == (1, "tally: There is room for 20 more. Nothing was counted.\n")
     export = ("export", "calls", "--limits", "--local", "--port", str(dev.port))
     code, out, _ = ran(capsys, *export)
     assert (code, out.splitlines()[0], "command-4,20" in out.splitlines()) == (0, "id,limit", True)

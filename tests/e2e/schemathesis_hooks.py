@@ -82,8 +82,6 @@ def map_case(context: HookContext, case: Case) -> Case:
     if _name(case) == "change" and body.get("visible") == "soon":
         for change in body["changes"]:
             change["counter"] = "usage"  # it has no limits
-    if _name(case) == "put_limit" and isinstance(body.get("limit"), int):
-        body["limit"] = abs(body["limit"])  # a ceiling below the counter's numbers is refused
     if "visitor" in body:
         body["visitor"] = _cut(str(body["visitor"]), fields.USER_BYTES_MAX)
     if _name(case) in ("increment", "visit") and "key" not in body:  # it is in the header, or in the body
@@ -171,7 +169,7 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
     """Fit the amount: a counter with its own step takes that or none, the others need one.
 
     A link may bring a counter along that the operation is not for. A version is the one that a link brings along, or
-    that of a counter never written. A hold is of a stock that is not empty.
+    that of a counter never written. A hold is of a stock that is not empty. No limit is below 0.
     """
     served = {counter.name for counter in _route(case).served(counters.COUNTERS)}
     path = {name: unquote(value) for name, value in case.path_parameters.items()}  # schemathesis has them encoded
@@ -180,6 +178,8 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
         path["id"] = STOCKED
     if "hold" in path and "amount" in body:
         body["amount"] %= STOCK_LEFT
+    if _name(case) == "put_limit":
+        body["limit"] = abs(body["limit"])  # a ceiling below 0 is refused
     if path["counter"] not in served:
         path["counter"] = min(served)
     counter = counters.COUNTERS[path["counter"]]

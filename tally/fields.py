@@ -59,13 +59,18 @@ _FLAGS = {"true": True, "false": False}
 
 
 def not_changed(counter: Counter) -> InvalidInputError | None:
-    """Why callers do not change a counter of items; None for any other one."""
-    if counter.items is None:
+    """What moves this counter, if no caller changes it by an amount; None if callers do."""
+    if counter.counts_children:  # its number would no longer be how many there are
+        counts = "children: put or delete one to move it"
+    elif counter.pages:
+        counts = "pages: POST /visits moves it"
+    elif counter.unique:
+        counts = "visitors: POST …/visitors moves it"
+    elif counter.items is not None:
+        counts = f"items of the table {counter.items.table}: it moves when one is written there"
+    else:
         return None
-    return InvalidInputError(
-        f"{counter.name} counts items of the table {counter.items.table}: it moves when one is written there.",
-        field="counter",
-    )
+    return InvalidInputError(f"{counter.name} counts {counts}.", field="counter")
 
 
 def string(value: object, field: str, longest: int = sys.maxsize, unit: str = "bytes") -> str:

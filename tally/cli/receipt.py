@@ -36,8 +36,8 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 def _check(given: argparse.Namespace) -> None:
     values.check_id(given)
-    if not_changed := fields.not_changed(given.counter):
-        raise UsageError(not_changed.detail)
+    if given.counter.items is not None and (moved := fields.not_changed(given.counter)):
+        raise UsageError(moved.detail)
     if given.counter.unique:
         raise UsageError(f"{given.counter.name} counts visitors, not keys: send a visit again, and it says what it was")
     try:

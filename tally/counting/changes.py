@@ -109,9 +109,9 @@ def _counter(name: object, at: str, counters: Mapping[str, Counter], *, soon: bo
     if counter is None:
         raise InvalidInputError(f"{at} must name a counter of this deployment.", field=at)
     if not counter.joins:
-        why = "it counts items" if counter.counts_children or counter.items else "it counts pages"
-        why = "its changes are numbered" if counter.numbered else "it counts visitors" if counter.unique else why
-        raise InvalidInputError(f"{at}: {counter.name} cannot be changed together with others: {why}.", field=at)
+        moved = fields.not_changed(counter)
+        why = moved.detail if moved else f"{counter.name} is changed alone: its changes are numbered."
+        raise InvalidInputError(f"{at}: {why}", field=at)
     if soon and not counter.rolls_up:
         detail = f"{at}: a change of {counter.name} is visible now: it has limits, or a version."
         raise InvalidInputError(detail, field=at)

@@ -80,8 +80,8 @@ def refused(counter: Counter, *, children: bool) -> str:
     """Why no numbers, or no `children`, can be imported into a counter; empty if they can."""
     if counter.retired:
         return f"{counter.name} is retired: it takes no more changes"
-    if not_changed := fields.not_changed(counter):
-        return not_changed.detail
+    if counter.items is not None and (moved := fields.not_changed(counter)):
+        return moved.detail
     if counter.counts_children and not children:
         return f"{counter.name} counts items: import these with --children {counter.name}"
     if children and not counter.counts_children:

@@ -85,10 +85,8 @@ def change(
 
 def _not_voided(counter: Counter) -> CallerError | None:
     """Why no change of this counter is taken back by its key."""
-    why = "it counts children, which are deleted" if counter.counts_children else "it counts visits"
-    why = "nobody gets its numbers twice" if counter.numbered else why
-    alone = None if counter.joins else InvalidInputError(f"{counter.name} has no voids: {why}.", field="counter")
-    return fields.not_changed(counter) or alone
+    detail = f"{counter.name} has no voids: nobody gets its numbers twice."
+    return fields.not_changed(counter) or (InvalidInputError(detail, field="counter") if counter.numbered else None)
 
 
 @operation(

@@ -78,15 +78,7 @@ class NewState(TypedDict):
     version: Version
 
 
-def _not_moved(counter: Counter) -> CallerError | None:
-    """Why changes do not move this counter."""
-    if counter.counts_children:  # its number would no longer be how many there are
-        return InvalidInputError(f"{counter.name} counts children: put or delete one to move it.", field="counter")
-    if counter.pages:
-        return InvalidInputError(f"{counter.name} counts pages: POST /visits moves it.", field="counter")
-    if counter.unique:
-        return InvalidInputError(f"{counter.name} counts visitors: POST …/visitors moves it.", field="counter")
-    return fields.not_changed(counter)
+_not_moved = fields.not_changed
 
 
 def _no_visitors(counter: Counter) -> CallerError | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter as Multiset
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import counters
+from tally import fields
 from tally.counter import Counter
 from tally.counting import changes, holds
 from tally.counting.receipts import ChangeAnswer
@@ -23,6 +25,8 @@ from tally.errors import (
     LimitReachedError,
     PayloadTooLargeError,
 )
+from tally.operations import changes as operations
+from tally.operations.increments import _not_moved
 from tests import faults
 from tests.invariants.simulation import Clock
 from tests.invariants.streaming import Tables
@@ -160,12 +164,27 @@ def test_expired_holds_are_given_back_before_an_order_is_refused(world: World, c
     assert of(world) == [2, 0, 1]
 
 
+def test_a_counter_that_no_change_moves_gives_one_answer_however_it_is_tried() -> None:
+    tried = [(one, why.detail) for one in counters.COUNTERS.values() if (why := fields.not_changed(one))]
+    assert len(tried) > 4
+    for counter, why in tried:
+        refusals = (refused(counter) for refused in (operations._not_voided, operations._alone, _not_moved))
+        assert [one and one.detail for one in refusals] == [why] * 3
+        with pytest.raises(InvalidInputError, match=re.escape(why)):
+            changes.read([{"counter": counter.name, "id": "x"}], counters.COUNTERS, time.time(), soon=False)
+
+
 @pytest.mark.parametrize(
     ("entry", "soon", "field", "why"),
     [
         ({"counter": "ticket", "id": "x"}, False, "changes[1].counter", "numbered"),
-        ({"counter": "likes", "id": "x", "amount": 1}, False, "changes[1].counter", "it counts items"),
-        ({"counter": "visits", "id": "x", "amount": 1}, False, "changes[1].counter", "it counts pages"),
+        ({"counter": "likes", "id": "x", "amount": 1}, False, "changes[1].counter", "likes counts children: put"),
+        (
+            {"counter": "visits", "id": "x", "amount": 1},
+            False,
+            "changes[1].counter",
+            "visits counts pages: POST /visits",
+        ),
         ({"counter": "nothing", "id": "x"}, False, "changes[1].counter", "must name a counter"),
         ({"counter": ["plays"], "id": "x"}, False, "changes[1].counter", "must name a counter"),
         ({"id": "x"}, False, "changes[1].counter", "must name a counter"),

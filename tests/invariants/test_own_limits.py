@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -55,7 +56,7 @@ def processes(world: World, number: int) -> list[Store]:
 
 def count(store: Store, counter: Counter, amount: int, key: str | None = None, at_s: float | None = None) -> None:
     """As the handler does. `at_s`: when the call began, if not now."""
-    tally = periods.tally_id(counter, ITEM, plans.time.time() if at_s is None else at_s)
+    tally = periods.tally_id(counter, ITEM, time.time() if at_s is None else at_s)
     change = Increment(counter, tally, amount, "increment", key or new_key(), {"counted": True}, f"{counter.name}/x")
     increments.count(Call(store), change)
 

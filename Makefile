@@ -109,7 +109,10 @@ test: setup-tests lint $(OF_ENGINE) ## lint, and every test that guards the prod
 	@$(PYTEST) -m "not long" --ignore=tests/emulator $(if $(ENGINE),$(or $(ARGS),tests/invariants tests/integration),$(ARGS))
 
 # On AWS's own engine: changes, limits, retries, keys and streams. On Python 3.14, which Lambda runs: the core.
-ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py lost_answers.py keys.py cost.py streams_wire.py)
+# The files of tests/engines/dynamodb_local.py, too: a test of them that begins to fail, or to pass, is seen.
+ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py lost_answers.py keys.py cost.py streams_wire.py \
+  changes.py deletion.py holds.py forgetting.py own_limits.py uniques.py voids.py) \
+  $(addprefix tests/integration/test_,reads.py sweep.py)
 IN_BROWSERS := tests/e2e/test_browsers.py
 test-all: test ## `make test`, and what tests the tools or takes long: soak, quick bench, recipes, fuzz, emulator, Firefox, WebKit, DynamoDB Local, Python 3.14
 	@$(PYTEST) -m long --ignore=$(IN_BROWSERS)

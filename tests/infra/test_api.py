@@ -46,7 +46,7 @@ def test_what_reaches_a_function_keeps_its_logical_id(dev: Template) -> None:
     """An integration is named by the first route of its function: a new route comes after it."""
     first = {name.removeprefix("ApiHttp")[:-8] for name in dev.of_type("AWS::ApiGatewayV2::Integration")}
     assert first == {
-        "GETconsoleConsole", "GETcounterscounteridReads", "GETcounterslikesidchildrenChildrenOpen", "GETdriftDrift",
+        "GETconsoleConsole", "GETcounterscounteridReads", "PUTcounterscounteridmineChildrenOpen", "GETdriftDrift",
         "GEThealthHealth", "GETreceiptsReceipts", "GETseriesSeries", "POSTchangesChanges",
         "POSTcounterscounteridholdsHolds", "POSTcounterscounteridincrementsIncrements",
         "POSTcountersplaysidincrementsIncrementsOpen", "POSTvisitsVisits", "PUTcounterscounteridchildChildren",

@@ -449,6 +449,26 @@ def test_no_card_asks_for_a_span_that_would_count_visitors_twice(
         expect(page.locator(".error")).to_have_count(0)
 
 
+def test_strangers_see_the_list_of_a_counter_that_anyone_may_list_and_of_no_other(
+    console: Console, history: None
+) -> None:
+    page = console.open("#/top/plays")
+    expect(page.get_by_role("heading", name="Sign in", exact=True)).to_be_visible()
+    console.settled()
+    expect(page.locator("main")).not_to_contain_text(VIDEO)
+    console.sign_in("ann")
+    expect(page.get_by_role("row").nth(1)).to_contain_text(VIDEO)
+    config = console.dev.call("GET", "/console/config.json").body
+    assert config["listed"] == []
+    page.route("**/console/config.json", lambda route: route.fulfill(json=config | {"listed": ["likes"]}))
+    found = {"counter": "likes", "by": "day", "span": "2026-01-01", "as_of": 1_800_000_000, "error_max": 0}
+    found["top"] = [{"id": "of-anyone", "value": 9}]
+    page.route("**/top?counter=likes*", lambda route: route.fulfill(json=found))
+    page.reload()
+    console.go("#/top/likes")
+    expect(page.get_by_role("row").nth(1)).to_contain_text("of-anyone")
+
+
 def test_signing_in_and_out_takes_away_what_the_page_said_before(console: Console, history: None) -> None:
     page = console.open("#/drift")
     expect(page.locator(".note", has_text="Sign in to see this")).to_have_count(2)

@@ -14,11 +14,12 @@ from urllib.parse import quote, unquote, urlsplit
 
 from .counter import AMOUNT_MAX, Counter
 from .errors import ForbiddenError, InvalidInputError, NotFoundError, PayloadTooLargeError
+from .ids import ID_FORM, id_of
 from .items import GROUP_ID_CHARACTERS_MAX
 from .pages import Pages
 from .settings import ANY_HOST
 
-ID_CHARACTERS_MAX = 128
+ID_CHARACTERS_MAX = 256  # WordPress cuts a slug at 200 bytes, percent-encoded: with its date's path it fits
 KEY_CHARACTERS_MAX = 255
 ANONYMOUS_KEY_CHARACTERS_MIN = 22  # 22 base64 characters carry 128 bits: nobody guesses another's key
 PAGE_BYTES_MAX = 1024
@@ -37,8 +38,6 @@ TOP_SIZE_MAX = 100
 TIME_S_MAX = 10**11 - 1  # eleven digits; a calendar goes on for long after it
 CURSOR_CHARACTERS_MAX = 683  # the base64 of USER_BYTES_MAX
 # The OpenAPI document uses these patterns too: they must mean the same in Python and in ECMA 262.
-# Not `.` nor `..`: clients and proxies take these path segments away (RFC 3986, section 5.2.4).
-ID_FORM = re.compile(r"(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)")
 # Visible ASCII but the comma, with which gateways join repeated headers. A quotation mark begins a quoted header.
 KEY_FORM = re.compile(r"[!#-+\--~][!-+\--~]*")
 _QUOTED_USER = re.compile(rf"[A-Za-z0-9._~%-]{{1,{USER_BYTES_MAX}}}")
@@ -89,17 +88,28 @@ def string(value: object, field: str, longest: int = sys.maxsize, unit: str = "b
 
 
 def identifier(value: object, field: str, longest: int = ID_CHARACTERS_MAX) -> str:
-    """An id that becomes part of a key: 1 to 128 of `A-Z a-z 0-9 . _ : ~ @ -`, but neither `.` nor `..`."""
+    """An id that becomes part of a key: 1 to 256 of `A-Z a-z 0-9 . _ : ~ @ -`, but neither `.` nor `..`."""
     text = string(value, field)
     if len(text) > longest or not ID_FORM.fullmatch(text):
-        but = ", and not a dot or two" if text in (".", "..") else ""
-        raise InvalidInputError(f"{field} must be 1 to {longest} of A-Z a-z 0-9 . _ : ~ @ -{but}", field=field)
+        raise InvalidInputError(
+            f"{field} must be 1 to {longest} of A-Z a-z 0-9 . _ : ~ @ -{_spelling(text, longest)}", field=field
+        )
     return text
 
 
 def read_id(value: object, field: str) -> str:
     """An id whose number is read: that of a group of items may be longer than others."""
     return identifier(value, field, GROUP_ID_CHARACTERS_MAX)
+
+
+def _spelling(text: str, longest: int) -> str:
+    """Says how to write this text as an id, if there is a way."""
+    spelled = id_of(text)
+    if text in (".", ".."):
+        return ", and not a dot or two"
+    if len(spelled) > longest:
+        return f": with ~ and a code for all others it has {len(spelled)} characters"
+    return f": write {spelled}" if spelled != text else ": write # as ~23" if "#" in text else ""
 
 
 def idempotency_key(value: object, field: str, *, anonymous: bool) -> str:

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from . import images
 from .errors import ConfigurationError
+from .ids import quoted
 from .images import Image
 
 AMOUNT_LIMIT = 10**15
@@ -23,19 +24,19 @@ RECOUNTED, KEPT, EXAMPLE = "recounted", "kept", "example"
 """The attributes beside the number of a tally item: the last scan that set it, the number that the team keeps, and the
 newest item of a fault."""
 ASIDE = "~-"
-"""How the groups begin that count what is in no group of the team's. `id_of` makes no such id."""
+"""How the groups begin that count what is in no group of the team's. `quoted` makes no such id."""
 NUMBERS = f"{ASIDE}numbers"
 """The group that counts the numbers that the team keeps."""
 HEARTBEAT_START = "HEARTBEAT#"
 WITHIN_MAX_S = 3600
 GROUP_CHARACTERS_MAX = 128  # as the item spells it
-GROUP_ID_CHARACTERS_MAX = 12 * GROUP_CHARACTERS_MAX  # a character has up to four bytes, and `id_of` writes 3 for each
+GROUP_ID_CHARACTERS_MAX = 12 * GROUP_CHARACTERS_MAX  # a character has up to four bytes, and `quoted` writes 3 for each
 _TABLE_FORM = re.compile(r"[A-Za-z0-9_.-]{1,255}")  # as DynamoDB's own names: it becomes part of a key
 _RESERVED_TABLES = frozenset({"counts", "receipts", "ledger"})
 
 
 class Value(NamedTuple):
-    """What one item counts for. `group`: an id (`id_of`)."""
+    """What one item counts for. `group`: an id (`ids.quoted`)."""
 
     group: str
     amount: int
@@ -245,7 +246,7 @@ class Items:
             )
         if not name and images.is_there(image, of):
             return Fault("group", f"{of} is {images.shown(image, of)}: it names no group")
-        return id_of(name)
+        return quoted(name)
 
     def _number(self, image: Image, name: str) -> int | Fault | None:
         """A number in units of the scale; None if it is not there."""
@@ -264,12 +265,6 @@ class Items:
         if abs(scaled) >= AMOUNT_LIMIT:
             return Fault("large", f"{name} is {number}: it is too large to add up")
         return int(scaled)
-
-
-def id_of(group: str) -> str:
-    """The id of a group. What an id may not have stands as `~` and its code: `hr desk` is `hr~20desk`."""
-    name = "%2E" * len(group) if group in (".", "..") else quote(group, safe=":@").replace("~", "%7E")
-    return name.replace("%", "~")
 
 
 def key_names(key_schema: Sequence[Mapping[str, str]]) -> list[str]:

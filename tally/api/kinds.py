@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple
 from tally import fields
 from tally.counter import AMOUNT_MAX, Counter
 from tally.errors import CallerError, InvalidInputError, NotFoundError, PreconditionRequiredError
+from tally.ids import ID_FORM
 from tally.items import GROUP_ID_CHARACTERS_MAX
 from tally.pages import Pages
 
@@ -228,14 +229,14 @@ _URL = (
 )
 ID = Kind(
     _plain(fields.identifier),
-    _string(1, fields.ID_CHARACTERS_MAX, fields.ID_FORM),
-    "The id of what is counted.",
+    _string(1, fields.ID_CHARACTERS_MAX, ID_FORM),
+    "The id of what is counted. The clients spell other text: `/a/` is `~2Fa~2F` (docs/javascript.md).",
     "7c20",
 )
 READ_ID = replace(
     ID,
     check=_plain(fields.read_id),
-    schema=_string(1, GROUP_ID_CHARACTERS_MAX, fields.ID_FORM),
+    schema=_string(1, GROUP_ID_CHARACTERS_MAX, ID_FORM),
     words=f"The id of what is counted. Only a group of items may have more than {fields.ID_CHARACTERS_MAX} characters.",
 )
 COUNTER = Kind(

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from tally.drift.looks import moment
+from tally.ids import id_of
 from tally.streams import events
 
 from . import values
@@ -43,7 +44,8 @@ def _events(given: argparse.Namespace, stack: Stack) -> int:
 
 def _is_of(detail: Any, id_: str) -> bool:
     """Whether an event is of this id, of this period if one is named."""
-    return id_ in (detail["id"], _full(detail))
+    name, mark, period = id_.partition("#")
+    return f"{id_of(name)}{mark}{period}" in (detail["id"], _full(detail))
 
 
 def _full(detail: Any) -> str:

@@ -230,6 +230,8 @@ def _from_csv(
         ):
             ahead.keep_first()
             yield RefusedRow(number, "a quote takes in the lines below")
+        elif '"' in read[0] and read[0].replace('"', '""') not in ahead.text():
+            yield RefusedRow(number, "a quote stands within an id that has no quotes around it")
         else:
             yield number, read
 
@@ -260,6 +262,10 @@ class _Ahead:
             self._taken.append(self._again.popleft())
             self.number += 1
             yield self._taken[-1]
+
+    def text(self) -> str:
+        """The last row as the file has it."""
+        return "".join(self._taken)
 
     def alone(self, ends: bool) -> Iterator[Sequence[str]]:
         """The lines between the first and the last line of the last row, each read by itself. `ends`: also these two,

@@ -8,6 +8,7 @@ import uuid
 from tally import fields
 from tally.counter import AMOUNT_MAX
 from tally.errors import InvalidInputError
+from tally.ids import id_of
 
 from . import values
 from .command import Command, Counters, Parser, UsageError, add_counter
@@ -33,7 +34,7 @@ def _limit(value: str) -> int:
 
 
 def _check(given: argparse.Namespace) -> None:
-    given.id = fields.identifier(given.id, "ID")
+    given.id = fields.identifier(id_of(given.id), "ID")
     if not given.counter.own_limits:
         raise UsageError(f"{given.counter.name} is not declared with own_limits: all of its ids have the same limits")
     if given.key and given.limit is None and not given.declared:

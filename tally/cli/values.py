@@ -15,6 +15,7 @@ from tally.counter import Counter
 from tally.counting import periods
 from tally.dynamo import clock
 from tally.errors import InvalidInputError
+from tally.ids import ID_FORM, id_of
 from tally.pages import UNDECLARED, Pages
 
 from . import folder
@@ -38,7 +39,7 @@ def checked_id(counter: Counter, id_: str) -> str:
     """
     if counter.period is None or "#" in id_:
         return stored_id(counter, id_)
-    return periods.tally_id(counter, fields.counted_id(counter, id_, "ID", _pages(folder.counters())), clock.now_s())
+    return periods.tally_id(counter, _counted(counter, id_), clock.now_s())
 
 
 def check_id(given: argparse.Namespace) -> None:
@@ -50,12 +51,18 @@ def check_id(given: argparse.Namespace) -> None:
 def stored_id(counter: Counter, id_: object) -> str:
     """The id as the counter stores it; with periods `ID#PERIOD`. It depends on no clock. Raises InvalidInputError."""
     if counter.period is None or not isinstance(id_, str):
-        return fields.counted_id(counter, id_, "ID", _pages(folder.counters()))
+        return _counted(counter, id_)
     named, _, period = id_.partition("#")
-    id_ = f"{fields.counted_id(counter, named, 'ID', _pages(folder.counters()))}#{period}"
+    id_ = f"{_counted(counter, named)}#{period}"
     if not periods.is_tally(counter, id_):
         raise InvalidInputError(f"ID must name a {counter.period}: ID#PERIOD.", field="ID")
     return id_
+
+
+def _counted(counter: Counter, name: object) -> str:
+    """The id of what a person writes: a page normalised, other text spelled. Raises InvalidInputError."""
+    spelled = id_of(name) if isinstance(name, str) and not counter.pages else name
+    return fields.counted_id(counter, spelled, "ID", _pages(folder.counters()))
 
 
 def user(value: str) -> str:
@@ -161,7 +168,7 @@ def signed(most: int) -> Callable[[str], int]:
 
 def run(value: str) -> str:
     """The name of a run of an import."""
-    if len(value) > RUN_CHARACTERS_MAX or not fields.ID_FORM.fullmatch(value):
+    if len(value) > RUN_CHARACTERS_MAX or not ID_FORM.fullmatch(value):
         raise argparse.ArgumentTypeError(f"must be 1 to {RUN_CHARACTERS_MAX} of A-Z a-z 0-9 . _ : ~ @ -")
     return value
 

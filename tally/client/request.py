@@ -1,5 +1,5 @@
-"""A request to Tally, and how a method sends it. The client is these files and `tally/errors.py`, and needs boto3
-only."""
+"""A request to Tally, and how a method sends it. The client is these files, `tally/errors.py` and `tally/ids.py`. It
+needs boto3 only."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 from uuid import UUID
 
 from ..errors import InvalidInputError, PayloadTooLargeError
+from ..ids import PAGE_COUNTERS, id_of, tally_of, target_of
 
 DIGITS_MAX = 18  # Tally takes fewer, and an integer of a billion digits takes all memory
 EVENT_BYTES_MAX = 1_000_000  # Lambda takes 1 MB of what it retries itself, and 6 MB of what waits for its answer
@@ -43,7 +44,7 @@ class Request(Generic[T_co]):
     @classmethod
     def of(cls, function: str, operation: str, arguments: Mapping[str, Any]) -> Request[T_co]:
         """The request with the arguments that are given, and a key if it takes one."""
-        given = {name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None}
+        given = _spelled({name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None})
         if "idempotency_key" in arguments:
             given.setdefault("idempotency_key", secrets.token_urlsafe(18))  # nobody guesses it
         return cls(function, operation, given.pop("caller", None), given)
@@ -57,6 +58,29 @@ class Request(Generic[T_co]):
         """The result in a reply: the answer's body. That of a change with a key also says whether it is `replayed`."""
         more = {} if self.idempotency_key is None else {"replayed": reply.replayed}
         return cast(T_co, {**reply.body, **more})
+
+
+def _spelled(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments with their ids spelled. A function refuses what is not text."""
+    spell = dict[str, Callable[[str], str]](of=tally_of)
+    if given.get("counter") not in PAGE_COUNTERS:
+        spell["id"] = id_of
+    if given.get("of") != "visit":  # the target is a page
+        spell["target"] = target_of
+    more = {name: _each(given[name], by) for name, by in spell.items() if name in given}
+    if isinstance(given.get("changes"), list):
+        more["changes"] = [
+            {**one, "id": _each(one["id"], id_of)} if isinstance(one, Mapping) and "id" in one else one
+            for one in given["changes"]
+        ]
+    return {**given, **more}
+
+
+def _each(value: Any, spell: Callable[[str], str]) -> Any:
+    """Spells a text, or each text of a list."""
+    if isinstance(value, list):
+        return [spell(one) if isinstance(one, str) else one for one in value]
+    return spell(value) if isinstance(value, str) else value
 
 
 def plain(value: Any) -> Any:

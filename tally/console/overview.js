@@ -2,6 +2,8 @@
 
 import { bars } from "./chart.js";
 import { count, HOUR_S, number, signed, sumOf, time } from "./format.js";
+import { isOfPages } from "../client/tally.js";
+import { fullIdOf } from "./ids.js";
 import { command, fullId, make, panel, share, spansOf, state, tallyLink } from "./parts.js";
 
 const API = new URL("..", import.meta.url).href; // this file is /console/overview.js
@@ -253,7 +255,8 @@ function opener(context) {
   );
   const open = (event) => {
     event.preventDefault();
-    location.hash = tallyLink(counter.value.trim(), id.value.trim());
+    const [named, written] = [counter.value.trim(), id.value.trim()];
+    location.hash = tallyLink(named, isOfPages(named) ? written : fullIdOf(written));
   };
   return make(
     "section.card",

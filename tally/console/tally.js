@@ -3,6 +3,7 @@
 import { Failure } from "./api.js";
 import { bars } from "./chart.js";
 import { count, DAY_S, dayZone, HOUR_S, inUtc, number, signed, sumOf, time, timeText, zoneName } from "./format.js";
+import { nameOf } from "./ids.js";
 import { receipts } from "./receipts.js";
 import { choice, command, isPage, make, panel, repairCommand, table, tool, which } from "./parts.js";
 
@@ -18,7 +19,7 @@ export async function show(root, context, counter, id) {
   const [now, knows] = live(context, counter, id);
   root.append(
     make("p.eyebrow", {}, make("a", { href: `#/top/${encodeURIComponent(counter)}` }, counter)),
-    make("h1.id", { tabindex: -1 }, id),
+    make("h1.id", { tabindex: -1, title: id }, nameOf(id)),
     make("div.columns", {}, now, receipts(context, counter, id)),
     context.counter(counter)?.own_items ? "" : chart(context, counter, id), // items have no series
     behind(context, counter, id, knows),

@@ -170,7 +170,7 @@ export const define = (tally) => {
     }
 
     get number() {
-      return this.names.join(":");
+      return tally.of(...this.names);
     }
 
     connectedCallback() {

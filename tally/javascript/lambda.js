@@ -4,6 +4,7 @@
 import { randomUUID } from "node:crypto";
 import { InvokeCommand, LambdaClient } from "@aws-sdk/client-lambda";
 import { KEYED, SERVED_BY } from "./requests.js";
+import { fromJson, idOf, isOfPages, tallyOf } from "./tally.js";
 
 const ATTEMPTS_MAX = 6;
 const PAUSE_FIRST_MS = 100;
@@ -28,6 +29,17 @@ const plain = (_, value) => {
   throw new TypeError(`tally: ${value} is too large for an amount`);
 };
 
+// The fields with their ids spelled, as the typed client in Python sends them. The functions refuse what is no text.
+const each = (given, spell) => (Array.isArray(given) ? given.map(spell) : given && spell(given));
+const targetOf = (target) => String(target).replace(/(?<=^[^/]*\/).*/s, idOf);
+const spelled = ({ id, of, target, changes, ...rest }) => ({
+  ...rest,
+  id: isOfPages(rest.counter) ? id : idOf(id),
+  of: each(of, tallyOf),
+  target: of === "visit" ? target : each(target, targetOf),
+  changes: Array.isArray(changes) ? changes.map((one) => one?.id === undefined ? one : { ...one, id: idOf(one.id) }) : changes,
+});
+
 const unreachable = (detail) => new TallyError({ type: "urn:problem-type:tally:unreachable", title: "Try again", status: 503, detail });
 
 export class TallyFunctions {
@@ -36,7 +48,7 @@ export class TallyFunctions {
   }
 
   async send(operation, fields) {
-    const event = { operation, caller: this.caller, ...fields };
+    const event = { operation, caller: this.caller, ...spelled(fields) };
     // The key is there from the start: all attempts are one change.
     if (KEYED.has(operation)) event.idempotency_key ??= randomUUID();
     const payload = JSON.stringify(event, plain);
@@ -59,7 +71,7 @@ export class TallyFunctions {
     try {
       const said = await this.lambda.send(new InvokeCommand({ FunctionName, Payload: payload }));
       if (said.FunctionError) throw unreachable("The function failed. Send the request again.");
-      answer = JSON.parse(new TextDecoder().decode(said.Payload));
+      answer = fromJson(new TextDecoder().decode(said.Payload));
     } catch (error) {
       // Lambda's own refusals, as of a role that may not invoke, are no answer of Tally's. Without credentials nobody asks.
       const status = error.$metadata?.httpStatusCode;

@@ -23,6 +23,18 @@ export interface Options {
 /** As databases give them. */
 export type Id = string | number | bigint;
 
+/** The id of a path, an address, or text of any script: `/posts/x/` is `~2Fposts~2Fx~2F`. An id is itself. */
+export declare const idOf: (name: Id) => string;
+
+/** `counter:id`, with the id as `idOf` spells it. An address of a counter of pages is itself. */
+export declare const tallyOf: (of: string) => string;
+
+/** JSON, in which a whole number beyond 2^53 is a BigInt. */
+export declare const fromJson: (text: string) => unknown;
+
+/** Whether a counter counts pages, whose addresses Tally normalises. */
+export declare const isOfPages: (counter: string) => boolean;
+
 /** A change that waits for Tally's answer. */
 export interface Entry {
   readonly counter: string;
@@ -83,9 +95,10 @@ export type Outcome =
   | { readonly state: "denied"; readonly status: number }
   | { readonly state: "superseded" | "doubt" | "forgotten" };
 
-/** One number, or why it cannot be read. `as_of`: it holds every change before, in seconds since 1970. */
+/** One number, or why it cannot be read. `value`: a BigInt if it is beyond 2^53, where a Number is not exact; so are whole
+ * numbers of that size in every other answer. `as_of`: it holds every change before, in seconds since 1970. */
 export type Value =
-  | { readonly counter: string; readonly id: string; readonly value: number; readonly as_of?: number | null }
+  | { readonly counter: string; readonly id: string; readonly value: number | bigint; readonly as_of?: number | null }
   | { readonly counter: string; readonly id: string; readonly error: Problem };
 
 /** Whether a user, or this browser, is counted, or why that cannot be read. `child`: the user. */
@@ -127,6 +140,9 @@ export class Tally extends EventTarget {
    * Error without `anonymous`, and if the storage keeps no secret.
    */
   like(counter: string, id: Id, present?: boolean, options?: { anonymous?: boolean }): Promise<Outcome>;
+
+  /** `counter:id` with the id as Tally spells it, so that answers and entries can be compared with it. */
+  of(counter: string, id: Id): string;
 
   /** Numbers that anyone may read, each asked for as `plays:9f3a`, in that order. They may be as old as the
    * counter's `max_age_s` says; `fresh` asks no cache of the browser's. Many are asked for in parts, and those of a part

@@ -26,7 +26,7 @@ const AHEAD_MS = 60e3;
 // No machine sleeps for longer: a clock that has gone further was set.
 const SLEEP_MS_MAX = 365 * 86400e3;
 // `make generate` writes this line from the server's own rules.
-const FORMS = { counter: /^(?=.{1,255}$)[a-z][a-z0-9_-]{0,31}$/, id: /^(?=.{1,128}$)(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)$/, key: /^(?=.{1,255}$)[!#-+\--~][!-+\--~]*$/, anyonesKey: /^(?=.{22,255}$)[!#-+\--~][!-+\--~]*$/, amountMax: 1000000000 };
+const FORMS = { counter: /^(?=.{1,255}$)[a-z][a-z0-9_-]{0,31}$/, id: /^(?=.{1,256}$)(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)$/, key: /^(?=.{1,255}$)[!#-+\--~][!-+\--~]*$/, anyonesKey: /^(?=.{22,255}$)[!#-+\--~][!-+\--~]*$/, amountMax: 1000000000 };
 
 const PROBLEM = "urn:problem-type:tally:";
 const UNANSWERED = "unanswered";
@@ -57,7 +57,15 @@ const tried = (what) => {
     return what();
   } catch {}
 };
-const parsed = (text) => tried(() => JSON.parse(text));
+// A whole number that no Number holds is a BigInt. In JSON text it is marked, and so it is stored.
+const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d[\d.e+-]*/gi;
+const marked = (token) => (/^-?\d{16,}$/.test(token) && !Number.isSafeInteger(+token) ? `"\\u0000${token}"` : token);
+export const fromJson = (text) =>
+  JSON.parse(/\d{16}/.test(text) ? text.replace(TOKENS, marked) : text, (_, one) =>
+    typeof one === "string" && /^\0-?\d+$/.test(one) ? BigInt(one.slice(1)) : one,
+  );
+const toJson = (value) => JSON.stringify(value, (_, one) => (typeof one === "bigint" ? `\0${one}` : one));
+const parsed = (text) => tried(() => fromJson(text));
 
 // Databases give ids and amounts as numbers and as BigInts.
 const text = (one) => (typeof one === "bigint" || Number.isSafeInteger(one) ? String(one) : one);
@@ -65,6 +73,21 @@ const named = (what, one, form) => {
   const given = text(one);
   if (typeof given === "string" && form.test(given)) return given;
   throw new TypeError(`tally: ${String(one)} is no ${what}`);
+};
+// The id of what a page names, as `id_of` in tally/ids.py: `/posts/x/` is `~2Fposts~2Fx~2F`, and an id is itself.
+const ENCODED = /(%([89a-f][\da-f]|2[02]|3[ce]|5e|60|7[bd]))+/gi;
+export const idOf = (one) => {
+  const given = text(one);
+  if (typeof given !== "string" || /[\0-\x1f\x7f#]|^[\w.:~@-]*$|\p{Cs}/u.test(given)) return given;
+  const plain = given.replace(ENCODED, (run) => tried(() => decodeURIComponent(run)) ?? run).normalize("NFC");
+  const code = (sign) => `~${sign.charCodeAt().toString(16).toUpperCase()}`;
+  return encodeURIComponent(plain).replace(/[!'()*~]/g, code).replace(/%3A/g, ":").replace(/%40/g, "@").replaceAll("%", "~");
+};
+// The name of a number. Tally itself normalises the address of a page.
+export const isOfPages = (counter) => /^((bot_)?visits|page_visitors)$/.test(counter);
+export const tallyOf = (of) => {
+  const [counter, id] = String(of).split(/:(.*)/s);
+  return id === undefined || isOfPages(counter) ? of : `${counter}:${idOf(id)}`;
 };
 const whole = (one) => {
   const given = typeof one === "bigint" ? Number(one) : one;
@@ -155,6 +178,11 @@ export class Tally extends EventTarget {
     this.#wake();
   }
 
+  // The name of a number, as the elements of any version know it.
+  of(counter, id) {
+    return tallyOf(`${counter}:${text(id) ?? ""}`);
+  }
+
   increment(counter, id, { amount, key, signed } = {}) {
     const user = signed ? this.#signedIn() : undefined;
     const own = key === undefined ? newKey() : named("key", key, user ? FORMS.key : FORMS.anyonesKey);
@@ -164,7 +192,7 @@ export class Tally extends EventTarget {
   like(counter, id, present = true, { anonymous } = {}) {
     // A sign-in does not help who names no counter or id.
     named("counter or id", counter, FORMS.counter);
-    named("counter or id", id, FORMS.id);
+    named("counter or id", idOf(id), FORMS.id);
     const own = anonymous && !this.user();
     if (own && !this.#secret(true)) throw new Error("tally: nobody is signed in, and this browser stores nothing for this site");
     const user = own ? undefined : this.#signedIn();
@@ -299,7 +327,7 @@ export class Tally extends EventTarget {
   // Stored before anything is sent, in the task of the click.
   #add(change) {
     const counter = named("counter or id", change.counter, FORMS.counter);
-    const id = named("counter or id", change.id, FORMS.id);
+    const id = named("counter or id", idOf(change.id), FORMS.id);
     const entry = { ...change, counter, id, at: this.#now(), sent: 0, tries: 0 };
     const name = this.#name(entry);
     if (isWish(entry)) entry.at = Math.max(entry.at, this.#lastAt(entry) + 1, 1 + this.#likedAt(`${counter} ${id}`));
@@ -352,7 +380,7 @@ export class Tally extends EventTarget {
 
   // False: the storage keeps what is no longer so. What it cannot take is in the memory alone, if its page lives.
   #put(state) {
-    const set = () => !!tried(() => this.#set(state.name, JSON.stringify(state.entry)));
+    const set = () => !!tried(() => this.#set(state.name, toJson(state.entry)));
     if (set()) return (state.stored = true);
     if (state.stored && !(state.promise && tried(() => (this.storage.removeItem(state.name), true)))) return false;
     state.stored &&= set();
@@ -451,7 +479,7 @@ export class Tally extends EventTarget {
     const { name, entry, stored } = state;
     if (isWish(entry) && !entry.outcome) this.#keep(entry, outcome);
     // Other tabs learn from this how it ended: a removal alone does not say it.
-    if (stored && !entry.outcome) tried(() => this.#set(name, JSON.stringify({ ...entry, outcome })));
+    if (stored && !entry.outcome) tried(() => this.#set(name, toJson({ ...entry, outcome })));
     // What cannot be removed stays known, so that nobody here sends it again.
     if (!stored || tried(() => (this.storage.removeItem(name), true))) this.#states.delete(name);
     state.done?.(outcome);
@@ -777,7 +805,8 @@ export class Tally extends EventTarget {
     return this.#put(state) ? 0 : this.#wait(state, "storage");
   }
 
-  async #read(path, of, field, sent) {
+  async #read(path, names, field, sent) {
+    const of = names.map(tallyOf);
     const parts = packed(of.map((one) => query({ of: one })));
     const answers = await Promise.allSettled(parts.map((part) => this.#told(path, part, field, sent)));
     if (answers.length && answers.every(({ reason }) => reason)) throw answers[0].reason;

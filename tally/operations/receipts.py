@@ -113,5 +113,8 @@ def _receipt(operation: str, target: str, key: str, counted: receipts.Found | No
 
 
 def _target(call: Call, operation: str, target: str) -> str:
-    """The target as its receipt names it: a page normalised."""
-    return fields.page(target, "target", call.pages) if operation == "visit" else target
+    """The target as its receipt names it: a page normalised. Raises InvalidInputError for an id that no receipt has."""
+    if operation == "visit":
+        return fields.page(target, "target", call.pages)
+    counter, slash, id_ = target.partition("/")
+    return f"{counter}/{fields.identifier(id_, 'target')}" if slash else target

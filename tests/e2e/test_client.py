@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from urllib.parse import quote
 
 import pytest
 
@@ -77,3 +79,30 @@ def test_the_command_gives_an_id_a_limit_of_its_own(dev: Dev, capsys: pytest.Cap
     for counter, id_ in (("stock", "mug"), ("calls", "command-4#2026-11-22"), ("none", "mug")):
         assert limit(counter, id_, "5")[:2] == (2, ""), counter
     assert ran(capsys, "export", "stock", "--limits", "--local", "--port", str(dev.port))[0] == 2
+
+
+def test_an_id_of_any_text_is_one_number_for_the_client_and_the_command(
+    tally: Tally, dev: Dev, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        return ran(capsys, *arguments, "--local", "--port", str(dev.port))
+
+    path, id_ = "/films/привет и пока/", quote("/films/привет и пока/", safe="").replace("%", "~")
+    assert tally.increment("plays", path, idempotency_key=f"{'k' * 22}")["id"] == id_
+    assert tally.batch([requests.increment("plays", path)])[0]["id"] == id_  # type: ignore[index]
+    assert run("count", "plays", quote(path))[0] == 0  # as a browser has it
+    assert tally.get_tallies([f"plays:{path}"])["tallies"][0]["value"] == dev.plays(id_) == 3
+    assert run("get", "plays", path)[1].startswith(f"plays {id_}: 3\n")
+    [receipt] = tally.get_any_receipts("increment", [f"plays/{path}"], ["k" * 22])["receipts"]
+    assert (receipt["target"], receipt["state"]) == (f"plays/{id_}", "counted")
+    assert run("limit", "calls", "acme & co", "7")[1] == "calls acme~20~26~20co: 7, its own\n"
+    assert tally.get_limit("calls", "acme & co")["limit"] == 7
+    assert run("count", "calls", "acme & co", "--amount", "8")[2] == "tally: There is room for 7 more.\n"
+    assert run("get", "calls", f"acme & co#{datetime.now(UTC):%Y-%m-%d}")[0] == 0
+    asked = dev.call("GET", "/tallies?of=plays:/films/x/")
+    assert (asked.status, asked.body["tallies"][0]["error"]["detail"].partition(": write ")[2]) == (
+        200,
+        "~2Ffilms~2Fx~2F",
+    )
+    wrong = dev.call("GET", f"/receipts?of=increment&target=plays//films/x/&key={'k' * 22}")
+    assert (wrong.status, wrong.body["field"]) == (400, "target")  # no receipt has such a target

@@ -28,6 +28,7 @@ from tally.drift import rows
 from tally.dynamo import items
 from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import apply, apply_once
+from tally.ids import id_of
 from tally.series import hours, progress, top
 from tally.series.hours import Moved
 from tests.e2e import chromium
@@ -347,6 +348,19 @@ def test_a_number_follows_its_plays_while_somebody_looks(console: Console) -> No
     assert console.asked_for(f"/counters/plays/{video}") == before
     console.page.evaluate(LOOK, False)
     expect(live).to_have_text("4")
+
+
+def test_a_number_is_opened_by_the_path_or_the_text_that_it_counts(console: Console) -> None:
+    text = f"/films/привет {secrets.token_hex(4)}/"
+    video = played(console.dev, 1, id_of(text))
+    page = console.open()
+    for written in (text, quote(text), video):
+        page.get_by_label("Counter", exact=True).fill("plays")
+        page.get_by_label("Id, or the page's address").fill(written)
+        page.get_by_role("button", name="Open", exact=True).click()
+        expect(page.locator("h1")).to_have_text(text)
+        expect(page.locator(".live")).to_have_text("1")
+        console.go("#/")
 
 
 def test_a_lost_connection_is_said_and_comes_back(console: Console) -> None:

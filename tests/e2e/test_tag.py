@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import secrets
 from collections.abc import Callable, Iterator
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from tally import ids
 from tally.api import scripts
 from tests.e2e import chromium
 from tests.e2e.dev import Dev
@@ -57,12 +60,12 @@ class Blog:
     def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
         if target.startswith("/bundle/"):
             return Reply(200, scripts.file(target[8:]).text.encode(), {"content-type": "text/javascript"})
-        html, more = self.pages[target]
-        return Reply(200, html.encode(), {"content-type": "text/html", **more})
+        text, more = self.pages[target]
+        return Reply(200, text.encode(), {"content-type": "text/html", **more})
 
-    def show(self, html: str, dir: str = "ltr", **headers: str) -> None:
+    def show(self, body: str, dir: str = "ltr", **headers: str) -> None:
         more = {name.replace("_", "-"): value for name, value in headers.items()}
-        self.pages["/"] = (HEAD.format(more=f" dir={dir}") + html, more)
+        self.pages["/"] = (HEAD.format(more=f" dir={dir}") + body, more)
         self.page.goto(self.server.origin)
 
     @property
@@ -257,3 +260,33 @@ def test_a_sign_is_in_front_of_its_number_in_both_directions(dir: str, blog: Blo
              return one.getBoundingClientRect().x })"""
     )
     assert sign < digit
+
+
+@pytest.mark.parametrize(
+    "of", ["/posts/{}/", "привет-{}", "https://example.com/{}?a=1&b=2"], ids=["path", "slug", "address"]
+)
+def test_a_button_of_a_path_a_slug_or_an_address_counts(of: str, blog: Blog, dev: Dev, tag: Callable[..., str]) -> None:
+    named = of.format(blog.post)
+    blog.show(
+        tag() + BUTTON.format(post=html.escape(named)) + f'<tally-count counter=hearts of="{html.escape(named)}">'
+    )
+    blog.likes(1)
+    expect(blog.page.locator("tally-count [part=count]")).to_have_text("1")
+    assert dev.call("GET", f"/counters/hearts/{ids.id_of(named)}").body["value"] == 1
+    blog.page.reload()
+    expect(blog.button).to_have_attribute("aria-pressed", "true")
+
+
+def test_the_address_that_a_browser_shows_and_the_text_of_a_template_are_one_like(
+    blog: Blog, dev: Dev, tag: Callable[..., str]
+) -> None:
+    path = f"/привет мир {{{blog.post}}}/"
+    blog.pages[quote(path, safe="/{}")] = blog.pages[quote(path)] = (HEAD.format(more="") + tag(), {})
+    blog.page.goto(blog.server.origin + path)
+    blog.page.evaluate(ASSIGN, {"tally-like": {"counter": "hearts", "of": path, "anonymous": True}})
+    blog.likes(1)
+    shown = blog.page.evaluate("location.pathname")
+    assert shown != path
+    assert ids.id_of(shown) == ids.id_of(path)
+    blog.page.evaluate("document.querySelector('tally-like').of = location.pathname")
+    expect(blog.button).to_have_attribute("aria-pressed", "true")

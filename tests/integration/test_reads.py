@@ -19,7 +19,8 @@ from tally.counter import Counter
 from tally.counting import tallies
 from tally.dynamo import items
 from tally.dynamo.client import Call, Store
-from tally.items import GROUP_CHARACTERS_MAX, Items, id_of
+from tally.ids import quoted as id_of
+from tally.items import GROUP_CHARACTERS_MAX, Items
 from tally.streams import watermark
 from tally.team import scan_state
 from tests import events
@@ -220,7 +221,7 @@ def test_a_group_is_read_as_long_as_an_item_may_spell_it(invoke: Invoke, store: 
     assert [read["value"], entry["value"], details["value"]] == [4, 4, 4]
     assert invoke.http("get_counter_badge", counter="orders", id=group)["statusCode"] == 200
     change = invoke.http("increment", counter="plays", id=group)
-    assert (change["statusCode"], "id must be 1 to 128" in events.body_of(change)["detail"]) == (400, True)
+    assert (change["statusCode"], "id must be 1 to 256" in events.body_of(change)["detail"]) == (400, True)
     too_long = invoke.http("get_counter", counter="orders", id=f"{group}x" * 2)
     assert too_long["statusCode"] == 400
 
@@ -323,3 +324,13 @@ def test_each_entry_of_a_batch_answers_the_value_after_its_own_change(invoke: In
     batch = [{**event, "idempotency_key": f"{number}", "value": number < 2} for number in range(3)]
     bodies = [result["body"] for result in invoke({"batch": batch})["results"]]
     assert [body.get("value") for body in bodies] == [2, 4, None]
+
+
+def test_the_target_of_a_receipt_names_an_id_that_a_receipt_may_have(invoke: Invoke) -> None:
+    """`unknown` would say that the change did not count."""
+    asked = {"of": "increment", "key": ["k" * 22]}
+    refused = invoke.direct("get_receipts", target=["plays//posts/x/"], **asked)
+    assert (refused["status"], refused["body"]["field"]) == (400, "target")
+    assert refused["body"]["detail"].endswith("write ~2Fposts~2Fx~2F")
+    [receipt] = invoke.direct("get_receipts", target=["plays/~2Fposts~2Fx~2F"], **asked)["body"]["receipts"]
+    assert receipt["state"] == "unknown"

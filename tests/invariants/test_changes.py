@@ -188,7 +188,7 @@ def test_a_counter_that_no_change_moves_gives_one_answer_however_it_is_tried() -
         ({"counter": "nothing", "id": "x"}, False, "changes[1].counter", "must name a counter"),
         ({"counter": ["plays"], "id": "x"}, False, "changes[1].counter", "must name a counter"),
         ({"id": "x"}, False, "changes[1].counter", "must name a counter"),
-        ({"counter": "plays", "id": "a#b"}, False, "changes[1].id", "must be 1 to 128"),
+        ({"counter": "plays", "id": "a#b"}, False, "changes[1].id", "must be 1 to 256"),
         ({"counter": "plays", "id": "x", "amount": 2}, False, "changes[1].amount", "moves by 1"),
         ({"counter": "usage", "id": "x"}, False, "changes[1].amount", "is missing"),
         ({"counter": "usage", "id": "x", "amount": True}, False, "changes[1].amount", "whole number"),

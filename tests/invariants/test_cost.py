@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from collections.abc import Callable
 
@@ -12,7 +13,8 @@ import counters
 from bench import budgets, consumers, cost, designs, journal
 from bench.claims import claimed
 from tally import fields
-from tally.counting import children, increments
+from tally.counter import Counter
+from tally.counting import children, holds, increments, periods
 from tally.counting.increments import Increment
 from tally.counting.tallies import Tally
 from tests.invariants.world import POST, VIDEO, World
@@ -20,10 +22,13 @@ from tests.invariants.world import POST, VIDEO, World
 LONGEST_ID = "~" * fields.ID_CHARACTERS_MAX
 LONGEST_KEY = "k" * fields.KEY_CHARACTERS_MAX
 LONGEST_USER = "%" * 128
+LONGEST = Counter(
+    "c" * 32, prefix="LONGEST", sort_key="LONGEST", attribute="longest", ceiling=10**9, period="minute", keep_periods=5
+)
 SHARDS = counters.PLAYS.max_shards
 
 
-@pytest.mark.parametrize("change", ["play", "visit", "like", "unlike"])
+@pytest.mark.parametrize("change", ["play", "visit", "like", "unlike", "hold"])
 def test_receipt_with_the_longest_ids_and_key_or_a_page_of_600_bytes_is_under_1_kb(world: World, change: str) -> None:
     """The page stands once in its receipt; the longest ones that are taken cost a unit more."""
     if change == "visit":
@@ -32,6 +37,10 @@ def test_receipt_with_the_longest_ids_and_key_or_a_page_of_600_bytes_is_under_1_
     elif change == "play":
         call = world.call(fields.user(LONGEST_USER, "caller"))
         world.play(LONGEST_KEY, LONGEST_ID, -fields.AMOUNT_MAX, call=call)
+    elif change == "hold":  # it has the counter, the id and the period twice, and the name of the hold
+        call = world.call(fields.user(LONGEST_USER, "caller"))
+        tally = periods.tally_id(LONGEST, LONGEST_ID, time.time())
+        holds.take(call, LONGEST, tally, 10**9, fields.HOLD_TTL_MAX_S, operation="hold", key=LONGEST_KEY)
     else:
         world.write_post(LONGEST_ID)
         getattr(world, change)(fields.user(LONGEST_USER, "caller"), LONGEST_ID, LONGEST_KEY)

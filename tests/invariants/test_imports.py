@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -626,3 +627,20 @@ def test_period_is_part_of_the_id(run: Command) -> None:
     assert (head, sorted(rows)) == ("id,value", [f"a#{today},5", f"a#{tomorrow},7"])
     assert run("get", "calls", f"a#{today}") == 0
     assert run.said()[0] == f"calls a#{today}: 5\n"
+
+
+def test_ids_of_any_text_are_imported_and_their_export_is_imported_again(
+    store: Store, run: Command, tmp_path: Path, engine: Engine
+) -> None:
+    rows = ["/posts/x/,5", "привет,7", "%D0%BF,1", "п,2", '"a, b",3', "a#b,4", "~2Fc~2F,6"]
+    assert run.import_(run.file(NUMBERS, *rows), "usage", "--skip-bad") == 0
+    assert "write # as ~23" in run.said()[1]
+    path, again = tmp_path / "usage.csv", tmp_path / "again.csv"
+    assert run("export", "usage", path) == 0
+    numbers = dict(line.split(",") for line in path.read_text().splitlines()[1:])
+    word = quote("привет").replace("%", "~")
+    assert numbers == {"~2Fposts~2Fx~2F": "5", word: "7", "~D0~BF": "3", "a~2C~20b": "3", "~2Fc~2F": "6"}
+    other = replace(run, store=Store(store.client, fresh_tables(engine.endpoint, ("counts", "receipts"))))
+    assert other("import", path, "--counter", "usage", *BY) == 0
+    assert other("export", "usage", again) == 0
+    assert sorted(again.read_text().splitlines()) == sorted(path.read_text().splitlines())

@@ -21,6 +21,24 @@ test("a BigInt is a number, also within a list", async () => {
   assert.deepEqual([sent[0].amount, sent[1].changes[0].amount], [5, -3]);
 });
 
+test("a number that no Number holds is exact", async () => {
+  const { tally } = made(() => ({ Payload: Buffer.from('{"status":200,"body":{"value":9007199254740993}}') }));
+  assert.equal((await tally.get_counter({ counter: "usage", id: "7c20" })).value, 2n ** 53n + 1n);
+});
+
+test("an id may be any text, and the address of a page is left to Tally", async () => {
+  const { sent, tally } = made(counted);
+  await tally.get_tallies({ of: ["plays:/a/", "visits:https://example.com/a b"] });
+  await tally.change({ changes: [{ counter: "usage", id: "/a/", amount: 1 }, null] });
+  await tally.get_receipts({ of: "increment", target: ["plays//a/", "change"], key: ["1", "2"] });
+  await tally.get_receipts({ of: "visit", target: "https://example.com/a b", key: "1" });
+  await tally.increment({ counter: "usage", id: 7 });
+  assert.deepEqual(sent[0].of, ["plays:~2Fa~2F", "visits:https://example.com/a b"]);
+  assert.deepEqual([sent[1].changes[0].id, sent[1].changes[1]], ["~2Fa~2F", null]);
+  assert.deepEqual([sent[2].target, sent[3].target], [["plays/~2Fa~2F", "change"], "https://example.com/a b"]);
+  assert.equal(sent[4].id, "7");
+});
+
 test("what JSON cannot hold is a TypeError at once", async () => {
   const { sent, tally } = made(counted);
   const round = {};

@@ -16,7 +16,7 @@ const GLOBALS = [
   "globalThis", "setTimeout", "clearTimeout", "fetch", "Date", "Math", "performance", "crypto", "console", "localStorage", "document",
 ];
 const source = readFileSync(new URL("../../tally/javascript/tally.js", import.meta.url), "utf8");
-const load = new Function(...GLOBALS, source.replaceAll("import.meta.url", "''").replace("export class", "return class"));
+const load = new Function(...GLOBALS, source.replaceAll("import.meta.url", "''").replace(/^export (?!class)/gm, "").replace("export class", "return class"));
 
 /** Numbers from 0 to 1 by a seed: mulberry32. */
 export const chance = (seed) => {

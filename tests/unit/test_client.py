@@ -36,7 +36,7 @@ from tally.errors import (
 )
 
 LAMBDAS = Path(errors.__file__).parents[1]
-BUNDLE = ("__init__.py", "client", "errors.py")
+BUNDLE = ("__init__.py", "client", "errors.py", "ids.py")
 OFFERED = [one for one in OPERATIONS if hasattr(requests, one.name)]
 CONTROL_FLOW = {errors.ReceiptFoundError, errors.ChangeRefusedError, errors.TallyHotError}  # never answered
 
@@ -143,7 +143,7 @@ def test_the_bundle_stands_by_itself(tmp_path: Path) -> None:
     )
     assert ran.stderr == ""
     assert ran.stdout.strip() == (
-        "['tally', 'tally.client', 'tally.client.request', 'tally.client.requests', 'tally.errors']"
+        "['tally', 'tally.client', 'tally.client.request', 'tally.client.requests', 'tally.errors', 'tally.ids']"
     )
 
 

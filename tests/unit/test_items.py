@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tally.errors import ConfigurationError
-from tally.items import ASIDE, GROUP_ID_CHARACTERS_MAX, KINDS, NUMBERS, Fault, Items, Value, Watch, id_of
+from tally.ids import quoted as id_of
+from tally.items import ASIDE, GROUP_ID_CHARACTERS_MAX, KINDS, NUMBERS, Fault, Items, Value, Watch
 
 ORDERS = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#")
 SPENT = Items("shop", amount="total", scale=2)

@@ -14,7 +14,7 @@ from tally.api import scripts
 from tests.patience import PATIENCE_S
 
 TESTS = scripts.CLIENT.parents[1] / "tests/javascript"  # beside the client that is imported, which may be mutated
-CORE_BYTES_MAX, ALL_BYTES_MAX = 8900, 12500  # as the API sends them: compressed
+CORE_BYTES_MAX, ALL_BYTES_MAX = 9100, 13000  # as the API sends them: compressed
 
 
 def test_the_promises_of_the_client_hold_in_node() -> None:
@@ -62,7 +62,7 @@ tally.like("hearts", "article-1", false);
 tally.increment("plays", 7n, { key: 1234567890123456789012n, amount: 1n });
 export const stuck = (): string[] => tally.waiting().filter(({ why }) => why === "denied").map(({ id }) => id);
 tally.addEventListener("change", ({ detail }) => console.log(detail.entry.key, detail.outcome?.state));
-export const shown = async (): Promise<number[]> =>
+export const shown = async (): Promise<(number | bigint)[]> =>
   (await tally.values(["plays:9f3a"], { fresh: true })).map((one) => ("value" in one ? one.value : NaN));
 export const liked = async () =>
   (await tally.mine(["hearts:article-1"])).some((one) => "present" in one && one.present);

@@ -49,7 +49,7 @@ def sells() -> Iterator[Transactions]:
         ({"changes": [("stock", "mug", -1, 0)]}, "changes[0]", r"must be \(counter, id\)"),
         ({"changes": [("likes", "x")]}, "changes[0]", "may change stock, plays, usage, and not 'likes'"),
         ({"changes": [(["stock"], "x")]}, "changes[0]", "may change"),
-        ({"changes": [("stock", "a#b", 1)]}, "changes[0].id", "1 to 128"),
+        ({"changes": [("stock", "a#b", 1)]}, "changes[0].id", "1 to 256"),
         ({"changes": [("stock", "mug")]}, "changes[0].amount", "is missing"),
         *(({"changes": [("stock", "mug", amount)]}, "changes[0].amount", "whole number")
           for amount in ("1", 0.5, True, None, float("nan"), Decimal("NaN"), Decimal("1e999999999"), Decimal("0.5"))),

@@ -512,8 +512,8 @@ def test_events_are_listed_of_all_or_of_one_number_the_newest_first(run: Run, st
              "at": 1795000000, "sequence": "1"}  # fmt: skip
     then = first | {"event": "cd" * 16, "direction": "down", "value": 12, "before": 812, "by": "repair",
                     "at": 1795000060, "sequence": "2"}  # fmt: skip
-    total = {"event": "ef" * 16, "counter": "plays", "id": "v", "threshold": 1000, "every": 1000, "direction": "up",
-             "value": 1003, "at": 1795000120, "sequence": "1000"}  # fmt: skip
+    total = {"event": "ef" * 16, "counter": "plays", "id": "~2Fv~2F", "threshold": 1000, "every": 1000,
+             "direction": "up", "value": 1003, "at": 1795000120, "sequence": "1000"}  # fmt: skip
     assert run("events") == (0, "no event is known: each is kept for nine days after it was sent\n", "")
     for detail in (first, then, total):
         event = Event(detail["event"], detail["at"] * 1000, detail)
@@ -522,7 +522,7 @@ def test_events_are_listed_of_all_or_of_one_number_the_newest_first(run: Run, st
             "Item": event.key(state) | {"detail": {"S": json.dumps(detail)}}
         })  # fmt: skip
     lines = [
-        "2026-11-18 11:08:40 UTC  plays v reached 1000: at 1003; not sent yet",
+        "2026-11-18 11:08:40 UTC  plays ~2Fv~2F reached 1000: at 1003; not sent yet",
         "2026-11-18 11:07:40 UTC  calls 7c20#2026-11-22 fell below 800 (80 % of 1000): 812 to 12, by repair",
         "2026-11-18 11:06:40 UTC  calls 7c20#2026-11-22 reached 800 (80 % of 1000): 790 to 812",
     ]
@@ -531,5 +531,6 @@ def test_events_are_listed_of_all_or_of_one_number_the_newest_first(run: Run, st
     for id_ in ("7c20", "7c20#2026-11-22"):
         assert run("events", "calls", id_)[1].splitlines() == lines[1:]
     assert run("events", "calls", "7c20#2026-11-21")[1].startswith("no event is known")
+    assert run("events", "plays", "/v/")[1].splitlines() == lines[:1]
     shown = [json.loads(line) for line in run("events", "plays", "--json")[1].splitlines()]
     assert shown == [{**total, "sent": False}]

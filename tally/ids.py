@@ -1,0 +1,58 @@
+"""Spells ids that are a path, an address, or text of any script: `/posts/x/` is the id `~2Fposts~2Fx~2F`.
+
+The clients, the command and the console spell an id before they send it. The API and the tables know only the spelled
+form. This module needs nothing of Tally, because the typed client brings it along.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from urllib.parse import quote, unquote_to_bytes
+
+# The OpenAPI document uses this pattern too: it must mean the same in Python and in ECMA 262.
+# Not `.` nor `..`: clients and proxies take these path segments away (RFC 3986, section 5.2.4).
+ID_FORM = re.compile(r"(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)")
+PAGE_COUNTERS = ("visits", "bot_visits", "page_visitors")
+"""Counters of pages: Tally itself normalises the address."""
+# `#` is between an id and its period: `acme#2026-11` must not become another id. The others are mistakes.
+_NEVER = re.compile(r"[\x00-\x1f\x7f#\ud800-\udfff]")
+# What a browser writes for a letter, a space or one of "<>^`{} in the path of an address.
+_ENCODED = re.compile(r"(?:%(?:[89a-f][0-9a-f]|2[02]|3[ce]|5e|60|7[bd]))+", re.IGNORECASE)
+
+
+def id_of(name: str) -> str:
+    """Returns the id of what a person names: an id is itself, so a caller may send what Tally answers.
+
+    In other text, letters that a browser percent-encodes are letters, and Unicode has the form NFC. Each character that
+    an id cannot have becomes `~` and its code. Returns `.`, `..`, and text with `#`, control characters or half a
+    surrogate pair unchanged: `fields.identifier` refuses them.
+    """
+    if ID_FORM.fullmatch(name) or _NEVER.search(name) or name in (".", ".."):
+        return name
+    return quoted(unicodedata.normalize("NFC", _ENCODED.sub(_letters, name)))
+
+
+def quoted(name: str) -> str:
+    """Returns the id of exactly this text: no two texts have the same one. `hr desk` is `hr~20desk`."""
+    dots = "%2E" * len(name) if name in (".", "..") else quote(name, safe=":@").replace("~", "%7E")
+    return dots.replace("%", "~")
+
+
+def tally_of(of: str) -> str:
+    """Returns `counter:id` with the id spelled."""
+    counter, colon, name = of.partition(":")
+    return of if counter in PAGE_COUNTERS else f"{counter}{colon}{id_of(name)}"
+
+
+def target_of(target: str) -> str:
+    """Returns `counter/id`, the target of a receipt, with the id spelled."""
+    counter, slash, name = target.partition("/")
+    return f"{counter}{slash}{id_of(name)}"
+
+
+def _letters(run: re.Match[str]) -> str:
+    try:
+        return unquote_to_bytes(run[0]).decode()
+    except UnicodeDecodeError:
+        return run[0]

@@ -11,6 +11,7 @@ import pytest
 import counters
 from tally.counter import Counter
 from tally.counting import tallies
+from tally.dynamo.clock import OFF_S_MAX
 from tally.errors import (
     KeyReusedError,
     LimitReachedError,
@@ -210,7 +211,7 @@ def test_the_winner_is_told_so_again_when_nothing_is_left_as_long_as_its_receipt
     counting.world.proxy.plan = faults.no_faults
     clock.pass_s(counting.world.store.settings.receipt_ttl_s - 5)
     assert counting.increment(DRAW, key="key-1")[1] is True
-    clock.pass_s(10)
+    clock.pass_s(OFF_S_MAX + 10)
     assert isinstance(refusal(partial(counting.increment, DRAW, key="key-1")), LimitReachedError)
 
 

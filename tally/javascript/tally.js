@@ -788,7 +788,11 @@ export class Tally extends EventTarget {
       return !state.outcome;
     });
     // A deployment may declare counters, and change how long receipts live. Silence about a counter says nothing.
-    const lives = unknown.length && (await this.#fetch("/health")).body.receipts_live_s;
+    if (!unknown.length) return [];
+    const health = await this.#fetch("/health");
+    const lives = health.body.receipts_live_s;
+    // A clock may have been set meanwhile, here or in another tab.
+    this.#heardTime(health.headers);
     return unknown.filter((state) => {
       const lifeMs = lives[state.entry.counter] * 1000;
       if (!(lifeMs > 0)) return true;

@@ -73,7 +73,8 @@ def test_the_command_gives_an_id_a_limit_of_its_own(dev: Dev, capsys: pytest.Cap
     assert (code, out.splitlines()[0], "command-4,20" in out.splitlines()) == (0, "id,limit", True)
     assert limit("calls", "command-4", "--declared")[1] == "calls command-4: 1000, as declared\n"
     assert "command-4" not in ran(capsys, *export)[1]
-    assert limit("calls", "command-4", "-5")[1] == "calls command-4: -5, its own\n"
+    refused = limit("calls", "command-4", "-5")
+    assert (refused[0], refused[2].partition(",")[0]) == (2, "tally: limit is -5")
     for wrong in (["5", "--declared"], ["1e3"], ["1000000001"], ["many"], ["--key", "k"]):
         assert limit("calls", "command-4", *wrong)[:2] == (2, ""), wrong
     for counter, id_ in (("stock", "mug"), ("calls", "command-4#2026-11-22"), ("none", "mug")):
@@ -97,7 +98,10 @@ def test_an_id_of_any_text_is_one_number_for_the_client_and_the_command(
     assert (receipt["target"], receipt["state"]) == (f"plays/{id_}", "counted")
     assert run("limit", "calls", "acme & co", "7")[1] == "calls acme~20~26~20co: 7, its own\n"
     assert tally.get_limit("calls", "acme & co")["limit"] == 7
-    assert run("count", "calls", "acme & co", "--amount", "8")[2] == "tally: There is room for 7 more.\n"
+    assert (
+        run("count", "calls", "acme & co", "--amount", "8")[2]
+        == "tally: There is room for 7 more. Nothing was counted.\n"
+    )
     assert run("get", "calls", f"acme & co#{datetime.now(UTC):%Y-%m-%d}")[0] == 0
     asked = dev.call("GET", "/tallies?of=plays:/films/x/")
     assert (asked.status, asked.body["tallies"][0]["error"]["detail"].partition(": write ")[2]) == (

@@ -268,7 +268,7 @@ def test_expiry_late_commits_releases_and_voids_race_and_each_hold_counts_once(
     injected = sum(times for (fault, _), times in proxy.counts.items() if fault != "NONE")
     proxy.plan = faults.no_faults
     proxy.settle()
-    assert injected > 20, "the plan must fail something"
+    assert injected > 5, "the plan must fail something"
     budget.sweep()
     spent = 0
     for record in budget.world.rows("HOLDS#SETTLED#"):

@@ -26,6 +26,13 @@ KEEP_PERIODS_MAX = 5000  # of years: the last one that any tally is kept to has 
 _SHARD_DIGITS_MAX = 3
 NOW, SOON = "now", "soon"
 ANYONE, CALLER, SERVICE = "anyone", "caller", "service"
+CHANGES, CHILDREN, VISITORS, ITEMS = "changes", "children", "visitors", "items"
+KINDS = {
+    CHANGES: "POST …/increments moves it", CHILDREN: "put or delete one to move it", "pages": "POST /visits moves it",
+    "page visitors": "POST /visits moves it", VISITORS: "POST …/visitors moves it",
+    ITEMS: "it moves when one is written there",
+}  # fmt: skip
+"""What a counter may count, and what moves its number."""
 MAX_AGE_DEFAULT_S, MAX_AGE_MAX_S = 1, 24 * 3600  # the front door keeps nothing for longer than a day
 NAME_FORM = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _FORMS = {
@@ -313,9 +320,16 @@ class Counter:
         return not self.versioned and self.items is None
 
     @cached_property
+    def counts(self) -> str:
+        """Returns what it counts, and so what moves it: one of KINDS."""
+        of_pages = "page visitors" if self.unique else "pages"
+        is_kind = {"items": self.items, "children": self.child, of_pages: self.pages, "visitors": self.unique}
+        return next((kind for kind, is_it in is_kind.items() if is_it), CHANGES)
+
+    @cached_property
     def joins(self) -> bool:
         """Whether changes of it can be counted together with those of other counters, under one key."""
-        return not (self.numbered or self.unique or self.counts_children or self.pages or self.items)
+        return self.counts == CHANGES and not self.numbered
 
     @cached_property
     def holdable(self) -> bool:
@@ -351,7 +365,7 @@ class Counter:
     @cached_property
     def counts_children(self) -> bool:
         """Whether its number is that of items, which callers put and remove by `…/children/{child}`."""
-        return self.child is not None
+        return self.counts == CHILDREN
 
     @cached_property
     def counts_users(self) -> bool:

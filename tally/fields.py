@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from urllib.parse import quote, unquote, urlsplit
 
-from .counter import AMOUNT_MAX, Counter
+from .counter import AMOUNT_MAX, KINDS, Counter
 from .errors import ForbiddenError, InvalidInputError, NotFoundError, PayloadTooLargeError
 from .ids import ID_FORM, id_of
 from .items import GROUP_ID_CHARACTERS_MAX
@@ -57,19 +57,12 @@ PAGE_FORM = re.compile(
 _FLAGS = {"true": True, "false": False}
 
 
-def not_changed(counter: Counter) -> InvalidInputError | None:
-    """What moves this counter, if no caller changes it by an amount; None if callers do."""
-    if counter.counts_children:  # its number would no longer be how many there are
-        counts = "children: put or delete one to move it"
-    elif counter.pages:
-        counts = "pages: POST /visits moves it"
-    elif counter.unique:
-        counts = "visitors: POST …/visitors moves it"
-    elif counter.items is not None:
-        counts = f"items of the table {counter.items.table}: it moves when one is written there"
-    else:
+def counts_otherwise(counter: Counter, *kinds: str) -> InvalidInputError | None:
+    """Returns why an operation on counters of these kinds does not take this one; None if it does."""
+    if counter.counts in kinds:
         return None
-    return InvalidInputError(f"{counter.name} counts {counts}.", field="counter")
+    what = counter.counts if counter.items is None else f"items of the table {counter.items.table}"
+    return InvalidInputError(f"{counter.name} counts {what}: {KINDS[counter.counts]}.", field="counter")
 
 
 def string(value: object, field: str, longest: int = sys.maxsize, unit: str = "bytes") -> str:

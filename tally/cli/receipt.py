@@ -6,7 +6,7 @@ import argparse
 import json
 
 from tally import fields
-from tally.counter import Counter
+from tally.counter import ITEMS, Counter
 from tally.counting import changes, receipts
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
@@ -36,8 +36,8 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 def _check(given: argparse.Namespace) -> None:
     values.check_id(given)
-    if given.counter.items is not None and (moved := fields.not_changed(given.counter)):
-        raise UsageError(moved.detail)
+    if given.counter.counts == ITEMS and (refusal := fields.counts_otherwise(given.counter)):
+        raise UsageError(refusal.detail)
     if given.counter.unique:
         raise UsageError(f"{given.counter.name} counts visitors, not keys: send a visit again, and it says what it was")
     try:

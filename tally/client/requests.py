@@ -412,8 +412,8 @@ class Part(TypedDict):
 
 
 class Declared(TypedDict):
-    """One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `pages`: its ids are URLs.
-    `children`: it counts items. `own_items`: those of a table of the team's own.
+    """One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`: what it counts, and so
+    what moves it. The ids of `pages` and `page visitors` are URLs; `items` are those of a table of the team's own.
     """
 
     name: str
@@ -421,9 +421,7 @@ class Declared(TypedDict):
     changes: Literal["anyone", "caller", "service"]
     public: bool
     listed: bool
-    pages: bool
-    children: bool
-    own_items: bool
+    counts: Literal["changes", "children", "pages", "page visitors", "visitors", "items"]
     retired: bool
     numbered: bool
     notifies: bool
@@ -436,7 +434,6 @@ class Declared(TypedDict):
     own_limits: bool
     period: str | None
     timezone: str | None
-    unique: bool
 
 
 class Status(TypedDict):

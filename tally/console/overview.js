@@ -41,7 +41,7 @@ export async function show(root, context) {
     load: () => api.get("status", {}, signal),
     draw: (found) => {
       context.knows(found);
-      const moving = found.counters.filter((counter) => !counter.own_items); // the others have no series
+      const moving = found.counters.filter((counter) => counter.counts !== "items"); // the others have no series
       const now = moving.map((counter) => counter.name).join();
       if (now !== names) {
         names = now;
@@ -61,7 +61,7 @@ const isNew = (found) => !found.judged_up_to && found.well !== false;
 
 /** What to do while nothing is known: count something. */
 function first(context, { counters }) {
-  const open = counters.find((one) => one.changes === "anyone" && one.delta !== null && !one.pages && !one.retired);
+  const open = counters.find((one) => one.changes === "anyone" && one.counts === "changes" && one.delta !== null && !one.retired);
   const path = open && `counters/${open.name}/first/increments`;
   const curl = open && `curl -X POST ${API}${path} -H 'Idempotency-Key: ${KEY}'`;
   const tryIt = context.config.try_it && ["Or ", make("a", { href: "#/try" }, "try it"), " here."];

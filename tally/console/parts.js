@@ -17,7 +17,8 @@ export function make(tag, attributes = {}, ...children) {
 }
 
 /** Whether an id is a page's address. Who is not signed in does not know what a counter counts; no other id has a slash. */
-export const isPage = (declared, id) => declared?.pages ?? id.includes("/");
+export const isPage = (declared, id) => declared?.counts.startsWith("page") ?? id.includes("/");
+export const countsVisitors = (declared) => declared?.counts.endsWith("visitors") ?? false;
 
 /**
  * The spans of which a counter has lists, and their names for people. Lists are those of UTC.
@@ -25,7 +26,8 @@ export const isPage = (declared, id) => declared?.pages ?? id.includes("/");
  * No span holds two periods of a counter of visitors: that would count some of them twice.
  */
 export function spansOf(declared) {
-  const { unique, period, timezone } = declared ?? {};
+  const { period, timezone } = declared ?? {};
+  const unique = countsVisitors(declared);
   if (unique && (timezone ?? "UTC") !== "UTC") return { hour: "Hour" };
   return { hour: "Hour", day: "Day", ...(unique && ["day", "week"].includes(period) ? {} : { month: "Month" }) };
 }

@@ -10,13 +10,13 @@ const OF_OTHERS = ["increment", MANY, "set_counter", "hold"];
 /** The operations that change a counter under a key. `declared`: what `GET /status` says of it. */
 function operationsOf(declared, id) {
   if (isPage(declared, id)) return ["visit"];
-  return declared?.children ? OF_CHILDREN : OF_OTHERS;
+  return declared?.counts === "children" ? OF_CHILDREN : OF_OTHERS;
 }
 
 /** Why nothing of a counter is sent with a key; nothing if it may be. */
 function keyless(declared) {
-  if (declared?.own_items) return "It counts items of a table of your own: nobody sends a key.";
-  return declared?.unique && !declared.pages ? "It counts visitors, not keys: send a visit again, and it says what it was." : "";
+  if (declared?.counts === "items") return "It counts items of a table of your own: nobody sends a key.";
+  return declared?.counts === "visitors" ? "It counts visitors, not keys: send a visit again, and it says what it was." : "";
 }
 
 /** Was a key counted? The form asks for the receipt that every counted change leaves. */

@@ -5,7 +5,7 @@ import { bars } from "./chart.js";
 import { count, DAY_S, dayZone, HOUR_S, inUtc, number, signed, sumOf, time, timeText, zoneName } from "./format.js";
 import { nameOf } from "./ids.js";
 import { receipts } from "./receipts.js";
-import { choice, command, isPage, make, panel, repairCommand, table, tool, which } from "./parts.js";
+import { choice, command, countsVisitors, isPage, make, panel, repairCommand, table, tool, which } from "./parts.js";
 
 const VALUE_S = 2;
 const DETAILS_S = 15;
@@ -21,7 +21,7 @@ export async function show(root, context, counter, id) {
     make("p.eyebrow", {}, make("a", { href: `#/top/${encodeURIComponent(counter)}` }, counter)),
     make("h1.id", { tabindex: -1, title: id }, nameOf(id)),
     make("div.columns", {}, now, receipts(context, counter, id)),
-    context.counter(counter)?.own_items ? "" : chart(context, counter, id), // items have no series
+    context.counter(counter)?.counts === "items" ? "" : chart(context, counter, id), // items have no series
     behind(context, counter, id, knows),
   );
 }
@@ -103,7 +103,7 @@ const dated = (asOf) => (asOf ? [" Every change accepted by ", time(asOf, "clock
 function chart(context, counter, id) {
   const { api, signal } = context;
   let [by, back] = ["hour", 0]; // how many windows before now
-  const visitors = context.counter(counter)?.unique;
+  const visitors = countsVisitors(context.counter(counter));
   const hover = make("p.hover.quiet", { "aria-hidden": "true" }, "\u00a0");
   const load = async () => {
     const end = Math.ceil(Date.now() / 1000 / HOUR_S) * HOUR_S - back * WINDOWS[by];

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import fields, observe
-from ..counter import Counter
+from ..counter import CHANGES, Counter
 from ..dynamo.client import Call
 from ..dynamo.items import Write
 from ..dynamo.transactions import CONDITION_FAILED, REJECTED_CODES, Reason, Sent, pause, put_receipt, send
@@ -109,8 +109,8 @@ def _counter(name: object, at: str, counters: Mapping[str, Counter], *, soon: bo
     if counter is None:
         raise InvalidInputError(f"{at} must name a counter of this deployment.", field=at)
     if not counter.joins:
-        moved = fields.not_changed(counter)
-        why = moved.detail if moved else f"{counter.name} is changed alone: its changes are numbered."
+        refusal = fields.counts_otherwise(counter, CHANGES)
+        why = refusal.detail if refusal else f"{counter.name} is changed alone: its changes are numbered."
         raise InvalidInputError(f"{at}: {why}", field=at)
     if soon and not counter.rolls_up:
         detail = f"{at}: a change of {counter.name} is visible now: it has limits, or a version."

@@ -34,9 +34,8 @@ DEV = "dev"  # the stage that may be silent: it may also lose its data
 STACK_START = "Tally-"  # how the name of a stage's stack begins
 SHOWN_MAX = 5  # names in a line: `tally check` and CloudWatch list them all
 _DECLARED = (
-    "name", "visible", "changes", "public", "listed", "pages", "retired", "numbered", "notifies", "max_shards",
-    "delta", "start",
-    "floor", "ceiling", "debt", "own_limits", "period", "timezone", "unique",
+    "name", "visible", "changes", "public", "listed", "counts", "retired", "numbered", "notifies", "max_shards",
+    "delta", "start", "floor", "ceiling", "debt", "own_limits", "period", "timezone",
 )  # fmt: skip
 
 
@@ -273,9 +272,4 @@ def _client(service: str) -> Any:
 
 def _described(counter: Counter) -> dict[str, Any]:
     """What a page that lists counters needs to know of one."""
-    own = counter.items is not None
-    return {
-        "children": counter.counts_children,
-        "own_items": own,
-        **{name: getattr(counter, name) for name in _DECLARED},
-    }
+    return {name: getattr(counter, name) for name in _DECLARED}

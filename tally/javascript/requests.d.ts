@@ -335,16 +335,14 @@ export interface Part {
   line: string;
 }
 
-/** One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `pages`: its ids are URLs. `children`: it counts items. `own_items`: those of a table of the team's own. */
+/** One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`: what it counts, and so what moves it. The ids of `pages` and `page visitors` are URLs; `items` are those of a table of the team's own. */
 export interface Declared {
   name: string;
   visible: "now" | "soon";
   changes: "anyone" | "caller" | "service";
   public: boolean;
   listed: boolean;
-  pages: boolean;
-  children: boolean;
-  own_items: boolean;
+  counts: "changes" | "children" | "pages" | "page visitors" | "visitors" | "items";
   retired: boolean;
   numbered: boolean;
   notifies: boolean;
@@ -357,7 +355,6 @@ export interface Declared {
   own_limits: boolean;
   period: string | null;
   timezone: string | null;
-  unique: boolean;
 }
 
 /** Whether all is well. `where`: the options that lead the command `tally` to this stack. */

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from .. import fields
-from ..counter import Counter
+from ..counter import ITEMS, Counter
 from ..counting import anonymous, changes, increments, tallies
 from ..counting.changes import Changes
 from ..counting.children import SINCE, takes_children
@@ -80,8 +80,8 @@ def refused(counter: Counter, *, children: bool) -> str:
     """Why no numbers, or no `children`, can be imported into a counter; empty if they can."""
     if counter.retired:
         return f"{counter.name} is retired: it takes no more changes"
-    if counter.items is not None and (moved := fields.not_changed(counter)):
-        return moved.detail
+    if counter.counts == ITEMS and (refusal := fields.counts_otherwise(counter)):
+        return refusal.detail
     if counter.counts_children and not children:
         return f"{counter.name} counts items: import these with --children {counter.name}"
     if children and not counter.counts_children:

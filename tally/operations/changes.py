@@ -8,6 +8,7 @@ from tally.api import needs
 from tally.api.kinds import CALLER, CHANGES, VISIBLE, VOIDED_KEY, ACounter, Id, Key
 from tally.api.operation import SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import PeriodName, WhenVisible
+from tally.counter import CHANGES as OF_CHANGES
 from tally.counter import Counter
 from tally.counting import changes as changes_
 from tally.counting import periods, voids
@@ -51,7 +52,7 @@ Of = Annotated[str, CALLER]
 def _alone(counter: Counter) -> CallerError | None:
     """Why changes of this counter cannot be counted together with others."""
     alone = None if counter.joins else InvalidInputError(f"{counter.name} is changed alone.", field="changes")
-    return fields.not_changed(counter) or alone
+    return fields.counts_otherwise(counter, OF_CHANGES) or alone
 
 
 @operation(
@@ -86,7 +87,8 @@ def change(
 def _not_voided(counter: Counter) -> CallerError | None:
     """Why no change of this counter is taken back by its key."""
     detail = f"{counter.name} has no voids: nobody gets its numbers twice."
-    return fields.not_changed(counter) or (InvalidInputError(detail, field="counter") if counter.numbered else None)
+    numbered = InvalidInputError(detail, field="counter") if counter.numbered else None
+    return fields.counts_otherwise(counter, OF_CHANGES) or numbered
 
 
 @operation(

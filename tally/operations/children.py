@@ -8,7 +8,7 @@ from tally.api import kinds, needs
 from tally.api.kinds import TALLY, ACounter, Cursor, Flag, Id, Key, Limit, Name, Secret
 from tally.api.operation import READS, SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import NewValue, Unreadable, WhenVisible
-from tally.counter import Counter
+from tally.counter import CHILDREN, Counter
 from tally.counting import anonymous, children, deletion, tallies
 from tally.counting.receipts import Keyed
 from tally.counting.tallies import Tally
@@ -107,9 +107,7 @@ class Removed(TypedDict):
 
 def _no_children(counter: Counter) -> CallerError | None:
     """Why this counter has none."""
-    if counter.counts_children:
-        return None
-    return InvalidInputError(f"{counter.name} counts no children: it is declared without `child`.", field="counter")
+    return fields.counts_otherwise(counter, CHILDREN)
 
 
 def _no_parents(counter: Counter) -> CallerError | None:

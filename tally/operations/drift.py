@@ -105,17 +105,15 @@ class Part(TypedDict):
 
 
 class Declared(TypedDict):
-    """One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `pages`: its ids are URLs.
-    `children`: it counts items. `own_items`: those of a table of the team's own."""
+    """One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`: what it counts, and so
+    what moves it. The ids of `pages` and `page visitors` are URLs; `items` are those of a table of the team's own."""
 
     name: str
     visible: Literal["now", "soon"]
     changes: Literal["anyone", "caller", "service"]
     public: bool
     listed: bool
-    pages: bool
-    children: bool
-    own_items: bool
+    counts: Literal["changes", "children", "pages", "page visitors", "visitors", "items"]
     retired: bool
     numbered: bool
     notifies: Annotated[bool, {"description": "Whether it has thresholds, and so makes events."}]
@@ -128,7 +126,6 @@ class Declared(TypedDict):
     own_limits: bool
     period: str | None
     timezone: str | None
-    unique: bool
 
 
 class Status(TypedDict):
@@ -265,11 +262,10 @@ def get_details(
         "counters": [
             {
                 "name": "likes", "visible": "now", "changes": "caller", "public": True,
-                "listed": False, "pages": False,
-                "children": True, "own_items": False, "retired": False, "numbered": False, "notifies": False,
+                "listed": False, "counts": "children", "retired": False, "numbered": False, "notifies": False,
                 "max_shards": 16,
                 "delta": None, "start": 0, "floor": None, "ceiling": None, "debt": 0, "own_limits": False,
-                "period": None, "timezone": None, "unique": False,
+                "period": None, "timezone": None,
             }
         ],
     },

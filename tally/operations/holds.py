@@ -8,7 +8,7 @@ from tally.api import needs
 from tally.api.kinds import HELD_AMOUNT, HOLD, HOLD_EXAMPLE, TTL, USED_AMOUNT, ACounter, Id, Key
 from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import Count, PeriodName, Seconds
-from tally.counter import Counter
+from tally.counter import CHANGES, Counter
 from tally.counting import holds, periods, settling
 from tally.dynamo import clock
 from tally.errors import (
@@ -48,7 +48,7 @@ def _not_holdable(counter: Counter) -> CallerError | None:
     """Why nothing of this counter can be held."""
     if counter.holdable:
         return None
-    if refusal := fields.not_changed(counter):
+    if refusal := fields.counts_otherwise(counter, CHANGES):
         return refusal
     why = "a floor and a ceiling, neither of them, or a fixed step"
     return InvalidInputError(f"{counter.name} has {why}: nothing of it can be held.", field="counter")

@@ -20,7 +20,7 @@ from tally.api.kinds import (
 )
 from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import NewValue, PeriodName, Version, WhenVisible
-from tally.counter import AMOUNT_MAX, Counter
+from tally.counter import AMOUNT_MAX, CHANGES, VISITORS, Counter
 from tally.counting import increments, periods, plans, tallies, uniques
 from tally.counting.increments import Increment
 from tally.dynamo import clock
@@ -78,15 +78,9 @@ class NewState(TypedDict):
     version: Version
 
 
-_not_moved = fields.not_changed
-
-
-def _no_visitors(counter: Counter) -> CallerError | None:
-    """Why this counter counts no visitors."""
-    if counter.unique and not counter.pages:
-        return None
-    what = "visitors of pages: POST /visits counts them" if counter.unique else "changes, and not who made them"
-    return InvalidInputError(f"{counter.name} counts {what}.", field="counter")
+def _not_moved(counter: Counter) -> CallerError | None:
+    """Why changes do not move this counter."""
+    return fields.counts_otherwise(counter, CHANGES)
 
 
 def _not_set(counter: Counter) -> CallerError | None:
@@ -171,7 +165,7 @@ def increment(
     "POST /counters/{counter}/{id}/visitors",
     access=Access.WRITE,
     throttle=WRITES,
-    refuses=_no_visitors,
+    refuses=lambda counter: fields.counts_otherwise(counter, VISITORS),
     needs=lambda counters: needs.count_visitors(counters) | needs.find_before_refusal(counters),
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],
     example={"counter": "readers", "id": "7c20", "period": "2026-07-31", "new": True, "visible": "soon"},

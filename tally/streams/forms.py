@@ -105,7 +105,9 @@ def _changed(counter: Counter, was: Form) -> Iterator[Refused]:
     if now["period"] == was["period"] and _kept(now) > _kept(was):
         yield Refused(counter.name, _differs("keep_periods", was, now))
     for field in ("timezone", "pages", "numbered"):  # a hold that comes back would give out numbers again
-        if now["period"] == was["period"] and now[field] != was[field]:
+        if now["period"] == was["period"] and now[field] != was.get(
+            field, now[field]
+        ):  # an older form lacks `numbered`
             yield Refused(counter.name, _differs(field, was, now))
 
 

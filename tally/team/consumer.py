@@ -223,7 +223,7 @@ class ItemsRun(Run):
             counter = declared.by_name[effect.counter]
             attribute, recount = self.recounts.get(at, ("", 0))
             noted = self.noted.get(at)
-            if not effect.accepted and not recount and not noted:
+            if not effect.accepted and not recount and not noted and at not in self.examples:
                 continue
             shard = self.place.bucket % counter.max_shards
             add = tallies.add(call, counter, effect.id, shard, effect.accepted, self.place.minute, by=tallies.REPAIRED)

@@ -17,6 +17,7 @@ from ..dynamo.client import Call, Store
 from ..dynamo.transactions import apply_once
 from ..images import Image
 from ..items import ASIDE, EXAMPLE, KINDS, Fault, Items
+from . import scan_state
 
 EXAMPLE_MAX = 300  # characters
 
@@ -42,14 +43,21 @@ def example(of: Items, image: Image, keys: Iterable[str]) -> str:
 
 
 def read(store: Store, counter: Counter, *, tidy: bool = False) -> Iterator[Faults]:
-    """Yields the faults that items of a counter have now. `tidy`: removes the example of a fault that no item has."""
+    """Yields the faults that items of a counter have now. `tidy`: removes the example of a fault that no item has.
+
+    While a scan counts such items, it has their examples already, and sets the numbers when it ends.
+    """
+    scan = scan_state.read(store, counter.name) if tidy else None
     for kind in KINDS:
-        shards = tallies.shards(Call(store), counter, f"{ASIDE}{kind}")
+        group = f"{ASIDE}{kind}"
+        shards = tallies.shards(Call(store), counter, group)
         number, examples = tallies.total(counter, shards), [one for one in shards if EXAMPLE in one]
         if number:
             yield Faults(kind, number, next((one[EXAMPLE]["S"] for one in examples), "?"))
             continue
-        for shard in examples if tidy else ():  # it holds the keys of an item that may be gone
+        if scan is None or scan.takes(counter, group):
+            continue
+        for shard in examples:  # an item of these keys may be gone
             key, seen = {name: shard[name] for name in ("PK", "SK")}, {EXAMPLE: shard[EXAMPLE]}
             removing = items.removing(store.settings.counts_table, key, [EXAMPLE])["Update"]
-            apply_once(store, [{"Update": items.only_if(removing, seen)}])
+            apply_once(store, [{"Update": items.only_if(removing, seen)}, scan_state.same(store, scan)])

@@ -147,6 +147,12 @@ def still(scan: Scan) -> items.Was:
     return {"generation": scan.generation, "ended": None, "closed": None}
 
 
+def same(store: Store, scan: Scan) -> Write:
+    """The check that no other scan was begun, and that this one is open or closed as it was read."""
+    was: items.Was = {"generation": scan.generation or None, "closed": 1 if scan.generation and scan.closed else None}
+    return items.check(store.settings.ledger_table, key(scan.counter), was)
+
+
 def end(store: Store, scan: Scan, now_s: float) -> bool:
     """Note that a scan has read all. False if it was closed, or another one was begun."""
     if _changed(store, scan, {"ended": int(now_s)}, was=still(scan)):

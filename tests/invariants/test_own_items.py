@@ -197,6 +197,38 @@ def test_a_scan_counts_and_names_what_cannot_be_counted(team: Team) -> None:
     assert team.numbers("spent") == team.truth("spent")
 
 
+def test_a_sweep_beside_a_scan_leaves_the_examples_that_the_scan_found(team: Team) -> None:
+    """The numbers of the faults are 0 until the scan ends."""
+    spent = COUNTERS["spent"]
+    team.put("CUSTOMER#a", "ORDER#1", **opened("0.05"))
+    team.drain()
+    recount = team.begin("spent")
+    list(recount.steps())
+    assert list(faults.read(team.store, spent, tidy=True)) == []
+    team.drain()
+    team.pass_all()
+    assert recount.set_many(list(recount.differences())) == []
+    recount.close(counted=True)
+    (fault,) = faults.read(team.store, spent)
+    assert (fault.items, fault.example) == (1, "CUSTOMER#a, ORDER#1: total is 0.05: declare scale=2")
+    assert scan_state.begin(team.store, spent, time.time(), ["a"], spot=True)  # it takes no fault
+    team.delete("CUSTOMER#a", "ORDER#1")
+    team.drain()
+    assert list(faults.read(team.store, spent, tidy=True)) == []
+    assert not any("example" in item for item in team.wire.scan(TableName=team.store.settings.counts_table)["Items"])
+
+
+def test_an_item_that_comes_to_have_a_fault_in_place_of_another_one_is_the_example(team: Team) -> None:
+    count_all(team)
+    team.put("CUSTOMER#a", "ORDER#1", **opened("0.05"))
+    team.drain()
+    team.put("CUSTOMER#a", "ORDER#1", **opened("5"))
+    team.put("CUSTOMER#b", "ORDER#2", **opened("0.07"))
+    team.drain()
+    (fault,) = faults.read(team.store, COUNTERS["spent"])
+    assert (fault.items, fault.example[:19]) == (1, "CUSTOMER#b, ORDER#2")
+
+
 def test_a_check_of_a_fault_reads_the_whole_table(team: Team) -> None:
     count_all(team)
     for number in range(4):

@@ -16,7 +16,9 @@ AMOUNT_MAX = 10**9  # the largest change; a tally itself may grow to DynamoDB's 
 MAX_SHARDS_DEFAULT = 16  # with more, one partition is the limit: see docs/how-it-works.md
 AUTOMATIC = 0
 RECEIPT_DAYS_MAX = 365
-OF_TABLE_MAX = 32  # counters: a record moves two numbers and a marker of each, and a transaction has 100 writes
+RECORD_WRITES_MAX = 98  # of one record: DynamoDB takes 100 in a transaction, and one is the checkpoint
+WRITES, WATCHED_WRITES = 3, 5  # of a counter: two numbers and a marker; a third number, and the group is listed
+OF_TABLE_MAX, WATCHED_MAX = RECORD_WRITES_MAX // WRITES, RECORD_WRITES_MAX // WATCHED_WRITES
 MAX_SHARDS_LIMIT = 256  # a read of 256 shards still is one Query page, at 32 read units
 PARENT_SHARDS_MAX = 64  # of a counter with children: DynamoDB takes 100 writes in a transaction
 USER_CHILD = "USER"  # the last part of `child` where its items are named by users
@@ -499,10 +501,11 @@ def _check_tables(counters: Iterable[Counter]) -> None:
                 f" {not beats}: it would count them"
             )
         others.append(counter.items)
-        if len(others) > OF_TABLE_MAX:
+        if sum(WATCHED_WRITES if other.watch else WRITES for other in others) > RECORD_WRITES_MAX:
             raise ConfigurationError(
-                f"counter {counter.name!r}: more than {OF_TABLE_MAX} counters count items of the table {table!r}, and"
-                " one record moves the numbers of them all in one transaction"
+                f"counter {counter.name!r}: too many counters count items of the table {table!r}. One record moves the"
+                f" numbers of them all in one transaction: of at most {OF_TABLE_MAX} counters, or of {WATCHED_MAX} that"
+                " `Watched` makes"
             )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..counter import Counter
+from ..counter import RECORD_WRITES_MAX, Counter
 from ..counting import tallies
 from ..dynamo import clock, items, queries
 from ..dynamo.client import Call
@@ -34,7 +34,7 @@ from .kept_numbers import listed as listed_group
 from .scan_state import SLACK, Scan
 
 NAME = "items"
-ITEMS_MAX = 98  # DynamoDB takes 100 in a transaction; one is the checkpoint
+ITEMS_MAX = RECORD_WRITES_MAX
 KEYS_MAX = 100  # of a read of many items
 
 

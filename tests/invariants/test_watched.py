@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tally.counter import Watched
+from tally.counter import WATCHED_MAX, Watched
 from tally.dev.base.engine import Engine
 from tally.drift import rows
 from tally.dynamo.client import Store
@@ -56,6 +56,22 @@ def test_those_that_were_off_before_are_named(social: Team) -> None:
     assert off(social) == wrong
     numbers = {f"p{number}": LIKES for number in range(POSTS)} | {"~-numbers": POSTS}
     assert social.numbers("post_likes") == social.truth("post_likes") == numbers
+
+
+def test_one_record_moves_all_that_hold_a_number_against_a_table(social: Team) -> None:
+    """In one transaction, which may have up to 100 writes: a scan of each is open, and none has met the item."""
+    names = [f"w{number}" for number in range(WATCHED_MAX)]
+    social.counters = {one: Watched(one, table="social", number="likeTally", of=OF, at="META") for one in names}
+    social.handler = social.process()
+    post(social, "a", 0, 5)
+    social.drain()
+    for name in names:
+        social.begin(name)
+    social.put("POST#a", "META", likeTally={"S": "5"})
+    social.drain()
+    assert (social.bucket.objects, [social.recount(one).difference("~-kept").recount for one in names]) == (
+        {}, [1] * WATCHED_MAX,
+    )  # fmt: skip
 
 
 def test_an_edit_is_named_until_the_team_repairs_it(social: Team) -> None:

@@ -16,7 +16,9 @@ from tally.counter import (
     KEEP_PERIODS_MAX,
     MAX_SHARDS_LIMIT,
     OF_TABLE_MAX,
+    WATCHED_MAX,
     Counter,
+    Watched,
     declared,
 )
 from tally.errors import ConfigurationError
@@ -291,8 +293,20 @@ def test_a_table_has_as_many_counters_as_one_transaction_moves() -> None:
         for number in range(OF_TABLE_MAX + 1)
     ]
     assert len(declared(every[1:])) == OF_TABLE_MAX
-    with pytest.raises(ConfigurationError, match=f"'c{OF_TABLE_MAX}': more than {OF_TABLE_MAX} counters count items"):
+    with pytest.raises(
+        ConfigurationError, match=f"'c{OF_TABLE_MAX}': too many counters .* at most {OF_TABLE_MAX} counters"
+    ):
         declared(every)
+
+
+def test_a_table_has_fewer_counters_that_hold_a_number_of_the_team() -> None:
+    of = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#")
+    watched = [Watched(f"w{number}", table="shop", number="n", of=of, at="META") for number in range(WATCHED_MAX)]
+    assert len(declared(watched)) == WATCHED_MAX
+    one = Counter("c", prefix="C", sort_key="N", attribute="n", items=of)
+    assert len(declared([*watched, one])) == WATCHED_MAX + 1
+    with pytest.raises(ConfigurationError, match=f"too many counters .*, or of {WATCHED_MAX} that `Watched` makes"):
+        declared([*watched, one, dataclasses.replace(one, name="d", prefix="D")])
 
 
 @pytest.mark.parametrize("attribute", ["recounted", "kept"])

@@ -33,6 +33,11 @@ def id_of(name: str) -> str:
     return quoted(unicodedata.normalize("NFC", _ENCODED.sub(_letters, name)))
 
 
+def group_of(name: str) -> str:
+    """Returns the id of the group that a person names, of a team's items: an id is itself, other text is quoted."""
+    return name if ID_FORM.fullmatch(name) else quoted(name)
+
+
 def quoted(name: str) -> str:
     """Returns the id of exactly this text: no two texts have the same one. `hr desk` is `hr~20desk`."""
     dots = "%2E" * len(name) if name in (".", "..") else quote(name, safe=":@").replace("~", "%7E")

@@ -15,7 +15,7 @@ from tally.counter import Counter
 from tally.counting import periods
 from tally.dynamo import clock
 from tally.errors import InvalidInputError
-from tally.ids import ID_FORM, id_of
+from tally.ids import ID_FORM, group_of, id_of
 from tally.pages import UNDECLARED, Pages
 
 from . import folder
@@ -61,7 +61,9 @@ def stored_id(counter: Counter, id_: object) -> str:
 
 def _counted(counter: Counter, name: object) -> str:
     """The id of what a person writes: a page normalised, other text spelled. Raises InvalidInputError."""
-    spelled = id_of(name) if isinstance(name, str) and not counter.pages else name
+    spelled = name
+    if isinstance(name, str) and not counter.pages:
+        spelled = id_of(name) if counter.items is None else group_of(name)
     return fields.counted_id(counter, spelled, "ID", _pages(folder.counters()))
 
 

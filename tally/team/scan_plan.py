@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ..images import Image
-from ..items import KINDS, Fault
+from ..items import ASIDE, KINDS, Fault
 from . import faults
 from .recounts import GROUPS_MAX, Recount
 from .scan_state import Scan
@@ -61,10 +61,10 @@ class Plan:
         if isinstance(judged, Fault):
             self.faults[judged.kind] += 1
             self.examples.setdefault(judged.kind, faults.example(self.recount.of, item, self.recount.key_types))
-        elif judged is not None:
-            self.counting += 1
-        else:
+        elif judged is None:
             self.lacking += self.recount.of.may_count(item)
+        elif not judged.aside:
+            self.counting += 1
 
     @property
     def items(self) -> int:
@@ -108,9 +108,10 @@ class Plan:
     def lines(self) -> Iterator[str]:
         """What people are told."""
         table, what = self.recount.of.table, "scan" if self.setting else "recount"
+        groups = sum(not group.startswith(ASIDE) for group in self.groups)
         yield (
             f"{table} has about {self.items:,} items. Of a sample of {self.read:,}, {self.counting:,} count, in"
-            f" {len(self.groups):,} groups"
+            f" {groups:,} groups"
         )
         yield (
             f"a {what} takes about {self.reads:,} read units of {table}, {self.write_units:,} write units of Tally's"

@@ -221,6 +221,7 @@ def test_a_dry_run_says_what_a_scan_takes_and_writes_nothing(team: Team) -> None
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("shop has about 121 items. Of a sample of ")
+    assert lines[0].endswith(", 0 count, in 0 groups")  # a fault counts, and in a group, but not as people mean it
     assert lines[1].startswith("a scan takes about 1 read units of shop, ")
     assert " s at 10 units a second; " in lines[1]
     assert any("about 1 will not count, with a group that no id can be made of" in line for line in lines)
@@ -413,6 +414,17 @@ def test_groups_of_an_attribute_are_recounted_from_the_whole_table(team: Team) -
     code, out, err = team("check spent hr~20desk --yes")
     assert (code, out) == (0, "all is well\n")
     assert err.startswith("tally: shop has about ")
+
+
+@pytest.mark.parametrize("group", ["Cafe\u0301", "/caf%C3%A9", "a#b", ".", "~-x%y"])
+def test_the_command_takes_a_group_as_the_item_spells_it(team: Team, group: str) -> None:
+    """0 would be a wrong answer: no other text has the id of this one."""
+    team.order("a", 1, shop={"S": group}, total={"N": "12.50"})
+    assert team("scan spent --yes")[0] == 0
+    ((id_, number),) = team.numbers("spent").items()
+    for name in (group, id_):
+        code, out, _ = team(f"get spent {name}")
+        assert (code, out.strip()) == (0, f"spent {id_}: {number} in 2 parts")
 
 
 def test_the_last_line_of_a_scan_says_how_many_items_count_for_nothing_and_why(team: Team) -> None:

@@ -54,4 +54,5 @@ def has_as_another_type(image: Image, name: str, wanted: str | int | bool) -> bo
     value = image.get(name)
     if not isinstance(value, Mapping) or (isinstance(wanted, str) and "S" in value):
         return False
-    return text(image, name).casefold() == str(wanted).casefold() and not has(image, name, wanted)
+    spelled = text(image, name)  # empty: a type that spells nothing
+    return spelled != "" and spelled.casefold() == str(wanted).casefold() and not has(image, name, wanted)

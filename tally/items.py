@@ -134,11 +134,8 @@ class Items:
             if not isinstance(getattr(self, name), str):
                 raise self._wrong(name, "must be text")
         self._check_table()
-        if self.sort is None and self.sort_starts:
-            raise self._wrong("sort_starts", "goes with sort")
-        if not isinstance(self.where, Mapping) or not all(isinstance(one, str | int) for one in self.where.values()):
-            raise self._wrong("where", "must have a text, a whole number, True or False for each attribute")
-        if not (isinstance(self.amount, str) and self.amount) and not _whole(self.amount):
+        self._check_attributes()
+        if not _is_name(self.amount) and not _whole(self.amount):
             raise self._wrong("amount", "must be a whole number other than 0, or the name of an attribute")
         if type(self.scale) is not int or not 0 <= self.scale <= SCALE_MAX:
             raise self._wrong("scale", f"must be a whole number from 0 to {SCALE_MAX}")
@@ -158,6 +155,19 @@ class Items:
             raise self._wrong("table", f"must have the form {_TABLE_FORM.pattern}")
         if self.table in _RESERVED_TABLES:
             raise self._wrong("table", "is a table of Tally itself")
+
+    def _check_attributes(self) -> None:
+        for name in ("sort", "group"):
+            if not (getattr(self, name) is None or _is_name(getattr(self, name))):
+                raise self._wrong(name, "must be the name of an attribute, or left out")
+        if self.sort == self.key:
+            raise self._wrong("sort", "is the partition key")
+        if self.sort is None and self.sort_starts:
+            raise self._wrong("sort_starts", "goes with sort")
+        if not isinstance(self.where, Mapping) or not all(
+            _is_name(name) and isinstance(one, str | int) for name, one in self.where.items()
+        ):
+            raise self._wrong("where", "must have a text, a whole number, True or False for each name of an attribute")
 
     def _wrong(self, name: str, why: str) -> ConfigurationError:
         return ConfigurationError(f"items of {self.table!r}: {name} is {getattr(self, name)!r}, but {why}")
@@ -282,6 +292,10 @@ def key_types(table: Mapping[str, Any]) -> dict[str, str]:
 def digest(*facts: object) -> str:
     """A short name of what these facts are: it changes with each of them."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _whole(value: object) -> bool:

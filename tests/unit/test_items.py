@@ -52,6 +52,13 @@ def test_an_amount_is_in_units_of_the_scale(spelled: str, amount: int | None) ->
     assert SPENT.value(image) == (Value("a", amount) if amount else None)
 
 
+@pytest.mark.parametrize("there", [{"NULL": True}, {"L": []}, {"B": "eA=="}, {"BOOL": False}])
+def test_what_spells_nothing_is_not_an_empty_text_as_another_type(there: Any) -> None:
+    of = Items("shop", starts="CUSTOMER#", where={"closed": ""})
+    assert of.judged(order(closed=there)) is None
+    assert of.judged(order(closed={"S": ""})) == Value("ann", 1)
+
+
 @pytest.mark.parametrize("total", [{}, {"NULL": True}, None])
 def test_what_is_not_there_counts_for_nothing(total: Any) -> None:
     assert SPENT.value({"PK": {"S": "a"}, "total": total}) is None
@@ -186,10 +193,15 @@ def test_what_items_count_for_is_the_same_with_more_patience_or_another_proof(fi
         ({"key": ""}, "must have a name"),
         ({"starts": 1}, "must be text"),
         ({"sort_starts": "A"}, "goes with sort"),
-        ({"where": {"a": 1.5}}, "a text, a whole number, True or False"),
+        ({"where": {"a": 1.5}}, "a text, a whole number, True or False for"),
         ({"amount": 0}, "other than 0"),
         ({"amount": True}, "other than 0"),
         ({"amount": 10**15}, "other than 0"),
+        ({"amount": ""}, "other than 0"),
+        ({"where": {"": "x"}}, "where is .* for each name of an attribute"),
+        ({"where": {1: "x"}}, "where is .* for each name of an attribute"),
+        *(({name: no}, f"{name} is .* the name of an attribute") for name in ("sort", "group") for no in ("", 5)),
+        ({"sort": "PK"}, "is the partition key"),
         ({"scale": 1}, "goes with an attribute"),
         ({"scale": 7, "amount": "total"}, "from 0 to 6"),
     ],

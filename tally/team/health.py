@@ -10,7 +10,7 @@ from ..counter import Counter
 from ..counting import tallies
 from ..drift.looks import Seen
 from ..dynamo.client import Call, Store
-from ..items import NUMBERS
+from ..items import ASIDE, NUMBERS
 from . import faults, scan_state
 from .scan_state import Scan
 
@@ -51,7 +51,9 @@ def why_unwatched(store: Store, counter: Counter, scan: Scan | None = None) -> s
     watch, scan = counter.watch, scan or scan_state.read(store, counter.name)
     if watch is None or scan.counted != counter.digest or numbers(store, counter):
         return ""
-    return (
-        f"0 of {scan.found:,} groups have {watch.number}: no item with the sort key {watch.at} has it, so nothing is"
-        " compared. Correct `number` or `at`."
-    )
+    at = f"item with the sort key {watch.at}"
+    if unread := tallies.total(counter, tallies.shards(Call(store), counter, f"{ASIDE}kept")):
+        why, do = f"{unread:,} times an {at} has it, and Tally cannot read it", "Store it as a number"
+    else:
+        why, do = f"no {at} has it", "Correct `number` or `at`"
+    return f"0 of {scan.found:,} groups have {watch.number}: {why}, so nothing is compared. {do}."

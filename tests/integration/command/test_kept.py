@@ -44,6 +44,15 @@ def posts(wrong: dict[str, int]) -> list[dict[str, Any]]:
     return made
 
 
+def test_a_number_that_is_a_text_in_each_item_is_not_called_misspelled(team: Team) -> None:
+    put(team, [item | ({"likeTally": {"S": "3"}} if "likeTally" in item else {}) for item in posts({})])
+    code, _, err = team("scan post_likes --yes")
+    assert (code, err.splitlines()[-1]) == (
+        2, f"tally: cannot tell: post_likes: 0 of {POSTS} groups have likeTally: {POSTS} times an item with the sort"
+        " key META has it, and Tally cannot read it, so nothing is compared. Store it as a number.",
+    )  # fmt: skip
+
+
 def test_a_number_that_no_item_has_is_not_called_well(team: Team) -> None:
     """The attribute is misspelled: nothing is compared."""
     put(team, [item | {"likeTaly": {"N": "1"}} for item in posts({})])

@@ -107,6 +107,7 @@ def test_a_hold_ends_when_its_time_is_over_whoever_looks_at_it(world: Deployment
     world.skip(20)
     with world.clock.off(off_s), pytest.raises(HoldSettledError, match="expired"):
         settled(world, held[1])
+    assert expired.sweep(world.store, counters.COUNTERS, world.store.clock() + 50).returned == 1
     assert tallies.read(Call(world.store), STOCK, "mug") == 10 - 1
 
 

@@ -138,7 +138,12 @@ def ends_s(life_s: int, *, named: bool) -> int:
     address and the second of each request: a second in the item would join the two.
     """
     at_s = int(clock.now_s()) + life_s
-    return at_s if named else -(-at_s // DAY_S) * DAY_S
+    return at_s if named else end_of_day_s(at_s)
+
+
+def end_of_day_s(at_s: int) -> int:
+    """Returns when the day of UTC ends that `at_s` is in."""
+    return -(-at_s // DAY_S) * DAY_S
 
 
 def stored(call: Call, item: Item, stamp: Stamp) -> ChangeAnswer:

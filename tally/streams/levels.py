@@ -15,6 +15,7 @@ from itertools import chain
 from .. import observe
 from ..counter import Counter
 from ..counting import tallies
+from ..counting.receipts import end_of_day_s
 from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Call, side_by_side
 from ..dynamo.transactions import apply_once
@@ -66,4 +67,4 @@ def _rise(call: Call, tally: tuple[Counter, str]) -> list[Event]:
 
 def _expiring(counter: Counter) -> items.Values:
     """The TTL of the level of a period; every other one stays."""
-    return {} if counter.period is None else {"expiration": int(clock.now_s()) + PERIOD_KEPT_S}
+    return {} if counter.period is None else {"expiration": end_of_day_s(int(clock.now_s()) + PERIOD_KEPT_S)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
+from ..counting.receipts import end_of_day_s
 from ..dynamo import items, keys, queries
 from ..dynamo.client import Store
 from ..dynamo.keys import Item
@@ -17,7 +18,7 @@ from ..settings import Settings
 from . import fold
 
 HALVES = {"FilterExpression": "attribute_exists(pairs)", "ProjectionExpression": "pairs"}  # `read` them alone
-KEPT_S = 9 * 24 * 3600  # a sweep that was down over a holiday still judges them
+KEPT_S = 9 * 24 * 3600  # at least, to the end of that day: a sweep that was down over a holiday still judges them
 
 
 class Booked(NamedTuple):
@@ -50,7 +51,8 @@ def write(settings: Settings, minute: int, bucket: int, name: str, entries: Coll
             moved.append(observed)
     parts = {"body": columns, "pairs": halves, "imports": days}
     body = {name: items.packed(part) for name, part in parts.items() if part or name == "body"}
-    values: items.Values = {**body, "expiration": int(now_s) + KEPT_S}
+    # A batch may have one visit alone: with the second of the batch, the access log would name who it was.
+    values: items.Values = {**body, "expiration": end_of_day_s(int(now_s) + KEPT_S)}
     return items.put(settings.ledger_table, keys.key(f"SEGMENT#{minute}#{bucket}", name), values)
 
 

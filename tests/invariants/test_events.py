@@ -22,6 +22,7 @@ from moto import mock_aws
 from tally import observe
 from tally.counter import Counter
 from tally.counting import tallies
+from tally.counting.receipts import DAY_S
 from tally.dynamo.client import Store
 from tally.notify import Notify
 from tally.operations import sweep as sweeping
@@ -218,7 +219,9 @@ def test_the_level_of_a_period_goes_after_the_longest_one_and_any_other_stays(
     stream.handler("bookkeeper", declared={"sums": replace(SUMS, period=period)})(batch, Context())
     [level] = stream.rows("LEVEL#sums")
     assert ("expiration" in level) == bool(period)
-    assert int(level.get("expiration", {"N": "9" * 12})["N"]) > time.time() + (366 + 9) * 24 * 3600
+    expires_s = int(level["expiration"]["N"]) if period else 10**9 * DAY_S
+    assert expires_s > time.time() + (366 + 9) * 24 * 3600
+    assert expires_s % DAY_S == 0, "the second of a batch says who was there"
 
 
 def test_a_sum_that_stops_just_below_a_threshold_reaches_it_with_the_next_change(

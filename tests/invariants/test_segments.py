@@ -8,6 +8,7 @@ import time
 import pytest
 
 import counters
+from tally.counting.receipts import DAY_S
 from tally.dynamo.transactions import apply_once
 from tally.streams import fold, segments
 from tally.streams.segments import Booked
@@ -54,7 +55,9 @@ def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(st
         for minute, amount in ((MINUTE - 1, 2), (MINUTE, 1), (MINUTE + 1, 1))
     ]
     for row in stream.rows("SEGMENT#"):
-        assert began_s - 1 <= int(row["expiration"]["N"]) - segments.KEPT_S <= time.time()
+        expires_s = int(row["expiration"]["N"])
+        assert expires_s % DAY_S == 0, "the second of a batch says who was there"
+        assert segments.KEPT_S <= expires_s - int(began_s) < segments.KEPT_S + DAY_S + 60
 
 
 A_MINUTE_EACH = [play(number, made=MINUTE + number) for number in range(1, 62)]

@@ -42,12 +42,12 @@ _TRACKING = """
 # give to parameters of their own, such as `key`, `login` and `state`. OAuth sends `code` and `state` together, and
 # WordPress `key` and `login`: both of a pair are dropped.
 _CREDENTIALS = """
-    password passwd pwd secret token *_token *-token authtoken auth authorization credentials api_key apikey x_api_key
+    *password* *passwd pwd *secret *token *token] auth authorization credentials *api_key *api-key *apikey
     private_key privatekey mysql_pwd jwt otp session sessionid session_id _session user_session connect.sid
-    aiohttp_session phpsessid jsessionid aspsessionid* sid cfid cftoken csrf _csrf csrftoken x_csrftoken _xsrf
-    client_secret code+state session_state id_token_hint login_hint nonce oauth_verifier oauth_signature key+login
+    aiohttp_session phpsessid jsessionid aspsessionid* sid cfid csrf _csrf _xsrf
+    code+state session_state id_token_hint login_hint nonce oauth_verifier oauth_signature key+login
     samlrequest samlresponse samlart relaystate signature sig x-amz-* x-goog-* awsaccesskeyid key-pair-id
-    email e-mail user_email user_email_address
+    *email *e-mail *email_address *emailaddress
 """
 CREDENTIALS = tuple(_CREDENTIALS.split())
 """Parameters that let somebody in, or say who somebody is. They name no page."""

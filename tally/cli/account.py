@@ -23,6 +23,7 @@ from .folder import folder, lambdas
 from .terminal import CommandError
 
 QUALIFIER, QUALIFIER_DEFAULT = "@aws-cdk/core:bootstrapQualifier", "hnb659fds"  # CDK's own
+UNRESERVED = 100  # AWS refuses to reserve the last hundred
 CDK, CDK_VERSION = "node_modules/.bin/cdk", "2.1148.1"  # package.json: `make setup-cdk` installs it
 
 
@@ -107,6 +108,16 @@ class Account:
             return int(self.client("lambda").get_account_settings()["AccountLimit"]["ConcurrentExecutions"])
         except ClientError:
             return None
+
+    def reservable(self, functions: Iterable[str]) -> int | None:
+        """How many invocations at once these functions can reserve, together; None for who may not ask."""
+        client = self.client("lambda")
+        try:
+            left = int(client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"])
+            own = [client.get_function_concurrency(FunctionName=name) for name in functions]
+        except ClientError:
+            return None
+        return max(0, left - UNRESERVED + sum(int(one.get("ReservedConcurrentExecutions", 0)) for one in own))
 
     def tables(self, names: Iterable[str]) -> list[str]:
         """Those of the tables that are there."""

@@ -25,7 +25,7 @@ from tally.errors import StoreRefusedError
 from tally.streams import forms
 
 from . import account, connection, destroy
-from .account import Account
+from .account import UNRESERVED, Account
 from .command import Command, Counters, Parser
 from .folder import counters, lambdas
 from .strangers import worst_day
@@ -34,12 +34,11 @@ from .terminal import CommandError, agreed, check_answerable
 ASSEMBLY = Path("cdk.out")
 # Two consumers read four shards in each of two streams, once a minute at the same time; a sweep; a few callers.
 CONCURRENCY = 2 * 2 * 4 + 1 + 13
-UNRESERVED = 100  # AWS refuses to reserve the last hundred
 ABOUT = "deploy Tally to the account and region of your credentials"
 ADOPT = "--import-existing-resources"
 _NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")
 _FOLLOWED = "cancelled"  # CloudFormation says so of what it stopped because something else had failed
-_TABLE, _API = "AWS::DynamoDB::Table", "AWS::ApiGatewayV2::Api"
+_TABLE, _API, _FUNCTION = "AWS::DynamoDB::Table", "AWS::ApiGatewayV2::Api", "AWS::Lambda::Function"
 # The first of README.md. A video and a key of their own: the second line shows what the first one counted.
 PLAY = "curl -s -X POST {url}/videos/9f3a/plays -H 'Idempotency-Key: {key}'"
 PLAYS = "curl -s {url}/videos/9f3a/plays"
@@ -63,6 +62,8 @@ class Deployed(NamedTuple):
     """The names of the tables that it counts in."""
     format: str
     """The form of what it stores; empty for the edge."""
+    reserved: int
+    """How many invocations at once its functions reserve."""
 
 
 def deploy(given: argparse.Namespace) -> int:
@@ -92,6 +93,7 @@ def deploy(given: argparse.Namespace) -> int:
         for stack, description in zip(stacks, described, strict=True)
         if description and description["StackStatus"] in _NEVER_DEPLOYED
     ]
+    check_reservations(stacks[0], at, there=running is not None and stacks[0] not in failed)
     if failed:
         adopted = _cleared(given, at, failed)
         if adopted is None:
@@ -132,7 +134,6 @@ def _introduce(given: argparse.Namespace, context: Mapping[str, Any], options: O
     shown = f"those of {given.app}" if given.app else ", ".join(own) or "none: the defaults of docs/operations.md"
     print(f"to account {at.id}, region {at.region}, as {at.who}\noptions: {shown}", flush=True)
     declared = Declarations.load(counters())
-    check_reservations(options, declared, at)
     for warning in warnings(options, declared, at):
         print(f"note: {warning}", flush=True)
     return declared
@@ -158,22 +159,27 @@ def _reserved(options: Options, declared: Declarations) -> int:
     return consumers + sum(ceilings(declared.functions, options).values())
 
 
-def check_reservations(options: Options, declared: Declarations, at: Account) -> None:
-    """Raises CommandError if AWS would refuse them in the middle of the deploy, as in a new account."""
-    reserved, runs = _reserved(options, declared), at.concurrency()
-    if reserved and runs is not None and runs < reserved + UNRESERVED:
+def check_reservations(stack: Deployed, at: Account, there: bool) -> None:
+    """Raises CommandError if AWS would refuse them in the middle of the deploy, as in a new account, or where others
+    have reserved the rest. `there`: the stack has functions, whose reservations it may take over."""
+    if not stack.reserved:
+        return
+    resources = at.resources(stack.name) if there else []
+    left = at.reservable([one["PhysicalResourceId"] for one in resources if one["ResourceType"] == _FUNCTION])
+    if left is not None and left < stack.reserved:
         raise CommandError(
-            f"Lambda runs {runs} functions at once in this account and region. This stack reserves {reserved} of them,"
-            f" and AWS lets nobody reserve the last {UNRESERVED}. Ask AWS for more, which is free:"
-            f" {_quota_request(at)}. Until you have them, deploy with -c strangersConcurrency=0 and without"
-            " reservedConcurrency"
+            f"{stack.name} reserves {stack.reserved} of the functions that Lambda runs at once in this account and"
+            f" region, and can reserve {left}: others have reserved some, and AWS lets nobody reserve the last"
+            f" {UNRESERVED}. Ask AWS for more, which is free: {_quota_request(at, stack.reserved - left)}. Until you"
+            " have them, deploy with -c strangersConcurrency=0 and without reservedConcurrency"
         )
 
 
-def _quota_request(at: Account) -> str:
+def _quota_request(at: Account, missing: int = 0) -> str:
+    wanted = max(1000, (at.concurrency() or 0) + missing)
     return (
         "aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384"
-        f" --desired-value 1000 --region {at.region}"
+        f" --desired-value {wanted} --region {at.region}"
     )
 
 
@@ -300,6 +306,7 @@ def stacks_of(assembly: Path, region: str) -> list[Deployed]:
                     {output: one.get("Description", "") for output, one in outputs.items()},
                     frozenset(one["Properties"]["TableName"] for one in resources if _counts(one)),
                     outputs.get("Format", {}).get("Value", ""),
+                    sum(one.get("Properties", {}).get("ReservedConcurrentExecutions", 0) for one in resources),
                 )
             )
     return sorted(stacks, key=lambda stack: "ApiUrl" not in stack.descriptions)

@@ -55,6 +55,8 @@ class Aws:
         self.forms: Any = []
         """The items of the ledger that say in which form counters have counted."""
         self.concurrency: int | ClientError = 1000
+        self.elsewhere = 0
+        """What functions of other stacks reserve of it."""
         self.routes = {"GET /health"}
         self.throttled = {"GET /health"}
         """The routes that the live stage has settings of."""
@@ -78,9 +80,24 @@ class Aws:
         return Answers(get_parameter=get_parameter)
 
     def _lambda(self, region: str) -> Any:
-        limit = self.concurrency
-        answer = limit if isinstance(limit, ClientError) else {"AccountLimit": {"ConcurrentExecutions": limit}}
-        return Answers(get_account_settings=lambda: _answer(answer))
+        own = {
+            _named(name, one): one["Properties"].get("ReservedConcurrentExecutions", 0)
+            for stack in self.stacks.values()
+            for name, one in stack["template"]["Resources"].items()
+            if one["Type"] == "AWS::Lambda::Function"
+        }
+
+        def settings() -> Json:
+            if isinstance(self.concurrency, ClientError):
+                raise self.concurrency
+            left = self.concurrency - self.elsewhere - sum(own.values())
+            limits = {"ConcurrentExecutions": self.concurrency, "UnreservedConcurrentExecutions": left}
+            return {"AccountLimit": limits}
+
+        def reserved(FunctionName: str) -> Json:
+            return {"ReservedConcurrentExecutions": own[FunctionName]} if own[FunctionName] else {}
+
+        return Answers(get_account_settings=settings, get_function_concurrency=reserved)
 
     def _apigatewayv2(self, region: str) -> Any:
         def pages(ApiId: str) -> list[Json]:
@@ -371,29 +388,42 @@ def test_it_says_what_a_person_should_know_before_they_say_yes(
 
 
 @pytest.mark.parametrize(
-    ("options", "concurrency", "reserved"),
+    ("concurrency", "elsewhere", "there", "left"),
     [
-        ({"stage": "prod"}, 10, 305),  # a new account
-        ({"stage": "prod"}, 404, 305),
-        ({"reservedConcurrency": "40"}, 180, 81),
-        ({"stage": "prod"}, 405, 0),
-        ({"stage": "prod", "strangersConcurrency": "0"}, 10, 0),
-        ({}, 10, 0),
-        ({"stage": "prod"}, refused("AccessDenied", "no"), 0),
+        (10, 0, False, 0),  # a new account
+        (404, 0, False, 304),
+        (405, 0, False, None),
+        (1000, 305, False, None),
+        (1000, 610, False, 290),  # a third stage
+        (1000, 595, True, None),  # it may keep what it has
+        (1000, 595, False, None),
+        (1000, 596, True, 304),
+        (refused("AccessDenied", "no"), 0, False, None),
     ],
 )
 def test_what_an_account_cannot_reserve_is_refused_before_anything_is_deployed(
-    options: dict[str, str], concurrency: Any, reserved: int, aws: Aws
+    concurrency: Any, elsewhere: int, there: bool, left: int | None, aws: Aws, prod: Template
 ) -> None:
-    aws.concurrency = concurrency
-    given = Options.from_context(options), DECLARED, Account.found(None, None)
-    if not reserved:
+    aws.concurrency, aws.elsewhere = concurrency, elsewhere
+    if there:
+        aws.deployed("Tally-prod", prod)
+    given = deploy.stacks_of(prod.folder, "eu-west-1")[0], Account.found(None, None), there
+    if left is None:
         deploy.check_reservations(*given)
         return
-    with pytest.raises(CommandError, match=rf"{concurrency} functions .* reserves {reserved} of them") as said:
+    with pytest.raises(CommandError, match=rf"Tally-prod reserves 305 .* can reserve {left}:") as said:
         deploy.check_reservations(*given)
+    wanted = max(1000, concurrency + 305 - left)
+    assert f"--desired-value {wanted} " in str(said.value)
     assert "-c strangersConcurrency=0" in str(said.value)
     assert "\n" not in str(said.value)
+
+
+def test_what_reserves_nothing_asks_for_nothing(aws: Aws, dev: Template) -> None:
+    aws.concurrency = 10
+    [stack] = deploy.stacks_of(dev.folder, "eu-west-1")
+    deploy.check_reservations(stack, Account.found(None, None), there=False)
+    assert stack.reserved == 0
 
 
 def test_a_new_account_gets_no_deploy_that_aws_would_refuse_halfway(

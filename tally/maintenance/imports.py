@@ -142,7 +142,8 @@ def add(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRow]) -> list
         key_ = f"{counter.name}/{name}"
         changes.count(call, moved, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, own_day=own_day)
     except (LimitReachedError, PreconditionFailedError) as error:
-        why = error.detail.rpartition(": ")[2]  # what stands before it names the change, and here the line does
+        # The line names the change, and other lines may count.
+        why = error.detail.rpartition(": ")[2].removesuffix(" Nothing was counted.")
         return [RefusedRow(row.line, why) for row in chunk.rows]
     return []
 

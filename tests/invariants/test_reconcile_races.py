@@ -81,7 +81,7 @@ def test_change_in_the_middle_of_any_step_is_kept_and_the_rest_repaired_once(
         client.writes = 0
         with suppress(NotProvenError):
             each.repair(counter, target, "ann", "x", counted=counted)
-    world.run(4)
+    world.run(5)
     again = world.reconciler()
     for counter, target in ((LIKES, "p"), (PLAYS, "v")):
         counted = [again.count(counter, target) for _ in range(2)] if counter is LIKES else ()

@@ -113,7 +113,7 @@ def test_a_reading_away_from_a_full_hour_is_in_no_row_and_the_nearest_one_counts
 
 def test_bad_lines_are_named_and_nothing_is_compared(run: Run, files: Files) -> None:
     good = files.of("a", [0, 100])
-    bad = files("a,x,1800000000", "a,7,yesterday", "a,7", "a b,7,1800000000", "a,1.0,18e8", "a,2,1800000000")
+    bad = files("a,x,1800000000", "a,7,yesterday", "a,7", "a#b,7,1800000000", "a,1.0,18e8", "a,2,1800000000")
     code, out, err = run("shadow", "plays", good, bad)
     assert (code, out) == (2, "")
     assert [line.split(": ")[2] for line in err.splitlines()[:-1]] == [f"line {line}" for line in (2, 3, 4, 5, 7)]

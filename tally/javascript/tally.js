@@ -573,6 +573,8 @@ export class Tally extends EventTarget {
   }
 
   async #batch(lane, pass) {
+    // Somebody else may have signed in since.
+    lane.ready = lane.ready.filter(({ entry }) => entry.user === pass.user);
     if (!lane.ready.length) lane.ready = this.#heads(pass.user);
     const [first] = lane.ready;
     let tries;

@@ -253,6 +253,23 @@ test("wishes keep their order when the clock is set back between them", async ()
   assert.deepEqual(world.server.sent.map(({ method }) => method), ["DELETE"]);
 });
 
+test("who signs in while another user's changes are under way sends none of those", async () => {
+  const world = new World();
+  const who = { user: "ann" };
+  const page = world.tab({ user: () => who.user, token: () => token(who.user) });
+  const answers = [];
+  world.server.plan = (request) => (request.caller === "ann" ? (_, server) => new Promise((done) => answers.push(() => done(server.answer(request)))) : undefined);
+  for (let one = 0; one < 6; one++) page.like("hearts", `post-${one}`);
+  await world.now();
+  assert.equal(answers.length, 4, "so many go together");
+  who.user = "bob";
+  page.like("hearts", "bobs");
+  for (const answer of answers) answer();
+  await world.until(() => world.server.likers.has("hearts/bobs/bob"));
+  assert.deepEqual([...world.server.likers].filter((one) => one.endsWith("/bob")), ["hearts/bobs/bob"]);
+  assert.deepEqual(page.waiting().map(({ id, user }) => `${id} ${user}`).sort(), ["post-4 ann", "post-5 ann"]);
+});
+
 test("a like goes with its own user's token, and with nobody else's", async () => {
   const world = new World();
   const who = { user: "ann", token: token("bob") };

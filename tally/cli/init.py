@@ -44,7 +44,7 @@ NEXT = """next{where}:
   tally dev      # runs the whole stack on this machine, until Ctrl-C
   tally deploy   # deploys it to the AWS account of your credentials (needs Node, and tallystick[cdk])"""
 OF_AN_APP = ("app.py", "cdk.json")
-BESIDE = """{there} of your app stay as they are. Add these lines to a stack of it (needs tallystick[cdk]):
+BESIDE = """{there} of your app: left alone. Add these lines to a stack of it, in Python (needs tallystick[cdk]):
   from tally.cdk import Tally
   Tally(self, "Tally", counters="counters.py")
 then `cdk deploy` deploys it as before, and `tally dev` runs Tally on this machine"""
@@ -67,6 +67,9 @@ def init(given: argparse.Namespace) -> int:
     folder = Path(given.folder)
     try:
         of_app = [name for name in OF_AN_APP if os.path.lexists(folder / name)]
+        if of_app == ["app.py"] and b"aws_cdk" not in (folder / "app.py").read_bytes():
+            hint = "`tally init NAME` makes a folder beside it"
+            raise CommandError(f"nothing is written: {folder / 'app.py'} is there, and no app of the CDK: {hint}")
         written = {folder / name: text for name, text in files().items() if not of_app or name not in OF_AN_APP}
         there = [str(path) for path in written if os.path.lexists(path)]
         if there:

@@ -53,16 +53,27 @@ def test_init_overwrites_nothing_and_writes_all_or_nothing(team: Path, capsys: p
 def test_init_beside_an_app_writes_the_counters_and_says_what_to_add(
     team: Path, of_app: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    mine = "import aws_cdk  # mine"
     for name in of_app:
-        (team / name).write_text("mine")
+        (team / name).write_text(mine)
     status, printed, _ = ran(capsys, "init")
     lines = printed.splitlines()
     assert (status, lines[0]) == (0, "wrote counters.py")
-    assert lines[1].startswith(f"{' and '.join(of_app)} of your app stay as they are.")
+    assert lines[1].startswith(f"{' and '.join(of_app)} of your app: left alone. ")
     assert lines[2:4] == ["  from tally.cdk import Tally", '  Tally(self, "Tally", counters="counters.py")']
     assert {path.name: path.read_text() for path in team.iterdir()} == {
-        "counters.py": init.COUNTERS, **dict.fromkeys(of_app, "mine"),
+        "counters.py": init.COUNTERS, **dict.fromkeys(of_app, mine),
     }  # fmt: skip
+
+
+def test_init_beside_an_app_that_is_none_of_the_cdk_writes_nothing(
+    team: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (team / "app.py").write_text("import flask")
+    said = "nothing is written: app.py is there, and no app of the CDK: `tally init NAME` makes a folder beside it"
+    assert one_line(main, ["init"], capsys) == said
+    assert [path.name for path in team.iterdir()] == ["app.py"]
+    assert ran(capsys, "init", "tally")[1].splitlines()[0] == "wrote tally/counters.py, tally/app.py, tally/cdk.json"
 
 
 def test_commands_read_the_counters_of_the_folder(team: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -379,6 +379,11 @@ class Counter:
         """The number of the team's own that is held against it; None: there is none."""
         return self.items.watch if self.items else None
 
+    @property
+    def watched(self) -> str | None:
+        """The attribute that has this number."""
+        return self.watch.number if self.watch else None
+
     @cached_property
     def digest(self) -> str:
         """Of a counter of items: a name of what they count for, and where. A number of another one is not its own."""

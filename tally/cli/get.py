@@ -31,7 +31,8 @@ def _get(given: argparse.Namespace, stack: Stack) -> int:
     named = {"counter": counter.name, **periods.shown(given.id)}
     body = {**named, "value": number, "shards": numbers, "drift": row.drift}
     parts = f" in {len(numbers)} parts" if len(numbers) > 1 else "" if shards else ", nothing is stored"
-    drifts = f", drifts by {row.drift:+d}" if row.drift else ""
+    off = f", and {counter.watched} is {row.drift:+d} off" if counter.watched else f", drifts by {row.drift:+d}"
+    drifts = off if row.drift else ""
     show(given, body, f"{counter.name} {given.id}: {number}{parts}{drifts}")
     return 0
 

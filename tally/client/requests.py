@@ -422,6 +422,7 @@ class Declared(TypedDict):
     public: bool
     listed: bool
     counts: Literal["changes", "children", "pages", "page visitors", "visitors", "items"]
+    watched: str | None
     retired: bool
     numbered: bool
     notifies: bool

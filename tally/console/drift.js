@@ -78,6 +78,7 @@ function list(context) {
 
 function item(context, row) {
   const id = fullId(row);
+  const watched = context.counter(row.counter)?.watched;
   return make(
     "li",
     {},
@@ -96,9 +97,10 @@ function item(context, row) {
     make(
       "p.quiet",
       {},
+      watched ? `${watched} is off. ` : "",
       row.since ? ["Since ", time(row.since, "minute"), ". "] : "",
       row.confirmed ? "Confirmed." : "Not confirmed yet: it may come to 0 by itself.",
     ),
-    command(repairCommand(context.config, row.counter, id), `the repair of ${row.counter} ${id}`),
+    command(repairCommand(context.config, row.counter, id, watched), `the repair of ${row.counter} ${id}`),
   );
 }

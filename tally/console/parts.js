@@ -131,9 +131,10 @@ export function command(text, label) {
 const quoted = (text) => (/^[\w/:.,@%+=][\w/:.,@%+=~-]*$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
 /** The command that repairs a number of this stack. */
-export function repairCommand(config, counter, id) {
+export function repairCommand(config, counter, id, watched) {
   const where =
     config.sign_in.kind === "name" ? `--local --port ${location.port || 80}` : `--stack ${quoted(config.stack)}`;
+  if (watched) return `tally check --only drift ${where}`; // it prints the command: Tally writes no number of the team's
   const dashes = id.startsWith("-") ? "-- " : "";
   return `tally repair ${where} --by "$(whoami)" --why 'WHY' ${dashes}${quoted(counter)} ${quoted(id)}`;
 }

@@ -38,7 +38,7 @@ function live(context, counter, id) {
   const [figure, used, note, moved] = [make("p.live"), make("p.used"), make("p.quiet"), make("p.quiet")];
   const said = make("p.hidden", { "aria-live": "polite" });
   let [tag, first, last, details, saidAt] = [undefined, undefined, undefined, null, 0];
-  const tell = () => last && note.replaceChildren(...right(last.value, details), ...dated(last.as_of));
+  const tell = () => last && note.replaceChildren(...right(last.value, details, context.counter(counter)?.watched), ...dated(last.as_of));
   const knows = (found) => {
     details = found;
     tell();
@@ -83,10 +83,14 @@ function meter(value, limit, declared) {
   return [make("meter", { max: Math.max(limit, 1), value: Math.max(value, 0), "aria-label": words }), ` ${words}.`];
 }
 
-/** Whether the number is right, by its details. Without them nobody knows: then it is what is stored. */
-function right(value, details) {
+/**
+ * Whether the number is right, by its details. Without them nobody knows: then it is what is stored. `watched`: the number
+ * of the team's own that drifts, if one is held against it.
+ */
+function right(value, details, watched) {
   if (!details) return ["What is stored. Who is signed in sees here whether it is right."];
   const { drift, shards, judged_up_to: until } = details;
+  if (drift && watched) return [make("strong.alert", {}, `${watched} is ${signed(drift.drift)} off.`)];
   if (drift) {
     const sizes = `${number(value)} stored, ${number(value - drift.drift)} accepted`;
     const passing = drift.confirmed ? "" : ", not confirmed yet";
@@ -271,18 +275,22 @@ function drift(context, counter, id, found) {
     : ["Nothing is judged yet: a new stack needs some minutes."];
   if (!found.drift) return make("p", {}, found.judged_up_to ? "None. " : "", make("span.quiet", {}, judged));
   const { drift: amount, since, confirmed } = found.drift;
+  const watched = context.counter(counter)?.watched;
+  const [more, less] = watched
+    ? [`${watched} is more than the items come to`, `${watched} is less than the items come to`]
+    : ["more is stored than was accepted", "less is stored than was accepted"];
   return [
     make(
       "p.alert",
       {},
       make("strong", {}, `${signed(amount)}: `),
-      amount > 0 ? "more is stored than was accepted" : "less is stored than was accepted",
+      amount > 0 ? more : less,
       since ? [", since ", time(since, "minute")] : "",
       ". ",
       confirmed ? "Confirmed." : "Not confirmed yet: it may come to 0 by itself.",
     ),
     make("p.quiet", {}, judged),
-    command(repairCommand(context.config, counter, id), `the repair of ${counter} ${id}`),
+    command(repairCommand(context.config, counter, id, watched), `the repair of ${counter} ${id}`),
   ];
 }
 

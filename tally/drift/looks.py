@@ -34,8 +34,8 @@ DEV = "dev"  # the stage that may be silent: it may also lose its data
 STACK_START = "Tally-"  # how the name of a stage's stack begins
 SHOWN_MAX = 5  # names in a line: `tally check` and CloudWatch list them all
 _DECLARED = (
-    "name", "visible", "changes", "public", "listed", "counts", "retired", "numbered", "notifies", "max_shards",
-    "delta", "start", "floor", "ceiling", "debt", "own_limits", "period", "timezone",
+    "name", "visible", "changes", "public", "listed", "counts", "watched", "retired", "numbered", "notifies",
+    "max_shards", "delta", "start", "floor", "ceiling", "debt", "own_limits", "period", "timezone",
 )  # fmt: skip
 
 

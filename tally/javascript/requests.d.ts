@@ -343,6 +343,7 @@ export interface Declared {
   public: boolean;
   listed: boolean;
   counts: "changes" | "children" | "pages" | "page visitors" | "visitors" | "items";
+  watched: string | null;
   retired: boolean;
   numbered: boolean;
   notifies: boolean;

@@ -114,6 +114,9 @@ class Declared(TypedDict):
     public: bool
     listed: bool
     counts: Literal["changes", "children", "pages", "page visitors", "visitors", "items"]
+    watched: Annotated[
+        str | None, {"description": "The attribute with a number of the team's own: its drift is what this is off by."}
+    ]
     retired: bool
     numbered: bool
     notifies: Annotated[bool, {"description": "Whether it has thresholds, and so makes events."}]
@@ -262,8 +265,8 @@ def get_details(
         "counters": [
             {
                 "name": "likes", "visible": "now", "changes": "caller", "public": True,
-                "listed": False, "counts": "children", "retired": False, "numbered": False, "notifies": False,
-                "max_shards": 16,
+                "listed": False, "counts": "children", "watched": None, "retired": False,
+                "numbered": False, "notifies": False, "max_shards": 16,
                 "delta": None, "start": 0, "floor": None, "ceiling": None, "debt": 0, "own_limits": False,
                 "period": None, "timezone": None,
             }

@@ -275,6 +275,28 @@ def test_the_sentence_under_a_number_follows_from_its_details(console: Console) 
         expect(page.locator(".now")).to_contain_text("Never counted")
 
 
+def test_a_drift_of_the_teams_own_number_is_not_said_of_the_count(console: Console) -> None:
+    """`tally repair` would refuse it: Tally never writes that number."""
+    video = played(console.dev, 3)
+
+    def watched(route: Route) -> None:
+        answer = route.fetch()
+        body = answer.json()
+        counters = [{**one, "watched": "playTally"} if one["name"] == "plays" else one for one in body["counters"]]
+        route.fulfill(response=answer, json={**body, "counters": counters})
+
+    console.page.route("**/status", watched)
+    with drifting(console.dev, "plays", video, 2):
+        page = console.open(f"#/tally/plays/{video}", name="ann")
+        expect(page.locator(".now")).to_contain_text("playTally is +2 off.")
+        expect(page.locator("p.alert")).to_contain_text("+2: playTally is more than the items come to")
+        for hash_ in ("", "#/drift"):
+            if hash_:
+                console.go(hash_)
+            expect(page.locator("main")).to_contain_text("tally check --only drift --local")
+            expect(page.locator("main")).not_to_contain_text("tally repair")
+
+
 def test_a_number_shows_how_much_of_its_limit_is_used(console: Console) -> None:
     token = console.dev.token("gate", scope="tally/read tally/write")
     key = secrets.token_hex(8)

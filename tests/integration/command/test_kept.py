@@ -44,6 +44,15 @@ def posts(wrong: dict[str, int]) -> list[dict[str, Any]]:
     return made
 
 
+def test_the_drift_of_the_teams_number_is_not_said_of_the_count(team: Team) -> None:
+    put(team, posts({"3": 5}))
+    assert team("scan post_likes --yes")[0] == 0
+    judged(team.store)
+    assert team("check post_likes 3")[0] == 1
+    assert team("get post_likes 3")[1] == f"post_likes 3: {EACH}, and likeTally is +5 off\n"
+    assert team("get post_likes 4")[1] == f"post_likes 4: {EACH}\n"
+
+
 def test_a_number_that_is_a_text_in_each_item_is_not_called_misspelled(team: Team) -> None:
     put(team, [item | ({"likeTally": {"S": "3"}} if "likeTally" in item else {}) for item in posts({})])
     code, _, err = team("scan post_likes --yes")

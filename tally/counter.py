@@ -447,11 +447,13 @@ def Watched(
     key is `at`. Nothing but the team writes this item, and it does not count. The number may be `within` seconds behind
     the items, or before them; `together`: it never is.
     """
+    if not (isinstance(name, str) and isinstance(of, Items)):
+        raise ConfigurationError(f"counter {name!r}: of is {of!r}, but the name must be text, and of must be Items(…)")
     if of.table != table:
         raise ConfigurationError(f"counter {name!r}: table is {table!r}, but its items are those of {of.table!r}")
-    start = re.sub("[^A-Z0-9]", "", f"W{name.upper()}")[:16]
+    start = re.sub("[^A-Z0-9]", "", f"W{name.upper()}")[:16]  # other names may begin so
     return Counter(
-        name, prefix=start, sort_key="ITEMS", attribute="items", read=read, max_shards=1,
+        name, prefix=start, sort_key=f"ITEMS.{digest(name).upper()}", attribute="items", read=read, max_shards=1,
         items=replace(of, watch=Watch(number, at, within, together)),
     )  # fmt: skip
 

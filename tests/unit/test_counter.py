@@ -299,6 +299,16 @@ def test_a_table_has_as_many_counters_as_one_transaction_moves() -> None:
         declared(every)
 
 
+def test_numbers_of_the_team_may_have_names_that_begin_alike() -> None:
+    """Nobody names the key of such a counter, so nobody could give it another one."""
+    of = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#")
+    names = ["customer_orders_open", "customer_orders_old", "post_likes", "postlikes"]
+    assert list(declared(Watched(one, table="shop", number="n", of=of, at="META") for one in names)) == names
+    for name, items in (("x", "shop"), (None, of)):
+        with pytest.raises(ConfigurationError, match=r"of must be Items\(…\)"):
+            Watched(name, table="shop", number="n", of=items, at="META")  # type: ignore[arg-type]
+
+
 def test_a_table_has_fewer_counters_that_hold_a_number_of_the_team() -> None:
     of = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#")
     watched = [Watched(f"w{number}", table="shop", number="n", of=of, at="META") for number in range(WATCHED_MAX)]

@@ -82,12 +82,12 @@ class Declarations:
         ]
 
     def check(self) -> None:
-        """Raise ConfigurationError if a counter takes the name of one that operations of its own serve, and is another
-        but for its thresholds;
-        or if two operations have one route, as by the `path` of a counter.
+        """Raise ConfigurationError if a counter has the name of a shipped one, and differs in more than `notify` and
+        `lists`; or if two operations have one route, as by the `path` of a counter.
         """
         for counter in SHIPPED:
-            if replace(self.counters.get(counter.name, counter), notify=None) != counter:
+            given = self.counters.get(counter.name, counter)
+            if replace(given, notify=counter.notify, lists=counter.lists) != counter:
                 raise ConfigurationError(
                     f"counter {counter.name!r}: {self.path} must list the one of tally.shipped,"
                     " or name its own otherwise"

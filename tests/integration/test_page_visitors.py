@@ -121,7 +121,7 @@ def test_the_numbers_of_a_page_have_todays_visitors_and_only_where_they_are_coun
     assert events.body_of(invoke.http("get_visits", url=PAGE))["visitors"] == 9
     refused = invoke.direct("add_visitor", counter=PAGE_VISITORS.name, id="a", visitor="ann", caller="web")
     assert refused["status"] == 400
-    assert "POST /visits counts them" in refused["body"]["detail"]
+    assert "counts page visitors: POST /visits moves it" in refused["body"]["detail"]
     monkeypatch.delitem(counters.COUNTERS, PAGE_VISITORS.name)
     assert "visitors" not in events.body_of(Invoke(store).http("get_visits", url=PAGE))
 

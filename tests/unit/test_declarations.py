@@ -88,6 +88,13 @@ def test_a_file_that_is_wrong_says_why_and_where(
         Declarations.load(written(tmp_path, text))
 
 
+def test_a_team_may_let_anyone_list_a_shipped_counter(tmp_path: Path) -> None:
+    listed = "from dataclasses import replace\nPLAYS = replace(PLAYS, lists='anyone')\nCOUNTERS = declared([PLAYS])\n"
+    found = Declarations.load(written(tmp_path, HEAD + listed))
+    assert "GET /top" in {route.key for route in found.routes}
+    assert "GET /top" not in {route.key for route in Declarations.load(LAMBDAS / "counters.py").routes}
+
+
 def test_every_function_has_its_needs_and_a_handler() -> None:
     found = Declarations.load(LAMBDAS / "counters.py")
     unattended = {one.function for one in (*found.schedules, *found.readers)}

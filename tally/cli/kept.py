@@ -21,13 +21,20 @@ def say(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
     counter, group, off = finding.counter, finding.target, finding.drift.drift
     assert counter.watch is not None
     number, kept = counter.watch.number, watch.kept(stack.store, counter, group)
-    recount = Recount(stack.store, counter, scan_state.read(stack.store, counter.name))
+    scan = scan_state.read(stack.store, counter.name)
+    recount = Recount(stack.store, counter, scan)
     body = {
         "found": "differs", "counter": counter.name, "id": group, "number": number, "value": kept,
         "items": finding.tally, "drift": off, "since": finding.drift.since, "confirmed": finding.confirmed != 0,
     }  # fmt: skip
     line = f"differs  {finding.name}: {number} is {kept}, and its items come to {finding.tally}: it is {off:+d} off"
-    show(given, body, f"{line}; to repair it: {_command(recount, group, number, -off)}")
+    if scan.counted != counter.digest:
+        repair = f"that is of another declaration: `tally scan {counter.name}` first"
+    elif kept is None:
+        repair = "the number is gone: the sweep looks again"
+    else:
+        repair = f"to repair it: {_command(recount, group, number, -off)}"
+    show(given, body, f"{line}; {repair}")
 
 
 def _command(recount: Recount, group: str, number: str, amount: int) -> str:

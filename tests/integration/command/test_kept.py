@@ -53,6 +53,25 @@ def test_the_drift_of_the_teams_number_is_not_said_of_the_count(team: Team) -> N
     assert team("get post_likes 4")[1] == f"post_likes 4: {EACH}\n"
 
 
+def test_no_command_is_printed_where_the_number_is_gone_or_the_counter_is_declared_otherwise(team: Team) -> None:
+    """The command would make the item, or change a number that is right."""
+    put(team, posts({"3": 5}))
+    assert team("scan post_likes --yes")[0] == 0
+    judged(team.store)
+    assert "aws dynamodb update-item" in team("check post_likes 3")[1]
+    team.wire.delete_item(TableName=team.table, Key={"PK": {"S": "POST#3"}, "SK": {"S": "META"}})
+    team.drain()
+    code, out, _ = team("check --only drift")
+    assert (code, "aws" in out, "the number is gone: the sweep looks again\n" in out) == (1, False, True)
+    team.put("POST#3", "META", likeTally={"N": "7"})
+    team.drain()
+    assert "aws dynamodb update-item" in team("check --only drift")[1]
+    other = replace(OF, watch=LIKES.watch, where={"spam": False})
+    team.counters = declared([replace(LIKES, items=other)])
+    code, out, _ = team("check --only drift")
+    assert (code, "aws" in out, "another declaration: `tally scan post_likes` first\n" in out) == (1, False, True)
+
+
 def test_a_number_that_is_a_text_in_each_item_is_not_called_misspelled(team: Team) -> None:
     put(team, [item | ({"likeTally": {"S": "3"}} if "likeTally" in item else {}) for item in posts({})])
     code, _, err = team("scan post_likes --yes")

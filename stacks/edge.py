@@ -206,10 +206,8 @@ def _rule(
 
 def _too_long(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProperty:
     """Finds bodies that are too long, but on the paths of operations that take more: callers need a token there."""
-    field, plain = (
-        waf.CfnWebACL.FieldToMatchProperty,
-        [waf.CfnWebACL.TextTransformationProperty(priority=0, type="NONE")],
-    )
+    field = waf.CfnWebACL.FieldToMatchProperty
+    plain = [waf.CfnWebACL.TextTransformationProperty(priority=0, type="NONE")]
     longer = sorted({route.path for route in routes if route.operation.body_bytes_max > BODY_BYTES_MAX})
     too_long = waf.CfnWebACL.StatementProperty(
         size_constraint_statement=waf.CfnWebACL.SizeConstraintStatementProperty(

@@ -126,7 +126,7 @@ def written(tables: Mapping[str, dynamodb.Table]) -> cloudwatch.MathExpression:
 def throttled(name: str, table: dynamodb.Table) -> cloudwatch.MathExpression:
     """Returns the writes that DynamoDB refused in a minute; 0 where it sends nothing.
 
-    An alarm on a metric of DynamoDB may ignore missing data, whatever it is told. It would then stay on for ever.
+    An alarm on a metric of DynamoDB may ignore missing data, whatever it is set to, and would then stay on.
     """
     return cloudwatch.MathExpression(
         expression=f"FILL({name}, 0)",

@@ -64,7 +64,7 @@ async def serve(stack: PreparedStack, spawned: Spawned, say: Say) -> None:
             _bind(stack, ports, workers, gathered)
             workers.replace(zygote)
             gateway.serve(template)
-            pump.follow([one.in_time(stack.options.minute_s) for one in template.mappings])
+            pump.follow([one.scaled_to(stack.options.minute_s) for one in template.mappings])
 
         waiting = [stopped.wait(), _watch_engine(stack.engine), _watch_code(stack, code, take, say)]
         waiting += [gathered.run(), pump.run()]
@@ -101,7 +101,7 @@ def _pump(stack: PreparedStack, ports: Mapping[str, Port], wire: Wire, switches:
     file = stack.engine.db_path if stack.engine else None
     log = file and file.with_name(f"{file.name}-wal")
     positions = Positions(stack.options.data / "streams.json")
-    mappings = [one.in_time(stack.options.minute_s) for one in stack.template.mappings]
+    mappings = [one.scaled_to(stack.options.minute_s) for one in stack.template.mappings]
     return Pump(mappings, ports, wire, positions, say, switches, log)
 
 

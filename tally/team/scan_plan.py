@@ -106,7 +106,7 @@ class Plan:
         return max(1, round(seconds))
 
     def lines(self) -> Iterator[str]:
-        """What people are told."""
+        """Returns the lines that `tally scan` prints before it asks."""
         table, what = self.recount.of.table, "scan" if self.setting else "recount"
         groups = sum(not group.startswith(ASIDE) for group in self.groups)
         yield (

@@ -29,7 +29,7 @@ WRITES_MAX = TRANSACTION_ITEMS_MAX - 1  # of items that are added at once: the s
 
 
 class GivenUpError(TallyError):
-    """The scan counts no more: another one was begun, or records that it needs were skipped or lost."""
+    """The scan was abandoned: another scan was begun, or records that the scan needs were skipped or lost."""
 
 
 class UncountableError(TallyError):

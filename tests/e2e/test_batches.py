@@ -94,4 +94,4 @@ def test_a_window_is_as_much_of_a_minute_as_on_aws_but_one_of_a_second_stays(
     window_s: float, minute_s: int, here_s: float
 ) -> None:
     found = {"name": "rollupCounts", "table": "t", "function": "rollup", "filters": [], **DELIVERY._asdict()}
-    assert read_mapping({**found, "batch_window_s": window_s}).in_time(minute_s).batch_window_s == here_s
+    assert read_mapping({**found, "batch_window_s": window_s}).scaled_to(minute_s).batch_window_s == here_s

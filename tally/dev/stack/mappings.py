@@ -48,7 +48,7 @@ class StreamMapping:
         """Whether the function receives the record: one matching filter is enough."""
         return not self.filters or any(matches(pattern, record) for pattern in self.filters)
 
-    def in_time(self, minute_s: int) -> StreamMapping:
+    def scaled_to(self, minute_s: int) -> StreamMapping:
         """Returns the mapping with a window that is as much of a minute here as on AWS. One of a second stays."""
         window_s = min(self.batch_window_s, max(1.0, self.batch_window_s * minute_s / 60))
         return replace(self, batch_window_s=window_s)

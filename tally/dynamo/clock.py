@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 NODES_S = 1.0  # two nodes of DynamoDB may differ by so much
@@ -42,8 +43,9 @@ class Clock:
         DynamoDB wrote `date` between the request and this moment. A slow answer therefore proves less, and corrects
         nothing that it does not prove. A date that cannot be read proves nothing.
         """
-        with suppress(TypeError, ValueError):
-            date_s = parsedate_to_datetime(date).timestamp()
+        with suppress(TypeError, ValueError, OverflowError):
+            said = parsedate_to_datetime(date)
+            date_s = (said if said.tzinfo else said.replace(tzinfo=UTC)).timestamp()  # a date without a zone is UTC
             ahead_s = max(0.0, sent_s - date_s - DATE_S - NODES_S)
             self.ahead_s = ahead_s + min(0.0, time.time() - date_s + NODES_S)
 

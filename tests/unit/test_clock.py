@@ -51,7 +51,26 @@ def test_a_clock_that_is_right_again_is_left_alone(monkeypatch: pytest.MonkeyPat
     assert process.now_s() == TRUE_S
 
 
-@pytest.mark.parametrize("date", ["", "yesterday", "Fri, 32 Nov 2026 14:18:00 GMT"])
+@pytest.mark.parametrize(
+    "date", ["Fri Jan 15 08:00:00 2027", "Fri, 15 Jan 2027 08:00:00", "Fri, 15 Jan 2027 08:00:00 -0000"]
+)
+def test_a_date_without_a_zone_is_one_of_utc(date: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As C's asctime writes it, which HTTP allows; whichever zone the machine is in."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    process = Clock()
+    try:
+        monkeypatch.setattr(time, "time", lambda: TRUE_S + 300)
+        process.hear(date, TRUE_S + 300)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert process.ahead_s == 298
+
+
+@pytest.mark.parametrize(
+    "date", ["", "yesterday", "Fri, 32 Nov 2026 14:18:00 GMT", "Fri, 27 Nov 2026 14:18:00 +99999999999999999999"]
+)
 def test_a_date_that_cannot_be_read_corrects_nothing(date: str) -> None:
     process = Clock()
     process.hear(date, 0)

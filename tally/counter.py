@@ -284,6 +284,7 @@ class Counter:
             raise self._wrong("notify", "nobody sees a sum of shards go down: give a delta above 0, or max_shards=1")
         own_floor, own_ceiling = (self.own_limits and has for has in (self.ceiling is None, self.ceiling is not None))
         low = None if self.floor is None or own_floor else self.floor - self.debt
+        low = low if self.versioned else 0  # a sum counts up from 0, and children are never less
         high = None if self.ceiling is None or own_ceiling else self.ceiling + self.debt
         if never := notify.never(None if own_ceiling else self.ceiling, low, high):
             raise self._wrong("notify", never)

@@ -145,6 +145,14 @@ def test_sums_that_only_count_up_and_single_items_have_thresholds() -> None:
         replace(base, notify=ten, delta=-1)
 
 
+@pytest.mark.parametrize("more", [{"delta": 1}, {"visible": "soon", "delta": 2}, {"child": "A#"}])
+@pytest.mark.parametrize("threshold", [0, -5])
+def test_a_threshold_that_a_sum_has_reached_before_it_counts_is_refused(more: dict[str, Any], threshold: int) -> None:
+    sums = Counter("usage", prefix="USER", sort_key="U", attribute="u", notify=Notify(at=(1,)), **more)
+    with pytest.raises(Exception, match="because none goes below 0: give 1 or more"):
+        replace(sums, notify=Notify(at=(1, threshold)))
+
+
 def record(counter: Counter, id_: str, old: int | None, new: int | None, sequence: int = 111, **more: Any) -> Record:
     """The record of a tally item, whose images have `more` (new) and a nonce."""
     images = {

@@ -125,7 +125,9 @@ async def _watch_code(stack: PreparedStack, code: Code, take: Callable[[Zygote, 
     """Run changed code, and serve what it declares: all of it, or nothing if any of it is wrong."""
     options = stack.options
     sources = [options.counters] if options.packaged else [options.counters.parent, PACKAGE]
-    seen = changed_at(sources), code.streams
+    found = changed_at(sources)
+    # If somebody wrote the counters while the stack started, `found` has that already: the first look takes them.
+    seen = found if _read(options.counters) == code.counters else {}, code.streams
     while True:
         await asyncio.sleep(CODE_LOOK_S)
         now = changed_at(sources), await code.find()

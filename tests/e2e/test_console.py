@@ -103,6 +103,7 @@ def console(browser: Browser, dev: Dev) -> Iterator[Console]:
         made.page.on("console", lambda line: line.type == "error" and made.errors.append(line.text))
         made.page.on("request", lambda request: made.asked.append(request))
         yield made
+        made.page.unroute_all(behavior="ignoreErrors")  # a page asks again each few seconds, also as it closes
     assert [line for line in made.errors if not line.startswith(NETWORK_LINE)] == []
     assert [request.url for request in made.asked if not request.url.startswith((made.dev.url, "data:"))] == []
 

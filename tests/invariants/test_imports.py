@@ -366,6 +366,11 @@ def test_bad_lines_are_named_and_nothing_is_imported_unless_they_are_skipped(
 MANY = b"".join(b"m%d,1\n" % number for number in range(20_000))
 
 
+def named_lines(said: str) -> list[int]:
+    """Returns the numbers of the lines that the command names, in the order of what it says."""
+    return [int(line.split(": ")[1].removeprefix("line ")) for line in said.splitlines() if ": line " in line]
+
+
 @pytest.mark.parametrize(
     ("content", "rows", "bad"),
     [
@@ -395,7 +400,7 @@ def test_a_row_that_is_wrong_costs_no_other_row(
     printed, said = run.said()
     left_out = f", {files.counted(len(bad))} left out" if bad else ""
     assert re.match(rf"would import into plays: {files.counted(rows)}, \d+ in all{left_out}, as the run ", printed)
-    assert [int(line.split(": ")[1].removeprefix("line ")) for line in said.splitlines() if ": line " in line] == bad
+    assert named_lines(said) == bad
 
 
 def zipped(content: bytes) -> bytes:
@@ -460,7 +465,7 @@ def test_only_the_name_of_a_child_may_hold_line_breaks(
     assert run("import", path, "--children", "hearts", "--skip-bad") == 0
     printed, said = run.said()
     assert printed.startswith(f"would import into hearts: {files.counted(rows)}")
-    assert [int(line.split(": ")[1].removeprefix("line ")) for line in said.splitlines() if ": line " in line] == bad
+    assert named_lines(said) == bad
 
 
 @pytest.mark.parametrize(

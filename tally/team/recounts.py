@@ -139,7 +139,7 @@ class Recount(ScanReader):
                 apply_once(self.store, [items.removing(table, at, stale)])
 
     def close(self, *, counted: bool = False, found: int | None = None) -> None:
-        """Close the scan. `counted`: every number stands for what is declared from now on. `found`: how many groups
+        """Close the scan. `counted`: the scan has counted every number by the declaration. `found`: how many groups
         have items, if it has read all. Raises GivenUpError."""
         if not scan_state.close(self.store, self.scan, self.counter.digest if counted else None, found):
             raise GivenUpError(GIVEN_UP)

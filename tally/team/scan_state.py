@@ -162,8 +162,8 @@ def end(store: Store, scan: Scan, now_s: float) -> bool:
 
 
 def close(store: Store, scan: Scan, counted: str | None = None, found: int | None = None) -> bool:
-    """Close a scan. `counted`: the number of every group stands for this declaration from now on. `found`: so many
-    groups have items. None: as before."""
+    """Close a scan. `counted`: the digest of the declaration by which the scan has counted every group. `found`: how
+    many groups have items. None: the scan does not say, so the item keeps what it has."""
     given = {"counted": counted, "found": found}
     values: dict[str, Any] = {"closed": 1, **{name: value for name, value in given.items() if value is not None}}
     if _changed(store, scan, values, was={"generation": scan.generation, "closed": None}):

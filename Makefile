@@ -23,7 +23,7 @@ export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cdk setup-tests dev demo bench soak test test-all emulator rehearse mutations openapi generate pictures fuzz lint synth diff deploy destroy cost smoke wheel lock audit clean
+.PHONY: help setup setup-cdk setup-tests dev demo bench soak test test-all emulator rehearse mutations openapi generate pictures fuzz lint synth diff deploy destroy cost smoke wheel npm lock audit clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -172,6 +172,9 @@ smoke: setup ## call every operation of a deployed stack once: URL=https://… T
 
 wheel: setup-cdk ## build the distribution `tallystick` into dist/, from the files that git knows
 	@$(PY) -m release.build $(ARGS)
+
+npm: setup ## pack the JavaScript client as npm's `tally-client` into dist/, with the version of pyproject.toml
+	@$(PY) -m release.npm $(ARGS)
 
 lock: setup ## compile the pins of every requirements.in, with the hashes of their files
 	@for lock in $(LOCKS); do $(LOCK) $${lock%.txt}.in -o $$lock || exit 1; done

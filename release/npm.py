@@ -1,0 +1,66 @@
+"""`make npm`: the JavaScript client as npm's package `tally-client`, a `.tgz` that `npm publish` takes.
+
+It holds the files of `tally/javascript/` and LICENSE, and has the version of pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tally.home import version
+
+from .build import ROOT, BuildError, known
+
+CLIENT = "tally/javascript/"
+REPOSITORY = "GITHUB_REPOSITORY"
+"""`owner/name`, as GitHub's runners have it. npm compares it with the workflow that publishes."""
+
+
+def described() -> dict[str, object]:
+    """The `package.json` of the package: the client's, with the version and the repository."""
+    own = json.loads((ROOT / CLIENT / "package.json").read_text(encoding="utf-8"))
+    del own["private"]
+    repository = os.environ.get(REPOSITORY)
+    at = {"repository": {"type": "git", "url": f"git+https://github.com/{repository}.git"}} if repository else {}
+    return {"name": own.pop("name"), "version": version(), **own, **at}
+
+
+def pack(out: Path) -> Path:
+    """Write the package into the folder `out`, and return its path. Raises BuildError."""
+    with tempfile.TemporaryDirectory() as folder:
+        stage = Path(folder)
+        for path in (*(path for path in known() if path.startswith(CLIENT)), "LICENSE"):
+            shutil.copyfile(ROOT / path, stage / Path(path).name)
+        (stage / "package.json").write_text(json.dumps(described(), indent=2), encoding="utf-8")
+        out.mkdir(parents=True, exist_ok=True)
+        command = ["npm", "pack", "--silent", "--pack-destination", str(out.resolve())]
+        run = subprocess.run(command, cwd=stage, capture_output=True, text=True, timeout=60)
+        if run.returncode:
+            raise BuildError(f"npm does not pack the client: {' '.join(run.stderr.split())}")
+        return out / run.stdout.strip()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Pack, and print where the package is. For an error that a person can fix: one line, and 1."""
+    parser = argparse.ArgumentParser(prog="make npm", description=main.__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="the folder of the package (dist)")
+    given = parser.parse_args(arguments)
+    try:
+        package = pack(given.out)
+    except (BuildError, OSError, subprocess.TimeoutExpired) as error:
+        print(f"tally: {error}", file=sys.stderr)
+        return 1
+    print(f"{package} ({package.stat().st_size // 1024} KB)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

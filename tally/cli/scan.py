@@ -18,7 +18,7 @@ from itertools import islice
 
 from tally.contract.views import why_unread
 from tally.counter import Counter
-from tally.dynamo import queries
+from tally.dynamo import clock
 from tally.dynamo.client import Store
 from tally.errors import TallyError
 from tally.items import ASIDE
@@ -152,7 +152,7 @@ def _compare(recount: Recount) -> None:
     if recount.counter.watch:  # the numbers that the team keeps are held against what was set
         with bar(looked, "number", "looked at") as each:
             for group in each:
-                watch.look_at(recount.store, recount.counter, group, recount.now())
+                watch.look_at(recount.store, recount.counter, group, clock.now_s())
 
 
 def _read(given: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), *, again: bool = False) -> Recount:
@@ -177,11 +177,11 @@ def _read(given: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), *
 def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, again: bool) -> Recount:
     """The scan that is open, or a new one. Raises CommandError."""
     counter: Counter = given.counter
-    now, scan = _clock(store, counter), scan_state.read(store, counter.name)
-    there = Recount(store, counter, scan, now)
+    scan = scan_state.read(store, counter.name)
+    there = Recount(store, counter, scan)
     _check_letters(there)
     _check_table(there)
-    if not scan.closed and scan.digest == counter.digest and not again and not scan.is_old(now()):
+    if not scan.closed and scan.digest == counter.digest and not again and not scan.is_old(clock.now_s()):
         if scan.groups == tuple(groups):
             note(f"the scan goes on: {scan.items:,} items were read")
             return there
@@ -197,7 +197,7 @@ def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, ag
     if again:
         scan_state.spoil(store, scan)  # what is set then was no number: it needs no history
     forms.note_items(store, counter)
-    begun = scan_state.begin(store, counter, now(), groups)
+    begun = scan_state.begin(store, counter, clock.now_s(), groups)
     if begun is None:
         raise CommandError(f"somebody else began a scan for {counter.name} just now")
     return replace(there, scan=begun)
@@ -217,12 +217,6 @@ def _check_table(recount: Recount) -> None:
         why = "its keys are binary, and Tally counts items by texts and numbers"
     if why:
         raise CommandError(f"the items of the table {of.table} cannot be counted: {why}")
-
-
-def _clock(store: Store, counter: Counter) -> Callable[[], float]:
-    """The time by DynamoDB, whose stamps the scan is compared with: a laptop's clock may be wrong."""
-    ahead_s = queries.clock_s(store, store.settings.ledger_table, scan_state.key(counter.name)) - time.time()
-    return lambda: time.time() + ahead_s
 
 
 def _check_letters(recount: Recount) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from email.utils import parsedate_to_datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -41,17 +40,6 @@ def _got(client: DynamoDBClient, table: str, item_key: Item) -> dict[str, Any]:
 def probe(store: Store) -> None:
     """Raise what botocore's errors map to if the counts table does not answer. The item is never written."""
     get(store.client, store.settings.counts_table, key("HEALTH", "HEALTH"))
-
-
-def clock_s(store: Store, table: str, item_key: Item) -> float:
-    """What time it is by DynamoDB, epoch seconds, as it reads an item: a laptop's clock may be wrong.
-
-    Raises what botocore's errors map to, StoreUnreachableError.
-    """
-    headers = _got(store.client, table, item_key).get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    if "date" not in headers:
-        raise StoreUnreachableError("The store's answer does not say what time it is.")
-    return parsedate_to_datetime(headers["date"]).timestamp()
 
 
 def get_many(call: Call, table: str, keys: Sequence[Item], **more: Any) -> list[Item]:

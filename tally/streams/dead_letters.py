@@ -164,8 +164,8 @@ def redrive(
     """
     settings = call.store.settings
     for _ in range(REDRIVES_MAX):
-        minute = settings.minute(queries.clock_s(call.store, settings.ledger_table, marker.key))
         seen = watermark.read(call.store)
+        minute = settings.minute(clock.now_s())
         again = watermark.begins_again(call.store, seen)
         place = StreamPlace("", f"{REDRIVEN}#{marker.sort_key}", minute)
         outcome = Redriven.APPLIED

@@ -11,7 +11,7 @@ import pytest
 import counters
 from tally.cli import commands
 from tally.cli.connection import Stack
-from tally.dynamo import queries
+from tally.dynamo import clock
 from tally.dynamo.client import Call
 from tally.errors import StoreBusyError, StoreUnreachableError
 from tally.streams import dead_letters
@@ -87,7 +87,7 @@ def test_nothing_is_redriven_onto_a_minute_that_is_judged_or_may_be_next(
 ) -> None:
     aside(stream)
     minute = int(time.time() // 60)
-    monkeypatch.setattr(queries, "clock_s", lambda *_: 60 * minute)  # it does not end meanwhile
+    monkeypatch.setattr(clock, "now_s", lambda: 60.0 * minute)  # it does not end meanwhile
     stream.put_judged(minute - judged_before)
     with pytest.raises(StoreBusyError):
         stream.redrive()

@@ -17,7 +17,7 @@ from tally.cli.connection import Stack
 from tally.cli.scan import Throttle
 from tally.counter import Counter
 from tally.drift import rows
-from tally.dynamo import keys, queries
+from tally.dynamo import clock, keys
 from tally.dynamo.client import Store
 from tally.dynamo.transactions import apply_once
 from tally.errors import ConfigurationError
@@ -131,8 +131,7 @@ def test_a_scan_of_another_declaration_or_of_weeks_ago_does_not_go_on(
     team.old_orders()
     with pytest.raises(Crash):
         team("scan orders --yes", killed(team.store.client, 3, committed=True))
-    clock_s = queries.clock_s
-    monkeypatch.setattr(queries, "clock_s", lambda *where: clock_s(*where) + first_seen.RESTART_S + 1)
+    monkeypatch.setattr(clock, "now_s", lambda: time.time() + first_seen.RESTART_S + 1)
     first = scan_state.read(team.store, "orders").generation
     with pytest.raises(Crash):
         team("scan orders --yes", killed(team.store.client, 1, committed=True))

@@ -23,7 +23,7 @@ BELOW = cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD
 
 @dataclass(frozen=True)
 class Alarm:
-    """One kind of alarm. `name` also names its section in docs/operations.md: `### Alarm: name`."""
+    """One kind of alarm. `name` is also the heading of its section in docs/runbook.md."""
 
     name: str
     says: str
@@ -37,7 +37,7 @@ class Alarm:
     def described(self, names: Names, of: str | None = None) -> tuple[str, str]:
         """Its name and its text. `of` names its subject if there are several alarms of the kind."""
         name, says = (f"{self.name}-{of}", f"{self.says} ({of})") if of else (self.name, self.says)
-        return name, f"{says}. {names.page(f'operations.md#alarm-{self.name}')}"
+        return name, f"{says}. {names.page(f'runbook.md#{self.name}')}"
 
 
 # IGNORE: missing data from the sweep or a consumer means that it stopped, not that all is well. The alarm keeps its

@@ -1,6 +1,6 @@
 """The dashboard: a section for each question of an operator, and the alarms on the same metrics.
 
-docs/operations.md lists the widgets and has a section for each alarm.
+docs/operations.md lists the widgets, and docs/runbook.md has a section for each alarm.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Names:
         return f"{self.base}-{Aws.REGION}"
 
     def page(self, section: str) -> str:
-        """What a mail says of a section of the docs, such as `operations.md#alarm-drift`."""
+        """What a mail says of a section of the docs, such as `runbook.md#drift`."""
         return f"What to do: {self.docs}/{section}"
 
     def alarm(self, kind: str) -> str:

@@ -25,7 +25,7 @@ from .tables import Tables
 def runbooks(
     failed_events: sqs.Queue, streams: Streams, sweep: lambda_.Alias, topic: sns.Topic
 ) -> list[iam.PolicyStatement]:
-    """What allows what docs/operations.md tells an operator to do beside the command `tally`.
+    """What allows what docs/runbook.md tells an operator to do beside the command `tally`.
 
     Counting again what was given up takes `InvokePolicy`.
     """

@@ -25,12 +25,12 @@ from .terminal import note, say
 
 HEALTH_S_MAX = 10.0
 RUNBOOKS = {
-    "version": "operations.md#a-deploy-that-is-rolled-back", "API": "operations.md#alarm-5xx",
-    "counters": "operations.md#change-what-a-counter-is", "alarms": "operations.md#alarms",
-    "subscribers": "operations.md#alarms", "lag": "operations.md#alarm-watermark-age",
-    "judged": "operations.md#alarm-unjudged", "drift": "operations.md#alarm-drift",
-    "failed events": "operations.md#alarm-failed-events", "dead letters": "operations.md#alarm-dead-letters",
-    "lost records": "operations.md#alarm-lost-records", "items": "own-tables.md#count-what-is-there",
+    "version": "operations.md#a-deploy-that-is-rolled-back", "API": "runbook.md#5xx",
+    "counters": "operations.md#change-what-a-counter-is", "alarms": "runbook.md#find-your-alarm",
+    "subscribers": "operations.md#alarms", "lag": "runbook.md#watermark-age",
+    "judged": "runbook.md#unjudged", "drift": "runbook.md#drift",
+    "failed events": "runbook.md#failed-events", "dead letters": "runbook.md#dead-letters",
+    "lost records": "runbook.md#lost-records", "items": "own-tables.md#count-what-is-there",
 }  # fmt: skip
 """The section of docs/ that says what to do about each part."""
 CHECKED = ("drift", "dead letters", "lost records")

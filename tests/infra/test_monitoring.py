@@ -16,6 +16,9 @@ from tests.infra.template import Json, Template, joined
 
 DOCS = "https://git.example.com/tally/docs"
 PAGE = (ROOT / "docs" / "operations.md").read_text()
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+SCREEN_LINES = 40
+WORDS_PER_ALARM = 150  # of the whole page
 NO_METRICS = {"SERVICE", "CODE", "PART", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}
 EMITTED = {
     value: name
@@ -74,7 +77,7 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-ANCHORS = {slug(heading) for heading in re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)}
+ANCHORS = {slug(heading) for heading in re.findall(r"^#+ (.*)$", RUNBOOK, re.MULTILINE)}
 
 
 def test_every_metric_that_the_code_emits_is_looked_at_and_no_other(prod: Template) -> None:
@@ -138,25 +141,30 @@ def test_the_page_lists_every_widget_under_the_question_that_it_answers(dev: Tem
 
 
 @pytest.mark.parametrize("alarm", alarms.ALARMS, ids=lambda alarm: alarm.name)
-def test_an_alarm_leads_to_its_page_which_says_what_to_do(
+def test_an_alarm_leads_to_one_screen_that_says_what_to_do(
     prod: Template, behind_cdn: Template, edge: Template, alarm: alarms.Alarm
 ) -> None:
     """By a URL that a mail makes a link of, if the deployment says where people read the pages."""
     found = 0
     for template, docs in ((prod, "docs"), (behind_cdn, DOCS), (edge, DOCS)):
         for name, properties in alarms_of(template).items():
-            [anchor] = re.findall(rf"What to do: {docs}/operations\.md#(\S+)$", properties["AlarmDescription"])
+            [anchor] = re.findall(rf"What to do: {docs}/runbook\.md#(\S+)$", properties["AlarmDescription"])
             assert anchor in ANCHORS
             assert properties["AlarmDescription"].isprintable()
-            found += anchor == f"alarm-{alarm.name}" and alarm.name in name
+            found += anchor == alarm.name and alarm.name in name
     assert found, "declared, but watches nothing"
-    section = PAGE.partition(f"\n### Alarm: {alarm.name}\n")[2].partition("\n##")[0]
-    for said in ("**Means**", "**Look**", "**Do**"):
-        assert said in section
+    section = RUNBOOK.partition(f"\n## {alarm.name}\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\*\*(\w+)", section, re.MULTILINE) == ["Symptom", "Meaning", "Check", "Fix", "Escalate"]
+    assert f'**Symptom.** "{alarm.says}".' in " ".join(section.split()), "who searches for the text of a mail finds it"
+    assert len(section.splitlines()) <= SCREEN_LINES
+    assert f"| [{alarm.name}](#{alarm.name}) |" in RUNBOOK
 
 
-def test_the_page_has_no_section_for_a_removed_alarm(dev: Template) -> None:
-    assert re.findall(r"^### Alarm: (.*)$", PAGE, re.MULTILINE) == [alarm.name for alarm in alarms.ALARMS]
+def test_the_runbook_has_a_section_and_a_row_for_each_alarm_and_for_no_other() -> None:
+    names = [alarm.name for alarm in alarms.ALARMS]
+    assert re.findall(r"^## (\S+)$", RUNBOOK, re.MULTILINE) == names
+    assert re.findall(r"^\| \[(\S+)\]\(#", RUNBOOK, re.MULTILINE) == names
+    assert len(RUNBOOK.split()) <= WORDS_PER_ALARM * len(names), "who reads it has been woken up"
 
 
 def judged(alarm: Json) -> tuple[Any, ...]:

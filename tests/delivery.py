@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
+from tally.api.needs import Table
+from tally.contract.described import patterns
+from tally.dev.stack.mappings import matches
 from tests.sync_wire import SyncWire
 
 if TYPE_CHECKING:
@@ -46,12 +49,10 @@ def refused(answer: Mapping[str, Any]) -> str | None:
 
 
 def takes(reader: StreamReader, table: str, record: Record) -> bool:
-    """Whether the filter of a reader's mapping lets a record through. `table`: `counts` or `receipts`."""
-    kinds = next(found for of, found in reader.streams.items() if of.value == table)
-    start = next((found for of, found in reader.prefixes.items() if of.value == table), None)
-    if not kinds or record["eventName"] in kinds:
-        return True
-    return start is not None and bool(record["dynamodb"]["Keys"]["PK"]["S"].startswith(start))
+    """Whether the filter of a reader's mapping lets a record through, as the pump of `make dev` reads the patterns that
+    the stack has. `table`: `counts` or `receipts`."""
+    filters = [*patterns(reader, Table(table))]
+    return not filters or any(matches(pattern, record) for pattern in filters)
 
 
 @dataclass

@@ -29,7 +29,11 @@ class StreamReader(NamedTuple):
     does: str
     streams: Mapping[Table, tuple[str, ...]]
     """The tables whose streams it reads, and the kinds of change (`INSERT`, `MODIFY`, `REMOVE`) that it gets of each;
-    an empty tuple means all. There is no other filter: a malformed record must reach the consumer."""
+    an empty tuple means all."""
+    marked: str = ""
+    """Of changes of these kinds it gets those alone whose new item has this attribute, and the attribute is true. A
+    malformed item without it never reaches the consumer, so another consumer must get every change. Empty: it gets all.
+    """
     prefixes: Mapping[Table, str] = MappingProxyType({})
     """Changes that it gets beside those kinds, whatever their kind: of items whose partition key begins so."""
     sends: bool = False

@@ -210,11 +210,13 @@ def own_tables(place: Surroundings) -> str:
 def patterns(consumer: StreamReader, table: Table) -> Iterator[dict[str, Any]]:
     """What a mapping lets through: a record that matches any of these, or every record if there are none.
 
-    No kind is filtered by an attribute: a malformed record would disappear here.
+    `marked` of StreamReader is asked for as the one value that its consumer acts on. AWS cannot ask for an attribute of
+    any type: `exists` looks at leaves alone, and each type is another leaf.
     """
     kinds, prefix = consumer.streams[table], consumer.prefixes.get(table)
     if kinds:
-        yield {"eventName": list(kinds)}
+        marked = {"dynamodb": {"NewImage": {consumer.marked: {"BOOL": [True]}}}} if consumer.marked else {}
+        yield {"eventName": list(kinds), **marked}
         if prefix:
             yield {"dynamodb": {"Keys": {TABLES[table].partition_key: {"S": [{"prefix": prefix}]}}}}
 

@@ -6,6 +6,8 @@ from tally.api import needs
 from tally.api.needs import Table
 from tally.api.unattended import StreamReader
 from tally.counter import Counter
+from tally.dynamo.keys import RECEIPT_HEARTBEAT_START
+from tally.items import HEARTBEAT_START
 from tally.streams import rollup
 from tally.streams.consumer import Handler
 
@@ -13,7 +15,8 @@ READER = StreamReader(
     function="rollup",
     does="adds up what was accepted without its number",
     streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ("INSERT",)},
-    prefixes={Table.COUNTS: "HEARTBEAT#"},  # a heartbeat is written over the one before
+    marked="rollup",
+    prefixes={Table.RECEIPTS: RECEIPT_HEARTBEAT_START, Table.COUNTS: HEARTBEAT_START},
 )
 
 

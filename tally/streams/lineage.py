@@ -2,8 +2,9 @@
 
 A shard that follows another one is read after it. So for each leaf of the tree its whole lineage counts.
 
-The bookkeeper gets every record, so a heartbeat shows how far it is. The rollup gets few, and none in some leaves. It
-has passed what the bookkeeper has if it has passed the newest record for it that the bookkeeper noted.
+The bookkeeper gets every record, so a heartbeat shows how far it is. The rollup gets heartbeats and what waits for it
+alone, and in some leaves nothing. It has passed what the bookkeeper has if it has passed the newest record for it that
+the bookkeeper noted.
 """
 
 from __future__ import annotations

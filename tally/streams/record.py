@@ -118,11 +118,13 @@ def heartbeat(record: Record) -> str | None:
 
 
 def for_rollup(table: str, record: Record) -> bool:
-    """Whether Lambda hands a record to the rollup: the filter that `READER` in operations/rollup.py declares."""
-    kind = record.get("eventName")
-    if table == "receipts":
-        return kind in (INSERT, MODIFY)
-    return kind == INSERT or heartbeat(record) is not None
+    """Whether Lambda hands a record to the rollup: the filter that `READER` in operations/rollup.py declares.
+
+    The watermark rests on it (lineage.py): nobody waits for a record that Lambda hands over and that this one denies.
+    """
+    kinds, image = ((INSERT, MODIFY) if table == "receipts" else (INSERT,)), record["dynamodb"].get("NewImage")
+    waits = isinstance(image, dict) and image.get("rollup") == YES and record.get("eventName") in kinds
+    return waits or heartbeat(record) is not None
 
 
 def for_bookkeeper(table: str, record: Record) -> bool:

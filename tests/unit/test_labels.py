@@ -24,6 +24,7 @@ Keys = dict[str, Any]
 PLAYS: Keys = tallies.key(counters.PLAYS, "v", 3)
 CHILD: Keys = {"PK": {"S": "POST#p"}, "SK": {"S": f"{counters.LIKES.child}ann"}}
 STAMPS = [(NOW, NOW), (NOW - 1, NOW - 1), (NOW + 1, NOW + 1), (NOW - 2, NOW), (NOW + 2, NOW), (NOW - 300, NOW)]
+MARKS: list[Any] = [{"BOOL": True}, {"BOOL": False}, {"S": "true"}, {"N": "1"}, {"NULL": True}, {"M": {}}, True, None]
 UNSTAMPED: list[Any] = [None, {"S": "x"}, {"N": "1.5"}, {"N": "-7"}, {"N": str(10**10)}, {"NULL": True}]
 
 
@@ -214,7 +215,10 @@ def test_entry_of_a_judged_minute_goes_to_the_current_one_without_its_name(judge
         ("receipts", {"id": {"S": "heartbeat#7"}}),
     ],
 )
-def test_what_is_for_a_consumer_is_what_its_filter_lets_through(name: str, table: str, keys: Keys) -> None:
-    made = record(name, keys, {}, {})
+@pytest.mark.parametrize("image", [None, {}, *({"rollup": mark} for mark in MARKS)])
+def test_what_is_for_a_consumer_is_what_its_filter_lets_through(
+    name: str, table: str, keys: Keys, image: Keys | None
+) -> None:
+    made = record(name, keys, image, {})
     assert for_rollup(table, made) == takes(ROLLUP, table, made)
     assert for_bookkeeper(table, made) == takes(BOOKKEEPER, table, made)

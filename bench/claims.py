@@ -122,7 +122,8 @@ MEASURES = (
         Claim(f"{own_limits.CEILING}: {own_limits.GIVEN}", "WCU", "=", 4),
         Claim(f"{own_limits.PERIOD}: {own_limits.GIVEN}", "WCU", "=", 6),
         *(Claim(f"{name}: {own_limits.LIMIT}", "RCU", "=", 1) for name in own_limits.COUNTERS),
-        *(Claim(f"{name}: {own_limits.NUMBER}", "RCU", "=", 1 + units) for name, units in own_limits.LOOKS.items()),
+        *(Claim(f"{name}: {own_limits.NUMBER}", unit, "=", 1) for name in own_limits.COUNTERS
+          for unit in ("RCU", "requests")),
     )),
     Measure("events", "a record of a tally, for its thresholds", events.measure, (
         Claim(events.BELOW, "WCU", "=", 0),

@@ -31,7 +31,10 @@ NewValue = Annotated[
 
 
 class Value(TypedDict):
-    """A number; with a version if it has compare-and-set, with `as_of` if its changes are visible soon."""
+    """A number; with a version if it has compare-and-set, with `as_of` if its changes are visible soon.
+
+    A counter with a ceiling or a floor says its `limit`, and how much is `left`.
+    """
 
     counter: str
     id: str
@@ -41,7 +44,13 @@ class Value(TypedDict):
     as_of: NotRequired[AsOf]
     about: NotRequired[Annotated[Literal[True], {"description": "Of a counter of items: `as_of` is about that time."}]]
     limit: NotRequired[
-        Annotated[int, {"description": "Of a counter with `own_limits`: that of the id, as changes are judged now."}]
+        Annotated[int, {"description": "The ceiling of this id, as changes are judged now; without one, its floor."}]
+    ]
+    left: NotRequired[
+        Annotated[int, {"description": "How much more it takes, up to `limit`. Below 0: it is so far beyond it."}]
+    ]
+    resets_at: NotRequired[
+        Annotated[int, {"minimum": 0, "description": "Of a counter with periods: when this one ends, as `as_of`."}]
     ]
 
 

@@ -1,18 +1,20 @@
-"""The command `get`: one number, the parts that it is kept in (its shards), and its drift."""
+"""The command `get`: one number, the parts that it is kept in (its shards), its limit, and its drift."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from datetime import UTC
 
 from tally.counter import Counter
-from tally.counting import periods
+from tally.counting import limits, periods
 from tally.drift import recount, rows
 from tally.dynamo.client import Call
 
 from . import values
 from .command import ID, Command, Counters, Parser, add_counter
 from .connection import Stack
-from .terminal import show
+from .terminal import iso, show
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
@@ -24,19 +26,35 @@ def _get(given: argparse.Namespace, stack: Stack) -> int:
     """Print it. Returns 0."""
     counter: Counter = given.counter
     stack.check_counted(counter)
-    shards = recount.shards_of(Call(stack.store), counter, given.id)
+    call = Call(stack.store)
+    shards = recount.shards_of(call, counter, given.id)
     row = rows.read(stack.store, counter.name, given.id)
     numbers = {str(shard): recount.number(counter, {shard: item}) for shard, item in sorted(shards.items())}
     number = recount.number(counter, shards)
     named = {"counter": counter.name, **periods.shown(given.id)}
-    body = {**named, "value": number, "shards": numbers, "drift": row.drift}
+    limited = limits.members(counter, given.id, number, limits.learn(call, counter, given.id, shards.get(0, {})))
+    body = {**named, "value": number, **limited, "shards": numbers, "drift": row.drift}
     parts = f" in {len(numbers)} parts" if len(numbers) > 1 else "" if shards else ", nothing is stored"
     off = f", and {counter.watched} is {row.drift:+d} off" if counter.watched else f", drifts by {row.drift:+d}"
     drifts = off if row.drift else ""
-    show(given, body, f"{counter.name} {given.id}: {number}{parts}{drifts}")
+    show(given, body, f"{counter.name} {given.id}: {number}{parts}{drifts}{_within(limited)}")
     return 0
 
 
+def _within(limited: Mapping[str, int]) -> str:
+    """What the line says of the limit, `limited`: nothing if there is none."""
+    if not limited:
+        return ""
+    left, limit = limited["left"], limited["limit"]
+    said = f", {-left} beyond its limit of {limit}" if left < 0 else f", {left} left to its limit of {limit}"
+    return f"{said}, until {iso(limited['resets_at'], UTC)}" if "resets_at" in limited else said
+
+
 GET = Command(
-    "get", "a number, the parts that it is kept in, and its drift", _get, _arguments, values.check_id, json=True
+    "get",
+    "a number, the parts that it is kept in, its limit, and its drift",
+    _get,
+    _arguments,
+    values.check_id,
+    json=True,
 )

@@ -86,7 +86,9 @@ class AllVoided(TypedDict):
 
 
 class Value(TypedDict):
-    """A number; with a version if it has compare-and-set, with `as_of` if its changes are visible soon."""
+    """A number; with a version if it has compare-and-set, with `as_of` if its changes are visible soon. A counter with
+    a ceiling or a floor says its `limit`, and how much is `left`.
+    """
 
     counter: str
     id: str
@@ -96,6 +98,8 @@ class Value(TypedDict):
     as_of: NotRequired[int | None]
     about: NotRequired[Literal[True]]
     limit: NotRequired[int]
+    left: NotRequired[int]
+    resets_at: NotRequired[int]
 
 
 class Unreadable(TypedDict):

@@ -51,10 +51,11 @@ function live(context, counter, id) {
     tag = found.tag ?? undefined;
     if (found.body) last = found.body.tallies ? found.body.tallies[0] : found.body;
     if (last.error) throw Failure.of(last.error.status, last.error);
-    return { value: last.value, limit: last.limit ?? null, as_of: last.as_of ?? null };
+    return last;
   };
-  const draw = ({ value, limit }) => {
-    if (limit !== null) used.replaceChildren(...meter(value, limit, context.counter(counter)));
+  const draw = (found) => {
+    const { value } = found;
+    if ("limit" in found) used.replaceChildren(...meter(found, context.counter(counter)));
     if (figure.textContent !== number(value)) {
       if (first !== undefined) figure.classList.toggle("moved", true);
       figure.textContent = number(value);
@@ -76,11 +77,14 @@ function live(context, counter, id) {
   return [card, knows];
 }
 
-/** How much of the limit of an id is used. Of a counter without a ceiling the limit is its floor. */
-function meter(value, limit, declared) {
-  if (declared && declared.ceiling === null) return [`It goes down to ${number(limit)}.`];
+/** How much of the limit of an id is used and left. Of a counter without a ceiling the limit is its floor. */
+function meter({ value, limit, left, resets_at: ends }, declared) {
+  const rest = left < 0 ? `It is ${number(-left)} beyond its limit` : `${number(left)} are left`;
+  const until = [" ", rest, ...(ends ? [" until ", time(ends, "minute")] : []), "."];
+  if (declared && declared.ceiling === null) return [`It goes down to ${number(limit)}.`, ...until];
   const words = `${number(value)} of ${number(limit)} are used`;
-  return [make("meter", { max: Math.max(limit, 1), value: Math.max(value, 0), "aria-label": words }), ` ${words}.`];
+  const drawn = make("meter", { max: Math.max(limit, 1), value: Math.max(value, 0), "aria-label": words });
+  return [drawn, ` ${words}.`, ...until];
 }
 
 /**

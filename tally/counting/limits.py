@@ -110,25 +110,49 @@ def read(call: Call, counter: Counter, id_: str) -> Limits:
     """The limits of a tally, strongly consistent: 1 RCU, 2 with periods, 3 at a mark."""
     if not counter.own_limits:
         return declared(counter)
-    first, *plans = _items(call, counter, *dict.fromkeys((id_, periods.shown(id_)["id"])))
-    there = first.get(PLAN)
-    if not plans or (there and not _is_mark(there)):
-        return _remember(call, counter, id_, first)
-    if there:  # one answer may have a plan from before the mark
-        plans = _items(call, counter, periods.shown(id_)["id"])
-    plan = plans[0] if PLAN in plans[0] else NO_PLAN
-    return said(counter, plan)._replace(there=there)  # not remembered: the write is to copy it
+    wanted = dict.fromkeys((id_, periods.shown(id_)["id"]))
+    first, *plans = _items(call, [key(counter, one) for one in wanted])
+    if plans and PLAN not in first:
+        return _of_plan(counter, plans[0], first)
+    return learn(call, counter, id_, first)  # at a mark, one answer may have a plan from before the mark
 
 
-def learn(call: Call, counter: Counter, id_: str, old: Mapping[str, Any]) -> Limits:
-    """The limits of a tally whose item was `old` when it refused a write."""
-    if not counter.own_limits:
-        return declared(counter)
-    there = old.get(PLAN)
-    if (there and not _is_mark(there)) or counter.period is None:
-        return _remember(call, counter, id_, old)
-    call.store.limits.pop((counter.name, id_), None)
-    return read(call, counter, id_)
+def learn(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
+    """Returns the limits of a tally whose item was just read, or has just refused a write."""
+    return learn_each(call, {(counter, id_): item})[counter, id_]
+
+
+def learn_each(call: Call, found: Mapping[tuple[Counter, str], Mapping[str, Any]]) -> dict[tuple[Counter, str], Limits]:
+    """Returns the limits of tallies, by the items that were just read of them.
+
+    An item names its plan. Where the item of a period has no copy of one, the plan is read after the item: 1 RCU. A
+    plan that changes in between has put its copy there, or comes after this read.
+    """
+    known: dict[tuple[Counter, str], Limits] = {}
+    asks: list[tuple[Counter, str]] = []
+    for (counter, id_), item in found.items():
+        there = item.get(PLAN)
+        if not counter.own_limits:
+            known[counter, id_] = declared(counter)
+        elif counter.period is None or (there and not _is_mark(there)):
+            known[counter, id_] = _remember(call, counter, id_, item)
+        else:
+            call.store.limits.pop((counter.name, id_), None)
+            asks.append((counter, id_))
+    plans = _items(call, [key(counter, periods.shown(id_)["id"]) for counter, id_ in asks]) if asks else []
+    return known | {one: _of_plan(one[0], plan, found[one]) for one, plan in zip(asks, plans, strict=True)}
+
+
+def members(counter: Counter, id_: str, value: int, within: Limits) -> dict[str, int]:
+    """Returns what an answer says of the limit of a tally at `value`: nothing, if its counter has no limit.
+
+    `left`: how much more it takes; below 0 if `value` is beyond the limit. `resets_at`: when the period ends.
+    """
+    if within.limit is None:
+        return {}
+    left = value - within.limit if within.ceiling is None else within.limit - value
+    resets = {"resets_at": periods.ends_s(counter, id_)} if counter.period else {}
+    return {"limit": within.limit, "left": left, **resets}
 
 
 def judged(call: Call, write: Write, counter: Counter, id_: str, amount: int, debt: int) -> Write:
@@ -152,11 +176,15 @@ def key(counter: Counter, id_: str) -> Item:
     return keys.key(counter.partition_start + id_, counter.sort_key)
 
 
-def _items(call: Call, counter: Counter, *ids: str) -> list[Item]:
-    """The items that have the limits of tallies, or the plan of an id; each empty if there is none."""
-    wanted = [key(counter, id_) for id_ in ids]
-    by_partition = {item["PK"]["S"]: item for item in queries.get_many(call, call.store.settings.counts_table, wanted)}
-    return [by_partition.get(one["PK"]["S"], {}) for one in wanted]
+def _items(call: Call, wanted: list[Item]) -> list[Item]:
+    """The items of these keys, in order; each empty if there is none."""
+    return queries.get_each(call, call.store.settings.counts_table, wanted)
+
+
+def _of_plan(counter: Counter, plan: Mapping[str, Any], item: Mapping[str, Any]) -> Limits:
+    """The limits by the plan of an id, for the `item` of a period that has no copy of it. They are not remembered: the
+    next write is to copy them."""
+    return said(counter, plan if PLAN in plan else NO_PLAN)._replace(there=item.get(PLAN))
 
 
 def _is_mark(there: Item) -> bool:

@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from ..counter import Counter
 from ..dynamo import queries
 from ..dynamo.client import Call
+from ..dynamo.keys import Item
 from ..errors import StoreBusyError
-from . import tallies
+from . import limits, tallies
 from .tallies import Tally
 
 READERS = 16  # threads: a Query waits for the store for most of its time, and computes for the rest of it
 _pool = ThreadPoolExecutor(READERS, "reader")  # it starts a thread when there is something to read
 
 
-def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, int]:
-    """The numbers of at most 100 different tallies, each strongly consistent: 1 RCU each, whatever its shards.
+def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, dict[str, int]]:
+    """Returns `value` of at most 100 different tallies, and what is known of their limits, each strongly consistent: 1
+    RCU each, whatever its shards; 1 more where a period has no copy of its plan.
 
     They are no snapshot of one moment. It is all or nothing: raises StoreBusyError, or
     what botocore's error maps to, if one of them cannot be read.
@@ -30,21 +33,22 @@ def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, int]:
     reads = [_pool.submit(_summed, call, tally) for tally in spread]
     try:
         numbers = _single(call, single) if single else {}
-        return numbers | {tally: read.result() for tally, read in zip(spread, reads, strict=True)}
+        return numbers | {tally: {"value": read.result()} for tally, read in zip(spread, reads, strict=True)}
     finally:
         for left in reads:
             left.cancel()  # after a failure nobody waits for the rest
 
 
-def _single(call: Call, wanted: Sequence[Tally]) -> dict[Tally, int]:
-    """The numbers of tallies that have one item each."""
+def _single(call: Call, wanted: Sequence[Tally]) -> dict[Tally, dict[str, int]]:
+    """The numbers of tallies that have one item each, and their limits."""
     keys = [tallies.key(tally.counter, tally.id, 0) for tally in wanted]
-    items = queries.get_many(call, call.store.settings.counts_table, keys)
-    by_key = {(item["PK"]["S"], item["SK"]["S"]): item for item in items}
-    return {
-        tally: tallies.state_of(tally.counter, by_key.get((key["PK"]["S"], key["SK"]["S"]), {})).value
-        for tally, key in zip(wanted, keys, strict=True)
-    }
+    items = queries.get_each(call, call.store.settings.counts_table, keys)
+    within = limits.learn_each(call, dict[tuple[Counter, str], Item](zip(wanted, items, strict=True)))
+    numbers: dict[Tally, dict[str, int]] = {}
+    for tally, item in zip(wanted, items, strict=True):
+        value = tallies.state_of(tally.counter, item).value
+        numbers[tally] = {"value": value, **limits.members(*tally, value, within[tally])}
+    return numbers
 
 
 def _summed(call: Call, tally: Tally) -> int:

@@ -56,6 +56,12 @@ def get_many(call: Call, table: str, keys: Sequence[Item], **more: Any) -> list[
     return there
 
 
+def get_each(call: Call, table: str, keys: Sequence[Item]) -> list[Item]:
+    """The items of the counts or the ledger that have these keys, in their order; each empty if there is none."""
+    there = {(item["PK"]["S"], item["SK"]["S"]): item for item in get_many(call, table, keys)}
+    return [there.get((one["PK"]["S"], one["SK"]["S"]), {}) for one in keys]
+
+
 def query(
     store: Store,
     table: str,

@@ -62,7 +62,7 @@ export interface AllVoided {
   visible: "now" | "soon";
 }
 
-/** A number; with a version if it has compare-and-set, with `as_of` if its changes are visible soon. */
+/** A number; with a version if it has compare-and-set, with `as_of` if its changes are visible soon. A counter with a ceiling or a floor says its `limit`, and how much is `left`. */
 export interface Value {
   counter: string;
   id: string;
@@ -72,6 +72,8 @@ export interface Value {
   as_of?: number | null;
   about?: true;
   limit?: number;
+  left?: number;
+  resets_at?: number;
 }
 
 /** A number that cannot be read, and why. */

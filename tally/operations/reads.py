@@ -46,7 +46,7 @@ def _by_url(counter: Counter) -> CallerError | None:
     refuses=_by_url,
     needs=lambda counters: needs.on(counters, "Query") | needs.dated(counters) | needs.read_limits(counters),
     raises=[NotFoundError, NotCountedError],
-    example={"counter": "stock", "id": "7c20", "value": 98, "version": 7},
+    example={"counter": "stock", "id": "7c20", "value": 98, "version": 7, "limit": 0, "left": 98},
     cached=True,
 )
 def get_counter(call: Call, *, counter: ACounter, id: ReadId, period: Period | None = None) -> Answer[Value]:
@@ -55,20 +55,18 @@ def get_counter(call: Call, *, counter: ACounter, id: ReadId, period: Period | N
     A counter with periods answers 404 for a period whose number is kept no more. One of items answers 409 until those
     that are there are counted (`tally scan`).
     """
-    tally = periods.tally_id(counter, id, clock.now_s(), period)
-    body: dict[str, Any] = {"counter": counter.name, **periods.shown(tally)}
+    tally = Tally(counter, periods.tally_id(counter, id, clock.now_s(), period))
+    # Before the number, which may then be newer but never older.
+    dated = _dated(call, counter, lambda: watermark.as_of(call))
+    if isinstance(dated, CallerError):
+        raise dated
+    shards = tallies.shards(call, *tally)
+    first = next((item for item in shards if item["SK"]["S"] == counter.sort_key), {})
+    value = tallies.total(counter, shards)
+    body: dict[str, Any] = {"counter": counter.name, **periods.shown(tally.id), "value": value}
     if counter.settable:
-        state = tallies.read_state(call, counter, tally)
-        body |= {"value": state.value, "version": state.version}
-    else:
-        dated = _dated(
-            call, counter, lambda: watermark.as_of(call)
-        )  # before the number, which may then be newer but never older
-        if isinstance(dated, CallerError):
-            raise dated
-        body |= {"value": tallies.read(call, counter, tally), **dated}
-    if counter.own_limits:
-        body["limit"] = limits.read(call, counter, tally).limit
+        body["version"] = tallies.state_of(counter, first).version
+    body |= dated | limits.members(*tally, value, limits.learn(call, *tally, first))
     return Answer(body, max_age_s=counter.kept_s)
 
 
@@ -124,7 +122,7 @@ def get_tallies(call: Call, *, of: Of) -> Answer[Values]:
     access=Access.READ,
     throttle=SELDOM,
     needs=needs.read_tallies,
-    example={"tallies": [{"counter": "stock", "id": "7c20", "value": 98}]},
+    example={"tallies": [{"counter": "stock", "id": "7c20", "value": 98, "limit": 0, "left": 98}]},
 )
 def get_any_tallies(call: Call, *, of: Of) -> Answer[Values]:
     """Many numbers of any counters
@@ -163,7 +161,7 @@ def _read(call: Call, of: list[CounterAndId], resolved: Mapping[CounterAndId, Ta
         known = dated[tally.counter]
         if isinstance(known, CallerError):
             return {**names, "error": problem(known)}
-        return {**names, **periods.shown(tally.id), "value": numbers[tally], **known}
+        return {**names, **periods.shown(tally.id), **numbers[tally], **known}
 
     return {"tallies": [entry(*asked) for asked in of]}
 

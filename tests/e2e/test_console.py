@@ -306,10 +306,13 @@ def test_a_number_shows_how_much_of_its_limit_is_used(console: Console) -> None:
     console.dev.call("PUT", f"{path}/limit", {"limit": 40}, token=token, idempotency_key=key)
     console.page.add_init_script(path=AXE)
     page = console.open("#/tally/calls/metered", name="ann")
-    expect(page.locator(".now")).to_contain_text("30 of 40 are used.")
+    expect(page.locator(".now")).to_contain_text("30 of 40 are used. 10 are left until ")
     expect(page.get_by_role("meter", name="30 of 40 are used")).to_be_visible()
     console.dev.call("PUT", f"{path}/limit", {"limit": 20}, token=token, idempotency_key=f"{key}-2")
-    expect(page.locator(".now")).to_contain_text("30 of 20 are used.")
+    expect(page.locator(".now")).to_contain_text("30 of 20 are used. It is 10 beyond its limit until ")
+    console.dev.call("POST", "/counters/stock/metered/increments", {"amount": 5}, token=token, idempotency_key=key)
+    console.go("#/tally/stock/metered")
+    expect(page.locator(".now")).to_contain_text("It goes down to 0. 5 are left.")
     assert complaints(page) == []
 
 

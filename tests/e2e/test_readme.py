@@ -18,7 +18,7 @@ AS_OF = re.compile(r'(?<="as_of":)\d+')
 HOLD = re.compile(r'(?<="hold":")\d{10}-[\w-]{16}|(?<="expires_at":)\d+')
 LEFT = re.compile(r'(?<="retry_after_s":)\d+')
 DAY_S = 24 * 3600
-TODAY = '"period":"2026-11-22"'
+TODAY, ENDS = '"period":"2026-11-22"', '"resets_at":1795392000'
 PAGES = (
     "README.md",
     "docs/tour.md",
@@ -72,10 +72,11 @@ class Shell:
 
 def same(output: str, shown: str) -> bool:
     """Whether an output is the page's. The digits of `"as_of"` may differ, if they are about now; the time that is left
-    of a day and a hold's id too; and `TODAY` stands for today."""
+    of a day and a hold's id too; and `TODAY` and `ENDS` stand for today and its end."""
     times = [int(digits) for digits in AS_OF.findall(output)]
     lefts = [int(digits) for digits in LEFT.findall(output)]
     shown = shown.replace(TODAY, f'"period":"{time.strftime("%Y-%m-%d", time.gmtime())}"')
+    shown = shown.replace(ENDS, f'"resets_at":{(int(time.time()) // DAY_S + 1) * DAY_S}')
     return (
         _fixed(output) == _fixed(shown)
         and all(abs(time.time() - at_s) <= PATIENCE_S for at_s in times)

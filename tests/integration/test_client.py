@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -251,6 +252,32 @@ def test_the_sample_checkout_sells_after_a_declined_card_and_after_a_hold_that_e
     tally.void_hold(*MUG, sold)
     assert checkout.handler({**order, "card": "good"}, None) == {"sold": False}, "somebody took the sale back"
     assert tried[5:] == []
+
+
+@pytest.mark.usefixtures("midday")
+def test_the_sample_page_shows_a_customer_what_is_used_and_left(
+    tally: Tally, fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = example("usage", tally, monkeypatch)
+    ends = time.strftime("%d %B 00:00 UTC", time.gmtime(time.time() + 12 * 3600))
+    event = {"requestContext": {"authorizer": {"jwt": {"claims": {"sub": "acme & co"}}}}}
+
+    def rows() -> list[str]:
+        answer = usage.handler(event, None)
+        assert answer["statusCode"] == 200
+        return re.findall("<tr><th>(.*?)</td></tr>", answer["body"].replace("</th><td>", ": "))
+
+    assert rows() == [f"Calls of today: 0 of 1,000 used, 1,000 left until {ends}", "Jobs: 0 used"]
+    tally.increment("calls", "acme & co", amount=800)
+    tally.increment("usage", "acme & co", amount=7)
+    tally.put_limit("calls", "acme & co", 20_000)
+    assert rows() == [f"Calls of today: 800 of 20,000 used, 19,200 left until {ends}", "Jobs: 7 used"]
+    tally.put_limit("calls", "acme & co", 500)
+    fake.events.clear()
+    assert rows()[0] == f"Calls of today: 800 of 500 used, 0 left until {ends}"
+    assert len(fake.events) == 1
+    monkeypatch.delitem(counters.COUNTERS, "usage")
+    assert rows()[1] == "Jobs: unknown at the moment"
 
 
 @pytest.mark.usefixtures("midday")

@@ -60,8 +60,10 @@ def test_each_day_has_a_tally_that_goes_35_days_after_it(
     assert call("a", 3)["body"] == {**CALLS, "period": TODAY, "counted": True, "visible": "now"}
     now.s += DAY_S
     assert call("b", 4)["body"]["period"] == TOMORROW
-    assert read()["body"] == {**CALLS, "period": TOMORROW, "value": 4, "limit": 1000}
-    assert read(period=TODAY)["body"] == {**CALLS, "period": TODAY, "value": 3, "limit": 1000}
+    ends_s = int(NOON_S + HALF_A_DAY_S)
+    said = {**CALLS, "limit": 1000}
+    assert read()["body"] == {**said, "period": TOMORROW, "value": 4, "left": 996, "resets_at": ends_s + DAY_S}
+    assert read(period=TODAY)["body"] == {**said, "period": TODAY, "value": 3, "left": 997, "resets_at": ends_s}
     items = stored(store)
     assert {key: item["calls"]["N"] for key, item in items.items()} == {
         f"CLIENT#7c20#{TODAY}": "3", f"CLIENT#7c20#{TOMORROW}": "4",
@@ -98,7 +100,8 @@ def test_a_period_is_read_over_http_and_one_that_is_kept_no_more_is_404(
     def get(query: dict[str, str]) -> dict[str, Any]:
         return invoke.http("get_counter", **CALLS, query=urlencode(query))
 
-    assert events.body_of(get({"period": TODAY})) == {**CALLS, "period": TODAY, "value": 5, "limit": 1000}
+    today = {**CALLS, "period": TODAY, "value": 5, "limit": 1000, "left": 995, "resets_at": NOON_S + HALF_A_DAY_S}
+    assert events.body_of(get({"period": TODAY})) == today
     assert events.body_of(get({"period": "2027-01-01"}))["value"] == 0
     assert events.body_of(get({"period": "2026-10-18"}))["value"] == 0
     for query in ({"period": "2026-10-17"}, {"period": "2000-01-01"}):

@@ -31,6 +31,8 @@ pytestmark = pytest.mark.sdk
 VIEWS = Counter("views", prefix="ARTICLE", sort_key="VIEWS", attribute="views", read="anyone", max_age_s=5)
 ORDERS = Counter("orders", prefix="ORDERS", sort_key="OPEN", attribute="open", read="anyone", items=Items("shop"))
 TESTED = Counter("tested", prefix="SHOW", sort_key="SEATS", attribute="tested", floor=0, read="anyone")
+BOTH = Counter("both", prefix="ROOM", sort_key="BOTH", attribute="both", start=5, floor=2, ceiling=9)
+BEGUN = Counter("begun", prefix="ROOM", sort_key="BEGUN", attribute="begun", start=5)
 Ask = Callable[..., dict[str, Any]]
 PAGE = "https://example.com/a"
 TOKEN = {"authorization": "Bearer anything"}
@@ -39,7 +41,7 @@ TOKEN = {"authorization": "Bearer anything"}
 @pytest.fixture
 def invoke(store: Store, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     """The functions read the counters of this test too."""
-    for counter in (VIEWS, TESTED, ORDERS):
+    for counter in (VIEWS, TESTED, ORDERS, BOTH, BEGUN):
         monkeypatch.setitem(COUNTERS, counter.name, counter)
     return Invoke(store)
 
@@ -71,6 +73,53 @@ def test_anyone_reads_a_counter_that_says_so_and_a_cache_keeps_it_as_long_as_it_
     ask("tested", amount=2, idempotency_key="c")
     assert ask("tested")["headers"]["etag"] == '"1"', "the version of a counter that has one"
     assert ask("tested", {"if-none-match": '"1"'})["statusCode"] == 304
+
+
+LIMITED = [
+    (BOTH, {}, {"value": 5, "version": 0, "limit": 9, "left": 4}),
+    (BOTH, {"shard0": 2}, {"value": 7, "version": 1, "limit": 9, "left": 2}),
+    (BEGUN, {"shard0": 2}, {"value": 7, "version": 1}),
+    (COUNTERS["stock"], {"shard0": 3}, {"value": 3, "version": 1, "limit": 0, "left": 3}),
+    (COUNTERS["contest"], {"shard0": -1}, {"value": 99, "version": 1, "limit": 0, "left": 99}),
+    (COUNTERS["plays"], {"shard0": 2, "shard3": 5}, {"value": 7}),
+]
+
+
+@pytest.mark.parametrize(("counter", "amounts", "said"), LIMITED, ids=lambda part: getattr(part, "name", ""))
+def test_a_number_says_its_limit_and_what_is_left_with_one_read_unit(
+    counter: Counter, amounts: dict[str, int], said: dict[str, int], invoke: Invoke, store: Store, meter: Meter
+) -> None:
+    stored(store, counter, "x", **amounts)
+    meter.reset()
+    named = {"counter": counter.name, "id": "x"}
+    assert events.body_of(invoke.http("get_counter", **named)) == named | said
+    assert (meter.requests, meter.read_units) == (1, 1)
+    [entry] = events.body_of(invoke(own(f"{counter.name}:x")))["tallies"]
+    assert entry == named | {name: of for name, of in said.items() if name != "version"}
+    assert (meter.requests, meter.read_units) == (2, 2)
+
+
+@pytest.mark.usefixtures("midday")
+def test_the_limit_of_an_id_comes_with_its_number_in_one_read(invoke: Invoke, store: Store, meter: Meter) -> None:
+    """Where no change has copied the plan into this period yet, it is a read more; of many numbers all are one more."""
+    calls: dict[str, Any] = {"counter": "calls"}
+
+    def read(*ids: str) -> tuple[list[list[int]], int, float]:
+        meter.reset()
+        alone = [invoke.direct("get_counter", **calls, id=id_)["body"] for id_ in ids]
+        took = meter.requests, meter.read_units
+        [*together] = events.body_of(invoke(own(*(f"calls:{id_}" for id_ in ids))))["tallies"]
+        assert together == alone
+        assert {one["resets_at"] for one in alone} == {(int(time.time()) // 86400 + 1) * 86400}
+        return [[one["value"], one["limit"], one["left"]] for one in alone], *took
+
+    assert read("a", "b") == ([[0, 1000, 1000]] * 2, 4, 4)
+    for id_, limit in (("a", 20), ("b", 0)):
+        invoke.direct("put_limit", **calls, id=id_, limit=limit, idempotency_key=id_, caller="sales")
+    assert read("a", "b") == ([[0, 20, 20], [0, 0, 0]], 2, 2), "a change of the plan copies it"
+    invoke.direct("increment", **calls, id="a", amount=7, idempotency_key="c", caller="gate")
+    invoke.direct("put_limit", **calls, id="a", limit=5, idempotency_key="d", caller="sales")
+    assert read("a") == ([[7, 5, -2]], 1, 1)
 
 
 def test_nothing_keeps_what_a_caller_with_a_token_reads(ask: Ask, invoke: Invoke) -> None:
@@ -123,7 +172,7 @@ def test_many_numbers_come_in_the_order_asked_and_each_is_read_once(invoke: Invo
     )
     assert numbers(answer) == [7, 7, 1, 0, 0, 7, 7]
     first = events.body_of(answer)["tallies"][0]
-    assert first == {"counter": "tested", "id": "7c20", "value": 7}
+    assert first == {"counter": "tested", "id": "7c20", "value": 7, "limit": 0, "left": 7}
     assert meter.requests == 4, "one for those with one item, one for each other tally"
     assert meter.read_units <= 5
     assert answer["headers"]["cache-control"] == "public, max-age=1", "the shortest of its counters"

@@ -102,7 +102,7 @@ class Family:
     def number(self) -> int:
         """What readers are told, whichever way they ask."""
         call, tally = Call(self.store), Tally(self.counter, ID)
-        (number,) = {tallies.read(call, *tally), many.read(call, [tally])[tally]}
+        (number,) = {tallies.read(call, *tally), many.read(call, [tally])[tally]["value"]}
         return number
 
     def shows(self) -> tuple[int, list[str], bool]:

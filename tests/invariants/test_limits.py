@@ -145,14 +145,28 @@ def test_without_a_key_the_version_is_the_key_of_each_caller(counting: Counting)
         moved = refusal(again)
         assert isinstance(moved, PreconditionFailedError)
         assert moved.version == 2
-    assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 42, "version": 2}
+    assert counting.read(counters.STOCK) == {
+        "counter": "stock",
+        "id": ITEM,
+        "value": 42,
+        "version": 2,
+        "limit": 0,
+        "left": 42,
+    }
 
 
 def test_a_key_that_set_another_value_is_refused(counting: Counting) -> None:
     counting.set(counters.STOCK, 42, 0, "key-1")
     assert isinstance(refusal(partial(counting.set, counters.STOCK, 43, 0, "key-1")), KeyReusedError)
     assert isinstance(refusal(partial(counting.set, counters.STOCK, 42, 1, "key-1")), KeyReusedError)
-    assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 42, "version": 1}
+    assert counting.read(counters.STOCK) == {
+        "counter": "stock",
+        "id": ITEM,
+        "value": 42,
+        "version": 1,
+        "limit": 0,
+        "left": 42,
+    }
 
 
 @pytest.mark.parametrize(("counter", "value"), [(counters.STOCK, -1), (SEATS, 11), (SEATS, -1), (DEBT, 0)])

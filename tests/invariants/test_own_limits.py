@@ -504,7 +504,8 @@ def test_reads_show_the_limit_and_a_new_process_reads_what_holds(counting: Count
     assert counting.read(QUOTA)["limit"] == 20
     clock.pass_s(300)
     assert counting.read(QUOTA)["limit"] == 20, "no item of this minute says so: the plan does"
-    assert "limit" not in counting.read(counters.STOCK)
+    assert counting.read(counters.STOCK)["limit"] == 0
+    assert "limit" not in counting.read(counters.USAGE)
 
 
 def test_a_tally_without_a_plan_is_written_as_it_was_before_there_were_plans(counting: Counting) -> None:

@@ -433,6 +433,13 @@ test("a number that no Number holds is exact, and every other one is a Number", 
   assert.equal(values[3].id, JSON.parse(said));
 });
 
+test("a limited number says its limit, what is left and until when", async () => {
+  const world = new World();
+  const said = { counter: "calls", id: "a", value: 30, limit: 1000, resets_at: 1795392000 };
+  world.server.plan = [written(JSON.stringify({ tallies: [said] }).replace('"limit"', `"left":-${LARGE},"limit"`))];
+  assert.deepEqual(await world.tab().values(["calls:a"]), [{ ...said, left: -LARGE }]);
+});
+
 test("the answer to a change has such a number, here and in another tab", async () => {
   const world = new World();
   const [page, other] = [world.tab(), world.tab()];

@@ -64,6 +64,8 @@ export const stuck = (): string[] => tally.waiting().filter(({ why }) => why ===
 tally.addEventListener("change", ({ detail }) => console.log(detail.entry.key, detail.outcome?.state));
 export const shown = async (): Promise<(number | bigint)[]> =>
   (await tally.values(["plays:9f3a"], { fresh: true })).map((one) => ("value" in one ? one.value : NaN));
+export const left = async (): Promise<(number | bigint | undefined)[]> =>
+  (await tally.values(["plays:9f3a"])).map((one) => ("value" in one && one.resets_at && one.limit ? one.left : 0));
 export const liked = async () =>
   (await tally.mine(["hearts:article-1"])).some((one) => "present" in one && one.present);
 refresh();

@@ -81,6 +81,8 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
     body = {"counted": True}
     increments.count(Call(store), Increment(counters.USAGE, "u", 1, "increment", "k" * 22, body))
     assert run("get", "visits", "HTTPS://example.com:443/a")[1] == f"visits {page}: 0, nothing is stored\n"
+    increments.count(Call(store), Increment(counters.STOCK, "mug", 3, "increment", "s" * 22, body))
+    assert run("get", "stock", "mug")[1] == "stock mug: 3, 3 left to its limit of 0\n"
 
 
 def test_a_make_dev_of_another_checkout_is_named(

@@ -251,13 +251,20 @@ def test_the_number_of_a_period_is_named_by_id_and_period_and_is_the_current_one
     now_s = time.time()
     today, later = (time.strftime("%Y-%m-%d", time.gmtime(now_s + days * 86400)) for days in (0, 10))
     today = f"7c20#{today}"
+
+    def said(days: int) -> str:
+        ends = time.strftime("%Y-%m-%dT00:00:00+00:00", time.gmtime(now_s + (days + 1) * 86400))
+        return f"8, drifts by +5, 992 left to its limit of 1000, until {ends}\n"
+
     for target in (today, f"7c20#{later}"):
         edit(store, tallies.key(counters.CALLS, target, 0), "calls", 8)
         drifts(store, "calls", target, 5)
-    assert run("get", "calls", "7c20") == (0, f"calls {today}: 8, drifts by +5\n", "")
-    assert run("get", "calls", f"7c20#{later}")[1] == f"calls 7c20#{later}: 8, drifts by +5\n"
+    assert run("get", "calls", "7c20") == (0, f"calls {today}: {said(0)}", "")
+    assert run("get", "calls", f"7c20#{later}")[1] == f"calls 7c20#{later}: {said(10)}"
     body = json.loads(run("get", "calls", "7c20", "--json")[1])
     assert (body["id"], body["period"], body["value"]) == ("7c20", today.partition("#")[2], 8)
+    ends_s = (int(now_s) // 86400 + 1) * 86400
+    assert (body["limit"], body["left"], body["resets_at"]) == (1000, 992, ends_s)
     listed = [json.loads(line) for line in run("check", "--json")[1].splitlines()]
     assert {(row["id"], row["period"]) for row in listed} == {("7c20", today.partition("#")[2]), ("7c20", later)}
     assert f"repaired calls {today}: -5 (8 to 3), by ledger" in run("repair", "calls", "7c20", *SIGNED, "--yes")[1]

@@ -305,7 +305,9 @@ VISIBLE = choice(
 )
 HELD_AMOUNT = _whole(1, AMOUNT_MAX, "How much to take.", 2)
 USED_AMOUNT = _whole(0, AMOUNT_MAX, "How much was used, less or more than was held. Without it: what was held.", 2)
+NEW_AMOUNT = replace(HELD_AMOUNT, words="How much it is to hold in all. Without it: as much as now.", example=3)
 TTL = _whole(1, fields.HOLD_TTL_MAX_S, "For how many seconds. Then the hold expires and gives the amount back.", 600)
+NEW_TTL = replace(TTL, words="For how many seconds from now. Without it: the time stays.", example=1200)
 VERSION = Kind(
     _plain(fields.version),
     {"type": "string", "pattern": f"^{fields.ETAG_FORM.pattern}$"},

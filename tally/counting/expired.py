@@ -21,7 +21,7 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, Write, apply_once
 from ..errors import ConfigurationError, LimitReachedError, RetryableError, StoreRefusedError, TallyError
-from .holds import BUCKETS, EXPIRED, HELD, OVERDUE, due, move, overdue, owner_of
+from .holds import BUCKETS, EXPIRED, OVERDUE, as_read, due, move, overdue, owner_of
 
 PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # of a bucket at once; one transaction moves as many
 RETURN_S_MAX = 1.0  # for one hold: the others wait
@@ -126,8 +126,8 @@ class _HoldsSweep:
         return move(call, self.counters[name], hold, EXPIRED)
 
     def _moved(self, hold: Item, to: str) -> list[Write]:
-        """The writes that move a hold as it is, on condition that nobody settles it meanwhile."""
+        """The writes that move a hold as it is, on condition that nobody settles or changes it meanwhile."""
         table = {"TableName": self.store.settings.ledger_table}
         key = {"PK": hold["PK"], "SK": hold["SK"]}
-        removal = items.only_if({**table, "Key": key}, {"state": HELD})
+        removal = items.only_if({**table, "Key": key}, as_read(hold))
         return [{"Delete": removal}, {"Put": {**table, "Item": {**hold, "SK": {"S": to}}}}]

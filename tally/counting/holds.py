@@ -2,17 +2,21 @@
 
 A hold takes from a stock, which has a floor, or uses a quota up, which has a ceiling. The `amount` of its item is what
 its return adds to the number: that of a quota is negative. `target` is the tally, with its period if it has one; the id
-without it is in the keys, so a hold is found without its period. settling.py commits, releases and voids holds.
+without it is in the keys, so a hold is found without its period. settling.py commits, releases and voids holds, and
+changing.py gives them another amount or time.
 
 Holds are in the ledger table. PK, SK -> state:
-    HOLDS#bucket              <hold id>#counter/id          held. An id begins with the time of expiry
+    HOLDS#bucket              <hold id>#counter/id          held. An id begins with the first time of expiry; the key
+                                                            begins with that of now (`expires`)
     HOLDS#bucket              OVERDUE#counter/id#<hold id>  held, expired, and its return was refused
+    HOLDS#SETTLED#counter/id  <hold id>                     moved: it is held, and has another time (`expires`)
     HOLDS#SETTLED#counter/id  <hold id>                     committed (`used`: what it took), released, expired or
-                                                            voided, until `kept_s` after it could expire
+                                                            voided, until `kept_s` after it could expire at the `latest`
 
 A hold enters each state once:
 
-    held       gives its amount back, or a part of it, as it becomes released, expired or committed
+    held       gives its amount back, or a part of it, as it becomes released, expired or committed. Until then,
+               the amount and the time may change
     expired    may still be committed at an amount, which the tally takes then, or released
     committed  may be voided, which gives back what the commit took
 
@@ -38,6 +42,7 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..dynamo.transactions import Write
 from ..errors import ChangeRefusedError, LimitReachedError, NotFoundError, StoreBusyError
+from ..fields import HOLD_TTL_MAX_S
 from . import periods, tallies
 from .receipts import KEY_PREFIX, Body, ChangeAnswer, Keyed, Stamp, lives_s, once, refuse_retired
 from .tallies import minute_now
@@ -48,12 +53,14 @@ OVERDUE = "OVERDUE#"  # behind all times of expiry
 SETTLED_KEPT_S = 24 * 3600  # at least, after it could expire: so long, a hold is known and may be committed late
 LOOK_MAX = 80  # holds that one look before a refusal reads: 5 read units, with UUIDs as ids
 HELD, COMMITTED, RELEASED, EXPIRED, VOIDED = "held", "committed", "released", "expired", "voided"
+MOVED = "moved"
+MOVES_MAX = 5  # of a hold between two reads of one call: each is a transaction of another caller
 T = TypeVar("T")
 
 
 def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, operation: str, key: str) -> ChangeAnswer:
     """Take `amount` of a tally now and hold it for `ttl_s` seconds; the body has the id of the `hold`, and its `state`:
-    that of a replay may be settled. The receipt lives as long as the hold can be committed.
+    that of a replay may be settled. The receipt lives as long as the hold can be committed, whatever changes its time.
 
     Raises LimitReachedError if less is left (expired holds are given back first), KeyReusedError, CounterRetiredError,
     and what `made_room` raises.
@@ -61,25 +68,36 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
     assert amount > 0, "the operation checks it"
     assert counter.holdable, "which limit does it take from?"
     by = amount if counter.floor is None else -amount
-    expires_s = int(clock.now_s()) + ttl_s
+    began_s = int(clock.now_s())
+    expires_s, latest_s = began_s + ttl_s, began_s + HOLD_TTL_MAX_S
     hold_id = f"{expires_s}-{secrets.token_urlsafe(12)}"
-    body = {"counter": counter.name, **periods.shown(id_), "hold": hold_id, "amount": amount, "expires_at": expires_s}
+    body = shown(counter, id_, hold_id, amount, expires_s)
     payload = {"amount": amount, "ttl_s": ttl_s}
 
     def change(stamp: Stamp) -> Body:
         if counter.retired:
             refuse_retired(call, counter, stamp)
         at = minute_now(call)
-        lives = stamp._replace(expires_s=expires_s + kept_s(call.store, counter) + clock.OFF_S_MAX)
+        lives = stamp._replace(expires_s=known_until_s(call, counter, latest_s))
         receipt = lives.receipt(call, body, **tallies.facts(counter, id_, by, at))
-        writes = partial(_take_writes, call, counter, id_, hold_id, by, at)
+        writes = partial(_take_writes, call, counter, id_, hold_id, by, at, latest_s)
         tallies.commit(call, counter, id_, by, lambda _: writes(), receipt)
         return body
 
     keyed = Keyed(operation, owner_of(counter.name, id_), key, payload, counter.receipt_days)
-    counted = with_room(call, counter, id_, by, lambda: once(call, keyed, change))
-    state = present(find(call, counter, id_, counted.body["hold"])) if counted.replayed else HELD
-    return counted._replace(body={**counted.body, "state": state})
+    return with_state(call, counter, id_, with_room(call, counter, id_, by, lambda: once(call, keyed, change)))
+
+
+def shown(counter: Counter, id_: str, hold_id: str, amount: int, expires_s: int) -> Body:
+    """A hold of a tally, as answers show it."""
+    name = {"counter": counter.name, **periods.shown(id_)}
+    return {**name, "hold": hold_id, "amount": amount, "expires_at": expires_s}
+
+
+def with_state(call: Call, counter: Counter, id_: str, answer: ChangeAnswer) -> ChangeAnswer:
+    """The answer about a hold, with the `state` of now: that of a replay may be another one than then."""
+    state = present(find(call, counter, id_, answer.body["hold"])) if answer.replayed else HELD
+    return answer._replace(body={**answer.body, "state": state})
 
 
 def with_room(call: Call, counter: Counter, id_: str, amount: int, change: Callable[[], T]) -> T:
@@ -120,17 +138,19 @@ def bucket(counter: Counter, id_: str) -> int:
     return hashlib.sha256(owner_of(counter.name, id_).encode()).digest()[0] % BUCKETS
 
 
-def _take_writes(call: Call, counter: Counter, id_: str, hold_id: str, by: int, at: int) -> list[Write]:
+def _take_writes(call: Call, counter: Counter, id_: str, hold_id: str, by: int, at: int, latest_s: int) -> list[Write]:
+    expires_s = int(hold_id.split("-")[0])
     values: items.Values = {
         "counter": counter.name,
         "target": id_,
         "hold_id": hold_id,
         "state": HELD,
         "amount": -by,
-        "expires": int(hold_id.split("-")[0]),
+        "expires": expires_s,
+        "latest": latest_s,
         **({"caller": call.caller} if call.caller else {}),  # to find it when the user is forgotten
     }
-    hold = items.put(call.store.settings.ledger_table, _key(counter, id_, hold_id), values)
+    hold = items.put(call.store.settings.ledger_table, live_key(counter, id_, hold_id, expires_s), values)
     return [{"Update": tallies.add(call, counter, id_, 0, by, at)}, hold]
 
 
@@ -145,17 +165,19 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *,
     """Move the hold, as it was read, to `state`, and its tally so that the hold has taken `kept` in the end. `in_time`:
     only if the hold has not expired.
 
-    False: another call moved the hold first, or it has expired, or has not. Raises LimitReachedError if there is no
-    room for the move.
+    False: another call moved or changed the hold first, or it has expired, or has not. Raises LimitReachedError if
+    there is no room for the move.
     """
     assert state == COMMITTED or not kept, "what is not committed is given back"
-    id_, hold_id = hold["target"]["S"], hold["hold_id"]["S"]
+    id_, hold_id, latest_s = hold["target"]["S"], hold["hold_id"]["S"], int(hold["latest"]["N"])
     record: items.Values = {
         "target": id_,
         "hold_id": hold_id,
         "state": state,
         "amount": int(hold["amount"]["N"]),
-        "expiration": max(int(clock.now_s()), expires_s(hold)) + kept_s(call.store, counter) + clock.OFF_S_MAX,
+        "expires": expires_s(hold),
+        "latest": latest_s,
+        "expiration": known_until_s(call, counter, latest_s),
         "nonce": call.nonce,
         **({"used": kept} if state == COMMITTED else {"used": items.number(hold, "used")} if state == VOIDED else {}),
     }
@@ -163,7 +185,7 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *,
     settled = items.put(table, settled_key(owner, hold_id), record)
     if hold["state"]["S"] == HELD:
         gone = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
-        writes: list[Write] = [{"Delete": items.only_if(gone | _timely(state, in_time), {"state": HELD})}, settled]
+        writes: list[Write] = [{"Delete": items.only_if(gone | _timely(state, in_time), as_read(hold))}, settled]
     else:
         writes = [{"Put": items.only_if(settled["Put"], {"state": hold["state"]["S"]})}]
     by, debt = moved(hold, kept), counter.debt if state == COMMITTED else 0
@@ -173,6 +195,11 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *,
     except ChangeRefusedError:
         return False
     return True
+
+
+def as_read(hold: Item) -> items.Was:
+    """The condition that a hold is held, and has the amount that was read. Its key says its time."""
+    return {"state": HELD, "amount": hold["amount"]}
 
 
 def _timely(state: str, in_time: bool) -> Item:
@@ -205,8 +232,13 @@ def kept_s(store: Store, counter: Counter) -> int:
 
 
 def expires_s(hold: Item) -> int:
-    """When the time of a hold is over, epoch seconds: its id begins with it."""
-    return int(hold["hold_id"]["S"].split("-")[0])
+    """When the time of a hold is over, epoch seconds."""
+    return int(hold["expires"]["N"])
+
+
+def known_until_s(call: Call, counter: Counter, latest_s: int) -> int:
+    """Until when the keys and the record of a hold are kept, which ends at the `latest_s`."""
+    return max(int(clock.now_s()), latest_s) + kept_s(call.store, counter) + clock.OFF_S_MAX
 
 
 def present(hold: Item) -> str:
@@ -216,14 +248,20 @@ def present(hold: Item) -> str:
 
 
 def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
-    """The hold, from the place where it is: it moves in this direction only. Raises NotFoundError."""
-    owner, live = owner_of(counter.name, id_), _key(counter, id_, hold_id)
-    overdue = keys.key(live["PK"]["S"], f"{OVERDUE}{owner}#{hold_id}")
-    places = (_read(call, key) for key in (live, overdue, settled_key(owner, hold_id)))
-    hold = next(filter(None, places), None)
-    if hold is None:
-        raise NotFoundError(f"There is no hold {hold_id}.")
-    return hold
+    """The hold, from the place where it is: it moves in this direction only, or into the place that its record says.
+    Raises NotFoundError, StoreBusyError."""
+    owner, time_s = owner_of(counter.name, id_), int(hold_id.split("-")[0])
+    overdue = keys.key(f"HOLDS#{bucket(counter, id_)}", f"{OVERDUE}{owner}#{hold_id}")
+    for _ in range(MOVES_MAX):
+        live = live_key(counter, id_, hold_id, time_s)
+        places = (_read(call, key) for key in (live, overdue, settled_key(owner, hold_id)))
+        hold = next(filter(None, places), None)
+        if hold is None:
+            raise NotFoundError(f"There is no hold {hold_id}.")
+        if hold["state"] != {"S": MOVED}:
+            return hold
+        time_s = expires_s(hold)
+    raise StoreBusyError("Other calls are changing the hold. Send the request again.")
 
 
 def _read(call: Call, key: Item) -> Item:
@@ -277,9 +315,10 @@ def _returning() -> StoreBusyError:
     return StoreBusyError("Expired holds are being given back. Send the request again with the same key.")
 
 
-def _key(counter: Counter, id_: str, hold_id: str) -> Item:
-    """Holds sort by their time of expiry, with which their ids begin."""
-    return keys.key(f"HOLDS#{bucket(counter, id_)}", f"{hold_id}#{owner_of(counter.name, id_)}")
+def live_key(counter: Counter, id_: str, hold_id: str, expires_s: int) -> Item:
+    """The key of a hold that is held. Holds sort by their time of expiry."""
+    unique = hold_id.partition("-")[2]
+    return keys.key(f"HOLDS#{bucket(counter, id_)}", f"{expires_s}-{unique}#{owner_of(counter.name, id_)}")
 
 
 def settled_key(owner: str, hold_id: str) -> Item:

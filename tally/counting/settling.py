@@ -11,7 +11,7 @@ from . import holds, periods
 from .holds import COMMITTED, EXPIRED, HELD, RELEASED, VOIDED
 from .receipts import Body, retired
 
-TURNS_MAX = 5  # a hold becomes overdue, expired, committed and voided at most: others move it so often
+TURNS_MAX = 5  # a hold becomes overdue, expired, committed and voided at most. A change in between is rare
 _FROM = {COMMITTED: (HELD, EXPIRED), RELEASED: (HELD, EXPIRED), VOIDED: (COMMITTED,)}
 
 
@@ -63,6 +63,11 @@ def _refuse(call: Call, counter: Counter, hold: Item, state: str, *, in_time: bo
     if late and holds.expires_s(hold) + holds.kept_s(call.store, counter) <= clock.now_s():
         raise HoldSettledError("The hold is expired, and too long ago to be committed.")
     if (late or state == VOIDED) and not periods.kept(counter, tally, clock.now_s()):
-        raise NotFoundError(f"{counter.name} keeps {periods.shown(tally).get('period')} no more.", field="hold")
+        raise not_kept(counter, tally)
     if state == VOIDED and counter.retired:
         raise retired(counter)
+
+
+def not_kept(counter: Counter, tally: str) -> NotFoundError:
+    """The error for a hold of a period that is not kept."""
+    return NotFoundError(f"{counter.name} keeps {periods.shown(tally).get('period')} no more.", field="hold")

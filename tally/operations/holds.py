@@ -5,11 +5,11 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from tally import fields
 from tally.api import needs
-from tally.api.kinds import HELD_AMOUNT, HOLD, HOLD_EXAMPLE, TTL, USED_AMOUNT, ACounter, Id, Key
+from tally.api.kinds import HELD_AMOUNT, HOLD, HOLD_EXAMPLE, NEW_AMOUNT, NEW_TTL, TTL, USED_AMOUNT, ACounter, Id, Key
 from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import Count, PeriodName, Seconds
 from tally.counter import CHANGES, Counter
-from tally.counting import holds, periods, settling
+from tally.counting import changing, holds, periods, settling
 from tally.dynamo import clock
 from tally.errors import (
     CallerError,
@@ -111,6 +111,43 @@ def hold(
 
 
 @operation(
+    "PATCH /counters/{counter}/{id}/holds/{hold}",
+    access=Access.WRITE,
+    throttle=WRITES,
+    refuses=_not_holdable,
+    needs=lambda counters: (
+        needs.release_expired(counters) | needs.FIND_RECEIPT | needs.on_ledger({"HOLDS#": ["GetItem"]})
+    ),
+    raises=[NotFoundError, HoldSettledError, LimitReachedError, CounterRetiredError],
+    example={**_STOCK, "hold": HOLD_EXAMPLE, "amount": 3, "expires_at": 1785543001, "state": "held"},
+    counts=True,
+    smoke=[404],
+)
+def change_hold(
+    call: Call,
+    *,
+    counter: ACounter,
+    id: Id,
+    hold: Annotated[str, HOLD],
+    amount: Annotated[int, NEW_AMOUNT] | None = None,
+    ttl_s: Annotated[int, NEW_TTL] | None = None,
+    idempotency_key: Key,
+) -> Answer[Held]:
+    """Change the amount of a hold, or its time
+
+    Send one of them, or both. More is taken, and less is given back, in one transaction with the new time. If there is
+    no room (409), the hold stays as it is. A hold that has ended cannot be changed (409), and no hold lasts longer than
+    seven days after it was taken. A replay changes nothing, and answers the `state` that the hold has now.
+    """
+    if amount is None and ttl_s is None:
+        raise InvalidInputError("amount and ttl_s are missing. Send one of them, or both.", field="amount")
+    body, replayed = changing.change(
+        call, counter, id, hold, amount, ttl_s, operation="change_hold", key=idempotency_key
+    )
+    return Answer(body, replayed=replayed)
+
+
+@operation(
     "POST /counters/{counter}/{id}/holds/{hold}/commit",
     access=Access.WRITE,
     throttle=WRITES,
@@ -173,7 +210,7 @@ def release_hold(call: Call, *, counter: ACounter, id: Id, hold: Annotated[str, 
 def void_hold(call: Call, *, counter: ACounter, id: Id, hold: Annotated[str, HOLD]) -> Answer[Settled]:
     """Void a committed hold
 
-    The whole `amount` of the commit, once, in the period of the hold. Tally knows the hold for a day after its time, or
-    for as long as receipts of the counter live. A hold that is not committed is refused (409).
+    The whole `amount` of the commit, once, in the period of the hold. Tally knows the hold for eight days after it was
+    taken; with `receipt_days`, for seven days and so many more. A hold that is not committed is refused (409).
     """
     return Answer(settling.settle(call, counter, id, hold, holds.VOIDED))

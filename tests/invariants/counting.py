@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import secrets
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +12,8 @@ import pytest
 import counters
 from tally.api.operation import Answer
 from tally.counter import Counter
-from tally.counting import expired, holds, settling
+from tally.counting import changing, expired, holds, settling
+from tally.dynamo import items
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store
 from tally.dynamo.keys import Item
 from tally.errors import CallerError, LimitReachedError
@@ -23,7 +22,6 @@ from tally.operations import reads
 from tests.invariants.world import Outcome, World, persist
 
 ITEM = "i1"
-HOLD_ID = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
 
 
 @dataclass
@@ -81,6 +79,13 @@ class Counting:
         call = call or self.world.call("ann")
         return holds.take(call, counter, id_, amount, ttl_s, operation="hold", key=key or new_key())
 
+    def change(
+        self, hold_id: str, amount: int | None = None, ttl_s: int | None = None, key: str | None = None
+    ) -> Outcome:
+        """Give a hold of the stock another amount or time."""
+        call, how = self.world.call("ann"), {"operation": "change_hold", "key": key or new_key()}
+        return changing.change(call, counters.STOCK, ITEM, hold_id, amount, ttl_s, **how)
+
     def settle(self, hold_id: str, state: str, amount: int | None = None) -> dict[str, Any]:
         """Commit, release or void a hold of the stock."""
         return settling.settle(self.world.call("ann"), counters.STOCK, ITEM, hold_id, state, amount)
@@ -96,7 +101,7 @@ class Counting:
 
     def ledger(self) -> list[Item]:
         """The holds, and the records of settled ones, as they are stored."""
-        return self.world.rows("HOLDS#")
+        return [item for item in self.world.rows("HOLDS#") if item["state"] != {"S": holds.MOVED}]
 
     def hold(self) -> Item:
         """The only hold there is, as it is stored."""
@@ -105,22 +110,21 @@ class Counting:
 
     def states(self) -> dict[str, str]:
         """The state of each hold, by its id; no hold is stored twice."""
-        ids = [HOLD_ID.search(item["SK"]["S"]) for item in self.ledger()]
-        states = {found[0]: item["state"]["S"] for found, item in zip(ids, self.ledger(), strict=True) if found}
-        assert len(states) == len(ids)
+        ledger = self.ledger()
+        states = {item["hold_id"]["S"]: item["state"]["S"] for item in ledger}
+        assert len(states) == len(ledger)
         return states
 
     def expected(self) -> int:
         """What is expected of all tallies: by receipts alone."""
-        return sum(int(receipt["amount"]["N"]) for receipt in self.world.receipts())
+        return sum(items.number(receipt, "amount") for receipt in self.world.receipts())
 
     def amounts(self) -> dict[str, int]:
-        """How much the holds have taken, by their state: the receipts of their takes say how much."""
-        taken = [json.loads(receipt["data"]["S"]) for receipt in self.world.receipts() if "data" in receipt]
-        amounts = {body["hold"]: body["amount"] for body in taken if "hold" in body}
+        """How much the holds have held, by their state."""
         sums: dict[str, int] = {}
-        for hold_id, state in self.states().items():
-            sums[state] = sums.get(state, 0) + amounts[hold_id]
+        for item in self.ledger():
+            state = item["state"]["S"]
+            sums[state] = sums.get(state, 0) + abs(int(item["amount"]["N"]))
         return sums
 
 

@@ -214,8 +214,17 @@ def test_an_item_among_the_holds_that_is_not_held_makes_no_room(counting: Counti
     """Somebody put it there manually. A refusal that counted it would look for its room again and again."""
     counting.stock(1)
     hold_id = f"{int(time.time()) - 600}-{'A' * 16}"
-    values = {"counter": "stock", "target": ITEM, "hold_id": hold_id, "state": COMMITTED, "amount": 1, "expires": 1}
-    put = items.put(counting.world.store.settings.ledger_table, holds._key(counters.STOCK, ITEM, hold_id), values)
+    values = {
+        "counter": "stock",
+        "target": ITEM,
+        "hold_id": hold_id,
+        "state": COMMITTED,
+        "amount": 1,
+        "expires": 1,
+        "latest": 1,
+    }
+    place = holds.live_key(counters.STOCK, ITEM, hold_id, int(hold_id.split("-")[0]))
+    put = items.put(counting.world.store.settings.ledger_table, place, values)
     counting.world.raw.put_item(**put["Put"])
     assert refusal(partial(counting.take, 2)).members == {"left": 1}
     assert counting.swept() == (0, 0, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -245,6 +246,12 @@ def wander(counting: Counting, clock: Clock, seed: int, taken: list[str], settle
         taken.append(hold["hold"])
         if chance.random() < 0.3:
             clock.pass_s(2)
+        if chance.random() < 0.5:
+            change = partial(
+                counting.change, hold["hold"], chance.randint(1, 4), chance.choice([1, 30]), f"{seed}-{turn}"
+            )
+            with suppress(HoldSettledError, LimitReachedError):
+                persist(change)
         for state in chance.sample([COMMITTED, RELEASED, None], 2):
             hold_id = chance.choice([hold["hold"], *taken[-CALLERS:]])
             try:

@@ -117,6 +117,10 @@ def settled(world: World, state: str, amount: int | None = None) -> Outcome:
     return Counting(world).settle(held(world), state, amount), False
 
 
+def changed(world: World, amount: int, ttl_s: int | None = None) -> Outcome:
+    return Counting(world).change(held(world), amount, ttl_s, KEY)
+
+
 def held_and_left(world: World) -> tuple[dict[str, int], int]:
     """What holds have taken, by state, and what is left in stock."""
     return Counting(world).amounts(), Counting(world).stored(counters.STOCK)
@@ -159,6 +163,10 @@ CHANGES = [
     Change("void of a hold", partial(settled, state="voided"), {"state": "voided", "amount": 3, "changed": True},
            held_and_left, ({"voided": 3}, 10), committed_hold, keyed=False, retried={"state": "voided", "amount": 3,
            "changed": False}),
+    Change("more of a hold", partial(changed, amount=5), {"amount": 5, "state": "held"}, held_and_left,
+           ({"held": 5}, 5), hold),
+    Change("less of a hold, for longer", partial(changed, amount=1, ttl_s=900), {"amount": 1, "state": "held"},
+           held_and_left, ({"held": 1}, 9), hold),
     Change("release of a hold", partial(settled, state="released"), {"state": "released", "changed": True},
            held_and_left, ({"released": 3}, 10), hold, keyed=False, retried={"state": "released", "changed": False}),
     Change("like", lambda world: world.like("ann"), {**LIKED, "changed": True}, likes_of, (1, {"ann"}), liked_by(),

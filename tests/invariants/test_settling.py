@@ -17,9 +17,11 @@ import pytest
 import counters
 from bench import cost
 from tally.counter import Counter
-from tally.counting import expired, holds, periods, settling
+from tally.counting import changing, expired, holds, periods, settling
 from tally.counting.holds import COMMITTED, HELD, RELEASED, VOIDED
 from tally.counting.increments import Increment, count
+from tally.counting.receipts import ChangeAnswer
+from tally.dynamo import items
 from tally.dynamo.client import Call
 from tally.errors import HoldSettledError, LimitReachedError
 from tests import faults
@@ -54,6 +56,12 @@ class Budget:
         """The hold's id."""
         return str(self.take(amount, key, ttl_s)["hold"])
 
+    def change(
+        self, hold_id: str, amount: int | None = None, ttl_s: int | None = None, key: str | None = None
+    ) -> ChangeAnswer:
+        how = {"operation": "change_hold", "key": key or new_key()}
+        return changing.change(self.world.call("ann"), self.counter, OWNER, hold_id, amount, ttl_s, **how)
+
     def commit(self, hold_id: str, amount: int | None = None) -> dict[str, Any]:
         return settling.settle(self.world.call("ann"), self.counter, OWNER, hold_id, COMMITTED, amount)
 
@@ -78,7 +86,7 @@ class Budget:
 
     def even(self) -> bool:
         """Whether the receipts say what the number is: what the judge compares."""
-        moved = sum(int(receipt["amount"]["N"]) for receipt in self.world.receipts())
+        moved = sum(items.number(receipt, "amount") for receipt in self.world.receipts())
         return self.world.tally(self.counter, self.tally()) == self.counter.start + moved
 
     def sweep(self) -> expired.SweptHolds:
@@ -190,28 +198,35 @@ def test_a_hold_stays_in_its_period_and_makes_no_room_in_another(world: World, c
 
 @pytest.mark.parametrize("seed", [0, *in_long(range(1, 4))])
 def test_spent_held_and_left_add_up_whatever_fails_and_no_hold_is_settled_two_ways(budget: Budget, seed: int) -> None:
-    """30 holds, each committed by two callers at once, some also at another amount, or released."""
+    """30 holds, each committed by two callers at once, some also at another amount, released, or changed."""
     chance, proxy = random.Random(seed), budget.world.proxy
     proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME_OF_ALL})
 
     def act(change: Any, *given: Any) -> int | None:
-        """What was spent on the hold; None if it was settled otherwise, or has no room."""
+        """What was spent on the hold; None if it was changed, or settled otherwise, or has no room."""
         try:
-            return int(persist(partial(change, *given)).get("amount", 0))
+            done = persist(partial(change, *given))
+            return None if change == budget.change else int(done.get("amount", 0))
         except (HoldSettledError, LimitReachedError):
             return None
 
-    def one(held: int, used: int, luck: float) -> set[int]:
+    def one(held: int, used: int, luck: float, changes: list[tuple[int | None, int]]) -> set[int]:
         try:
             hold_id = persist(partial(budget.hold, held, new_key()))
         except LimitReachedError:
             return {0}
         acts = [(budget.commit, hold_id, used)] * 2 + [(budget.commit, hold_id, used + 1)] * (luck < 0.3)
         acts += [(budget.release, hold_id)] * (luck > 0.6)
+        acts += [(budget.change, hold_id, *change, key) for change in changes for key in [new_key()] * 2]
+        random.Random(luck).shuffle(acts)
         with ThreadPoolExecutor(len(acts)) as pool:
             return {spent for spent in pool.map(lambda one: act(*one), acts) if spent is not None}
 
-    jobs = [(chance.choice((10, 20, 40)), chance.choice((0, 5, 10, 20, 40, 60)), chance.random()) for _ in range(30)]
+    def job() -> tuple[int, int, float, list[tuple[int | None, int]]]:
+        changes = [(chance.choice((1, 25, 50, None)), chance.choice((30, 60, 90))) for _ in range(chance.randint(0, 2))]
+        return chance.choice((10, 20, 40)), chance.choice((0, 5, 10, 20, 40, 60)), chance.random(), changes
+
+    jobs = [job() for _ in range(30)]
     with ThreadPoolExecutor(6) as pool:
         spent = list(pool.map(lambda job: one(*job), jobs))
     injected = sum(times for (fault, _), times in proxy.counts.items() if fault != "NONE")

@@ -10,7 +10,7 @@ from typing import Any
 
 import counters
 from tally.counter import Counter
-from tally.counting import children, holds, increments, posts, settling
+from tally.counting import changing, children, holds, increments, posts, settling
 from tally.counting.increments import Increment
 from tally.counting.tallies import GONE
 from tally.dynamo import keys, queries
@@ -139,7 +139,10 @@ class Traffic:
         elif what == "take":
             self.take(id_, self.chance.randint(1, 3), self.chance.choice([60, 900]))
         elif self.holds:
-            self.settle(self.holds.pop(self.chance.randrange(len(self.holds))), self.chance.choice(SETTLED))
+            one = self.holds.pop(self.chance.randrange(len(self.holds)))
+            if self.chance.random() < 0.4:
+                one = self.change_hold(one, self.chance.randint(1, 4), self.chance.choice([None, 60, 900]))
+            self.settle(one, self.chance.choice(SETTLED))
 
     def take(self, id_: str, amount: int, ttl_s: int) -> None:
         """Hold an amount, if it is there. Expired holds may be given back for it."""
@@ -149,6 +152,18 @@ class Traffic:
             self.holds.append((id_, str(body["hold"]), amount))
             self.truth.accepted["stock", id_] -= amount
         self.world.written()
+
+    def change_hold(self, hold: tuple[str, str, int], amount: int, ttl_s: int | None) -> tuple[str, str, int]:
+        """Give a hold another amount and time, if it has not ended and there is room."""
+        id_, hold_id, was = hold
+        call, how = Call(self.world.store), {"operation": "change_hold", "key": secrets.token_hex(12)}
+        try:
+            changing.change(call, counters.STOCK, id_, hold_id, amount, ttl_s, **how)
+        except (HoldSettledError, LimitReachedError):
+            amount = was
+        self.truth.accepted["stock", id_] += was - amount
+        self.world.written()
+        return id_, hold_id, amount
 
     def settle(self, hold: tuple[str, str, int], state: str) -> None:
         """Release a hold, or commit it, at half of its amount if it has expired; or void what was committed."""

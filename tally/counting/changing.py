@@ -1,0 +1,111 @@
+"""A hold that is held gets another amount, another time, or both, in one transaction and once for its key.
+
+The hold keeps its id. A hold with another time moves to another key (holds.py), and a record under its id says where.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ..counter import Counter
+from ..dynamo import clock, items
+from ..dynamo.client import Call
+from ..dynamo.keys import Item
+from ..dynamo.transactions import Write, pause
+from ..errors import CallerError, ChangeRefusedError, HoldSettledError, InvalidInputError
+from . import holds, periods, tallies
+from .holds import EXPIRED, HELD, MOVED
+from .receipts import Body, ChangeAnswer, Keyed, Stamp, look, once, retired
+from .settling import not_kept
+
+
+def change(
+    call: Call,
+    counter: Counter,
+    id_: str,
+    hold_id: str,
+    amount: int | None,
+    ttl_s: int | None,
+    *,
+    operation: str,
+    key: str,
+) -> ChangeAnswer:
+    """Give a hold another `amount`, and `ttl_s` seconds from now; None: as it is. The body is that of holds.take.
+
+    Raises LimitReachedError if less is left than the hold is to have more (expired holds are given back first): then
+    the hold stays as it is. Raises HoldSettledError for a hold that has ended, InvalidInputError for a time beyond the
+    latest end, NotFoundError for an unknown hold or a period that is not kept, CounterRetiredError, KeyReusedError,
+    StoreBusyError.
+    """
+    assert amount is None or amount > 0, "the operation checks it"
+    expires_s = None if ttl_s is None else int(clock.now_s()) + ttl_s
+
+    def commit(stamp: Stamp) -> Body:
+        retries = None
+        while True:
+            hold = holds.find(call, counter, id_, hold_id)
+            if refused := _refusal(counter, hold, expires_s):
+                look(call, stamp)  # after the read of the hold: a retry of what was done before its end gets its answer
+                raise refused
+            if body := _changed(call, counter, hold, amount, expires_s, stamp):
+                return body
+            retries = retries or call.retries()
+            pause(retries)
+
+    payload = {"hold": hold_id, "amount": amount, "ttl_s": ttl_s}
+    keyed = Keyed(operation, holds.owner_of(counter.name, id_), key, payload, counter.receipt_days)
+    return holds.with_state(call, counter, id_, once(call, keyed, commit))
+
+
+def _refusal(counter: Counter, hold: Item, expires_s: int | None) -> CallerError | None:
+    """Why the hold, as it was read, cannot be changed; None if it can."""
+    now, tally, at_s = holds.present(hold), hold["target"]["S"], clock.now_s()
+    if now != HELD:
+        others = " Others may have what it held." if now == EXPIRED else ""
+        return HoldSettledError(f"The hold is {now}, and cannot be changed.{others} Take another hold.")
+    if counter.retired:
+        return retired(counter)
+    if not periods.kept(counter, tally, at_s):
+        return not_kept(counter, tally)
+    latest_s = int(hold["latest"]["N"])
+    if expires_s is not None and expires_s > latest_s:
+        most = f"A hold ends seven days after it was taken. Set ttl_s to {latest_s - int(at_s)} or less."
+        return InvalidInputError(f"ttl_s is too large: {most}", field="ttl_s")
+    return None
+
+
+def _changed(
+    call: Call, counter: Counter, hold: Item, amount: int | None, expires_s: int | None, stamp: Stamp
+) -> Body | None:
+    """The answer, once the hold has this amount and time. Expired holds make room for it. None: another call changed or
+    moved the hold first."""
+    tally, at = hold["target"]["S"], tallies.minute_now(call)
+    amount, expires_s = amount or abs(int(hold["amount"]["N"])), expires_s or holds.expires_s(hold)
+    by, of_hold = holds.moved(hold, amount), _writes(call, counter, hold, amount, expires_s)
+    body = holds.shown(counter, tally, hold["hold_id"]["S"], amount, expires_s)
+    lives = stamp._replace(expires_s=holds.known_until_s(call, counter, int(hold["latest"]["N"])))
+    receipt = lives.receipt(call, body, **(tallies.facts(counter, tally, by, at) if by else {}))
+
+    def writes(_: int) -> list[Write]:
+        return [*of_hold, *([{"Update": tallies.add(call, counter, tally, 0, by, at)}] if by else [])]
+
+    commit = partial(tallies.commit, call, counter, tally, by, writes, receipt, place=len(of_hold), debt=0)
+    try:
+        holds.with_room(call, counter, tally, by, commit)
+    except ChangeRefusedError:
+        return None
+    return body
+
+
+def _writes(call: Call, counter: Counter, hold: Item, amount: int, expires_s: int) -> list[Write]:
+    """The writes that give a hold this amount and time, on condition that it is as it was read."""
+    table, tally, hold_id = call.store.settings.ledger_table, hold["target"]["S"], hold["hold_id"]["S"]
+    signed = amount if int(hold["amount"]["N"]) > 0 else -amount
+    place = holds.live_key(counter, tally, hold_id, expires_s)
+    put = items.put(table, hold | place, {"amount": signed, "expires": expires_s})
+    if place["SK"] == hold["SK"]:
+        return [{"Put": items.only_if(put["Put"], holds.as_read(hold))}]
+    gone: Item = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
+    moved: items.Values = {"target": tally, "hold_id": hold_id, "state": MOVED, "expires": expires_s}
+    record = items.put(table, holds.settled_key(holds.owner_of(counter.name, tally), hold_id), moved)
+    return [{"Delete": items.only_if(gone, holds.as_read(hold))}, put, record]

@@ -1,0 +1,301 @@
+"""A hold gets another amount or time, once for its key; spent, held and left always add up to the budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tally.counting.holds import COMMITTED, EXPIRED, HELD, OVERDUE, RELEASED, VOIDED
+from tally.dynamo.clock import OFF_S_MAX
+from tally.errors import (
+    CounterRetiredError,
+    HoldSettledError,
+    InvalidInputError,
+    KeyReusedError,
+    LimitReachedError,
+    NotFoundError,
+    StoreBusyError,
+)
+from tests import faults
+from tests.invariants.counting import new_key, refusal
+from tests.invariants.simulation import Clock
+from tests.invariants.test_settling import DAY_S, MINUTES, OWNER, QUOTA, STOCK, Budget
+from tests.invariants.world import World, meanwhile
+
+
+@pytest.fixture(params=[STOCK, QUOTA], ids=["stock", "quota"])
+def budget(request: pytest.FixtureRequest, world: World, clock: Clock) -> Budget:
+    """At noon."""
+    clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
+    return Budget(world, request.param)
+
+
+def test_a_hold_of_all_that_there_is_shrinks_and_grows_again(budget: Budget) -> None:
+    """In one transaction, with the room of the hold itself."""
+    first = budget.take(1_000)
+    for amount in (400, 1_000, 1, 1_000):
+        assert budget.change(first["hold"], amount) == (first | {"amount": amount}, False)
+        assert (budget.left(), budget.held(), budget.even()) == (1_000 - amount, amount, True)
+    refused = refusal(partial(budget.change, first["hold"], 1_001))
+    assert (type(refused), refused.members) == (LimitReachedError, {"left": 0})
+    assert (budget.left(), budget.held()) == (0, 1_000)
+    assert budget.commit(first["hold"])["amount"] == 1_000
+
+
+@pytest.mark.parametrize(("amount", "ttl_s", "units"), [(20, None, 6), (None, 900, 8), (20, 900, 10), (30, 60, 4)])
+def test_what_a_change_costs(budget: Budget, amount: int | None, ttl_s: int | None, units: int) -> None:
+    hold_id = budget.hold(30)
+    with budget.world.capacity() as measured:
+        budget.change(hold_id, amount, ttl_s)
+    assert measured == [("GetItem", 1.0), ("TransactWriteItems", units)]
+
+
+def test_a_hold_with_a_longer_time_is_held_until_then_and_its_id_stays(budget: Budget, clock: Clock) -> None:
+    first, began_s = budget.take(30), int(time.time())
+    for passed_s in (50, 50, 50):
+        assert budget.change(first["hold"], ttl_s=60)[0] == first | {"expires_at": int(time.time()) + 60}
+        clock.pass_s(passed_s)
+        assert (budget.sweep(), budget.held()) == ((0, 0, True), 30)
+    assert refusal(partial(budget.hold, 971)).members["left"] == 970, "its first time is over, and it makes no room"
+    clock.pass_s(9)
+    assert (int(time.time()) - began_s, budget.held()) == (159, 30)
+    assert budget.commit(first["hold"])["changed"] is True
+    assert (budget.left(), budget.held(), budget.even()) == (970, 0, True)
+
+
+@pytest.mark.parametrize("by", ["sweep", "room"])
+def test_a_hold_with_a_shorter_time_gives_back_what_it_has_then(budget: Budget, clock: Clock, by: str) -> None:
+    hold_id = budget.hold(30, ttl_s=600)
+    budget.change(hold_id, 50, 600)
+    assert budget.change(hold_id, 70, 60)[0]["amount"] == 70
+    clock.pass_s(59)
+    assert (budget.sweep().returned, budget.left()) == (0, 930)
+    clock.pass_s(1)
+    if by == "sweep":
+        assert budget.sweep()[:2] == (1, 0)
+        budget.hold(1_000)
+    else:
+        budget.hold(1_000)
+    assert (budget.left(), budget.even()) == (0, True)
+    assert isinstance(refusal(partial(budget.commit, hold_id)), HoldSettledError)
+
+
+def test_a_change_is_made_once_for_its_key_and_a_late_copy_changes_nothing(budget: Budget, clock: Clock) -> None:
+    hold_id, other, key = budget.hold(30, ttl_s=600), budget.hold(1), new_key()
+    first = budget.change(hold_id, 50, 900, key)
+    assert first.replayed is False
+    clock.pass_s(5)
+    assert budget.change(hold_id, 50, 900, key) == (first.body, True)
+    for wrong in ((hold_id, 51, 900), (hold_id, 50, 901), (hold_id, 50, None), (other, 50, 900)):
+        assert isinstance(refusal(partial(budget.change, *wrong, key)), KeyReusedError)
+    budget.change(hold_id, 20)
+    assert budget.change(hold_id, 50, 900, key) == (first.body, True)
+    assert budget.held() == 21
+    budget.commit(hold_id, 10)
+    assert budget.change(hold_id, 50, 900, key) == (first.body | {"state": COMMITTED}, True)
+    assert (budget.left(), budget.even()) == (989, True)
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["as it was", "changed before"])
+@pytest.mark.parametrize("state", [COMMITTED, RELEASED, VOIDED, EXPIRED, "returned", OVERDUE])
+def test_a_hold_that_has_ended_is_not_changed_and_a_retry_from_before_gets_its_answer(
+    budget: Budget, clock: Clock, state: str, changed: bool
+) -> None:
+    hold_id, key = budget.hold(30, ttl_s=600), new_key()
+    if changed:
+        budget.change(hold_id, 40, 900, key)
+    was = budget.counter
+    if state in (COMMITTED, VOIDED):
+        budget.commit(hold_id)
+    if state == VOIDED:
+        budget.void(hold_id)
+    if state == RELEASED:
+        budget.release(hold_id)
+    if state in (EXPIRED, "returned", OVERDUE):
+        clock.pass_s(901)
+    if state == "returned":
+        assert budget.sweep()[:2] == (1, 0)
+    if state == OVERDUE:  # a limit that came later refuses the return
+        number = budget.world.tally(was, budget.tally())
+        floor, ceiling = (None, number) if was.ceiling is None else (number, None)
+        budget.counter = replace(was, start=number, floor=floor, ceiling=ceiling)
+        assert budget.sweep()[:2] == (0, 1)
+        budget.counter = was
+    ended, left = state if state in (COMMITTED, RELEASED, VOIDED) else EXPIRED, budget.left()
+    for amount, ttl_s in ((20, None), (None, 900), (50, 900)):
+        refused = refusal(partial(budget.change, hold_id, amount, ttl_s))
+        assert (type(refused), refused.detail.split(",")[0]) == (HoldSettledError, f"The hold is {ended}")
+    if changed:
+        assert budget.change(hold_id, 40, 900, key).body["state"] == ended
+    assert (budget.left(), budget.even()) == (left, True)
+    assert isinstance(refusal(partial(budget.change, "1700000000-AAAAAAAAAAAAAAAA", 1)), NotFoundError)
+
+
+def test_no_change_lets_a_hold_last_longer_than_seven_days(budget: Budget, clock: Clock) -> None:
+    key, last = new_key(), new_key()
+    hold_id, began_s = budget.hold(30, key), int(time.time())
+    clock.pass_s(50)
+    refused = refusal(partial(budget.change, hold_id, 20, 7 * DAY_S - 49))
+    assert (type(refused), refused.field, budget.held()) == (InvalidInputError, "ttl_s", 30)
+    assert f"Set ttl_s to {7 * DAY_S - 50} or less." in refused.detail
+    body = budget.change(hold_id, 20, 7 * DAY_S - 50, last).body
+    assert body["expires_at"] == began_s + 7 * DAY_S
+    clock.pass_s(5)
+    assert budget.change(hold_id, 20, 7 * DAY_S - 50, last) == (body, True), "though it would be too late by now"
+    for receipt in budget.world.receipts():
+        assert int(receipt["expiration"]["N"]) == began_s + 8 * DAY_S + OFF_S_MAX, "DynamoDB removes it then"
+    clock.pass_s(began_s + 8 * DAY_S - 1 - clock.now_s)
+    assert budget.take(30, key)["hold"] == hold_id
+    assert budget.commit(hold_id, 20)["changed"] is True
+    assert budget.take(30, key)["state"] == budget.change(hold_id, 20, 7 * DAY_S - 50, last).body["state"] == COMMITTED
+    (record,) = budget.world.rows("HOLDS#SETTLED#")
+    assert int(record["expiration"]["N"]) == began_s + 9 * DAY_S - 1 + OFF_S_MAX
+
+
+def test_before_more_is_refused_expired_holds_make_room_and_a_hold_goes_into_no_debt(
+    budget: Budget, clock: Clock
+) -> None:
+    """The next period would not help: a hold stays in its own."""
+    budget.counter = replace(budget.counter, debt=50)
+    hold_id = budget.hold(30, ttl_s=600)
+    budget.hold(960)
+    assert refusal(partial(budget.change, hold_id, 41, 900)).members == {"left": 10}
+    assert (budget.held(), budget.left()) == (990, 10)
+    clock.pass_s(61)
+    assert budget.change(hold_id, 1_000, 900)[0]["amount"] == 1_000
+    assert (budget.held(), budget.left(), budget.even()) == (1_000, 0, True)
+    budget.commit(hold_id, 1_020)
+    late = Budget(budget.world, replace(budget.counter, ceiling=None if budget.counter.ceiling is None else 1_100))
+    if budget.counter.ceiling is not None:
+        in_debt = late.hold(5)
+        assert refusal(partial(budget.change, in_debt, 6)).members == {"left": -25}
+        assert budget.change(in_debt, 4)[0]["amount"] == 4, "what leads back is always taken"
+
+
+def test_a_change_counts_in_the_period_of_the_hold_while_it_is_kept(world: World, clock: Clock) -> None:
+    clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
+    budget = Budget(world, QUOTA)
+    today, hold_id = budget.tally(), budget.hold(30, ttl_s=2 * DAY_S)
+    clock.pass_s(DAY_S)
+    budget.use(1_000)
+    body = budget.change(hold_id, 1_000, 2 * DAY_S)[0]
+    assert (f"{OWNER}#{body['period']}", budget.left(today), budget.left()) == (today, 0, 0)
+    minutes = Budget(world, MINUTES)
+    late = minutes.hold(30, ttl_s=600)
+    clock.pass_s(300)
+    refused = refusal(partial(minutes.change, late, 20))
+    assert (type(refused), refused.detail[:14]) == (NotFoundError, "minutes keeps ")
+
+
+def test_a_retired_counter_changes_no_hold_and_answers_a_retry_from_before(budget: Budget) -> None:
+    hold_id, key = budget.hold(30), new_key()
+    first = budget.change(hold_id, 20, key=key)
+    budget.counter = replace(budget.counter, retired=True)
+    for amount, ttl_s in ((10, None), (40, None), (None, 900)):
+        assert isinstance(refusal(partial(budget.change, hold_id, amount, ttl_s)), CounterRetiredError)
+    assert budget.change(hold_id, 20, key=key) == (first.body, True)
+    assert budget.commit(hold_id)["amount"] == 20
+
+
+@pytest.mark.parametrize("changes", [(20, None), (None, 900), (45, 900)], ids=["amount", "time", "both"])
+@pytest.mark.parametrize("comes", ["commit", "commit at", "release", "change", "move", "sweep", "overdue"])
+@pytest.mark.parametrize("change_is_first", [True, False], ids=["after the change", "before the change"])
+def test_what_comes_between_the_read_of_a_hold_and_the_write_loses_and_doubles_nothing(
+    budget: Budget, clock: Clock, comes: str, changes: tuple[int | None, int | None], change_is_first: bool
+) -> None:
+    """The change, or the other call, is made while the other one of them is between its read and its write."""
+    was, began_s = budget.counter, clock.now_s
+    other = Budget(replace(budget.world, store=replace(budget.world.store, client=budget.world.raw)), was)
+    hold_id = budget.hold(30)
+    acts: dict[str, Callable[[Budget], Any]] = {
+        "commit": lambda one: one.commit(hold_id),
+        "commit at": lambda one: one.commit(hold_id, 10),
+        "release": lambda one: one.release(hold_id),
+        "change": lambda one: one.change(hold_id, 5),
+        "move": lambda one: one.change(hold_id, ttl_s=300),
+        "sweep": lambda one: one.sweep(),
+        "overdue": overdue,
+    }
+
+    def change(one: Budget) -> None:
+        at_its_time(0, lambda: one.change(hold_id, *changes))
+
+    def end(one: Budget) -> None:
+        at_its_time(61 if comes in ("sweep", "overdue") else 0, lambda: acts[comes](one))
+
+    def at_its_time(passed_s: float, act: Callable[[], object]) -> None:
+        """To the process that changes the hold it is held, and to one whose clock is ahead it has expired."""
+        was_s = clock.now_s
+        clock.pass_s(began_s + passed_s - was_s)
+        try:
+            act()
+        finally:
+            clock.pass_s(was_s - clock.now_s)
+
+    first, second = (change, end) if change_is_first else (end, change)
+    budget.world.proxy.forget()
+    budget.world.proxy.plan = meanwhile({0: lambda: first(other)})
+    with suppress(HoldSettledError) if not change_is_first else nullcontext():
+        second(budget)
+    budget.world.proxy.plan, budget.counter = faults.no_faults, was
+    spent = 1_000 - budget.left() - budget.held()
+    assert spent == {"commit": changes[0] or 30 if change_is_first else 30, "commit at": 10}.get(comes, 0)
+    assert budget.even()
+    clock.pass_s(1_000)
+    budget.sweep()
+    assert (budget.held(), budget.left()) == (0, 1_000 - spent)
+
+
+def test_a_hold_that_a_sweep_makes_overdue_keeps_what_a_slow_process_changed_meanwhile(
+    budget: Budget, clock: Clock
+) -> None:
+    """The sweep's second transaction moves the hold, whose return was refused."""
+    other = Budget(replace(budget.world, store=replace(budget.world.store, client=budget.world.raw)), budget.counter)
+    hold_id, was = budget.hold(30), budget.counter
+    clock.pass_s(61)
+
+    def change() -> None:
+        clock.pass_s(-61)
+        other.change(hold_id, 20)
+        clock.pass_s(61)
+
+    budget.world.proxy.plan = meanwhile({1: change})
+    overdue(budget)
+    budget.world.proxy.plan, budget.counter = faults.no_faults, was
+    assert (budget.left(), budget.held(), budget.even()) == (980, 20, True)
+    budget.sweep()
+    assert (budget.left(), budget.held(), budget.even()) == (1_000, 0, True)
+
+
+def overdue(budget: Budget) -> None:
+    """A limit that came later refuses the return."""
+    number, was = budget.world.tally(budget.counter, budget.tally()), budget.counter
+    floor, ceiling = (None, number) if was.ceiling is None else (number, None)
+    budget.counter = replace(was, start=number, floor=floor, ceiling=ceiling)
+    budget.sweep()
+
+
+def test_a_hold_that_others_change_all_the_time_is_asked_for_again(
+    budget: Budget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_id = budget.hold(30)
+    budget.change(hold_id, ttl_s=900)
+    found = budget.world.rows("HOLDS#SETTLED#")[0]
+    monkeypatch.setattr("tally.counting.holds._read", lambda _, key: found if "SETTLED" in key["PK"]["S"] else {})
+    with pytest.raises(StoreBusyError, match="Other calls are changing the hold"):
+        budget.commit(hold_id)
+    assert budget.held() == 30
+
+
+def test_a_hold_is_forgotten_after_its_time_changed(budget: Budget) -> None:
+    """What holds a user has is read where holds that are held are."""
+    hold_id = budget.hold(30)
+    budget.change(hold_id, 40, 900)
+    live = [row for row in budget.world.rows("HOLDS#") if row["state"] == {"S": HELD}]
+    assert [(row["caller"]["S"], row["hold_id"]["S"], "expiration" in row) for row in live] == [("ann", hold_id, False)]

@@ -18,7 +18,7 @@ from .terminal import show
 
 OF_CHILDREN = ("put_mine", "delete_mine", "put_anonymous", "delete_anonymous", "put_child", "delete_child")
 OF_PAGES = ("visit",)
-OF_OTHERS = ("increment", "set_counter", "hold", "put_limit", "delete_limit")
+OF_OTHERS = ("increment", "set_counter", "hold", "change_hold", "put_limit", "delete_limit")
 MANY = "change"  # its receipt names no number: one key, many changes
 NOT_KNOWN = (
     "unknown  no receipt: it was never sent here by this caller (--caller), was refused, or is older than receipts live"

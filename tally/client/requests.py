@@ -282,6 +282,7 @@ class Receipt(TypedDict):
         "put_anonymous",
         "delete_anonymous",
         "hold",
+        "change_hold",
         "visit",
     ]
     target: str
@@ -689,6 +690,22 @@ def hold(
     return Request.of("holds", "hold", locals())
 
 
+def change_hold(
+    counter: str,
+    id: str,
+    hold: str,
+    *,
+    amount: int | None = None,
+    ttl_s: int | None = None,
+    idempotency_key: str | None = None,
+    caller: str | None = None,
+) -> Request[Held]:
+    """Change the amount of a hold, or its time. Raises NotFoundError, HoldSettledError, LimitReachedError,
+    CounterRetiredError.
+    """
+    return Request.of("holds", "change_hold", locals())
+
+
 def commit_hold(
     counter: str, id: str, hold: str, *, amount: int | None = None, caller: str | None = None
 ) -> Request[Settled]:
@@ -853,6 +870,7 @@ class Methods:
     list_anonymous = sends(list_anonymous)
     remove_parent = sends(remove_parent)
     hold = sends(hold)
+    change_hold = sends(change_hold)
     commit_hold = sends(commit_hold)
     release_hold = sends(release_hold)
     void_hold = sends(void_hold)

@@ -5,7 +5,7 @@ import { isPage, make } from "./parts.js";
 
 const OF_CHILDREN = ["put_mine", "delete_mine", "put_anonymous", "delete_anonymous", "put_child", "delete_child"];
 const MANY = "change"; // its receipts are named by no number: one key, many changes
-const OF_OTHERS = ["increment", MANY, "set_counter", "hold"];
+const OF_OTHERS = ["increment", MANY, "set_counter", "hold", "change_hold"];
 
 /** The operations that change a counter under a key. `declared`: what `GET /status` says of it. */
 function operationsOf(declared, id) {

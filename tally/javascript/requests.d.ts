@@ -218,7 +218,7 @@ export interface Visits {
 
 /** Whether a change was counted. `unknown`: it was never sent, was refused, or is older than receipts live. */
 export interface Receipt {
-  operation: "increment" | "change" | "set_counter" | "put_limit" | "delete_limit" | "put_child" | "delete_child" | "put_mine" | "delete_mine" | "put_anonymous" | "delete_anonymous" | "hold" | "visit";
+  operation: "increment" | "change" | "set_counter" | "put_limit" | "delete_limit" | "put_child" | "delete_child" | "put_mine" | "delete_mine" | "put_anonymous" | "delete_anonymous" | "hold" | "change_hold" | "visit";
   target: string;
   key: string;
   state: "counted" | "unknown";
@@ -597,6 +597,16 @@ export interface Requests {
     id: string;
     amount: number;
     ttl_s: number;
+    idempotency_key?: string;
+    caller?: string;
+  }): Promise<Held & Replayed>;
+  /** Change the amount of a hold, or its time. Refused as not-found, hold-settled, limit-reached, counter-retired. */
+  change_hold(fields: {
+    counter: string;
+    id: string;
+    hold: string;
+    amount?: number;
+    ttl_s?: number;
     idempotency_key?: string;
     caller?: string;
   }): Promise<Held & Replayed>;

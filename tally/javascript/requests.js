@@ -27,6 +27,7 @@ export const SERVED_BY = {
   list_anonymous: "children",
   remove_parent: "children",
   hold: "holds",
+  change_hold: "holds",
   commit_hold: "holds",
   release_hold: "holds",
   void_hold: "holds",
@@ -62,5 +63,6 @@ export const KEYED = new Set([
   "put_anonymous",
   "delete_anonymous",
   "hold",
+  "change_hold",
   "visit",
 ]);

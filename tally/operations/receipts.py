@@ -14,7 +14,7 @@ from tally.errors import InvalidInputError, NotCommittedError
 
 KeyedOperation = Literal[
     "increment", "change", "set_counter", "put_limit", "delete_limit", "put_child", "delete_child", "put_mine",
-    "delete_mine", "put_anonymous", "delete_anonymous", "hold", "visit",
+    "delete_mine", "put_anonymous", "delete_anonymous", "hold", "change_hold", "visit",
 ]  # fmt: skip
 KEYED = typing.get_args(KeyedOperation)
 """The operations whose changes leave receipts: a test compares them with the declarations."""

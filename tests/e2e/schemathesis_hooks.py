@@ -35,6 +35,7 @@ from tests.e2e.schemathesis_run import COUNTED, send
 VERSION_EXAMPLE = '"7"'
 FRESH = '"0"'  # the version of an unwritten counter
 STOCKED = "7c20"  # the id of a large stock, which schemathesis_run.py makes
+TTL_S = 3600  # for how long a hold is held
 STOCK_LEFT = 1000  # it has more than that left for any commit
 POSTED = "a91f"  # the id of a post, which it makes too
 ZONE = "Europe/Berlin"
@@ -178,6 +179,9 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
         path["id"] = STOCKED
     if "hold" in path and "amount" in body:
         body["amount"] %= STOCK_LEFT
+    if _name(case) == "change_hold":  # one of both is needed, an amount of at least 1; the hold is some seconds old
+        body["ttl_s"] = min(body.get("ttl_s", TTL_S), fields.HOLD_TTL_MAX_S - TTL_S)
+        body |= {"amount": body["amount"] or 1} if "amount" in body else {}
     if _name(case) == "put_limit":
         body["limit"] = abs(body["limit"])  # a ceiling below 0 is refused
     if path["counter"] not in served:
@@ -197,7 +201,7 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
 def _held() -> dict[str, str]:
     """Take a hold. Returns its path."""
     url, token = os.environ["TALLY_URL"], os.environ["TALLY_TOKEN"]
-    body = {"amount": 1, "ttl_s": 3600}
+    body = {"amount": 1, "ttl_s": TTL_S}
     hold = send(url, "POST", f"/counters/stock/{STOCKED}/holds", body, token, key=os.urandom(16).hex())
     return {name: hold[name] for name in ("counter", "id", "hold")}
 

@@ -147,7 +147,7 @@ BY_DEFAULT: Facts = {
         "DisableExecuteApiEndpoint": False,
         "CorsConfiguration": {
             "AllowOrigins": ["*"],
-            "AllowMethods": ["DELETE", "GET", "POST", "PUT"],
+            "AllowMethods": ["DELETE", "GET", "PATCH", "POST", "PUT"],
             "AllowHeaders": ["authorization", "content-type", "idempotency-key", "if-match", "tally-secret"],
             "ExposeHeaders": ["Date", "ETag", "Idempotency-Replayed", "Retry-After"],
             "MaxAge": 86_400,

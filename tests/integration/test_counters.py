@@ -177,6 +177,39 @@ def test_a_commit_over_http_at_what_was_used(invoke: Invoke, store: Store) -> No
     assert qty(store) == 10
 
 
+def test_a_change_of_a_hold_over_http(invoke: Invoke, store: Store) -> None:
+    invoke.direct("increment", **STOCK, amount=5, idempotency_key="in", caller="checkout")
+    taken = events.body_of(invoke.http("hold", **STOCK, amount=5, ttl_s=900))
+    hold = {**STOCK, "hold": taken["hold"]}
+    for number, amount in enumerate((2, 5)):
+        key = {"idempotency_key": f"change-{number}", "amount": amount, "ttl_s": None}
+        for replayed in (False, True):
+            answer = invoke.http("change_hold", **hold, **key)
+            assert (answer["statusCode"], events.body_of(answer)) == (200, taken | {"amount": amount})
+            assert ("idempotency-replayed" in answer["headers"]) is replayed
+        assert qty(store) == 5 - amount
+    longer = {"idempotency_key": "longer", "amount": None, "ttl_s": 1800}
+    assert events.body_of(invoke.http("change_hold", **hold, **longer))["expires_at"] > taken["expires_at"]
+    assert problem(invoke.http("change_hold", **hold, amount=6), 409, "limit-reached")["left"] == 0
+    assert problem(invoke.http("change_hold", **hold, **longer | {"amount": 1}), 422, "key-reused")
+    for wrong in (0, -1, 1.5, "3", 10**9 + 1):
+        assert problem(invoke.http("change_hold", **hold, amount=wrong), 400, "invalid-input")["field"] == "amount"
+    for wrong in (0, 1.5, 7 * 24 * 3600 + 1):
+        assert problem(invoke.http("change_hold", **hold, ttl_s=wrong), 400, "invalid-input")["field"] == "ttl_s"
+    nothing = problem(invoke.http("change_hold", **hold, amount=None, ttl_s=None), 400, "invalid-input")
+    assert nothing["detail"] == "amount and ttl_s are missing. Send one of them, or both."
+    assert events.body_of(invoke.http("commit_hold", **hold, amount=None))["amount"] == 5
+    for ended in (longer | {"idempotency_key": "too-late"}, {"amount": 4, "ttl_s": None}):
+        assert (
+            "The hold is committed"
+            in problem(invoke.http("change_hold", **hold, **ended), 409, "hold-settled")["detail"]
+        )
+    replay = invoke.http("change_hold", **hold, **longer)
+    assert (replay["headers"]["idempotency-replayed"], events.body_of(replay)["state"]) == ("true", "committed")
+    problem(invoke.http("change_hold", counter="stock", id="cup", hold=taken["hold"]), 404, "not-found")
+    assert qty(store) == 0
+
+
 @pytest.mark.usefixtures("midday")
 def test_a_hold_of_a_quota_says_its_period_and_is_settled_without_it(invoke: Invoke) -> None:
     calls = {"counter": "calls", "id": "7c20"}
@@ -191,7 +224,7 @@ def test_a_hold_of_a_quota_says_its_period_and_is_settled_without_it(invoke: Inv
 
 @pytest.mark.parametrize("counter", ["usage", "contest", "ticket", "plays"])
 def test_what_cannot_run_out_or_is_numbered_cannot_be_held(counter: str, invoke: Invoke) -> None:
-    for route in ("hold", "commit_hold", "release_hold", "void_hold"):
+    for route in ("hold", "change_hold", "commit_hold", "release_hold", "void_hold"):
         assert problem(invoke.http(route, counter=counter), 400, "invalid-input")["field"] == "counter"
 
 
@@ -224,6 +257,7 @@ KEYED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("put_limit", "put_limit", "calls/mug", {"counter": "calls", "id": "mug"}),
     ("delete_limit", "delete_limit", "calls/mug", {"counter": "calls", "id": "mug"}),
     ("hold", "hold", "stock/mug", STOCK),
+    ("change_hold", "change_hold", "stock/mug", STOCK),
     ("change", "change", "changes", {}),
 ]
 
@@ -234,6 +268,9 @@ def test_every_kind_of_change_can_be_asked_for_by_who_sent_it_alone(
 ) -> None:
     invoke.direct("put_post", id="a91f", body="x", caller="alice")
     invoke.direct("increment", **STOCK, amount=5, idempotency_key="in", caller="checkout")
+    if operation == "change_hold":
+        held = invoke.direct("hold", **STOCK, amount=1, ttl_s=60, idempotency_key="held", caller="checkout")
+        given = {**given, "hold": held["body"]["hold"]}
     own = events.routes()[route].needs_caller
     mine, other = ("own", "") if own else ("", "own")
     answer = invoke.http(route, idempotency_key=events.KEY, **given)
@@ -324,9 +361,10 @@ def test_the_receipts_of_a_counter_live_as_long_as_it_says_and_health_tells(
         answer = invoke(event)
         assert {one["status"] for one in answer.get("results", [answer])} <= {200, 201}, answer
     items = store.client.scan(TableName=store.settings.receipts_table)["Items"]
-    lives_s = [int(item["expiration"]["N"]) - time.time() for item in items]
-    assert len(lives_s) == 7
+    *lives_s, of_hold_s = sorted(int(item["expiration"]["N"]) - time.time() for item in items)
+    assert len(lives_s) == 6
     assert all(9 * 86400 - 60 < live_s < 10 * 86400 for live_s in lives_s)  # to the end of a day without a caller
+    assert 16 * 86400 - 60 < of_hold_s < 17 * 86400, "a change may let the hold last for seven days"
     assert receipts.lives_s(store, nine["plays"]) == 9 * 86400
 
 

@@ -5,6 +5,7 @@ AWS alone would tell otherwise: `grant_write_data`, for one, lacks `ConditionChe
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -275,6 +276,27 @@ def settle(world: World) -> Scenario:
         world.do(**{**STOCK, "counter": counter}, hold=held_)
 
 
+def change_hold(world: World) -> Scenario:
+    """Less, more than is left, longer, with the room of expired holds, again, too late, and of no hold at all."""
+    holds_of = {one.name: stocked_and_held(world.prepare, one) for one in HOLDABLE}
+    late = {one.name: held(world.prepare, 1, one)["body"]["hold"] for one in HOLDABLE}
+    yield
+    number = itertools.count()
+
+    def change(counter: str, hold: str, key: object = None, **how: int) -> Any:
+        key = f"key-{next(number) if key is None else key}"
+        return world.do(**{**STOCK, "counter": counter}, hold=hold, idempotency_key=key, **how)["status"]
+
+    for name, held_ in holds_of.items():
+        assert [change(name, held_, amount=amount, ttl_s=600) for amount in (2, 4, AMOUNT_MAX)] == [200, 200, 409]
+        assert change(name, held_, "again", ttl_s=900) == change(name, held_, "again", ttl_s=900) == 200
+        assert change(name, NO_HOLD, ttl_s=900) == 404
+    world.pass_a_minute()
+    for name, held_ in holds_of.items():
+        assert change(name, held_, amount=5) == 200, "an expired hold has made room"
+    assert {change(name, held_, amount=1) for name, held_ in late.items()} == {409}
+
+
 def void_hold(world: World) -> Scenario:
     """What is committed, again, what is held, and no hold at all."""
     done, open_ = (
@@ -341,7 +363,7 @@ SCENARIOS: dict[str, Callable[[World], Scenario]] = {
          "get_details", "get_counter_badge", "get_series", "get_any_series", "get_top", "get_any_top"), read,
     ),
     **dict.fromkeys(("commit_hold", "release_hold"), settle),
-    "void_hold": void_hold,
+    "change_hold": change_hold, "void_hold": void_hold,
     "remove_parent": removed, "visit": visit, "increment": increment, "change": change, "set_counter": set_counter,
     "hold": hold, "void": void, "void_changes": void,
 }  # fmt: skip

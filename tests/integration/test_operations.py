@@ -50,7 +50,7 @@ def prepared(invoke: Invoke, operation: str) -> dict[str, Any]:
         change = {"counter": "usage", "id": "7c20", "amount": 1}
         counted = {"void": ("increment", change), "void_changes": ("change", {"changes": [change]})}[operation]
         invoke.direct(counted[0], **counted[1], idempotency_key=KEY_EXAMPLE, caller=samples.CALLER)
-    if operation not in ("commit_hold", "release_hold", "void_hold"):
+    if operation not in ("change_hold", "commit_hold", "release_hold", "void_hold"):
         return {}
     held = invoke.direct("hold", counter="stock", amount=2, ttl_s=60, idempotency_key="held", **REST)
     if operation == "void_hold":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import counters
-from tally.counting import holds, settling
+from tally.counting import changing, holds, settling
 from tally.dynamo.client import Call
 from tally.operations import changes, increments
 
@@ -15,6 +15,7 @@ from .watch import Meter
 
 Rows = dict[str, dict[str, float]]
 HOLD, COMMIT, SETTLE = "a hold", "its commit", "its commit at another amount"
+CHANGES = {"its change of the amount": (20, None), "of the time": (None, 90), "of both": (10, 120)}
 VOID, VOID_SOON = "a void", "a void of what the rollup adds"
 
 
@@ -39,6 +40,10 @@ def measure(quick: bool) -> Rows:
 
         increments.increment(call(), counter=stock, id="mug", amount=100, idempotency_key="in")
         row(HOLD, lambda: hold("cart-1"))
+        changed = hold("changed")
+        for name, (amount, ttl_s) in CHANGES.items():
+            how = {"operation": "change_hold", "key": name}
+            row(name, partial(changing.change, call(), stock, "mug", changed, amount, ttl_s, **how))
         for name, amount in ((COMMIT, None), (SETTLE, 20)):
             taken = hold(name)
             row(name, partial(settling.settle, call(), stock, "mug", taken, holds.COMMITTED, amount))

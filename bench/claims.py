@@ -89,7 +89,8 @@ MEASURES = (
     )),
     Measure("budgets", "holds, and voids of changes", budgets.measure, (
         *(Claim(change, "WCU", "=", units) for change, units in (
-            (budgets.HOLD, 6), (budgets.COMMIT, 4), (budgets.SETTLE, 8), (budgets.VOID, 6), (budgets.VOID_SOON, 4),
+            (budgets.HOLD, 6), *zip(budgets.CHANGES, (6, 8, 10), strict=True), (budgets.COMMIT, 4),
+            (budgets.SETTLE, 8), (budgets.VOID, 6), (budgets.VOID_SOON, 4),
         )),
         *(Claim(change, "RCU", "=", 1) for change in (budgets.COMMIT, budgets.SETTLE, budgets.VOID, budgets.VOID_SOON)),
     )),

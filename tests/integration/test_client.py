@@ -22,6 +22,7 @@ from tally.client import Request, Tally, requests
 from tally.counter import Counter
 from tally.dynamo import clock
 from tests.integration.conftest import Invoke
+from tests.patience import PATIENCE_S
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"
 MUG = ("stock", "mug")
@@ -78,7 +79,8 @@ def fake(invoke: Invoke) -> FakeLambda:
 
 @pytest.fixture
 def tally(fake: FakeLambda) -> Tally:
-    return Tally({name: name for name in client.FUNCTIONS}, caller="checkout", lambda_client=fake)
+    functions = {name: name for name in client.FUNCTIONS}
+    return Tally(functions, caller="checkout", deadline_s=PATIENCE_S, lambda_client=fake)
 
 
 @pytest.mark.parametrize("faults", [[LOST], [LOST, THROTTLED, CRASHED, LOST]], ids=repr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -481,18 +481,7 @@ def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
         if counter.path is not None:
             by_path[counter.path] = counter
     _check_tables(by_name.values())
-    for owner in by_name.values():
-        for counter in by_name.values():
-            if counter.prefix == owner.prefix and owner.child is not None and _takes_place(counter, owner):
-                raise ConfigurationError(
-                    f"counter {counter.name!r}: sort_key {counter.sort_key!r} of {counter.prefix!r} is kept for"
-                    f" what belongs to {owner.name!r}"
-                )
-            if counter is not owner and counter.prefix == owner.prefix and _shares_children(counter, owner):
-                raise ConfigurationError(
-                    f"counter {counter.name!r}: child {counter.child!r} of {counter.prefix!r} is among those of"
-                    f" {owner.name!r}: one item would be counted twice"
-                )
+    _check_children(by_name.values(), by_item)
     return by_name
 
 
@@ -517,13 +506,38 @@ def _check_tables(counters: Iterable[Counter]) -> None:
             )
 
 
-def _shares_children(counter: Counter, owner: Counter) -> bool:
-    return counter.child is not None and owner.child is not None and counter.child.startswith(owner.child)
+def _check_children(counters: Collection[Counter], by_item: Mapping[tuple[str, str], Counter]) -> None:
+    """Raise ConfigurationError if a counter has an item, or children, among the children that another one counts.
 
-
-def _takes_place(counter: Counter, owner: Counter) -> bool:
-    """Whether shards of `counter` would be among the children that `owner` counts, or beside its own item.
-
-    A read of a post covers `META` to `META.BODY`.
+    A counter looks up the starts of its own keys. To compare 500 counters in pairs took 0.1 s of each cold start.
     """
-    return f"{counter.sort_key}#".startswith(str(owner.child)) or counter.sort_key.startswith(f"{owner.sort_key}.")
+    by_child: dict[tuple[str, str], Counter] = {}
+    for counter in counters:
+        if counter.child is not None and by_child.setdefault((counter.prefix, counter.child), counter) is not counter:
+            raise _shared_children(counter, by_child[counter.prefix, counter.child])
+    for counter in counters:
+        # A read of a post covers `META` to `META.BODY`.
+        beside = [by_item.get((counter.prefix, start[:-1])) for start in _starts(counter.sort_key, ".")]
+        above = [by_child.get((counter.prefix, start)) for start in _starts(f"{counter.sort_key}#", "#")]
+        for owner in (*above, *beside):
+            if owner is not None and owner.child is not None:
+                raise ConfigurationError(
+                    f"counter {counter.name!r}: sort_key {counter.sort_key!r} of {counter.prefix!r} is kept for"
+                    f" what belongs to {owner.name!r}"
+                )
+        for start in _starts(counter.child or "", "#"):
+            owner = by_child.get((counter.prefix, start), counter)
+            if owner is not counter:
+                raise _shared_children(counter, owner)
+
+
+def _starts(text: str, sign: str) -> list[str]:
+    """The starts of a text that end with this sign: of `A#B#` they are `A#` and `A#B#`."""
+    return [text[: at + 1] for at, character in enumerate(text) if character == sign]
+
+
+def _shared_children(counter: Counter, owner: Counter) -> ConfigurationError:
+    return ConfigurationError(
+        f"counter {counter.name!r}: child {counter.child!r} of {counter.prefix!r} is among those of"
+        f" {owner.name!r}: one item would be counted twice"
+    )

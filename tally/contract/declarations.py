@@ -64,9 +64,10 @@ class Declarations:
         counters = declared(given.values())
         if counters != dict(given):
             raise ConfigurationError(f"{path}: COUNTERS has a counter by another name than its own: {', '.join(given)}")
-        listed = counters.values()
         undeclared = [
-            name for name, one in module.items() if isinstance(one, Counter) and one not in (*listed, *SHIPPED)
+            name
+            for name, one in module.items()
+            if isinstance(one, Counter) and one != counters.get(one.name) and one not in SHIPPED
         ]
         declarations = cls(path, counters, pages.declared(module), tuple(undeclared))
         declarations.check()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +288,57 @@ def test_counters_that_would_count_one_item_twice_are_refused(one: str, other: s
             declared(both)
     elsewhere = declare(name="elsewhere", prefix="OTHER", child=other)
     assert list(declared([first, elsewhere])) == ["first", "elsewhere"]
+
+
+_PART = st.sampled_from(["A", "B", "A.A"])
+_KEYS = st.tuples(st.lists(_PART, min_size=1, max_size=2), st.none() | st.lists(_PART, min_size=1, max_size=2))
+
+
+@given(st.lists(_KEYS, min_size=2, max_size=4, unique_by=lambda keys: tuple(keys[0])))
+def test_counters_are_refused_just_if_two_of_them_are_in_each_others_way(keys: list[Any]) -> None:
+    """The rule for a pair, written out a second time."""
+    family = [
+        declare(name=f"c{at}", sort_key="#".join(own), child=child and "#".join([*child, ""]))
+        for at, (own, child) in enumerate(keys)
+    ]
+    apart = all(
+        owner.child is None
+        or not (
+            f"{one.sort_key}#".startswith(owner.child)
+            or one.sort_key.startswith(f"{owner.sort_key}.")
+            or (one is not owner and (one.child or "").startswith(owner.child))
+        )
+        for owner in family
+        for one in family
+    )
+    with contextlib.nullcontext() if apart else pytest.raises(ConfigurationError):
+        assert list(declared(family)) == [one.name for one in family]
+
+
+@pytest.mark.parametrize("children", [False, True])
+def test_twice_as_many_counters_are_twice_the_work(children: bool) -> None:
+    """Each cold start declares them. Counted in calls of functions, which do not depend on the machine."""
+    family = [
+        declare(name=f"c{at}", sort_key=f"S{at:03}", child=f"K{at:03}#USER#" if children else None) for at in range(200)
+    ]
+    assert calls_of(lambda: declared(family)) < 2.2 * calls_of(lambda: declared(family[:100]))
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions some work calls, those of C too."""
+    calls = 0
+
+    def seen(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return calls
 
 
 def test_a_table_has_as_many_counters_as_one_transaction_moves() -> None:

@@ -43,7 +43,8 @@ class Alarm:
 # IGNORE: missing data from the sweep or a consumer means that it stopped, not that all is well. The alarm keeps its
 # state, and `sweep` or `iterator-age` reports the silence. Those two are MISSING: the heartbeat keeps every function
 # busy each minute, so silence turns them to INSUFFICIENT_DATA, which also notifies the topic. A new stack begins in
-# that state and notifies nobody; with BREACHING it would.
+# that state and notifies nobody; with BREACHING it would. `drift` is a query: AWS calls a line of it OK once it has no
+# data at all, and gives that as the reason.
 DRIFT = Alarm("drift", "Tallies have differed from what was accepted for 5 judged minutes", 0, 1, _Missing.IGNORE)
 # Held up in one shard is enough, for drift is judged on proof alone. Lambda reports the age of records per function: a
 # disabled mapping, or a shard that nobody reads, hides there behind the others.

@@ -121,11 +121,11 @@ class Monitoring(Construct):
     def _alarms_alone(self) -> None:
         """Alarms whose metrics are not on the dashboard, which has the state of each alarm.
 
-        Drift has one for each counter: a drift that nobody has repaired yet must not hide that of another counter.
+        Drift has one for all counters, and a mail for each: a drift that nobody has repaired yet hides none of another
+        counter. https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/Acting_Alarm_Changes.html
         """
-        confirmed = self._own.by_counter(observe.DRIFT_CONFIRMED, of=self._counters, statistic="Maximum")
-        drifts = [watched(self._names, metric, alarms.DRIFT, of=counter) for counter, metric in confirmed.items()]
-        self._section("Confirmed", "Which counters drift?", {"Drifting tallies, confirmed": drifts})
+        drift = watched(self._names, self._own.each_counter(observe.DRIFT_CONFIRMED), alarms.DRIFT)
+        self._section("Confirmed", "Which counters drift?", {"Drifting tallies, confirmed": [drift]})
         unjudged = watched(self._names, self._own.of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED)
         self._section("Unjudged", "Is all judged that could be?", {"Sweeps that did not come to the end": [unjudged]})
 

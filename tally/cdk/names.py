@@ -68,7 +68,7 @@ class Names:
         return f"What to do: {self.docs}/{section}"
 
     def alarm(self, kind: str) -> str:
-        """An alarm: `Tally-prod-drift-likes`."""
+        """An alarm: `Tally-prod-watermark-age-rollup`."""
         return f"{self.base}-{kind}"
 
     @property

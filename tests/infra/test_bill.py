@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+import counters
 from bench import cost
 from bench.cost import CPU_MB, DEV, FUNCTION_GB, KB, PROD, BilledStage
 from tests.infra.conftest import Synthesize
@@ -22,11 +23,18 @@ def read(template: Template) -> BilledStage:
     return BilledStage(
         snapshots=sum("SnapStart" in one for one in functions),
         sweep_mb=sweep_mb,
-        alarm_metrics=sum(sum("MetricStat" in metric for metric in metrics) or 1 for metrics in alarms),
+        alarm_metrics=sum(map(_looked_at, alarms)),
         logged=_logged(
             [one["Environment"]["Variables"] for one in functions if one["Handler"] == "handlers.increments"]
         ),
     )
+
+
+def _looked_at(metrics: Sequence[Json]) -> int:
+    """How many metrics AWS bills for an alarm: a query looks at one of each counter."""
+    if any("SELECT" in metric.get("Expression", "") for metric in metrics):
+        return len(counters.COUNTERS)
+    return sum("MetricStat" in metric for metric in metrics) or 1
 
 
 def _logged(variables: Sequence[Json]) -> float:

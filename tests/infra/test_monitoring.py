@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -53,15 +54,27 @@ def series_of(widget: Json) -> Iterator[Series]:
             yield names[0], names[1], frozenset(zip(names[2::2], names[3::2], strict=True))
 
 
+QUERY = re.compile(
+    r"""SELECT MAX\((\w+)\) FROM SCHEMA\("(\w+)", (\w+), service\) WHERE service = '([\w-]+)'"""
+    r" GROUP BY (\w+) ORDER BY MAX\(\) DESC"
+)
+EACH = "each"
+
+
 def watched(template: Template) -> dict[str, list[Series]]:
-    """(namespace, metric, dimensions) that each alarm looks at, by its name."""
-    return {
-        name: [
+    """(namespace, metric, dimensions) that each alarm looks at, by its name. A query looks at EACH of a dimension."""
+    found: dict[str, list[Series]] = {}
+    for name, alarm in alarms_of(template).items():
+        found[name] = [
             (metric["Namespace"], metric["MetricName"], frozenset(_pair(each) for each in metric.get("Dimensions", ())))
             for metric in (entry["MetricStat"]["Metric"] for entry in alarm["Metrics"] if "MetricStat" in entry)
         ]
-        for name, alarm in alarms_of(template).items()
-    }
+        if queried := QUERY.fullmatch(alarm["Metrics"][0].get("Expression", "")):
+            metric, namespace, dimension, service, by = queried.groups()
+            assert by == dimension
+            found[name].append((namespace, metric, frozenset({("service", service), (by, EACH)})))
+        assert found[name]
+    return found
 
 
 def _pair(dimension: Json) -> tuple[str, str]:
@@ -95,7 +108,7 @@ BUSY = (
 CONSUMERS = {found.function for found in DECLARED.readers}
 OF = {  # written out a second time; every other metric is of the stack
     "Counted": ("counter", {*counters.COUNTERS}),
-    "DriftConfirmed": ("counter", set(counters.COUNTERS)),
+    "DriftConfirmed": ("counter", {EACH}),
     "WatermarkAgeSeconds": ("consumer", CONSUMERS),
     "DeadLetters": ("consumer", CONSUMERS),
 }
@@ -171,18 +184,25 @@ def judged(alarm: Json) -> tuple[Any, ...]:
     """Threshold, number and seconds of periods, statistic, and how missing data counts."""
     [metric] = [entry for entry in alarm["Metrics"] if entry.get("ReturnData", True)]
     stats = [entry["MetricStat"] for entry in alarm["Metrics"] if "MetricStat" in entry]
-    assert len({stat["Period"] for stat in stats}) == 1
+    [period] = {entry["Period"] for entry in (*stats, *alarm["Metrics"]) if "Period" in entry}
     assert alarm["DatapointsToAlarm"] == alarm["EvaluationPeriods"]
     symbol = {"GreaterThanThreshold": ">", "LessThanThreshold": "<"}[alarm["ComparisonOperator"]]
     what = metric.get("Expression") or metric["MetricStat"]["Stat"]
-    often = (alarm["EvaluationPeriods"], stats[0]["Period"])
-    return what, f"{symbol} {alarm['Threshold']}", *often, alarm["TreatMissingData"]
+    return what, f"{symbol} {alarm['Threshold']}", alarm["EvaluationPeriods"], period, alarm["TreatMissingData"]
+
+
+def drifts(stack: str) -> tuple[Any, ...]:
+    query = (
+        f"""SELECT MAX(DriftConfirmed) FROM SCHEMA("Tally", counter, service) WHERE service = '{stack}'"""
+        " GROUP BY counter ORDER BY MAX() DESC"
+    )
+    return query, "> 0", 1, 60, "ignore"
 
 
 FAILURES = "FILL(failed, 0) + FILL(errors, 0)"
 FAILING_NOW = (f"IF(10 * ({FAILURES}) > FILL(calls, 0), {FAILURES}, 0)", "> 1", 1, 60, "notBreaching")
 WHEN = {  # written out a second time, to check the declarations
-    **{f"drift-{name}": ("Maximum", "> 0", 1, 60, "ignore") for name in counters.COUNTERS},
+    "drift": drifts("Tally-prod"),
     "watermark-age-rollup": ("Maximum", "> 600", 5, 60, "ignore"),
     "watermark-age-bookkeeper": ("Maximum", "> 600", 5, 60, "ignore"),
     "iterator-age-rollup": ("Maximum", "> 60000", 2, 300, "missing"),
@@ -206,6 +226,7 @@ WHEN = {  # written out a second time, to check the declarations
     **dict.fromkeys((f"new-code-{busy}" for busy in BUSY), FAILING_NOW),
 }
 IN_DEV = {  # its routes let a tenth through
+    "drift": drifts("Tally-dev"),
     "traffic": ("Sum", "> 24000", 2, 300, "notBreaching"),
     "write-units": ("FILL(counts, 0) + FILL(receipts, 0) + FILL(ledger, 0)", "> 48000", 2, 300, "notBreaching"),
 }
@@ -218,6 +239,17 @@ def test_when_each_alarm_goes_off(dev: Template, prod: Template) -> None:
     assert found == {
         name: when for name, when in (WHEN | IN_DEV).items() if not name.startswith(("latency", "new-code"))
     }
+
+
+def test_the_query_of_drift_asks_for_just_the_dimensions_that_the_sweep_writes(
+    dev: Template, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With one more or one less it finds nothing, and an alarm that finds nothing is silent."""
+    observe.gauges({observe.DRIFT_CONFIRMED: 1}, counter="plays")
+    [described] = json.loads(capsys.readouterr().out)["_aws"]["CloudWatchMetrics"]
+    [(namespace, metric, dimensions)] = watched(dev)["Tally-dev-drift"]
+    assert (described["Namespace"], [one["Name"] for one in described["Metrics"]]) == (namespace, [metric])
+    assert [set(names) for names in described["Dimensions"]] == [{name for name, _ in dimensions}]
 
 
 def test_a_front_door_that_lets_nobody_through_is_heard_of(behind_cdn: Template, edge: Template, dev: Template) -> None:

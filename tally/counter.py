@@ -513,8 +513,8 @@ def _check_children(counters: Collection[Counter], by_item: Mapping[tuple[str, s
     """
     by_child: dict[tuple[str, str], Counter] = {}
     for counter in counters:
-        if counter.child is not None and by_child.setdefault((counter.prefix, counter.child), counter) is not counter:
-            raise _shared_children(counter, by_child[counter.prefix, counter.child])
+        if counter.child is not None:
+            by_child.setdefault((counter.prefix, counter.child), counter)
     for counter in counters:
         # A read of a post covers `META` to `META.BODY`.
         beside = [by_item.get((counter.prefix, start[:-1])) for start in _starts(counter.sort_key, ".")]
@@ -528,16 +528,12 @@ def _check_children(counters: Collection[Counter], by_item: Mapping[tuple[str, s
         for start in _starts(counter.child or "", "#"):
             owner = by_child.get((counter.prefix, start), counter)
             if owner is not counter:
-                raise _shared_children(counter, owner)
+                raise ConfigurationError(
+                    f"counter {counter.name!r}: child {counter.child!r} of {counter.prefix!r} is among those of"
+                    f" {owner.name!r}: one item would be counted twice"
+                )
 
 
 def _starts(text: str, sign: str) -> list[str]:
     """The starts of a text that end with this sign: of `A#B#` they are `A#` and `A#B#`."""
     return [text[: at + 1] for at, character in enumerate(text) if character == sign]
-
-
-def _shared_children(counter: Counter, owner: Counter) -> ConfigurationError:
-    return ConfigurationError(
-        f"counter {counter.name!r}: child {counter.child!r} of {counter.prefix!r} is among those of"
-        f" {owner.name!r}: one item would be counted twice"
-    )

@@ -7,9 +7,9 @@ PY := $(VENV)/bin/python
 LOCK := $(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-annotate --custom-compile-command "make lock"
 PYTEST := $(PY) -m pytest --numprocesses auto --dist worksteal
 UV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(VENV)/bin/uv
-# ENGINE=dynamodb-local: the tests that store something, on AWS's own DynamoDB Local.
+# ENGINE=dynamodb-local: `make dev`, or the tests that store something, on AWS's own DynamoDB Local.
 export ENGINE
-OF_ENGINE := $(if $(ENGINE),.build/dynamodb-local/.ready)
+OF_ENGINE := $(if $(ENGINE),engine)
 ifneq ($(filter-out dynamodb-local,$(ENGINE)),)
 $(error tally: ENGINE=$(ENGINE) is not known: it is dynamodb-local, or nothing for the embedded one)
 endif
@@ -23,7 +23,7 @@ export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cdk setup-tests dev demo bench soak test test-all emulator rehearse mutations openapi generate pictures fuzz lint synth diff deploy destroy cost smoke wheel npm lock audit clean
+.PHONY: help setup setup-cdk setup-tests engine dev demo bench soak test test-all emulator rehearse mutations openapi generate pictures fuzz lint synth diff deploy destroy cost smoke wheel npm lock audit clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -85,15 +85,11 @@ node_modules/.tests: package-lock.json | node_modules/.ready
 	@$(NPM)
 	@touch node_modules/.ready node_modules/.cdk $@
 
-# Maven checks each file against the checksum that its repository gives, and fails without one.
-.build/dynamodb-local/.ready: tests/engines/pom.xml
-	@command -v mvn >/dev/null && java -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])' || { echo "tally: DynamoDB Local needs Java 17 or newer, and mvn (Maven)" >&2; exit 1; }
-	@echo "tally: fetching DynamoDB Local (50 MB, once)"
-	@rm -rf $(@D)
-	@mvn --quiet --batch-mode --strict-checksums --file $< dependency:copy-dependencies -DoutputDirectory="$(CURDIR)/$(@D)"
-	@touch $@
+# Once, before many tests want it at the same time.
+engine: $(VENV)/.ready
+	@$(PY) -m tally.dev.base.dynamodb_local
 
-dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tally), AWS_ENDPOINT_URL_DYNAMODB
+dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tally), ENGINE (dynamodb-local)
 	@$(PY) -m tally.dev --port $(PORT)
 
 demo: setup ## replay a real web server log against `make dev` and recount it
@@ -113,13 +109,17 @@ test: setup-tests lint $(OF_ENGINE) ## lint, and every test that guards the prod
 ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py lost_answers.py keys.py cost.py streams_wire.py \
   changes.py deletion.py holds.py forgetting.py own_limits.py uniques.py voids.py) \
   $(addprefix tests/integration/test_,reads.py sweep.py)
+# And what `make dev` promises there: README's session, the demo, data that stay, an end without orphans, new code.
+DEV_ON_LOCAL := $(addprefix tests/e2e/test_,readme.py demo.py $(addprefix life.py::test_, \
+  acknowledged_changes_survive_kill_9 a_dead_engine_ends_it_with_one_line \
+  a_counter_that_is_declared_while_it_runs_has_its_routes))
 IN_BROWSERS := tests/e2e/test_browsers.py
 test-all: test ## `make test`, and what tests the tools or takes long: soak, quick bench, recipes, fuzz, emulator, Firefox, WebKit, DynamoDB Local, Python 3.14
 	@$(PYTEST) -m long --ignore=$(IN_BROWSERS)
 	@for one in firefox:firefox-esr webkit:WebKitWebDriver; do \
 	  if command -v $${one#*:} && command -v Xvfb; then $(PY) -m pytest $(IN_BROWSERS) -k $${one%:*} || exit 1; \
 	  else echo "tally: LEFT OUT: the JavaScript client in $${one%:*}: there is no $${one#*:} with Xvfb here" >&2; fi; done
-	@if command -v java && command -v mvn; then $(MAKE) test ENGINE=dynamodb-local ARGS="$(ON_LOCAL)"; \
+	@if command -v java && command -v mvn; then $(MAKE) test ENGINE=dynamodb-local ARGS="$(ON_LOCAL)" && ENGINE=dynamodb-local $(PYTEST) -m "" $(DEV_ON_LOCAL); \
 	else echo "tally: LEFT OUT: the core's tests on DynamoDB Local: there is no Java with Maven (mvn) here" >&2; fi
 	@if command -v python3.14; then $(MAKE) test PYTHON=python3.14 VENV=.build/python3.14 ARGS="tests/unit tests/invariants"; \
 	else echo "tally: LEFT OUT: the core's tests on Python 3.14, which is what Lambda runs: there is no python3.14 here" >&2; fi

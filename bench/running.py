@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from tally.dev.base.engine import die_with_parent
 from tally.dev.base.errors import LocalError
+from tally.dev.stack.zygote import die_with_parent
 
 START_S_MAX = 300.0  # it takes a second, and longer on a busy machine
 STOP_S_MAX = 120.0

@@ -1,6 +1,6 @@
 """What the process loads that the others are forked from. It dies with the main process, and the others with it."""
 
-from tally.dev.base.engine import die_with_parent
+from tally.dev.stack.zygote import die_with_parent
 
 from . import troupe
 

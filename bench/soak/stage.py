@@ -16,8 +16,9 @@ import boto3
 
 import counters
 from tally.counter import Counter
-from tally.dev.base.engine import Engine, die_with_parent
+from tally.dev.base.engine import Engine
 from tally.dev.base.engine_file import index_stream_records
+from tally.dev.stack.zygote import die_with_parent
 from tally.dynamo.client import Store, dynamodb_client
 from tally.settings import Settings
 from tests.sync_wire import SyncWire

@@ -75,7 +75,7 @@ async def serve(stack: PreparedStack, spawned: Spawned, say: Say) -> None:
         tasks = [asyncio.ensure_future(one) for one in waiting]
         data = f"data in {stack.options.data}" if stack.engine else "with its own data"
         say(f"ready on {stack.url} (DynamoDB at {stack.endpoint}, {data}, logs in {stack.logs}; Ctrl-C stops)")
-        for line in stack.template.warnings:
+        for line in (*stack.template.warnings, *(stack.engine.warnings if stack.engine else ())):
             say(line)
         print(f"\n{console.commands(stack.template, stack.url)}", flush=True)
         done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

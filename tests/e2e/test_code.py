@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 from tally import home
 from tally.api.needs import Table
 from tally.contract import described
+from tally.dev.base import engine
+from tally.dev.base.dynamodb_local import DynamoDBLocal, chosen, jars
 from tally.dev.base.engine import Engine
 from tally.dev.base.errors import LocalError
 from tally.dev.base.wire import Wire
@@ -60,12 +63,12 @@ def create(endpoint: str, found: dict[str, object] | None = None) -> dict[str, s
 
 
 def test_tables_are_created_once_with_stream_and_ttl_and_keep_what_they_hold() -> None:
-    with Engine() as engine, closing(client(engine.endpoint)) as dynamo:
+    with Engine() as running, closing(client(running.endpoint)) as dynamo:
         bare = {name: value for name, value in FOUND[COUNTS].items() if name != "StreamSpecification"}
         dynamo.create_table(TableName=COUNTS, **bare)
-        arns = create(engine.endpoint)
+        arns = create(running.endpoint)
         dynamo.put_item(TableName=RECEIPTS, Item={"id": {"S": "a"}})
-        assert create(engine.endpoint) == arns
+        assert create(running.endpoint) == arns
         assert dynamo.scan(TableName=RECEIPTS)["Count"] == 1
         found = dynamo.describe_table(TableName=COUNTS)["Table"]
         assert found["StreamSpecification"]["StreamEnabled"]
@@ -73,17 +76,91 @@ def test_tables_are_created_once_with_stream_and_ttl_and_keep_what_they_hold() -
         ttl = dynamo.describe_time_to_live(TableName=RECEIPTS)["TimeToLiveDescription"]
         assert (ttl["TimeToLiveStatus"], ttl["AttributeName"]) == ("ENABLED", "expiration")
         with pytest.raises(LocalError, match=f"{COUNTS} .* has another key"):
-            create(engine.endpoint, {COUNTS: FOUND[RECEIPTS]})
+            create(running.endpoint, {COUNTS: FOUND[RECEIPTS]})
 
 
-def test_a_missing_engine_is_one_line_that_says_where_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+PLATFORMS = [
+    ("Linux", "x86_64", True),
+    ("Linux", "aarch64", False),
+    ("Darwin", "arm64", False),
+    ("Darwin", "x86_64", False),
+    ("FreeBSD", "amd64", False),
+]
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """A machine of this kind with no program and an empty cache. Its folder of programs."""
+
+    def machine(system: str, processor: str) -> Path:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        monkeypatch.setattr(platform, "system", lambda: system)
+        monkeypatch.setattr(platform, "machine", lambda: processor)
+        return tmp_path
+
+    return machine
+
+
+@pytest.mark.parametrize(("system", "processor", "embedded"), PLATFORMS)
+def test_dynamodb_local_runs_where_the_embedded_engine_has_no_package(
+    bare: Callable[[str, str], Path], system: str, processor: str, embedded: bool
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(platform, "system", lambda: "Linux")
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    way = "for linux-arm64: run `npm install --no-save @dynoxide/linux-arm64@"
-    with pytest.raises(LocalError, match=f"no DynamoDB engine {way}") as missing:
-        Engine().start()
+    """The lock file has what npm installs. A `dynoxide` of the person's own is taken anywhere."""
+    programs = bare(system, processor)
+    assert engine.has_package() == embedded
+    assert type(chosen(programs, "")) is (Engine if embedded else DynamoDBLocal)
+    assert type(chosen(programs, "dynamodb-local")) is DynamoDBLocal
+    program(programs / "dynoxide", "exit 1")
+    assert type(chosen(programs, "")) is Engine
+
+
+def program(path: Path, script: str) -> None:
+    """A program that a person has."""
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        (None, "DynamoDB Local needs Java 17 or newer, and there is no java: "),
+        ('echo "Unable to locate a Java Runtime." >&2; exit 1', "and there is no java: "),
+        ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2", "and java is Java 11: "),
+        ("echo 'openjdk version \"21\" 2023-09-19' >&2", "there is no mvn: install Maven"),
+    ],
+    ids=["none", "the one of a Mac that has none", "old", "without Maven"],
+)
+def test_what_dynamodb_local_lacks_is_one_line(
+    bare: Callable[[str, str], Path], version: str | None, says: str
+) -> None:
+    programs = bare("Darwin", "arm64")
+    if version:
+        program(programs / "java", version)
+    with pytest.raises(LocalError, match=says) as missing:
+        chosen(programs / "data", "").start()
     assert "\n" not in str(missing.value)
+    assert not list(programs.glob("cache/tally/*")), "nothing is kept"
+
+
+def test_dynamodb_local_is_fetched_once_and_whole(
+    bare: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs = bare("Darwin", "arm64")
+    program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
+    program(programs / "mvn", "echo '[ERROR] no such host'; exit 1")
+    with pytest.raises(LocalError, match=r"Maven does not fetch DynamoDB Local: no such host$"):
+        jars()
+    assert not list(programs.glob("cache/tally/*"))
+    fetch = 'for one; do case $one in -DoutputDirectory=*) folder=${one#*=};; esac; done; /bin/mkdir "$folder"'
+    program(programs / "mvn", f'{fetch}; echo "$@" > "$folder/asked"')
+    assert capsys.readouterr().out.startswith("tally: fetching DynamoDB Local by Maven into ")
+    kept = jars()
+    assert "--strict-checksums" in (kept / "asked").read_text()
+    assert capsys.readouterr().out.endswith("(50 MB, once)\n")
+    (programs / "mvn").unlink()
+    assert jars() == kept
+    assert capsys.readouterr().out == ""
+    assert list(kept.parent.iterdir()) == [kept]

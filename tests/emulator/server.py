@@ -13,7 +13,8 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from tally.dev.base.engine import die_with_parent, free_port
+from tally.dev.base.engine import free_port
+from tally.dev.stack.zygote import die_with_parent
 from tests.environments import environment
 from tests.patience import PATIENCE_S
 

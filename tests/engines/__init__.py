@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tally.dev.base.dynamodb_local import DynamoDBLocal
 from tally.dev.base.engine import Engine
-from tests.engines.dynamodb_local import FAILS, DynamoDBLocal
+from tests.engines.dynamodb_local import FAILS
 
 MEMORY = Path("/dev/shm")
 FREE_BYTES_MIN = 1 << 30

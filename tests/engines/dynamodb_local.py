@@ -1,31 +1,6 @@
-"""AWS's DynamoDB Local, a Java program: `make test ENGINE=dynamodb-local` fetches what tests/engines/pom.xml pins."""
+"""The tests that fail on AWS's DynamoDB Local."""
 
 from __future__ import annotations
-
-import shutil
-from pathlib import Path
-
-from tally.dev.base.engine import Engine
-from tally.dev.base.errors import LocalError
-
-JARS = Path(__file__).parents[2] / ".build" / "dynamodb-local"
-MAIN = "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
-QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")  # half the time to start: one second
-
-
-class DynamoDBLocal(Engine):
-    """One process of it, in memory. It listens on every interface: it has no option for that."""
-
-    def command(self) -> list[str]:
-        """It tells AWS nothing about its use (`-disableTelemetry`). Raises LocalError without Java or its files."""
-        java = shutil.which("java")
-        if java is None or not JARS.is_dir():
-            raise LocalError(
-                "DynamoDB Local needs Java 17 or newer, and its files: `make test ENGINE=dynamodb-local` fetches them"
-            )
-        of_java = [java, *QUICK, f"-Djava.library.path={JARS}", "-cp", f"{JARS}/*", MAIN]
-        return [*of_java, "-inMemory", "-disableTelemetry", "-port", str(self.port)]
-
 
 BY_TABLE = "DynamoDB Local bills a transaction by table (4 units for 100 small items), DynamoDB by item"
 NOTHING_IS_FREE = "DynamoDB Local bills nothing for a read that finds nothing, DynamoDB half a unit or one"

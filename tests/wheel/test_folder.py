@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tally.dev.base.engine import die_with_parent
+from tally.dev.stack.zygote import die_with_parent
 from tests.e2e.test_readme import same, session
 from tests.environments import ROOT
 from tests.patience import PATIENCE_S, wait_for

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import platform
 import random
@@ -11,41 +10,53 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
+from typing import IO
 
 from . import fetched
 from .engine_file import index_stream_records
 from .errors import LocalError
 
-READY_S_MAX = 60.0  # it takes 10 ms, and longer on a busy machine
+READY_S_MAX = 120.0  # it takes 10 ms, Java a second, and longer on a busy machine
 STOP_S_MAX = 3.0
 PORTS = (15_000, 30_000)
 STOPS = (signal.SIGINT, signal.SIGTERM)
-_PR_SET_PDEATHSIG = 1  # prctl(2)
+# A shell becomes the engine. Its child waits for the end of a pipe, whose other end only this process has. So the end
+# comes when this process dies, and the child then kills the group: the engine and itself. macOS has no prctl.
+_WATCHED = 'exec 3<&0; { read -r line <&3; kill -9 -$$; } >/dev/null 2>&1 & exec "$0" "$@" 3<&- </dev/null'
 
 
 def binary(data: Path) -> Path:
-    """The engine that npm installed in this folder or one above it, `dynoxide` on the PATH, or a fetched one.
+    """The engine that is installed, or a fetched one.
 
     `data`: the folder that keeps a fetched one if the user's cache cannot. Raises LocalError.
     """
+    if found := installed():
+        return found
+    if has_package():
+        return fetched.engine(_platform(), data)
+    raise LocalError(f"the embedded engine has no package for {_platform()}: set ENGINE=dynamodb-local")
+
+
+def installed() -> Path | None:
+    """The engine that npm installed in this folder or one above it, or `dynoxide` on the PATH."""
     here = Path.cwd()
-    installed = [folder / "node_modules/@dynoxide" / _platform() / "dynoxide" for folder in (here, *here.parents)]
-    for candidate in (*installed, shutil.which("dynoxide")):
+    candidates = [folder / "node_modules/@dynoxide" / _platform() / "dynoxide" for folder in (here, *here.parents)]
+    for candidate in (*candidates, shutil.which("dynoxide")):
         if candidate and os.access(candidate, os.X_OK):
             return Path(candidate)
-    if _platform() in fetched.INTEGRITY:
-        return fetched.engine(_platform(), data)
-    raise LocalError(
-        f"no DynamoDB engine for {_platform()}:"
-        f" run `npm install --no-save @dynoxide/{_platform()}@{fetched.VERSION}` if npm has it,"
-        " put `dynoxide` on the PATH,"
-        " or set AWS_ENDPOINT_URL_DYNAMODB to your own engine, such as DynamoDB Local"
-    )
+    return None
+
+
+def has_package() -> bool:
+    """Whether the embedded engine has a package for this platform."""
+    return _platform() in fetched.INTEGRITY
 
 
 def _platform() -> str:
+    """npm's name of this platform."""
     machine = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(platform.machine().lower(), platform.machine())
     return f"{platform.system().lower()}-{machine}"
 
@@ -62,28 +73,21 @@ def free_port() -> int:
             return port
 
 
-_libc = ctypes.CDLL(None, use_errno=True) if platform.system() == "Linux" else None
-
-
-def die_with_parent() -> None:
-    """Run this in a child before exec: Linux then kills the child when its parent dies."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _begin() -> None:
-    die_with_parent()
+def _unblock() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
 class Engine:
     """One engine process, in memory or on the file `db_path`, which it indexes. `endpoint` is its URL."""
 
+    warnings: tuple[str, ...] = ()
+
     def __init__(self, db_path: Path | None = None, port: int | None = None) -> None:
         self.db_path = db_path
         self.port = port or free_port()
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes]
 
     def command(self) -> list[str]:
         """The program and its arguments. Raises LocalError if there is no such program."""
@@ -96,15 +100,16 @@ class Engine:
         if self.db_path is not None:
             self.db_path.parent.mkdir(parents=True, exist_ok=True)
         command = self.command()  # it may fetch the engine, and Ctrl-C ends that
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # `stop` closes it. A pipe could fill up
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # a Ctrl-C in the middle would leave it behind
         try:
             try:
                 self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
+                    ["/bin/sh", "-c", _WATCHED, *command],
+                    stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    preexec_fn=_begin,
+                    stderr=self._said,
+                    preexec_fn=_unblock,
                     start_new_session=True,  # Ctrl-C reaches this process, which stops the engine last
                 )
             finally:
@@ -132,9 +137,10 @@ class Engine:
 
     def ended(self) -> str:
         """Its exit status and the last of its output, once, after it ended by itself; empty while it runs."""
-        if self._process is None or self._process.poll() is None or not self._process.stderr:
+        if self._process is None or self._process.poll() is None:
             return ""
-        output = self._process.stderr.read()[-500:].decode(errors="replace")
+        self._said.seek(0)
+        output = self._said.read()[-500:].decode(errors="replace")
         return " ".join([f"exit status {self._process.returncode}", *output.split()])
 
     def kill(self) -> None:
@@ -152,8 +158,9 @@ class Engine:
             self._process.wait(STOP_S_MAX)
         except subprocess.TimeoutExpired:
             self.kill()
-        if self._process.stderr:
-            self._process.stderr.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._said.close()
         self._process = None
 
     def __enter__(self) -> Engine:

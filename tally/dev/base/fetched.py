@@ -33,21 +33,21 @@ def engine(platform: str, beside: Path) -> Path:
     It is kept in the user's cache; where that cannot be written, in the folder `beside`, which has the data.
     """
     name = f"dynoxide-{VERSION}-{platform}"
-    for kept in (_folder() / name, beside / name):
+    for kept in (folder() / name, beside / name):
         if kept.is_file():
             return kept
     url = f"{registry(os.environ)}/{_SCOPE}/{platform}/-/{platform}-{VERSION}.tgz"
     print(f"tally: fetching the DynamoDB engine, once, from {url}", flush=True)
     content = _checked(_fetch(url), INTEGRITY[platform], url)
     try:
-        return _keep(content, _folder() / name)
+        return _keep(content, folder() / name)
     except OSError:
         pass
     try:
         return _keep(content, beside / name)
     except OSError as error:
         raise LocalError(
-            f"the engine cannot be kept in {_folder()} or {beside}: {error.strerror or error}; XDG_CACHE_HOME names"
+            f"the engine cannot be kept in {folder()} or {beside}: {error.strerror or error}; XDG_CACHE_HOME names"
             " another folder"
         ) from None
 
@@ -66,7 +66,8 @@ def registry(environment: Mapping[str, str]) -> str:
     return (registry_url or REGISTRY_DEFAULT).rstrip("/")
 
 
-def _folder() -> Path:
+def folder() -> Path:
+    """The user's cache, for what is fetched once."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tally"
 
 
@@ -79,7 +80,7 @@ def _fetch(url: str) -> bytes:
         reason = getattr(error, "reason", None) or error
         raise LocalError(
             f"the DynamoDB engine cannot be fetched from {url}: {reason}. Put `dynoxide` on the PATH, or set"
-            " AWS_ENDPOINT_URL_DYNAMODB to your own engine, such as DynamoDB Local"
+            " ENGINE=dynamodb-local"
         ) from None
     return content
 

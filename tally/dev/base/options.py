@@ -17,9 +17,11 @@ DATA_DEFAULT = ".tally"
 COUNTERS = "counters.py"
 MINUTE_DEFAULT_S = 3  # 60 on AWS; here streams deliver within two seconds, and a person waits for drift to show
 MINUTE_S_MAX = 60
+ENGINES = ("", "dynamodb-local")
 _ENDPOINT = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?(/.*)?")
 VARIABLES = (
-    "AWS_ENDPOINT_URL_DYNAMODB: a DynamoDB engine to use instead of the embedded one."
+    f"ENGINE: {ENGINES[1]}, to run on AWS's DynamoDB Local (Java 17) instead of the embedded engine."
+    " AWS_ENDPOINT_URL_DYNAMODB: a DynamoDB engine of your own to use instead."
     " AWS_ENDPOINT_URL_DYNAMODB_STREAMS: the endpoint of its streams, if it differs."
     f" TALLY_MINUTE_S: the length of a minute of the ledger in seconds, {MINUTE_S_MAX} on AWS ({MINUTE_DEFAULT_S})."
     " TALLY_PAGE_HOSTS: count visits of these hosts only, separated by commas (any)."
@@ -49,6 +51,8 @@ class DevOptions:
     """Who sees which users like a post: `likersVisible` of a deployment."""
     tables: tuple[str, ...] = ()
     """The person's own tables, whose streams are read: a counter's name of one is its name on the engine."""
+    engine: str = ""
+    """One of ENGINES. Empty: the embedded one, where it has a package."""
 
     @cached_property
     def packaged(self) -> bool:
@@ -73,6 +77,8 @@ class DevOptions:
         minute_s = environment.get("TALLY_MINUTE_S") or str(MINUTE_DEFAULT_S)
         if not (minute_s.isascii() and minute_s.isdigit() and 1 <= int(minute_s) <= MINUTE_S_MAX):
             raise LocalError(f"TALLY_MINUTE_S is {minute_s!r}: it must be a whole number from 1 to {MINUTE_S_MAX}")
+        if (engine := environment.get("ENGINE", "")) not in ENGINES:
+            raise LocalError(f"ENGINE is {engine!r}: it must be {ENGINES[1]}, or nothing for the embedded engine")
         for name in ("AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"):
             if (url := environment.get(name)) and not _ENDPOINT.fullmatch(url):
                 raise LocalError(f"{name} is {url!r}: it must be an address, like http://localhost:8000")
@@ -87,6 +93,7 @@ class DevOptions:
             streams_endpoint=environment.get("AWS_ENDPOINT_URL_DYNAMODB_STREAMS") or None,
             likers=environment.get("TALLY_LIKERS_VISIBLE") or "anyone",
             tables=tuple(filter(None, map(str.strip, environment.get("TALLY_TABLES", "").split(",")))),
+            engine=engine,
         )
 
 

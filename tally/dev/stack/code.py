@@ -17,7 +17,6 @@ from typing import Any
 
 from tally.home import LAMBDAS, PACKAGE, PACKAGES
 
-from ..base.engine import die_with_parent
 from ..base.options import COUNTERS
 from . import zygote
 
@@ -51,7 +50,7 @@ def spawn(folder: Path, log: Path, variables: Mapping[str, str], where: Mapping[
             stdout=output,
             stderr=output,
             pass_fds=[its.fileno()],
-            preexec_fn=die_with_parent,
+            preexec_fn=zygote.die_with_parent,
             start_new_session=True,  # Ctrl-C reaches this process, which ends the child
         )
     ours.sendall(json.dumps(where).encode() + b"\n")

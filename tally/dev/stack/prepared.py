@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from ..base import objects
 from ..base.account import ACCOUNT, REGION
+from ..base.dynamodb_local import chosen
 from ..base.engine import Engine
 from ..base.errors import LocalError
 from ..base.options import DevOptions
@@ -165,7 +166,7 @@ def prepared(options: DevOptions) -> Iterator[tuple[PreparedStack, Spawned]]:
     with contextlib.ExitStack() as entered:
         listener = entered.enter_context(contextlib.closing(_listen(options.port)))
         entered.enter_context(_locked(options.data))
-        engine = None if options.endpoint else Engine(options.data / "engine.db")
+        engine = None if options.endpoint else chosen(options.data, options.engine)
         stack = PreparedStack(options, listener, engine.endpoint if engine else str(options.endpoint), engine)
         process, control = spawned = stack.spawn(stack.laid_out(0, _counters(options)))
         entered.callback(process.wait)

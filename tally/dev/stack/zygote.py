@@ -32,6 +32,7 @@ HEAD = struct.Struct(">II")  # before an event: the bytes of its head, and of it
 TAKEN = b"+"  # an event: a worker that dies before has not begun with it
 ANSWER = struct.Struct(">BI")  # before an answer: whether it is an error, and its bytes
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 Json = dict[str, Any]
 Handler = Callable[[Any, Any], Any]
 
@@ -210,9 +211,9 @@ def report(kind: str, error: object, context: LambdaContext) -> bytes:
 
 
 def die_with_parent() -> None:
-    """Linux kills this process when its parent dies."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Let Linux kill this process when its parent dies. It works in a child before exec, too."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def give_up(order: dict[str, Any], hold: str) -> dict[str, Any]:
     """Pay back, once no run can sell the order any more."""
     try:
         tally.release_hold("stock", order["item_id"], hold)
-    except HoldSettledError:  # another run has sold it
-        return {"sold": True}
+    except HoldSettledError:  # another run has sold it, and somebody may have taken that back since
+        return handler(order, None)
     refund(order)
     return {"sold": False}

@@ -1,11 +1,13 @@
 """A Lambda function before a language model. It reserves the most that a call may use, and commits what was used.
 
 However many calls of a team run at once, none begins that its budget does not cover. A request is charged once, also if
-Lambda or a queue runs it again: an answer that was kept is charged, whatever became of its hold.
+Lambda or a queue runs it again: an answer that was kept is charged, whatever became of its hold. If two runs overlap,
+the first one that commits decides what is charged.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -53,11 +55,23 @@ def handler(request: dict[str, Any], context: object) -> dict[str, Any]:
 
 
 def charge(budget: tuple[str, str], hold: str, tokens: int) -> None:
-    """Write down what was used. If it is more than the debt allows, too, write down as much as there is room for."""
+    """Write down what was used, once. If there is no room for it, write down what was held."""
     try:
-        tally.commit_hold(*budget, hold, amount=tokens)  # if the hold has expired, this takes the tokens again
-    except LimitReachedError as refused:
         try:
+            tally.commit_hold(*budget, hold, amount=tokens)  # if the hold has expired, this takes the tokens again
+        except LimitReachedError:
             tally.commit_hold(*budget, hold)  # what was held
-        except HoldSettledError:  # it has expired
-            tally.commit_hold(*budget, hold, amount=max(0, refused.left or 0))
+    except HoldSettledError:
+        charge_late(budget, hold, tokens)
+
+
+def charge_late(budget: tuple[str, str], hold: str, tokens: int) -> None:
+    """Write down as much of what was used as there is room for, now that the hold has expired. If another run was
+    charged, write down nothing: a request is charged once."""
+    with suppress(HoldSettledError):
+        while True:
+            try:
+                tally.commit_hold(*budget, hold, amount=tokens)
+                return
+            except LimitReachedError as refused:  # `left` is less than these tokens, and may be below 0
+                tokens = max(0, refused.left or 0)

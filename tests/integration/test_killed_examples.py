@@ -301,6 +301,117 @@ def test_what_a_model_was_paid_for_is_charged(
     assert runs < 200 or processes.killed >= processes.lines()
 
 
+@dataclass
+class Gateway:
+    """The gateway beside a budget of its own, of a team without a period and without debt. Its request may use 101."""
+
+    shop: Shop
+    team: tuple[str, str] = ("tokens", "team")
+    request: dict[str, Any] = field(
+        default_factory=lambda: {"team": "team", "id": "r-1", "prompt": "x" * 149, "max_tokens": 51}
+    )
+
+    @property
+    def charged(self) -> list[int]:
+        """What the request was charged; nothing else moved the budget of its team."""
+        committed = self.shop.committed(*self.team)
+        assert self.shop.tally.get_counter(*self.team)["value"] == sum(committed)
+        return committed
+
+
+@pytest.fixture
+def gateway(shop: Callable[[str, int], Shop], monkeypatch: pytest.MonkeyPatch) -> Gateway:
+    made = Counter("tokens", prefix="TEAM", sort_key="TOKENS", attribute="tokens", ceiling=120)
+    monkeypatch.setitem(counters.COUNTERS, "tokens", made)
+    return Gateway(shop("gateway", 0))
+
+
+@pytest.mark.parametrize(("used", "charged"), [(115, 115), (130, 120)])
+def test_a_hold_that_expires_while_its_call_is_charged_is_charged_what_fits(
+    gateway: Gateway, used: int, charged: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was held goes back between the first commit, which is refused, and the second one."""
+    made, commit = gateway.shop, Tally.commit_hold
+    made.others.increment(*gateway.team, amount=10)
+
+    def commits(tally: Tally, *hold: str, amount: int | None = None) -> Any:
+        if amount is None:
+            made.processes.clock.now_s += 1000
+            made.others.increment(*gateway.team, amount=-10)
+        return commit(tally, *hold, amount=amount)
+
+    monkeypatch.setattr(Tally, "commit_hold", commits)
+    monkeypatch.setattr(made.processes.module, "complete", lambda request: {"text": "x", "tokens": used})
+    assert made.processes.module.handler(gateway.request, None)["status"] == 200
+    assert gateway.charged == [charged]
+
+
+def test_room_that_others_take_while_a_late_call_is_charged_is_not_charged(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others take more after each refusal that says how much fits."""
+    made, commit = gateway.shop, Tally.commit_hold
+
+    def commits(tally: Tally, *hold: str, amount: int | None = None) -> Any:
+        try:
+            return commit(tally, *hold, amount=amount)
+        except LimitReachedError as refused:
+            if refused.left:
+                made.others.increment(*gateway.team, amount=min(50, refused.left))
+            raise
+
+    def slow(request: dict[str, Any]) -> dict[str, Any]:
+        made.processes.clock.now_s += 1000
+        return {"text": "x", "tokens": 130}
+
+    monkeypatch.setattr(Tally, "commit_hold", commits)
+    monkeypatch.setattr(made.processes.module, "complete", slow)
+    assert made.processes.module.handler(gateway.request, None)["status"] == 200
+    assert (made.committed(*gateway.team), made.tally.get_counter(*gateway.team)["value"]) == ([0], 120)
+
+
+def test_two_runs_whose_model_answers_otherwise_are_charged_once(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run asks the model while the first one waits for it."""
+    module, tokens = gateway.shop.processes.module, iter((12, 15))
+
+    def complete(request: dict[str, Any]) -> dict[str, Any]:
+        used = next(tokens)
+        if used == 12:
+            assert module.handler(request, None)["status"] == 200
+        return {"text": "x", "tokens": used}
+
+    monkeypatch.setattr(module, "complete", complete)
+    assert module.handler(gateway.request, None)["status"] == 200
+    assert gateway.charged == [15]
+
+
+def test_an_order_whose_hold_is_voided_meanwhile_is_not_sold(
+    shop: Callable[[str, int], Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run sells it, and somebody takes that back, before this run commits. It pays nothing back: whoever takes
+    a sale back has to."""
+    made = shop("checkout", 0)
+    module, provider = made.processes.module, Provider(made.processes)
+    monkeypatch.setattr(module, "refund", provider.refund)
+    made.others.increment("stock", "mug", amount=2)
+    order = {"order_id": "o-1", "item_id": "mug", "amount": 2}
+    void_hold, charge = made.others.void_hold, iter((True, False))
+
+    def overtaken(order: dict[str, Any]) -> bool:
+        if next(charge):
+            assert module.handler(order, None) == {"sold": True}
+            held = made.tally.hold("stock", "mug", 2, module.PAY_WITHIN_S, idempotency_key="o-1")
+            void_hold("stock", "mug", held["hold"])
+        return provider.charge(order)
+
+    monkeypatch.setattr(module, "charge", overtaken)
+    assert module.handler(order, None) == {"sold": False}
+    assert (made.committed("stock", "mug"), provider.refunded["o-1"]) == ([], 0)
+    assert made.tally.get_counter("stock", "mug")["value"] == 2
+
+
 def test_a_run_that_gives_up_after_another_has_sold_pays_nothing_back(
     shop: Callable[[str, int], Shop], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -282,12 +282,28 @@ class Counter:
             raise self._wrong("notify", "a percentage is one of a ceiling above 0")
         if not (self.versioned or self.counts_children or self.unique or (self.delta or 0) > 0):
             raise self._wrong("notify", "nobody sees a sum of shards go down: give a delta above 0, or max_shards=1")
-        own_floor, own_ceiling = (self.own_limits and has for has in (self.ceiling is None, self.ceiling is not None))
-        low = None if self.floor is None or own_floor else self.floor - self.debt
-        low = low if self.versioned else 0  # a sum counts up from 0, and children are never less
-        high = None if self.ceiling is None or own_ceiling else self.ceiling + self.debt
+        if notify.every is not None and self.numbered and (self.delta or 0) < 0:
+            raise self._wrong("notify", f"every is of numbers that go up, and its delta is {self.delta}: give at")
+        low, high = self._low_and_high()
+        own_ceiling = self.own_limits and self.ceiling is not None
         if never := notify.never(None if own_ceiling else self.ceiling, low, high):
             raise self._wrong("notify", never)
+
+    def _low_and_high(self) -> tuple[int | None, int | None]:
+        """Between which numbers its changes move it; None: there is no bound. A sum counts up from 0, and children are
+        never less. A `delta` counts one way from the start, but where callers set the number: they move a numbered one
+        that way only, by any step."""
+        if not self.versioned or (self.counts != CHANGES and self.delta is None):
+            return 0, None
+        own_floor, own_ceiling = (self.own_limits and has for has in (self.ceiling is None, self.ceiling is not None))
+        low = None if self.floor is None or own_floor else self.floor - self.debt
+        high = None if self.ceiling is None or own_ceiling else self.ceiling + self.debt
+        if self.delta is None or (self.settable and not self.numbered and self.counts == CHANGES):
+            return low, high
+        step = 1 if self.numbered else abs(self.delta)
+        if self.delta > 0:
+            return self.start, high if high is None else high - (high - self.start) % step
+        return low if low is None else low + (self.start - low) % step, self.start
 
     def _wrong(self, field: str, why: str) -> ConfigurationError:
         return ConfigurationError(f"counter {self.name!r}: {field} is {getattr(self, field)!r}, but {why}")

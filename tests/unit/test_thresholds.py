@@ -125,6 +125,24 @@ LIMITED = Counter("x", prefix="X", sort_key="N", attribute="n", start=5, floor=0
         ({"floor": None, "debt": 2}, Notify(at=(12, -99)), None),
         ({"floor": None, "debt": 2}, Notify(at=(13,)), "no number reaches 13"),
         ({}, Notify(every=11), "none goes below 0"),
+        ({"delta": 1}, Notify(at=(1, 5, 10)), None),
+        ({"delta": 1, "numbered": True}, Notify(at=(6, 10)), None),
+        ({"delta": 1, "numbered": True}, Notify(at=(3,)), "no number falls below 3, because none goes below 5: give 6"),
+        ({"delta": 1, "numbered": True}, Notify(percent=(50,)), "no number falls below 5"),
+        ({"delta": 1, "numbered": True}, Notify(every=5), None),
+        ({"delta": 2, "numbered": True, "ceiling": None}, Notify(at=(5,)), "no number falls below 5"),
+        ({"delta": -1, "numbered": True}, Notify(at=(1, 5)), None),
+        ({"delta": -1, "numbered": True}, Notify(at=(6,)), "no number reaches 6, because none goes above 5: give 5"),
+        ({"delta": -1, "numbered": True}, Notify(every=2), "every is of numbers that go up, and its delta is -1"),
+        ({"delta": 1, "period": "day"}, Notify(at=(5,)), "no number falls below 5"),
+        ({"delta": 1, "period": "day", "own_limits": True}, Notify(at=(5,)), "no number falls below 5"),
+        ({"delta": 1, "period": "day", "own_limits": True}, Notify(at=(99,)), None),
+        ({"delta": 3, "period": "day"}, Notify(at=(8,)), None),
+        ({"delta": 3, "period": "day"}, Notify(percent=(100,)), "no number reaches 10, because none goes above 8"),
+        ({"delta": -3, "period": "day", "floor": 1}, Notify(at=(3, 5), every=5), None),
+        ({"delta": -3, "period": "day", "floor": 1}, Notify(at=(2,)), "no number falls below 2, because none goes"),
+        ({"delta": -3, "period": "day", "ceiling": None}, Notify(at=(6,)), "no number reaches 6"),
+        ({"start": 0, "floor": None, "unique": True, "period": "day"}, Notify(at=(0,)), "no number falls below 0"),
     ],
 )
 def test_a_threshold_that_no_number_can_cross_is_refused(more: dict[str, Any], notify: Notify, why: str | None) -> None:
@@ -145,7 +163,13 @@ def test_sums_that_only_count_up_and_single_items_have_thresholds() -> None:
         replace(base, notify=ten, delta=-1)
 
 
-@pytest.mark.parametrize("more", [{"delta": 1}, {"visible": "soon", "delta": 2}, {"child": "A#"}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"delta": 1}, {"visible": "soon", "delta": 2}, {"child": "A#"}, {"child": "A#", "max_shards": 1},
+        {"pages": True, "max_shards": 1}, {"pages": True, "max_shards": 1, "delta": 1},
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("threshold", [0, -5])
 def test_a_threshold_that_a_sum_has_reached_before_it_counts_is_refused(more: dict[str, Any], threshold: int) -> None:
     sums = Counter("usage", prefix="USER", sort_key="U", attribute="u", notify=Notify(at=(1,)), **more)

@@ -1,20 +1,26 @@
 """The examples that move money, killed at each of their lines: what was charged is what was sold or paid back, and what
 a model was paid for is what its team is charged.
 
-A run is a process. After its death, nothing of it reaches Tally, the payment provider or the model any more.
+A run is a process. After its death, nothing of it reaches Tally, the payment provider or the model any more. Most runs
+are threads that end at a line; those of the last tests are processes that SIGKILL ends at a request to the store.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import multiprocessing
+import os
 import random
+import signal
 import sys
 import threading
 import time
 from collections import Counter as Sums
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -25,14 +31,18 @@ from tally import client
 from tally.client import Tally
 from tally.counter import Counter
 from tally.counting import expired, holds
+from tally.dev.base.engine import Engine
 from tally.dynamo import queries
+from tally.dynamo.client import Store
 from tally.errors import LimitReachedError
 from tests.integration.conftest import Invoke
 from tests.integration.test_client import EXAMPLES, FakeLambda, example
+from tests.sync_wire import SyncWire
 from tests.tiers import in_long
 
 CASES = [(0, 12), *in_long([(1, 200)])]  # a seed, and how many orders or requests
 LINES_MAX = 16  # a run has about so many
+FORK = multiprocessing.get_context("fork")
 Act = Callable[[], object]
 
 
@@ -438,3 +448,116 @@ def test_a_run_that_gives_up_after_another_has_sold_pays_nothing_back(
     monkeypatch.setattr(module, "give_up", meanwhile)
     assert module.handler(order, None) == {"sold": True}
     assert (provider.charged["o-1"], provider.refunded["o-1"], made.committed(*item)) == (2, 0, [2])
+
+
+class DeadlyWire(SyncWire):
+    """SIGKILL ends this process at its n-th request: before it is sent, or once its answer is there."""
+
+    def __init__(self, port: int, at: int, *, answered: bool) -> None:
+        super().__init__(port)
+        self.at, self.answered = at, answered
+
+    def _call(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        last = self.calls + 1 == self.at
+        try:
+            return {} if last and not self.answered else super()._call(operation, parameters)
+        finally:
+            if last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass
+class Deaths:
+    """Runs of one example, each of which SIGKILL ends at another request, and what comes after it."""
+
+    shop: Shop
+    engine: Engine
+
+    def ends(self, given: dict[str, Any], at: int, *, answered: bool) -> bool:
+        """Whether the run of a process of its own was ended by SIGKILL."""
+        process = FORK.Process(target=self._run, args=(given, at, answered), daemon=True)
+        process.start()
+        process.join()
+        assert process.exitcode in (0, -signal.SIGKILL)
+        return process.exitcode != 0
+
+    def _run(self, given: dict[str, Any], at: int, answered: bool) -> None:
+        store = Store(DeadlyWire(self.engine.port, at, answered=answered), self.shop.invoke.store.settings)  # type: ignore[arg-type]
+        module, functions = self.shop.processes.module, {each: each for each in client.FUNCTIONS}
+        module.tally = Tally(functions, caller=module.__name__, lambda_client=FakeLambda(Invoke(store)))  # type: ignore[attr-defined]
+        module.handler(given, None)
+
+    def each(self, given: Callable[[str], dict[str, Any]], others: Callable[[str], object]) -> Iterator[str]:
+        """The name of each run that ended, once the next run answered. Between the two, nothing happens, or the hold
+        expires, or it expires and `others` take what it held."""
+        module = self.shop.processes.module
+        for at in itertools.count(1):
+            for answered, later in itertools.product((False, True), ("at once", "expired", "taken")):
+                name = f"{at}-{answered}-{later}".replace(" ", "-")
+                if not self.ends(given(name), at, answered=answered):
+                    return
+                self.shop.processes.clock.now_s += 0 if later == "at once" else 1000
+                if later == "taken":
+                    with suppress(LimitReachedError):
+                        others(name)
+                assert module.handler(given(name), None)
+                self.shop.processes.clock.now_s += 2000
+                yield name
+
+
+def test_a_sale_that_sigkill_ends_is_sold_or_paid_back(
+    shop: Callable[[str, int], Shop], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, book = shop("checkout", 0), tmp_path / "provider.jsonl"
+    book.touch()
+
+    def paid(order: dict[str, Any]) -> int:
+        return sum(amount for id_, amount in map(json.loads, book.read_text().splitlines()) if id_ == order["order_id"])
+
+    def pay(order: dict[str, Any], amount: int) -> bool:
+        with book.open("a") as lines:
+            lines.write(json.dumps([order["order_id"], amount - paid(order)]) + "\n")
+        return True
+
+    def order(name: str) -> dict[str, Any]:
+        if name not in stocked:
+            stocked.add(name)
+            made.others.increment("stock", name, amount=2)
+        return {"order_id": name, "item_id": name, "amount": 2}
+
+    stocked = set[str]()
+    monkeypatch.setattr(made.processes.module, "charge", lambda order: pay(order, 2))
+    monkeypatch.setattr(made.processes.module, "refund", lambda order: pay(order, 0))
+    outcomes = Sums[int]()
+    for name in Deaths(made, engine).each(order, lambda name: made.others.increment("stock", name, amount=-2)):
+        sold = sum(made.committed("stock", name))
+        assert paid(order(name)) == sold, name
+        outcomes[sold] += 1
+    assert outcomes[2] > outcomes[0] > 0
+
+
+def test_a_call_that_sigkill_ends_is_charged_once(
+    shop: Callable[[str, int], Shop], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = Counter("tokens", prefix="TEAM", sort_key="TOKENS", attribute="tokens", ceiling=200, debt=100)
+    monkeypatch.setitem(counters.COUNTERS, "tokens", budget)
+    made = shop("gateway", 0)
+
+    def kept(request: dict[str, Any]) -> dict[str, Any] | None:
+        answer = tmp_path / request["id"]
+        return json.loads(answer.read_text()) if answer.exists() else None
+
+    def complete(request: dict[str, Any]) -> dict[str, Any]:
+        (tmp_path / request["id"]).write_text('{"text": "x", "tokens": 90}')
+        return {"text": "x", "tokens": 90}
+
+    def request(name: str) -> dict[str, Any]:
+        return {"team": name, "id": name, "prompt": "x" * 149, "max_tokens": 50}
+
+    monkeypatch.setattr(made.processes.module, "complete", complete)
+    monkeypatch.setattr(made.processes.module, "kept_answer", kept)
+    charged = Sums[int]()
+    for name in Deaths(made, engine).each(request, lambda name: made.others.increment("tokens", name, amount=150)):
+        assert made.committed("tokens", name) == ([90] if kept(request(name)) else []), name
+        charged[sum(made.committed("tokens", name))] += 1
+    assert charged[90] > charged[0] > 0

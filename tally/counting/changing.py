@@ -83,7 +83,7 @@ def _changed(
     amount, expires_s = amount or abs(int(hold["amount"]["N"])), expires_s or holds.expires_s(hold)
     by, of_hold = holds.moved(hold, amount), _writes(call, counter, hold, amount, expires_s)
     body = holds.shown(counter, tally, hold["hold_id"]["S"], amount, expires_s)
-    lives = stamp._replace(expires_s=holds.known_until_s(call, counter, int(hold["latest"]["N"])))
+    lives = stamp._replace(expires_s=holds.known_until_s(int(hold["latest"]["N"]), int(hold["kept"]["N"])))
     receipt = lives.receipt(call, body, **(tallies.facts(counter, tally, by, at) if by else {}))
 
     def writes(_: int) -> list[Write]:

@@ -11,7 +11,10 @@ Holds are in the ledger table. PK, SK -> state:
     HOLDS#bucket              OVERDUE#counter/id#<hold id>  held, expired, and its return was refused
     HOLDS#SETTLED#counter/id  <hold id>                     moved: it is held, and has another time (`expires`)
     HOLDS#SETTLED#counter/id  <hold id>                     committed (`used`: what it took), released, expired or
-                                                            voided, until `kept_s` after it could expire at the `latest`
+                                                            voided, until `kept` after it could expire at the `latest`
+
+`kept` is for how long the receipts of the counter lived when the hold was taken, so no `receipt_days` that is declared
+later parts a hold from its key.
 
 A hold enters each state once:
 
@@ -78,7 +81,7 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
         if counter.retired:
             refuse_retired(call, counter, stamp)
         at = minute_now(call)
-        lives = stamp._replace(expires_s=known_until_s(call, counter, latest_s))
+        lives = stamp._replace(expires_s=known_until_s(latest_s, kept_s(call.store, counter)))
         receipt = lives.receipt(call, body, **tallies.facts(counter, id_, by, at))
         writes = partial(_take_writes, call, counter, id_, hold_id, by, at, latest_s)
         tallies.commit(call, counter, id_, by, lambda _: writes(), receipt)
@@ -148,6 +151,7 @@ def _take_writes(call: Call, counter: Counter, id_: str, hold_id: str, by: int, 
         "amount": -by,
         "expires": expires_s,
         "latest": latest_s,
+        "kept": kept_s(call.store, counter),
         **({"caller": call.caller} if call.caller else {}),  # to find it when the user is forgotten
     }
     hold = items.put(call.store.settings.ledger_table, live_key(counter, id_, hold_id, expires_s), values)
@@ -169,7 +173,8 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *,
     there is no room for the move.
     """
     assert state == COMMITTED or not kept, "what is not committed is given back"
-    id_, hold_id, latest_s = hold["target"]["S"], hold["hold_id"]["S"], int(hold["latest"]["N"])
+    id_, hold_id = hold["target"]["S"], hold["hold_id"]["S"]
+    latest_s, kept_for_s = (int(hold[fact]["N"]) for fact in ("latest", "kept"))
     record: items.Values = {
         "target": id_,
         "hold_id": hold_id,
@@ -177,7 +182,8 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *,
         "amount": int(hold["amount"]["N"]),
         "expires": expires_s(hold),
         "latest": latest_s,
-        "expiration": known_until_s(call, counter, latest_s),
+        "kept": kept_for_s,
+        "expiration": known_until_s(latest_s, kept_for_s),
         "nonce": call.nonce,
         **({"used": kept} if state == COMMITTED else {"used": items.number(hold, "used")} if state == VOIDED else {}),
     }
@@ -227,7 +233,7 @@ def _moves(call: Call, counter: Counter, id_: str, name: str, amount: int, debt:
 
 
 def kept_s(store: Store, counter: Counter) -> int:
-    """For how many seconds after the end of its time a hold is known, and so are the key and the record of it."""
+    """For how many seconds after the end of its time a hold that is taken now is known, with its keys and its record."""
     return max(SETTLED_KEPT_S, lives_s(store, counter))
 
 
@@ -236,9 +242,9 @@ def expires_s(hold: Item) -> int:
     return int(hold["expires"]["N"])
 
 
-def known_until_s(call: Call, counter: Counter, latest_s: int) -> int:
+def known_until_s(latest_s: int, kept_for_s: int) -> int:
     """Until when the keys and the record of a hold are kept, which ends at the `latest_s`."""
-    return max(int(clock.now_s()), latest_s) + kept_s(call.store, counter) + clock.OFF_S_MAX
+    return max(int(clock.now_s()), latest_s) + kept_for_s + clock.OFF_S_MAX
 
 
 def present(hold: Item) -> str:

@@ -20,7 +20,7 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
     back), or void it (`VOIDED`: what its commit took is given back), once.
 
     A commit gives back what is less than held, and takes what is more. A commit at an amount takes it, too, if the hold
-    has expired, until `kept_s` after its time; in the period of the hold, as always.
+    has expired, until its `kept` seconds after its time; in the period of the hold, as always.
 
     Returns `{"counter","id","hold","state","changed"}`, with the `amount` of what a commit took. Settling the same way
     twice changes nothing. Raises NotFoundError for an unknown hold, or a period that is not kept. Raises
@@ -36,7 +36,7 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
         if hold["state"] == {"S": state} and amount in (None, used.get("amount")):
             return {**body, **used, "changed": hold.get("nonce") == {"S": call.nonce}}  # its own: the answer was lost
         in_time = state == COMMITTED and amount is None
-        _refuse(call, counter, hold, state, in_time=in_time)
+        _refuse(counter, hold, state, in_time=in_time)
         kept = abs(int(hold["amount"]["N"])) if in_time else amount or 0
         if _moved(call, counter, hold, state, kept, in_time):
             return {**body, **used, **({"amount": kept} if state == COMMITTED else {}), "changed": True}
@@ -51,7 +51,7 @@ def _moved(call: Call, counter: Counter, hold: Item, state: str, kept: int, in_t
     )
 
 
-def _refuse(call: Call, counter: Counter, hold: Item, state: str, *, in_time: bool) -> None:
+def _refuse(counter: Counter, hold: Item, state: str, *, in_time: bool) -> None:
     """Raise if the hold cannot be moved to the state. `in_time`: an expired hold cannot be, either."""
     now, tally = holds.present(hold), hold["target"]["S"]
     if now not in _FROM[state]:
@@ -60,7 +60,7 @@ def _refuse(call: Call, counter: Counter, hold: Item, state: str, *, in_time: bo
     late = (state, now) == (COMMITTED, EXPIRED)
     if late and in_time:
         raise HoldSettledError("The hold is expired: others may have what it held. Commit an amount to take it now.")
-    if late and holds.expires_s(hold) + holds.kept_s(call.store, counter) <= clock.now_s():
+    if late and holds.expires_s(hold) + int(hold["kept"]["N"]) <= clock.now_s():
         raise HoldSettledError("The hold is expired, and too long ago to be committed.")
     if (late or state == VOIDED) and not periods.kept(counter, tally, clock.now_s()):
         raise not_kept(counter, tally)

@@ -144,6 +144,31 @@ def test_receipts_that_live_longer_keep_their_holds_longer(world: World, clock: 
     assert budget.left() == 980
 
 
+@pytest.mark.parametrize(("then", "now"), [(9, 2), (9, None), (2, 9)])
+def test_a_hold_is_known_as_long_as_its_key_however_receipts_live_by_now(
+    world: World, clock: Clock, then: int, now: int | None
+) -> None:
+    """`receipt_days` changes while holds are open: neither a key without its hold, nor a hold without its key."""
+    budget = Budget(world, replace(STOCK, receipt_days=then))
+    keys = {state: new_key() for state in (RELEASED, COMMITTED, EXPIRED, "late")}
+    first = {state: budget.take(30, key)["hold"] for state, key in keys.items()}
+    began_s = clock.now_s
+    budget.counter = replace(STOCK, receipt_days=now)
+    budget.release(first[RELEASED])
+    budget.commit(first[COMMITTED], 20)
+    clock.pass_s(61)
+    assert budget.sweep().returned == 2
+    receipts = {int(one["expiration"]["N"]) for one in world.receipts() if "data" in one}
+    records = {int(one["expiration"]["N"]) for one in world.rows("HOLDS#SETTLED#")}
+    assert max(receipts) <= min(records), "DynamoDB removes the hold before its key"
+    clock.pass_s(began_s + 60 + then * DAY_S - 1 - clock.now_s)
+    assert [budget.take(30, key)["state"] for key in keys.values()] == [RELEASED, COMMITTED, EXPIRED, EXPIRED]
+    assert budget.commit(first["late"], 30)["changed"] is True
+    clock.pass_s(1)
+    refused = refusal(partial(budget.commit, first[EXPIRED], 30))
+    assert refused.detail == "The hold is expired, and too long ago to be committed."
+
+
 def test_a_late_commit_and_a_void_count_in_the_period_of_the_hold_while_it_is_kept(world: World, clock: Clock) -> None:
     clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
     budget = Budget(world, QUOTA)

@@ -74,7 +74,7 @@ def count_visitors(counters: Iterable[Counter]) -> Needs:
     """Under a hash that needs the secret of the stack. Where it is visible now, a receipt is looked for first."""
     unique = list(counters)
     looks = FIND_RECEIPT if any(counter.visible == "now" for counter in unique) else NOTHING
-    return (count(unique) | STACK_SECRET | looks) if unique else NOTHING
+    return (count(unique) | release_expired(unique) | STACK_SECRET | looks) if unique else NOTHING
 
 
 def change_together(counters: Iterable[Counter]) -> Needs:
@@ -97,13 +97,8 @@ def find_before_refusal(counters: Iterable[Counter]) -> Needs:
 def release_expired(counters: Iterable[Counter]) -> Needs:
     """Before a 409, and in the sweep, expired holds give back what they have taken."""
     holding = [counter for counter in counters if counter.may_have_holds]
-    needed = PUT_RECEIPT | on_holds(holding, "Query", "PutItem", "DeleteItem") | read_limits(holding)
-    return needed if holding else NOTHING
-
-
-def on_holds(counters: Iterable[Counter], *actions: str) -> Needs:
-    """The actions on holds, and an update of the counters that may have some."""
-    return on_ledger({"HOLDS#": actions}) | on(counters, "UpdateItem")
+    moved = on_ledger({"HOLDS#": ["Query", "PutItem", "DeleteItem"]}) | on(holding, "UpdateItem")
+    return (PUT_RECEIPT | moved | read_limits(holding)) if holding else NOTHING
 
 
 def change_child(counters: Iterable[Counter]) -> Needs:

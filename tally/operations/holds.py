@@ -59,15 +59,9 @@ def _without_holds(counter: Counter) -> CallerError | None:
     return None if counter.may_have_holds else _not_holdable(counter)
 
 
-def _needs_to_void(counters: Sequence[Counter]) -> needs.Needs:
-    """The record of the hold gets another state. What moves the number has a receipt."""
-    moved = needs.on_holds(counters, "GetItem", "PutItem")
-    return needs.PUT_RECEIPT | moved | needs.read_limits(counters)  # what comes back may meet another limit
-
-
 def _needs_to_settle(counters: Sequence[Counter]) -> needs.Needs:
-    """The hold itself is deleted, too."""
-    return _needs_to_void(counters) | needs.on_holds(counters, "DeleteItem")
+    """What gives the hold another state is what releases expired ones, which may make room for it first."""
+    return needs.release_expired(counters) | needs.on_ledger({"HOLDS#": ["GetItem"]})
 
 
 _STOCK = {"counter": "stock", "id": "7c20"}
@@ -152,7 +146,7 @@ def change_hold(
     access=Access.WRITE,
     throttle=WRITES,
     refuses=_without_holds,
-    needs=lambda counters: _needs_to_settle(counters) | needs.release_expired(counters),
+    needs=_needs_to_settle,
     raises=[NotFoundError, HoldSettledError, LimitReachedError],
     example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "committed", "amount": 2, "changed": True},
     counts=True,
@@ -201,7 +195,7 @@ def release_hold(call: Call, *, counter: ACounter, id: Id, hold: Annotated[str, 
     access=Access.WRITE,
     throttle=SELDOM,
     refuses=_without_holds,
-    needs=_needs_to_void,
+    needs=_needs_to_settle,
     raises=[NotFoundError, HoldSettledError, LimitReachedError, CounterRetiredError],
     example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "voided", "amount": 2, "changed": True},
     counts=True,

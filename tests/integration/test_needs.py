@@ -33,6 +33,7 @@ from tally.dynamo import clock, items
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.shards import Tree
 from tally.dynamo.transactions import apply_once
+from tally.errors import LimitReachedError
 from tally.operations.sweep import Sweep
 from tally.series import progress
 from tally.streams import dead_letters, segments, watermark
@@ -240,8 +241,9 @@ def read(world: World) -> Scenario:
 
 
 def set_counter(world: World) -> Scenario:
-    """Every counter: set, again, and when it has moved."""
+    """Every counter: set, again, and when it has moved; beyond a limit."""
     yield
+    world.do(**STOCK, value=-1, version=0, idempotency_key="below")
     for counter in world.counters:
         for version in (0, 0, 7):
             world.do(counter=counter.name, id="x", value=1, version=version, idempotency_key="key")
@@ -259,10 +261,11 @@ def hold(world: World) -> Scenario:
 
 
 def settle(world: World) -> Scenario:
-    """Beyond what is left, in time, again, too late, and of no hold at all."""
+    """Beyond what is left, in time, again, too late, and of no hold at all; what comes back beyond a limit."""
     in_time = {one.name: stocked_and_held(world.prepare, one) for one in HOLDABLE}
     late = {one.name: held(world.prepare, 1, one)["body"]["hold"] for one in HOLDABLE}
     before = held_as_stock(world.store)
+    at_its_ceiling(world)
     yield
     world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=before)
     more = {"amount": AMOUNT_MAX} if world.operation.name == "commit_hold" else {}
@@ -298,7 +301,7 @@ def change_hold(world: World) -> Scenario:
 
 
 def void_hold(world: World) -> Scenario:
-    """What is committed, again, what is held, and no hold at all."""
+    """What is committed, again, what is held, and no hold at all; what comes back beyond a limit."""
     done, open_ = (
         {one.name: stocked_and_held(world.prepare, one) for one in HOLDABLE},
         {one.name: held(world.prepare, 1, one)["body"]["hold"] for one in HOLDABLE},
@@ -306,11 +309,14 @@ def void_hold(world: World) -> Scenario:
     before = held_as_stock(world.store)
     for name, id_, hold in [*((name, STOCK["id"], hold) for name, hold in done.items()), ("calls", "before", before)]:
         world.prepare({**STOCK, "operation": "commit_hold", "counter": name, "id": id_, "hold": hold})
+    at_its_ceiling(world)
     yield
     world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=before)
     for counter, hold in done.items():
         for one in (hold, hold, open_[counter], NO_HOLD):
             world.do(**{**STOCK, "counter": counter}, hold=one)
+    world.pass_a_minute()
+    assert world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=before)["status"] == 200
 
 
 def held(invoke: Invoke, amount: int, of: Counter = counters.STOCK, key: str = "") -> dict[str, Any]:
@@ -333,6 +339,14 @@ def held_as_stock(store: Store) -> str:
     was, process = replace(counters.CALLS, floor=-9, ceiling=None, notify=None), Call(replace(store, limits={}))
     tally = periods.tally_id(was, "before", time.time())
     return str(holds.take(process, was, tally, 4, 60, operation="hold", key=secrets.token_hex(8)).body["hold"])
+
+
+def at_its_ceiling(world: World) -> None:
+    """Nothing more of what was held as of a stock comes back, until a hold of as much expires."""
+    id_, amount = {**STOCK, "counter": "calls", "id": "before"}, counters.CALLS.ceiling or 0
+    taken = world.prepare({**id_, "operation": "increment", "amount": amount, "idempotency_key": "more"})
+    held_ = world.prepare({**id_, "operation": "hold", "amount": 4, "ttl_s": 60, "idempotency_key": "held"})
+    assert (taken["status"], held_["status"]) == (200, 201)
 
 
 def folded_up_to(store: Store, minute: int, hour: int) -> int:
@@ -373,7 +387,15 @@ SCENARIOS: dict[str, Callable[[World], Scenario]] = {
 def test_an_operation_does_what_it_declares_and_no_more(
     function: str, operation: Operation, invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By each function that serves it: that of open counters needs less."""
+    """By each function that serves it: that of open counters needs less. What limits may refuse meets a refusal."""
+    refusals: list[LimitReachedError] = []
+    made = LimitReachedError.__init__
+
+    def refuse(error: LimitReachedError, detail: str, **members: Any) -> None:
+        refusals.append(error)
+        made(error, detail, **members)
+
+    monkeypatch.setattr(LimitReachedError, "__init__", refuse)
 
     def pass_a_minute() -> None:
         monkeypatch.setattr(clock, "now_s", lambda: time.time() + 61)
@@ -388,6 +410,23 @@ def test_an_operation_does_what_it_declares_and_no_more(
     recorder = Recorder(store)
     list(steps)
     assert recorder.needs == operation.needs(served)
+    limited = LimitReachedError in operation.raises and any(counter.may_have_holds for counter in served)
+    assert bool(refusals) >= limited, "a refusal looks for expired holds"
+
+
+def test_a_visitor_whom_a_ceiling_refuses_looks_for_expired_holds(
+    invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hold is left from when the counter counted no visitors."""
+    active = Counter("active", prefix="APP", sort_key="ACTIVE", attribute="n", unique=True, period="year", ceiling=1)
+    monkeypatch.setitem(counters.COUNTERS, active.name, active)
+    tally, was = periods.tally_id(active, "site", time.time()), replace(active, unique=False, delta=None)
+    holds.take(Call(replace(store, limits={})), was, tally, 1, 60, operation="hold", key="key")
+    monkeypatch.setattr(clock, "now_s", lambda: time.time() + 61)
+    visit = partial(invoke.direct, "add_visitor", counter=active.name, id="site", caller="ann")
+    recorder = Recorder(store)
+    assert [visit(visitor=visitor)["status"] for visitor in ("ann", "bob")] == [200, 409]
+    assert recorder.needs == events.BY_NAME["add_visitor"].needs([active])
 
 
 class OneShard:

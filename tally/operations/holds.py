@@ -59,8 +59,8 @@ def _without_holds(counter: Counter) -> CallerError | None:
     return None if counter.may_have_holds else _not_holdable(counter)
 
 
-def _needs_to_settle(counters: Sequence[Counter]) -> needs.Needs:
-    """What gives the hold another state is what releases expired ones, which may make room for it first."""
+def _needs_to_move(counters: Sequence[Counter]) -> needs.Needs:
+    """The hold is read. Expired ones may make room for it first, by writes as its own."""
     return needs.release_expired(counters) | needs.on_ledger({"HOLDS#": ["GetItem"]})
 
 
@@ -72,12 +72,7 @@ _STOCK = {"counter": "stock", "id": "7c20"}
     access=Access.WRITE,
     throttle=WRITES,
     refuses=_not_holdable,
-    needs=lambda counters: (
-        needs.release_expired(counters)
-        | needs.find_before_refusal(counters)
-        | needs.read_limits(counters)
-        | needs.on_ledger({"HOLDS#": ["GetItem"]})
-    ),
+    needs=lambda counters: _needs_to_move(counters) | needs.find_before_refusal(counters),
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],
     example={**_STOCK, "hold": HOLD_EXAMPLE, "amount": 2, "expires_at": 1785542401, "state": "held"},
     success=[201],
@@ -109,9 +104,7 @@ def hold(
     access=Access.WRITE,
     throttle=WRITES,
     refuses=_not_holdable,
-    needs=lambda counters: (
-        needs.release_expired(counters) | needs.FIND_RECEIPT | needs.on_ledger({"HOLDS#": ["GetItem"]})
-    ),
+    needs=lambda counters: _needs_to_move(counters) | needs.FIND_RECEIPT,
     raises=[NotFoundError, HoldSettledError, LimitReachedError, CounterRetiredError],
     example={**_STOCK, "hold": HOLD_EXAMPLE, "amount": 3, "expires_at": 1785543001, "state": "held"},
     counts=True,
@@ -146,7 +139,7 @@ def change_hold(
     access=Access.WRITE,
     throttle=WRITES,
     refuses=_without_holds,
-    needs=_needs_to_settle,
+    needs=_needs_to_move,
     raises=[NotFoundError, HoldSettledError, LimitReachedError],
     example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "committed", "amount": 2, "changed": True},
     counts=True,
@@ -176,7 +169,7 @@ def commit_hold(
     access=Access.WRITE,
     throttle=WRITES,
     refuses=_without_holds,
-    needs=_needs_to_settle,
+    needs=_needs_to_move,
     raises=[NotFoundError, HoldSettledError, LimitReachedError],
     example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "released", "changed": True},
     counts=True,
@@ -195,7 +188,7 @@ def release_hold(call: Call, *, counter: ACounter, id: Id, hold: Annotated[str, 
     access=Access.WRITE,
     throttle=SELDOM,
     refuses=_without_holds,
-    needs=_needs_to_settle,
+    needs=_needs_to_move,
     raises=[NotFoundError, HoldSettledError, LimitReachedError, CounterRetiredError],
     example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "voided", "amount": 2, "changed": True},
     counts=True,

@@ -233,7 +233,7 @@ def _moves(call: Call, counter: Counter, id_: str, name: str, amount: int, debt:
 
 
 def kept_s(store: Store, counter: Counter) -> int:
-    """For how many seconds after the end of its time a hold that is taken now is known, with its keys and its record."""
+    """For how many seconds after its time a hold that is taken now is known, with its keys and its record."""
     return max(SETTLED_KEPT_S, lives_s(store, counter))
 
 

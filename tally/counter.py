@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from .errors import ConfigurationError
 from .items import EXAMPLE, KEPT, RECOUNTED, Items, Watch, digest
-from .notify import Notify
+from .notify import LARGEST, Notify
 
-AMOUNT_MAX = 10**9  # the largest change; a tally itself may grow to DynamoDB's 38 digits
+AMOUNT_MAX = LARGEST  # the largest change and limit; a tally itself may grow to DynamoDB's 38 digits
 MAX_SHARDS_DEFAULT = 16  # with more, one partition is the limit: see docs/how-it-works.md
 AUTOMATIC = 0
 RECEIPT_DAYS_MAX = 365

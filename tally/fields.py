@@ -210,7 +210,7 @@ def to_cursor(user_quoted: str) -> str:
 
 
 def amount(value: object, field: str) -> int:
-    """A whole number within ±10^9."""
+    """A whole number within ±10^15."""
     return whole(value, field, -AMOUNT_MAX, AMOUNT_MAX)
 
 

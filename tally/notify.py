@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 THRESHOLDS_MAX = 16  # of a counter: one change may cross all of them, and its events are in one transaction
 MULTIPLES_MAX = 10  # of `every`, that one change makes events of: the last ones
-LARGEST = 10**9
+LARGEST = 10**15  # a Number of JavaScript has nine of them exactly
 
 
 def part(ceiling: int, percent: int) -> int:

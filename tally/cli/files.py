@@ -17,6 +17,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -35,13 +36,14 @@ from .values import stored_id
 CSV, JSONL = "csv", "jsonl"
 FORMATS = (CSV, JSONL)
 TIME_MAX_S = 10**11 - 1
+FLOAT_MAX = 2**53  # a float up to this is each whole number exactly
 SECONDS_MIN, SECONDS_MAX = 946_684_800, 2 * 10**9 - 1
 """2000-01-01 to 2033-05-18. A smaller number is a year, or counts days as Excel does. A larger one is in milliseconds,
 or an hour as Google Analytics writes it (2024050312). No clock decides: each run of a file must read the same rows."""
 DATE_DIGITS = 8
 BEGINS = 16  # bytes of a file that show what it is
 SHOWN_MAX = 80  # characters of a first line that names other columns
-_WRITTEN = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
+_WRITTEN = re.compile(r"[+-]?[0-9]{1,38}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how Python reads a byte that is not UTF-8
 NOT_TEXT = {
     codecs.BOM_UTF16_LE: "UTF-16: save it as UTF-8", codecs.BOM_UTF16_BE: "UTF-16: save it as UTF-8",
@@ -164,9 +166,11 @@ def _child(line: int, row: Sequence[Any], counter: Counter) -> ChildRow:
 
 
 def _whole(value: object) -> int | None:
-    """The whole number that a value is, or that a text says. A float has each one in range exactly."""
-    written = isinstance(value, str) and _WRITTEN.fullmatch(value.strip())
-    return fields.integer(float(written[0]) if written else value)
+    """Returns the whole number that a value or a text says; None if it says none, or if a float may be rounded."""
+    if isinstance(value, str) and (written := _WRITTEN.fullmatch(value.strip())):
+        number = Decimal(written[0])
+        return int(number) if number == number.to_integral_value() else None
+    return None if isinstance(value, float) and abs(value) > FLOAT_MAX else fields.integer(value)
 
 
 def seconds(value: object) -> int:

@@ -27,6 +27,7 @@ from tally.api.operation import Route
 from tally.api.texts import Text
 from tally.contract import samples, schemas
 from tally.contract.declarations import Declarations
+from tally.counter import AMOUNT_MAX
 from tally.errors import ConfigurationError
 
 from .folder import counters as counters_file
@@ -89,7 +90,7 @@ def _calls(
     """The calls of one route: its sample with ids of the smoke test."""
     operation, counters = route.operation, declared.counters
     named: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page, "version": '"999999999"'}
-    named |= {"amount": 10**9} if operation.name == "hold" else {}
+    named |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}
     if "{counter}" in route.path:  # a counter with a route of its own would be answered by that one
         own = {other.fixed["counter"] for other in operation.routes(counters) if other.fixed and not other.short}
         rest = [counter.name for counter in route.served(counters) if counter.name not in own]

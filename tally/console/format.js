@@ -26,8 +26,10 @@ export const HOUR_S = 3600;
 export const DAY_S = 24 * HOUR_S;
 
 export const HERE = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
-export const number = (value) => NUMBER.format(value);
-export const signed = (value) => SIGNED.format(value);
+// JSON has each number, and JavaScript rounds those beyond 2^53.
+const about = (value) => (Math.abs(value) > Number.MAX_SAFE_INTEGER ? "≈ " : "");
+export const number = (value) => about(value) + NUMBER.format(value);
+export const signed = (value) => about(value) + SIGNED.format(value);
 export const short = (value) => SHORT.format(value);
 export const count = (value, one, many = `${one}s`) => `${number(value)} ${value === 1 ? one : many}`;
 export const sumOf = (points) => points.reduce((all, point) => all + point.value, 0);

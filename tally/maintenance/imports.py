@@ -30,7 +30,7 @@ KEPT_DAYS = 30
 """How long the receipts of an import live, whatever the counter and the deployment say."""
 RESTART_S = (KEPT_DAYS - 1) * 24 * 3600
 """How long after its beginning a run may be started again: all of its receipts are there by then."""
-VALUE_MAX = 10**15  # of one row: every reader of JSON takes it exactly
+VALUE_MAX = 10**37  # of one row: ten of them are a number of DynamoDB's 38 digits
 ROWS_MAX = 1000  # of a chunk: of one tally there may be any number
 PARENTS_MAX = 100  # DynamoDB's limit of a BatchGetItem
 

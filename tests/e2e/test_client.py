@@ -75,7 +75,7 @@ def test_the_command_gives_an_id_a_limit_of_its_own(dev: Dev, capsys: pytest.Cap
     assert "command-4" not in ran(capsys, *export)[1]
     refused = limit("calls", "command-4", "-5")
     assert (refused[0], refused[2].partition(",")[0]) == (2, "tally: limit is -5")
-    for wrong in (["5", "--declared"], ["1e3"], ["1000000001"], ["many"], ["--key", "k"]):
+    for wrong in (["5", "--declared"], ["1e3"], ["1000000000000001"], ["many"], ["--key", "k"]):
         assert limit("calls", "command-4", *wrong)[:2] == (2, ""), wrong
     for counter, id_ in (("stock", "mug"), ("calls", "command-4#2026-11-22"), ("none", "mug")):
         assert limit(counter, id_, "5")[:2] == (2, ""), counter

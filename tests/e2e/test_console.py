@@ -316,6 +316,16 @@ def test_a_number_shows_how_much_of_its_limit_is_used(console: Console) -> None:
     assert complaints(page) == []
 
 
+def test_a_number_that_javascript_rounds_says_so(console: Console) -> None:
+    token, key = console.dev.token("gate", scope="tally/write"), secrets.token_hex(8)
+    changes = [{"counter": "usage", "id": f"large-{key}", "amount": 10**15}] * 10
+    changes += [{"counter": "usage", "id": f"exact-{key}", "amount": 10**15}]
+    console.dev.call("POST", "/changes", {"changes": changes}, token=token, idempotency_key=key)
+    for id_, shown in (("exact", "1,000,000,000,000,000"), ("large", "≈ 10,000,000,000,000,000")):
+        page = console.open(f"#/tally/usage/{id_}-{key}", name="ann")
+        expect(page.locator(".now .live")).to_have_text(shown)
+
+
 def test_a_change_of_another_caller_is_found_with_the_callers_name(console: Console) -> None:
     shop, key = console.dev.token("shop", scope="tally/write"), secrets.token_hex(8)
     console.dev.call("POST", "/counters/usage/u/increments", {"amount": 7}, token=shop, idempotency_key=key)

@@ -12,6 +12,7 @@ import pytest
 import counters
 from tally.contract import samples
 from tally.contract.declarations import OPERATIONS
+from tally.counter import AMOUNT_MAX
 from tally.counting import receipts
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
@@ -164,7 +165,7 @@ def test_a_hold_over_http_is_taken_kept_and_given_back(invoke: Invoke, store: St
 def test_a_commit_over_http_at_what_was_used(invoke: Invoke, store: Store) -> None:
     invoke.direct("increment", **STOCK, amount=10, idempotency_key="in", caller="checkout")
     hold = {**STOCK, "hold": events.body_of(invoke.http("hold", **STOCK, amount=8))["hold"]}
-    for wrong in (-1, 1.5, "3", 10**9 + 1):
+    for wrong in (-1, 1.5, "3", AMOUNT_MAX + 1):
         assert problem(invoke.http("commit_hold", **hold, amount=wrong), 400, "invalid-input")["field"] == "amount"
     assert problem(invoke.http("commit_hold", **hold, amount=11), 409, "limit-reached")["left"] == 2
     assert events.body_of(invoke.http("commit_hold", **hold, amount=3))["amount"] == 3

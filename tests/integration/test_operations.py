@@ -22,6 +22,7 @@ from tally.cli import smoke
 from tally.contract import __main__ as generated
 from tally.contract import samples
 from tally.contract.declarations import OPERATIONS, Declarations
+from tally.counter import AMOUNT_MAX
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
@@ -274,7 +275,7 @@ BOUNDS = [
     ("increment", {"counter": "visits"}, 400, "invalid-input", "counter"),
     ("set_counter", {"counter": "members"}, 400, "invalid-input", "counter"),
     ("put_limit", {"counter": "stock"}, 400, "invalid-input", "counter"),
-    ("put_limit", {"limit": 10**9 + 1}, 400, "invalid-input", "limit"),
+    ("put_limit", {"limit": AMOUNT_MAX + 1}, 400, "invalid-input", "limit"),
     ("put_limit", {"limit": -1}, 400, "invalid-input", "limit"),
     ("get_counter", {"counter": "visits"}, 400, "invalid-input", "counter"),
     ("hold", {"counter": "members"}, 400, "invalid-input", "counter"),

@@ -23,7 +23,13 @@ LONGEST_ID = "~" * fields.ID_CHARACTERS_MAX
 LONGEST_KEY = "k" * fields.KEY_CHARACTERS_MAX
 LONGEST_USER = "%" * 128
 LONGEST = Counter(
-    "c" * 32, prefix="LONGEST", sort_key="LONGEST", attribute="longest", ceiling=10**9, period="minute", keep_periods=5
+    "c" * 32,
+    prefix="LONGEST",
+    sort_key="LONGEST",
+    attribute="longest",
+    ceiling=fields.AMOUNT_MAX,
+    period="minute",
+    keep_periods=5,
 )
 SHARDS = counters.PLAYS.max_shards
 
@@ -40,7 +46,7 @@ def test_receipt_with_the_longest_ids_and_key_or_a_page_of_600_bytes_is_under_1_
     elif change == "hold":  # it has the counter, the id and the period twice, and the name of the hold
         call = world.call(fields.user(LONGEST_USER, "caller"))
         tally = periods.tally_id(LONGEST, LONGEST_ID, time.time())
-        holds.take(call, LONGEST, tally, 10**9, fields.HOLD_TTL_MAX_S, operation="hold", key=LONGEST_KEY)
+        holds.take(call, LONGEST, tally, fields.AMOUNT_MAX, fields.HOLD_TTL_MAX_S, operation="hold", key=LONGEST_KEY)
     else:
         world.write_post(LONGEST_ID)
         getattr(world, change)(fields.user(LONGEST_USER, "caller"), LONGEST_ID, LONGEST_KEY)

@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from tally import observe
-from tally.counter import Counter
+from tally.counter import AMOUNT_MAX, Counter
 from tally.counting import tallies
 from tally.counting.receipts import DAY_S
 from tally.dynamo.client import Store
@@ -286,8 +286,8 @@ def test_the_first_write_that_names_an_event_is_that_of_the_checkpoint(stream: S
 
 def test_a_call_of_the_largest_events_is_within_what_a_bus_takes(stream: StreamWorld, heard: Heard, bus: Bus) -> None:
     """256 KB, names of attributes included."""
-    largest = replace(STOCK, notify=Notify(at=tuple(range(10**9 - 8, 10**9))))
-    long = moved(1, -(10**9), 10**9, LONG[:1017])
+    largest = replace(STOCK, notify=Notify(at=tuple(range(AMOUNT_MAX - 8, AMOUNT_MAX))))
+    long = moved(1, -AMOUNT_MAX, AMOUNT_MAX, LONG[:1017])
     batch = stream.event("counts", SHARD, [long])
     sizes: list[int] = []
     heard.client.meta.events.register(

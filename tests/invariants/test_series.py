@@ -84,6 +84,18 @@ def test_series_begin_with_the_first_sweep_however_late_the_first_judge_is(
     assert sum(series(store).values()) == 5
 
 
+def test_amounts_past_2_53_are_exact_in_segments_series_and_lists(store: Store) -> None:
+    """Of the journal's segments, too: they are JSON, which Python reads exactly."""
+    large = 2**53 + 1
+    fold(store, M - 1)
+    for minute, amount in enumerate((10**15, large, -(10**30), 10**30 + 1)):
+        book(store, M + minute, plays(amount), plays(-large, "w"))
+        fold(store, M + minute)
+    v, w = 10**15 + large + 1, -4 * large
+    assert (series(store), series(store, "w"), series(store, "")) == ({H: v}, {H: w}, {H: v + w})
+    assert listed(store) == {"v": v}
+
+
 def test_series_that_are_kept_for_some_days_expire_and_say_since_when_they_are_shown(store: Store) -> None:
     brief = replace(store, settings=store.settings._replace(series_days=2))
     fold(brief, M - 1)

@@ -67,7 +67,7 @@ class Facts:
     def receipt(self) -> Record:
         """An accepted change of one of three minutes, so that a batch often holds two of them for one tally."""
         alone, target, at = self.chance.random() < 0.8, self._target(), MINUTE + self.chance.choice((-1, 0, 0, 1))
-        amount = self.chance.choice((1, 1, 1, 3, -2, 10**9))
+        amount = self.chance.choice((1, 1, 1, 3, -2, 10**15))
         made = play(self.sequence, target, amount, at, rollup={"BOOL": alone})
         made["eventName"] = self.chance.choice(("INSERT", "INSERT", "MODIFY"))  # or over an expired one
         self.tallies["plays", target] += amount * alone

@@ -19,6 +19,9 @@ test("a BigInt is a number, also within a list", async () => {
   await tally.increment({ counter: "usage", id: "7c20", amount: 5n });
   await tally.change({ changes: [{ counter: "usage", id: "7c20", amount: -3n }] });
   assert.deepEqual([sent[0].amount, sent[1].changes[0].amount], [5, -3]);
+  await tally.put_limit({ counter: "calls", id: "7c20", limit: 10n ** 15n });
+  assert.equal(sent[2].limit, 1e15);
+  await assert.rejects(tally.put_limit({ counter: "calls", id: "7c20", limit: 2n ** 53n }), /too large/);
 });
 
 test("a number that no Number holds is exact", async () => {

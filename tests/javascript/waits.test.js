@@ -164,11 +164,18 @@ for (const [what, id, options, sent] of [
     assert.equal(world.server.counts.get(sent), 1);
   });
 
+for (const amount of [1e15, 10n ** 15n, -1e15])
+  test(`${typeof amount} ${amount} arrives as it is`, async () => {
+    const world = new World();
+    assert.equal((await world.tab().increment("plays", "9f3a", { amount })).state, "counted");
+    assert.equal(world.server.counts.get("9f3a"), Number(amount));
+  });
+
 for (const [what, id, options] of [
   ["one dot", "."], ["two dots", ".."], ["nothing", undefined], ["empty", ""], ["too long", "x".repeat(257)], ["NaN", NaN],
   ["a half", 0.5], ["an object", {}], ["a list", ["7"]], ["true", true], ["a number sign", "a#b"], ["a line", "a\n"],
   ["a text as its amount", "a", { amount: "7" }], ["half an amount", "a", { amount: 0.5 }],
-  ["too much", "a", { amount: 10n ** 10n }], ["no amount", "a", { amount: null }],
+  ["too much", "a", { amount: 10n ** 15n + 1n }], ["no amount", "a", { amount: null }],
   ["a short key of a stranger", "a", { key: "job-1" }], ["a comma in its key", "a", { key: `${KEY},` }],
   ["no key", "a", { key: null }],
 ])

@@ -94,7 +94,7 @@ def test_the_events_of_a_percentage_go_up_and_down_in_turn_and_say_whether_it_is
         (Notify(percent=(0,)), "percent must be"),
         (Notify(percent=(101,)), "percent must be"),
         (Notify(at=(True,)), "at must be"),
-        (Notify(at=(10**9 + 1,)), "at must be"),
+        (Notify(at=(10**15 + 1,)), "at must be"),
         (Notify(every=0), "every must be"),
         (Notify(every=1.5), "every must be"),  # type: ignore[arg-type]
         (Notify(percent=(80,)), "a percentage is one of a ceiling above 0"),

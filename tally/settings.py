@@ -13,7 +13,7 @@ from .errors import ConfigurationError
 ANY_HOST = "*"
 RECEIPT_TTL_DEFAULT_S = 24 * 3600  # a day: longer than any sensible client retries
 MINUTE_DEFAULT_S = 60
-CONSOLE_DEFAULT = '{"stage": "", "stack": "", "region": "", "sign_in": {"kind": "token"}, "try_it": false}'
+CONSOLE_DEFAULT = '{"stage": "", "stack": "", "region": "", "sign_in": {"kind": "token"}, "try_it": false, "docs": ""}'
 
 
 class OwnTable(NamedTuple):

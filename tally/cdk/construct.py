@@ -256,7 +256,7 @@ class Tally(Construct):
     ) -> None:
         """It names the API, which is made after the functions."""
         known = {"stage": options.stage, "stack": names.stack, "region": Aws.REGION, "sign_in": api.sign_in}
-        config = Stack.of(self).to_json_string({**known, "try_it": False})
+        config = Stack.of(self).to_json_string({**known, "try_it": False, "docs": options.docs_url})
         client = api.users.console.user_pool_client_id if api.users else ""
         for module, found in declarations.functions.items():
             functions.tell(module, of_console(module, found, config, client))

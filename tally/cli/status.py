@@ -24,15 +24,6 @@ from .connection import PATIENT, Stack, explained
 from .terminal import note, say
 
 HEALTH_S_MAX = 10.0
-RUNBOOKS = {
-    "version": "operations.md#a-deploy-that-is-rolled-back", "API": "runbook.md#5xx",
-    "counters": "operations.md#change-what-a-counter-is", "alarms": "runbook.md#find-your-alarm",
-    "subscribers": "operations.md#alarms", "lag": "runbook.md#watermark-age",
-    "judged": "runbook.md#unjudged", "drift": "runbook.md#drift",
-    "failed events": "runbook.md#failed-events", "dead letters": "runbook.md#dead-letters",
-    "lost records": "runbook.md#lost-records", "items": "own-tables.md#count-what-is-there",
-}  # fmt: skip
-"""The section of docs/ that says what to do about each part."""
 CHECKED = ("drift", "dead letters", "lost records")
 """The parts of which `tally check` says more."""
 
@@ -63,7 +54,7 @@ def _status(given: argparse.Namespace, stack: Stack) -> int:
 
 def _runbook(name: str, seen: Seen) -> dict[str, str]:
     """Where the page is that says what to do about a part that is not well."""
-    return {} if seen.wrong is False else {"runbook": home.page(RUNBOOKS[name])}
+    return {} if seen.wrong is False else {"runbook": home.page(looks.SECTIONS[name])}
 
 
 def _name(given: argparse.Namespace) -> str:

@@ -409,11 +409,12 @@ class Details(TypedDict):
 
 
 class Part(TypedDict):
-    """One part."""
+    """One part. `see`: the section of Tally's docs that says what to do if it is not `ok`."""
 
     name: str
     state: Literal["ok", "wrong", "unknown"]
     line: str
+    see: str
 
 
 class Declared(TypedDict):

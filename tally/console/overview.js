@@ -50,7 +50,7 @@ export async function show(root, context) {
         grid.replaceChildren(...moving.map((counter) => card(context, counter, moves)));
       }
       if (!crossed && found.counters.some((counter) => counter.notifies)) cards.after((crossed = crossings(context)));
-      return [...health(found), isNew(found) && first(context, found)];
+      return [...health(context, found), isNew(found) && first(context, found)];
     },
   });
   root.append(make("h1", { tabindex: -1 }, "Overview"), status, cards, opener(context));
@@ -88,11 +88,13 @@ function resting(unmoved) {
 }
 
 /** The line that says whether all is well, and the parts behind it. */
-function health(found) {
+function health(context, found) {
   const wrong = found.parts.filter((part) => part.state === "wrong");
   const unknown = found.parts.filter((part) => part.state === "unknown");
   const named = (words, parts) =>
-    parts.length ? [` ${words}: `, ...parts.flatMap((part, place) => [place ? ", " : "", partLink(part)]), "."] : [];
+    parts.length
+      ? [` ${words}: `, ...parts.flatMap((part, place) => [place ? ", " : "", partLink(part), " (", section(context, part), ")"]), "."]
+      : [];
   const why = [...named("Needs a person", wrong), ...named("Cannot tell", unknown)];
   const alarms = found.parts.find((part) => part.name === "alarms");
   const calm = [
@@ -132,6 +134,14 @@ function health(found) {
 
 /** A part's name, as a link if a page of the console says more of it. */
 const partLink = ({ name }) => (name === "drift" ? make("a", { href: "#/drift" }, name) : name);
+
+/** The section of the docs that says what to do about a part: as a link, if the deployment says where people read it. */
+function section({ config }, { see }) {
+  const place = `${config.docs}/${see}`;
+  return config.docs.startsWith("https://")
+    ? make("a", { href: place, target: "_blank", rel: "noopener" }, "what to do")
+    : make("code", {}, place);
+}
 
 /** A counter: what moved in the last day, hour by hour, and the tallies that moved most. It shows once it has moved. */
 function card(context, counter, moves) {

@@ -33,6 +33,15 @@ READ_MAX = 1000  # rows that drift, and dead letters: an answer comes within sec
 DEV = "dev"  # the stage that may be silent: it may also lose its data
 STACK_START = "Tally-"  # how the name of a stage's stack begins
 SHOWN_MAX = 5  # names in a line: `tally check` and CloudWatch list them all
+SECTIONS = {
+    "store": "runbook.md#5xx", "API": "runbook.md#5xx", "version": "operations.md#a-deploy-that-is-rolled-back",
+    "counters": "operations.md#change-what-a-counter-is", "items": "own-tables.md#count-what-is-there",
+    "alarms": "runbook.md#find-your-alarm", "subscribers": "operations.md#alarms", "holds": "runbook.md#holds",
+    "lag": "runbook.md#watermark-age", "judged": "runbook.md#unjudged", "drift": "runbook.md#drift",
+    "dead letters": "runbook.md#dead-letters", "lost records": "runbook.md#lost-records",
+    "failed events": "runbook.md#failed-events",
+}  # fmt: skip
+"""The section of docs/ that says what to do about each part. Some parts only `tally status` has."""
 _DECLARED = (
     "name", "visible", "changes", "public", "listed", "counts", "watched", "retired", "numbered", "notifies",
     "max_shards", "delta", "start", "floor", "ceiling", "debt", "own_limits", "period", "timezone",
@@ -172,7 +181,7 @@ _UNITS = {"days": 86400, "hours": 3600, "minutes": 60}
 def status(
     call: Call, counters: Mapping[str, Counter], more: Mapping[str, Callable[[], Seen]] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """`{"well","parts":[{"name","state","line"}],"at","as_of","judged_up_to","stack","stage","where","counters"}`.
+    """`{"well","parts":[{"name","state","line","see"}],"at","as_of","judged_up_to","stack","stage","where","counters"}`.
 
     `more`: looks of other rooms, by the names of their parts. `well`: true if every part is, false if one is wrong,
     null if nobody can tell. `where`: the options that lead the command `tally` to this stack. Times are epoch seconds,
@@ -182,7 +191,9 @@ def status(
     wrong = {one.wrong for one in seen.values()}
     return {
         "well": False if True in wrong else None if None in wrong else True,
-        "parts": [{"name": name, "state": one.word, "line": one.line} for name, one in seen.items()],
+        "parts": [
+            {"name": name, "state": one.word, "line": one.line, "see": SECTIONS[name]} for name, one in seen.items()
+        ],
         "at": int(clock.now_s()),
         "as_of": seen["lag"].facts.get("as_of"),
         "judged_up_to": seen["judged"].facts.get("until"),

@@ -330,11 +330,12 @@ export interface Details {
   repairs: (Repair)[];
 }
 
-/** One part. */
+/** One part. `see`: the section of Tally's docs that says what to do if it is not `ok`. */
 export interface Part {
   name: string;
   state: "ok" | "wrong" | "unknown";
   line: string;
+  see: string;
 }
 
 /** One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`: what it counts, and so what moves it. The ids of `pages` and `page visitors` are URLs; `items` are those of a table of the team's own. */

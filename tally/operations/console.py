@@ -23,13 +23,14 @@ class SignIn(TypedDict):
 
 class Config(TypedDict):
     """What the console knows of its stack. `counters`: those that anyone may read. `listed`: those whose ids anyone may
-    list. `try_it`: whether it shows that."""
+    list. `try_it`: whether it shows that. `docs`: where people read Tally's docs; a URL, or `docs`."""
 
     stage: str
     stack: str
     region: str
     sign_in: SignIn
     try_it: bool
+    docs: str
     counters: list[str]
     listed: list[str]
 
@@ -80,6 +81,7 @@ def get_console_file(call: Call, *, file: Annotated[str, FILE]) -> Answer[Text]:
             "redirect": "https://api.example.com/console",
         },
         "try_it": False,
+        "docs": "https://git.example.com/tally/docs",
         "counters": ["plays", "likes", "visits"],
         "listed": ["plays"],
     },

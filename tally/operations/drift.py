@@ -97,11 +97,12 @@ class Details(TypedDict):
 
 
 class Part(TypedDict):
-    """One part."""
+    """One part. `see`: the section of Tally's docs that says what to do if it is not `ok`."""
 
     name: str
     state: Literal["ok", "wrong", "unknown"]
     line: str
+    see: str
 
 
 class Declared(TypedDict):
@@ -253,8 +254,13 @@ def get_details(
     example={
         "well": False,
         "parts": [
-            {"name": "store", "state": "ok", "line": "it answers"},
-            {"name": "drift", "state": "wrong", "line": "1 confirmed, 0 not yet: likes a91f +5"},
+            {"name": "store", "state": "ok", "line": "it answers", "see": "runbook.md#5xx"},
+            {
+                "name": "drift",
+                "state": "wrong",
+                "line": "1 confirmed, 0 not yet: likes a91f +5",
+                "see": "runbook.md#drift",
+            },
         ],
         "at": 1785542880,
         "as_of": 1785542760,

@@ -192,10 +192,25 @@ def test_the_pages_show_what_is_stored(console: Console, history: None) -> None:
     expect(drift.locator("pre")).to_have_text(re.compile("tally repair .*--by"))
 
 
+def test_a_part_that_is_wrong_leads_to_its_section_of_the_runbook(console: Console, history: None) -> None:
+    page = console.open(name="ann")
+    expect(page.locator(".verdict code").filter(has_text="docs/runbook.md#drift")).to_have_count(1)
+
+    def published(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "docs": "https://git.example.com/docs"})
+
+    page.route("**/console/config.json", published)
+    page.reload()
+    page = console.open(name="ann")
+    links = page.locator(".verdict").get_by_role("link", name="what to do")
+    expect(links.and_(page.locator("[href='https://git.example.com/docs/runbook.md#drift']"))).to_have_count(1)
+
+
 def test_the_first_screen_says_what_to_do_and_shows_counters_that_moved(console: Console, history: None) -> None:
     def new(route: Route) -> None:
         answer = route.fetch()
-        parts = [{"name": "judged", "state": "unknown", "line": "nothing yet"}]
+        parts = [{"name": "judged", "state": "unknown", "line": "nothing yet", "see": "runbook.md#unjudged"}]
         route.fulfill(response=answer, json={**answer.json(), "well": None, "judged_up_to": None, "parts": parts})
 
     console.page.route("**/status", new)
@@ -649,7 +664,7 @@ def with_pool(browser: Browser, dev: Dev, pool: Pool) -> Iterator[Console]:
     """The console as a stack with a user pool serves it: the configuration, and the policy that follows from it."""
     sign_in = {"kind": "pkce", "domain": pool.server.origin, "client_id": pool.client, "redirect": f"{dev.url}/console"}
     config = {"stage": "test", "stack": "Tally-test", "region": "eu-west-1", "sign_in": sign_in}
-    config |= {"try_it": False, "counters": ["plays"], "listed": []}
+    config |= {"try_it": False, "docs": "docs", "counters": ["plays"], "listed": []}
 
     def page(route: Route) -> None:
         answer = route.fetch()

@@ -168,7 +168,7 @@ def test_the_console_knows_its_stack_and_where_to_sign_in(dev: Template, behind_
     client, _ = console_of(dev)
     config = console_config(dev)
     sign_in = config.pop("sign_in")
-    assert config == {"stage": "dev", "stack": "Tally-dev", "region": "AWS::Region", "try_it": False}
+    assert config == {"stage": "dev", "stack": "Tally-dev", "region": "AWS::Region", "try_it": False, "docs": "docs"}
     assert (sign_in["kind"], sign_in["client_id"]) == ("pkce", client)
     assert sign_in["domain"].startswith("https://")
     assert sign_in["domain"].endswith(".amazoncognito.com")

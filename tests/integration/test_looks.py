@@ -221,4 +221,7 @@ def test_a_stack_on_this_machine_says_how_the_command_finds_it(looked: Looked) -
     body = looked.answer(local_port=8081)
     assert (body["well"], body["where"]) == (True, "--local --port 8081")
     said = {"state": "ok", "line": "there is none on this machine"}
-    assert body["parts"][-2:] == [{"name": name, **said} for name in ("alarms", "subscribers")]
+    assert body["parts"][-2:] == [
+        {"name": "alarms", **said, "see": "runbook.md#find-your-alarm"},
+        {"name": "subscribers", **said, "see": "operations.md#alarms"},
+    ]

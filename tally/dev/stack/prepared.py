@@ -111,7 +111,14 @@ class PreparedStack:
     @property
     def place(self) -> dict[str, Any]:
         """Where functions run, for the zygote: tally/contract/described.py says what it is."""
-        console = {"stage": "dev", "stack": STACK, "region": REGION, "sign_in": {"kind": "name"}, "try_it": True}
+        console = {
+            "stage": "dev",
+            "stack": STACK,
+            "region": REGION,
+            "sign_in": {"kind": "name"},
+            "try_it": True,
+            "docs": "docs",
+        }
         return {
             "place": {
                 "service": SERVICE,

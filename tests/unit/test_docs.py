@@ -45,6 +45,11 @@ def test_links_lead_to_a_file_and_a_heading_and_files_in_backquotes_exist(page: 
         assert (ROOT / path).exists(), path
 
 
+def test_the_list_of_pages_has_each_page_once() -> None:
+    listed = re.findall(r"^\| \[([\w-]+)\]\(\1\.md\) \|", (ROOT / "docs/README.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(page.stem for page in ROOT.glob("docs/*.md") if page.stem != "README")
+
+
 def test_each_part_of_status_names_a_section_that_exists() -> None:
     assert looks.SECTIONS.keys() >= {*status.LOOKS, *status.OF_ITEMS}
     for place in looks.SECTIONS.values():

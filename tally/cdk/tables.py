@@ -1,4 +1,4 @@
-"""The tables (docs/how-it-works.md describes their items).
+"""The tables (docs/internals.md describes their items).
 
 Their names are fixed, so that CloudFormation can adopt a table that exists (docs/restore.md). A restored table has a
 logical id of its own: CloudFormation adopts only what is new in a template, and lets go of what is no longer in it.

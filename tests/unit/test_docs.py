@@ -71,7 +71,7 @@ def named(module: Path) -> set[str]:
 
 
 def test_each_step_of_a_way_through_the_house_exists() -> None:
-    text = (ROOT / "docs/how-it-works.md").read_text()
+    text = (ROOT / "docs/internals.md").read_text()
     steps = re.findall(r"^(\w+/[\w/]+\.py): ([\w.]+)", text, re.MULTILINE)
     assert len(steps) > 30
     for module, name in steps:
@@ -82,7 +82,7 @@ def test_each_step_of_a_way_through_the_house_exists() -> None:
 
 
 def test_the_house_lists_every_room() -> None:
-    text = (ROOT / "docs/how-it-works.md").read_text().partition("## The house")[2]
+    text = (ROOT / "docs/internals.md").read_text().partition("## The house")[2]
     rooms = [path.parent.name for path in (ROOT / "tally").glob("*/__init__.py")]
     for room in rooms:
         assert f"    {room}/ " in text, room

@@ -126,3 +126,10 @@ def test_items_count_as_the_page_of_own_tables_says() -> None:
     assert counted == {
         "post_likes": [("50", 1)], "orders": [("ann", 1)], "spent": [("ann", 1250)], "tickets": [("hr~20desk", 1)],
     }  # fmt: skip
+
+
+def test_a_page_that_was_made_short_stays_short() -> None:
+    """Words, code included. tests/infra/test_monitoring.py has the runbook's, which follows the number of alarms."""
+    budgets = {"README.md": 1000, "docs/how-it-works.md": 1650, "docs/own-tables.md": 2450}
+    words = {page: len((ROOT / page).read_text().split()) for page in budgets}
+    assert {page: count for page, count in words.items() if count > budgets[page]} == {}

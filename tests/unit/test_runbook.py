@@ -23,7 +23,7 @@ SPANS = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", PAGE, flags=re.MULTI
 OF_AWS = {  # states, metrics, codes and fields of its services and of Powertools, which no code of Tally's names
     "OK", "INSUFFICIENT_DATA", "Disabled", "Enabled", "ReadThrottleEvents", "IntegrationLatency",
     "ValidationException", "AccessDenied…", "correlation_id", "x-cache: Error from cloudfront",
-    "requestPayload", "responsePayload",
+    "requestPayload", "responsePayload", "No data was returned",
 }  # fmt: skip
 OF_INSIGHTS = {"filter", "stats", "count", "avg", "pct", "by"}
 GLOBAL = {"query", "output"}  # options of every command of AWS's

@@ -141,7 +141,7 @@ def take_day(browser: Browser, server: Dev, filled: Filled) -> None:
     Raises AssertionError if a number is not that of the day: the log's count of a page, the calls, the plays.
     """
     page = _signed_in(browser, server.url, filled.zone)
-    expect(page.locator(".verdict")).to_contain_text("Needs a person: drift.", timeout=WAIT_MS)  # nothing else
+    expect(page.locator(".verdict")).to_contain_text("Needs a person: drift (", timeout=WAIT_MS)  # nothing else
     page.goto(f"{server.url}/console#/drift")
     expect(page.locator("#page")).to_contain_text("1 number, 1 confirmed", timeout=WAIT_MS)
     _settled(page)

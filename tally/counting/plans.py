@@ -1,9 +1,10 @@
 """The plan of an id: limits of its own in place of those that its counter declares (limits.py).
 
-From the answer on, every write is judged by it. A call chooses its period when it begins, by its own clock, and is
-over within MARGIN_S. So a change of the plan writes its copy into each period that a call may be in: that of now and of
-MARGIN_S ago. A period that begins within MARGIN_S gets a mark instead: a later change, by a clock that is behind, may
-miss that period, and its first write has to read the plan. A period that begins later reads it anyway.
+From the answer on, every write is judged by it. A call chooses its period when it begins, by the clock of its process,
+which may differ from the one here by OFF_S_MAX (dynamo/clock.py), and is over within seconds. So a change of the plan
+writes its copy into each period that a call may be in: those of the last OFF_S_MAX. A period that begins within
+OFF_S_MAX gets a mark instead: a later change, by a clock that is behind, may miss that period, and its first write has
+to read the plan. A period that begins later reads it anyway.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from ..dynamo.transactions import Write, transact
 from . import limits, periods, tallies
 from .limits import MARK, NO_PLAN, PLAN, own_name
 from .receipts import Body, ChangeAnswer, Keyed, Stamp, once
-from .uniques import AHEAD_MAX_S
 
-MARGIN_S = 60  # a call ends after 30 s at the latest, and a clock is off by seconds
+STEP_S = 60  # no period is shorter
 
 
 def read(call: Call, counter: Counter, id_: str) -> Body:
@@ -30,8 +30,8 @@ def read(call: Call, counter: Counter, id_: str) -> Body:
 def put(call: Call, counter: Counter, id_: str, limit: int | None, *, operation: str, key: str) -> ChangeAnswer:
     """Give an id this limit; None: the declared one again. `{"counter","id","limit","own"}`.
 
-    The number does not move, so the receipt says no amount. 4 WCU; with periods 6, and 2 more near each edge. Raises
-    KeyReusedError, StoreBusyError.
+    The number does not move, so the receipt says no amount. 4 WCU; with periods 6, and 2 more for each edge nearby.
+    Raises KeyReusedError, StoreBusyError.
     """
     assert counter.own_limits, "nothing would judge by it"
     own = limit is not None
@@ -52,9 +52,12 @@ def _writes(call: Call, counter: Counter, id_: str, plan: Item) -> list[Write]:
     item, table = limits.key(counter, id_), {"TableName": call.store.settings.counts_table}
     first: Write = {"Delete": {**table, "Key": item}} if plan is NO_PLAN else {"Put": {**table, "Item": item | plan}}
     now_s = clock.now_s()
-    ahead_s = MARGIN_S + (AHEAD_MAX_S if counter.unique else 0)  # a visit may begin a period early
-    soon, past, now = (periods.tally_id(counter, id_, now_s + far_s) for far_s in (ahead_s, -MARGIN_S, 0))
-    near = {soon: {PLAN: {"S": f"{MARK}{call.nonce}"}}, past: plan, now: plan}
+    mark: Item = {PLAN: {"S": f"{MARK}{call.nonce}"}}
+    ahead_s = clock.OFF_S_MAX * (2 if counter.unique else 1)  # a visit may begin a period early
+    near = {
+        periods.tally_id(counter, id_, now_s + far_s): mark if far_s > 0 else plan
+        for far_s in range(ahead_s, -clock.OFF_S_MAX - 1, -STEP_S)
+    }
     return [first, *(_copy(call, counter, tally, said) for tally, said in near.items())]
 
 

@@ -19,7 +19,6 @@ from .increments import Increment
 from .receipts import ALONE_KEPT_S, DAY_S, ChangeAnswer
 
 LATE_MAX_S = DAY_S  # how long ago a visit may have been tried first
-AHEAD_MAX_S = 60  # how far this process's clock may be behind the one that the visitor's service goes by
 
 
 def count(call: Call, counter: Counter, id_: str, visitor: str, at_s: float | None = None) -> ChangeAnswer:
@@ -67,6 +66,6 @@ def _tally(counter: Counter, id_: str, now_s: float, at_s: float | None) -> str:
     """The tally of the period in which the visit was tried first."""
     if at_s is None:
         return periods.tally_id(counter, id_, now_s)
-    if not -AHEAD_MAX_S <= now_s - at_s <= LATE_MAX_S:
+    if not -clock.OFF_S_MAX <= now_s - at_s <= LATE_MAX_S:
         raise InvalidInputError("at must be within the last day: when the visit was tried first.", field="at")
     return periods.tally_id(counter, id_, at_s)

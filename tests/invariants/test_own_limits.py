@@ -19,6 +19,7 @@ from tally.counting.increments import Increment
 from tally.counting.receipts import DAY_S
 from tally.dynamo import queries
 from tally.dynamo.client import Call, Store
+from tally.dynamo.clock import OFF_S_MAX
 from tally.dynamo.contention import Breaker, Spread
 from tally.dynamo.keys import Item
 from tally.errors import LimitReachedError, PreconditionFailedError
@@ -141,13 +142,13 @@ def copy_of(world: World, at_s: float) -> int:
     return int(item[limits.CEILING]["N"])
 
 
-@pytest.mark.parametrize(("margin_s", "judged_by"), [(plans.MARGIN_S, 3), (0, 20)], ids=["margin", "without"])
+@pytest.mark.parametrize(("margin_s", "judged_by"), [(OFF_S_MAX, 3), (0, 20)], ids=["margin", "without"])
 def test_a_period_that_begins_while_the_plan_changes_has_the_new_one(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, margin_s: int, judged_by: int
 ) -> None:
     """The new plan is on its way to the old period; the new one begins, and its first write copies the old plan.
     Without the margin, this forced race leaves the old one."""
-    monkeypatch.setattr(plans, "MARGIN_S", margin_s)
+    monkeypatch.setattr("tally.dynamo.clock.OFF_S_MAX", margin_s)
     clock.pass_s(60 - clock() % 60)
     give(world.store, QUOTA, 20)
     clock.pass_s(59)
@@ -178,11 +179,25 @@ def test_a_mark_leaves_what_the_last_copy_said_until_the_next_copy(world: World,
     assert refused(early, QUOTA, 3)["limit"] == refused(late, QUOTA, 3)["limit"] == 10
 
 
-@pytest.mark.parametrize(("margin_s", "judged_by"), [(plans.MARGIN_S, 3), (0, 20)], ids=["margin", "without"])
+@pytest.mark.parametrize("off_s", [-600, -61, 61, 600])
+@pytest.mark.parametrize("counter", [QUOTA, replace(QUOTA, period="day")], ids=lambda counter: str(counter.period))
+def test_a_call_of_a_clock_that_is_off_is_judged_by_the_plan_of_now(
+    world: World, clock: Clock, counter: Counter, off_s: int
+) -> None:
+    """Its process has had no answer yet: its own clock says which period it is."""
+    clock.pass_s(DAY_S - clock() % DAY_S - off_s / 2)  # on either side of midnight
+    (other,) = processes(world, 1)
+    give(world.store, counter, 20)
+    count(other, counter, 1, at_s=clock() + off_s)
+    give(world.store, counter, 3)
+    assert refused(other, counter, 21, at_s=clock() + off_s)["limit"] == 3
+
+
+@pytest.mark.parametrize(("margin_s", "judged_by"), [(OFF_S_MAX, 3), (0, 20)], ids=["margin", "without"])
 def test_a_call_from_before_the_edge_is_judged_by_the_plan_that_was_answered_after_it(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, margin_s: int, judged_by: int
 ) -> None:
-    monkeypatch.setattr(plans, "MARGIN_S", margin_s)
+    monkeypatch.setattr("tally.dynamo.clock.OFF_S_MAX", margin_s)
     clock.pass_s(60 - clock() % 60)
     began_s = clock()
     give(world.store, QUOTA, 20)
@@ -194,12 +209,12 @@ def test_a_call_from_before_the_edge_is_judged_by_the_plan_that_was_answered_aft
 def test_of_two_plans_near_an_edge_the_last_holds_beyond_it_though_its_clock_is_behind(
     world: World, clock: Clock
 ) -> None:
-    """The first clock sees the next period, for which it leaves a mark and no copy; the other one does not."""
+    """The first clock sees one period more, for which it leaves a mark and no copy; the other one does not."""
     clock.pass_s(60 - clock() % 60)
     give(world.store, QUOTA, 20)
     with clock.off(-1):
         give(world.store, QUOTA, 3)
-    clock.pass_s(60)
+    clock.pass_s(OFF_S_MAX)
     for store in processes(world, 2):
         assert refused(store, QUOTA, 4)["limit"] == 3
     count(world.store, QUOTA, 3)
@@ -298,12 +313,12 @@ def test_a_floor_of_an_id_counts_no_more_once_its_counter_has_a_ceiling(world: W
 
 
 def test_a_visit_by_a_clock_that_is_ahead_is_judged_by_the_plan_of_now(world: World, clock: Clock) -> None:
-    """It begins the next period a minute early, having read the plan that is replaced meanwhile."""
+    """It begins the next period early, having read the plan that is replaced meanwhile."""
     readers = replace(counters.READERS, visible="now", ceiling=2, max_shards=1, own_limits=True)
     hashing.of_stack(world.call())
     (other,) = processes(world, 1)
-    clock.pass_s(DAY_S - clock() % DAY_S - uniques.AHEAD_MAX_S)
-    tomorrow_s = int(clock()) + uniques.AHEAD_MAX_S
+    clock.pass_s(DAY_S - clock() % DAY_S - OFF_S_MAX)
+    tomorrow_s = int(clock()) + OFF_S_MAX
 
     def visit(visitor: str) -> None:
         uniques.count(world.call(), readers, ITEM, visitor, tomorrow_s)
@@ -401,7 +416,7 @@ def test_a_hold_that_gives_back_is_judged_by_a_ceiling_of_its_own(counting: Coun
 def test_a_hold_is_judged_by_the_plan_of_its_own_period_which_stays_that_of_its_end(
     counting: Counting, clock: Clock
 ) -> None:
-    """Near an edge, and two minutes beyond it: what is taken, and what a commit takes more."""
+    """Near an edge, and long beyond it: what is taken, and what a commit takes more."""
     store = counting.world.store
     debtor = replace(QUOTA, debt=3)
     (other,) = processes(counting.world, 1)
@@ -428,7 +443,7 @@ def test_a_hold_is_judged_by_the_plan_of_its_own_period_which_stays_that_of_its_
     assert refusal(partial(commit, more, 26)).members == {"left": 15, "limit": 50}
     give(other, QUOTA, 60)
     assert commit(more, 35)["changed"]
-    clock.pass_s(120)
+    clock.pass_s(OFF_S_MAX + 60)
     give(other, QUOTA, 200)
     assert refusal(partial(commit, late, 6)).members == {"left": 0, "limit": 60}
     assert refusal(partial(commit, late, 9, debtor)).members == {"left": 3, "limit": 60}
@@ -538,7 +553,7 @@ def test_what_a_process_remembers_has_an_end(world: World, monkeypatch: pytest.M
 
 def test_what_a_plan_costs(world: World, clock: Clock) -> None:
     one, other = processes(world, 2)
-    clock.pass_s(60 * 5 - clock() % 60 + 30)
+    clock.pass_s(1.5 * DAY_S - clock() % DAY_S)
 
     def costs(what: Callable[[], object]) -> list[tuple[str, float]]:
         with world.capacity() as measured:
@@ -554,7 +569,7 @@ def test_what_a_plan_costs(world: World, clock: Clock) -> None:
     assert costs(lambda: count(other, daily, 1))[-1] == write, "after an attempt that is refused"
     assert costs(lambda: count(other, daily, 1)) == [write]
     assert costs(lambda: give(one, SEATS, 5000)) == [("TransactWriteItems", 4.0)]
-    assert costs(lambda: give(one, QUOTA, 5000)) == [("TransactWriteItems", 10.0)], "each minute has an edge"
+    assert costs(lambda: give(one, QUOTA, 5000)) == [("TransactWriteItems", 66.0)], "31 minutes are near"
     assert costs(lambda: count(other, SEATS, 1)) == [("BatchGetItem", 1.0), write]
 
 

@@ -19,6 +19,7 @@ from tally.counter import Counter
 from tally.counting import hashing, periods, uniques
 from tally.dynamo import keys
 from tally.dynamo.client import Call
+from tally.dynamo.clock import OFF_S_MAX
 from tally.errors import InvalidInputError, LimitReachedError, StoreUnreachableError
 from tests import faults
 from tests.engines import new_engine
@@ -125,11 +126,12 @@ def test_a_clock_that_is_behind_moves_no_visit_into_the_day_before(world: World,
 
 def test_a_first_try_is_within_a_day(world: World, evening: Clock) -> None:
     now_s, kept_least = evening(), replace(READERS, keep_periods=1)
-    for wrong_s in (now_s - DAY_S - 1, now_s + 61):
+    for wrong_s in (now_s - DAY_S - 1, now_s + OFF_S_MAX + 1):
         with pytest.raises(InvalidInputError, match="within the last day"):
             uniques.count(world.call(), READERS, ITEM, "ann", wrong_s)
     assert not world.receipts()
     assert [visit(world, READERS, "ann", now_s - DAY_S) for _ in range(2)] == [True, False]
+    assert visit(world, READERS, "bob", now_s + OFF_S_MAX)
     assert periods.kept(kept_least, periods.tally_id(kept_least, ITEM, now_s - DAY_S), now_s), "whatever is kept"
 
 

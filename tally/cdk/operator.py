@@ -80,8 +80,12 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
             "SEEN#": ("UpdateItem",),
             "FORM": ("UpdateItem",),
         }
+    watched = [counter for counter in every if counter.watch]
+    if watched:
+        on_ledger["WATCHED#"] = ("Query", "GetItem", "UpdateItem", "DeleteItem")
     # BatchGetItem reads limits, and children; with all prefixes it is no statement of its own.
     repair = need.on(every, "Query", "BatchGetItem", "UpdateItem", "ConditionCheckItem")
+    repair |= need.on(watched, "GetItem")
     forget = need.on(users, "GetItem", "PutItem", "DeleteItem")
     import_ = need.on(parents, "PutItem", "UpdateItem")
     events = need.make_events(every)  # of a record that is redriven

@@ -44,6 +44,7 @@ from tests.integration.command.numbers import drifts, edit, judged
 from tests.integration.conftest import Invoke
 from tests.invariants import stream_records
 from tests.invariants.streaming import Bucket
+from tests.sync_wire import SyncWire
 
 pytestmark = pytest.mark.sdk
 TRANSACTION_ACTIONS = {
@@ -64,7 +65,7 @@ def _accesses(action: str, parameters: dict[str, Any]) -> Iterator[tuple[str, st
         for table, request in parameters["RequestItems"].items():
             for key in request["Keys"]:
                 yield action, table, key
-    elif action == "Scan":
+    elif action in ("Scan", "DescribeTable"):
         return  # of all keys: it is granted by itself
     elif action == "Query":
         yield action, parameters["TableName"], {"PK": parameters["ExpressionAttributeValues"][":pk"]}
@@ -84,12 +85,18 @@ class Recorder:
             settings.ledger_table: Table.LEDGER,
             settings.salts_table: Table.SALTS,
         }
-        store.client.meta.events.register("provide-client-params.dynamodb", self._record)
+        if not isinstance(store.client, SyncWire):
+            store.client.meta.events.register("provide-client-params.dynamodb", self._record)
 
     def _record(self, params: dict[str, Any], model: Any, **_: Any) -> None:
-        for action, table, key in _accesses(model.name, params):
-            partition_key = (key.get("PK") or key["id"])["S"]
-            self.needs.add(Need(action, self._tables[table], self.prefix(partition_key)))
+        self.note(model.name, params)
+
+    def note(self, action: str, parameters: dict[str, Any]) -> None:
+        """Record a request. What a team's own table is asked for is none of these needs."""
+        for done, table, key in _accesses(action, parameters):
+            if table in self._tables:
+                partition_key = (key.get("PK") or key["id"])["S"]
+                self.needs.add(Need(done, self._tables[table], self.prefix(partition_key)))
 
     def prefix(self, partition_key: str) -> str:
         """What a role's condition on the key would have to begin with."""

@@ -258,6 +258,10 @@ class Items:
             return Fault("group", f"{of} is {images.shown(image, of)}: it names no group")
         return quoted(name)
 
+    def shown(self, amount: int, sign: str = "-") -> str:
+        """An amount in the unit of the team's table: of 1250 with a scale of 2 it is 12.50. `sign`: `+` for both."""
+        return f"{Decimal(amount).scaleb(-self.scale):{sign}f}"
+
     def _number(self, image: Image, name: str) -> int | Fault | None:
         """A number in units of the scale; None if it is not there."""
         if not images.is_there(image, name):

@@ -35,7 +35,9 @@ def _get(given: argparse.Namespace, stack: Stack) -> int:
     limited = limits.members(counter, given.id, number, limits.learn(call, counter, given.id, shards.get(0, {})))
     body = {**named, "value": number, **limited, "shards": numbers, "drift": row.drift}
     parts = f" in {len(numbers)} parts" if len(numbers) > 1 else "" if shards else ", nothing is stored"
-    off = f", and {counter.watched} is {row.drift:+d} off" if counter.watched else f", drifts by {row.drift:+d}"
+    off = f", drifts by {row.drift:+d}"
+    if counter.items and counter.watched:
+        off = f", and {counter.watched} is {counter.items.shown(row.drift, '+')} off"
     drifts = off if row.drift else ""
     show(given, body, f"{counter.name} {given.id}: {number}{parts}{drifts}{_within(limited)}")
     return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from decimal import Decimal
 
 from tally.dynamo.keys import Item
 from tally.maintenance.reconcile import Finding
@@ -17,17 +16,20 @@ from .terminal import show
 
 
 def say(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
-    """A line for a number that is off."""
+    """A line for a number that is off, in the unit of the team's table. JSON has Tally's unit, and says the `scale`."""
     counter, group, off = finding.counter, finding.target, finding.drift.drift
     assert counter.watch is not None
     number, kept = counter.watch.number, watch.kept(stack.store, counter, group)
     scan = scan_state.read(stack.store, counter.name)
     recount = Recount(stack.store, counter, scan)
+    of = recount.of
     body = {
         "found": "differs", "counter": counter.name, "id": group, "number": number, "value": kept,
         "items": finding.tally, "drift": off, "since": finding.drift.since, "confirmed": finding.confirmed != 0,
+        **({"scale": of.scale} if of.scale else {}),
     }  # fmt: skip
-    line = f"differs  {finding.name}: {number} is {kept}, and its items come to {finding.tally}: it is {off:+d} off"
+    is_, items = "None" if kept is None else of.shown(kept), of.shown(finding.tally)
+    line = f"differs  {finding.name}: {number} is {is_}, and its items come to {items}: it is {of.shown(off, '+')} off"
     if scan.counted != counter.digest:
         repair = f"that is of another declaration: `tally scan {counter.name}` first"
     elif kept is None:
@@ -39,7 +41,7 @@ def say(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
 
 def _command(recount: Recount, group: str, number: str, amount: int) -> str:
     """The command that adds the amount: it is right under traffic, too."""
-    added = str(Decimal(amount).scaleb(-recount.of.scale))
+    added = recount.of.shown(amount)
     arguments = {
         "--table-name": recount.table,
         "--key": json.dumps(_key(recount, group)),

@@ -145,7 +145,8 @@ def _compare(recount: Recount) -> None:
             difference = _settled(recount, difference, recount.set if recount.counter.watch else recount.report)
             looked.append(difference.group)
             if groups:
-                note(f"{name} {difference.group}: {difference.number}, and its items come to {difference.recount}")
+                number, items = (recount.of.shown(one) for one in (difference.number, difference.recount))
+                note(f"{name} {difference.group}: {number}, and its items come to {items}")
             if difference.stale:
                 recount.tidy(difference.group)
     recount.close()

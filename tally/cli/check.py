@@ -210,13 +210,27 @@ def say_letters(given: argparse.Namespace, markers: list[Marker]) -> None:
 
 
 def unwatched(given: argparse.Namespace, stack: Stack) -> list[str]:
-    """Why nobody can tell whether numbers that the team keeps are right, of those that are asked for."""
+    """Why nobody can tell whether numbers that the team keeps are right, of those that are asked for. Says of how many
+    that is known."""
     asked = [given.counter] if given.counter else list(stack.counters.values())
     watching = [one for one in asked if one.watch and DRIFT in given.parts]
     if given.named:
-        lacking = [one for one in given.named if watching and watch.kept(stack.store, *one) is None]
-        return [f"{one.counter.name} {one.id} has no {one.counter.watch.number}" for one in lacking]
-    return [f"{one.name}: {why}" for one in watching if (why := health.why_unwatched(stack.store, one))]
+        whys = ((one, watch.why_unclear(stack.store, *one)) for one in given.named if watching)
+        return [f"{one.counter.name} {one.id} {why}" for one, why in whys if why]
+    waiting, untold = watch.waiting(stack.store) if watching else {}, list[str]()
+    for one in watching:
+        assert one.watch is not None
+        if why := health.why_unwatched(stack.store, one):
+            untold.append(f"{one.name}: {why}")
+            continue
+        late, have = waiting.get(one.name, 0), health.numbers(stack.store, one)
+        late_ones = f", {late:,} of them changed within {one.watch.within} s and wait to be compared" if late else ""
+        said = f"{one.name}: {have:,} groups have {one.watch.number}{late_ones}"
+        if late >= have:
+            untold.append(said)
+        else:
+            note(said)
+    return untold
 
 
 def losses(given: argparse.Namespace, stack: Stack) -> list[Loss]:

@@ -7,7 +7,9 @@ between the bounds of every look. If 0 is not, the number is wrong, as long as i
 
 from __future__ import annotations
 
+from collections import Counter as Sums
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from ..counter import Counter
@@ -57,6 +59,30 @@ def kept(store: Store, counter: Counter, group: str) -> int | None:
     """The number that the team keeps of a group, as the newest record has it; None: it keeps none."""
     item = queries.get(store.client, store.settings.counts_table, tallies.key(counter, group, 0))
     return items.number(item, KEPT) if "N" in item.get(KEPT, {}) else None
+
+
+def why_unclear(store: Store, counter: Counter, group: str) -> str:
+    """Returns why nobody can tell now whether the number of a group is right; empty if it is off by a known amount, 0
+    included. Looks from before say nothing of what changed since."""
+    watch, of = counter.watch, counter.items
+    assert watch is not None
+    assert of is not None
+    item = queries.get(store.client, store.settings.counts_table, tallies.key(counter, group, 0))
+    known = bounds(counter, item, _passed_s(store, counter))
+    if known is None:
+        return f"has no {watch.number}"
+    low, high = known
+    if low == high or low > 0 or high < 0:
+        return ""
+    off = f"its {watch.number} may be off by {of.shown(low)} to {of.shown(high)}"
+    return f"changed within {watch.within} s, and {off}: check it again later"
+
+
+def waiting(store: Store) -> Mapping[str, int]:
+    """How many groups of each counter changed lately: what their numbers are off by for good is not known yet."""
+    partitions = (f"WATCHED#{bucket}" for bucket in range(kept_numbers.PARTITIONS))
+    listed = (queries.items(store, store.settings.ledger_table, partition) for partition in partitions)
+    return Sums(one["counter"]["S"] for one in chain.from_iterable(listed))
 
 
 def _passed_s(store: Store, counter: Counter) -> int:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
+import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tally.cdk.operator import operator_needs
 from tally.counter import Counter, Watched, declared
 from tally.items import Items, Watch
-from tally.team import health
+from tally.team import health, watch
 from tests.integration.command.numbers import judged
 from tests.integration.command.team import Team
+from tests.integration.test_needs import Recorder
+from tests.sync_wire import SyncWire
 
 SIGNED = "--by ann --why test --yes"
 OF = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#")
@@ -51,6 +57,47 @@ def test_the_drift_of_the_teams_number_is_not_said_of_the_count(team: Team) -> N
     assert team("check post_likes 3")[0] == 1
     assert team("get post_likes 3")[1] == f"post_likes 3: {EACH}, and likeTally is +5 off\n"
     assert team("get post_likes 4")[1] == f"post_likes 4: {EACH}\n"
+
+
+def test_a_number_that_changed_just_now_is_not_called_well(team: Team) -> None:
+    """Its items may be ahead of it, or behind: nobody can tell before `within` has passed."""
+    put(team, posts({}))
+    assert team("scan post_likes --yes")[0] == 0
+    judged(team.store)
+    slow = declared([replace(LIKES, items=replace(OF, watch=Watch("likeTally", "META", within=3600)))])
+    team.counters, team.handler = slow, team.process()
+    said = f"post_likes: {POSTS} groups have likeTally, {POSTS} of them changed within 3600 s and wait to be compared"
+    code, _, err = team("check --only drift")
+    assert (code, f"cannot tell: {said}" in err) == (2, True)
+    watch.judge(team.store, COUNTERS, time.time(), math.inf)
+    assert team("check post_likes 3")[0] == 0
+    team.put("POST#3", "LIKE#new")
+    team.drain()
+    code, out, err = team("check post_likes 3")
+    assert (code, out) == (2, "nothing is known to be wrong\n")
+    assert "cannot tell: post_likes 3 changed within 3600 s, and its likeTally may be off by -1 to 0" in err
+    code, out, err = team("check --only drift")
+    assert (code, out) == (0, "all is well: drift\n")
+    assert said.replace(f"{POSTS} of", "1 of") in err
+
+
+def test_a_number_with_decimals_is_said_as_the_team_stores_it(
+    make_team: Callable[[Mapping[str, Counter]], Team],
+) -> None:
+    of = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#", amount="total", scale=2)
+    team = make_team(declared([Watched("spent", table="shop", number="sum", of=of, at="META")]))
+    team.put("POST#3", "LIKE#1", total={"N": "12.5"})
+    team.put("POST#3", "META", sum={"N": "10.05"})
+    assert team("scan spent --yes")[0] == 0
+    judged(team.store)
+    _, out, err = team("check spent 3")
+    (line,) = [line for line in out.splitlines() if line.startswith("differs")]
+    assert line.startswith("differs  spent 3: sum is 10.05, and its items come to 12.50: it is -2.45 off;")
+    assert '{":n": {"N": "2.45"}}' in line
+    assert "spent 3: 12.50, and its items come to 12.50" in err
+    (found,) = map(json.loads, team("check spent 3 --json")[1].splitlines())
+    assert [found[name] for name in ("value", "items", "drift", "scale")] == [1005, 1250, -245, 2]
+    assert team("get spent 3")[1] == "spent 3: 1250, and sum is -2.45 off\n"
 
 
 def test_no_command_is_printed_where_the_number_is_gone_or_the_counter_is_declared_otherwise(team: Team) -> None:
@@ -133,3 +180,32 @@ def test_exactly_the_posts_that_are_off_are_named_and_the_repair_is_printed(team
     )  # fmt: skip
     team.sleep(0)
     assert team("check post_likes 30")[0] == 0
+
+
+class RecordingWire(SyncWire):
+    """Notes what the command asks of the tables of Tally."""
+
+    def __init__(self, team: Team) -> None:
+        super().__init__(int(team.endpoint.rpartition(":")[2]))
+        self.recorder = Recorder(team.store)
+
+    def _call(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        self.recorder.note(operation, parameters)
+        return super()._call(operation, parameters)
+
+
+def test_the_command_does_with_numbers_of_the_team_what_its_policy_allows(team: Team) -> None:
+    put(team, posts({"3": 5}))
+    with closing(RecordingWire(team)) as wire:
+        assert team("scan post_likes --yes", wire)[0] == 0
+        judged(team.store)
+        for line, code in {
+            "check post_likes 3": 1, "check post_likes --yes": 1, "check --only drift": 1, "get post_likes 3": 0,
+            f"repair post_likes 3 {SIGNED}": 1, "status": 1,
+        }.items():  # fmt: skip
+            assert team(line, wire)[0] == code, line
+    allowed = operator_needs(COUNTERS)
+    assert wire.recorder.needs - allowed == set()
+    assert {need for need in wire.recorder.needs if need.prefix == "WATCHED#"} == {
+        need for need in allowed if need.prefix == "WATCHED#"
+    }

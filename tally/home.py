@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import tomllib
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -23,5 +21,9 @@ def version() -> str:
     """Which version this is. A checkout has it in the file that the package is built with."""
     file = PACKAGE.parent / "pyproject.toml"
     if file.is_file():
+        import tomllib  # this and the metadata take a tenth of a second, and every command imports this module
+
         return str(tomllib.loads(file.read_text(encoding="utf-8"))["project"]["version"])
-    return importlib.metadata.version("tallystick")
+    from importlib import metadata
+
+    return metadata.version("tallystick")

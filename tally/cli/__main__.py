@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import importlib.util
 import io
 import os
 import signal
@@ -48,22 +49,31 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(INTERRUPTED)
 
 
-def _load() -> None:
-    """Import all that a command needs, which takes half a second."""
-    importlib.import_module("tally.cli.commands")
-    importlib.import_module("tally.contract.declarations")
+def _load(arguments: Sequence[str]) -> None:
+    """Import all that a command needs: next to nothing for the help, half a second for what looks at a stack."""
+    from . import commands
+
+    for name in commands.asked(arguments):
+        commands.COMMANDS[name]  # this imports its module
+    if commands.takes_counters(arguments):
+        importlib.import_module("tally.cli.connection")
+        importlib.import_module("tally.contract.declared")
+
+
+def _is_bare() -> bool:
+    """Whether this is the bare package, which is the client for other functions and lacks what commands need."""
+    return importlib.util.find_spec("shtab") is None
 
 
 def _run(arguments: Sequence[str]) -> int:
     """Run one command."""
-    try:
-        _load()
-    except ModuleNotFoundError as error:
-        return _bare(arguments, str(error.name))
-    from . import connection
+    if _is_bare():
+        return _bare(arguments, "shtab")
+    from .terminal import ended
 
+    _load(arguments)
     try:
-        return connection.ended(lambda: _command(arguments))
+        return ended(lambda: _command(arguments))
     except Exception as error:  # an answer that is not DynamoDB's fails anywhere: what a person can use is one line
         if os.environ.get("TALLY_TRACEBACK") or (isinstance(error, OSError) and error.errno in UNWRITTEN):
             raise  # for `main`
@@ -77,12 +87,21 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _command(arguments: Sequence[str]) -> int:
-    """Find the counters and the stack, and run the command. What looks at no stack runs also if the file is wrong."""
-    from tally.contract.declarations import Declarations
+    """Find what the command needs, and run it."""
+    from . import commands
+
+    if commands.takes_counters(arguments):
+        return _with_counters(arguments)
+    given = commands.parsed(arguments, commands.parser({}, commands.asked(arguments)))
+    return commands.COMMANDS[given.command].run(given)
+
+
+def _with_counters(arguments: Sequence[str]) -> int:
+    """Find the counters and the stack, and run the command. The help of a command runs also if the file is wrong."""
+    from tally.contract.declared import Declared
     from tally.errors import ConfigurationError
     from tally.pages import UNDECLARED
     from tally.shipped import SHIPPED
-    from tally.streams import forms
 
     from . import commands, connection, folder
     from .terminal import CommandError, note
@@ -91,14 +110,14 @@ def _command(arguments: Sequence[str]) -> int:
     there = file.is_file()  # `tally init` makes it
     looks = commands.looks_at_a_stack(arguments)
     try:
-        app = Declarations.load(file) if there else Declarations(file, {one.name: one for one in SHIPPED}, UNDECLARED)
+        app = Declared.load(file) if there else Declared(file, {one.name: one for one in SHIPPED}, UNDECLARED)
     except ConfigurationError:
         if looks:
             raise
-        app = Declarations(file, {}, UNDECLARED)
+        app = Declared(file, {}, UNDECLARED)
     for line in app.warnings if looks else ():
         note(line)
-    given = commands.parsed(arguments, commands.parser(app.counters))
+    given = commands.parsed(arguments, commands.parser(app.counters, commands.asked(arguments)))
     command = commands.COMMANDS[given.command]
     if not command.stack or getattr(given, command.without_stack, None):
         return command.run(given)
@@ -107,6 +126,8 @@ def _command(arguments: Sequence[str]) -> int:
     local, counters = given.local, app.counters
     stack = connection.local(given.port, counters) if local else connection.deployed(given.stack, counters)
     if command.signed is not None:  # it may write
+        from tally.streams import forms
+
         forms.check(forms.noted(stack.store), counters)
     return command.run(given, stack)
 
@@ -128,6 +149,7 @@ def _bare(arguments: Sequence[str], missing: str) -> int:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, _leave)
-    _load()
+    if not _is_bare():
+        _load(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

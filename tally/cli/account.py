@@ -18,9 +18,9 @@ from botocore.exceptions import ClientError, EndpointConnectionError, NoCredenti
 from tally.cdk.options import OptionsError
 
 from .command import Command, Counters, Parser
-from .connection import PATIENT, ended
+from .connection import PATIENT
 from .folder import folder, lambdas
-from .terminal import CommandError
+from .terminal import CommandError, ended
 
 QUALIFIER, QUALIFIER_DEFAULT = "@aws-cdk/core:bootstrapQualifier", "hnb659fds"  # CDK's own
 UNRESERVED = 100  # AWS refuses to reserve the last hundred
@@ -200,7 +200,7 @@ def checked(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Name
 
 def make(command: Command, arguments: Sequence[str] | None) -> int:
     """Run a command as the target of `make` that has its name. `arguments`: what `ARGS` has."""
-    parser = Parser(prog=f"make {command.name}", description=command.about, allow_abbrev=False)
+    parser = Parser(prog=f"make {command.name}", description=command.description, allow_abbrev=False)
     command.arguments(parser, {})
     given, others = parser.parse_known_args(arguments)
     if others and not command.passes_on:

@@ -346,7 +346,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 
 CHECK = Command(
-    "check", "what is wrong with the numbers, and what would repair it", check, _arguments, check_numbers, json=True,
+    "check", check, _arguments, check_numbers, json=True,
     examples="""  tally check --local                            everything, of a running `make dev`
   tally check likes a91f 7b20                    two posts of the stack Tally-dev
   tally check --only drift --stack Tally-prod    what is known already: no scan

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from tally import fields
-from tally.counter import Counter
 from tally.dev.base.words import DEV
 
-from . import values
-from .connection import PORT_DEFAULT
+from .listed import LISTED
+
+if TYPE_CHECKING:
+    from tally.counter import Counter
 
 EXIT_STATUS = (
     "exit status: 0 all is well, 1 something differs (or could not be applied), 2 bad input or no stack, 130 Ctrl-C"
@@ -21,7 +21,7 @@ NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # the history keeps them fo
 ID = "of a post, a video, …; for visits the page's URL; 7c20#2026-11-22 with a period"
 STACK_DEFAULT = "Tally-dev"
 WRONG, CANNOT_TELL = 1, 2  # exit statuses
-Counters = Mapping[str, Counter]
+Counters = Mapping[str, "Counter"]
 
 
 class UsageError(Exception):
@@ -70,8 +70,7 @@ class Command:
     """One command of `tally`."""
 
     name: str
-    about: str
-    """One line, for `tally help`."""
+    """Under which it is LISTED."""
     run: Callable[..., int]
     """Gets the options and the stack, and returns the exit status; without a stack the options alone."""
     arguments: Callable[[Parser, Counters], object] = lambda made, counters: None
@@ -81,8 +80,6 @@ class Command:
     json: bool = False
     signed: str | None = None
     """`--by` and `--why` go with what writes: the option that does, or empty if every run does. None: nothing does."""
-    stack: bool = True
-    """Whether it looks at a stack."""
     without_stack: str = ""
     """The option with which it looks at none; empty: there is no such option."""
     instead: str = ""
@@ -90,10 +87,21 @@ class Command:
     passes_on: bool = False
     """Whether it gets the options that it does not know, as `others`, for a program that it runs."""
 
+    @property
+    def stack(self) -> bool:
+        """Whether it looks at a stack."""
+        return LISTED[self.name].stack
+
+    @property
+    def description(self) -> str:
+        """Its line of help, as a sentence."""
+        about = LISTED[self.name].about
+        return f"{about[0].upper()}{about[1:]}."
+
     def add(self, commands: argparse._SubParsersAction[Parser], counters: Counters) -> None:
         """Add it to the command line."""
         parser = commands.add_parser(
-            self.name, help=self.about, description=self.about[0].upper() + self.about[1:] + ".",
+            self.name, help=LISTED[self.name].about, description=self.description,
             epilog=(f"examples:\n{self.examples.rstrip()}\n\n" if self.examples else "") + EXIT_STATUS,
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=not self.passes_on,
         )  # fmt: skip
@@ -103,12 +111,18 @@ class Command:
             parser.add_argument("--json", action="store_true", help="print JSON, one document a line")
         if self.signed:
             parser.add_argument(self.signed, action="store_true", help="do it; needs --by and --why")
+        if self.signed is None and not self.stack:
+            return
+        from . import values  # with what checks ids, which the help of all commands does without
+
         if self.signed is not None:
             by, why = values.text(NAME_CHARACTERS_MAX), values.text(WHY_CHARACTERS_MAX)
             always = not self.signed
             parser.add_argument("--by", metavar="NAME", type=by, required=always, help="who does it, for the history")
             parser.add_argument("--why", metavar="TEXT", type=why, required=always, help="why, for the history")
         if self.stack:
+            from .connection import PORT_DEFAULT
+
             where = parser.add_mutually_exclusive_group()
             where.add_argument("--local", action="store_true", help=f"use a running {DEV}")
             where.add_argument("--stack", metavar="NAME", default=STACK_DEFAULT, help=f"in AWS ({STACK_DEFAULT})")
@@ -132,12 +146,16 @@ def add_counter(
     to: argparse._ActionsContainer, counters: Counters, about: str = "whose number", name: str = "counter", **how: Any
 ) -> None:
     """An argument, or an option, that names a counter: TAB completes it with those that are declared."""
+    from . import values
+
     added = to.add_argument(name, metavar="COUNTER", type=values.counter(counters), help=about, **how)
     added.complete = {"bash": "_tally_counters", "zsh": "_tally_counters"}  # type: ignore[attr-defined]  # for shtab
 
 
 def check_series(counter: Counter) -> None:
     """Raise UsageError for a counter that has no series."""
+    from tally import fields
+
     if refusal := fields.no_series(counter):
         raise UsageError(refusal.detail)
 

@@ -8,21 +8,21 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
+from botocore.exceptions import ClientError, NoCredentialsError, NoRegionError
 
 from tally.client import Tally
 from tally.counter import Counter
 from tally.dev.base.words import DEV
 from tally.dynamo.client import CLIENT_CONFIG, Store
 from tally.dynamo.keys import FORMAT
-from tally.errors import ConfigurationError, TallyError
+from tally.errors import ConfigurationError
 from tally.settings import MINUTE_DEFAULT_S, OwnTable, Settings, own_tables
 from tally.streams.dead_letters import Objects
 from tally.team import scan_state
@@ -30,7 +30,6 @@ from tally.team import scan_state
 from .folder import folder
 from .terminal import CommandError, note
 
-BAD, INTERRUPTED = 2, 130
 LOCAL_TIMEOUT_S = 5
 PORT_DEFAULT = 8080
 CALLER = "tally"
@@ -176,27 +175,3 @@ def _settings(tables: Mapping[str, str], bucket: str, minute_s: int, own: str = 
         dead_letter_bucket=bucket,
         own_tables=own_tables(own),
     )
-
-
-def ended(run: Callable[[], int]) -> int:
-    """The exit status of a command: 2 and one line for an error that a person can fix, 130 for Ctrl-C."""
-    try:
-        return run()
-    except CommandError as error:
-        note(str(error))
-    except TallyError as error:
-        note(explained(error))
-    except ClientError as error:
-        note(f"AWS refuses it: {error.response['Error'].get('Message', error)}")
-    except BotoCoreError as error:
-        note(f"the call to AWS failed: {error}")
-    except KeyboardInterrupt:
-        note("stopped")
-        return INTERRUPTED
-    return BAD
-
-
-def explained(error: TallyError) -> str:
-    """One line for an error of the store: AWS's own message if there is one."""
-    cause = error.__cause__
-    return str(cause) if isinstance(cause, ClientError | BotoCoreError) else error.detail

@@ -74,7 +74,7 @@ def _sent(tally: Tally, counter: Counter, id_: str, amount: int | None, key: str
 
 
 COUNT = Command(
-    "count", "count one change, once for its key", _count, _arguments, _check, json=True,
+    "count", _count, _arguments, _check, json=True,
     examples="""  tally count plays 9f3a --local                 it prints the key, for --key
   tally count stock mug --amount -2 --stack Tally-prod
   tally count readers moby-dick --visitor ann --local

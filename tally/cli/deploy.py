@@ -29,12 +29,11 @@ from .account import UNRESERVED, Account
 from .command import Command, Counters, Parser
 from .folder import counters, lambdas
 from .strangers import worst_day
-from .terminal import CommandError, agreed, check_answerable
+from .terminal import CommandError, agreed, check_answerable, explained
 
 ASSEMBLY = Path("cdk.out")
 # Two consumers read four shards in each of two streams, once a minute at the same time; a sweep; a few callers.
 CONCURRENCY = 2 * 2 * 4 + 1 + 13
-ABOUT = "deploy Tally to the account and region of your credentials"
 ADOPT = "--import-existing-resources"
 _NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")
 _FOLLOWED = "cancelled"  # CloudFormation says so of what it stopped because something else had failed
@@ -256,7 +255,7 @@ def _check_forms(at: Account, stack: Deployed, declared: Declarations) -> None:
     try:
         noted = forms.noted(connection.tables(names, at.region, at.client("dynamodb")))
     except StoreRefusedError as error:
-        why = connection.explained(error)
+        why = explained(error)
         if "ResourceNotFoundException" not in why:
             print(f"note: nobody compares the counters with what they have counted: {why}", flush=True)
         return
@@ -371,11 +370,9 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 DEPLOY = Command(
     "deploy",
-    ABOUT,
     account.checked(deploy),
     _arguments,
     examples="  tally deploy -c stage=prod -c pageHosts=example.com",
-    stack=False,
     passes_on=True,
 )
 

@@ -21,7 +21,6 @@ from .command import Command
 from .folder import lambdas
 from .terminal import CommandError, answer, check_answerable, note
 
-ABOUT = "delete a deployed stack, with its edge; data of other stages than dev is kept"
 LOOK_S, LOOKS_MAX = 5, 1440  # two hours: a distribution is deleted in minutes
 _KEPT = ("Retain", "RetainExceptOnCreate")
 _KINDS = {
@@ -159,10 +158,8 @@ def deploys(options: str) -> str:
 
 DESTROY = Command(
     "destroy",
-    ABOUT,
     account.checked(destroy),
     account.add_arguments,
-    stack=False,
 )
 
 

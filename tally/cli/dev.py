@@ -27,9 +27,7 @@ def _run(given: argparse.Namespace) -> int:
 
 DEV = Command(
     "dev",
-    "run the whole stack of this folder on this machine",
     _run,
     lambda made, counters: options.add_arguments(made),
     examples=f"  tally dev\n  tally dev --port 8081 --data .tally-2\n\n{options.VARIABLES}\n",
-    stack=False,
 )

@@ -61,6 +61,6 @@ def _line(detail: Any, *, sent: bool) -> str:
 
 
 EVENTS = Command(
-    "events", "which numbers crossed a threshold, the newest first", _events, _arguments, json=True,
+    "events", _events, _arguments, json=True,
     examples="  tally events calls 7c20                        of one number; without COUNTER of all\n",
 )  # fmt: skip

@@ -143,7 +143,7 @@ def _children(store: Store, counter: Counter) -> Iterator[tuple[str, str, str]]:
 
 
 EXPORT = Command(
-    "export", "print the numbers of a counter, or what it counts, as `import` reads it", _run, _arguments, _check,
+    "export", _run, _arguments, _check,
     examples="""  tally export plays plays.csv
   tally export likes likes.jsonl --children
 """,

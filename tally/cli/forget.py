@@ -20,8 +20,8 @@ from tally.streams import dead_letters
 
 from . import values
 from .command import Command, Counters, Parser, UsageError
-from .connection import Stack, explained
-from .terminal import bar, note, say, show
+from .connection import Stack
+from .terminal import bar, explained, note, say, show
 
 _STAYS = (
     "failed events may name the user for 14 days more, logs for 30, backups for 35; so may tallies whose ids are users:"
@@ -112,7 +112,7 @@ def _counts(numbers: Mapping[TraceKind, int]) -> str:
 
 
 FORGET = Command(
-    "forget", "what there is of a user: posts, likes and other children, holds; with --yes, remove it", _forget,
+    "forget", _forget,
     _arguments, _check, signed="--yes",
     examples="  tally forget --user 'auth0|7c20'               what there is; with --yes, remove it\n",
 )  # fmt: skip

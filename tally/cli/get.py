@@ -52,11 +52,4 @@ def _within(limited: Mapping[str, int]) -> str:
     return f"{said}, until {iso(limited['resets_at'], UTC)}" if "resets_at" in limited else said
 
 
-GET = Command(
-    "get",
-    "a number, the parts that it is kept in, its limit, and its drift",
-    _get,
-    _arguments,
-    values.check_id,
-    json=True,
-)
+GET = Command("get", _get, _arguments, values.check_id, json=True)

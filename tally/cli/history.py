@@ -98,6 +98,6 @@ def _named(stack: Stack, id_: str) -> list[tuple[str, str]]:
 
 
 HISTORY = Command(
-    "history", "who repaired a number, when, why and by how much", _past, _arguments, _check, json=True,
+    "history", _past, _arguments, _check, json=True,
     examples="  tally history a91f                             under any counter; also --user ID, --imports\n",
 )  # fmt: skip

@@ -259,7 +259,7 @@ def _told(entry: Mapping[str, Any]) -> str:
 
 
 IMPORT = Command(
-    "import", "check the numbers in a file; with --yes, import them, each row once", _run, _arguments,
+    "import", _run, _arguments,
     signed="--yes",
     instead="a file names its columns id and value, for likes post, user and liked_at (docs/import.md)",
     examples="""  tally import plays.csv --counter plays         what is in the file; with --yes, import it

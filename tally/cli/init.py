@@ -8,11 +8,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from .command import Command
 from .terminal import CommandError
 
 _BROUGHT = Path(__file__).with_name("cdk.json")
 CDK_JSON = _BROUGHT if _BROUGHT.is_file() else Path(__file__).parents[2] / "cdk.json"  # a wheel brings it
-ABOUT = "write counters.py, app.py and cdk.json into a folder of your own"
 COUNTERS = '''"""The counters of this deployment. `tally dev` loads a change at once; `tally deploy` deploys it.
 
 Add a declaration to COUNTERS: the routes, the roles, the metrics and the API document follow from it.
@@ -87,8 +87,11 @@ def init(given: argparse.Namespace) -> int:
 
 def bare(arguments: Sequence[str]) -> int:
     """`uvx tallystick init [FOLDER]`: the package without what other commands need. Raises CommandError."""
-    parser = argparse.ArgumentParser(prog="tallystick init", description=f"{ABOUT[0].upper()}{ABOUT[1:]}.")
+    parser = argparse.ArgumentParser(prog="tallystick init", description=INIT.description)
     add_arguments(parser)
     ended = init(parser.parse_args(arguments))
     print("The command `tally` comes with: uv tool install 'tallystick[cdk,dev]'")
     return ended
+
+
+INIT = Command("init", init, add_arguments, examples="  tally init shop && cd shop && tally dev")

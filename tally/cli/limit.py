@@ -56,7 +56,7 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
 
 
 LIMIT = Command(
-    "limit", "the limit of an id: what it is, one of its own, the declared one again", _run, _arguments, _check,
+    "limit", _run, _arguments, _check,
     json=True,
     examples="""  tally limit calls 7c20 --stack Tally-prod
   tally limit calls 7c20 1000000 --stack Tally-prod

@@ -73,7 +73,7 @@ def _sent_with(counter: Counter, id_: str) -> list[tuple[str, str]]:
 
 
 RECEIPT = Command(
-    "receipt", "whether a change was counted, by its idempotency key", _receipt, _arguments, _check, json=True,
+    "receipt", _receipt, _arguments, _check, json=True,
     examples="""  tally receipt plays 9f3a 5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11
   tally receipt likes a91f like-1 --caller 'auth0|7c20' --stack Tally-prod
 """,

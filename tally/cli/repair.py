@@ -206,7 +206,7 @@ def _judged(reconciler: Reconciler, asked: int | None = None) -> int:
 
 
 REPAIR = Command(
-    "repair", "repair what `tally check` finds: shows it, asks, and does it", repair, _arguments, check.check_numbers,
+    "repair", repair, _arguments, check.check_numbers,
     signed="",
     examples="""  tally repair --by ann --why "edited by hand" --local
   tally repair likes a91f 7b20 --by ann --why "INC-412: an import" --stack Tally-prod

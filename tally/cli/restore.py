@@ -267,7 +267,7 @@ def _say_what_adopts_them(prefix: str) -> None:
 
 
 RESTORE = Command(
-    "restore", "make new tables from the backups of a moment, ready to be adopted", _restore, _arguments, _check,
+    "restore", _restore, _arguments, _check,
     signed="", without_stack="from_vault",
     examples='  tally restore --to 2026-11-22T10:30:00Z --by ann --why "INC-9" --stack Tally-prod\n'
     "  tally restore --from-vault arn:aws:backup:… --to 2026-11-23T00:00:00Z --by ann --why … --stack Tally-prod\n",

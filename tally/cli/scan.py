@@ -253,7 +253,7 @@ def _settled(recount: Recount, off: Difference, settle: Callable[[Difference], b
 
 
 SCAN = Command(
-    "scan", "count the items of a table of your own that are there, and set the numbers", _scan, _arguments,
+    "scan", _scan, _arguments,
     examples="""  tally scan orders                              what it will cost; asks, and goes on where it was
   tally scan orders --dry-run                    what it takes, and what will not count, from a sample
   tally scan orders --units 2000 --yes           about 2,000 units a second

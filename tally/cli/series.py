@@ -186,7 +186,7 @@ def _span(body: Mapping[str, Any]) -> str:
 
 
 SERIES = Command(
-    "series", "what was accepted of a number, by the hour or day", _series, _series_arguments, _check_series,
+    "series", _series, _series_arguments, _check_series,
     examples="""  tally series plays 9f3a                                the last 24 hours
   tally series likes a91f --by day --tz Europe/Berlin    the last 30 days of Berlin
   tally series visits https://example.com/ --from 2026-11-20 --to 2026-11-22T12:00
@@ -195,7 +195,7 @@ SERIES = Command(
 """,
 )  # fmt: skip
 TOP = Command(
-    "top", "what moved up most in an hour, a day or a month", _top, _top_arguments, _check_top,
+    "top", _top, _top_arguments, _check_top,
     examples="""  tally top plays                                        today's, of UTC, so far
   tally top plays --by hour                              those of this hour, so far
   tally top visits --span 2026-11 --limit 100            those of a month

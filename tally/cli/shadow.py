@@ -226,7 +226,7 @@ def _remarks(compared: Compared, given: argparse.Namespace, zone: tzinfo) -> Ite
 
 
 SHADOW = Command(
-    "shadow", "how far an old number is off, hour by hour, beside Tally's", _run, _arguments,
+    "shadow", _run, _arguments,
     lambda given: check_series(given.counter),
     examples="""  tally shadow plays readings/*.csv                      a reading each hour: docs/old-numbers.md
   psql --csv -c 'SELECT … AS id, … AS value, … AS at' | tally shadow plays -

@@ -20,8 +20,8 @@ from tally.errors import TallyError
 from tally.team import health
 
 from .command import Command
-from .connection import PATIENT, Stack, explained
-from .terminal import note, say
+from .connection import PATIENT, Stack
+from .terminal import explained, note, say
 
 HEALTH_S_MAX = 10.0
 CHECKED = ("drift", "dead letters", "lost records")
@@ -158,4 +158,4 @@ LOOKS: Mapping[str, Callable[[Stack], Seen]] = {
 }  # fmt: skip
 
 
-STATUS = Command("status", "whether all is well: version, alarms, lag, drift, failed events", _status, json=True)
+STATUS = Command("status", _status, json=True)

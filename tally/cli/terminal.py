@@ -8,12 +8,18 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from tqdm import tqdm  # type: ignore[import-untyped]
+
+    from tally.errors import TallyError
+
+
+BAD, INTERRUPTED = 2, 130
 
 
 class CommandError(Exception):
@@ -108,16 +114,58 @@ def iso(epoch_s: int, zone: tzinfo) -> str:
     return datetime.fromtimestamp(epoch_s, zone).isoformat()
 
 
+def _beside_bars(file: Any) -> AbstractContextManager[object]:
+    """Where a line is printed. If nothing has imported tqdm, there is no bar that the line could meet."""
+    return _tqdm().external_write_mode(file=file) if "tqdm" in sys.modules else nullcontext()
+
+
 def say(line: str) -> None:
     """Print a result."""
-    with _tqdm().external_write_mode(file=sys.stdout):
+    with _beside_bars(sys.stdout):
         print(line, flush=True)
 
 
 def note(line: str) -> None:
     """Print a note."""
-    with _tqdm().external_write_mode(file=sys.stderr):
+    with _beside_bars(sys.stderr):
         print(f"tally: {line}", file=sys.stderr, flush=True)
+
+
+def ended(run: Callable[[], int]) -> int:
+    """Returns the exit status of a command: 2 and one line for an error that a person can fix, 130 for Ctrl-C."""
+    try:
+        return run()
+    except KeyboardInterrupt:
+        note("stopped")
+        return INTERRUPTED
+    except Exception as error:
+        if (line := _line(error)) is None:
+            raise
+        note(line)
+    return BAD
+
+
+def _line(error: Exception) -> str | None:
+    """Returns the line for an error that a person can fix; None for another error. Imports what only errors need."""
+    if isinstance(error, CommandError):
+        return str(error)
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from tally.errors import TallyError
+
+    if isinstance(error, TallyError):
+        return explained(error)
+    if isinstance(error, ClientError):
+        return f"AWS refuses it: {error.response['Error'].get('Message', error)}"
+    return f"the call to AWS failed: {error}" if isinstance(error, BotoCoreError) else None
+
+
+def explained(error: TallyError) -> str:
+    """Returns one line for an error of the store: AWS's own message if there is one."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    cause = error.__cause__
+    return str(cause) if isinstance(cause, ClientError | BotoCoreError) else error.detail
 
 
 def check_answerable(yes: bool) -> None:

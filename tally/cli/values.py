@@ -11,6 +11,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from tally import fields
+from tally.contract.declared import Declared
 from tally.counter import Counter
 from tally.counting import periods
 from tally.dynamo import clock
@@ -27,9 +28,7 @@ TIME_MAX_S = 95_617_584_000  # the year 5000
 @functools.cache
 def _pages(file: Path) -> Pages:
     """What a file of counters declares. What is wrong with it, the command has said in one line by then."""
-    from tally.contract.declarations import Declarations  # not for each command: it imports the operations
-
-    return Declarations.load(file).pages if file.is_file() else UNDECLARED
+    return Declared.load(file).pages if file.is_file() else UNDECLARED
 
 
 def checked_id(counter: Counter, id_: str) -> str:

@@ -16,8 +16,8 @@ from tally.errors import NotCountedError, TallyError
 
 from . import connection, values
 from .command import Command, Counters, Parser, add_counter, add_forms
-from .connection import Stack, explained
-from .terminal import CommandError, Watched, draws, note, say, show, viewers_zone
+from .connection import Stack
+from .terminal import CommandError, Watched, draws, explained, note, say, show, viewers_zone
 
 INTERVAL_DEFAULT_S, INTERVAL_MAX_S = 2, 3600
 
@@ -97,7 +97,7 @@ def _print(given: argparse.Namespace, looks: Iterable[Watched]) -> None:
 
 
 WATCH = Command(
-    "watch", "a number as it moves, until Ctrl-C", _watch, _arguments, values.check_id,
+    "watch", _watch, _arguments, values.check_id,
     examples="""  tally watch plays 9f3a                         each look costs what a read costs
   tally watch likes a91f --interval 10 --stack Tally-prod
   tally watch stock mug --json                   a line for each change

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import runpy
-import sys
-import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
-from tally import operations, pages
+from tally import operations
 from tally.api.needs import NOTHING, Needs
 from tally.api.operation import Operation, Route, functions, of_file, of_function, served_by
 from tally.api.unattended import Schedule, StreamReader
+from tally.contract.declared import Declared
 from tally.contract.views import Counted
-from tally.counter import Counter, declared
 from tally.errors import ConfigurationError
 from tally.operations import items
-from tally.pages import Pages
-from tally.shipped import BOT_VISITS, PAGE_VISITORS, SHIPPED, VISITS
 
 OPERATIONS: tuple[Operation, ...] = tuple(
     one for name in operations.SERVING for one in of_file(importlib.import_module(f"tally.operations.{name}"))
@@ -35,72 +27,15 @@ SCHEDULES: tuple[Schedule, ...] = tuple(
 
 
 @dataclass(frozen=True)
-class Declarations:
+class Declarations(Declared):
     """What one file `counters.py` declares, with the operations, schedules and stream readers that serve it."""
 
-    path: Path
-    counters: Mapping[str, Counter]
-    pages: Pages
-    undeclared: tuple[str, ...] = ()
-    """The names of counters that the file makes and COUNTERS does not list."""
     operations: tuple[Operation, ...] = OPERATIONS
     schedules: tuple[Schedule, ...] = SCHEDULES
 
-    @classmethod
-    def load(cls, path: Path) -> Declarations:
-        """Run the file and check what it declares. Raises ConfigurationError: it says what is wrong, and where."""
-        if not path.is_file():
-            raise ConfigurationError(f"{path} is missing: it declares the counters")
-        try:
-            with contextlib.redirect_stdout(sys.stderr):  # a person's print is no part of what a command prints
-                module = runpy.run_path(str(path))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # whatever a person's file raises, SystemExit too
-            raise ConfigurationError(_why(path, error)) from error
-        given = module.get("COUNTERS")
-        if not isinstance(given, Mapping) or not given or not all(isinstance(one, Counter) for one in given.values()):
-            raise ConfigurationError(f"{path} declares no COUNTERS: end it with COUNTERS = declared([…])")
-        counters = declared(given.values())
-        if counters != dict(given):
-            raise ConfigurationError(f"{path}: COUNTERS has a counter by another name than its own: {', '.join(given)}")
-        undeclared = [
-            name
-            for name, one in module.items()
-            if isinstance(one, Counter) and one != counters.get(one.name) and one not in SHIPPED
-        ]
-        declarations = cls(path, counters, pages.declared(module), tuple(undeclared))
-        declarations.check()
-        return declarations
-
-    @property
-    def warnings(self) -> list[str]:
-        """What is odd about the file, though it is right: counters that it makes and does not list."""
-        return [
-            f"{self.path}: {name} is no counter of this deployment: COUNTERS does not list it"
-            for name in self.undeclared
-            if not name.startswith("_")
-        ]
-
     def check(self) -> None:
-        """Raise ConfigurationError if a counter has the name of a shipped one, and differs in more than `notify` and
-        `lists`; or if two operations have one route, as by the `path` of a counter.
-        """
-        for counter in SHIPPED:
-            given = self.counters.get(counter.name, counter)
-            if replace(given, notify=counter.notify, lists=counter.lists) != counter:
-                raise ConfigurationError(
-                    f"counter {counter.name!r}: {self.path} must list the one of tally.shipped,"
-                    " or name its own otherwise"
-                )
-        if (VISITS.name in self.counters) != (BOT_VISITS.name in self.counters):
-            raise ConfigurationError(
-                f"counter {VISITS.name!r}: {self.path} must list {BOT_VISITS.name!r} beside it: crawlers count apart"
-            )
-        if PAGE_VISITORS.name in self.counters and VISITS.name not in self.counters:
-            raise ConfigurationError(
-                f"counter {PAGE_VISITORS.name!r}: {self.path} must list {VISITS.name!r} beside it: a visit names them"
-            )
+        """Raise ConfigurationError also if two operations have one route, as by the `path` of a counter."""
+        super().check()
         seen: dict[str, Route] = {}
         for route in self.routes:
             other = seen.setdefault(route.key, route)
@@ -156,17 +91,3 @@ class Declarations:
         counters = served_by(name, routes, self.counters)
         serving = of_function(name, routes, self.operations, self.counters)
         return NOTHING.union(*(operation.needs(operation.served(counters)) for operation in serving))
-
-
-def _why(path: Path, error: BaseException) -> str:
-    """Why the file does not run, in one line: the place in it, and the error."""
-    line: int | None = None
-    if isinstance(error, SyntaxError) and error.filename and error.lineno:  # of this file, or of one that it imports
-        path, line = Path(error.filename), error.lineno
-    else:
-        frames = traceback.extract_tb(error.__traceback__)
-        line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
-    what = str(error.msg if isinstance(error, SyntaxError) else error)
-    kind = "" if isinstance(error, ConfigurationError) else type(error).__name__
-    where = f"{path}, line {line}" if line else str(path)
-    return " ".join(": ".join(filter(None, (where, kind, what))).split())

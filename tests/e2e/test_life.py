@@ -119,19 +119,23 @@ sys.meta_path.insert(0, Meets())
 
 
 @pytest.mark.parametrize(
-    ("module", "meets", "status"),
+    ("module", "line", "meets", "status"),
     [
-        (dev, "asyncio", 0),
-        (cli, "botocore", 130),
-        (cli, "tally.cli.commands", 130),
-        (cli, "tally.contract.declarations", 130),
+        (dev, "", "asyncio", 0),
+        (cli, "", "tally.cli.commands", 130),
+        (cli, "completion bash", "shtab", 130),
+        (cli, "get plays 1 --local", "botocore", 130),
+        (cli, "get plays 1 --local", "tally.cli.get", 130),
+        (cli, "get plays 1 --local", "tally.contract.declared", 130),
     ],
 )
-def test_ctrl_c_that_meets_an_import_is_one_line(module: ModuleType, meets: str, status: int, tmp_path: Path) -> None:
+def test_ctrl_c_that_meets_an_import_is_one_line(
+    module: ModuleType, line: str, meets: str, status: int, tmp_path: Path
+) -> None:
     """CPython 3.11 made a TypeError of the handler's exception, once in eight runs of all tests on a busy machine."""
     (tmp_path / "sitecustomize.py").write_text(MEETS)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "MEETS": meets}
-    command = [sys.executable, "-m", module.__name__]
+    command = [sys.executable, "-m", module.__name__, *line.split()]
     folder = Path(str(module.__file__)).parents[2]  # a mutation's copy, or the checkout
     run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (run.returncode, run.stdout + run.stderr) == (status, "tally: stopped\n")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tally.cli import commands, connection
+from tally.cli import commands, terminal
 from tally.cli.connection import Stack
 from tally.counter import Counter
 from tally.counting import tallies
@@ -48,7 +48,7 @@ class Team(own.Team):
         given = commands.parsed(line.split(), commands.parser(self.counters))
         objects = Objects("bucket", lambda: self.bucket)
         stack = Stack(replace(self.store, client=client or self.store.client), objects, self.counters)
-        code = connection.ended(lambda: commands.COMMANDS[given.command].run(given, stack))
+        code = terminal.ended(lambda: commands.COMMANDS[given.command].run(given, stack))
         return code, *self.capsys.readouterr()
 
     def order(self, customer: str, number: int, status: str = "open", **attributes: Item) -> None:

@@ -1,0 +1,33 @@
+"""The command `completion`: the script that lets TAB complete the command."""
+
+from __future__ import annotations
+
+import argparse
+
+import shtab
+
+from .command import Command
+from .terminal import say
+
+_HOW_TO_COMPLETE = """  tally completion bash > ~/.local/share/bash-completion/completions/tally
+  tally completion zsh > "${fpath[1]}/_tally"
+"""
+
+
+def _completion(given: argparse.Namespace) -> int:
+    """Print the script. It knows the counters that are declared now."""
+    names = " ".join(given.declared)
+    listed = {
+        "bash": f"_tally_counters() {{ compgen -W '{names}' -- \"$1\"; }}",
+        "zsh": f"_tally_counters() {{ _values counter {names}; }}",
+    }
+    say(shtab.complete(given.parser, given.shell, preamble=listed[given.shell]))
+    return 0
+
+
+COMPLETION = Command(
+    "completion",
+    _completion,
+    lambda made, counters: made.add_argument("shell", choices=("bash", "zsh")),
+    examples=_HOW_TO_COMPLETE,
+)

@@ -1,0 +1,99 @@
+"""What one file `counters.py` declares. This imports no operation: `declarations` adds what follows from the file."""
+
+from __future__ import annotations
+
+import contextlib
+import runpy
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from tally import pages
+from tally.counter import Counter, declared
+from tally.errors import ConfigurationError
+from tally.pages import Pages
+from tally.shipped import BOT_VISITS, PAGE_VISITORS, SHIPPED, VISITS
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The counters and the pages of one file. Which routes they have, it does not know."""
+
+    path: Path
+    counters: Mapping[str, Counter]
+    pages: Pages
+    undeclared: tuple[str, ...] = ()
+    """The names of counters that the file makes and COUNTERS does not list."""
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Run the file and check what it declares. Raises ConfigurationError: it says what is wrong, and where."""
+        if not path.is_file():
+            raise ConfigurationError(f"{path} is missing: it declares the counters")
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # a person's print is no part of what a command prints
+                module = runpy.run_path(str(path))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever a person's file raises, SystemExit too
+            raise ConfigurationError(_why(path, error)) from error
+        given = module.get("COUNTERS")
+        if not isinstance(given, Mapping) or not given or not all(isinstance(one, Counter) for one in given.values()):
+            raise ConfigurationError(f"{path} declares no COUNTERS: end it with COUNTERS = declared([…])")
+        counters = declared(given.values())
+        if counters != dict(given):
+            raise ConfigurationError(f"{path}: COUNTERS has a counter by another name than its own: {', '.join(given)}")
+        undeclared = [
+            name
+            for name, one in module.items()
+            if isinstance(one, Counter) and one != counters.get(one.name) and one not in SHIPPED
+        ]
+        found = cls(path, counters, pages.declared(module), tuple(undeclared))
+        found.check()
+        return found
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is odd about the file, though it is right: counters that it makes and does not list."""
+        return [
+            f"{self.path}: {name} is no counter of this deployment: COUNTERS does not list it"
+            for name in self.undeclared
+            if not name.startswith("_")
+        ]
+
+    def check(self) -> None:
+        """Raise ConfigurationError if a counter has the name of a shipped one, and differs in more than `notify` and
+        `lists`; and if a shipped one lacks the one that it goes with.
+        """
+        for counter in SHIPPED:
+            given = self.counters.get(counter.name, counter)
+            if replace(given, notify=counter.notify, lists=counter.lists) != counter:
+                raise ConfigurationError(
+                    f"counter {counter.name!r}: {self.path} must list the one of tally.shipped,"
+                    " or name its own otherwise"
+                )
+        if (VISITS.name in self.counters) != (BOT_VISITS.name in self.counters):
+            raise ConfigurationError(
+                f"counter {VISITS.name!r}: {self.path} must list {BOT_VISITS.name!r} beside it: crawlers count apart"
+            )
+        if PAGE_VISITORS.name in self.counters and VISITS.name not in self.counters:
+            raise ConfigurationError(
+                f"counter {PAGE_VISITORS.name!r}: {self.path} must list {VISITS.name!r} beside it: a visit names them"
+            )
+
+
+def _why(path: Path, error: BaseException) -> str:
+    """Why the file does not run, in one line: the place in it, and the error."""
+    line: int | None = None
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:  # of this file, or of one that it imports
+        path, line = Path(error.filename), error.lineno
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
+    what = str(error.msg if isinstance(error, SyntaxError) else error)
+    kind = "" if isinstance(error, ConfigurationError) else type(error).__name__
+    where = f"{path}, line {line}" if line else str(path)
+    return " ".join(": ".join(filter(None, (where, kind, what))).split())

@@ -1,0 +1,50 @@
+"""The command imports what it needs: for its help and its version next to nothing, and no operation to read numbers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tally.cli import commands
+from tally.cli.listed import LISTED
+from tests.patience import PATIENCE_S
+
+TRIED = """
+import sys
+from tally.cli.__main__ import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print(*sys.modules, file=sys.stderr)
+"""
+HEAVY = {
+    "aws_cdk", "aws_lambda_powertools", "asyncio", "boto3", "botocore", "concurrent.futures", "rich", "shtab",
+    "tally.api", "tally.contract.declarations", "tally.operations", "tqdm",
+}  # fmt: skip
+STORE = {"aws_lambda_powertools", "boto3", "botocore", "concurrent.futures"}
+
+
+@pytest.mark.parametrize(
+    ("line", "most", "heavy"),
+    [
+        ("--version", 170, set()),
+        ("help", 170, set()),
+        ("init --help", 170, set()),
+        ("help get", 580, STORE),
+        ("get plays 1 --local --port 1", 580, STORE),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(line: str, most: int, heavy: set[str]) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", TRIED, *line.split()], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    imported = set(run.stderr.splitlines()[-1].split())
+    assert imported & HEAVY <= heavy
+    assert len(imported) <= most, sorted(imported)
+
+
+def test_each_command_that_is_listed_is_in_its_module() -> None:
+    assert [command.name for command in commands.COMMANDS.values()] == list(LISTED)

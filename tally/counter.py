@@ -82,7 +82,8 @@ class Counter:
     ceiling: int | None = None
     """It never goes above this."""
     debt: int = 0
-    """How far commits of holds may take it beyond its limit: what was used is used. Holds may not."""
+    """How far what was used may take it beyond its limit: commits of holds, and increments that say `used`. Holds may
+    not."""
     own_limits: bool = False
     """Whether an id may have a floor or ceiling of its own, which `PUT …/limit` sets; without one the declared hold."""
     numbered: bool = False

@@ -331,6 +331,10 @@ FLAG = Kind(
     True,
     source=Source.QUERY,
 )
+USED = replace(
+    FLAG,
+    words="Whether it is used already. Then it goes beyond the limit, as far as the counter's `debt`.",
+)
 TALLY = Kind(
     _plain(fields.tally),
     _string(1, fields.TALLY_BYTES_MAX),

@@ -49,6 +49,7 @@ class Value(TypedDict):
     left: NotRequired[
         Annotated[int, {"description": "How much more it takes, up to `limit`. Below 0: it is so far beyond it."}]
     ]
+    over: NotRequired[Annotated[Literal[True], {"description": "It is beyond `limit`: `left` says how far."}]]
     resets_at: NotRequired[
         Annotated[int, {"minimum": 0, "description": "Of a counter with periods: when this one ends, as `as_of`."}]
     ]

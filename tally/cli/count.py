@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 from tally.client import Tally
-from tally.counter import AMOUNT_MAX, ANYONE, Counter
+from tally.counter import AMOUNT_MAX, ANYONE
 from tally.errors import LimitReachedError
 from tally.shipped import VISITS
 
@@ -26,6 +26,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
         "--amount", metavar="N", type=values.signed(AMOUNT_MAX), help="by how much (its own step, or 1)"
     )
     parser.add_argument("--visitor", metavar="NAME", help="who came, of a counter of visitors: each counts once")
+    parser.add_argument("--used", action="store_true", help="it is used already: go beyond the limit, within the debt")
     about = "the name of this change: the same key counts once (default: a new one)"
     parser.add_argument("--key", type=values.key, help=about)
 
@@ -36,8 +37,10 @@ def _check(given: argparse.Namespace) -> None:
         raise UsageError(f"{counter.name} counts changes, and not who made them: leave --visitor out")
     if counter.unique and not named:
         raise UsageError(f"{counter.name} counts visitors: say who came, with --visitor NAME")
-    if named and (given.amount is not None or given.key):
-        raise UsageError("--visitor goes with neither --amount nor --key: the visitor is the key, and counts once")
+    if named and (given.amount is not None or given.key or given.used):
+        raise UsageError("--visitor goes without --amount, --key and --used: the visitor is the key, and counts once")
+    if given.used and not counter.debt:
+        raise UsageError(f"{counter.name} has no debt: nothing goes beyond its limit. Leave --used out")
 
 
 def _count(given: argparse.Namespace, stack: Stack) -> int:
@@ -47,12 +50,13 @@ def _count(given: argparse.Namespace, stack: Stack) -> int:
         tally = service(given, stack, *FUNCTIONS, anyone=given.counter.changes == ANYONE)
         if given.visitor is not None:
             return _visited(given, tally)
-        answer = _sent(tally, given.counter, given.id, given.amount, key)
+        answer = _sent(tally, given, key)
     except LimitReachedError as error:
         note(error.detail)
         return 1
     number = f", and is {answer['value']}" if "value" in answer else ", visible within seconds"
     how = "was counted before, and is not again" if answer["replayed"] else f"counted{number}"
+    how += ", beyond the limit" if answer.get("over") else ""
     show(given, {**answer, "key": key}, f"{given.counter.name} {given.id}: {how} (--key {key})")
     return 0
 
@@ -65,12 +69,13 @@ def _visited(given: argparse.Namespace, tally: Tally) -> int:
     return 0
 
 
-def _sent(tally: Tally, counter: Counter, id_: str, amount: int | None, key: str) -> dict[str, Any]:
+def _sent(tally: Tally, given: argparse.Namespace, key: str) -> dict[str, Any]:
     """The answer."""
+    counter, id_, amount = given.counter, given.id, given.amount
     if counter.name == VISITS.name and amount is None:
         return {**tally.visit(id_, idempotency_key=key)}
     by = amount if amount is not None or counter.delta is not None else 1
-    return {**tally.increment(counter.name, id_, amount=by, value=True, idempotency_key=key)}
+    return {**tally.increment(counter.name, id_, amount=by, used=given.used, value=True, idempotency_key=key)}
 
 
 COUNT = Command(

@@ -22,6 +22,7 @@ class Counted(TypedDict):
     period: NotRequired[str]
     number: NotRequired[int]
     last: NotRequired[bool]
+    over: NotRequired[Literal[True]]
     value: NotRequired[int]
     replayed: bool
 
@@ -99,6 +100,7 @@ class Value(TypedDict):
     about: NotRequired[Literal[True]]
     limit: NotRequired[int]
     left: NotRequired[int]
+    over: NotRequired[Literal[True]]
     resets_at: NotRequired[int]
 
 
@@ -496,6 +498,7 @@ def increment(
     id: str,
     *,
     amount: int | None = None,
+    used: bool | None = None,
     value: bool | None = None,
     idempotency_key: str | None = None,
     caller: str | None = None,

@@ -234,7 +234,7 @@ def _step(counter: Counter) -> str:
 def _limits(counter: Counter) -> str:
     limits = [f"from {counter.floor}"] if counter.floor is not None else []
     limits += [f"to {counter.ceiling}"] if counter.ceiling is not None else []
-    limits += [f"commits of holds {counter.debt} beyond"] if counter.debt else []
+    limits += [f"what was used {counter.debt} beyond"] if counter.debt else []
     limits += [f"starts at {counter.start}"] if counter.start else []
     limits += [f"each {counter.period} by itself"] if counter.period else []
     return ", ".join(limits) or "none"

@@ -52,6 +52,8 @@ class Increment(NamedTuple):
     """The name of what changes, in its receipt (`counter/id` if the operation serves many counters); None: the id."""
     receipt_days: int | None = None
     """For how many days the receipt lives; None: as the counter says."""
+    used: bool = False
+    """Whether it happened already: then it goes beyond the limit, as far as the counter's `debt`."""
 
 
 def count(call: Call, change: Increment) -> ChangeAnswer:
@@ -60,6 +62,9 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
     Visible now: receipt and count in one transaction, 4 WCU, one round trip. Visible soon, and while the tally is hot:
     the receipt alone, 1 WCU, which a stream consumer adds up. A numbered counter is read first. The body says whether
     the change is `visible` now or soon.
+
+    If the limit refuses what was `used`, and expired holds make no room, it is sent again, within the `debt`. Then the
+    body says `over`.
 
     Raises KeyReusedError if the key was used for another amount, LimitReachedError at a floor or ceiling, which leaves
     no receipt, CounterRetiredError, and the errors of transactions.transact.
@@ -72,21 +77,33 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
         move = _refuse
     target = id_ if change.receipt_target is None else change.receipt_target
     days = change.receipt_days or counter.receipt_days
-    keyed = Keyed(change.operation, target, change.key, {"amount": amount}, days)
+    payload = {"amount": amount, **({"used": True} if change.used else {})}
+    keyed = Keyed(change.operation, target, change.key, payload, days)
     counted = partial(once, call, keyed, partial(move, call, change))
-    return holds.with_room(call, counter, id_, amount, counted) if counter.may_have_holds else counted()
+    try:
+        return holds.with_room(call, counter, id_, amount, counted) if counter.may_have_holds else counted()
+    except LimitReachedError:
+        if not (change.used and counter.debt):
+            raise
+        return once(call, keyed, partial(_add_beyond, call, change))
 
 
-def _add(call: Call, change: Increment, stamp: Stamp) -> Body:
+def _add_beyond(call: Call, change: Increment, stamp: Stamp) -> Body:
+    """Count what the limit has refused, within the debt."""
+    beyond = change._replace(body={**change.body, "over": True})
+    return _add(call, beyond, stamp, debt=change.counter.debt)
+
+
+def _add(call: Call, change: Increment, stamp: Stamp, *, debt: int | None = None) -> Body:
     counter, at = change.counter, minute_now(call)
     body = {**change.body, **VISIBLE_NOW}
 
     def writes(shard: int) -> list[Write]:
-        return [{"Update": tallies.add(call, counter, change.id, shard, change.amount, at)}]
+        return [{"Update": tallies.add(call, counter, change.id, shard, change.amount, at, debt=debt or 0)}]
 
     try:
         receipt = stamp.receipt(call, body, **tallies.facts(counter, change.id, change.amount, at))
-        tallies.commit(call, counter, change.id, change.amount, writes, receipt, spills=counter.spills)
+        tallies.commit(call, counter, change.id, change.amount, writes, receipt, spills=counter.spills, debt=debt)
     except TallyHotError:
         body = _add_alone(call, change, stamp)
         observe.count(observe.SPILLED)

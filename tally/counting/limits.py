@@ -146,13 +146,15 @@ def learn_each(call: Call, found: Mapping[tuple[Counter, str], Mapping[str, Any]
 def members(counter: Counter, id_: str, value: int, within: Limits) -> dict[str, int]:
     """Returns what an answer says of the limit of a tally at `value`: nothing, if its counter has no limit.
 
-    `left`: how much more it takes; below 0 if `value` is beyond the limit. `resets_at`: when the period ends.
+    `left`: how much more it takes; below 0 if `value` is beyond the limit, and then `over` is true. `resets_at`: when
+    the period ends.
     """
     if within.limit is None:
         return {}
     left = value - within.limit if within.ceiling is None else within.limit - value
-    resets = {"resets_at": periods.ends_s(counter, id_)} if counter.period else {}
-    return {"limit": within.limit, "left": left, **resets}
+    more: dict[str, int] = {"over": True} if left < 0 else {}
+    more |= {"resets_at": periods.ends_s(counter, id_)} if counter.period else {}
+    return {"limit": within.limit, "left": left, **more}
 
 
 def judged(call: Call, write: Write, counter: Counter, id_: str, amount: int, debt: int) -> Write:

@@ -9,6 +9,7 @@ export interface Counted {
   period?: string;
   number?: number;
   last?: boolean;
+  over?: true;
   value?: number;
 }
 
@@ -73,6 +74,7 @@ export interface Value {
   about?: true;
   limit?: number;
   left?: number;
+  over?: true;
   resets_at?: number;
 }
 
@@ -417,6 +419,7 @@ export interface Requests {
     counter: string;
     id: string;
     amount?: number;
+    used?: boolean;
     value?: boolean;
     idempotency_key?: string;
     caller?: string;

@@ -97,7 +97,7 @@ export type Outcome =
 
 /** One number, or why it cannot be read. `value`: a BigInt if it is beyond 2^53, where a Number is not exact; so are whole
  * numbers of that size in every other answer. `as_of`: it holds every change before, in seconds since 1970. A counter with
- * a ceiling or a floor says its `limit` and what is `left`, and with periods when this one ends, in seconds since 1970. */
+ * a ceiling or a floor says its `limit` and what is `left`; beyond it `over`; and with periods when this one ends, in seconds since 1970. */
 export type Value =
   | {
       readonly counter: string;
@@ -106,6 +106,7 @@ export type Value =
       readonly as_of?: number | null;
       readonly limit?: number | bigint;
       readonly left?: number | bigint;
+      readonly over?: true;
       readonly resets_at?: number;
     }
   | { readonly counter: string; readonly id: string; readonly error: Problem };

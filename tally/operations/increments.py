@@ -8,6 +8,7 @@ from tally.api import needs
 from tally.api.kinds import (
     FIRST_TRIED,
     OWN_LIMIT,
+    USED,
     VALUE,
     VERSION,
     VISITOR,
@@ -47,6 +48,9 @@ class Counted(TypedDict):
         Annotated[int, {"description": "Of a numbered counter: the number that only this change took."}]
     ]
     last: NotRequired[Annotated[bool, {"description": "Of a numbered counter: whether no number is left after it."}]]
+    over: NotRequired[
+        Annotated[Literal[True], {"description": "The limit refuses it: it is counted as `used`, within the `debt`."}]
+    ]
     value: NotRequired[NewValue]
 
 
@@ -141,13 +145,15 @@ def increment(
     id: Id,
     idempotency_key: KeyOrBody,
     amount: Amount | None = None,
+    used: Annotated[bool, USED] = False,
     value: Flag = False,
 ) -> Answer[Counted]:
     """Move a counter
 
     At a floor or ceiling Tally refuses the change and says how much is left. A refusal leaves no receipt: a retry with
     the same key may succeed later. A counter with periods counts in the period of now; a refusal says when the next one
-    begins.
+    begins. What is `used` already counts beyond the limit, too, as far as the counter's `debt`: then the answer says
+    `over`.
     """
     by = fields.step(counter, amount, "amount")
     tally, named = id, {"id": id}
@@ -156,7 +162,7 @@ def increment(
         named = periods.shown(tally)
     body = {"counter": counter.name, **named, "counted": True}
     target = f"{counter.name}/{id}"
-    change = Increment(counter, tally, by, "increment", idempotency_key, body, receipt_target=target)
+    change = Increment(counter, tally, by, "increment", idempotency_key, body, receipt_target=target, used=used)
     answer, replayed = increments.count(call, change)
     return Answer(tallies.with_value(call, counter, tally, answer) if value else answer, replayed=replayed)
 

@@ -8,6 +8,7 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ from tally import client, errors
 from tally.client import Request, Tally, requests
 from tally.counter import Counter
 from tally.dynamo import clock
+from tally.notify import Notify
 from tests.integration.conftest import Invoke
 from tests.patience import PATIENCE_S
 
@@ -282,15 +284,54 @@ def test_the_sample_page_shows_a_customer_what_is_used_and_left(
     assert rows()[1] == "Jobs: unknown at the moment"
 
 
+def declared_in(page: str, number: int) -> Counter:
+    """The counter that a page of the docs declares in its block of this number."""
+    declaration = (EXAMPLES.parent / page).read_text().split("```python\n")[number].split("```")[0]
+    declared: dict[str, Any] = {"Counter": Counter, "Notify": Notify}
+    exec(declaration, declared)
+    return next(value for name, value in declared.items() if name.isupper())
+
+
+@pytest.mark.usefixtures("midday")
+def test_the_sample_credits_are_spent_of_the_grants_that_end_first_all_or_nothing_and_once(
+    fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(counters.COUNTERS, "credits", declared_in("limits.md", 2))
+    tally = Tally({name: name for name in client.FUNCTIONS}, caller="billing", lambda_client=fake)
+    credits, today = example("credits", tally, monkeypatch), datetime.now(UTC).date()
+    ends = {"acme.year": today + timedelta(365), "acme.month": today, "acme.old": today - timedelta(1)}
+    monkeypatch.setattr(credits, "grants", lambda customer: ends if customer == "acme" else {})
+    for grant, amount in {"acme.year": 500, "acme.month": 50, "acme.old": 70}.items():
+        for _ in range(2):
+            tally.increment("credits", grant, amount=amount, idempotency_key=f"invoice-{grant}")
+
+    def left() -> list[int]:
+        return [tally.get_counter("credits", grant)["value"] for grant in ends]
+
+    def spend(id_: str, amount: int, customer: str = "acme") -> bool:
+        return bool(credits.handler({"id": id_, "customer": customer, "amount": amount}, None)["spent"])
+
+    assert [spend("first", 30), left()] == [True, [500, 20, 70]]
+    assert [spend("second", 45), left()] == [True, [475, 0, 70]], "of two grants"
+    assert [spend("second", 45), spend("first", 30), left()] == [True, True, [475, 0, 70]], (
+        "a retry would split otherwise"
+    )
+    assert [spend("too-much", 476), spend("of-nobody", 1, "globex"), left()] == [False, False, [475, 0, 70]]
+    amounts = {f"request-{number}": 5 + number for number in range(40)}
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda id_: (id_, spend(id_, amounts[id_])), [*amounts, *amounts]))
+    spent = sum(amounts[id_] for id_ in {id_ for id_, spent in answers if spent})
+    assert left() == [475 - spent, 0, 70]
+    assert [spend("all", 475 - spent) for _ in range(2)] == [True, True], "what is missing was spent by this request"
+    assert left() == [0, 0, 70]
+
+
 @pytest.mark.usefixtures("midday")
 def test_the_sample_gateway_never_spends_more_than_the_budget_of_a_team(
     fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """60 requests at once, of which each may use 100 and uses less: held, they would be over the budget of 1,000."""
-    declaration = (EXAMPLES.parent / "holds.md").read_text().split("```python\n")[1].split("```")[0]
-    declared: dict[str, Any] = {"Counter": Counter}
-    exec(declaration, declared)
-    monkeypatch.setitem(counters.COUNTERS, "tokens", replace(declared["TOKENS"], ceiling=1_000))
+    monkeypatch.setitem(counters.COUNTERS, "tokens", replace(declared_in("holds.md", 1), ceiling=1_000))
     tally = Tally({name: name for name in client.FUNCTIONS}, caller="gateway", lambda_client=fake)
     gateway = example("gateway", tally, monkeypatch)
     monkeypatch.setattr(gateway, "complete", lambda request: {"text": "x", "tokens": request["uses"]})

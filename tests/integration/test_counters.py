@@ -132,6 +132,30 @@ def test_a_key_that_was_used_for_another_change_is_422(invoke: Invoke) -> None:
     problem(invoke.http("increment", **STOCK, idempotency_key="the-one-key", amount=8), 422, "key-reused")
 
 
+def test_what_is_used_already_goes_beyond_a_limit_and_every_answer_says_so(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = {"counter": "calls", "id": "7c20"}
+    monkeypatch.setitem(counters.COUNTERS, "calls", replace(counters.CALLS, debt=500, notify=None))
+    invoke.direct("put_limit", **calls, limit=10, idempotency_key="plan", caller="billing")
+    assert "over" not in events.body_of(invoke.http("increment", **calls, amount=9, used="true", idempotency_key="1"))
+    problem(invoke.http("increment", **calls, amount=5, idempotency_key="2"), 409, "limit-reached")
+    over = events.body_of(invoke.http("increment", **calls, amount=5, used="true", value="true", idempotency_key="2"))
+    assert (over["over"], over["value"]) == (True, 14)
+    again = invoke.direct("increment", **calls, amount=5, used=True, idempotency_key="2", caller=samples.CALLER)
+    assert (again["replayed"], again["body"]["over"]) == (True, True)
+    wanted = {"value": 14, "limit": 10, "left": -4, "over": True}
+    for read in (invoke.http("get_counter", **calls), invoke.http("get_any_tallies", of=["calls:7c20"])):
+        body = events.body_of(read)
+        assert wanted.items() <= body.get("tallies", [body])[0].items()
+    refused = problem(
+        invoke.http("increment", **calls, amount=497, used="true", idempotency_key="3"), 409, "limit-reached"
+    )
+    assert (refused["left"], refused["limit"]) == (496, 10)
+    wrong = invoke.http("increment", **calls, amount=1, used="yes", idempotency_key="4")
+    assert problem(wrong, 400, "invalid-input")["field"] == "used"
+
+
 # Holds
 
 

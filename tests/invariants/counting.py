@@ -37,12 +37,14 @@ class Counting:
         key: str | None = None,
         id_: str = ITEM,
         *,
+        used: bool = False,
         caller: str = "ann",
         within_s: float = CALL_TIME_DEFAULT_S,
     ) -> Outcome:
         """Move a counter: the body, and whether it is a replay."""
         call = self.world.call(caller, deadline_s=self.world.store.clock() + within_s)
-        answer = handler.increment(call, counter=counter, id=id_, amount=amount, idempotency_key=key or new_key())
+        given = {"amount": amount, "used": used, "idempotency_key": key or new_key()}
+        answer = handler.increment(call, counter=counter, id=id_, **given)
         return answer.body, answer.replayed
 
     def set(self, counter: Counter, value: int, version: int, key: str | None = None, caller: str = "ann") -> Outcome:

@@ -265,7 +265,8 @@ def test_a_late_commit_that_another_comes_before_says_so_and_takes_nothing(
 def test_expiry_late_commits_releases_and_voids_race_and_each_hold_counts_once(
     budget: Budget, clock: Clock, seed: int
 ) -> None:
-    """30 holds whose time is over: two callers commit each at once, the sweep runs, and some are released or voided."""
+    """30 holds whose time is over: two callers commit each at once, the sweep runs, and some are released or voided.
+    Others write down what is used already, and each change is sent twice."""
     chance, proxy = random.Random(seed), budget.world.proxy
     budget.counter = replace(budget.counter, debt=500)
     hold_ids = [budget.hold(chance.choice((10, 20, 30))) for _ in range(30)]
@@ -285,6 +286,8 @@ def test_expiry_late_commits_releases_and_voids_race_and_each_hold_counts_once(
         jobs += [(hold_id, COMMITTED, budget.commit, used + 1)] * (chance.random() < 0.3)
         jobs += [(hold_id, RELEASED, budget.release)] * (chance.random() < 0.3)
         jobs += [(hold_id, VOIDED, budget.void)] * (2 * (chance.random() < 0.4))
+    keys = {new_key(): chance.choice((5, 20, 60)) for _ in range(20)}
+    jobs += [(key, "used", lambda key: budget.use(keys[key], key, used=True).body) for key in keys] * 2
     chance.shuffle(jobs)
     with ThreadPoolExecutor(6) as pool:
         swept = pool.submit(persist, budget.sweep)
@@ -304,4 +307,7 @@ def test_expiry_late_commits_releases_and_voids_race_and_each_hold_counts_once(
         assert state in (ways or {EXPIRED})
         assert (len(taken) <= 1, {RELEASED, COMMITTED} <= ways) == (True, False)
         spent += int(record["used"]["N"]) if state == COMMITTED else 0
+    used = {key: body for key, name, body in answers if name == "used" and isinstance(body, dict)}
+    spent += sum(keys[key] for key in used)
     assert (budget.left(), budget.held(), budget.even()) == (1_000 - spent, 0, True)
+    assert budget.left() >= -500

@@ -34,6 +34,7 @@ SDK_ATTEMPTS = 3  # client.CLIENT_CONFIG
 LATE_S = 2.0  # longer than the hasty client reads
 PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
 ROLLED_UP = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
+IN_DEBT = replace(counters.STOCK, debt=5)
 KEY = "key-1"
 IN_PROGRESS = "TransactionInProgressException"
 
@@ -55,6 +56,8 @@ class Change:
     """Whether a receipt remembers it: the caller's retry is a replay with the first answer."""
     retried: dict[str, Any] | None = None
     """Members of the answer to a retry after it was made, if those of the first answer cannot be known then."""
+    transactions: int = 1
+    """How many it sends at most, if nothing fails."""
 
 
 def posts(world: World) -> tuple[int, str]:
@@ -146,6 +149,8 @@ CHANGES = [
     Change("spilled play", lambda world: world.play(KEY), {"visible": "soon"}, World.rolled_up, 1, heat),
     Change("take from stock", lambda world: Counting(world).increment(counters.STOCK, -1, KEY), {"counted": True},
            number_of(counters.STOCK), 9, stock),
+    Change("use beyond a limit", lambda world: Counting(world).increment(IN_DEBT, -12, KEY, used=True), {"over": True},
+           number_of(counters.STOCK), -2, stock, transactions=2),
     Change("number", lambda world: Counting(world).increment(counters.TICKET, key=KEY), {"number": 1},
            number_of(counters.TICKET), 1),
     Change("set", lambda world: Counting(world).set(counters.STOCK, 42, 1, KEY), {"value": 42, "version": 2},
@@ -220,7 +225,7 @@ def test_an_answer_that_it_is_still_in_progress_is_none_and_the_same_request_goe
     outcome = change.make(world)
     assert answers(change.answer, outcome, replayed=False)
     assert outcome[0].get("changed", True) is True, "it was this call that changed it"
-    assert len({sent["ClientRequestToken"] for sent in world.sent("TransactWriteItems")}) <= 1
+    assert len({sent["ClientRequestToken"] for sent in world.sent("TransactWriteItems")}) <= change.transactions
     assert change.stored(world) == change.once
 
 

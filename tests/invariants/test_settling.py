@@ -23,7 +23,7 @@ from tally.counting.increments import Increment, count
 from tally.counting.receipts import ChangeAnswer
 from tally.dynamo import items
 from tally.dynamo.client import Call
-from tally.errors import HoldSettledError, LimitReachedError
+from tally.errors import HoldSettledError, KeyReusedError, LimitReachedError
 from tests import faults
 from tests.invariants.counting import new_key, refusal
 from tests.invariants.judged import deployed
@@ -71,9 +71,11 @@ class Budget:
     def release(self, hold_id: str) -> dict[str, Any]:
         return settling.settle(self.world.call("ann"), self.counter, OWNER, hold_id, RELEASED)
 
-    def use(self, amount: int) -> None:
+    def use(self, amount: int, key: str | None = None, *, used: bool = False) -> ChangeAnswer:
+        """`used`: it is used already, and refusing it would bring nothing back."""
         by = amount if self.counter.floor is None else -amount
-        count(self.world.call("ann"), Increment(self.counter, self.tally(), by, "increment", new_key(), {}))
+        change = Increment(self.counter, self.tally(), by, "increment", key or new_key(), {}, used=used)
+        return count(self.world.call("ann"), change)
 
     def left(self, tally: str | None = None) -> int:
         number = self.world.tally(self.counter, tally or self.tally())
@@ -158,6 +160,33 @@ def test_commits_alone_go_into_debt_and_holds_wait_until_it_is_paid(budget: Budg
     budget.use(-41)
     budget.hold(1)
     assert (budget.left(), budget.even()) == (0, True)
+
+
+def test_what_is_used_already_goes_into_debt_once_and_says_that_it_is_over(budget: Budget, clock: Clock) -> None:
+    visible, key = {"visible": "now"}, new_key()
+    budget.counter = replace(budget.counter, debt=50)
+    assert budget.use(990, used=True) == (visible, False), "within the limit nothing is said"
+    assert refusal(partial(budget.use, 30)).members["left"] == 10
+    with budget.world.capacity() as measured:
+        assert budget.use(30, key, used=True) == (visible | {"over": True}, False)
+    assert measured == [("TransactWriteItems", 0), ("Query", 1.0), ("TransactWriteItems", 4.0)]
+    assert budget.use(30, key, used=True) == (visible | {"over": True}, True)
+    assert isinstance(refusal(partial(budget.use, 30, key)), KeyReusedError)
+    refused = refusal(partial(budget.use, 31, used=True))
+    assert (type(refused), refused.members) == (LimitReachedError, {"left": 30})
+    for change in (partial(budget.hold, 1), partial(budget.use, 1)):
+        assert refusal(change).members["left"] == -20
+    assert budget.use(30, used=True).body["over"] is True
+    budget.use(-70)
+    assert budget.use(20, used=True) == (visible, False)
+    budget.use(-50)
+    budget.hold(50)
+    clock.pass_s(61)
+    assert budget.use(30, used=True) == (visible, False), "an expired hold has made room before"
+    assert budget.sweep().finished
+    budget.counter = replace(budget.counter, debt=0)
+    assert refusal(partial(budget.use, 21, used=True)).members["left"] == 20
+    assert (budget.left(), budget.even()) == (20, True)
 
 
 def test_a_hold_goes_back_the_way_it_came_whatever_limit_its_counter_has_by_now(budget: Budget, clock: Clock) -> None:

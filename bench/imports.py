@@ -1,4 +1,4 @@
-"""The CPU time to import a hot handler at a cold start, beside that of boto3 with one client.
+"""The CPU time to import a hot handler at a cold start, and of the command `tally`, beside boto3 with one client.
 
 Wall time would count what else the machine does: while others ran, the ratio was 1.45.
 """
@@ -6,6 +6,7 @@ Wall time would count what else the machine does: while others ran, the ratio wa
 from __future__ import annotations
 
 import json
+import operator
 import os
 import statistics
 import subprocess
@@ -29,6 +30,16 @@ took_s = time.process_time() - started_s
 import json, sys
 print(json.dumps({{"took_s": took_s, "heavy": [name for name in {heavy!r} if name in sys.modules]}}))
 """
+COMMANDS = {
+    "tally --version": ["--version"],
+    "tally get --local, nobody there": ["get", "plays", "1", "--local", "--port", "1"],
+}
+_COMMAND = """
+import contextlib, io
+from tally.cli.__main__ import main
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    main({arguments!r})
+"""
 _BOTO3 = 'import boto3\nboto3.client("dynamodb")'
 
 
@@ -46,6 +57,7 @@ def measure(quick: bool) -> dict[str, dict[str, float]]:
     LocalError with the interpreter's message if an import fails.
     """
     codes = {"boto3": _BOTO3, "handler": f"import handlers; handlers.{HOT_HANDLERS[0]}"}
+    codes |= {name: _COMMAND.format(arguments=arguments) for name, arguments in COMMANDS.items()}
     taken_s: dict[str, list[float]] = {name: [] for name in codes}
     for number in range((1 if quick else 15) + 1):
         for name in sorted(codes, reverse=number % 2 == 1):
@@ -53,15 +65,15 @@ def measure(quick: bool) -> dict[str, dict[str, float]]:
             if number:  # the first run fills the caches of the file system and of byte code
                 taken_s[name].append(took_s)
     heavy = {module for handler in HOT_HANDLERS for module in imported(f"import handlers; handlers.{handler}").heavy}
-    ratio = statistics.median(
-        handler_s / boto3_s for handler_s, boto3_s in zip(taken_s["handler"], taken_s["boto3"], strict=True)
-    )
-    return {
-        "boto3 with one client": {"ms": statistics.median(taken_s["boto3"]) * 1e3},
-        "a hot handler": {
-            "ms": statistics.median(taken_s["handler"]) * 1e3, "to boto3": ratio, "heavy modules": len(heavy),
-        },
-    }  # fmt: skip
+    rows = {
+        name: {
+            "ms": statistics.median(each_s) * 1e3,
+            "to boto3": statistics.median(map(operator.truediv, each_s, taken_s["boto3"])),
+        }
+        for name, each_s in taken_s.items()
+    }
+    handler = rows.pop("handler") | {"heavy modules": len(heavy)}
+    return {"boto3 with one client": rows.pop("boto3"), "a hot handler": handler, **rows}
 
 
 def imported(what: str) -> Import:
@@ -69,6 +81,7 @@ def imported(what: str) -> Import:
     environment = {
         "PATH": os.environ.get("PATH", ""),
         "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "lambdas"))),
+        "TALLY_APP": str(ROOT),
         "AWS_DEFAULT_REGION": "eu-west-1",
         "AWS_ACCESS_KEY_ID": "local",
         "AWS_SECRET_ACCESS_KEY": "local",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
@@ -17,7 +16,6 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError, NoCredentialsError, NoRegionError
 
-from tally.client import Tally
 from tally.counter import Counter
 from tally.dev.base.words import DEV
 from tally.dynamo.client import CLIENT_CONFIG, Store
@@ -32,8 +30,6 @@ from .terminal import CommandError, note
 
 LOCAL_TIMEOUT_S = 5
 PORT_DEFAULT = 8080
-CALLER = "tally"
-"""Whose change it is, of a counter that not anyone may change."""
 LOCAL: dict[str, Any] = {"aws_access_key_id": "local", "aws_secret_access_key": "local", "region_name": "eu-west-1"}
 _TABLES = {"counts": "CountsTableName", "receipts": "ReceiptsTableName", "ledger": "LedgerTableName"}
 # Calls of CloudFormation, of S3 for each record, and for tables: waiting is better than failing.
@@ -123,16 +119,6 @@ def deployed(stack: str, counters: Mapping[str, Counter]) -> Stack:
         raise CommandError(
             f"the stack {stack} cannot be read: {error.response['Error'].get('Message', error)}"
         ) from None
-
-
-def service(given: argparse.Namespace, stack: Stack, *functions: str, anyone: bool = False) -> Tally:
-    """Tally's own client, of these functions of the stack: as a service, or as `anyone`."""
-    caller = None if anyone else CALLER
-    if given.local:
-        client = boto3.client("lambda", endpoint_url=stack.outputs["ApiUrl"], **LOCAL)
-        return Tally({name: name for name in functions}, caller=caller, lambda_client=client)
-    arns = {name: stack.outputs.get(f"{name.capitalize()}FunctionArn", "") for name in functions}
-    return Tally(arns, caller=caller)
 
 
 def _of_tally(stack: str, id_: str, outputs: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,8 @@ from tally.shipped import VISITS
 
 from . import values
 from .command import Command, Counters, Parser, UsageError, add_counter
-from .connection import Stack, service
+from .connection import Stack
+from .service import service
 from .terminal import note, show
 
 FUNCTIONS = ("increments", "visits")

@@ -12,7 +12,8 @@ from tally.ids import id_of
 
 from . import values
 from .command import Command, Counters, Parser, UsageError, add_counter
-from .connection import Stack, service
+from .connection import Stack
+from .service import service
 from .terminal import show
 
 

@@ -26,7 +26,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 import counters
-from tally.cli import commands, connection, count, files, receipt, series, watch
+from tally.cli import commands, connection, count, files, receipt, series, service, watch
 from tally.cli.__main__ import main
 from tally.counting import increments, tallies
 from tally.counting.increments import Increment
@@ -97,11 +97,11 @@ def test_a_make_dev_of_another_checkout_is_named(
 
 def test_a_command_that_counts_calls_the_functions_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Mock()
-    monkeypatch.setattr(connection, "Tally", asked)
+    monkeypatch.setattr(service, "Tally", asked)
     outputs = {"IncrementsFunctionArn": "arn:i", "VisitsFunctionArn": "arn:v"}
     stack = connection.Stack(None, None, counters.COUNTERS, outputs)  # type: ignore[arg-type]
     for anyone, caller in ((True, None), (False, "tally")):
-        connection.service(SimpleNamespace(local=False), stack, *count.FUNCTIONS, anyone=anyone)  # type: ignore[arg-type]
+        service.service(SimpleNamespace(local=False), stack, *count.FUNCTIONS, anyone=anyone)  # type: ignore[arg-type]
         asked.assert_called_with({"increments": "arn:i", "visits": "arn:v"}, caller=caller)
 
 

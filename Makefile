@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup setup-cdk setup-tests engine dev demo bench soak test test-all emulator rehearse mutations openapi generate pictures fuzz lint synth diff deploy destroy cost smoke wheel npm lock audit clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / {printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # A PYTHON that is named, and of another version than the environment's, makes that again. Without one it stays.
 VERSION := -c 'import sys; print(sys.version)' 2>&1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -87,6 +88,8 @@ PLATFORMS = [
     ("FreeBSD", "amd64", False),
 ]
 
+FETCH = 'for one; do case $one in -DoutputDirectory=*) folder=${one#*=};; esac; done; /bin/mkdir "$folder"'
+
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
@@ -154,8 +157,7 @@ def test_dynamodb_local_is_fetched_once_and_whole(
     with pytest.raises(LocalError, match=r"Maven does not fetch DynamoDB Local: no such host$"):
         jars()
     assert not list(programs.glob("cache/tally/*"))
-    fetch = 'for one; do case $one in -DoutputDirectory=*) folder=${one#*=};; esac; done; /bin/mkdir "$folder"'
-    program(programs / "mvn", f'{fetch}; echo "$@" > "$folder/asked"')
+    program(programs / "mvn", f'{FETCH}; echo "$@" > "$folder/asked"')
     assert capsys.readouterr().out.startswith("tally: fetching DynamoDB Local by Maven into ")
     kept = jars()
     assert "--strict-checksums" in (kept / "asked").read_text()
@@ -164,3 +166,21 @@ def test_dynamodb_local_is_fetched_once_and_whole(
     assert jars() == kept
     assert capsys.readouterr().out == ""
     assert list(kept.parent.iterdir()) == [kept]
+
+
+def test_the_file_of_dynamodb_local_has_a_write_ahead_log_and_another_file_stays_as_it_was(
+    bare: Callable[[str, str], Path],
+) -> None:
+    """Without the log each write waits for the disk four times: 340 ms a write on a busy one, and 13 ms with it."""
+    programs = bare("Darwin", "arm64")
+    program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
+    program(programs / "mvn", f'{FETCH}; echo "$@" > "$folder/asked"')
+    with pytest.raises(LocalError, match="the DynamoDB engine did not start: exit status 0 openjdk version"):
+        chosen(programs / "data", "").start()
+    file = programs / "data/shared-local-instance.db"
+    with closing(sqlite3.connect(file)) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    file.write_text("this is no database" * 100)
+    with pytest.raises(LocalError, match="is not a file of the engine"):
+        chosen(programs / "data", "").start()
+    assert file.read_text() == "this is no database" * 100

@@ -119,8 +119,9 @@ test-all: test ## `make test`, and what tests the tools or takes long: soak, qui
 	@for one in firefox:firefox-esr webkit:WebKitWebDriver; do \
 	  if command -v $${one#*:} && command -v Xvfb; then $(PY) -m pytest $(IN_BROWSERS) -k $${one%:*} || exit 1; \
 	  else echo "tally: LEFT OUT: the JavaScript client in $${one%:*}: there is no $${one#*:} with Xvfb here" >&2; fi; done
-	@if command -v java && command -v mvn; then $(MAKE) test ENGINE=dynamodb-local ARGS="$(ON_LOCAL)" && ENGINE=dynamodb-local $(PYTEST) -m "" $(DEV_ON_LOCAL); \
+	@if command -v java && command -v mvn; then $(MAKE) test ENGINE=dynamodb-local ARGS="$(ON_LOCAL)"; \
 	else echo "tally: LEFT OUT: the core's tests on DynamoDB Local: there is no Java with Maven (mvn) here" >&2; fi
+	@if command -v java && command -v mvn; then ENGINE=dynamodb-local $(PYTEST) -m "" $(DEV_ON_LOCAL); fi
 	@if command -v python3.14; then $(MAKE) test PYTHON=python3.14 VENV=.build/python3.14 ARGS="tests/unit tests/invariants"; \
 	else echo "tally: LEFT OUT: the core's tests on Python 3.14, which is what Lambda runs: there is no python3.14 here" >&2; fi
 

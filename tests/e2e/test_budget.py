@@ -1,6 +1,8 @@
-"""A budget over HTTP: 60 holds at once, half committed at other amounts, while its limit changes and workers die.
+"""A budget over HTTP: 60 callers at once hold, commit and release, while its limit changes, answers get lost, and
+workers die. Value, left, held and limit always agree, and each crossing of its thresholds is one event.
 
-Each crossing of its thresholds is one event."""
+    ROUNDS=10 pytest tests/e2e/test_budget.py       more of the same: about 170 operations a round
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -29,6 +31,10 @@ BUDGET = """Counter(
     notify=Notify(percent=(80, 100), at=(500,)))"""
 TEAM = "/counters/budget/acme"
 HOLDS = 60
+ROUNDS = int(os.environ.get("ROUNDS", "1"))
+LOST = 1 / 6  # of the answers: the caller does not get them
+WAYS = ("number", "many", "ask")
+"""How somebody looks: at the number, at many numbers, or by asking for more than there is."""
 PLANS = {35: 1_300, 75: 400}
 """The limit changes after so many answers: to more, and to less than is used by then."""
 KILLS = (10, 30, 50, 70, 90)
@@ -75,16 +81,22 @@ class Team:
     """Holds that were refused after a copy that was killed, and may still be on its way."""
     commits: dict[int, int] = field(default_factory=dict)
     """What such a copy of a commit may keep of a hold."""
+    chance: random.Random = field(default_factory=random.Random)
+    lost: int = 0
 
     def sent(self, method: str, path: str, body: object = None, key: str | None = None) -> tuple[Answer, bool]:
         """The answer, and whether an earlier copy was not answered."""
         keyed, failed, until_s = {} if key is None else {"idempotency_key": key}, False, time.monotonic() + PATIENCE_S
         while True:
-            answer = self.dev.call(method, TEAM + path, body, token=self.token, **keyed)
+            answer = self.dev.call(
+                method, path if path.startswith("/tallies") else TEAM + path, body, token=self.token, **keyed
+            )
             self.answers.append(answer.status)
-            if answer.status not in AGAIN:
+            lost = self.chance.random() < LOST
+            if answer.status not in AGAIN and not lost:
                 return answer, failed
-            failed |= answer.status == 500
+            self.lost += lost
+            failed |= lost or answer.status == 500
             assert time.monotonic() < until_s, answer
             time.sleep(0.05)
 
@@ -119,27 +131,38 @@ class Team:
         self.used.note(number, answer.body.get("amount", 0))
         return True
 
-    def plan(self, limit: int, was: int) -> None:
+    def pay(self, name: str, amount: int) -> None:
+        """Take off what was spent."""
+        self.used.note(name, 0, -amount)
+        answer, _ = self.sent("POST", "/increments", {"amount": -amount}, name)
+        assert answer.status == 200, answer
+        self.used.note(name, -amount)
+
+    def plan(self, limit: int, was: int, name: str) -> None:
         self.limit.note("plan", was, limit)
-        answer, _ = self.sent("PUT", "/limit", {"limit": limit}, f"plan-{limit}")
+        answer, _ = self.sent("PUT", "/limit", {"limit": limit}, name)
         assert (answer.status, answer.body["limit"]) == (200, limit)
         self.limit.note("plan", limit)
 
-    def look(self, *, ask: bool) -> tuple[float, int, int]:
-        """Read the number, or `ask` for more than there is: used and left are the limit. When it began, what is used,
-        and the limit."""
+    def look(self, way: str) -> tuple[float, int, int]:
+        """Look in one of WAYS: used and left are the limit. Returns when it began, what is used, and the limit."""
         from_s = time.monotonic()
-        if ask:
+        if way == "ask":
             answer, _ = self.sent("POST", "/holds", {"amount": AMOUNT_MAX, "ttl_s": 60}, f"ask-{from_s}")
             assert answer.status == 409
-            limit, used = answer.body["limit"], answer.body["limit"] - answer.body["left"]
+            found = answer.body | {"value": answer.body["limit"] - answer.body["left"]}
+        elif way == "many":
+            answer, _ = self.sent("GET", "/tallies/any?of=budget:acme")
+            [found] = answer.body["tallies"]
         else:
             answer, _ = self.sent("GET", "")
-            limit, used = answer.body["limit"], answer.body["value"]
+            found = answer.body
         to_s = time.monotonic()
+        used, limit = found["value"], found["limit"]
+        assert found["left"] == limit - used, (way, found)
         for what, book in ((used, self.used), (limit, self.limit)):
             least, most = book.sum(from_s, to_s)
-            assert least <= what <= most, (ask, used, limit)
+            assert least <= what <= most, (way, used, limit)
         return from_s, used, limit
 
 
@@ -171,23 +194,31 @@ class Job(NamedTuple):
     ends: int
 
 
-def jobs(chance: random.Random) -> list[Job]:
+def jobs(chance: random.Random, first: int, looks: int) -> list[Job]:
+    """The jobs of a round: their numbers begin with `first`, and they wait for looks after the first `looks`."""
     ends = ["other"] * 30 + ["held"] * 14 + ["released"] * 8 + ["open"] * 8
     chance.shuffle(ends)
     begins = [0] * 40 + [chance.randint(1, 20) for _ in ends[40:]]
     return [
-        Job(number, chance.randint(10, 40), chance.randint(0, 60), end, at, at + chance.randint(1, 20))
+        Job(
+            first + number,
+            chance.randint(10, 40),
+            chance.randint(0, 60),
+            end,
+            looks + at,
+            looks + at + chance.randint(1, 20),
+        )
         for number, (end, at) in enumerate(zip(ends, begins, strict=True))
     ]
 
 
-def run(team: Team, job: Job, looked: Callable[[int], object]) -> None:
-    """`looked`: whether the number was looked at so many times."""
+def run(team: Team, job: Job, looked: Callable[[int], object]) -> str | None:
+    """`looked`: whether the number was looked at so many times. Returns the hold, if it stays open."""
     number, held, used, end, *_ = job
     wait_for(lambda: looked(job.begins))
     hold = team.take(number, held)
     if hold is None or end == "open":
-        return
+        return hold
     wait_for(lambda: looked(job.ends))
     if end == "other" and not team.settle(number, hold, held, used):
         end = "held"
@@ -195,60 +226,108 @@ def run(team: Team, job: Job, looked: Callable[[int], object]) -> None:
         team.settle(number, hold, held, None)
     if end == "released":
         team.settle(number, hold, held, None, release=True)
+    return None
+
+
+@dataclass
+class Storm:
+    """Rounds of jobs, while somebody looks at the number all the time."""
+
+    team: Team
+    chance: random.Random
+    over: threading.Event = field(default_factory=threading.Event)
+    looks: list[tuple[float, int, int]] = field(default_factory=list)
+    killed: int = 0
+    lowered_s: float = 0.0
+    """When the limit was lowered for the last time."""
+
+    def read(self) -> None:
+        while not self.over.is_set():
+            self.looks.append(self.team.look(WAYS[len(self.looks) % len(WAYS)]))
+
+    def stepped(self, steps: int) -> bool:
+        return len(self.team.steps) >= steps or self.over.is_set()
+
+    def change(self, first: int) -> None:
+        """Change the limit after so many steps of the round whose steps begin with `first`."""
+        was = LOWERED if first else 1_000
+        for after, limit in PLANS.items():
+            wait_for(lambda after=after: self.stepped(first + after))  # type: ignore[misc]
+            self.team.plan(limit, was, f"plan-{first + after}")
+            was = limit
+        self.lowered_s = time.monotonic()
+
+    def kill(self, first: int) -> None:
+        for after in KILLS:
+            wait_for(lambda after=after: self.stepped(first + after), every_s=0.01)  # type: ignore[misc]
+            for function in ("holds", "increments", "reads", "bookkeeper"):
+                for pid in self.team.dev.workers(function):
+                    with suppress(ProcessLookupError):  # it ended in between
+                        os.kill(pid, signal.SIGKILL)
+                        self.killed += 1
+
+    def round(self, number: int, reading: Future[None]) -> int:
+        """Run the jobs of a round. At its end every hold has an end but those that stay open. Returns what is used."""
+        team, first = self.team, len(self.team.steps)
+        of_round = jobs(self.chance, number * HOLDS, len(self.looks))
+        with ThreadPoolExecutor(HOLDS) as callers, ThreadPoolExecutor(2) as others:
+            acting = [others.submit(act, first) for act in (self.change, self.kill)]
+            try:
+                holds = list(
+                    callers.map(lambda job: run(team, job, lambda n: len(self.looks) >= n or reading.done()), of_round)
+                )
+            except BaseException:
+                self.over.set()
+                raise
+            for act in acting:
+                act.result()
+        for late in team.takes:
+            holds[late - number * HOLDS] = team.take(late, of_round[late - number * HOLDS].held)
+        team.takes.clear()
+        used = self.agreed()
+        held = {job: hold for job, hold in zip(of_round, holds, strict=True) if hold}
+        for job, hold in held.items():
+            team.settle(job.number, hold, job.held, None, release=True)
+        spent = self.agreed()
+        assert used - spent == sum(job.held for job in held), "what is held is the rest of what is used"
+        return spent
+
+    def agreed(self) -> int:
+        """What is used, once nothing is under way: every look says the same."""
+        least, most = self.team.used.sum(time.monotonic(), time.monotonic())
+        assert least == most, "every hold has an end by now"
+        for way in WAYS:
+            assert self.team.look(way)[1:] == (least, LOWERED)
+        return least
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 1])
 def test_spent_held_and_left_are_the_limit_at_every_moment(team: Team, seed: int) -> None:
-    over, looks, all_jobs = threading.Event(), list[tuple[float, int, int]](), jobs(random.Random(seed))
-
-    def read() -> None:
-        while not over.is_set():
-            looks.append(team.look(ask=len(looks) % 3 == 2))
-
-    def change() -> float:
-        was = 1_000
-        for after, limit in PLANS.items():
-            wait_for(lambda after=after: len(team.steps) >= after or over.is_set())  # type: ignore[misc]
-            team.plan(limit, was)
-            was = limit
-        return time.monotonic()
-
-    def kill() -> int:
-        killed = 0
-        for after in KILLS:
-            wait_for(lambda after=after: len(team.steps) >= after or over.is_set(), every_s=0.01)  # type: ignore[misc]
-            for function in ("holds", "increments", "reads", "bookkeeper"):
-                for pid in team.dev.workers(function):
-                    with suppress(ProcessLookupError):  # it ended in between
-                        os.kill(pid, signal.SIGKILL)
-                        killed += 1
-        return killed
-
-    with ThreadPoolExecutor(HOLDS) as callers, ThreadPoolExecutor(3) as others:
-        reading, changing, killing = (others.submit(work) for work in (read, change, kill))
+    storm = Storm(team, random.Random(seed))
+    team.chance.seed(seed)
+    with ThreadPoolExecutor(1) as reader:
+        reading = reader.submit(storm.read)
         try:
-            list(callers.map(lambda job: run(team, job, lambda n: len(looks) >= n or reading.done()), all_jobs))
+            for number in range(ROUNDS):
+                used = storm.round(number, reading)
+                if number + 1 < ROUNDS:
+                    team.pay(f"pay-{number}", used)
         finally:
-            over.set()
-        lowered_s, killed = changing.result(), killing.result()
+            storm.over.set()
         reading.result()
-    for number in list(team.takes):
-        team.take(number, all_jobs[number].held)
-    least, most = team.used.sum(time.monotonic(), time.monotonic())
-    assert least == most, "every hold has an end by now"
-    for ask in (False, True):
-        assert team.look(ask=ask)[1:] == (least, LOWERED)
-    lost, refused = team.answers.count(500), team.answers.count(409)
+    failed, refused, looks = team.answers.count(500), team.answers.count(409), storm.looks
     print(
-        f"seed {seed}: {killed} workers killed, {lost} calls without an answer, {refused} refused, {len(looks)} looks"
+        f"seed {seed}: {len(team.answers)} requests, {storm.killed} workers killed, {failed} calls failed,"
+        f" {team.lost} answers lost, {refused} refused, {len(looks)} looks"
     )
-    assert killed
+    assert storm.killed
+    assert team.lost
     assert max(used for _, used, _ in looks) <= max(PLANS.values())
-    after = [used for from_s, used, _ in looks if from_s >= lowered_s]
+    after = [used for from_s, used, _ in looks if from_s >= storm.lowered_s]
     assert all(later <= max(earlier, LOWERED) for earlier, later in pairwise(after))
     no_drift(team)
-    crossed(team, least)
+    crossed(team, used)
 
 
 def no_drift(team: Team) -> None:

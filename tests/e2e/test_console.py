@@ -336,9 +336,10 @@ def test_a_number_that_javascript_rounds_says_so(console: Console) -> None:
     changes = [{"counter": "usage", "id": f"large-{key}", "amount": 10**15}] * 10
     changes += [{"counter": "usage", "id": f"exact-{key}", "amount": 10**15}]
     console.dev.call("POST", "/changes", {"changes": changes}, token=token, idempotency_key=key)
-    for id_, shown in (("exact", "1,000,000,000,000,000"), ("large", "≈ 10,000,000,000,000,000")):
-        page = console.open(f"#/tally/usage/{id_}-{key}", name="ann")
-        expect(page.locator(".now .live")).to_have_text(shown)
+    page = console.open(f"#/tally/usage/exact-{key}", name="ann")
+    expect(page.locator(".now .live")).to_have_text("1,000,000,000,000,000")
+    console.go(f"#/tally/usage/large-{key}")
+    expect(page.locator(".now .live")).to_have_text("≈ 10,000,000,000,000,000")
 
 
 def test_a_change_of_another_caller_is_found_with_the_callers_name(console: Console) -> None:

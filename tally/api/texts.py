@@ -43,7 +43,8 @@ def response(body: Text, request_headers: Mapping[str, str]) -> dict[str, Any]:
     headers = {name.lower(): value for name, value in request_headers.items()}
     kept = "no-store" if "authorization" in headers else f"public, max-age={body.max_age_s}"
     sent = {"cache-control": kept, "etag": body.etag, "vary": "accept-encoding, authorization"}
-    if _has(headers.get("if-none-match", ""), body.etag):
+    # A deploy of another start or limit changes an answer, and no version.
+    if not body.version_tag and _has(headers.get("if-none-match", ""), body.etag):
         return {"statusCode": 304, "headers": sent, "body": "", "isBase64Encoded": False}
     charset = "" if body.media_type.endswith("/json") else "; charset=utf-8"  # JSON has no other
     sent |= {"content-type": f"{body.media_type}{charset}", **_SAFE, **dict(body.headers)}

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tally.cdk.ceilings import ceilings
 from tally.cdk.options import EDGE_REGION, Options
 from tally.contract.declarations import Declarations
 from tally.contract.described import TABLES
@@ -93,6 +92,7 @@ def deploy(given: argparse.Namespace) -> int:
         if description and description["StackStatus"] in _NEVER_DEPLOYED
     ]
     check_reservations(stacks[0], at, there=running is not None and stacks[0] not in failed)
+    say_too_few_at_once(stacks[0], at)
     if failed:
         adopted = _cleared(given, at, failed)
         if adopted is None:
@@ -152,12 +152,6 @@ def _drop_left_throttles(at: Account, stack: str) -> None:
             client.delete_route_settings(RouteKey=key, **stage)
 
 
-def _reserved(options: Options, declared: Declarations) -> int:
-    """Returns how many invocations at once the stack takes from the account for functions of its own."""
-    consumers = options.reserved_concurrency * len(declared.readers) + 1 if options.reserved_concurrency else 0
-    return consumers + sum(ceilings(declared.functions, options).values())
-
-
 def check_reservations(stack: Deployed, at: Account, there: bool) -> None:
     """Raises CommandError if AWS would refuse them in the middle of the deploy, as in a new account, or where others
     have reserved the rest. `there`: the stack has functions, whose reservations it may take over."""
@@ -182,16 +176,20 @@ def _quota_request(at: Account, missing: int = 0) -> str:
     )
 
 
+def say_too_few_at_once(stack: Deployed, at: Account) -> None:
+    """Say it if Lambda runs fewer functions at once than the stack takes, by its template."""
+    runs, needed = at.concurrency(), CONCURRENCY + (stack.reserved + UNRESERVED if stack.reserved else 0)
+    if runs is not None and runs < needed:
+        print(
+            f"note: Lambda runs {runs} functions at once in this account and region, and Tally needs {needed}: with"
+            " fewer, numbers are rolled up and judged late, and callers get 503. Ask AWS for more, which is free:"
+            f" {_quota_request(at)}",
+            flush=True,
+        )
+
+
 def warnings(options: Options, declared: Declarations, at: Account) -> Iterator[str]:
     """What a person should know before they say yes."""
-    reserved, runs = _reserved(options, declared), at.concurrency()
-    needed = CONCURRENCY + (reserved + UNRESERVED if reserved else 0)
-    if runs is not None and runs < needed:
-        yield (
-            f"Lambda runs {runs} functions at once in this account and region, and Tally needs {needed}: with fewer,"
-            " numbers are rolled up and judged late, and callers get 503. Ask AWS for more, which is free:"
-            f" {_quota_request(at)}"
-        )
     if options.keeps_data and not options.issuer and options.mfa != "REQUIRED":
         yield "users sign in without a second factor: -c mfa=required asks for one"
     if options.keeps_data and not options.alarm_email:

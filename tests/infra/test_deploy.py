@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -368,23 +369,41 @@ def test_the_throttle_of_a_route_that_is_gone_goes_before_the_next_deploy(
 
 
 @pytest.mark.parametrize(
-    ("options", "concurrency", "said"),
+    ("options", "said"),
     [
-        ({}, 10, ["Lambda runs 10 functions at once in this account and region, and Tally needs 30", STRANGERS]),
-        ({}, 1000, [STRANGERS]),
-        ({}, refused("AccessDenied", "no"), [STRANGERS]),
-        ({"reservedConcurrency": "40"}, 200, ["and Tally needs 211", STRANGERS]),
-        ({"stage": "prod"}, 1000, ["-c mfa=required", "-c alarmEmail", STRANGERS]),
-        ({"stage": "prod", "mfa": "required", "alarmEmail": "a@example.com"}, 1000, [STRANGERS]),
+        ({}, [STRANGERS]),
+        ({"stage": "prod"}, ["-c mfa=required", "-c alarmEmail", STRANGERS]),
+        ({"stage": "prod", "mfa": "required", "alarmEmail": "a@example.com"}, [STRANGERS]),
     ],
 )  # fmt: skip
 def test_it_says_what_a_person_should_know_before_they_say_yes(
-    options: dict[str, str], concurrency: Any, said: list[str], aws: Aws
+    options: dict[str, str], said: list[str], aws: Aws
 ) -> None:
-    aws.concurrency = concurrency
     found = list(deploy.warnings(Options.from_context(options), DECLARED, Account.found(None, None)))
     assert len(found) == len(said)
     assert [part for part, whole in zip(said, found, strict=True) if part not in whole] == []
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "needed"), [(10, None), (420, "435"), (435, None), (refused("AccessDenied", "no"), None)]
+)
+def test_it_says_how_many_functions_the_account_has_to_run_at_once_by_the_template(
+    concurrency: Any, needed: str | None, aws: Aws, prod: Template, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The options of the call are not those of a folder that another app has made."""
+    aws.concurrency = concurrency
+    deploy.main(["--yes", "--app", str(prod.folder)])
+    said = re.findall("Lambda runs 420 functions at once .* and Tally needs ([0-9]+):", capsys.readouterr().out)
+    assert said == [needed] * bool(needed)
+
+
+def test_a_stack_that_reserves_nothing_needs_thirty(
+    aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [stack] = deploy.stacks_of(dev.folder, "eu-west-1")
+    for aws.concurrency, said in ((29, True), (30, False)):
+        deploy.say_too_few_at_once(stack, Account.found(None, None))
+        assert ("and Tally needs 30:" in capsys.readouterr().out) == said
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from urllib.parse import SplitResult
+from urllib.parse import SplitResult, unquote
 
 from .errors import ConfigurationError
 
@@ -15,6 +15,9 @@ _NAME = r"[A-Za-z0-9._~\[\]-]+"
 _PARAMETER = re.compile(rf"\*|\*?{_NAME}\*?|{_NAME}(\+{_NAME})+")
 _PARTS = re.compile(r"(?=;|%3B)")  # each part but the first begins with its sign
 _SIGN = re.compile(r"^(;|%3B)")
+_INNER_SIGN = re.compile(r"(\?|%(?:25)*(?:3F|26|3B|23))", re.IGNORECASE)  # `?`, `&`, `;` or `#` within a value
+_INNER_EQUALS = re.compile(r"=|%(?:25)*3D", re.IGNORECASE)
+QUOTED_MAX = 4  # times, that the name of a parameter in a value is read
 _FILE = re.compile(r"[A-Za-z0-9._~-]+")
 
 # Brave, uBlock Origin, AdGuard and ClearURLs take most of these off the addresses of every site.
@@ -84,7 +87,7 @@ class Pages:
         return address._replace(path=self._path(address.path), query=self._query(address.query))
 
     def _path(self, path: str) -> str:
-        if ";" in path or "%3B" in path:
+        if any(sign in path for sign in (";", "%3B", "%3F")):
             first, *between, last = map(self._segment, path.split("/"))
             path = "/".join([first, *filter(None, between), last])
         while True:  # each turn makes it shorter
@@ -98,23 +101,45 @@ class Pages:
     def _segment(self, segment: str) -> str:
         """Returns a segment of the path without the parameters that are dropped; "" if it would mean another folder."""
         name, *parameters = _PARTS.split(segment)
-        kept = name + "".join(one for one in parameters if not self._in_path.fullmatch(_name(one)))
+        kept = self._value(name) + "".join(one for one in parameters if not self._in_path.fullmatch(_name(one)))
         return "" if kept in (".", "..") else kept
 
     def _query(self, query: str) -> str:
         if not query:
             return ""
         parameters = [_PARTS.split(parameter) for parameter in query.split("&")]
-        names = {_name(part) for parts in parameters for part in parts}
-        paired = {name for pair in self._pairs if pair <= names for name in pair}
+        paired = self._paired({_name(part) for parts in parameters for part in parts})
         kept = []
         for first, *others in parameters:
-            parts = [one for one in others if not self._drops(one, paired)]
+            parts = [self._parameter(one) for one in others if not self._drops(one, paired)]
             if not self._drops(first, paired):
-                kept.append("".join([first, *parts]))
+                kept.append("".join([self._parameter(first), *parts]))
             elif parts:
                 kept.append(_SIGN.sub("", "".join(parts)).replace("%3D", "=", 1))
         return "&".join(kept)
+
+    def _paired(self, names: set[str]) -> set[str]:
+        """Returns those that are dropped because another one is there."""
+        return {name for pair in self._pairs if pair <= names for name in pair}
+
+    def _parameter(self, part: str) -> str:
+        name, equals, value = part.partition("=")
+        return f"{name}{equals}{self._value(value)}"
+
+    def _value(self, value: str) -> str:
+        """Returns a value without the credentials that are dropped, if it is an address or a query: `/x%3Fsid%3D7`
+        is `/x`, however often it is quoted. What else is in it may be what the page shows, such as a search."""
+        first, *others = _INNER_SIGN.split(value)
+        parts = [("", first), *zip(others[::2], others[1::2], strict=True)]
+        paired = self._paired({_inner_name(part) for _, part in parts})
+        kept, place = "", None
+        for sign, part in parts:
+            name = _inner_name(part)
+            if name in paired or self._in_value.fullmatch(name):
+                place = sign if place is None else place
+            else:
+                kept, place = f"{kept}{sign if place is None else place}{part}", None
+        return kept
 
     def _drops(self, part: str, paired: set[str]) -> bool:
         name = _name(part)
@@ -127,6 +152,10 @@ class Pages:
     @cached_property
     def _in_path(self) -> re.Pattern[str]:
         return _matching(name for name in self.drop if name != "*")
+
+    @cached_property
+    def _in_value(self) -> re.Pattern[str]:
+        return _matching(name for name in self.drop if name in CREDENTIALS)
 
     @cached_property
     def _pairs(self) -> tuple[frozenset[str], ...]:
@@ -142,6 +171,14 @@ def _matching(names: Iterable[str]) -> re.Pattern[str]:
 def _name(part: str) -> str:
     """Returns the name of a parameter, in lower case: of `;A=7`, `%3BA%3D7` and `A=7` it is `a`."""
     return _SIGN.sub("", part).replace("%3D", "=").partition("=")[0].lower()
+
+
+def _inner_name(part: str) -> str:
+    """Returns the name of a parameter in a value, in lower case; "" if it has no value."""
+    name, *value = _INNER_EQUALS.split(part, maxsplit=1)
+    for _ in range(QUOTED_MAX):
+        name = unquote(name)
+    return name.lower() if value else ""
 
 
 AS_SPELT = Pages(drop=())

@@ -20,7 +20,7 @@ PATHS_ALONE = Pages(drop=("*",), trailing_slash="drop", index=("index.html", "in
 DECLARATIONS = {"the shipped declaration": counters.PAGES, "paths alone": PATHS_ALONE, "nothing dropped": AS_SPELT}
 
 QUERY = ["a=1", "", "utm_source=x", "UTM_x", "fbclid", "utm%5Fa=b", "?", "q=%26"]
-QUERY += ["code=1", "state=2", "sid=1;code=2", "a;sid=1", ";", "sid%3D7"]
+QUERY += ["code=1", "state=2", "sid=1;code=2", "a;sid=1", ";", "sid%3D7", "n=/x%3Fsid%3D7%26b", "n=sid%3D7"]
 
 
 def cases() -> Iterator[tuple[str, str, str]]:

@@ -35,7 +35,7 @@ REPLAYED, REFUSED, CONFLICTS, SPILLED = (
 DRIFT_ABSOLUTE, DRIFTING_TALLIES, OLDEST_DRIFT = "DriftAbsolute", "DriftingTallies", "OldestDriftSeconds"
 SWEEP_UNFINISHED, HOLDS_NOT_RETURNED, RECORDS_LOST = "SweepUnfinished", "HoldsNotReturned", "RecordsLost"
 OLDEST_EVENT = "OldestEventSeconds"
-JUDGED_AGE, JOURNAL_SEGMENTS, JOURNAL_BYTES = "JudgedAgeSeconds", "JournalSegments", "JournalBytes"
+JUDGED_AGE = "JudgedAgeSeconds"
 
 logger = Logger(service=SERVICE, use_rfc3339=True)  # Lambda reads the time and the level of a JSON line
 

@@ -232,15 +232,10 @@ class Monitoring(Construct):
         )
 
     def _journal(self) -> None:
-        own = self._own
         self._section(
             "Journal",
-            "What does the journal hold, and how far is it judged?",
-            {
-                "Age of the newest judged minute, seconds": [own.of_stack(observe.JUDGED_AGE, "Maximum")],
-                "Segments of the minutes judged": [metrics.summed(own.of_stack(observe.JOURNAL_SEGMENTS))],
-                "Bytes of these segments": [metrics.summed(own.of_stack(observe.JOURNAL_BYTES))],
-            },
+            "How far is the journal judged?",
+            {"Age of the newest judged minute, seconds": [self._own.of_stack(observe.JUDGED_AGE, "Maximum")]},
         )
 
     def _machinery(self) -> None:

@@ -164,10 +164,14 @@ def judge_closed(store: Store, seen: Watermark, now_s: float, until_s: float) ->
     gauged = {observe.SWEEP_UNFINISHED: int(not judged.finished)}
     if judged.last >= 0:
         gauged[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)
-    if judged.segments:  # CloudWatch bills each metric that has data
-        gauged |= {observe.JOURNAL_SEGMENTS: judged.segments, observe.JOURNAL_BYTES: judged.bytes}
     observe.gauges(gauged)
-    return {"minutes": judged.minutes, "uneven": judged.changes, "finished": int(judged.finished)}
+    return {
+        "minutes": judged.minutes,
+        "segments": judged.segments,
+        "bytes": judged.bytes,
+        "uneven": judged.changes,
+        "finished": int(judged.finished),
+    }
 
 
 def report_drift(

@@ -166,7 +166,7 @@ destroy: setup-cdk ## delete a deployed stack: says what is kept and where, and 
 	@$(PY) -m tally.cli.destroy $(ARGS)
 
 cost: setup ## write the figures of docs/cost.md again: units times prices
-	@$(PY) -m bench.cost
+	@$(PY) -m bench.cost_pages
 
 smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://… WAIT=600
 	@$(PY) -m tally.cli.smoke

@@ -10,6 +10,7 @@ from tally.counting.tallies import DAY
 
 from . import (
     backlog,
+    bill,
     browsers,
     budgets,
     commit,
@@ -80,6 +81,12 @@ MEASURES = (
         Claim(many.NOW, "WCU", "≤", 24),
         Claim(many.SOON, "WCU", "≤", 3),
         Claim(many.SOON, "all in, 10 sets", "≤", 0.05),
+    )),
+    Measure("bill", "write units a minute, beside the calculator's", bill.measure, (
+        *(Claim(bill.CALM_ROW.format(of), "times the model", how, bound, full_only=of not in bill.QUICK)
+          for of in bill.MINUTES for how, bound in (("≥", 0.95), ("≤", 1.05))),
+        *(Claim(bill.BUSY_ROW.format(of), "times the model", "≤", 1.05, full_only=of not in bill.QUICK)
+          for of in bill.MINUTES),
     )),
     Measure("commit", "own writes beside the numbers", commit.measure, (
         Claim(commit.FIRST, "requests", "=", 1),

@@ -1,4 +1,5 @@
-"""The calculator of docs/cost.md: the units here times the prices there. `make cost` writes its figures again.
+"""The calculator of docs/cost.md: the units here times the prices there. `make cost` writes its figures again
+(cost_pages.py).
 
 Tests compare the units with what the engine bills and with the claims of `make bench` (tests/invariants/test_cost.py,
 tests/integration/test_sweep.py), with what functions log, and with the templates (tests/infra/test_bill.py). Times in
@@ -11,11 +12,9 @@ import functools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tally.cli.strangers import worst_day
-from tally.contract.declarations import Declarations
 from tally.contract.described import DELIVERY, MEMORY_MB
 from tally.operations.bookkeeper import READER as BOOKKEEPER
 
@@ -67,7 +66,8 @@ DEV, PROD = BilledStage(0, 512, 28, 1), BilledStage(9, 1769, 56, 0.05)
 FUNCTION_GB = MEMORY_MB / KB  # of each function but the sweep of prod
 CPU_MB = 1769  # the memory that comes with a whole CPU
 METRICS = 17  # of a quiet sweep: of each counter whose drift is measured, of each consumer, of the stack
-METRICS_OF_TRAFFIC = 6  # and one of each counter that moves
+METRICS_OF_TRAFFIC = 2  # answers from a receipt, and refusals; and one of each counter that moves
+METRICS_OF_HEAT = 2  # conflicts and spilled changes: CloudWatch bills a metric for the hours in which it has data
 
 SHARDS = 4  # of each stream of a new table
 SHARD_WRITES_PER_S = 1000  # DynamoDB splits a partition above this
@@ -112,14 +112,19 @@ def rolled_up(tallies: float) -> float:
     return 2 * (tallies + max(min(1.0, tallies), tallies / 99))
 
 
+def segment(tallies: float) -> float:
+    """Write units of a segment of the journal, of a batch that moves so many tallies."""
+    return 2 * max(min(1.0, tallies), tallies * ENTRY_BYTES / KB)
+
+
 def booked(tallies: float) -> float:
     """Write units to book a batch that moves so many tallies in the journal, its checkpoint included."""
-    return 2 * (min(1.0, tallies) + max(min(1.0, tallies), tallies * ENTRY_BYTES / KB))
+    return 2 * min(1.0, tallies) + segment(tallies)
 
 
 def over_an_edge(tallies: float, spread_s: float) -> float:
-    """Write units more of a batch whose records lie so far apart: over the edge of a minute it is booked in two."""
-    return spread_s / 60 * (2 * booked(tallies / 2) - booked(tallies))
+    """Write units more of a batch whose records lie so far apart: over the edge of a minute it has two segments."""
+    return spread_s / 60 * (2 * segment(tallies / 2) - segment(tallies))
 
 
 def usage(month: Month, stage: BilledStage) -> dict[str, float]:
@@ -127,8 +132,8 @@ def usage(month: Month, stage: BilledStage) -> dict[str, float]:
     used = defaultdict(float, month.more)
     moved = sum(KINDS[kind].writes > 0 for kind in month.amounts)
     used |= {"snapshot": stage.snapshots * FUNCTION_GB * MONTH_S, "alarm": stage.alarm_metrics, "dashboard": 1}
-    used["metric"] = METRICS + (moved + METRICS_OF_TRAFFIC if moved else 0)
-    _call(month, stage, used)
+    used["metric"] = METRICS + (moved + METRICS_OF_TRAFFIC if moved else 0) + METRICS_OF_HEAT * _hot_hours(month)
+    calls(month, stage, used)
     _consume(month, used)
     # The sweep: 60 ms with a whole CPU, beside its requests.
     sweep_ms = 5 * SWEEP_REQUESTS + 60 * max(1.0, CPU_MB / stage.sweep_mb)
@@ -145,7 +150,13 @@ def _invoke(used: dict[str, float], invocations: float, ms: float, gb: float = F
     used["gb-second"] += invocations * ms / 1000 * gb
 
 
-def _call(month: Month, stage: BilledStage, used: dict[str, float]) -> None:
+def _hot_hours(month: Month) -> float:
+    """The share of the hours in which two changes of one tally meet: one comes while the other one is on its way."""
+    a_second = month.sum(lambda takes: takes.calls * (takes.writes > 0)) / MONTH_S
+    return -math.expm1(-3600 * a_second * a_second / month.ids * CHANGE_MS / 1000)
+
+
+def calls(month: Month, stage: BilledStage, used: dict[str, float]) -> None:
     """The changes and reads themselves: units, API, functions, logs, data out; receipts, children and series."""
     used["write"] += month.sum(lambda takes: takes.writes)
     used["read"] += month.sum(lambda takes: takes.reads)
@@ -155,15 +166,24 @@ def _call(month: Month, stage: BilledStage, used: dict[str, float]) -> None:
     used["log"] += (http * ACCESS_LINE + stage.logged * month.sum(lambda takes: takes.calls) * ANSWER_LINE) / GB
     _invoke(used, month.sum(lambda takes: takes.calls / takes.in_batch), CHANGE_MS)
     used["gb-second"] += month.sum(lambda takes: takes.in_batch > 1) * 0.010 * FUNCTION_GB
-    # The series write 1.1 units for each tally and hour in which it moved.
-    a_day = month.sum(lambda takes: takes.calls * (takes.writes > 0)) / DAYS
-    days, hours = distinct(a_day, month.ids), 24 * distinct(a_day / 24, month.ids)
-    used["write"] += DAYS * hours * 1.1
+    days, hours = _moved(month)
+    used["write"] += series_writes(month)
     kept = (
         month.sum(lambda takes: takes.made) / DAYS * CHILD_BYTES + days * SERIES_DAY_BYTES + hours * SERIES_HOUR_BYTES
     )
     receipts = month.sum(lambda takes: takes.receipts * takes.receipt_days) / DAYS * RECEIPT_BYTES
     used["stored"] += (receipts + KEPT_DAYS * kept) / GB
+
+
+def _moved(month: Month) -> tuple[float, float]:
+    """How many tallies move in a day, and how many in each hour of a day, added up."""
+    a_day = month.sum(lambda takes: takes.calls * (takes.writes > 0)) / DAYS
+    return distinct(a_day, month.ids), 24 * distinct(a_day / 24, month.ids)
+
+
+def series_writes(month: Month) -> float:
+    """Write units of a month: the series write 1.1 units for each tally and hour in which it moved."""
+    return DAYS * _moved(month)[1] * 1.1
 
 
 def _consume(month: Month, used: dict[str, float]) -> None:
@@ -186,9 +206,9 @@ def _consume(month: Month, used: dict[str, float]) -> None:
         _invoke(used, MONTH_S / DELIVERY.tumbling_window_s * shards, 2)
         return batches, batches * tallies
 
-    receipts = month.sum(lambda takes: takes.receipts)
-    _, updated = consume(receipts, month.amounts.get("soon", 0), rolled_up)
-    consume(month.sum(lambda takes: takes.made), 0, rolled_up)
+    receipts, waiting = month.sum(lambda takes: takes.receipts), month.amounts.get("soon", 0)
+    _, updated = consume(waiting, waiting, rolled_up)
+    consume(0, 0, rolled_up)
     for records, metered in ((receipts, "receipts"), (month.sum(lambda takes: takes.counts) + updated, "made")):
         window_s = 1 if month.notifies else BOOKKEEPER.window_s
         batches, tallies = consume(records, records, booked, window_s)
@@ -244,81 +264,3 @@ BILLS: dict[str, dict[str, tuple[Month, BilledStage, bool]]] = {
     },
 }  # fmt: skip
 """Each bill with its columns: the month, the stage, and whether it is less the free tier."""
-MILLIONS = {
-    "visible now, by HTTP": ("now", 10_000),
-    "in batches of 90": ("now, in batches", 10_000),
-    "visible soon, by HTTP": ("soon", 10_000),
-    "visible soon, of 10 ids": ("soon", 10),
-    "likes": ("like", 10_000),
-    "likes from a browser, each with a key": ("like with a key", 10_000),
-    "holds, each committed": ("hold", 10_000),
-    "holds, each committed at another amount": ("settled hold", 10_000),
-    "reads of a number": ("read", 10_000),
-}
-VOLUMES = (1, 10, 100, 300)  # million changes a month, of 10,000 ids
-STRANGERS = {
-    "changes that are visible now, such as plays, of 10,000 ids": ("now", 10_000),
-    "the same, each of another id": ("now", 300 * M),
-    "changes that are visible soon, such as visits, of 10,000 ids": ("soon", 10_000),
-    "the same, each of another one": ("soon", 300 * M),
-    "likes without sign-in, each of another id": ("like with a key", 300 * M),
-    "reads of a number": ("read", 10_000),
-    "reads of 100 numbers at once": ("read of 100", 10_000),
-    "reads of a post of 10 KB": ("read of a post", 10_000),
-}
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """In Markdown: texts, then figures."""
-    return "".join(f"| {' | '.join(row)} |\n" for row in (heads, ["---", *["---:"] * (len(heads) - 1)], *rows))
-
-
-def _bills(columns: Mapping[str, tuple[Month, BilledStage, bool]]) -> str:
-    bills = [bill(*column) for column in columns.values()]
-    services = [service for service in bills[0] if max(one[service] for one in bills) >= 0.005]
-    return _table(["USD a month", *columns], [[name, *(f"{one[name]:,.2f}" for one in bills)] for name in services])
-
-
-def written(page: str) -> str:
-    """The page with its tables, what its units cost, and the worst day of the counters and routes that there are."""
-
-    def priced(row: re.Match[str]) -> str:
-        usd = sum(float(row[n].strip() or 0) * prices()[name].usd for n, name in ((2, "write"), (3, "read")))
-        return f"{row[1]} ${usd + 1e-9:.2f} |"  # half a cent counts
-
-    ways = [[name, f"${round(20 * million(*of)) / 20:.2f}"] for name, of in MILLIONS.items()]
-    a_day = [[name, f"${8.64 * million(*of):.0f}"] for name, of in STRANGERS.items()]
-    tables = {name: _bills(columns) for name, columns in BILLS.items()} | {
-        "millions": _table(["a million", "about"], ways),
-        "volumes": _table(
-            [
-                "a million, of so many a month",
-                "visible now",
-                "visible soon",
-                "now, with thresholds",
-                "soon, with thresholds",
-            ],
-            [
-                [
-                    f"{millions} million",
-                    *(
-                        f"${million(kind, amount=millions * M, notifies=notifies):.2f}"
-                        for notifies in (False, True)
-                        for kind in ("now", "soon")
-                    ),
-                ]
-                for millions in VOLUMES
-            ],
-        ),
-        "strangers": _table(["a day at 100 requests a second", "about"], a_day),
-    }
-    worst = worst_day(Declarations.load(ROOT / "lambdas/counters.py"), 1)
-    page = re.sub(
-        r"(<!-- make cost: (\w+) -->\n\n)(?:\|.*\n)*\n?", lambda marker: f"{marker[1]}{tables[marker[2]]}\n", page
-    )
-    page = re.sub(r"^(\|[^|]+\|([\d. ]*)\|([\d. ]*)\|) \$[\d.]+ \|$", priced, page, flags=re.M)
-    return re.sub(r"(?<=cost up to \$)[\d,]+(?= a day)", f"{worst:,.0f}", page)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text("utf-8")), "utf-8")

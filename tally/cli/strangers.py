@@ -8,7 +8,7 @@ from tally.api.operation import Access
 from tally.contract.declarations import Declarations
 from tally.counter import Counter
 
-USD = {"now": 5.51, "soon": 4.94, "like with a key": 8.06, "read": 1.49, "number": 0.125}
+USD = {"now": 5.50, "soon": 4.94, "like with a key": 8.04, "read": 1.49, "number": 0.125}
 """Of a million requests by their kind, each about another id; and of a million numbers that reads of many read more.
 
 bench/cost.py has the units and prices that they follow from. A test compares.

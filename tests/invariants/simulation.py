@@ -183,11 +183,12 @@ class World(Tables):
     """
 
     series = False
+    wire_type = TimedWire
 
     def __init__(
         self, engine: Engine, clock: Clock, seed: int, plan: Plan, shards: int | None = None, store: Store | None = None
     ) -> None:
-        wire = TimedWire(engine.port, clock)
+        wire = self.wire_type(engine.port, clock)
         if store is None:
             create_tables(engine.endpoint, SETTINGS, TABLES)
             store = Store(wire, SETTINGS)  # type: ignore[arg-type]

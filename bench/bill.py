@@ -51,6 +51,7 @@ class Stage(Deployment):
     """A deployment whose streams are delivered as Lambda does: a window begins with a record, and ends a batch."""
 
     wire_type = MeteredWire
+    wire: MeteredWire
 
     def _wake(self, consumer: str, shard: Modelled, after_s: float | None = None) -> None:
         window_s = BOOKKEEPER.window_s if consumer == BOOKKEEPER.function else DELIVERY.batch_window_s

@@ -184,6 +184,7 @@ class World(Tables):
 
     series = False
     wire_type = TimedWire
+    wire: TimedWire
 
     def __init__(
         self, engine: Engine, clock: Clock, seed: int, plan: Plan, shards: int | None = None, store: Store | None = None
@@ -208,7 +209,8 @@ class World(Tables):
         """Consumers, and targets whose receipts they cannot read now."""
         self._noted: set[str] = set()
         for name, handler in self.handlers.items():
-            read = handler.consumer.read | {"receipts": functools.partial(self._read, name)}
+            read = dict(handler.consumer.read)
+            read["receipts"] = functools.partial(self._read, name)
             handler.consumer = replace(handler.consumer, read=read)
 
     def sweep(self, client: Any = None) -> None:

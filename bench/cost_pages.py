@@ -1,4 +1,4 @@
-"""`make cost` writes the figures of docs/cost.md and README.md again, by the calculator (cost.py)."""
+"""`make cost` writes the figures of docs/cost.md again, by the calculator (cost.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tally.contract.declarations import Declarations
 from . import ROOT, cost
 from .cost import BILLS, PAGE, PROD, BilledStage, M, Month, bill, million, prices, series_writes
 
-README = ROOT / "README.md"
 MILLIONS = {
     "visible now, by HTTP": ("now", 10_000),
     "in batches of 90": ("now, in batches", 10_000),
@@ -48,11 +47,14 @@ def _bills(columns: Mapping[str, tuple[Month, BilledStage, bool]]) -> str:
     return _table(["USD a month", *columns], [[name, *(f"{one[name]:,.2f}" for one in bills)] for name in services])
 
 
-def _by_volume(*ways: str) -> str:
+def _by_volume() -> str:
     """What a million costs, by how many there are a month and in which way they count."""
-    known = [(kind, notifies) for notifies in (False, True) for kind in ("now", "soon")][: len(ways)]
+    ways = {
+        "visible now": ("now", False), "visible soon": ("soon", False),
+        "now, with thresholds": ("now", True), "soon, with thresholds": ("soon", True),
+    }  # fmt: skip
     rows = [
-        [f"{of} million", *(f"${million(kind, amount=of * M, notifies=notifies):.2f}" for kind, notifies in known)]
+        [f"{of} million", *(f"${million(kind, amount=of * M, notifies=with_):.2f}" for kind, with_ in ways.values())]
         for of in VOLUMES
     ]
     return _table(["a million, of so many a month", *ways], rows)
@@ -91,9 +93,8 @@ def written(page: str) -> str:
     a_day = [[name, f"${8.64 * million(*of):.0f}"] for name, of in STRANGERS.items()]
     tables = {name: _bills(columns) for name, columns in BILLS.items()} | {
         "millions": _table(["a million", "about"], ways),
-        "prices": _by_volume("visible now", "visible soon"),
         "parts": _parts(),
-        "volumes": _by_volume("visible now", "visible soon", "now, with thresholds", "soon, with thresholds"),
+        "volumes": _by_volume(),
         "strangers": _table(["a day at 100 requests a second", "about"], a_day),
     }
     worst = worst_day(Declarations.load(ROOT / "lambdas/counters.py"), 1)
@@ -105,5 +106,4 @@ def written(page: str) -> str:
 
 
 if __name__ == "__main__":
-    for path in (PAGE, README):
-        path.write_text(written(path.read_text("utf-8")), "utf-8")
+    PAGE.write_text(written(PAGE.read_text("utf-8")), "utf-8")

@@ -222,6 +222,8 @@ def test_an_item_among_the_holds_that_is_not_held_makes_no_room(counting: Counti
         "amount": 1,
         "expires": 1,
         "latest": 1,
+        "kept": 1,
+        "receipt": "none",
     }
     place = holds.live_key(counters.STOCK, ITEM, hold_id, int(hold_id.split("-")[0]))
     put = items.put(counting.world.store.settings.ledger_table, place, values)

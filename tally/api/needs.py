@@ -48,6 +48,7 @@ def on_ledger(by_prefix: Mapping[str, Iterable[str]]) -> Needs:
 
 PUT_RECEIPT: Needs = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 FIND_RECEIPT: Needs = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
+MARK_RECEIPT: Needs = frozenset({Need("UpdateItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 FIND_RECEIPTS: Needs = frozenset({Need("BatchGetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 READ_JUDGE = on_ledger({"JUDGE": ["GetItem"]})
 READ_SCANS = on_ledger({"ITEMS": ["GetItem"], "PASSED": ["GetItem"]})
@@ -85,8 +86,7 @@ def change_together(counters: Iterable[Counter]) -> Needs:
 
 def void(counters: Iterable[Counter]) -> Needs:
     """The receipt of what is taken back is read and marked."""
-    marked = frozenset({Need("UpdateItem", Table.RECEIPTS, RECEIPT_PREFIX)})
-    return change_together(counters) | FIND_RECEIPT | marked
+    return change_together(counters) | FIND_RECEIPT | MARK_RECEIPT
 
 
 def find_before_refusal(counters: Iterable[Counter]) -> Needs:

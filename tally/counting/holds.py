@@ -13,8 +13,8 @@ Holds are in the ledger table. PK, SK -> state:
     HOLDS#SETTLED#counter/id  <hold id>                     committed (`used`: what it took), released, expired or
                                                             voided, until `kept` after it could expire at the `latest`
 
-`kept` is for how long the receipts of the counter lived when the hold was taken, so no `receipt_days` that is declared
-later parts a hold from its key.
+`receipt` is the id of the receipt that took the hold; a void marks it. `kept` is for how long the receipts of the
+counter lived then: no `receipt_days` that is declared later parts a hold from its key.
 
 A hold enters each state once:
 
@@ -48,6 +48,7 @@ from ..errors import ChangeRefusedError, LimitReachedError, NotFoundError, Store
 from ..fields import HOLD_TTL_MAX_S
 from . import periods, tallies
 from .receipts import KEY_PREFIX, Body, ChangeAnswer, Keyed, Stamp, lives_s, once, refuse_retired
+from .receipts import VOIDED as VOIDED_AT
 from .tallies import minute_now
 
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
@@ -81,9 +82,11 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
         if counter.retired:
             refuse_retired(call, counter, stamp)
         at = minute_now(call)
-        lives = stamp._replace(expires_s=known_until_s(latest_s, kept_s(call.store, counter)))
+        kept = kept_s(call.store, counter)
+        lives = stamp._replace(expires_s=known_until_s(latest_s, kept))
         receipt = lives.receipt(call, body, **tallies.facts(counter, id_, by, at))
-        writes = partial(_take_writes, call, counter, id_, hold_id, by, at, latest_s)
+        facts: items.Values = {"latest": latest_s, "kept": kept, "receipt": stamp.id}
+        writes = partial(_take_writes, call, counter, id_, hold_id, by, at, facts)
         tallies.commit(call, counter, id_, by, lambda _: writes(), receipt)
         return body
 
@@ -141,7 +144,9 @@ def bucket(counter: Counter, id_: str) -> int:
     return hashlib.sha256(owner_of(counter.name, id_).encode()).digest()[0] % BUCKETS
 
 
-def _take_writes(call: Call, counter: Counter, id_: str, hold_id: str, by: int, at: int, latest_s: int) -> list[Write]:
+def _take_writes(
+    call: Call, counter: Counter, id_: str, hold_id: str, by: int, at: int, facts: items.Values
+) -> list[Write]:
     expires_s = int(hold_id.split("-")[0])
     values: items.Values = {
         "counter": counter.name,
@@ -150,8 +155,7 @@ def _take_writes(call: Call, counter: Counter, id_: str, hold_id: str, by: int, 
         "state": HELD,
         "amount": -by,
         "expires": expires_s,
-        "latest": latest_s,
-        "kept": kept_s(call.store, counter),
+        **facts,
         **({"caller": call.caller} if call.caller else {}),  # to find it when the user is forgotten
     }
     hold = items.put(call.store.settings.ledger_table, live_key(counter, id_, hold_id, expires_s), values)
@@ -183,6 +187,7 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *,
         "expires": expires_s(hold),
         "latest": latest_s,
         "kept": kept_for_s,
+        "receipt": hold["receipt"]["S"],
         "expiration": known_until_s(latest_s, kept_for_s),
         "nonce": call.nonce,
         **({"used": kept} if state == COMMITTED else {"used": items.number(hold, "used")} if state == VOIDED else {}),
@@ -194,6 +199,8 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *,
         writes: list[Write] = [{"Delete": items.only_if(gone | _timely(state, in_time), as_read(hold))}, settled]
     else:
         writes = [{"Put": items.only_if(settled["Put"], {"state": hold["state"]["S"]})}]
+    if state == VOIDED and clock.now_s() < latest_s + kept_for_s + clock.OFF_S_MAX:
+        writes.append(_mark(call, hold))
     by, debt = moved(hold, kept), counter.debt if state == COMMITTED else 0
     moves = partial(_moves, call, counter, id_, f"{hold_id}#{state}", by, debt)
     try:
@@ -201,6 +208,14 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *,
     except ChangeRefusedError:
         return False
     return True
+
+
+def _mark(call: Call, hold: Item) -> Write:
+    """The write that marks the receipt of a hold with when its commit was taken back, as voids.py marks that of a
+    change: its nonce stays. It has to be there, and has not expired."""
+    receipt = hold["receipt"]
+    marked: items.Values = {VOIDED_AT: int(clock.now_s())}
+    return items.update(call.store.settings.receipts_table, {"id": receipt}, marked, was={"id": receipt})
 
 
 def as_read(hold: Item) -> items.Was:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tally.counting import receipts
 from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED, VOIDED
 from tally.dynamo.clock import OFF_S_MAX
 from tally.errors import CounterRetiredError, HoldSettledError, LimitReachedError, NotFoundError
@@ -201,7 +202,7 @@ def test_what_a_hold_committed_is_taken_back_once(budget: Budget, clock: Clock) 
     assert budget.left() == 935
     with budget.world.capacity() as measured:
         first = budget.void(kept)
-    assert measured == [("GetItem", 1.0)] * 3 + [("TransactWriteItems", 6.0)]
+    assert measured == [("GetItem", 1.0)] * 3 + [("TransactWriteItems", 8.0)]
     voided = {"counter": budget.counter.name, "id": OWNER, "hold": kept, "state": VOIDED, "amount": 45}
     assert first == {**voided, "changed": True}
     assert budget.void(kept) == {**voided, "changed": False}
@@ -212,6 +213,29 @@ def test_what_a_hold_committed_is_taken_back_once(budget: Budget, clock: Clock) 
     assert (budget.left(), budget.even()) == (1_000, True)
     for record in budget.world.rows("HOLDS#SETTLED#"):
         assert int(record["expiration"]["N"]) > time.time() + DAY_S - 120
+
+
+def test_the_receipt_of_a_hold_says_that_its_commit_was_taken_back(budget: Budget, clock: Clock) -> None:
+    """It is no new one to the consumers. Once it has expired, DynamoDB may have removed it."""
+    key, owner = new_key(), f"{budget.counter.name}/{OWNER}"
+    hold_id = budget.hold(30, key)
+    budget.commit(hold_id)
+    before, call = budget.world.receipts(), budget.world.call("ann")
+    assert [one and one.voided for one in receipts.find_many(call, "hold", [(owner, key)])] == [False]
+    assert [budget.void(hold_id)["changed"] for _ in range(2)] == [True, False]
+    assert [one and one.voided for one in receipts.find_many(call, "hold", [(owner, key)])] == [True]
+    nonces = {one["id"]["S"]: one["nonce"] for one in budget.world.receipts()}
+    assert [nonces[one["id"]["S"]] for one in before] == [one["nonce"] for one in before]
+    assert budget.even()
+    late = budget.hold(30)
+    budget.commit(late)
+    clock.pass_s(8 * DAY_S + OFF_S_MAX + 1)
+    table = budget.world.store.settings.receipts_table
+    for one in budget.world.receipts():
+        budget.world.raw.delete_item(TableName=table, Key={"id": one["id"]})
+    if budget.counter.period is None:
+        assert budget.void(late)["changed"] is True
+    assert budget.world.receipts() == [] or budget.counter.period is None
 
 
 def test_a_hold_that_is_not_committed_has_nothing_to_void_and_a_retired_counter_voids_none(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tally.cdk.quotas import QUOTAS, usage
-from tests.infra.template import Json, Template, joined, listed
+from tests.infra.template import Json, Template, joined, listed, queried
 
 Rule = Callable[[Template], Iterator[str]]
 
@@ -151,7 +151,8 @@ def _looked_at(template: Template) -> Iterator[tuple[str, tuple[str, str, dict[s
     for id_, alarm in template.of_type("AWS::CloudWatch::Alarm").items():
         properties = alarm["Properties"]
         found = [entry["MetricStat"]["Metric"] for entry in properties.get("Metrics", []) if "MetricStat" in entry]
-        for metric in found or [properties]:
+        yield from ((id_, series) for series in queried(properties))
+        for metric in found or ([] if queried(properties) else [properties]):
             dimensions = {one["Name"]: joined(one["Value"]) for one in metric.get("Dimensions", [])}
             yield id_, (metric["Namespace"], metric["MetricName"], dimensions)
     for widget in template.dashboard()["widgets"] if template.of_type("AWS::CloudWatch::Dashboard") else ():

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
+_QUERY = re.compile(
+    r"""SELECT MAX\((?P<metric>\w+)\) FROM SCHEMA\("(?P<namespace>\w+)", (?P<by>\w+), service\)"""
+    r""" WHERE service = '(?P<service>[\w-]+)' GROUP BY (?P=by) ORDER BY MAX\(\) DESC"""
+)
+EACH = "each"
+"""In place of a dimension's value: a query looks at each of them."""
+
+
+def queried(alarm: Json) -> list[tuple[str, str, dict[str, str]]]:
+    """(namespace, metric, dimensions) of what the query of an alarm looks at; empty if it has none."""
+    found = [_QUERY.fullmatch(entry.get("Expression", "")) for entry in alarm.get("Metrics", ())]
+    return [(one["namespace"], one["metric"], {"service": one["service"], one["by"]: EACH}) for one in found if one]
 
 
 class Template:

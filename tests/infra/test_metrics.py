@@ -27,7 +27,7 @@ from tally.streams.events import Bus
 from tests import events, faults
 from tests.contexts import Context
 from tests.faults import FaultProxy
-from tests.infra.template import Template, joined
+from tests.infra.template import Template, joined, queried
 from tests.infra.test_monitoring import Series, alarms_of, series_of
 from tests.integration.test_needs import TakesAll
 from tests.integration.test_sweep import Streams, behind
@@ -72,6 +72,9 @@ def read(template: Template) -> dict[Series, set[str | None]]:
             of = frozenset((one["Name"], joined(one["Value"])) for one in stat["Metric"].get("Dimensions", ()))
             series = stat["Metric"]["Namespace"], stat["Metric"]["MetricName"], of
             found.setdefault(series, set()).add(stat.get("Unit"))
+        for namespace, metric, dimensions in queried(alarm):
+            for name in counters.COUNTERS:
+                found[namespace, metric, frozenset((dimensions | {observe.COUNTER: name}).items())] = {None}
     for widget in template.dashboard()["widgets"] if template.of_type("AWS::CloudWatch::Dashboard") else ():
         if widget["type"] == "metric":
             for series in series_of(widget):
@@ -217,7 +220,8 @@ def expressions(template: Template) -> Iterator[tuple[str, set[str]]]:
     """Each expression of the alarms and the widgets, with the metrics that it may name."""
     for alarm in alarms_of(template).values():
         ids = {entry["Id"] for entry in alarm["Metrics"] if "MetricStat" in entry}
-        yield from ((entry["Expression"], ids) for entry in alarm["Metrics"] if "Expression" in entry)
+        if not queried(alarm):
+            yield from ((entry["Expression"], ids) for entry in alarm["Metrics"] if "Expression" in entry)
     for widget in template.dashboard()["widgets"] if template.of_type("AWS::CloudWatch::Dashboard") else ():
         for row in widget["properties"].get("metrics", ()):
             if isinstance(row[-1], dict) and "expression" in row[-1]:

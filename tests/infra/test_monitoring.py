@@ -13,7 +13,7 @@ import counters
 from tally import observe
 from tally.cdk import alarms
 from tests.infra.conftest import DECLARED, ROOT
-from tests.infra.template import Json, Template, joined
+from tests.infra.template import EACH, Json, Template, joined, queried
 
 DOCS = "https://git.example.com/tally/docs"
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -54,13 +54,6 @@ def series_of(widget: Json) -> Iterator[Series]:
             yield names[0], names[1], frozenset(zip(names[2::2], names[3::2], strict=True))
 
 
-QUERY = re.compile(
-    r"""SELECT MAX\((\w+)\) FROM SCHEMA\("(\w+)", (\w+), service\) WHERE service = '([\w-]+)'"""
-    r" GROUP BY (\w+) ORDER BY MAX\(\) DESC"
-)
-EACH = "each"
-
-
 def watched(template: Template) -> dict[str, list[Series]]:
     """(namespace, metric, dimensions) that each alarm looks at, by its name. A query looks at EACH of a dimension."""
     found: dict[str, list[Series]] = {}
@@ -69,10 +62,7 @@ def watched(template: Template) -> dict[str, list[Series]]:
             (metric["Namespace"], metric["MetricName"], frozenset(_pair(each) for each in metric.get("Dimensions", ())))
             for metric in (entry["MetricStat"]["Metric"] for entry in alarm["Metrics"] if "MetricStat" in entry)
         ]
-        if queried := QUERY.fullmatch(alarm["Metrics"][0].get("Expression", "")):
-            metric, namespace, dimension, service, by = queried.groups()
-            assert by == dimension
-            found[name].append((namespace, metric, frozenset({("service", service), (by, EACH)})))
+        found[name] += [(namespace, metric, frozenset(of.items())) for namespace, metric, of in queried(alarm)]
         assert found[name]
     return found
 

@@ -66,7 +66,7 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
         "DEADLETTER": ("Query", "GetItem", "DeleteItem"),
         "LOST": ("Query", "PutItem", "DeleteItem"),
         "HISTORY#": ("Query", "PutItem"),
-        "HOLDS#": ("Query", "PutItem", "DeleteItem"),  # of a user that it forgets
+        "HOLDS#": ("Query", "GetItem", "PutItem", "DeleteItem"),  # of a user that it forgets
         "DELETED": ("PutItem",),
         "PROGRESS": ("GetItem",),
         **dict.fromkeys(("SERIES#", "RUNNING#", "TOP#"), ("Query",)),

@@ -13,13 +13,14 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from ..counter import Counter
-from ..counting import children, posts, tallies
-from ..counting.holds import BUCKETS, RELEASED, move
+from ..counting import children, periods, posts, tallies
+from ..counting.holds import BUCKETS, RELEASED
+from ..counting.settling import settle
 from ..counting.tallies import GONE
 from ..dynamo import queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
-from ..errors import ConfigurationError, NotFoundError, ParentRemovedError
+from ..errors import ConfigurationError, HoldSettledError, NotFoundError, ParentRemovedError
 from ..fields import user_name
 from ..shipped import LIKES
 
@@ -114,8 +115,9 @@ def _remove(call: Call, counter: Counter, parent: str) -> None:
 
 
 def _release(call: Call, counters: Mapping[str, Counter], hold: Item) -> None:
-    """Give back what the hold has taken, whether it has expired or not."""
-    name = hold["counter"]["S"]
+    """Give back what the hold has taken, whether it has expired or not, also if it was changed meanwhile."""
+    name, owner = hold["counter"]["S"], periods.shown(hold["target"]["S"])["id"]
     if name not in counters:
         raise ConfigurationError(f"The counter {name} is not declared.")
-    move(call, counters[name], hold, RELEASED)
+    with suppress(HoldSettledError):  # it names nobody any more
+        settle(call, counters[name], owner, hold["hold_id"]["S"], RELEASED)

@@ -16,7 +16,7 @@ from tally import fields
 from tally.cli import __main__ as command
 from tally.cli import connection
 from tally.cli.connection import Stack
-from tally.counting import children, deletion, holds, increments, posts, tallies
+from tally.counting import changing, children, deletion, holds, increments, posts, settling, tallies
 from tally.counting.increments import Increment
 from tally.drift import history
 from tally.dynamo import keys
@@ -116,6 +116,26 @@ def test_dry_run_says_what_there_is_and_writes_nothing(judged: Deployment, run: 
     assert world.items() == before
     assert run("forget", "--user", "nobody") == (0, "there is nothing of this user\n", "")
     assert run("history", "--user", USER) == (0, "this user was never forgotten\n", "")
+
+
+@pytest.mark.parametrize("ttl_s", [None, 900])
+def test_a_hold_that_is_changed_or_settled_after_it_was_found_goes_too(
+    judged: Deployment, run: Run, world: World, monkeypatch: pytest.MonkeyPatch, ttl_s: int | None
+) -> None:
+    stock(judged, 10)
+    changed, settled = hold(judged), hold(judged)
+    forget = forgetting.forget
+
+    def meanwhile(*given: Any) -> None:
+        monkeypatch.setattr(forgetting, "forget", forget)
+        how: dict[str, str] = {"operation": "change_hold", "key": random.randbytes(12).hex()}
+        changing.change(Call(judged.store), counters.STOCK, ITEM, changed, 5, ttl_s, **how)
+        settling.settle(Call(judged.store), counters.STOCK, ITEM, settled, holds.COMMITTED)
+        forget(*given)
+
+    monkeypatch.setattr(forgetting, "forget", meanwhile)
+    assert remove(run)[:2] == (0, "removed  0 posts, 0 children, 2 holds\nnothing is left\n")
+    assert (traces(judged), named(world), world.tally(counters.STOCK, ITEM)) == ([], [], 9)
 
 
 def test_everything_of_the_user_goes_and_nothing_of_others_and_the_history_says_so_without_the_name(

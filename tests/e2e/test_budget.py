@@ -1,5 +1,5 @@
-"""A budget over HTTP: 60 callers at once hold, commit and release, while its limit changes, answers get lost, and
-workers die. Value, left, held and limit always agree, and each crossing of its thresholds is one event.
+"""A budget over HTTP: 60 callers at once hold, change, commit and release, while its limit changes, answers get lost,
+and workers die. Value, left, held and limit always agree, and each crossing of its thresholds is one event.
 
     ROUNDS=10 pytest tests/e2e/test_budget.py       more of the same: about 170 operations a round
 """
@@ -81,6 +81,8 @@ class Team:
     """Holds that were refused after a copy that was killed, and may still be on its way."""
     commits: dict[int, int] = field(default_factory=dict)
     """What such a copy of a commit may keep of a hold."""
+    changes: dict[int, int] = field(default_factory=dict)
+    """What such a copy of a change may make of a hold."""
     chance: random.Random = field(default_factory=random.Random)
     lost: int = 0
 
@@ -115,17 +117,32 @@ class Team:
             self.used.note(number, 0)
         return None
 
+    def change(self, number: int, hold: str, held: int, amount: int) -> int:
+        """What the hold has after it is given another amount and more time: what it had, if there is no room."""
+        self.used.note(number, held, amount)
+        body = {"amount": amount, "ttl_s": 7200}
+        answer, failed = self.sent("PATCH", f"/holds/{hold}", body, f"change-{number}")
+        if answer.status == 200:
+            assert answer.body["amount"] == amount
+            self.used.note(number, amount)
+            return amount
+        assert (answer.status, answer.body["left"] < amount - held) == (409, True), answer
+        self.changes |= {number: amount} if failed else {}
+        self.used.note(number, held, self.changes.get(number, held))
+        return held
+
     def settle(self, number: int, hold: str, held: int, kept: int | None, *, release: bool = False) -> bool:
         """Whether there was room for what is kept."""
         end = 0 if release else held if kept is None else kept
-        self.used.note(number, held, end, self.commits.get(number, held))
+        changed = self.changes.get(number, held)
+        self.used.note(number, held, end, changed, self.commits.get(number, held))
         path = f"/holds/{hold}" if release else f"/holds/{hold}/commit"
         answer, failed = self.sent("DELETE" if release else "POST", path, None if kept is None else {"amount": kept})
         self.steps.append(number)
         if answer.status == 409:
-            assert answer.body["left"] < end - held, answer
+            assert answer.body["left"] < end - min(held, changed), answer
             self.commits |= {number: end} if failed else {}
-            self.used.note(number, held, self.commits.get(number, held))
+            self.used.note(number, held, changed, self.commits.get(number, held))
             return False
         assert answer.status == 200, answer
         self.used.note(number, answer.body.get("amount", 0))
@@ -184,10 +201,11 @@ def team(start: Callable[..., Dev], tmp_path: Path) -> Team:
 
 
 class Job(NamedTuple):
-    """One hold, what of it is used, and how it ends. It begins and ends after so many looks at the number."""
+    """One hold, to what it is changed, what of it is used, and how it ends. It begins and ends after so many looks."""
 
     number: int
     held: int
+    changed: int
     used: int
     end: str
     begins: int
@@ -202,8 +220,7 @@ def jobs(chance: random.Random, first: int, looks: int) -> list[Job]:
     return [
         Job(
             first + number,
-            chance.randint(10, 40),
-            chance.randint(0, 60),
+            *(chance.randint(*of) for of in ((10, 40), (1, 60), (0, 60))),
             end,
             looks + at,
             looks + at + chance.randint(1, 20),
@@ -214,12 +231,13 @@ def jobs(chance: random.Random, first: int, looks: int) -> list[Job]:
 
 def run(team: Team, job: Job, looked: Callable[[int], object]) -> str | None:
     """`looked`: whether the number was looked at so many times. Returns the hold, if it stays open."""
-    number, held, used, end, *_ = job
+    number, held, changed, used, end, *_ = job
     wait_for(lambda: looked(job.begins))
     hold = team.take(number, held)
     if hold is None or end == "open":
         return hold
     wait_for(lambda: looked(job.ends))
+    held = team.change(number, hold, held, changed)
     if end == "other" and not team.settle(number, hold, held, used):
         end = "held"
     if end == "held":

@@ -116,6 +116,9 @@ def test_dynamodb_local_runs_where_the_embedded_engine_has_no_package(
     assert engine.has_package() == embedded
     assert type(chosen(programs, "")) is (Engine if embedded else DynamoDBLocal)
     assert type(chosen(programs, "dynamodb-local")) is DynamoDBLocal
+    if not embedded:
+        with pytest.raises(LocalError, match=f"no embedded engine for {system.lower()}-.* take ENGINE=dynamodb-local$"):
+            Engine().start()
     program(programs / "dynoxide", "exit 1")
     assert type(chosen(programs, "")) is Engine
 

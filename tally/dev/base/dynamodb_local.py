@@ -64,9 +64,9 @@ def jars() -> Path:
     if folder.is_dir():
         return folder
     _check_java()
-    print(f"tally: fetching DynamoDB Local by Maven into {folder} (50 MB, once)", flush=True)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        print(f"tally: fetching DynamoDB Local by Maven into {folder} (50 MB, once)", flush=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
             # Maven checks each file against the checksum that its repository gives, and fails without one.
             command = ["mvn", "--quiet", "--batch-mode", "--strict-checksums", f"--file={POM}"]
@@ -80,7 +80,9 @@ def jars() -> Path:
     except FileNotFoundError:
         raise LocalError("DynamoDB Local is fetched by Maven, and there is no mvn: install Maven") from None
     except OSError as error:
-        raise LocalError(f"DynamoDB Local cannot be kept in {folder.parent}: {error.strerror or error}") from None
+        raise LocalError(
+            f"DynamoDB Local cannot be kept in {folder.parent}: {error.strerror}; set XDG_CACHE_HOME"
+        ) from None
     return folder
 
 

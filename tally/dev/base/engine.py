@@ -37,7 +37,9 @@ def binary(data: Path) -> Path:
         return found
     if has_package():
         return fetched.engine(_platform(), data)
-    raise LocalError(f"the embedded engine has no package for {_platform()}: set ENGINE=dynamodb-local")
+    raise LocalError(
+        f"there is no embedded engine for {_platform()}: `make dev` and `make test` take ENGINE=dynamodb-local"
+    )
 
 
 def installed() -> Path | None:

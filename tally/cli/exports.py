@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import itertools
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ from tally.dynamo.client import Store
 from tally.dynamo.keys import Item
 from tally.fields import user_name
 from tally.items import ASIDE
+from tally.maintenance.imports import RefusedRow
 
 from . import files
 from .command import Command, Counters, Parser, UsageError, add_counter
@@ -29,6 +32,7 @@ from .connection import Stack
 from .terminal import CommandError, bar, iso, note
 
 Put = Callable[[Sequence[Any]], object]
+_BREAK = re.compile(r"[\r\n]")
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
@@ -62,6 +66,8 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     with _opened(given.file) as file:
         put = (_csv if given.format == files.CSV else _jsonl)(file, names)
         for row in rows(store, counter):
+            if given.children and given.format == files.CSV:
+                _check_comes_back(counter, names, row)
             put(row)
             written += 1
     note(f"exported {files.counted(written)}")
@@ -73,6 +79,20 @@ def _csv(file: IO[str], names: Sequence[str]) -> Put:
     plain.writerow(names)
     # Python before 3.13 leaves a carriage return without quotes.
     return lambda row: (quoted if any("\r" in str(one) for one in row) else plain).writerow(row)
+
+
+def _check_comes_back(counter: Counter, names: Sequence[str], row: Sequence[Any]) -> None:
+    """Raise CommandError for a child whose name `import` would not read from a CSV: a line of it is a row by itself."""
+    if not _BREAK.search(str(row[1])):
+        return
+    text = io.StringIO(newline="")
+    put = _csv(text, names)
+    put(row)
+    text.seek(0)
+    if any(isinstance(one, RefusedRow) for one in files.read(text, files.CSV, files.CHILDREN, counter)):
+        raise CommandError(
+            f"a child of {row[0]} is {row[1]!r}: a line of it reads as a row of a CSV. Export with --format jsonl"
+        )
 
 
 def _jsonl(file: IO[str], names: Sequence[str]) -> Put:

@@ -135,6 +135,27 @@ def test_a_stream_that_is_closed_from_the_start_is_an_empty_one(run: Run, monkey
         opened.close()
 
 
+@pytest.mark.parametrize(
+    ("child", "fits"),
+    [("a\nb", True), ("a\r\n,b\n", True), ("a\nacme,carol,2024-05-03\nb", False), ("a\nacme,carol,2024-05-03", True)],
+)
+def test_no_csv_is_exported_that_import_would_refuse(
+    run: Run, invoke: Invoke, tmp_path: Path, child: str, fits: bool
+) -> None:
+    """A row by itself within the name of a child looks as a quote that nobody has closed."""
+    put = {"operation": "put_child", "counter": "members", "id": "acme", "caller": "ann"}
+    assert invoke({**put, "name": child})["status"] in (200, 201)
+    file, lines = tmp_path / "members.csv", tmp_path / "members.jsonl"
+    code, _, err = run("export", "members", str(file), "--children")
+    refused = "Export with --format jsonl" in err
+    assert (code, file.exists(), refused) == ((0, True, False) if fits else (2, False, True))
+    assert run("export", "members", str(lines), "--children")[0] == 0
+    for exported in [file] * fits + [lines]:
+        signed = ("--children", "members", "--yes", "--by", "ann", "--why", "test")
+        said = run("import", str(exported), *signed)[1]
+        assert "imported 0 rows, 1 were there" in said or "ended before: 1 row, 0 refused" in said
+
+
 def test_receipt_tells_of_any_callers_change_whether_it_was_counted(run: Run, invoke: Invoke) -> None:
     """`unknown` alone would not tell a change of somebody else from one that was never sent."""
     order = {"caller": "auth0|7c20", "idempotency_key": "order-1"}

@@ -48,12 +48,13 @@ def test_a_hold_of_all_that_there_is_shrinks_and_grows_again(budget: Budget) -> 
     assert budget.commit(first["hold"])["amount"] == 1_000
 
 
-@pytest.mark.parametrize(("amount", "ttl_s", "units"), [(20, None, 6), (None, 900, 8), (20, 900, 10), (30, 60, 4)])
-def test_what_a_change_costs(budget: Budget, amount: int | None, ttl_s: int | None, units: int) -> None:
-    hold_id = budget.hold(30)
-    with budget.world.capacity() as measured:
-        budget.change(hold_id, amount, ttl_s)
-    assert measured == [("GetItem", 1.0), ("TransactWriteItems", units)]
+def test_what_a_change_costs(world: World, clock: Clock) -> None:
+    budget = Budget(world, STOCK)
+    for amount, ttl_s, units in ((20, None, 6), (None, 900, 8), (20, 900, 10), (30, 60, 4)):
+        hold_id = budget.hold(30)
+        with world.capacity() as measured:
+            budget.change(hold_id, amount, ttl_s)
+        assert measured == [("GetItem", 1.0), ("TransactWriteItems", units)]
 
 
 def test_a_hold_with_a_longer_time_is_held_until_then_and_its_id_stays(budget: Budget, clock: Clock) -> None:

@@ -81,6 +81,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if name and (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             (copy / name).write_bytes((ROOT / name).read_bytes())
+    subprocess.run(["git", "init", "--quiet"], cwd=copy, check=True)  # tests ask git for the files that it knows
+    subprocess.run(["git", "add", "--all"], cwd=copy, check=True)
     (copy / "node_modules").symlink_to(ROOT / "node_modules")
     apply_all(copy)
     run(copy, "-m", "tally.contract")

@@ -111,8 +111,8 @@ class ItemsBatch(Batch):
         self.consumer = StreamConsumer(NAME, {self.table: read}, partial(ItemsRun, known=known))
 
     def _open(self) -> Iterable[tuple[str, Scan | None]]:
-        """The counters that count now, each with the scan that is open; without an open scan, if its number stands for
-        it as it is declared. What it does not count now, a scan that begins later reads as it is then."""
+        """The counters that count now, each with the scan that is open; without an open scan, if it is counted as it
+        is declared. What it does not count now, a scan that begins later reads as it is then."""
         counters = counted(self.handler.counters, self.table)
         for name, scan in scan_state.seen_by(self.call.store, self.table, counters).items():
             counter = counters[name]
@@ -255,7 +255,9 @@ def _changes(
         if name not in open_:
             continue  # a scan that begins later reads what the record left
         old, new = _values(counter, record)
-        before, now = _kept(counter, record)
+        assert counter.items is not None
+        images = (record["dynamodb"].get(image) or {} for image in ("OldImage", "NewImage"))
+        before, now = map(counter.items.kept, images)
         if old == new and before == now:
             continue
         scan, made_s = open_[name], created_s(record)
@@ -263,10 +265,8 @@ def _changes(
         change = Change(
             counter, declared.made(record), old, new, kept=now, kept_before=before, made_s=made_s, example=example
         )
-        if scan is not None:
-            changes.append(_scanned(change, scan, record, made_s, SLACK * declared.minute_s))
-        else:
-            changes.append(change)
+        slack_s = SLACK * declared.minute_s
+        changes.append(change if scan is None else _scanned(change, scan, record, made_s, slack_s))
     return changes
 
 
@@ -295,16 +295,6 @@ def _values(counter: Counter, record: Record) -> tuple[Value | None, Value | Non
     if any(there and not change.get(image) for image, there in images):
         raise UnreadableError(f"a {name} without its image: the stream must have NEW_AND_OLD_IMAGES")
     return tuple(of.value(change[image]) if there else None for image, there in images)  # type: ignore[return-value]
-
-
-def _kept(counter: Counter, record: Record) -> tuple[Value | None, Value | None]:
-    """The number that the team keeps, before and after, if the record is of the item that has it."""
-    assert counter.items is not None
-    if counter.watch is None:
-        return None, None
-    change = record["dynamodb"]
-    before, now = (counter.items.kept(change.get(image) or {}) for image in ("OldImage", "NewImage"))
-    return before, now
 
 
 def _example(counter: Counter, record: Record) -> str:

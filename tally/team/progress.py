@@ -1,7 +1,7 @@
 """How far the consumer has come in the streams of the team's tables, which the sweep notes.
 
-What it has not provably passed within a day may be lost: a stream keeps a record no longer. Then the numbers stand for
-nothing until the items are counted again.
+What it has not provably passed within a day may be lost: a stream keeps a record no longer. Then no number is
+right until the items are counted again.
 
 A team that allows heartbeats in its table gets a proof of what is passed: Tally writes an item for each leaf of the
 stream, and waits until the consumer has met it.

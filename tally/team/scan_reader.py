@@ -125,7 +125,8 @@ class ScanReader:
                 yield Step(len(pack.items), added, units, written)
                 units = 0.0
             if page and not written and not self.scan.spot:  # if the scan dies, it does not read this page again
-                self._note_place(page[-1], read)
+                if not apply_once(self.store, [scan_state.moved(self.store, self.scan, self.key_of(page[-1]), read)]):
+                    self.settled()  # raises GivenUpError if it is closed; if not, the next page notes the place
                 yield Step(0, 0, 0.0, 1.0)
         if not scan_state.end(self.store, self.scan, self.now()):
             raise GivenUpError(GIVEN_UP)
@@ -152,7 +153,11 @@ class ScanReader:
 
     def _add(self, page: Sequence[Item], read: int) -> tuple[int, float]:
         """Add those items of a page that nobody has begun with. How many, and the units of it."""
-        left, kept, last = list(self._counting(page)), self._kept(page), self.key_of(page[-1])
+        name, generation = self.counter.name, self.scan.generation
+        values = ((self._taken(self.of.value(item)), item) for item in page)
+        left = [(first_seen.key(name, generation, self.key_of(item)), value, item) for value, item in values if value]
+        kept = dict(value for item in page if (value := self._taken(self.of.kept(item))))  # by group
+        last = self.key_of(page[-1])
         if not left and not kept:
             return 0, 0.0
         store, retries, now_s, units = self.store, Call(self.store).retries(), self.now(), 0.0
@@ -189,15 +194,6 @@ class ScanReader:
     def _taken(self, value: Value | None) -> Value | None:
         return value if value and self.scan.takes(self.counter, value.group) else None
 
-    def _note_place(self, last: Item, read: int) -> None:
-        """Note how far the scan has come where nothing counts. Raises GivenUpError."""
-        if not apply_once(self.store, [scan_state.moved(self.store, self.scan, self.key_of(last), read)]):
-            self.settled()  # raises if it is closed; if not, the next page notes the place
-
-    def _kept(self, page: Sequence[Item]) -> dict[str, int]:
-        """The numbers that the team keeps, by group."""
-        return dict(value for item in page if (value := self._taken(self.of.kept(item))))
-
     def _updates(self, counting: Sequence[Counted], kept: Mapping[str, int], now_s: float) -> Iterator[dict[str, Any]]:
         sums: dict[str, int] = defaultdict(int, dict.fromkeys(kept, 0))
         examples: dict[str, str] = {}
@@ -211,11 +207,6 @@ class ScanReader:
             read = {self.scan.kept: kept[group]} if group in kept else {}  # unless a record has said it since it began
             sets = {EXAMPLE: examples[group]} if group in examples else {}
             yield items.beside(add, adds={self.scan.attribute: amount}, unless_there=read, sets=sets)
-
-    def _counting(self, page: Sequence[Item]) -> Iterator[Counted]:
-        for item in page:
-            if value := self._taken(self.of.value(item)):
-                yield first_seen.key(self.counter.name, self.scan.generation, self.key_of(item)), value, item
 
     def key_of(self, item: Item) -> Item:
         """The key of an item."""

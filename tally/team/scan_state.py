@@ -7,7 +7,7 @@ meanwhile. Then the scan is closed: nothing moves its recount any more.
     ITEMS, counter -> table, counted, generation, digest, groups, began, ended, closed, position, items, spot, found
     PASSED, table -> passed, seen, stream
 
-`counted`: the digest of the declaration that the number stands for; none while it stands for nothing.
+`counted`: the digest of the declaration by which the items are counted; none while they are not.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Scan(NamedTuple):
         return f"{KEPT}{self.generation}"
 
     def is_of_another(self, counter: Counter | None) -> bool:
-        """Whether the number, or an open scan, stands for another declaration. `counter`: as it is declared now; None:
-        it is declared no more."""
+        """Whether the number, or an open scan, counts by another declaration. `counter`: as it is declared now; None:
+        it is not declared."""
         known = "" if counter is None else counter.digest
         return not {self.counted, "" if self.closed else self.digest} <= {"", known}
 
@@ -190,7 +190,7 @@ def seen_by(store: Store, table: str, counters: Mapping[str, Counter]) -> dict[s
 
 
 def spoil(store: Store, scan: Scan) -> bool:
-    """Note that the number stands for no declaration any more, and give up an open scan: records are skipped or lost.
+    """Note that the items are not counted by any declaration, and give up an open scan: records are skipped or lost.
     False if the scan has changed since it was read: then nothing happens."""
     if not scan.counted and scan.closed:
         return True
@@ -224,7 +224,7 @@ def as_of(store: Store, counter: Counter) -> int | None:
     """Until when the number of a counter of items holds every write of them, epoch seconds; None: not known.
 
     It is about that time: a quiet stream shard that shows no record may have one. Raises NotCountedError while the
-    number does not stand for the items as they are declared.
+    items are not counted as they are declared.
     """
     assert counter.items is not None
     table = counter.items.table

@@ -48,7 +48,7 @@ def _check(recount: Recount) -> Iterator[bool]:
     """Whether each group that is compared was off."""
     scan, store, now_s = recount.scan, recount.store, recount.now()
     if scan.counted != recount.counter.digest or not (scan.closed or scan.spot):
-        return  # its number stands for nothing yet, or somebody counts it again
+        return  # its items are not counted yet, or somebody counts them again
     if scan.closed:
         _begin(recount, now_s)
     elif scan.ended_s and not scan.is_old(now_s) and recount.settled():
@@ -65,10 +65,14 @@ def _check(recount: Recount) -> Iterator[bool]:
 
 
 def _begin(recount: Recount, now_s: float) -> None:
-    """Choose groups, and count their items, if that is not too much."""
+    """Choose groups that have items, at a place in the table that chance chooses, and count their items, if that is not
+    too much."""
     store, units = recount.store, 0.0
     begun: Scan | None = None
-    if groups := _groups(recount):
+    values = (recount.of.value(item) for item in some_items(recount, ITEMS_READ))
+    # What a group of ASIDE counts is anywhere in the table.
+    groups = list(dict.fromkeys(value.group for value in values if value and not value.aside))[:GROUPS_MAX]
+    if groups:
         begun = scan_state.begin(store, recount.counter, now_s, groups, spot=True)
     if begun is None:
         return
@@ -78,16 +82,6 @@ def _begin(recount: Recount, now_s: float) -> None:
         if units > store.settings.own_check_units:
             counting.close()
             return
-
-
-def _groups(recount: Recount) -> list[str]:
-    """Some groups that have items, from a place in the table that chance chooses."""
-    groups: dict[str, None] = {}
-    for item in some_items(recount, ITEMS_READ):
-        value = recount.of.value(item)
-        if value and not value.aside:  # what such a group counts is anywhere in the table
-            groups[value.group] = None
-    return list(groups)[:GROUPS_MAX]
 
 
 def some_items(recount: Recount, most: int) -> Page:

@@ -8,8 +8,7 @@ between the bounds of every look. If 0 is not, the number is wrong, as long as i
 from __future__ import annotations
 
 from collections import Counter as Sums
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..counter import Counter
@@ -31,20 +30,23 @@ def judge(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: 
     looked = 0
     watching = {name: counter for name, counter in counters.items() if counter.watch}
     passed = {name: _passed_s(store, counter) for name, counter in watching.items()}
-    for bucket in (
-        range(kept_numbers.PARTITIONS) if watching else ()
-    ):  # the role of a sweep that watches none may not look
-        for listed in queries.items(store, store.settings.ledger_table, f"WATCHED#{bucket}"):
-            name = listed["counter"]["S"]
-            if store.clock() >= until_s:
-                return looked
-            if passed.get(name):
-                look(store, watching[name], listed, passed[name], now_s)
-                looked += 1
-            elif name in watching:  # its items are being counted: that may take hours
-                at = tallies.key(watching[name], listed["target"]["S"], 0)
-                _tidy(store, at, queries.get(store.client, store.settings.counts_table, at))
+    for listed in _listed(store) if watching else ():  # the role of a sweep that watches none may not look
+        name = listed["counter"]["S"]
+        if store.clock() >= until_s:
+            break
+        if passed.get(name):
+            look(store, watching[name], listed, passed[name], now_s)
+            looked += 1
+        elif name in watching:  # its items are being counted: that may take hours
+            at = tallies.key(watching[name], listed["target"]["S"], 0)
+            _tidy(store, at, queries.get(store.client, store.settings.counts_table, at))
     return looked
+
+
+def _listed(store: Store) -> Iterator[Item]:
+    """The groups that changed lately, of every counter."""
+    for bucket in range(kept_numbers.PARTITIONS):
+        yield from queries.items(store, store.settings.ledger_table, f"WATCHED#{bucket}")
 
 
 def look_at(store: Store, counter: Counter, group: str, now_s: float) -> None:
@@ -80,13 +82,11 @@ def why_unclear(store: Store, counter: Counter, group: str) -> str:
 
 def waiting(store: Store) -> Mapping[str, int]:
     """How many groups of each counter changed lately: what their numbers are off by for good is not known yet."""
-    partitions = (f"WATCHED#{bucket}" for bucket in range(kept_numbers.PARTITIONS))
-    listed = (queries.items(store, store.settings.ledger_table, partition) for partition in partitions)
-    return Sums(one["counter"]["S"] for one in chain.from_iterable(listed))
+    return Sums(listed["counter"]["S"] for listed in _listed(store))
 
 
 def _passed_s(store: Store, counter: Counter) -> int:
-    """Until when the count holds everything; 0: not known, or it stands for nothing."""
+    """Until when the count holds everything; 0: not known, or the items are not counted."""
     assert counter.items is not None
     counted = scan_state.read(store, counter.name).counted == counter.digest
     return scan_state.passed_s(store, counter.items.table) if counted else 0

@@ -179,6 +179,8 @@ class Counter:
         self._check_whole("debt", 0, AMOUNT_MAX)
         if self.debt and not self.holdable:
             raise self._wrong("debt", "goes with holds: it needs a limit, and takes any amount")
+        if self.debt and self.changes != SERVICE:
+            raise self._wrong("debt", f"needs changes={SERVICE!r}: a browser could call all that it sends used")
         if self.numbered and self.delta is None:
             raise self._wrong("numbered", "needs a delta: numbers that are given out have a fixed step")
         if self.own_limits and ((self.floor is None and self.ceiling is None) or self.numbered or self.pages):

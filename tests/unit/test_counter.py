@@ -89,6 +89,7 @@ TOGETHER: list[tuple[str, dict[str, Any], str]] = [
     ("floor", {"floor": 11, "start": 10}, "is above start, which is 10"),
     ("ceiling", {"ceiling": 9, "start": 10}, "is below start, which is 10"),
     ("debt", {"debt": 5, "floor": 0, "delta": -1}, "takes any amount"),
+    *(("debt", {"debt": 5, "floor": 0, "changes": who}, "needs changes='service'") for who in ("anyone", "caller")),
     *(("visible", {"visible": "soon", **more}, "a change sees the number") for more in KNOWN),
     *(("max_shards", {"max_shards": 2, **more}, "must be 1") for more in KNOWN),
     *(("max_age_s", {"max_age_s": age, "read": "anyone"}, "from 0 to 86400") for age in (-1, 86401, True, 5.0)),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tally import operations
+from tally import counter, operations
 from tally.cli import status
 from tally.counter import Counter
 from tally.drift import looks
@@ -105,6 +105,18 @@ def test_every_target_and_consumer_that_a_text_names_is_there() -> None:
     page = (ROOT / "docs/operations.md").read_text()
     consumers = set(re.findall(r"consumer`? \(`(\w+)`, `(\w+)`\)", page))
     assert consumers == {tuple(operations.CONSUMERS)}
+
+
+def test_every_counter_that_a_page_declares_can_be_declared() -> None:
+    blocks = [
+        (page.name, block)
+        for page in PAGES
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+        if re.search(r"^[A-Z_]+ = Counter\(", block, re.M) and "…" not in block
+    ]
+    assert {"limits.md", "holds.md"} <= {name for name, _ in blocks}
+    for _, block in blocks:
+        exec(block, {**vars(counter), "__name__": "counters"})
 
 
 def test_items_count_as_the_page_of_own_tables_says() -> None:

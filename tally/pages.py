@@ -15,7 +15,7 @@ _NAME = r"[A-Za-z0-9._~\[\]-]+"
 _PARAMETER = re.compile(rf"\*|\*?{_NAME}\*?|{_NAME}(\+{_NAME})+")
 _PARTS = re.compile(r"(?=;|%3B)")  # each part but the first begins with its sign
 _SIGN = re.compile(r"^(;|%3B)")
-_INNER_SIGN = re.compile(r"(\?|%(?:25)*(?:3F|26|3B|23))", re.IGNORECASE)  # `?`, `&`, `;` or `#` within a value
+_INNER_SIGN = re.compile(r"([?&]|%(?:25)*(?:3F|26|3B|23))", re.IGNORECASE)  # `?`, `&`, `;` or `#` within a part
 _INNER_EQUALS = re.compile(r"=|%(?:25)*3D", re.IGNORECASE)
 QUOTED_MAX = 4  # times, that the name of a parameter in a value is read
 _FILE = re.compile(r"[A-Za-z0-9._~-]+")
@@ -87,7 +87,7 @@ class Pages:
         return address._replace(path=self._path(address.path), query=self._query(address.query))
 
     def _path(self, path: str) -> str:
-        if any(sign in path for sign in (";", "%3B", "%3F")):
+        if ";" in path or _INNER_SIGN.search(path):
             first, *between, last = map(self._segment, path.split("/"))
             path = "/".join([first, *filter(None, between), last])
         while True:  # each turn makes it shorter
@@ -101,7 +101,8 @@ class Pages:
     def _segment(self, segment: str) -> str:
         """Returns a segment of the path without the parameters that are dropped; "" if it would mean another folder."""
         name, *parameters = _PARTS.split(segment)
-        kept = self._value(name) + "".join(one for one in parameters if not self._in_path.fullmatch(_name(one)))
+        others = [self._parameter(one) for one in parameters if not self._in_path.fullmatch(_name(one))]
+        kept = self._value(name) + "".join(others)
         return "" if kept in (".", "..") else kept
 
     def _query(self, query: str) -> str:
@@ -123,8 +124,10 @@ class Pages:
         return {name for pair in self._pairs if pair <= names for name in pair}
 
     def _parameter(self, part: str) -> str:
-        name, equals, value = part.partition("=")
-        return f"{name}{equals}{self._value(value)}"
+        """Returns a parameter whose name, too, may be an address: `?/topic?sid=7` has no other."""
+        sign = "".join(_SIGN.findall(part))
+        name, equals, value = self._value(part.removeprefix(sign)).partition("=")
+        return f"{sign}{name}{equals}{self._value(value)}"
 
     def _value(self, value: str) -> str:
         """Returns a value without the credentials that are dropped, if it is an address or a query: `/x%3Fsid%3D7`

@@ -20,7 +20,7 @@ PATHS_ALONE = Pages(drop=("*",), trailing_slash="drop", index=("index.html", "in
 DECLARATIONS = {"the shipped declaration": counters.PAGES, "paths alone": PATHS_ALONE, "nothing dropped": AS_SPELT}
 
 QUERY = ["a=1", "", "utm_source=x", "UTM_x", "fbclid", "utm%5Fa=b", "?", "q=%26"]
-QUERY += ["code=1", "state=2", "sid=1;code=2", "a;sid=1", ";", "sid%3D7", "n=/x%3Fsid%3D7%26b", "n=sid%3D7"]
+QUERY += ["code=1", "state=2", "sid=1;code=2", "a;sid=1", ";", "sid%3D7", "n=/x%3Fsid%3D7%26b", "n=sid%3D7", "/x?sid=7"]
 
 
 def cases() -> Iterator[tuple[str, str, str]]:
@@ -69,6 +69,9 @@ def test_only_what_is_left_of_an_address_counts_for_its_length() -> None:
                 "..;sid=1",
                 "a%3BSID=1;b",
                 "index.html;sid",
+                "a;n=x%3Fsid%3D7",
+                "..%23sid=1",
+                "%26sid=1",
             ]
         ),
         max_size=5,

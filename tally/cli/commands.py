@@ -74,7 +74,7 @@ def asked(arguments: Sequence[str]) -> list[str]:
     named = [one for one in _SHORT.get(tuple(arguments), arguments) if one in LISTED]
     if named[:1] == [COMPLETION]:
         return list(LISTED)
-    return named[: 2 if named[:1] == [HELP.name] else 1]
+    return list(dict.fromkeys(named[: 2 if named[:1] == [HELP.name] else 1]))
 
 
 def takes_counters(arguments: Sequence[str]) -> bool:

@@ -523,7 +523,8 @@ def test_help_and_completion_need_no_stack(capsys: pytest.CaptureFixture[str]) -
 
     assert printed("help") == printed("--help") == printed()
     assert re.fullmatch(r"tally \d+\.\d+\.\d+ \(.*\)\n", printed("--version"))
-    assert printed("help", "repair") == printed("repair", "--help")
+    for command in ("repair", "help", "completion"):
+        assert printed("help", command) == printed(command, "--help")
     assert printed("completion", "zsh").startswith("#compdef tally\n")
     assert all("\n\nexit status: 0 all is well" in printed(name, "--help") for name in commands.COMMANDS)
     asked = 'COMP_WORDS=(tally "$@"); COMP_CWORD=$(($# )); _shtab_tally; echo "${COMPREPLY[@]}"'

@@ -151,6 +151,25 @@ def test_what_dynamodb_local_lacks_is_one_line(
     assert not list(programs.glob("cache/tally/*")), "nothing is kept"
 
 
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [(None, "there is no java: "), ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2; exit 1", "java is Java 11: ")],
+    ids=["none", "old"],
+)
+def test_a_missing_java_is_said_also_where_dynamodb_local_was_fetched(
+    bare: Callable[[str, str], Path], version: str | None, says: str
+) -> None:
+    programs = bare("Darwin", "arm64")
+    program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
+    program(programs / "mvn", FETCH)
+    jars()
+    (programs / "java").unlink()
+    if version:
+        program(programs / "java", version)
+    with pytest.raises(LocalError, match=f"^DynamoDB Local needs Java 17 or newer, and {says}"):
+        chosen(programs / "data", "").start()
+
+
 def test_dynamodb_local_is_fetched_once_and_whole(
     bare: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,7 +53,11 @@ class DynamoDBLocal(engine.Engine):
                     database.execute("PRAGMA journal_mode = WAL")
             except sqlite3.Error as error:
                 raise LocalError(f"{self.db_path} is not a file of the engine: {error}") from None
-        return super().start()
+        try:
+            return super().start()
+        except LocalError:
+            _check_java()  # its files may be there from before
+            raise
 
 
 def jars() -> Path:

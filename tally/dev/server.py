@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ from .streams.switches import Switches
 
 ENGINE_LOOK_S = 0.5  # between two looks at the engine
 CODE_LOOK_S = 1.0  # between two looks for changed code
-_CODE = {".py", ".js", ".html", ".css"}  # handlers, and what browsers load
+_CODE = (".py", ".js", ".html", ".css")  # handlers, and what browsers load
 Say = Callable[[str], None]
 _server_log = logging.getLogger("aiohttp.server")
 
@@ -161,16 +162,16 @@ def _read(path: Path) -> bytes:
     return b""
 
 
-def changed_at(sources: Sequence[Path]) -> dict[Path, tuple[int, int]]:
+def changed_at(sources: Sequence[Path]) -> dict[str, tuple[int, int]]:
     """A value that differs after any write, creation, removal or replacement of a file of the sources.
 
     A source is a file, or a folder with its folders.
     """
     found = {}
-    for path in (one for source in sources for one in (source.rglob("*.*") if source.is_dir() else [source])):
-        if path.suffix not in _CODE:
-            continue
-        with contextlib.suppress(OSError):  # removed meanwhile
-            stat = path.stat()
-            found[path] = stat.st_mtime_ns, stat.st_size  # two writes at one tick of the clock differ in size
+    for source in sources:
+        for folder, _, names in os.walk(source) if source.is_dir() else [(source.parent, (), [source.name])]:
+            for path in (os.path.join(folder, name) for name in names if name.endswith(_CODE)):
+                with contextlib.suppress(OSError):  # the file is gone
+                    stat = os.stat(path)
+                    found[path] = stat.st_mtime_ns, stat.st_size  # two writes at one tick of the clock differ in size
     return found

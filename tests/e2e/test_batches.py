@@ -32,9 +32,10 @@ def sequences(found: list[Record]) -> list[int]:
 
 def test_a_batch_waits_for_its_window_unless_it_is_full() -> None:
     made = buffer(batch_records=3, batch_window_s=1)
+    assert made.wait_s(NOW_S) == 0
     made.add([record(1), record(2)], NOW_S)
-    assert made.next_batch(NOW_S + 0.9) == []
-    assert sequences(made.next_batch(NOW_S + 1)) == [1, 2]
+    assert (made.next_batch(NOW_S + 0.75), made.wait_s(NOW_S + 0.75)) == ([], 0.25)
+    assert (sequences(made.next_batch(NOW_S + 1)), made.wait_s(NOW_S + 1)) == ([1, 2], 0)
     made.add([record(3), record(4)], NOW_S)
     assert sequences(made.next_batch(NOW_S)) == [1, 2, 3]
 

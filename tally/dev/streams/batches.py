@@ -83,7 +83,11 @@ class Buffer:
             batch.append(record)
             if len(batch) == self.mapping.batch_records:
                 return batch
-        return batch if now_s - self._since_s >= self.mapping.batch_window_s else []
+        return [] if self.wait_s(now_s) else batch
+
+    def wait_s(self, now_s: float) -> float:
+        """Returns the time until the window of the waiting records ends. 0: it has ended, or no record waits."""
+        return max(0.0, self._since_s + self.mapping.batch_window_s - now_s) if self._records else 0.0
 
     def done(self, count: int, now_s: float) -> None:
         """Mark the first `count` records as done."""

@@ -23,7 +23,7 @@ from .batches import Buffer, Record, Verdict, halves, judge
 from .positions import Position, Positions
 from .switches import Switches
 
-POLL_S = 0.15  # between two reads of a shard that had no more; a batch then waits for its window
+POLL_S = 0.25  # between two reads of a shard that had no more, as at Lambda; longer while records wait for their window
 LOOK_ANYWAY_S = 1.0  # read even if the engine's file is unchanged: a file's time has steps of milliseconds
 READ_RECORDS_MAX = 1_000  # of one read, DynamoDB's quota
 SHARDS_LOOK_S = 10.0  # between two looks for new shards; the embedded engine has one a table
@@ -110,15 +110,13 @@ class Pump:
     async def _shards(self, stream: str) -> list[dict[str, Any]]:
         """All shards, parents first, as DynamoDB lists them. None if the engine does not answer."""
         shards: list[dict[str, Any]] = []
-        more: dict[str, str] = {}
+        more: dict[str, str] | None = {}
         with contextlib.suppress(WireError):
-            while True:
+            while more is not None:
                 answer = await self.wire.call("streams", "DescribeStream", StreamArn=stream, **more)
                 shards += answer["StreamDescription"].get("Shards", [])
                 last = answer["StreamDescription"].get("LastEvaluatedShardId")
-                if not last:
-                    break
-                more = {"ExclusiveStartShardId": last}
+                more = {"ExclusiveStartShardId": last} if last else None
         return shards
 
     async def _write(self) -> None:
@@ -131,11 +129,11 @@ class Pump:
 
     def changed_at(self) -> object:
         """A value that differs after each write of the engine; None if the file is unknown."""
-        try:
-            stat = self.written.stat() if self.written else None
-        except OSError:
-            return None
-        return (stat.st_mtime_ns, stat.st_size) if stat else None
+        with contextlib.suppress(OSError):
+            if self.written is not None:
+                stat = self.written.stat()
+                return stat.st_mtime_ns, stat.st_size
+        return None
 
 
 class ShardReader:
@@ -170,7 +168,7 @@ class ShardReader:
             await self._deliver(batch)
             self._keep()
             if not batch and self._pauses and not self._ended:
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(min(LOOK_ANYWAY_S, self._buffer.wait_s(time.time()) or POLL_S))
 
     async def _look(self) -> None:
         """Read once, if there may be new records and the buffer has room."""
@@ -195,8 +193,10 @@ class ShardReader:
         self._pauses = len(records) < READ_RECORDS_MAX // 2  # do not read a trickle record by record
         self._seen = seen if not records else None
         self._iterator = answer.get("NextShardIterator")
-        if self._iterator is None:  # the shard is closed, and this was its end
-            await self._drain()
+        if self._iterator is None:  # the shard is closed, and this was its end: deliver the rest
+            while batch := self._buffer.next_batch(float("inf")):
+                await self._deliver(batch)
+            self._ended = True
 
     async def _start(self) -> str:
         """An iterator at the position, or at the horizon if the engine has trimmed the position away."""
@@ -213,12 +213,6 @@ class ShardReader:
         named = {"StreamArn": self._stream, "ShardId": self._shard, **where}
         answer = await self._pump.wire.call("streams", "GetShardIterator", **named)
         return str(answer["ShardIterator"])
-
-    async def _drain(self) -> None:
-        """Deliver the rest of a closed shard."""
-        while batch := self._buffer.next_batch(float("inf")):
-            await self._deliver(batch)
-        self._ended = True
 
     def _keep(self) -> None:
         position = self._buffer.position

@@ -254,6 +254,8 @@ class Storm:
     team: Team
     chance: random.Random
     over: threading.Event = field(default_factory=threading.Event)
+    called: threading.Event = field(default_factory=threading.Event)
+    """Set once the callers of a round have ended: no step comes any more."""
     looks: list[tuple[float, int, int]] = field(default_factory=list)
     killed: int = 0
     lowered_s: float = 0.0
@@ -264,14 +266,14 @@ class Storm:
             self.looks.append(self.team.look(WAYS[len(self.looks) % len(WAYS)]))
 
     def stepped(self, steps: int) -> bool:
-        return len(self.team.steps) >= steps or self.over.is_set()
+        return len(self.team.steps) >= steps or self.called.is_set()
 
     def change(self, first: int) -> None:
         """Change the limit after so many steps of the round whose steps begin with `first`."""
         was = LOWERED if first else 1_000
         for after, limit in PLANS.items():
             wait_for(lambda after=after: self.stepped(first + after))  # type: ignore[misc]
-            self.team.plan(limit, was, f"plan-{first + after}")
+            self.team.plan(limit, was, f"plan-{first}-{after}")
             was = limit
         self.lowered_s = time.monotonic()
 
@@ -288,15 +290,15 @@ class Storm:
         """Run the jobs of a round. At its end every hold has an end but those that stay open. Returns what is used."""
         team, first = self.team, len(self.team.steps)
         of_round = jobs(self.chance, number * HOLDS, len(self.looks))
+        self.called.clear()
         with ThreadPoolExecutor(HOLDS) as callers, ThreadPoolExecutor(2) as others:
             acting = [others.submit(act, first) for act in (self.change, self.kill)]
             try:
                 holds = list(
                     callers.map(lambda job: run(team, job, lambda n: len(self.looks) >= n or reading.done()), of_round)
                 )
-            except BaseException:
-                self.over.set()
-                raise
+            finally:
+                self.called.set()
             for act in acting:
                 act.result()
         for late in team.takes:

@@ -50,6 +50,17 @@ def test_only_a_job_that_publishes_may_ask_for_an_identity_and_it_waits_for_the_
         assert set(jobs[name]["needs"]) == {"test", "build"}
 
 
+def test_npm_publishes_the_package_and_not_a_repository_of_github(tmp_path: Path) -> None:
+    """npm reads `dist/client.tgz` as the repository `client.tgz` of `dist`."""
+    [command] = re.findall(r"- run: (npm publish \S+)", (GITHUB / "workflows/release.yml").read_text())
+    package = npm.pack(tmp_path / "dist")
+    run = subprocess.run(
+        f"{command} --dry-run --json --offline", shell=True, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert package.name in run.stdout
+
+
 def test_updates_are_asked_for_each_folder_of_pins_but_for_the_pins_that_wait() -> None:
     asked = {update["package-ecosystem"]: update for update in read(GITHUB / "dependabot.yml")["updates"]}
     pins = subprocess.run(["git", "ls-files", "*requirements.in"], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 BY_TABLE = "DynamoDB Local bills a transaction by table (4 units for 100 small items), DynamoDB by item"
 NOTHING_IS_FREE = "DynamoDB Local bills nothing for a read that finds nothing, DynamoDB half a unit or one"
+NO_CHECKSUM = "DynamoDB Local puts no checksum on an answer, so the SDK does not see that its end is missing"
+WHOLE_MINUTES = "DynamoDB Local stamps a record with its minute, DynamoDB with its second"
+_COSTS_OF_COMMITS = [
+    f"test_settling.py::test_a_commit_at_what_was_used_gives_back_the_rest_or_takes_more_once[{kind}-{used}-8.0]"
+    for kind in ("stock", "quota") for used in (0, 20, 45)
+]  # fmt: skip
 FAILS: dict[str, str] = {
+    **dict.fromkeys(_COSTS_OF_COMMITS, BY_TABLE),
+    "test_late_commits.py::test_what_a_hold_committed_is_taken_back_once[stock]": BY_TABLE,
+    "test_late_commits.py::test_what_a_hold_committed_is_taken_back_once[quota]": BY_TABLE,
+    "test_lost_answers.py::test_sdk_retry_changes_once_and_is_a_first_answer[truncate-use beyond a limit]": NO_CHECKSUM,
+    "test_own_heartbeats.py::test_nothing_is_passed_before_the_consumer_has_met_a_heartbeat": WHOLE_MINUTES,
     "test_changes.py::test_1000_changes_of_90_tallies_count_and_more_tallies_do_not": BY_TABLE,
     "test_changes.py::test_100_plays_of_10_videos_cost_what_the_documents_say[False]": BY_TABLE,
     "test_changed_holds.py::test_what_a_change_costs": BY_TABLE,

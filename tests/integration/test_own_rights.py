@@ -163,9 +163,11 @@ def test_the_sweep_of_a_tally_that_counts_items_alone_does_what_it_declares(
     shop, now = Shop(own, ORDERS, LIKED), time.time
     shop.write("POST#a", "LIKE#ann", None, {"at": {"N": "1"}})
     shop.write("POST#a", "META", None, {"likes": {"N": "7"}})
-    own.client.put_item(TableName=SHOP.name, Item={"PK": {"S": "CUSTOMER#ann"}, "SK": {"S": "ORDER#1"}, **OPENED})
-    chosen = {"orders": ["ann"], "liked": ["a"]}  # what chance would choose
-    monkeypatch.setattr(spot_checks, "_groups", lambda recount: chosen[recount.counter.name])
+    order = {"PK": {"S": "CUSTOMER#ann"}, "SK": {"S": "ORDER#1"}, **OPENED}
+    own.client.put_item(TableName=SHOP.name, Item=order)
+    like = {"PK": {"S": "POST#a"}, "SK": {"S": "LIKE#ann"}, "at": {"N": "1"}}
+    chosen = {"orders": [order], "liked": [like]}  # what chance would choose
+    monkeypatch.setattr(spot_checks, "some_items", lambda recount, _: chosen[recount.counter.name])
     recorder = TeamsRecorder(own, SHOP.name)
     for days in (0, 0.1, 0.2, 3):
         monkeypatch.setattr(time, "time", lambda days=days: now() + days * 24 * 3600)

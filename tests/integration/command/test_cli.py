@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -116,7 +117,8 @@ def test_thresholds_leave_likes_and_visits_what_they_are() -> None:
     likes, visits = (replace(one, notify=Notify(every=100)) for one in (counters.LIKES, counters.VISITS))
     assert files.CHILDREN.columns(likes) == files.CHILDREN.columns(counters.LIKES)
     tally = Mock(**{"visit.return_value": {}})
-    count._sent(tally, visits, "https://example.com/", None, "k")
+    given = argparse.Namespace(counter=visits, id="https://example.com/", amount=None)
+    count._sent(tally, given, "k")
     tally.visit.assert_called_once()
 
 

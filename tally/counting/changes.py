@@ -211,8 +211,8 @@ def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: Sen
     room = False
     for tally, old in zip(moved, sent.old_items()[1:], strict=False):
         counter, amount = tally.counter, moved[tally]
-        debt = 0 if changes.back else counter.debt if changes.used else None
-        error = tallies.refusal(call, counter, tally.id, old, amount, debt) if old is not None else None
+        debt, stays = counter.debt if changes.used else 0, changes.back or changes.used
+        error = tallies.refusal(call, counter, tally.id, old, amount, debt, stays=stays) if old is not None else None
         if error is None:
             continue
         if not holds.made_room(call, counter, tally.id, amount, error.left or 0):

@@ -89,7 +89,7 @@ def _changed(
     def writes(_: int) -> list[Write]:
         return [*of_hold, *([{"Update": tallies.add(call, counter, tally, 0, by, at)}] if by else [])]
 
-    commit = partial(tallies.commit, call, counter, tally, by, writes, receipt, place=len(of_hold), debt=0)
+    commit = partial(tallies.commit, call, counter, tally, by, writes, receipt, place=len(of_hold), stays=True)
     try:
         holds.with_room(call, counter, tally, by, commit)
     except ChangeRefusedError:

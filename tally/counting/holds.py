@@ -204,7 +204,7 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *,
     by, debt = moved(hold, kept), counter.debt if state == COMMITTED else 0
     moves = partial(_moves, call, counter, id_, f"{hold_id}#{state}", by, debt)
     try:
-        tallies.commit(call, counter, id_, by, lambda _: [*writes, *moves()], place=len(writes), debt=debt)
+        tallies.commit(call, counter, id_, by, lambda _: [*writes, *moves()], place=len(writes), debt=debt, stays=True)
     except ChangeRefusedError:
         return False
     return True

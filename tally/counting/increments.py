@@ -94,12 +94,12 @@ def _add_beyond(call: Call, change: Increment, stamp: Stamp) -> Body:
     return _add(call, beyond, stamp, debt=change.counter.debt)
 
 
-def _add(call: Call, change: Increment, stamp: Stamp, *, debt: int | None = None) -> Body:
+def _add(call: Call, change: Increment, stamp: Stamp, *, debt: int = 0) -> Body:
     counter, at = change.counter, minute_now(call)
     body = {**change.body, **VISIBLE_NOW}
 
     def writes(shard: int) -> list[Write]:
-        return [{"Update": tallies.add(call, counter, change.id, shard, change.amount, at, debt=debt or 0)}]
+        return [{"Update": tallies.add(call, counter, change.id, shard, change.amount, at, debt=debt)}]
 
     try:
         receipt = stamp.receipt(call, body, **tallies.facts(counter, change.id, change.amount, at))

@@ -159,12 +159,13 @@ def commit(
     *,
     place: int = 0,
     spills: bool = False,
-    debt: int | None = None,
+    debt: int = 0,
+    stays: bool = False,
 ) -> None:
     """Commit `writes(shard)` as transactions.transact does; again, if limits refused them that the tally has not.
 
-    `place`: of the write that moves the tally, by `amount`. `debt`: as `refuse` takes it. Raises LimitReachedError,
-    ChangeRefusedError if another write was refused, and what transact raises.
+    `place`: of the write that moves the tally, by `amount`. `debt`, `stays`: as `refuse` takes them. Raises
+    LimitReachedError, ChangeRefusedError if another write was refused, and what transact raises.
     """
     retries = None
     while True:
@@ -173,7 +174,7 @@ def commit(
         except ChangeRefusedError as refused:
             if any(old is not None for old in refused.old_items[:place]):
                 raise
-            error = refusal(call, counter, id_, refused.old_items[place] or {}, amount, debt)
+            error = refusal(call, counter, id_, refused.old_items[place] or {}, amount, debt, stays=stays)
             if error:
                 raise error from None
         retries = retries or call.retries()
@@ -220,19 +221,20 @@ def day_note(day: int) -> str:
 
 
 def refuse(
-    counter: Counter, within: Limits, id_: str, value: int, amount: int, debt: int | None = None
+    counter: Counter, within: Limits, id_: str, value: int, amount: int, debt: int = 0, *, stays: bool = False
 ) -> LimitReachedError:
-    """The refusal of `amount` at `value`, with how much is left; below 0 if the limit came later. `debt`: of a hold
-    that is settled, which may go so far beyond the limits, or 0 of a void.
+    """The refusal of `amount` at `value`, with how much is left; below 0 if the limit came later. `debt`: how far the
+    amount may go beyond the limits.
 
-    If the amount fits into a period, it says in how many seconds the next one begins. These two stay in their own.
+    If the amount fits into a period, it says in how many seconds the next one begins. `stays`: the amount never counts
+    in another period, as that of a hold that is settled, and of a void.
     """
     members: dict[str, int] = {}
-    if debt is None and counter.period is not None and within.fits(counter.start + amount):
+    if not stays and counter.period is not None and within.beyond(debt).fits(counter.start + amount):
         members["retry_after_s"] = periods.left_s(counter, id_, clock.now_s())
     down = amount < 0 and within.floor is not None
     limit = (within.floor if down else within.ceiling) or 0
-    left = (value - limit if down else limit - value) + (debt or 0)
+    left = (value - limit if down else limit - value) + debt
     if counter.own_limits:
         members["limit"] = limit
     said = f"{left} are left." if down else f"There is room for {left} more."
@@ -241,13 +243,13 @@ def refuse(
 
 
 def refusal(
-    call: Call, counter: Counter, id_: str, old: Mapping[str, Any], amount: int, debt: int | None = None
+    call: Call, counter: Counter, id_: str, old: Mapping[str, Any], amount: int, debt: int = 0, *, stays: bool = False
 ) -> LimitReachedError | None:
     """The refusal of a write of `add`, whose item was `old`; None if it was judged by limits that the tally has not."""
     within, value = limits.learn(call, counter, id_, old), state_of(counter, old).value
-    if counter.own_limits and within.beyond(debt or 0).takes(value, amount):
+    if counter.own_limits and within.beyond(debt).takes(value, amount):
         return None
-    return refuse(counter, within, id_, value, amount, debt)
+    return refuse(counter, within, id_, value, amount, debt, stays=stays)
 
 
 def facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:

@@ -173,7 +173,10 @@ def test_what_is_used_already_goes_into_debt_once_and_says_that_it_is_over(budge
     assert budget.use(30, key, used=True) == (visible | {"over": True}, True)
     assert isinstance(refusal(partial(budget.use, 30, key)), KeyReusedError)
     refused = refusal(partial(budget.use, 31, used=True))
-    assert (type(refused), refused.members) == (LimitReachedError, {"left": 30})
+    assert (type(refused), refused.members["left"]) == (LimitReachedError, 30)
+    assert ("retry_after_s" in refused.members) is (budget.counter.period is not None), "the next period takes it"
+    if budget.counter.period:
+        assert "retry_after_s" not in refusal(partial(budget.use, 1_051, used=True)).members, "more than a period takes"
     for change in (partial(budget.hold, 1), partial(budget.use, 1)):
         assert refusal(change).members["left"] == -20
     assert budget.use(30, used=True).body["over"] is True

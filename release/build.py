@@ -19,7 +19,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tally.api.console import UPLOT
-from tally.cdk.bundling import BundlingError, install
 
 ROOT = Path(__file__).resolve().parents[1]
 BROUGHT = {
@@ -62,10 +61,15 @@ def _copy(path: Path, target: Path) -> None:
 
 def build(out: Path) -> Path:
     """Build the wheel into the folder `out`, and return its path. Raises BuildError."""
+    from tally.cdk.bundling import BundlingError, install  # they need the CDK, and `make npm` does not
+
     with tempfile.TemporaryDirectory() as folder:
         stage, made = Path(folder, "stage"), Path(folder, "made")
         lay_out(known(), stage)
-        install(ROOT / "lambdas/requirements.txt", stage / "tally/cdk/packages")
+        try:
+            install(ROOT / "lambdas/requirements.txt", stage / "tally/cdk/packages")
+        except BundlingError as error:
+            raise BuildError(str(error)) from None
         command = [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--offline", "--out-dir", str(made)]
         run = subprocess.run([*command, str(stage)], capture_output=True, text=True, timeout=BUILD_S_MAX)
         if run.returncode:
@@ -82,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         wheel = build(given.out)
-    except (BuildError, BundlingError, OSError) as error:
+    except (BuildError, OSError) as error:
         print(f"tally: {error}", file=sys.stderr)
         return 1
     print(f"{wheel} ({wheel.stat().st_size // 1024} KB)")

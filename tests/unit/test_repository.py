@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,12 @@ def test_only_a_job_that_publishes_may_ask_for_an_identity_and_it_waits_for_the_
     for name in publishing:
         assert jobs[name]["environment"] == name
         assert set(jobs[name]["needs"]) == {"test", "build"}
+
+
+def test_the_client_is_packed_without_the_cdk() -> None:
+    """`make npm` sets up no more than `make dev` needs."""
+    without = "import sys; sys.modules['aws_cdk'] = None; import release.npm"
+    subprocess.run([sys.executable, "-c", without], cwd=ROOT, check=True)
 
 
 def test_npm_publishes_the_package_and_not_a_repository_of_github(tmp_path: Path) -> None:

@@ -45,6 +45,12 @@ def test_links_lead_to_a_file_and_a_heading_and_files_in_backquotes_exist(page: 
         assert (ROOT / path).exists(), path
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_link_that_is_called_by_a_page_leads_to_that_page(page: Path) -> None:
+    called = re.findall(r"\[(?:\S*/)?(\w[\w-]*\.md)\]\((?:[^)#]*/)?([^)#/]*)", page.read_text())
+    assert [(name, to) for name, to in called if to and name != to] == []
+
+
 def test_the_list_of_pages_has_each_page_once() -> None:
     listed = re.findall(r"^\| \[([\w-]+)\]\(\1\.md\) \|", (ROOT / "docs/README.md").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(page.stem for page in ROOT.glob("docs/*.md") if page.stem != "README")

@@ -34,6 +34,13 @@ def test_each_name_that_is_dropped_says_where_it_is_from() -> None:
         assert {name: of for name, of in found.items() if not of or not set(of) <= SOURCES.keys()} == {}
 
 
+def test_the_page_says_how_many_names_there_are() -> None:
+    page = (Path(__file__).parents[2] / "docs/beacon.md").read_text(encoding="utf-8")
+    for group, names in (("TRACKING", TRACKING), ("CREDENTIALS", CREDENTIALS)):
+        [(some, others)] = re.findall(rf"`{group}`: (`.*?`) and (\d+) others", page)
+        assert len(some.split(", ")) + int(others) == len(names)
+
+
 @pytest.mark.skipif("PUBLIC_LISTS" not in os.environ, reason="PUBLIC_LISTS names no folder with the lists")
 def test_the_lists_have_the_names_that_are_said_to_be_of_them() -> None:
     folder = Path(os.environ["PUBLIC_LISTS"])

@@ -277,7 +277,7 @@ def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
         live = live_key(counter, id_, hold_id, time_s)
         places = (_read(call, key) for key in (live, overdue, settled_key(owner, hold_id)))
         hold = next(filter(None, places), None)
-        if hold is None:
+        if hold is None or hold["hold_id"]["S"] != hold_id:  # the key of a hold that moved looks like an id
             raise NotFoundError(f"There is no hold {hold_id}.")
         if hold["state"] != {"S": MOVED}:
             return hold

@@ -70,6 +70,16 @@ def test_a_hold_with_a_longer_time_is_held_until_then_and_its_id_stays(budget: B
     assert (budget.left(), budget.held(), budget.even()) == (970, 0, True)
 
 
+def test_a_hold_has_one_id_whatever_key_it_moves_to(budget: Budget) -> None:
+    hold_id = budget.hold(30)
+    ends_s = budget.change(hold_id, ttl_s=900)[0]["expires_at"]
+    other = f"{ends_s}-{hold_id.partition('-')[2]}"
+    for act in (budget.commit, budget.release, budget.void, partial(budget.change, amount=20)):
+        assert isinstance(refusal(partial(act, other)), NotFoundError), "otherwise a retry would find none"
+    assert (budget.held(), budget.left()) == (30, 970)
+    assert budget.commit(hold_id)["changed"] is True
+
+
 @pytest.mark.parametrize("by", ["sweep", "room"])
 def test_a_hold_with_a_shorter_time_gives_back_what_it_has_then(budget: Budget, clock: Clock, by: str) -> None:
     hold_id = budget.hold(30, ttl_s=600)

@@ -102,7 +102,8 @@ class Pages:
         """Returns a segment of the path without the parameters that are dropped; "" if it would mean another folder."""
         name, *parameters = _PARTS.split(segment)
         others = [self._parameter(one) for one in parameters if not self._in_path.fullmatch(_name(one))]
-        kept = self._value(name) + "".join(others)
+        begin = found.start() if (found := _INNER_SIGN.search(name)) else len(name)
+        kept = name[:begin] + self._value(name[begin:]) + "".join(others)
         return "" if kept in (".", "..") else kept
 
     def _query(self, query: str) -> str:

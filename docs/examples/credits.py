@@ -23,6 +23,8 @@ def grants(customer: str) -> dict[str, date]:
 
 def handler(request: dict[str, Any], context: object) -> dict[str, Any]:
     """Spend `request["amount"]` of the credits of `request["customer"]`, once for `request["id"]`."""
+    if request["amount"] < 1:
+        raise ValueError("amount must be 1 or more: this function spends, and grants nothing")
     for _ in range(TRIES):
         parts, left = split(request["customer"], request["amount"])
         if left < request["amount"]:

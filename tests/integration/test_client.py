@@ -320,6 +320,8 @@ def test_the_sample_credits_are_spent_of_the_grants_that_end_first_all_or_nothin
         "a retry would split otherwise"
     )
     assert [spend("too-much", 476), spend("of-nobody", 1, "globex"), left()] == [False, False, [475, 0, 70]]
+    with pytest.raises(ValueError, match="grants nothing"):
+        spend("negative", -5)
     amounts = {f"request-{number}": 5 + number for number in range(40)}
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda id_: (id_, spend(id_, amounts[id_])), [*amounts, *amounts]))

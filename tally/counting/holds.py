@@ -199,8 +199,9 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *,
         writes: list[Write] = [{"Delete": items.only_if(gone | _timely(state, in_time), as_read(hold))}, settled]
     else:
         writes = [{"Put": items.only_if(settled["Put"], {"state": hold["state"]["S"]})}]
-    if state == VOIDED and clock.now_s() < latest_s + kept_for_s + clock.OFF_S_MAX:
-        writes.append(_mark(call, hold))
+    receipt = {"id": hold["receipt"]}
+    if state == VOIDED and queries.get(call.store.client, call.store.settings.receipts_table, receipt):
+        writes.append(_mark(call, hold))  # a receipt that is gone keeps no commit from being taken back
     by, debt = moved(hold, kept), counter.debt if state == COMMITTED else 0
     moves = partial(_moves, call, counter, id_, f"{hold_id}#{state}", by, debt)
     try:

@@ -202,7 +202,7 @@ def test_what_a_hold_committed_is_taken_back_once(budget: Budget, clock: Clock) 
     assert budget.left() == 935
     with budget.world.capacity() as measured:
         first = budget.void(kept)
-    assert measured == [("GetItem", 1.0)] * 3 + [("TransactWriteItems", 8.0)]
+    assert measured == [("GetItem", 1.0)] * 4 + [("TransactWriteItems", 8.0)]
     voided = {"counter": budget.counter.name, "id": OWNER, "hold": kept, "state": VOIDED, "amount": 45}
     assert first == {**voided, "changed": True}
     assert budget.void(kept) == {**voided, "changed": False}

@@ -140,7 +140,7 @@ function section({ config }, { see }) {
   const place = `${config.docs}/${see}`;
   return config.docs.startsWith("https://")
     ? make("a", { href: place, target: "_blank", rel: "noopener" }, "what to do")
-    : make("code", {}, place);
+    : make("code.id", {}, place);
 }
 
 /** A counter: what moved in the last day, hour by hour, and the tallies that moved most. It shows once it has moved. */

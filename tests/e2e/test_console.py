@@ -581,6 +581,9 @@ def test_a_narrow_overview_tells_long_ids_apart(console: Console) -> None:
     expect(leaders.get_by_role("link", name=ids[0], exact=True)).to_be_visible()
     cut = "links => links.filter(link => link.scrollWidth > link.clientWidth + 1).length"
     assert leaders.get_by_role("link").evaluate_all(cut) == 0
+    for sum_ in page.locator(".sum strong").all():
+        sum_.evaluate("made => { made.textContent = '+10,000,000,000,000,000'; }")
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
 
 
 def test_a_token_that_expires_ends_in_the_sign_in(console: Console) -> None:

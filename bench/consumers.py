@@ -15,7 +15,7 @@ import counters
 from tally.counting.tallies import DAY
 from tally.drift import judge
 from tally.dynamo.client import Store
-from tally.dynamo.transactions import apply_once
+from tally.dynamo.transactions import try_commit
 from tally.streams import bookkeeper, fold, rollup, watermark
 from tally.streams.consumer import Handler
 from tally.streams.dead_letters import Objects
@@ -198,7 +198,7 @@ def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> flo
 def note_judged(store: Store, minute: int) -> None:
     """Say that the minutes up to this one are judged."""
     item = watermark.JUDGE | {"judged": {"N": str(minute)}, "began": {"N": "1"}}
-    assert apply_once(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": item}}])
+    assert try_commit(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": item}}])
 
 
 def track(clients: Clients, clock: WallClock, skipped: int = 0) -> None:

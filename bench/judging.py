@@ -19,7 +19,7 @@ from typing import NamedTuple
 from tally.dev.base.errors import LocalError
 from tally.drift import judge
 from tally.dynamo.client import Store
-from tally.dynamo.transactions import apply_once
+from tally.dynamo.transactions import try_commit
 from tally.streams import segments, watermark
 from tally.streams.fold import BUCKETS
 from tally.streams.watermark import Watermark
@@ -74,7 +74,7 @@ def put(store: Store, minute: int, shard: str, entries: Sequence[segments.Booked
     for number, first in enumerate(range(0, len(entries), BATCH_RECORDS)):
         batch = entries[first : first + BATCH_RECORDS]
         name = f"{shard}#{first}"
-        apply_once(store, [segments.write(SETTINGS, minute, number % BUCKETS, name, batch, time.time())])
+        try_commit(store, [segments.write(SETTINGS, minute, number % BUCKETS, name, batch, time.time())])
 
 
 def judge_once(endpoint: str) -> Judging:

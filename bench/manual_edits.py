@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing
 import counters
 from tally.counting import tallies
 from tally.drift import judge, rows
-from tally.dynamo.shards import Shards, streams_client
+from tally.dynamo.shards import StreamShards, streams_client
 from tally.streams import bookkeeper, rollup, watermark
 from tests.delivery import Stream
 
@@ -89,7 +89,7 @@ class _Timeline:
         wire = stack.enter_context(closing(wire_of(self.clients)))
         self._streams = {table: Stream(wire, f"bench-{table}") for table in STREAMED}
         arns = {table: stream.arn for table, stream in self._streams.items()}
-        self._shards = Shards(arns, lambda: streams_client(endpoint_url=self.clients.endpoint, **LOCAL))
+        self._shards = StreamShards(arns, lambda: streams_client(endpoint_url=self.clients.endpoint, **LOCAL))
 
     def go_on(self, seconds: float) -> None:
         """Let time pass. What was just written is delivered meanwhile, if the time is long enough."""

@@ -33,7 +33,7 @@ from .dynamo import clock
 from .dynamo.client import ANSWER_RESERVE_S, CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
 from .dynamo.items import Write
 from .dynamo.keys import FORMAT
-from .dynamo.own_writes import checked
+from .dynamo.team_writes import check_team_writes
 from .dynamo.transactions import TRANSACTION_ITEMS_MAX
 from .errors import ConfigurationError, InvalidInputError, PayloadTooLargeError, StoreRefusedError
 from .settings import Settings
@@ -99,7 +99,7 @@ class Transactions:
         key = fields.idempotency_key(key, "key", anonymous=False)
         wanted = changes_.read(self._entries(changes), self._counters, clock.now_s(), soon=False)
         settings = self._store.settings
-        own_writes = checked(
+        own_writes = check_team_writes(
             self._store.client, writes, (settings.counts_table, settings.receipts_table, settings.ledger_table)
         )
         items = 1 + len(wanted.sums) + len(own_writes)

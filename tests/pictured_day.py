@@ -35,7 +35,7 @@ from tally.dev.stack.prepared import PreparedStack, prepared
 from tally.dev.stack.template import Template
 from tally.drift import judge
 from tally.dynamo.client import Call, Store
-from tally.dynamo.shards import Shards
+from tally.dynamo.shards import StreamShards
 from tally.series import hours
 from tally.settings import Settings
 from tally.streams import watermark
@@ -76,7 +76,7 @@ class Filled(NamedTuple):
 class Day(Tables):
     """The tables of a stack, and what its streams hold that no consumer has got."""
 
-    def __init__(self, store: Store, wire: TimedWire, clock: Clock, shards: Shards, file: Path) -> None:
+    def __init__(self, store: Store, wire: TimedWire, clock: Clock, shards: StreamShards, file: Path) -> None:
         super().__init__(store, wire)
         self.clock, self._shards, self._file = clock, shards, file
         self._own: dict[str, Stream] = {table: Stream(wire, self.name(table)) for table in TABLES}
@@ -161,7 +161,7 @@ def _day(options: DevOptions, clock: Clock) -> Iterator[Day]:
         arns = {"counts": settings.counts_stream, "receipts": settings.receipts_stream}
         with contextlib.closing(TimedWire(stack.engine.port, clock)) as wire:
             store = Store(wire, settings)  # type: ignore[arg-type]
-            yield Day(store, wire, clock, Shards(arns, lambda: wire), stack.engine.db_path)
+            yield Day(store, wire, clock, StreamShards(arns, lambda: wire), stack.engine.db_path)
 
 
 async def _read(stack: PreparedStack, spawned: Spawned) -> Template:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from tally import fields, observe
 from tally.counter import Counter
-from tally.dynamo.client import ANSWER_RESERVE_S, ASKED, Call, Store, dynamodb_client
+from tally.dynamo.client import ANSWER_RESERVE_S, STORE_METER, Call, Store, dynamodb_client
 from tally.errors import (
     CallerError,
     ForbiddenError,
@@ -105,7 +105,7 @@ class Entry:
             client = self.store.settings.console_client
             caller = http.caller(event, route, client) if route.needs_caller else None
             raw = http.raw_fields(event, route, cdn=self.store.settings.cdn)
-            asked = ASKED.attempts, ASKED.took_s
+            asked = STORE_METER.attempts, STORE_METER.elapsed_s
             return UncheckedRequest(route.operation, route.needs_caller, caller, raw, time.monotonic(), asked)
 
         answer = self._answer(read, deadline_s)
@@ -151,7 +151,7 @@ class Entry:
         if unknown:
             raise InvalidInputError(f"There is no field {unknown[0][:64]!r} here.", field=unknown[0][:64])
         needs_caller = self._needs_caller(operation, raw)
-        asked = ASKED.attempts, ASKED.took_s
+        asked = STORE_METER.attempts, STORE_METER.elapsed_s
         return UncheckedRequest(operation, needs_caller, event.get("caller"), raw, time.monotonic(), asked)
 
     def _needs_caller(self, operation: Operation, raw: Mapping[str, object]) -> bool:
@@ -231,7 +231,7 @@ def _record(request: UncheckedRequest | None, outcome: Outcome) -> None:
 
     The bookkeeper meters what is counted: a line for each batch of a stream costs less than one for each request.
     """
-    attempts, took_s = request.asked_before if request else (ASKED.attempts, ASKED.took_s)
+    attempts, took_s = request.asked_before if request else (STORE_METER.attempts, STORE_METER.elapsed_s)
     failed = isinstance(outcome, TallyError)
     replayed = isinstance(outcome, Answer) and outcome.replayed
     log = logger.warning if failed else logger.info
@@ -243,8 +243,8 @@ def _record(request: UncheckedRequest | None, outcome: Outcome) -> None:
             "replayed": replayed,
             "error": outcome.slug if isinstance(outcome, TallyError) else None,
             "took_ms": round((time.monotonic() - request.started_s) * 1000, 1) if request else None,
-            "store_ms": round((ASKED.took_s - took_s) * 1000, 1),
-            "store_attempts": ASKED.attempts - attempts,
+            "store_ms": round((STORE_METER.elapsed_s - took_s) * 1000, 1),
+            "store_attempts": STORE_METER.attempts - attempts,
         },
     )
     if failed and not isinstance(outcome, CallerError):

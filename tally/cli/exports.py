@@ -124,7 +124,7 @@ def _opened(name: str | None) -> Iterator[IO[str]]:
 def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Item]]]:
     """The items of each id of the counter's prefix. A scan returns item collections whole."""
     start = counter.partition_start
-    with bar(queries.scan(store, store.settings.counts_table), "page", "scanned") as pages:
+    with bar(queries.scan_pages(store, store.settings.counts_table), "page", "scanned") as pages:
         of_counter = (item for page in pages for item in page if item["PK"]["S"].startswith(start))
         for partition, same in itertools.groupby(of_counter, lambda item: item["PK"]["S"]):
             yield partition.removeprefix(start), list(same)
@@ -159,7 +159,7 @@ def _children(store: Store, counter: Counter) -> Iterator[tuple[str, str, str]]:
             continue
         for item in found:
             if first <= item["SK"]["S"] < last and GONE not in item:
-                yield id_, user_name(item["SK"]["S"].removeprefix(first)), iso(items.number(item, SINCE), UTC)
+                yield id_, user_name(item["SK"]["S"].removeprefix(first)), iso(items.int_attribute(item, SINCE), UTC)
 
 
 EXPORT = Command(

@@ -16,7 +16,7 @@ from tally.drift.looks import moment
 from tally.drift.recount import Recount
 from tally.dynamo import clock
 from tally.dynamo.client import Call
-from tally.dynamo.transactions import apply_once
+from tally.dynamo.transactions import try_commit
 from tally.errors import TallyError
 from tally.maintenance import losses, rebuild
 from tally.maintenance.reconcile import Finding, Reconciler
@@ -157,7 +157,7 @@ def _forgotten(given: argparse.Namespace, stack: Stack) -> int:
     gone = [row for row in rows.every(stack.store) if row.counter not in known]
     if not gone or not agreed(given, f"Forget the drift of {len(gone)}, which counted items?"):
         return len(gone)
-    return sum(not apply_once(stack.store, [rows.moved(stack.store, row, 0, clock.now_s())]) for row in gone)
+    return sum(not try_commit(stack.store, [rows.moved(stack.store, row, 0, clock.now_s())]) for row in gone)
 
 
 def _rebuilt(given: argparse.Namespace, reconciler: Reconciler, gone: check.Lost) -> int:

@@ -205,7 +205,7 @@ def _settle(given: argparse.Namespace, counters: Counters, new: Store, to_s: int
     why = restored.Why(given.by, given.why)
     try:
         with bar(None, "item", "put right") as scanned:
-            how: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update}
+            how: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update_write}
             for one in restored.settle(new, counters, why, to_s, clock.now_s(), apart=apart, **how):
                 after = one.tally + one.difference
                 say(f"put right {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")

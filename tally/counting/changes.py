@@ -18,7 +18,15 @@ from .. import fields, observe
 from ..counter import CHANGES, Counter
 from ..dynamo.client import Call
 from ..dynamo.items import Write
-from ..dynamo.transactions import CONDITION_FAILED, REJECTED_CODES, Reason, Sent, pause, put_receipt, send
+from ..dynamo.transactions import (
+    CONDITION_FAILED,
+    REJECTED_CODES,
+    Reason,
+    SendResult,
+    put_receipt,
+    send,
+    sleep_or_raise_busy,
+)
 from ..errors import (
     CounterRetiredError,
     InvalidInputError,
@@ -176,11 +184,11 @@ def _attempt(call: Call, changes: Changes, stamp: Stamp, spilling: Spilling) -> 
         return body
     if sent.codes[0] == CONDITION_FAILED:
         raise ReceiptFoundError(sent.reasons[0].item or {})
-    if not sent.busy:
+    if not sent.is_busy:
         _refuse_own(sent.reasons[1 + len(moved) :], all_of=sent.reasons)
-        if sent.refused:
+        if sent.condition_failed:
             if not _refused(call, changes, moved, sent):
-                pause(spilling.retries)
+                sleep_or_raise_busy(spilling.retries)
             return None
     spilling.retry(moved, sent)
     return None
@@ -203,7 +211,7 @@ def _refuse_own(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
             raise WriteInvalidError(f"DynamoDB does not accept {at}: {reason.message}", field=at)
 
 
-def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: Sent) -> bool:
+def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: SendResult) -> bool:
     """Make room for the changes that were refused. Raises LimitReachedError if there is none for the first one.
 
     False: it made none, because those were judged by limits that their tallies have not.

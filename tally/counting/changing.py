@@ -11,7 +11,7 @@ from ..counter import Counter
 from ..dynamo import clock, items
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
-from ..dynamo.transactions import Write, pause
+from ..dynamo.transactions import Write, sleep_or_raise_busy
 from ..errors import CallerError, ChangeRefusedError, HoldSettledError, InvalidInputError
 from . import holds, periods, tallies
 from .holds import EXPIRED, HELD, MOVED
@@ -50,7 +50,7 @@ def change(
             if body := _changed(call, counter, hold, amount, expires_s, stamp):
                 return body
             retries = retries or call.retries()
-            pause(retries)
+            sleep_or_raise_busy(retries)
 
     payload = {"hold": hold_id, "amount": amount, "ttl_s": ttl_s}
     keyed = Keyed(operation, holds.owner_of(counter.name, id_), key, payload, counter.receipt_days)
@@ -102,10 +102,10 @@ def _writes(call: Call, counter: Counter, hold: Item, amount: int, expires_s: in
     table, tally, hold_id = call.store.settings.ledger_table, hold["target"]["S"], hold["hold_id"]["S"]
     signed = amount if int(hold["amount"]["N"]) > 0 else -amount
     place = holds.live_key(counter, tally, hold_id, expires_s)
-    put = items.put(table, hold | place, {"amount": signed, "expires": expires_s})
+    put = items.put_write(table, hold | place, {"amount": signed, "expires": expires_s})
     if place["SK"] == hold["SK"]:
-        return [{"Put": items.only_if(put["Put"], holds.as_read(hold))}]
+        return [{"Put": items.with_expected(put["Put"], holds.as_read(hold))}]
     gone: Item = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
     moved: items.Values = {"target": tally, "hold_id": hold_id, "state": MOVED, "expires": expires_s}
-    record = items.put(table, holds.settled_key(holds.owner_of(counter.name, tally), hold_id), moved)
-    return [{"Delete": items.only_if(gone, holds.as_read(hold))}, put, record]
+    record = items.put_write(table, holds.settled_key(holds.owner_of(counter.name, tally), hold_id), moved)
+    return [{"Delete": items.with_expected(gone, holds.as_read(hold))}, put, record]

@@ -18,8 +18,8 @@ from .. import observe
 from ..counter import Counter
 from ..dynamo import clock, items, queries
 from ..dynamo.client import Call
-from ..dynamo.keys import Item, key, minute_of, pair_of
-from ..dynamo.transactions import Write, put, transact
+from ..dynamo.keys import Item, key, minute_of, removal_pair_of
+from ..dynamo.transactions import Write, commit_change, put_alone
 from ..errors import ChangeRefusedError, NotFoundError, ParentRemovedError, StoreBusyError, TallyHotError
 from ..fields import to_cursor, user_name
 from . import anonymous, tallies
@@ -78,7 +78,7 @@ class _Wish:
 
     def commit(self, write: Write, body: Body) -> Body:
         """Commit one write beside the tally, with the receipt if there is one."""
-        transact(self.call, self.counter, self.parent, lambda _: [write], self.receipt(body))
+        commit_change(self.call, self.counter, self.parent, lambda _: [write], self.receipt(body))
         return body
 
 
@@ -155,7 +155,7 @@ def _put(wish: _Wish, shard: int | None) -> Body:
     try:
         receipt = wish.receipt(done)
         spills = wish.counter.spills and not wish.over  # the rollup reads new items only
-        transact(wish.call, wish.counter, wish.parent, writes, receipt, first_shard=shard, spills=spills)
+        commit_change(wish.call, wish.counter, wish.parent, writes, receipt, first_shard=shard, may_spill=spills)
         return done
     except TallyHotError:
         return _put_alone(wish)
@@ -172,7 +172,7 @@ def _put_alone(wish: _Wish) -> Body:
     assert not wish.over, "the rollup reads new items only"
     child, done = _put_child(wish, minute_now(wish.call), **ALONE), wish.answer(True, VISIBLE_SOON)
     if wish.stamp is None:
-        put(wish.call, child)
+        put_alone(wish.call, child)
     else:
         wish.commit(child, done)
     observe.count(observe.SPILLED)
@@ -185,13 +185,13 @@ def _remove(wish: _Wish, shard: int | None) -> Body:
     if not seen or GONE in seen:
         raise ChangeRefusedError([{}], 0)
     removal = _removal(wish, seen)
-    at, by = minute_now(wish.call), tallies.unliked(pair_of(seen))
+    at, by = minute_now(wish.call), tallies.unliked(removal_pair_of(seen))
 
     def writes(shard: int) -> list[Write]:
         return [removal, _add(wish, shard, -1, at, by=by)]
 
     done = wish.answer(True)
-    transact(wish.call, wish.counter, wish.parent, writes, wish.receipt(done), first_shard=shard)
+    commit_change(wish.call, wish.counter, wish.parent, writes, wish.receipt(done), first_shard=shard)
     return done
 
 
@@ -199,7 +199,7 @@ def taken_back(call: Call, counter: Counter, parent: str, child: Item, shard: in
     """The writes that remove a child of a removed parent, on a marked shard. `child`: the item, as it was read."""
     id_ = child["SK"]["S"].removeprefix(counter.children[0])
     wish = _Wish(call, counter, parent, id_, False, {})
-    move = tallies.add(call, counter, parent, shard, -1, minute_now(call), by=tallies.unliked(pair_of(child)))
+    move = tallies.add(call, counter, parent, shard, -1, minute_now(call), by=tallies.unliked(removal_pair_of(child)))
     return [_removal(wish, child), {"Update": {**move, "ConditionExpression": f"attribute_exists({GONE})"}}]
 
 
@@ -211,7 +211,7 @@ def _removal(wish: _Wish, seen: Item) -> Write:
     """
     assert GONE not in seen, "it is taken back already"
     there = {"ConditionExpression": "attribute_exists(SK)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-    unmoved = items.only_if(there, {name: seen.get(name) for name in ("at", "nonce")})
+    unmoved = items.with_expected(there, {name: seen.get(name) for name in ("at", "nonce")})
     write = {**unmoved, "TableName": wish.child["TableName"]}
     at = minute_of(seen)
     if "rollup" not in seen or at is None or _is_old(wish.call, at):
@@ -296,7 +296,7 @@ def _make_shard(wish: _Wish, shard: int) -> int | None:
     }
     making: list[Write] = [{"ConditionCheck": there}, {"Put": empty}]
     try:
-        transact(call, counter, parent, lambda _: making, spills=wish.there and counter.spills)
+        commit_change(call, counter, parent, lambda _: making, may_spill=wish.there and counter.spills)
     except TallyHotError:
         return None
     except ChangeRefusedError as refused:
@@ -383,9 +383,9 @@ def listed(
     children = [
         ListedChild(
             None if id_.startswith(anonymous.MARK) else user_name(id_),
-            items.number(item, SINCE) if SINCE in item else None,
+            items.int_attribute(item, SINCE) if SINCE in item else None,
         )
         for id_, item in zip(ids, page, strict=True)
         if GONE not in item
     ]
-    return children, to_cursor(ids[-1]) if page.more and ids else None
+    return children, to_cursor(ids[-1]) if page.has_more and ids else None

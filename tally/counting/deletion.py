@@ -24,9 +24,9 @@ from typing import NamedTuple
 from ..counter import Counter
 from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Call, Store
-from ..dynamo.items import Was, Write
+from ..dynamo.items import Expected, Write
 from ..dynamo.keys import Item, key
-from ..dynamo.transactions import apply, transact
+from ..dynamo.transactions import commit_change, commit_writes
 from ..errors import ChangeRefusedError, ConfigurationError, StoreBusyError, TallyError
 from ..observe import logger
 from . import tallies
@@ -40,11 +40,13 @@ TOGETHER_MAX = 50  # children in one transaction, each with its part of the tall
 STEP_S_MAX = 1.0  # for one transaction: the other parents wait
 MARKS_S_MAX = GONE_KEPT_S / 2  # nobody marks shards for longer after the decision: a sweep may be about to end
 TURNS_MAX = 5  # a turn is lost only to another removal of the same parent at the same moment
-_ANY: Was = {}
+_ANY: Expected = {}
 _ZERO = "#number = :zero OR attribute_not_exists(#number)"
 
 
-def remove_parent(call: Call, counter: Counter, parent: str, *, was: Was = _ANY, beside: Sequence[Write] = ()) -> bool:
+def remove_parent(
+    call: Call, counter: Counter, parent: str, *, was: Expected = _ANY, beside: Sequence[Write] = ()
+) -> bool:
     """Remove a parent with its children: whether this call did it. False for one that is removed already, or has none.
 
     Its number is 0 from now on, its list of children is empty, and it takes no child until the sweep has removed them
@@ -59,7 +61,7 @@ def remove_parent(call: Call, counter: Counter, parent: str, *, was: Was = _ANY,
         first = queries.get(call.store.client, call.store.settings.counts_table, tallies.key(counter, parent, 0))
         if not first and not _anything(call, tally):
             return False
-        since_s, changed = items.number(first, GONE), first.get("removal") == {"S": call.nonce}
+        since_s, changed = items.int_attribute(first, GONE), first.get("removal") == {"S": call.nonce}
         if GONE not in first:
             since_s, changed = int(clock.now_s()), True
             if not _begin(call, tally, since_s, was, beside):
@@ -72,17 +74,17 @@ def remove_parent(call: Call, counter: Counter, parent: str, *, was: Was = _ANY,
 def _anything(call: Call, tally: Tally) -> bool:
     """Whether there is a tally or a child. The first child may be one that was written alone."""
     table, of_tally = call.store.settings.counts_table, tallies.shards(call, *tally)
-    pages = queries.pages(call.store, table, tally.partition, *tally.counter.children, Limit=PAGE_MAX)
+    pages = queries.partition_pages(call.store, table, tally.partition, *tally.counter.children, Limit=PAGE_MAX)
     return bool(of_tally) or any(GONE not in item for page in pages for item in page)
 
 
-def _begin(call: Call, tally: Tally, now_s: int, was: Was, beside: Sequence[Write]) -> bool:
+def _begin(call: Call, tally: Tally, now_s: int, was: Expected, beside: Sequence[Write]) -> bool:
     """The first mark, and the row for the sweep; False if the parent is marked by now, or is not what it was."""
     where = call.store.settings.counts_table, tallies.key(*tally, 0)
-    mark = items.update(*where, {GONE: now_s, "removal": call.nonce}, was={**was, GONE: None})
+    mark = items.update_write(*where, {GONE: now_s, "removal": call.nonce}, expected={**was, GONE: None})
     writes = [mark, *beside, _row(call.store, tally, now_s, calm=False)]
     try:
-        transact(call, *tally, lambda _: writes)
+        commit_change(call, *tally, lambda _: writes)
     except ChangeRefusedError:
         return False
     return True
@@ -92,7 +94,7 @@ def _row(store: Store, tally: Tally, due_s: int, *, calm: bool) -> Write:
     """The row of a removed parent. `calm`: the look before found nothing to do."""
     row_key = key(keys.DELETED_KEY, f"{due_s:012d}#{tally.counter.name}#{tally.id}")
     values: items.Values = {"counter": tally.counter.name, "target": tally.id, "calm": {"BOOL": calm}}
-    return items.put(store.settings.ledger_table, row_key, values)
+    return items.put_write(store.settings.ledger_table, row_key, values)
 
 
 def _mark(call: Call, tally: Tally, shards: Iterable[int], since_s: int) -> None:
@@ -108,7 +110,7 @@ def _mark(call: Call, tally: Tally, shards: Iterable[int], since_s: int) -> None
             "UpdateExpression": f"SET {GONE} = if_not_exists({GONE}, :now)",
             "ExpressionAttributeValues": {":now": {"N": str(since_s)}},
         }
-        apply(call, [{"Update": mark}])
+        commit_writes(call, [{"Update": mark}])
 
 
 class SweptParents(NamedTuple):
@@ -155,7 +157,9 @@ class _ParentsSweep:
     def go(self) -> bool:
         """Go on with every parent that is due; whether it came through all."""
         ledger, until = self.store.settings.ledger_table, f"{int(clock.now_s()) + 1:012d}"
-        for page in queries.pages(self.store, ledger, keys.DELETED_KEY, queries.FIRST, until, Limit=ROWS_MAX):
+        for page in queries.partition_pages(
+            self.store, ledger, keys.DELETED_KEY, queries.SORT_KEY_MIN, until, Limit=ROWS_MAX
+        ):
             turns = deque((row, self._removal(row)) for row in page)
             while turns:
                 if self.over:
@@ -180,7 +184,7 @@ class _ParentsSweep:
         shards = self._shards(tally)
         if GONE not in shards.get(0, {}):
             logger.warning("not a removed parent", extra={"row": row["SK"]})
-            apply(self._call, [self._without(row)])
+            commit_writes(self._call, [self._without(row)])
             return
         every = {*shards, *range(tally.counter.max_shards)}  # it may have had more, as it was declared then
         unmarked = [shard for shard in sorted(every) if GONE not in shards.get(shard, {})]
@@ -199,7 +203,9 @@ class _ParentsSweep:
     def _children(self, tally: Tally) -> Iterator[list[Item]]:
         """The children that are there, as many at a time as the tally has shards."""
         many, table = min(tally.counter.max_shards, TOGETHER_MAX), self.store.settings.counts_table
-        for page in queries.pages(self.store, table, tally.partition, *tally.counter.children, Limit=PAGE_MAX):
+        for page in queries.partition_pages(
+            self.store, table, tally.partition, *tally.counter.children, Limit=PAGE_MAX
+        ):
             there = [item for item in page if GONE not in item]
             yield from (there[first : first + many] for first in range(0, len(there), many))
 
@@ -208,13 +214,13 @@ class _ParentsSweep:
         assert len(children) <= tally.counter.max_shards, "each has a shard of its own"
         call = self._call
         parts = (taken_back(call, *tally, child, shard) for shard, child in enumerate(children))
-        apply(call, [write for writes in parts for write in writes])
+        commit_writes(call, [write for writes in parts for write in writes])
         self.children += len(children)
 
     def _wait(self, row: Item, tally: Tally) -> None:
         """Look again when every late copy has come."""
         later = _row(self.store, tally, int(clock.now_s()) + GONE_KEPT_S, calm=True)
-        apply(self._call, [self._without(row), later])
+        commit_writes(self._call, [self._without(row), later])
 
     def _end(self, row: Item, tally: Tally) -> None:
         """Remove what is left, if the tally is 0. Otherwise it drifts, or the rollup is behind: look again later."""
@@ -226,8 +232,8 @@ class _ParentsSweep:
             self._wait(row, tally)
             return
         if any(numbers.values()):
-            apply(self._call, self._level(tally, numbers))
-        apply(self._call, [*(self._removed(tally, shard) for shard in shards), self._without(row)])
+            commit_writes(self._call, self._level(tally, numbers))
+        commit_writes(self._call, [*(self._removed(tally, shard) for shard in shards), self._without(row)])
         self.parents += 1
 
     def _level(self, tally: Tally, numbers: dict[int, int]) -> list[Write]:

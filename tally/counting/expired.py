@@ -19,7 +19,7 @@ from ..dynamo import items
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import Page
-from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, Write, apply_once
+from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, Write, try_commit
 from ..errors import ConfigurationError, LimitReachedError, RetryableError, StoreRefusedError, TallyError
 from .holds import BUCKETS, EXPIRED, OVERDUE, as_read, due, move, overdue, owner_of
 
@@ -91,7 +91,7 @@ class _HoldsSweep:
                 observe.logger.exception("not a hold", extra={"key": hold["SK"]})
                 self.failed.add(hold["SK"]["S"])
         try:
-            if moves and not apply_once(self.store, moves):
+            if moves and not try_commit(self.store, moves):
                 observe.logger.info("holds not moved")  # another call was in between: the next sweep moves them
         except TallyError:
             observe.logger.exception("holds not moved")
@@ -129,5 +129,5 @@ class _HoldsSweep:
         """The writes that move a hold as it is, on condition that nobody settles or changes it meanwhile."""
         table = {"TableName": self.store.settings.ledger_table}
         key = {"PK": hold["PK"], "SK": hold["SK"]}
-        removal = items.only_if({**table, "Key": key}, as_read(hold))
+        removal = items.with_expected({**table, "Key": key}, as_read(hold))
         return [{"Delete": removal}, {"Put": {**table, "Item": {**hold, "SK": {"S": to}}}}]

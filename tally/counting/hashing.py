@@ -15,7 +15,7 @@ from ..dynamo import items
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item, key
 from ..dynamo.queries import get
-from ..dynamo.transactions import apply_once
+from ..dynamo.transactions import try_commit
 from ..errors import StoreBusyError
 from .receipts import DAY_S
 
@@ -46,7 +46,7 @@ def of_day(call: Call, now_s: float) -> str:
     It is in a table without backups, from which `forget` takes it after the day. A process forgets it at its first call
     of another day.
     """
-    name, known = _salt(now_s), call.store.secrets
+    name, known = _salt(now_s), call.store.secret_cache
     for old in [one for one in known if one.startswith(SALT) and one != name]:
         known.pop(old, None)
     expires_s = int(now_s // DAY_S + 1) * DAY_S + FORGOTTEN_S
@@ -56,12 +56,12 @@ def of_day(call: Call, now_s: float) -> str:
 def forget(store: Store, now_s: float) -> None:
     """Remove the salts of days that are over, once in a process and day. TTL removes what is older."""
     day = _salt(now_s - FORGOTTEN_S)
-    if store.secrets.get(FORGOTTEN) == day:
+    if store.secret_cache.get(FORGOTTEN) == day:
         return
     for ago in range(1, 1 + FORGOTTEN_DAYS):
         gone = {"PK": {"S": _salt(now_s - FORGOTTEN_S - ago * DAY_S)}}
-        apply_once(store, [{"Delete": {"TableName": store.settings.salts_table, "Key": gone}}])
-    store.secrets[FORGOTTEN] = day
+        try_commit(store, [{"Delete": {"TableName": store.settings.salts_table, "Key": gone}}])
+    store.secret_cache[FORGOTTEN] = day
 
 
 def _salt(at_s: float) -> str:
@@ -70,13 +70,13 @@ def _salt(at_s: float) -> str:
 
 def _made(call: Call, name: str, table: str, item_key: Item, beside: items.Values) -> str:
     """A secret that is read once in a process, and made by the first who needs it."""
-    known = call.store.secrets
+    known = call.store.secret_cache
     if name not in known:
         item = get(call.store.client, table, item_key)
         if not item:
-            write = items.put(table, item_key, {"secret": secrets.token_urlsafe(32), **beside})
+            write = items.put_write(table, item_key, {"secret": secrets.token_urlsafe(32), **beside})
             write["Put"]["ConditionExpression"] = "attribute_not_exists(PK)"
-            apply_once(call.store, [write])
+            try_commit(call.store, [write])
             item = get(call.store.client, table, item_key)  # another process may have been first
         if not item:
             raise StoreBusyError("A secret is being made. Send the request again.")

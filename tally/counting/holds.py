@@ -158,14 +158,14 @@ def _take_writes(
         **facts,
         **({"caller": call.caller} if call.caller else {}),  # to find it when the user is forgotten
     }
-    hold = items.put(call.store.settings.ledger_table, live_key(counter, id_, hold_id, expires_s), values)
+    hold = items.put_write(call.store.settings.ledger_table, live_key(counter, id_, hold_id, expires_s), values)
     return [{"Update": tallies.add(call, counter, id_, 0, by, at)}, hold]
 
 
 def moved(hold: Item, kept: int) -> int:
     """By how much the number moves if the hold, which is in this state, is to have taken `kept` in the end."""
     amount = int(hold["amount"]["N"])
-    taken = abs(amount) if hold["state"]["S"] == HELD else items.number(hold, "used")
+    taken = abs(amount) if hold["state"]["S"] == HELD else items.int_attribute(hold, "used")
     return taken - kept if amount > 0 else kept - taken
 
 
@@ -190,15 +190,21 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *,
         "receipt": hold["receipt"]["S"],
         "expiration": known_until_s(latest_s, kept_for_s),
         "nonce": call.nonce,
-        **({"used": kept} if state == COMMITTED else {"used": items.number(hold, "used")} if state == VOIDED else {}),
+        **(
+            {"used": kept}
+            if state == COMMITTED
+            else {"used": items.int_attribute(hold, "used")}
+            if state == VOIDED
+            else {}
+        ),
     }
     table, owner = call.store.settings.ledger_table, owner_of(counter.name, id_)
-    settled = items.put(table, settled_key(owner, hold_id), record)
+    settled = items.put_write(table, settled_key(owner, hold_id), record)
     if hold["state"]["S"] == HELD:
         gone = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
-        writes: list[Write] = [{"Delete": items.only_if(gone | _timely(state, in_time), as_read(hold))}, settled]
+        writes: list[Write] = [{"Delete": items.with_expected(gone | _timely(state, in_time), as_read(hold))}, settled]
     else:
-        writes = [{"Put": items.only_if(settled["Put"], {"state": hold["state"]["S"]})}]
+        writes = [{"Put": items.with_expected(settled["Put"], {"state": hold["state"]["S"]})}]
     receipt = {"id": hold["receipt"]}
     if state == VOIDED and queries.get(call.store.client, call.store.settings.receipts_table, receipt):
         writes.append(_mark(call, hold))  # a receipt that is gone keeps no commit from being taken back
@@ -216,10 +222,10 @@ def _mark(call: Call, hold: Item) -> Write:
     change: its nonce stays. It has to be there, and has not expired."""
     receipt = hold["receipt"]
     marked: items.Values = {VOIDED_AT: int(clock.now_s())}
-    return items.update(call.store.settings.receipts_table, {"id": receipt}, marked, was={"id": receipt})
+    return items.update_write(call.store.settings.receipts_table, {"id": receipt}, marked, expected={"id": receipt})
 
 
-def as_read(hold: Item) -> items.Was:
+def as_read(hold: Item) -> items.Expected:
     """The condition that a hold is held, and has the amount that was read. Its key says its time."""
     return {"state": HELD, "amount": hold["amount"]}
 
@@ -303,34 +309,34 @@ def _own_due(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
     for page in due(call.store, number, LOOK_MAX):
         own = [hold for hold in page if hold["SK"]["S"].endswith(f"#{owner}") and facts <= hold.items()]
         yield from own
-        if page.more and not own:
+        if page.has_more and not own:
             raise _returning()
 
 
 def due(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
     """Holds of a bucket that expired before now, the oldest first, `most` a page."""
     partition, end = f"HOLDS#{bucket_number}", str(int(clock.now_s()) + 1)
-    return queries.pages(store, store.settings.ledger_table, partition, queries.FIRST, end, Limit=most)
+    return queries.partition_pages(store, store.settings.ledger_table, partition, queries.SORT_KEY_MIN, end, Limit=most)
 
 
 def overdue(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
     """Holds of a bucket whose return was refused, `most` a page."""
-    partition, end = f"HOLDS#{bucket_number}", f"{OVERDUE}{queries.LAST}"
-    return queries.pages(store, store.settings.ledger_table, partition, OVERDUE, end, Limit=most)
+    partition, end = f"HOLDS#{bucket_number}", f"{OVERDUE}{queries.SORT_KEY_MAX}"
+    return queries.partition_pages(store, store.settings.ledger_table, partition, OVERDUE, end, Limit=most)
 
 
 def left(store: Store, since_s: float) -> tuple[int, bool]:
     """How many holds are not given back though they expired before this time, or their return was refused; and whether
     there may be more: of each bucket it reads at most LEFT_MAX of either kind."""
     end = str(int(since_s))
-    ranges = ((queries.FIRST, end), (OVERDUE, f"{OVERDUE}{queries.LAST}"))
+    ranges = ((queries.SORT_KEY_MIN, end), (OVERDUE, f"{OVERDUE}{queries.SORT_KEY_MAX}"))
     pages = [
         queries.query(store, store.settings.ledger_table, f"HOLDS#{bucket}", low, high, Limit=LEFT_MAX)
         for bucket in range(BUCKETS)
         for low, high in ranges
     ]
     number = sum(hold.get("state") == {"S": HELD} for page in pages for hold in page)
-    return number, any(page.more for page in pages)
+    return number, any(page.has_more for page in pages)
 
 
 def _returning() -> StoreBusyError:

@@ -9,7 +9,7 @@ from typing import NamedTuple, NoReturn
 from .. import observe
 from ..counter import Counter
 from ..dynamo.client import Call
-from ..dynamo.transactions import Write, put_receipt, transact
+from ..dynamo.transactions import Write, commit_change, put_receipt
 from ..errors import (
     ChangeRefusedError,
     KeyReusedError,
@@ -146,11 +146,11 @@ def _take_number(call: Call, change: Increment, stamp: Stamp) -> Body:
         write: Write = {"Update": tallies.assign(call, counter, change.id, seen, number, at, within)}
         receipt = stamp.receipt(call, body, **tallies.facts(counter, change.id, change.amount, at))
         try:
-            transact(call, counter, change.id, _fixed(write), receipt)
+            commit_change(call, counter, change.id, _fixed(write), receipt)
             return body
         except ChangeRefusedError as refused:
             seen = tallies.state_of(counter, refused.old_items[0] or {})
-        if not retries.wait():
+        if not retries.sleep_before_retry():
             raise StoreBusyError("Too many take numbers at once. Send the request again with the same key.")
 
 
@@ -202,7 +202,7 @@ def set_value(
         write: Write = {"Update": tallies.assign(call, counter, id_, seen, value, at, within)}
         receipt = stamp.receipt(call, body, **tallies.facts(counter, id_, value - seen.value, at))
         try:
-            transact(call, counter, id_, _fixed(write), receipt)
+            commit_change(call, counter, id_, _fixed(write), receipt)
         except ChangeRefusedError as refused:
             raise _moved(tallies.state_of(counter, refused.old_items[0] or {})) from None
         return body

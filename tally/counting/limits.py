@@ -103,7 +103,7 @@ def of(call: Call, counter: Counter, id_: str) -> Limits:
     """The limits of a tally, as this process knows them. If they may be its own and it does not, it reads them."""
     if not counter.own_limits:
         return declared(counter)
-    return call.store.limits.get((counter.name, id_)) or read(call, counter, id_)
+    return call.store.limit_cache.get((counter.name, id_)) or read(call, counter, id_)
 
 
 def read(call: Call, counter: Counter, id_: str) -> Limits:
@@ -137,7 +137,7 @@ def learn_each(call: Call, found: Mapping[tuple[Counter, str], Mapping[str, Any]
         elif counter.period is None or (there and not _is_mark(there)):
             known[counter, id_] = _remember(call, counter, id_, item)
         else:
-            call.store.limits.pop((counter.name, id_), None)
+            call.store.limit_cache.pop((counter.name, id_), None)
             asks.append((counter, id_))
     plans = _items(call, [key(counter, periods.shown(id_)["id"]) for counter, id_ in asks]) if asks else []
     return known | {one: _of_plan(one[0], plan, found[one]) for one, plan in zip(asks, plans, strict=True)}
@@ -169,8 +169,8 @@ def judged(call: Call, write: Write, counter: Counter, id_: str, amount: int, de
     if not counter.own_limits:
         return write
     if within.plan.get(PLAN) != within.there:  # the item has no copy yet
-        write = items.beside(write, sets=within.plan, removed=not_of(within.plan))
-    return items.only_if(write, {PLAN: within.there})
+        write = items.extend_update(write, sets=within.plan, remove=not_of(within.plan))
+    return items.with_expected(write, {PLAN: within.there})
 
 
 def key(counter: Counter, id_: str) -> Item:
@@ -197,15 +197,15 @@ def said(counter: Counter, item: Mapping[str, Any]) -> Limits:
     """What an item says. Of a counter that has a ceiling by now, a floor of an id counts no more."""
     plan = {name: item[name] for name in (PLAN, own_name(counter)) if name in item}
     return Limits(
-        None if counter.floor is None else items.number(plan, FLOOR, counter.floor),
-        None if counter.ceiling is None else items.number(plan, CEILING, counter.ceiling),
+        None if counter.floor is None else items.int_attribute(plan, FLOOR, counter.floor),
+        None if counter.ceiling is None else items.int_attribute(plan, CEILING, counter.ceiling),
         plan,
     )
 
 
 def _remember(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
     """What the tally's own item says: the next write of this process goes by it."""
-    known, within = call.store.limits, said(counter, item)._replace(there=item.get(PLAN))
+    known, within = call.store.limit_cache, said(counter, item)._replace(there=item.get(PLAN))
     if len(known) >= REMEMBERED_MAX:
         known.clear()
     known[counter.name, id_] = within

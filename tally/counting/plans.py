@@ -13,7 +13,7 @@ from ..counter import Counter
 from ..dynamo import clock, items
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
-from ..dynamo.transactions import Write, transact
+from ..dynamo.transactions import Write, commit_change
 from . import limits, periods, tallies
 from .limits import MARK, NO_PLAN, PLAN, own_name
 from .receipts import Body, ChangeAnswer, Keyed, Stamp, once
@@ -39,7 +39,7 @@ def put(call: Call, counter: Counter, id_: str, limit: int | None, *, operation:
     body = {"counter": counter.name, "id": id_, "limit": limit if own else limits.declared(counter).limit, "own": own}
 
     def change(stamp: Stamp) -> Body:
-        transact(call, counter, id_, lambda _: _writes(call, counter, id_, plan), stamp.receipt(call, body))
+        commit_change(call, counter, id_, lambda _: _writes(call, counter, id_, plan), stamp.receipt(call, body))
         return body
 
     return once(call, Keyed(operation, f"{counter.name}/{id_}", key, {"limit": limit}, counter.receipt_days), change)
@@ -73,4 +73,4 @@ def _copy(call: Call, counter: Counter, tally: str, plan: Item) -> Write:
         "ExpressionAttributeValues": {":plan": plan[PLAN], ":one": {"N": "1"}},
     }
     own = {name: value for name, value in plan.items() if name != PLAN}
-    return {"Update": tallies.expiring(items.beside(write, sets=own, removed=gone), counter, tally)}
+    return {"Update": tallies.expiring(items.extend_update(write, sets=own, remove=gone), counter, tally)}

@@ -11,7 +11,7 @@ from ..counter import Counter
 from ..dynamo import clock, items, queries
 from ..dynamo.client import Call
 from ..dynamo.keys import Item, key
-from ..dynamo.transactions import Write, transact
+from ..dynamo.transactions import Write, commit_change
 from ..errors import ChangeRefusedError, EditConflictError, ForbiddenError, NotFoundError
 from ..fields import user_name
 from . import deletion
@@ -80,7 +80,7 @@ def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
     """
     partition, table = counter.partition_start + post_id, call.store.settings.counts_table
     for _ in range(2):
-        of_post = queries.items(call.store, table, partition, counter.sort_key, TEXT_KEY)
+        of_post = queries.partition_items(call.store, table, partition, counter.sort_key, TEXT_KEY)
         by_key = {item["SK"]["S"]: item for item in of_post}
         meta = by_key.get(counter.sort_key)
         if meta is None:
@@ -103,9 +103,9 @@ def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, 
     """The post, on condition that there is none."""
     author, created_s = user_name(call.caller or ""), int(clock.now_s())
     values: items.Values = {"authorId": author, "createdAt": created_s, "revision": 0, counter.attribute: 0}
-    post = items.put(call.store.settings.counts_table, _meta_key(counter, post_id), values)
-    meta = {"Put": items.only_if(post["Put"], items.NO_ITEM)}
-    transact(call, counter, post_id, lambda _: [meta, _put_text(call, counter, post_id, text)])
+    post = items.put_write(call.store.settings.counts_table, _meta_key(counter, post_id), values)
+    meta = {"Put": items.with_expected(post["Put"], items.EXPECT_NO_ITEM)}
+    commit_change(call, counter, post_id, lambda _: [meta, _put_text(call, counter, post_id, text)])
     return {
         "id": post_id,
         "author": author,
@@ -120,14 +120,14 @@ def _edit(call: Call, counter: Counter, post: dict[str, Any], text: str) -> dict
     """The text, and one more revision, on condition that nobody else edited the post since it was read."""
     post_id = post["id"]
     table, seen = call.store.settings.counts_table, {"revision": post["revision"], GONE: None}
-    meta = items.update(table, _meta_key(counter, post_id), {"revision": post["revision"] + 1}, was=seen)
-    transact(call, counter, post_id, lambda _: [meta, _put_text(call, counter, post_id, text)])
+    meta = items.update_write(table, _meta_key(counter, post_id), {"revision": post["revision"] + 1}, expected=seen)
+    commit_change(call, counter, post_id, lambda _: [meta, _put_text(call, counter, post_id, text)])
     return {**post, "revision": post["revision"] + 1, "body": text}
 
 
 def _put_text(call: Call, counter: Counter, post_id: str, text: str) -> Write:
     text_key = key(counter.partition_start + post_id, TEXT_KEY)
-    return items.put(call.store.settings.counts_table, text_key, {"body": text})
+    return items.put_write(call.store.settings.counts_table, text_key, {"body": text})
 
 
 def _meta_key(counter: Counter, post_id: str) -> Item:

@@ -179,7 +179,7 @@ _INCONSISTENT = "The receipt is in a state that Tally does not write."
 
 def _layer(store: Store) -> DynamoDBPersistenceLayer:
     """Powertools' layer, made once for a store: each one adds handlers to its client."""
-    layers: dict[str, DynamoDBPersistenceLayer] = store.layers
+    layers: dict[str, DynamoDBPersistenceLayer] = store.idempotency_layers
     if KEY_PREFIX not in layers:
         layer = DynamoDBPersistenceLayer(store.settings.receipts_table, boto3_client=store.client)
         config = IdempotencyConfig(

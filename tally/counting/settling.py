@@ -32,7 +32,7 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
     body = {"counter": counter.name, "id": id_, "hold": hold_id, "state": state}
     for _ in range(TURNS_MAX):
         hold = holds.find(call, counter, id_, hold_id)
-        used = {"amount": items.number(hold, "used")} if "used" in hold else {}
+        used = {"amount": items.int_attribute(hold, "used")} if "used" in hold else {}
         if hold["state"] == {"S": state} and amount in (None, used.get("amount")):
             return {**body, **used, "changed": hold.get("nonce") == {"S": call.nonce}}  # its own: the answer was lost
         in_time = state == COMMITTED and amount is None
@@ -55,7 +55,7 @@ def _refuse(counter: Counter, hold: Item, state: str, *, in_time: bool) -> None:
     """Raise if the hold cannot be moved to the state. `in_time`: an expired hold cannot be, either."""
     now, tally = holds.present(hold), hold["target"]["S"]
     if now not in _FROM[state]:
-        at = f" at {items.number(hold, 'used')}" if now == COMMITTED else ""
+        at = f" at {items.int_attribute(hold, 'used')}" if now == COMMITTED else ""
         raise HoldSettledError(f"The hold is {now}{at}.")
     late = (state, now) == (COMMITTED, EXPIRED)
     if late and in_time:

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..dynamo.client import Call
-from ..dynamo.contention import HOT_S, SPILL_RETRIES_MAX, THROTTLED_S, Retries
-from ..dynamo.transactions import CONDITION_FAILED, CONFLICT, Sent, Write, pause, spread_wider
+from ..dynamo.contention import BREAKER_OPEN_S, BREAKER_THROTTLED_S, SPILL_RETRIES_MAX, Retries
+from ..dynamo.transactions import CONDITION_FAILED, CONFLICT, SendResult, Write, record_conflict, sleep_or_raise_busy
 from . import tallies
 from .tallies import Tally
 
@@ -30,7 +30,7 @@ class Spilling:
     def of(cls, call: Call, moved: Iterable[Tally]) -> Spilling:
         """Before the first attempt."""
         may_spill = {tally for tally in moved if tally.counter.spills}
-        alone = {tally for tally in may_spill if call.store.breaker.hot(tally.partition)}
+        alone = {tally for tally in may_spill if call.store.breaker.is_open(tally.partition)}
         return cls(call, may_spill, alone, call.retries())
 
     def waits(self, tally: Tally) -> bool:
@@ -39,7 +39,7 @@ class Spilling:
 
     def updates(self, sums: Mapping[Tally, int], at: int, *, used: bool) -> list[Write]:
         """The writes that move the tallies by their sums, each on a shard of this attempt. `used`: within debts."""
-        call, pick = self.call, self.call.store.spread.pick
+        call, pick = self.call, self.call.store.spread.pick_shard
         shards = [pick(tally.partition, tally.counter.max_shards) for tally in sums]
         return [
             {"Update": tallies.add(call, *tally, shard, amount, at, debt=tally.counter.debt if used else 0)}
@@ -49,27 +49,27 @@ class Spilling:
     def committed(self, sums: Iterable[Tally]) -> None:
         """The transaction moved these."""
         for tally in sums:
-            self.call.store.breaker.cool(tally.partition)
+            self.call.store.breaker.close(tally.partition)
 
-    def retry(self, sums: Collection[Tally], sent: Sent) -> None:
+    def retry(self, sums: Collection[Tally], sent: SendResult) -> None:
         """After conflicts or throttling: spill what is to spill, and wait for the next attempt.
 
         The receipt was the first write, then came the tallies, then a team's own writes. What was in the way of these
         says nothing of the tallies, nor does a conflict over the receipt alone. Raises StoreBusyError when the retries
         are used up, or what `sent` maps to if nothing was busy.
         """
-        sent.conflict_or_raise()
-        ours = sent.first(1 + len(sums))
-        throttled = ours.busy and not ours.conflict
+        sent.raise_unless_busy()
+        ours = sent.first_writes(1 + len(sums))
+        throttled = ours.is_busy and not ours.has_conflict
         codes = dict(zip(sums, ours.codes[1:], strict=False))
         for tally, code in codes.items():
             if code == CONFLICT:
-                spread_wider(self.call, *tally)
+                record_conflict(self.call, *tally)
         in_the_way = [tally for tally, code in codes.items() if code not in ("None", CONDITION_FAILED)]
         spilled = self._spilled(in_the_way, throttled) - self.alone
         self.alone |= spilled
         if not (throttled and spilled):  # otherwise the next try needs less of what is short
-            pause(self.retries)
+            sleep_or_raise_busy(self.retries)
 
     def _spilled(self, in_the_way: Collection[Tally], throttled: bool) -> set[Tally]:
         """The tallies that spill now. Those that were in the way are hot."""
@@ -78,5 +78,5 @@ class Spilling:
             return set()
         hot = set(self.may_spill).intersection(in_the_way)
         for tally in hot:
-            self.call.store.breaker.trip(tally.partition, THROTTLED_S if throttled else HOT_S)
+            self.call.store.breaker.trip(tally.partition, BREAKER_THROTTLED_S if throttled else BREAKER_OPEN_S)
         return set(self.may_spill) if last else hot

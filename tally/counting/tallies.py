@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from ..counter import Counter
 from ..dynamo import clock
 from ..dynamo.client import REQUEST_S_MAX, Call
-from ..dynamo.items import beside
+from ..dynamo.items import extend_update
 from ..dynamo.keys import Item
-from ..dynamo.queries import items
-from ..dynamo.transactions import Write, pause, transact
+from ..dynamo.queries import partition_items
+from ..dynamo.transactions import Write, commit_change, sleep_or_raise_busy
 from ..errors import ChangeRefusedError, LimitReachedError, TallyError
 from ..observe import logger
 from . import limits, periods
@@ -60,7 +60,7 @@ def read(call: Call, counter: Counter, id_: str) -> int:
 def shards(call: Call, counter: Counter, id_: str) -> list[Item]:
     """The items of a tally: its shards, and whatever somebody put between them."""
     table, partition = call.store.settings.counts_table, counter.partition_start + id_
-    return list(items(call.store, table, partition, *counter.shard_range))
+    return list(partition_items(call.store, table, partition, *counter.shard_range))
 
 
 def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int]:
@@ -68,7 +68,7 @@ def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int
     ranges = [counter.shard_range for counter in counters]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
     table, partition = call.store.settings.counts_table, counters[0].partition_start + id_
-    in_range = list(items(call.store, table, partition, low, high))
+    in_range = list(partition_items(call.store, table, partition, low, high))
     return [
         total(counter, (item for item in in_range if first <= item["SK"]["S"] <= last))
         for counter, (first, last) in zip(counters, ranges, strict=True)
@@ -170,7 +170,7 @@ def commit(
     retries = None
     while True:
         try:
-            return transact(call, counter, id_, writes, receipt, spills=spills)
+            return commit_change(call, counter, id_, writes, receipt, may_spill=spills)
         except ChangeRefusedError as refused:
             if any(old is not None for old in refused.old_items[:place]):
                 raise
@@ -178,7 +178,7 @@ def commit(
             if error:
                 raise error from None
         retries = retries or call.retries()
-        pause(retries)
+        sleep_or_raise_busy(retries)
 
 
 def _moving(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, by: str = "") -> Write:
@@ -212,7 +212,7 @@ def noted(write: Write, days: Mapping[int, int]) -> Write:
     assert last - DAYS_KEPT < min(days), "it would remove its own note"
     old = [last - DAYS_KEPT - ago for ago in range(DAYS_FORGOTTEN)]
     amounts = {day_note(day): amount for day, amount in days.items()}
-    return beside(write, adds=amounts, removed=map(day_note, old))
+    return extend_update(write, adds=amounts, remove=map(day_note, old))
 
 
 def day_note(day: int) -> str:

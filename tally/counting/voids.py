@@ -57,7 +57,7 @@ def _mark(call: Call, receipt: Item) -> items.Write:
     consumers it is no new one."""
     was = {"nonce": receipt["nonce"], VOIDED: None}
     table, key = call.store.settings.receipts_table, {"id": receipt["id"]}
-    return items.update(table, key, {VOIDED: int(clock.now_s())}, was=was)
+    return items.update_write(table, key, {VOIDED: int(clock.now_s())}, expected=was)
 
 
 def _amounts(receipt: Item, counters: Mapping[str, Counter], now_s: float) -> dict[Tally, int]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from ..dynamo.client import Store, side_by_side
-from ..dynamo.transactions import apply_once
+from ..dynamo.client import Store, map_in_threads
+from ..dynamo.transactions import try_commit
 from ..streams import dead_letters, watermark
 from ..streams.watermark import Watermark
 from . import rows
@@ -31,7 +31,7 @@ def begin(store: Store, seen: Watermark, now_s: float, until_s: float) -> Waterm
     drifts = ((row, 0 if letters else row.confirmed(seen)) for row in rows.every(store) if row.upto < seen.again)
     writes = ([rows.forgotten(store, row, kept, now_s)] for row, kept in drifts if kept != row.drift or row.changes)
     while chunk := list(islice(writes, FORGOTTEN_AT_ONCE)):
-        if store.clock() >= until_s or not all(side_by_side(lambda write: apply_once(store, write), chunk)):
+        if store.clock() >= until_s or not all(map_in_threads(lambda write: try_commit(store, write), chunk)):
             return replace(seen, known_s=0)
     last = min(seen.closed(store.settings), seen.again - 1)
     watermark.note_judged(store, last, seen.judged)

@@ -12,7 +12,7 @@ from typing import Any
 from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
-from ..dynamo.transactions import Write, apply_once, put
+from ..dynamo.transactions import Write, put_alone, try_commit
 from ..streams.loss import Loss
 
 LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # repaired by its drift row, its children, or its receipts
@@ -25,18 +25,20 @@ def entry(store: Store, counter: str, target: str, now_s: float, numbers: Mappin
     `numbers`: `before`, `amount`, and `added`: how much of it no series has. `texts`: `by`, `why`, `how`.
     """
     values: items.Values = {"at": int(now_s), **texts, **numbers, "after": numbers["before"] + numbers["amount"]}
-    return items.put(store.settings.ledger_table, keys.key(keys.history_key(counter, target), _name(now_s)), values)
+    return items.put_write(
+        store.settings.ledger_table, keys.key(keys.history_key(counter, target), _name(now_s)), values
+    )
 
 
 def acknowledged(store: Store, lost: Loss, now_s: float, *, by: str, why: str) -> Write:
     """The write that records who knows of a loss."""
     values: items.Values = {**lost.values, "at": int(now_s), "by": by, "why": why}
-    return items.put(store.settings.ledger_table, keys.key(keys.LOST_HISTORY_KEY, _name(now_s)), values)
+    return items.put_write(store.settings.ledger_table, keys.key(keys.LOST_HISTORY_KEY, _name(now_s)), values)
 
 
 def losses(store: Store) -> Iterator[dict[str, Any]]:
     """What was acknowledged, the oldest first: `{"at","by","why","consumer","since","until","again"}`."""
-    return map(items.plain, queries.items(store, store.settings.ledger_table, keys.LOST_HISTORY_KEY))
+    return map(items.from_wire, queries.partition_items(store, store.settings.ledger_table, keys.LOST_HISTORY_KEY))
 
 
 def _name(now_s: float) -> str:
@@ -51,12 +53,14 @@ def newest(store: Store, counter: str, target: str) -> str:
 
 def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
     """The repairs of a tally, the oldest first: `{"at","by","why","how","amount","before","after","added"}`."""
-    return map(items.plain, queries.items(store, store.settings.ledger_table, keys.history_key(counter, target)))
+    return map(
+        items.from_wire, queries.partition_items(store, store.settings.ledger_table, keys.history_key(counter, target))
+    )
 
 
 def latest(store: Store, counter: str, target: str, most: int) -> list[dict[str, Any]]:
     """The newest repairs of a tally, as `read` gives them, at most so many, the newest first."""
-    return [items.plain(item) for item in _newest_first(store, counter, target, most)]
+    return [items.from_wire(item) for item in _newest_first(store, counter, target, most)]
 
 
 def _newest_first(store: Store, counter: str, target: str, most: int) -> list[Item]:
@@ -69,7 +73,7 @@ def forgotten(store: Store, user: str) -> Iterator[dict[str, Any]]:
 
     Each is `{"at","by","why","found","posts","children","holds","finished"}`.
     """
-    return map(items.plain, queries.items(store, store.settings.ledger_table, keys.forgotten_key(user)))
+    return map(items.from_wire, queries.partition_items(store, store.settings.ledger_table, keys.forgotten_key(user)))
 
 
 @dataclass
@@ -91,7 +95,7 @@ class Forgetting:
         numbers = {"at": self.at_s, "found": self.found, **{kind: self.removed[kind] for kind in _REMOVED}}
         values: items.Values = {"by": self.by, "why": self.why, "finished": {"BOOL": finished}, **numbers}
         key = keys.key(keys.forgotten_key(self.user), f"{self.at_s * 1000:015d}#{self.name}")
-        put(Call(self.store), items.put(self.store.settings.ledger_table, key, values))
+        put_alone(Call(self.store), items.put_write(self.store.settings.ledger_table, key, values))
 
 
 @dataclass(frozen=True)
@@ -109,14 +113,14 @@ class Importing:
 
     def begin(self) -> dict[str, Any] | None:
         """Note that the run begins; what the history has of it if it began before."""
-        write = items.only_if(self._item(finished=False, refused=0), items.NO_ITEM)
-        if apply_once(self.store, [{"Put": write}]):
+        write = items.with_expected(self._item(finished=False, refused=0), items.EXPECT_NO_ITEM)
+        if try_commit(self.store, [{"Put": write}]):
             return None
         return next((entry for entry in imports(self.store, self.counter) if entry["run"] == self.run), None)
 
     def finish(self, refused: int) -> None:
         """Note that the run has come to its end."""
-        put(Call(self.store), {"Put": self._item(finished=True, refused=refused)})
+        put_alone(Call(self.store), {"Put": self._item(finished=True, refused=refused)})
 
     def _item(self, *, finished: bool, refused: int) -> items.Write:
         values: items.Values = {
@@ -124,7 +128,7 @@ class Importing:
             "digest": self.digest, "rows": self.rows, "refused": refused, "finished": {"BOOL": finished},
         }  # fmt: skip
         key = keys.key(keys.IMPORT_KEY, f"{self.counter}#{self.run}")
-        return {"TableName": self.store.settings.ledger_table, "Item": key | items.wire(values)}
+        return {"TableName": self.store.settings.ledger_table, "Item": key | items.to_wire(values)}
 
 
 def imports(store: Store, counter: str = "") -> Iterator[dict[str, Any]]:
@@ -132,5 +136,7 @@ def imports(store: Store, counter: str = "") -> Iterator[dict[str, Any]]:
 
     Each is `{"counter","run","by","why","at","digest","rows","refused","finished"}`.
     """
-    first, last = (f"{counter}#", f"{counter}$") if counter else (queries.FIRST, queries.LAST)
-    return map(items.plain, queries.items(store, store.settings.ledger_table, keys.IMPORT_KEY, first, last))
+    first, last = (f"{counter}#", f"{counter}$") if counter else (queries.SORT_KEY_MIN, queries.SORT_KEY_MAX)
+    return map(
+        items.from_wire, queries.partition_items(store, store.settings.ledger_table, keys.IMPORT_KEY, first, last)
+    )

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from ..dynamo.client import Call, Store, side_by_side
-from ..dynamo.transactions import MovedError, Write, apply, apply_once
+from ..dynamo.client import Call, Store, map_in_threads
+from ..dynamo.transactions import ConditionFailedError, Write, commit_writes, try_commit
 from ..errors import StoreBusyError
 from ..streams import segments, watermark
 from ..streams.segments import Booked
@@ -155,7 +155,7 @@ def _add(store: Store, changes: Sequence[tuple[str, str, int]], minute: int, now
         writes = [rows.moved(store, row, row.drift + change[2], now_s, upto=minute) for change, row in due]
         if _committed_together(store, writes):
             return
-        done = side_by_side(lambda write: apply_once(store, [write]), writes)
+        done = map_in_threads(lambda write: try_commit(store, [write]), writes)
         changes = [change for (change, _), written in zip(due, done, strict=True) if not written]
         if not changes:
             return
@@ -168,8 +168,8 @@ def _committed_together(store: Store, writes: Sequence[Write]) -> bool:
 
     False: the rows are few, one of them has moved, or the partition stays throttled. Then each row goes alone.
     """
-    with suppress(MovedError, StoreBusyError):
+    with suppress(ConditionFailedError, StoreBusyError):
         if len(writes) >= TOGETHER_MIN:
-            apply(Call(store), writes)
+            commit_writes(Call(store), writes)
             return True
     return False

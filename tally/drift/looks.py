@@ -66,7 +66,7 @@ def lag(store: Store) -> Seen:
     seen = watermark.read(store)
     now_s, minute_s = clock.now_s(), store.settings.minute_s
     as_of = seen.as_of(store.settings)
-    passed = {"rollup": items.number(seen.item, "rolled"), "bookkeeper": items.number(seen.item, "known")}
+    passed = {"rollup": items.int_attribute(seen.item, "rolled"), "bookkeeper": items.int_attribute(seen.item, "known")}
     ages = {consumer: int(now_s - time_s) if time_s else None for consumer, time_s in passed.items()}
     age_s = int(now_s - as_of) if as_of else None
     facts = {"as_of": as_of, "as_of_age_s": age_s, "watermark_age_s": ages}
@@ -227,7 +227,7 @@ def _parts(call: Call, counters: Mapping[str, Counter], more: Mapping[str, Calla
 
 def _reached(store: Store) -> Seen:
     try:
-        queries.probe(store)
+        queries.ping(store)
     except TallyError as error:
         observe.logger.warning("the store does not answer", exc_info=error)
         return Seen(error.detail, {}, True)

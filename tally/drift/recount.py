@@ -59,7 +59,7 @@ def counted(store: Store, counter: Counter, id_: str, added_s: float | None) -> 
     before = shards_of(Call(store), counter, id_)
     read: Item = {"ProjectionExpression": f"#r, #at, {GONE}", "ExpressionAttributeNames": {"#r": "rollup", "#at": "at"}}
     partition = counter.partition_start + id_
-    for item in queries.items(store, store.settings.counts_table, partition, *counter.children, **read):
+    for item in queries.partition_items(store, store.settings.counts_table, partition, *counter.children, **read):
         children += GONE not in item
         if item.get("rollup", {}).get("BOOL"):  # it may be unliked by now
             at = minute_of(item)
@@ -86,7 +86,7 @@ def shards_of(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
 
 def families(store: Store, counters: Mapping[str, Counter]) -> Iterator[Family]:
     """Every tally that counts children, from a scan of the counts table: it returns item collections whole."""
-    scanned = (item for page in queries.scan(store, store.settings.counts_table) for item in page)
+    scanned = (item for page in queries.scan_pages(store, store.settings.counts_table) for item in page)
     for partition, family in groupby(scanned, lambda item: str(item["PK"]["S"])):
         prefix, _, target = partition.partition("#")
         parents = [counter for counter in counters.values() if counter.child is not None and counter.prefix == prefix]

@@ -17,7 +17,7 @@ from ..counter import Counter
 from ..counting import periods
 from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
-from ..dynamo.items import Was
+from ..dynamo.items import Expected
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
 from ..fields import to_cursor
@@ -65,14 +65,14 @@ class DriftRow(NamedTuple):
         return {**named, "drift": self.drift, "since": self.since, "confirmed": self.confirmed(seen) != 0}
 
     @property
-    def was(self) -> Was:
+    def was(self) -> Expected:
         """What a write of the row rests on: that it is as it was read."""
-        return items.NO_ITEM if self.upto < 0 else {"drift": self.drift, "upto": self.upto}
+        return items.EXPECT_NO_ITEM if self.upto < 0 else {"drift": self.drift, "upto": self.upto}
 
 
 def key(counter: str, target: str) -> Item:
     """The key of a tally's drift row."""
-    return keys.key(keys.DRIFT_KEY, keys.digest(counter, target))
+    return keys.key(keys.DRIFT_KEY, keys.tally_digest(counter, target))
 
 
 def moved(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | None = None) -> Write:
@@ -82,7 +82,7 @@ def moved(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | Non
     assert row.drift or not row.changes, "changes of an older drift"
     table, name = store.settings.ledger_table, key(row.counter, row.target)
     if upto is None and row.upto < 0:
-        return items.check(table, name, row.was)
+        return items.check_write(table, name, row.was)
     values: dict[str, str | float] = {"drift": drift}
     if upto is not None:
         values |= {"counter": row.counter, "target": row.target, "upto": upto}
@@ -93,7 +93,9 @@ def moved(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | Non
         values["changes"] = json.dumps([*young, (upto, drift - row.drift)])
         if row.drift == 0:
             values["since"] = upto * store.settings.minute_s
-    return items.update(table, name, values, removed=["expiration"] if drift else ["since", "changes"], was=row.was)
+    return items.update_write(
+        table, name, values, remove=["expiration"] if drift else ["since", "changes"], expected=row.was
+    )
 
 
 def recounted(store: Store, row: DriftRow, drift: int, now_s: float) -> Write:
@@ -106,7 +108,9 @@ def recounted(store: Store, row: DriftRow, drift: int, now_s: float) -> Write:
         "since": row.since or int(now_s),
     }  # fmt: skip
     name = key(row.counter, row.target)
-    return items.update(store.settings.ledger_table, name, values, removed=["changes", "expiration"], was=row.was)
+    return items.update_write(
+        store.settings.ledger_table, name, values, remove=["changes", "expiration"], expected=row.was
+    )
 
 
 def forgotten(store: Store, row: DriftRow, kept: int, now_s: float) -> Write:
@@ -114,7 +118,9 @@ def forgotten(store: Store, row: DriftRow, kept: int, now_s: float) -> Write:
     assert min(row.drift, 0) <= kept <= max(row.drift, 0), "what stays is a part of it"
     values = {"drift": kept} if kept else {"drift": 0, "expiration": int(now_s) + segments.KEPT_S}
     removed = ["changes"] if kept else ["changes", "since"]
-    return items.update(store.settings.ledger_table, key(row.counter, row.target), values, removed=removed, was=row.was)
+    return items.update_write(
+        store.settings.ledger_table, key(row.counter, row.target), values, remove=removed, expected=row.was
+    )
 
 
 def read(store: Store, counter: str, target: str) -> DriftRow:
@@ -133,14 +139,14 @@ def _drift(counter: str, target: str, item: Item) -> DriftRow:
     if not item:
         return DriftRow(counter, target)
     changes = json.loads(item.get("changes", {"S": "[]"})["S"])
-    drift, upto, since = (items.number(item, name) for name in ("drift", "upto", "since"))
+    drift, upto, since = (items.int_attribute(item, name) for name in ("drift", "upto", "since"))
     return DriftRow(counter, target, drift, upto, since, tuple((minute, amount) for minute, amount in changes))
 
 
 def every(store: Store, after: str = _FIRST) -> Iterator[DriftRow]:
     """The rows of the tallies that drift, in the order of their digests, from `after` on."""
     table = store.settings.ledger_table
-    for item in queries.items(store, table, keys.DRIFT_KEY, after, _LAST, **_DRIFTING):
+    for item in queries.partition_items(store, table, keys.DRIFT_KEY, after, _LAST, **_DRIFTING):
         yield _drift(item["counter"]["S"], item["target"]["S"], item)
 
 
@@ -152,7 +158,7 @@ def listed(call: Call, limit: int, after: str | None) -> dict[str, Any]:
     seen = watermark.read(call.store)
     start = _FIRST if after is None else min(f"{after} ", _LAST)  # a cursor from outside may be anything
     drifting = list(islice(every(call.store, start), limit + 1))
-    cursor = to_cursor(keys.digest(*drifting[limit - 1][:2])) if len(drifting) > limit else None
+    cursor = to_cursor(keys.tally_digest(*drifting[limit - 1][:2])) if len(drifting) > limit else None
     return {"drift": [drift.body(seen) for drift in drifting[:limit]], "cursor": cursor}
 
 

@@ -20,7 +20,7 @@ from .contention import Breaker, Retries, Spread
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _gc_paused() -> Iterator[None]:
     """Pause garbage collection, and let no later one scan what exists by then: it stays.
 
     Scanning takes an eighth of a cold start, most of it right after the pause.
@@ -35,7 +35,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-with _uncollected():
+with _gc_paused():
     import boto3
     from botocore.config import Config
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-WRITERS = 16  # writes at once: a thousand take about a second
+WRITER_THREADS = 16  # writes at once: a thousand take about a second
 
 CALL_TIME_DEFAULT_S = 8.0
 """Time for one call if no Lambda context gives a shorter one."""
@@ -66,16 +66,16 @@ CLIENT_CONFIG = Config(
 )
 
 
-class Asked:
+class StoreMeter:
     """What this process has asked of the store: the attempts of the SDK, and the time until each was answered.
 
     Each answer corrects the clock of the process (clock.py).
     """
 
     attempts = 0
-    took_s = 0.0
+    elapsed_s = 0.0
 
-    def watch(self, client: DynamoDBClient) -> None:
+    def attach(self, client: DynamoDBClient) -> None:
         """Count what the client sends from now on."""
         client.meta.events.register("request-created.dynamodb", self._begin)
         client.meta.events.register("response-received.dynamodb", self._end)
@@ -86,7 +86,7 @@ class Asked:
 
     def _end(self, context: dict[str, Any], response_dict: dict[str, Any] | None, **_: Any) -> None:
         began_s, sent_s = context["tally_began_s"]
-        self.took_s += time.monotonic() - began_s
+        self.elapsed_s += time.monotonic() - began_s
         if response_dict and response_dict["status_code"] == HTTPStatus.OK:  # a refused signature says how wrong it is
             CLOCK.hear(_date(response_dict), sent_s)
 
@@ -95,7 +95,7 @@ def _date(answer: dict[str, Any]) -> str:
     return str(answer["headers"].get("date", ""))
 
 
-ASKED = Asked()
+STORE_METER = StoreMeter()
 """Of the clients that `dynamodb_client` makes."""
 
 
@@ -118,9 +118,9 @@ reseed_after_restore()
 
 def dynamodb_client(**overrides: Any) -> DynamoDBClient:
     """The client that all code uses. Make it once: it takes 3 ms or more."""
-    with _uncollected():
+    with _gc_paused():
         client: DynamoDBClient = boto3.client("dynamodb", config=CLIENT_CONFIG, **overrides)
-    ASKED.watch(client)
+    STORE_METER.attach(client)
     return client
 
 
@@ -132,11 +132,11 @@ class Store:
     settings: Settings
     spread: Spread = field(default_factory=Spread)
     breaker: Breaker = field(default_factory=Breaker)
-    layers: dict[str, Any] = field(default_factory=dict)
+    idempotency_layers: dict[str, Any] = field(default_factory=dict)
     """Powertools' layer for the receipts, once it is made (receipts.py)."""
-    secrets: dict[str, str] = field(default_factory=dict)
+    secret_cache: dict[str, str] = field(default_factory=dict)
     """Those that were read (counting/hashing.py)."""
-    limits: dict[tuple[str, str], Any] = field(default_factory=dict)
+    limit_cache: dict[tuple[str, str], Any] = field(default_factory=dict)
     """What this process saw last of the limits of tallies that may have their own (counting/limits.py)."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -166,9 +166,9 @@ class Call:
         return Retries(self.deadline_s, since_s=since_s, sleep=self.store.sleep, clock=self.store.clock, **bounds)
 
 
-def side_by_side(work: Callable[[T], R], things: Sequence[T]) -> list[R]:
-    """What `work` makes of each thing, in order; WRITERS are done at once. Raises what the first one raised."""
+def map_in_threads(function: Callable[[T], R], things: Sequence[T]) -> list[R]:
+    """What `function` makes of each thing, in order; WRITERS are done at once. Raises what the first one raised."""
     if len(things) < 2:
-        return list(map(work, things))
-    with ThreadPoolExecutor(WRITERS) as writers:
-        return list(writers.map(work, things))
+        return list(map(function, things))
+    with ThreadPoolExecutor(WRITER_THREADS) as writers:
+        return list(writers.map(function, things))

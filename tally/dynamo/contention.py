@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from random import SystemRandom
 from typing import NamedTuple
 
-TALLIES_REMEMBERED_MAX = 1024  # few tallies are hot; beyond this the one that was hot longest ago is forgotten
-CALM_S = 10.0  # a tally without a conflict for this long comes back to half its shards
+TRACKED_TALLIES_MAX = 1024  # few tallies are hot; beyond this the one that was hot longest ago is forgotten
+NARROW_AFTER_S = 10.0  # a tally without a conflict for this long comes back to half its shards
 RETRY_S_MAX = 3.0  # then the caller gets a 503: a retry holds a Lambda environment all the while
 ATTEMPTS_MAX = 12
 BACKOFF_FIRST_S = 0.010  # a conflicting transaction is over in 10 to 30 ms
 BACKOFF_MAX_S = 0.640
 SPILL_RETRIES_MAX = 3  # then a change that may spill does: other shards and some 60 ms did not help
-HOT_S = 10.0  # as long as a tally stays spread without a conflict: heat lasts minutes, not moments
-THROTTLED_S = 60.0  # a partition out of capacity stays so until DynamoDB has split it, which takes minutes
-ALONE_RETRY_S_MAX = 6.0  # a change written alone has no fallback, and needs only 1 WCU
+BREAKER_OPEN_S = 10.0  # as long as a tally stays spread without a conflict: heat lasts minutes, not moments
+BREAKER_THROTTLED_S = 60.0  # a partition out of capacity stays so until DynamoDB has split it, which takes minutes
+SPILL_RETRY_S_MAX = 6.0  # a change written alone has no fallback, and needs only 1 WCU
 PROBE_S = RETRY_S_MAX  # the change that probes has its answer by then
 
 Random = SystemRandom  # SnapStart restores every environment with the same state of `random`
@@ -46,48 +46,48 @@ class Spread:
     """By tally. A calm tally is not in it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def shards(self, tally: str) -> int:
+    def width(self, tally: str) -> int:
         """How many shards the next write of this tally spreads over; halved for each CALM_S without a conflict."""
         with self._lock:
             if tally not in self.widths:
                 return 1
             shards, since_s = self.widths[tally]
-            while shards > 1 and self.clock() - since_s >= CALM_S:
-                shards, since_s = shards // 2, since_s + CALM_S
+            while shards > 1 and self.clock() - since_s >= NARROW_AFTER_S:
+                shards, since_s = shards // 2, since_s + NARROW_AFTER_S
             if shards == 1:
                 del self.widths[tally]
             else:
                 self.widths[tally] = _Width(shards, since_s)
             return shards
 
-    def pick(self, tally: str, max_shards: int, *, avoid: int | None = None) -> int:
+    def pick_shard(self, tally: str, max_shards: int, *, avoid: int | None = None) -> int:
         """A shard for the next write, of `max_shards` at most; if there are two or more, another one than `avoid`.
 
         Counters that share a partition key share its heat, but each has its own limit of shards.
         """
-        shards = min(self.shards(tally), max_shards)
+        shards = min(self.width(tally), max_shards)
         if avoid is None or shards == 1:
             return self.random.randrange(shards)
         shard = self.random.randrange(shards - 1)
         return shard + 1 if shard >= avoid else shard
 
-    def conflict(self, tally: str, max_shards: int) -> None:
+    def widen(self, tally: str, max_shards: int) -> None:
         """A write of this tally met another one: spread over twice as many shards, `max_shards` at most.
 
         Never over fewer than before: another counter of the same partition key may spread further.
         """
         now_s = self.clock()
-        shards = self.shards(tally)
+        shards = self.width(tally)
         with self._lock:
             self.widths[tally] = _Width(max(shards, min(2 * shards, max_shards)), now_s)
             self.widths.move_to_end(tally)
-            while len(self.widths) > TALLIES_REMEMBERED_MAX:
+            while len(self.widths) > TRACKED_TALLIES_MAX:
                 self.widths.popitem(last=False)
 
 
-class _Heat(NamedTuple):
+class _OpenState(NamedTuple):
     until_s: float
-    probed: bool
+    is_probing: bool
 
 
 @dataclass(eq=False)
@@ -95,39 +95,39 @@ class Breaker:
     """Which tallies are so hot that this process writes their changes alone, without a try."""
 
     clock: Callable[[], float] = time.monotonic
-    heats: OrderedDict[str, _Heat] = field(default_factory=OrderedDict)
+    open_tallies: OrderedDict[str, _OpenState] = field(default_factory=OrderedDict)
     """By tally. A calm tally is not in it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def hot(self, tally: str) -> bool:
+    def is_open(self, tally: str) -> bool:
         """Whether the next change of this tally is written alone.
 
         After HOT_S one change probes; the rest keep spilling.
         """
         with self._lock:
-            heat = self.heats.get(tally)
+            heat = self.open_tallies.get(tally)
             if heat is None:
                 return False
             now_s = self.clock()
             if now_s < heat.until_s:
                 return True
-            self.heats[tally] = _Heat(now_s + PROBE_S, probed=True)
+            self.open_tallies[tally] = _OpenState(now_s + PROBE_S, is_probing=True)
             return False
 
-    def trip(self, tally: str, hot_s: float = HOT_S) -> None:
+    def trip(self, tally: str, hot_s: float = BREAKER_OPEN_S) -> None:
         """Retries did not get a change of this tally through: it is hot, for `hot_s` at least."""
         with self._lock:
-            self.heats[tally] = _Heat(self.clock() + hot_s, probed=False)
-            self.heats.move_to_end(tally)
-            while len(self.heats) > TALLIES_REMEMBERED_MAX:
-                self.heats.popitem(last=False)
+            self.open_tallies[tally] = _OpenState(self.clock() + hot_s, is_probing=False)
+            self.open_tallies.move_to_end(tally)
+            while len(self.open_tallies) > TRACKED_TALLIES_MAX:
+                self.open_tallies.popitem(last=False)
 
-    def cool(self, tally: str) -> None:
+    def close(self, tally: str) -> None:
         """A change of this tally got through. Only a probe counts: the others began before the tally was hot."""
         with self._lock:
-            heat = self.heats.get(tally)
-            if heat is not None and heat.probed:
-                del self.heats[tally]
+            heat = self.open_tallies.get(tally)
+            if heat is not None and heat.is_probing:
+                del self.open_tallies[tally]
 
 
 @dataclass(eq=False)
@@ -149,7 +149,7 @@ class Retries:
         since_s = self.clock() if self.since_s is None else self.since_s
         self.deadline_s = min(self.deadline_s, since_s + self.retry_s_max)
 
-    def wait(self) -> bool:
+    def sleep_before_retry(self) -> bool:
         """Sleep before the next attempt (full jitter, doubling). False, at once, when no attempt is left."""
         self.attempts += 1
         pause_s = self.random.uniform(0, min(self.backoff_max_s, BACKOFF_FIRST_S * 2**self.attempts))

@@ -53,12 +53,12 @@ def key(partition_key: str, sort_key: str) -> Item:
     return {"PK": {"S": partition_key}, "SK": {"S": sort_key}}
 
 
-def running(hour: int, through: int) -> str:
+def running_partition(hour: int, through: int) -> str:
     """Partition key of what an hour has up to a minute (series/hours.py)."""
     return f"RUNNING#{hour}#{through}"
 
 
-def digest(counter: str, target: str) -> str:
+def tally_digest(counter: str, target: str) -> str:
     """The name of a tally in a sort key, which takes 1,024 bytes: an id alone may have as many."""
     return hashlib.sha256(f"{counter}#{target}".encode()).hexdigest()[:32]
 
@@ -72,7 +72,7 @@ def minute_of(item: Mapping[str, Any]) -> int | None:
     return at if 0 <= at < MINUTE_MAX else None
 
 
-def pair_of(child: Mapping[str, Any]) -> str:
+def removal_pair_of(child: Mapping[str, Any]) -> str:
     """The name that both halves of an unlike share: 12 hexadecimal digits, from the child that it removed.
 
     `child`: the item as it was read, or the old image of its record. A missing `SK`, `at` or `nonce` counts as empty,
@@ -87,7 +87,7 @@ def checkpoint_key(consumer: str, table: str, shard: str) -> tuple[str, str]:
     return f"CHECKPOINT#{consumer}#{table}", shard
 
 
-def dead_letter(consumer: str) -> str:
+def dead_letter_prefix(consumer: str) -> str:
     """How the sort keys of a consumer's dead letters begin; then the time at which the record was made follows."""
     return f"{consumer}#"
 

@@ -14,7 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from ..errors import StoreRefusedError, from_botocore
 
-Tree = dict[str, str | None]  # the ids of stream shards, each with that of the shard that it follows (None: none)
+ShardTree = dict[str, str | None]  # the ids of stream shards, each with that of the shard that it follows (None: none)
 PAGES_MAX = 100  # of 100 shards: a table with 10,000 open shards takes 10 million writes a second
 CONFIG = Config(
     connect_timeout=1,
@@ -25,16 +25,16 @@ CONFIG = Config(
 )
 
 
-class Shards:
+class StreamShards:
     """The streams of counts and receipts. `arns`: by table."""
 
     def __init__(self, arns: dict[str, str], make: Callable[[], Any] = lambda: streams_client()) -> None:
         self._arns, self._client = arns, make()
 
-    def listed(self, table: str) -> Tree:
+    def list_shards(self, table: str) -> ShardTree:
         """Every shard of a table's stream that DynamoDB lists. Raises what botocore's error maps to, and
         StoreRefusedError if there are more than one may read: nothing could be concluded from some of them."""
-        tree: Tree = {}
+        tree: ShardTree = {}
         start: dict[str, str] = {}
         for _ in range(PAGES_MAX):
             described = self._ask("describe_stream", StreamArn=self._arns[table], **start)["StreamDescription"]
@@ -45,7 +45,7 @@ class Shards:
             start = {"ExclusiveStartShardId": last}
         raise StoreRefusedError(f"The stream of {table} lists more than {len(tree)} shards.")
 
-    def off(self, table: str) -> bool:
+    def is_disabled(self, table: str) -> bool:
         """Whether a table's stream takes no records any more: it was switched off, or the table is gone."""
         described = self._ask("describe_stream", StreamArn=self._arns[table], Limit=1)["StreamDescription"]
         return described.get("StreamStatus") in ("DISABLING", "DISABLED")

@@ -32,7 +32,7 @@ from ..errors import (
     from_botocore,
 )
 from .client import Call, Store
-from .contention import ALONE_RETRY_S_MAX, HOT_S, SPILL_RETRIES_MAX, THROTTLED_S, Retries
+from .contention import BREAKER_OPEN_S, BREAKER_THROTTLED_S, SPILL_RETRIES_MAX, SPILL_RETRY_S_MAX, Retries
 from .items import Write as Write
 from .keys import Item
 
@@ -50,11 +50,11 @@ _ALONE = {"Put": "put_item", "Update": "update_item", "Delete": "delete_item"}
 _CONFLICT_CODE = "TransactionConflictException"
 
 
-class MovedError(TallyError):
+class ConditionFailedError(TallyError):
     """A condition of fixed writes failed: another writer was first."""
 
 
-class RejectedError(TallyError):
+class WriteRejectedError(TallyError):
     """DynamoDB does not accept one of the writes, or so many bytes at once. The message is DynamoDB's."""
 
 
@@ -66,7 +66,7 @@ class Reason(NamedTuple):
     message: str = ""
 
 
-class Sent(NamedTuple):
+class SendResult(NamedTuple):
     """What became of writes that were sent once. `reasons` has one for each write; it is empty if they committed."""
 
     reasons: Sequence[Reason] = ()
@@ -85,21 +85,21 @@ class Sent(NamedTuple):
         return [reason.code for reason in self.reasons]
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether another transaction or throttling was in the way of a write: the same writes may commit later."""
         return not _BUSY.isdisjoint(self.codes)
 
     @property
-    def conflict(self) -> bool:
+    def has_conflict(self) -> bool:
         """Whether another transaction was in the way of a write."""
         return CONFLICT in self.codes
 
     @property
-    def refused(self) -> bool:
+    def condition_failed(self) -> bool:
         """Whether a condition failed."""
         return CONDITION_FAILED in self.codes
 
-    def first(self, writes: int) -> Sent:
+    def first_writes(self, writes: int) -> SendResult:
         """What became of the first writes."""
         return self._replace(reasons=self.reasons[:writes])
 
@@ -107,14 +107,14 @@ class Sent(NamedTuple):
         """For each write: None if its condition held, else the old item (empty if there was none)."""
         return [(reason.item or {}) if reason.code == CONDITION_FAILED else None for reason in self.reasons]
 
-    def conflict_or_raise(self) -> bool:
+    def raise_unless_busy(self) -> bool:
         """True after a conflict, False after throttling. Raises what botocore's error maps to for anything else."""
-        if self.error is not None and not self.busy:
+        if self.error is not None and not self.is_busy:
             raise from_botocore(self.error) from self.error
-        return self.conflict
+        return self.has_conflict
 
 
-def _unhurried() -> Retries:
+def _retries_without_deadline() -> Retries:
     return Retries(math.inf)
 
 
@@ -123,8 +123,8 @@ def send(
     writes: Sequence[Write],
     token: str | None = None,
     *,
-    retries: Callable[[], Retries] = _unhurried,
-) -> Sent:
+    retries: Callable[[], Retries] = _retries_without_deadline,
+) -> SendResult:
     """Send the writes once, in one TransactWriteItems. Raises what botocore's error maps to.
 
     For ten minutes, the same writes with the same `token` take effect once. Without one they get a token of their own.
@@ -144,40 +144,42 @@ def send(
                 if error.response["Error"]["Code"] != IN_PROGRESS:
                     raise
                 left = left or retries()
-                if not left.wait():
+                if not left.sleep_before_retry():
                     raise
 
-    return _sent(len(writes), ask)
+    return _send_result(len(writes), ask)
 
 
-def send_one(client: DynamoDBClient, write: Write) -> Sent:
+def send_one(client: DynamoDBClient, write: Write) -> SendResult:
     """Send one Put, Update or Delete once, by itself: half the price. Raises what botocore's error maps to."""
     ((action, parameters),) = write.items()
     ask: Callable[..., Any] = getattr(client, _ALONE[action])
-    return _sent(1, lambda: ask(**parameters))
+    return _send_result(1, lambda: ask(**parameters))
 
 
-def _sent(writes: int, ask: Callable[[], Any]) -> Sent:
+def _send_result(writes: int, ask: Callable[[], Any]) -> SendResult:
     try:
-        return Sent(answer=ask())
+        return SendResult(answer=ask())
     except ClientError as error:
         answer: Any = error.response
         code = answer.get("Error", {}).get("Code", "")
         if code == "TransactionCanceledException":
             given = answer.get("CancellationReasons", [])
-            return Sent([Reason(one.get("Code", ""), one.get("Item"), one.get("Message", "")) for one in given], error)
+            return SendResult(
+                [Reason(one.get("Code", ""), one.get("Item"), one.get("Message", "")) for one in given], error
+            )
         if code == "ConditionalCheckFailedException":
-            return Sent([Reason(CONDITION_FAILED, answer.get("Item"))], error)
+            return SendResult([Reason(CONDITION_FAILED, answer.get("Item"))], error)
         if code == "ValidationException":
-            return Sent([Reason(REJECTED, None, answer["Error"].get("Message", code))] * writes, error)
+            return SendResult([Reason(REJECTED, None, answer["Error"].get("Message", code))] * writes, error)
         if code in BUSY_CODES:
-            return Sent([Reason(CONFLICT if code == _CONFLICT_CODE else THROTTLED)] * writes, error)
+            return SendResult([Reason(CONFLICT if code == _CONFLICT_CODE else THROTTLED)] * writes, error)
         raise from_botocore(error) from error
     except BotoCoreError as error:
         raise from_botocore(error) from error
 
 
-def transact(
+def commit_change(
     call: Call,
     counter: Counter,
     id_: str,
@@ -185,7 +187,7 @@ def transact(
     receipt: Write | None = None,
     *,
     first_shard: int | None = None,
-    spills: bool = False,
+    may_spill: bool = False,
 ) -> None:
     """Commit `writes(shard)`, with the receipt if there is one, in one TransactWriteItems.
 
@@ -193,39 +195,39 @@ def transact(
     A calm tally costs no look at its contention: it has none.
 
     Raises ReceiptFoundError if the key has a live receipt, ChangeRefusedError if a condition of `writes` failed,
-    StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to. `spills`: the
+    StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to. `may_spill`: the
     caller can write the change alone. Then TallyHotError says when to: after throttling (another try would need four
     times the capacity of a write alone), after SPILL_RETRIES_MAX conflicts, and while the breaker is open. A conflict
     over another item than the tally's, such as the receipt, says nothing of the tally: the change is sent again.
     """
     store, tally = call.store, counter.partition_start + id_
-    if spills and tally in store.breaker.heats and store.breaker.hot(tally):
+    if may_spill and tally in store.breaker.open_tallies and store.breaker.is_open(tally):
         raise TallyHotError
     since_s, retries, shard = store.clock(), None, first_shard
     if shard is None:
-        shard = store.spread.pick(tally, counter.max_shards) if tally in store.spread.widths else 0
+        shard = store.spread.pick_shard(tally, counter.max_shards) if tally in store.spread.widths else 0
     while True:
         assert 0 <= shard < counter.max_shards
         asked = [receipt, *writes(shard)] if receipt else writes(shard)
-        assert receipt is None or _agree(receipt, asked[1:])
+        assert receipt is None or _receipt_matches(receipt, asked[1:])
         sent = send(store.client, asked, retries=call.retries)
-        if tally in store.breaker.heats and not sent.busy:
-            store.breaker.cool(tally)  # DynamoDB judged it
+        if tally in store.breaker.open_tallies and not sent.is_busy:
+            store.breaker.close(tally)  # DynamoDB judged it
         if sent.committed:
             return
-        conflict = _judged(sent, shard, has_receipt=receipt is not None)
-        contended = conflict and _over_tally(sent, asked, counter)
+        conflict = _raise_refusal(sent, shard, has_receipt=receipt is not None)
+        contended = conflict and _conflict_is_over_tally(sent, asked, counter)
         if contended:
-            spread_wider(call, counter, id_)
+            record_conflict(call, counter, id_)
         retries = retries or call.retries(since_s)
-        if spills and (not conflict or (contended and retries.attempts >= SPILL_RETRIES_MAX)):
-            store.breaker.trip(tally, HOT_S if conflict else THROTTLED_S)
+        if may_spill and (not conflict or (contended and retries.attempts >= SPILL_RETRIES_MAX)):
+            store.breaker.trip(tally, BREAKER_OPEN_S if conflict else BREAKER_THROTTLED_S)
             raise TallyHotError
-        pause(retries)
-        shard = store.spread.pick(tally, counter.max_shards, avoid=shard)
+        sleep_or_raise_busy(retries)
+        shard = store.spread.pick_shard(tally, counter.max_shards, avoid=shard)
 
 
-def _agree(receipt: Write, writes: Sequence[Write]) -> bool:
+def _receipt_matches(receipt: Write, writes: Sequence[Write]) -> bool:
     """Whether the receipt is put once only, and says by how much the writes move the tally. That of a child says no
     amount: the child's item does."""
     put, moves = receipt["Put"], [write["Update"]["ExpressionAttributeValues"] for write in writes if "Update" in write]
@@ -234,7 +236,7 @@ def _agree(receipt: Write, writes: Sequence[Write]) -> bool:
     return once and (said is None or int(said["N"]) == sum(int(move[":amount"]["N"]) for move in moves))
 
 
-def _judged(sent: Sent, shard: int, *, has_receipt: bool) -> bool:
+def _raise_refusal(sent: SendResult, shard: int, *, has_receipt: bool) -> bool:
     """Raise for a receipt that was found or a refusal; otherwise return whether the transaction met a conflict.
 
     The order matters. A receipt means "already counted", whatever else failed. A condition that failed beside a
@@ -242,12 +244,12 @@ def _judged(sent: Sent, shard: int, *, has_receipt: bool) -> bool:
     """
     if has_receipt and sent.codes[:1] == [CONDITION_FAILED]:
         raise ReceiptFoundError(sent.reasons[0].item or {})
-    if sent.refused and not sent.busy:
+    if sent.condition_failed and not sent.is_busy:
         raise ChangeRefusedError(sent.old_items()[1 if has_receipt else 0 :], shard)
-    return sent.conflict_or_raise()
+    return sent.raise_unless_busy()
 
 
-def _over_tally(sent: Sent, writes: Sequence[Write], counter: Counter) -> bool:
+def _conflict_is_over_tally(sent: SendResult, writes: Sequence[Write], counter: Counter) -> bool:
     """Whether one of the writes that met a conflict was of a tally item, and not of a receipt, a child or a text."""
     for write, code in zip(writes, sent.codes, strict=False):
         ((_, target),) = write.items()
@@ -257,28 +259,28 @@ def _over_tally(sent: Sent, writes: Sequence[Write], counter: Counter) -> bool:
     return False
 
 
-def put(call: Call, write: Write) -> None:
+def put_alone(call: Call, write: Write) -> None:
     """Commit one conditional Put by itself, for a change that is rolled up: 1 WCU, one round trip.
 
     Raises ChangeRefusedError with the old item, StoreBusyError, or what botocore's error maps to.
     """
-    retries = call.retries(retry_s_max=ALONE_RETRY_S_MAX)
+    retries = call.retries(retry_s_max=SPILL_RETRY_S_MAX)
     while not (sent := send_one(call.store.client, write)).committed:
-        if sent.refused:
+        if sent.condition_failed:
             raise ChangeRefusedError(sent.old_items(), 0) from None
-        sent.conflict_or_raise()
-        pause(retries)
+        sent.raise_unless_busy()
+        sleep_or_raise_busy(retries)
 
 
 def put_receipt(call: Call, receipt: Write) -> None:
     """Commit a receipt by itself. Raises ReceiptFoundError if the key has a live one, and the errors of `put`."""
     try:
-        put(call, receipt)
+        put_alone(call, receipt)
     except ChangeRefusedError as refused:
         raise ReceiptFoundError(refused.old_items[0] or {}) from None
 
 
-def apply(call: Call, writes: Sequence[Write]) -> None:
+def commit_writes(call: Call, writes: Sequence[Write]) -> None:
     """Commit fixed writes in one TransactWriteItems; a lone Update as such, at half the price.
 
     Raises MovedError if a condition failed, RejectedError, StoreBusyError when conflicts or throttling outlast the
@@ -286,17 +288,17 @@ def apply(call: Call, writes: Sequence[Write]) -> None:
     """
     alone, retries, client = len(writes) == 1 and "Update" in writes[0], call.retries(), call.store.client
     while not (sent := send_one(client, writes[0]) if alone else send(client, writes, retries=call.retries)).committed:
-        if sent.refused:
-            raise MovedError("the condition failed")
+        if sent.condition_failed:
+            raise ConditionFailedError("the condition failed")
         rejected = [reason for reason in sent.reasons if reason.code in REJECTED_CODES]
-        if rejected and not sent.busy:
-            raise RejectedError(rejected[0].message or rejected[0].code)
-        if sent.conflict_or_raise():
+        if rejected and not sent.is_busy:
+            raise WriteRejectedError(rejected[0].message or rejected[0].code)
+        if sent.raise_unless_busy():
             observe.logger.info("conflict")
-        pause(retries)
+        sleep_or_raise_busy(retries)
 
 
-def apply_once(store: Store, writes: Sequence[Write]) -> bool:
+def try_commit(store: Store, writes: Sequence[Write]) -> bool:
     """Send fixed writes once; whether they committed. False: a condition failed, or another writer was in the way.
 
     A lone write is sent as such, at half the price. Raises StoreBusyError for throttling, or what botocore's error
@@ -304,19 +306,19 @@ def apply_once(store: Store, writes: Sequence[Write]) -> bool:
     """
     alone = len(writes) == 1 and not _ALONE.keys().isdisjoint(writes[0])
     sent = send_one(store.client, writes[0]) if alone else send(store.client, writes)
-    if sent.committed or sent.refused or sent.conflict:
+    if sent.committed or sent.condition_failed or sent.has_conflict:
         return sent.committed
-    sent.conflict_or_raise()
+    sent.raise_unless_busy()
     raise StoreBusyError("The store is throttling.")
 
 
-def spread_wider(call: Call, counter: Counter, id_: str) -> None:
+def record_conflict(call: Call, counter: Counter, id_: str) -> None:
     """Count a conflict on a tally: its next writes spread over more shards."""
     observe.count(observe.CONFLICTS)
-    call.store.spread.conflict(counter.partition_start + id_, counter.max_shards)
+    call.store.spread.widen(counter.partition_start + id_, counter.max_shards)
 
 
-def pause(retries: Retries) -> None:
+def sleep_or_raise_busy(retries: Retries) -> None:
     """Wait before the next attempt. Raises StoreBusyError when the retries are used up."""
-    if not retries.wait():
+    if not retries.sleep_before_retry():
         raise StoreBusyError("The store is taking more changes than it can. Send the request again with the same key.")

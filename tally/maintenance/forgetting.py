@@ -63,7 +63,7 @@ def traces(store: Store, counters: Mapping[str, Counter], user: str) -> Iterator
             "ExpressionAttributeValues": {":caller": {"S": user}},
         }
         table = store.settings.ledger_table
-        for page in queries.pages(store, table, f"HOLDS#{bucket}", **of_caller):
+        for page in queries.partition_pages(store, table, f"HOLDS#{bucket}", **of_caller):
             yield [Trace(TraceKind.HOLD, hold["hold_id"]["S"], hold) for hold in page]
     of_users = [counter for counter in counters.values() if counter.counts_users]
     names = {f":child{number}": counter.children[0] + user for number, counter in enumerate(of_users)}
@@ -76,7 +76,7 @@ def traces(store: Store, counters: Mapping[str, Counter], user: str) -> Iterator
             **{name: {"S": sort_key} for name, sort_key in names.items()},
         },
     }
-    for page in queries.scan(store, store.settings.counts_table, **of_user):
+    for page in queries.scan_pages(store, store.settings.counts_table, **of_user):
         yield [trace for item in page if (trace := _trace(of_users, item, user))]
 
 

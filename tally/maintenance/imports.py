@@ -23,7 +23,15 @@ from ..counting.tallies import GONE, Tally, minute_now
 from ..dynamo import queries
 from ..dynamo.client import Call
 from ..dynamo.keys import Item, key
-from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, Sent, Write, pause, put_receipt, send
+from ..dynamo.transactions import (
+    CONDITION_FAILED,
+    TRANSACTION_ITEMS_MAX,
+    SendResult,
+    Write,
+    put_receipt,
+    send,
+    sleep_or_raise_busy,
+)
 from ..errors import LimitReachedError, PreconditionFailedError, ReceiptFoundError
 
 KEPT_DAYS = 30
@@ -191,15 +199,15 @@ def _put(call: Call, counter: Counter, chunk: Chunk[ChildRow], stamp: Stamp) -> 
             return body
         if sent.codes[0] == CONDITION_FAILED:
             raise ReceiptFoundError(sent.reasons[0].item or {})
-        if sent.refused and not sent.busy:
+        if sent.condition_failed and not sent.is_busy:
             _leave_out(sent, rows, todo, parents, missing)
             continue
-        sent.conflict_or_raise()
-        pause(retries)
+        sent.raise_unless_busy()
+        sleep_or_raise_busy(retries)
 
 
 def _leave_out(
-    sent: Sent,
+    sent: SendResult,
     rows: dict[tuple[str, str], ChildRow],
     todo: Sequence[ChildRow],
     parents: Sequence[str],

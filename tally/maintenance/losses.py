@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..drift import history
 from ..dynamo import clock, items
 from ..dynamo.client import Store
-from ..dynamo.transactions import apply_once
+from ..dynamo.transactions import try_commit
 from ..streams import watermark
 from ..streams.loss import Loss
 from .reconcile import NotProvenError
@@ -17,6 +17,6 @@ def acknowledge(store: Store, losses: list[Loss], by: str, why: str) -> None:
     if seen.judged < max(lost.again for lost in losses) - 1:
         raise NotProvenError("The ledger has not begun again yet: do its consumers and sweep run?")
     for lost in losses:
-        gone = {"Delete": items.only_if({"TableName": store.settings.ledger_table, "Key": lost.key}, lost.values)}
-        if not apply_once(store, [gone, history.acknowledged(store, lost, clock.now_s(), by=by, why=why)]):
+        gone = {"Delete": items.with_expected({"TableName": store.settings.ledger_table, "Key": lost.key}, lost.values)}
+        if not try_commit(store, [gone, history.acknowledged(store, lost, clock.now_s(), by=by, why=why)]):
             raise NotProvenError(f"More of {lost.consumer}'s records may be lost by now: try again.")

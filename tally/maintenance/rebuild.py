@@ -51,7 +51,7 @@ def rebuildable(counter: Counter) -> bool:
 
 def notes_began_s(seen: Watermark) -> int:
     """Since when tallies note what the rollup adds: since the ledger began, or the one that it was restored from."""
-    return items.number(seen.item, "notes", items.number(seen.item, "began"))
+    return items.int_attribute(seen.item, "notes", items.int_attribute(seen.item, "began"))
 
 
 def window(store: Store, seen: Watermark, now_s: float) -> Window:
@@ -69,7 +69,7 @@ def accepted(store: Store, counters: Mapping[str, Counter], days: Window, sums: 
     """Sum up the receipts that were written alone, into `sums`. Yields the receipts of each page of the scan."""
     attributes = ("rollup", "at", "counter", "target", "amount", record.SOON)
     first, last = days.first * tallies.DAY, (days.last + 1) * tallies.DAY - 1
-    pages = queries.scan(
+    pages = queries.scan_pages(
         store,
         store.settings.receipts_table,
         FilterExpression="#rollup = :yes AND #at BETWEEN :first AND :last",
@@ -107,7 +107,9 @@ def look(store: Store, counter: Counter, target: str, days: Mapping[int, OfDay])
         days = {}
     row = rows.read(store, counter.name, target)
     shards = recount.shards_of(Call(store), counter, target)
-    noted = {day: sum(items.number(item, tallies.day_note(day)) for item in shards.values()) for day in sorted(days)}
+    noted = {
+        day: sum(items.int_attribute(item, tallies.day_note(day)) for item in shards.values()) for day in sorted(days)
+    }
     differ = {day: days[day].amount - noted[day] for day in noted}
     lost = {day: amount for day, amount in differ.items() if _lost(counter, amount, days[day])}
     missing = sum(lost.values())

@@ -26,9 +26,9 @@ from ..drift.recount import Recount
 from ..drift.rows import DriftRow
 from ..dynamo import clock, items
 from ..dynamo.client import Call, Store
-from ..dynamo.items import Was
+from ..dynamo.items import Expected
 from ..dynamo.keys import Item
-from ..dynamo.transactions import Write, apply_once
+from ..dynamo.transactions import Write, try_commit
 from ..errors import TallyError
 from ..streams import dead_letters, watermark
 from ..streams.watermark import Watermark
@@ -172,7 +172,7 @@ class Reconciler:
         """
         for _ in range(REPAIRS_MAX):
             finding = proven(self._judged(asked))
-            if finding is None or apply_once(self.store, writes(self.store, finding, by, why, self.clock())):
+            if finding is None or try_commit(self.store, writes(self.store, finding, by, why, self.clock())):
                 return finding
             self.sleep(self.store.spread.random.uniform(0, PAUSE_S_MAX))
         raise RestlessError(f"{name} changed at each attempt to repair it: try again when it is calmer.")
@@ -239,9 +239,9 @@ def writes(store: Store, finding: Finding, by: str, why: str, now_s: float) -> l
         was = {**held.pop(shard, {})}
         if shard in finding.shards:
             was["PK"] = finding.shards[shard]["PK"]  # else its parent has been removed meanwhile
-        transaction.append({"Update": items.only_if(add, was) if was else add})
+        transaction.append({"Update": items.with_expected(add, was) if was else add})
     table, drift = store.settings.counts_table, finding.drift.drift
-    transaction += [items.check(table, tallies.key(counter, target, shard), was) for shard, was in held.items()]
+    transaction += [items.check_write(table, tallies.key(counter, target, shard), was) for shard, was in held.items()]
     lefts = {history.LEDGER: drift - finding.confirmed, history.REBUILD: _less(drift, amount)}
     left = lefts.get(finding.how, 0)
     assert min(drift, 0) <= left <= max(drift, 0), "a repair turns no drift"
@@ -256,7 +256,7 @@ def _less(drift: int, amount: int) -> int:
     return drift if drift * amount >= 0 else 0 if abs(drift) <= abs(amount) else drift + amount
 
 
-def _held(finding: Finding) -> dict[int, Was]:
+def _held(finding: Finding) -> dict[int, Expected]:
     """What a repair rests on, by shard: after a count its number and nonce, for lost receipts the notes of the days.
     Shards that may come to exist, too, while there is room: one beyond is harmless, for it comes with its child."""
     counted = [finding.counter.attribute, "nonce"] if finding.how == history.RECOUNT else []

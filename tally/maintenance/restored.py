@@ -26,7 +26,7 @@ from ..drift import history, recount, rows
 from ..drift.rows import DriftRow
 from ..dynamo import items, keys, queries
 from ..dynamo.client import Store
-from ..dynamo.transactions import Write, apply_once
+from ..dynamo.transactions import Write, try_commit
 from ..errors import TallyError
 from ..items import HEARTBEAT_START
 from ..streams import dead_letters, segments, watermark
@@ -60,7 +60,7 @@ def moments(store: Store) -> dict[str, int]:
     """
 
     def newest(table: str, key: str, start: str) -> int:
-        pages = queries.scan(
+        pages = queries.scan_pages(
             store,
             table,
             FilterExpression="begins_with(#key, :start)",
@@ -68,7 +68,7 @@ def moments(store: Store) -> dict[str, int]:
             ExpressionAttributeNames={"#key": key, "#at": "at"},
             ExpressionAttributeValues={":start": {"S": start}},
         )
-        return max((items.number(item, "at") for page in pages for item in page), default=0)
+        return max((items.int_attribute(item, "at") for page in pages for item in page), default=0)
 
     return {
         COUNTS: newest(store.settings.counts_table, "PK", HEARTBEAT_START),
@@ -84,7 +84,7 @@ def known(store: Store) -> list[DriftRow]:
 
 def settled(store: Store, restored_s: float) -> bool:
     """Whether all is put right since the tables were restored to this moment."""
-    return items.number(watermark.read(store).item, "restored") == int(restored_s)
+    return items.int_attribute(watermark.read(store).item, "restored") == int(restored_s)
 
 
 def settle(
@@ -127,12 +127,12 @@ def _keep_what_runs(store: Store, restored_s: float) -> None:
     """Keep what the series have not summed up. It was to expire days after that moment, which may be long ago."""
     table, minute = store.settings.ledger_table, store.settings.minute
     at = queries.get(store.client, table, keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY))
-    through = items.number(at, "through", minute(restored_s))
+    through = items.int_attribute(at, "through", minute(restored_s))
     first = max(through, minute(restored_s - segments.KEPT_S)) + 1
-    partitions = [keys.running(items.number(at, "hour"), through)]
+    partitions = [keys.running_partition(items.int_attribute(at, "hour"), through)]
     for at_minute in range(first, minute(restored_s) + watermark.LATE + 1):
         partitions += segments.partitions(at_minute)
-    for item in chain.from_iterable(queries.items(store, table, partition) for partition in partitions):
+    for item in chain.from_iterable(queries.partition_items(store, table, partition) for partition in partitions):
         item.pop("expiration", None)
         _write(store, "The ledger", [{"Put": {"TableName": table, "Item": item}}])
 
@@ -185,18 +185,18 @@ def _begin_again(store: Store, restored_s: float) -> None:
             _forget(store, keys.checkpoint_key(consumer, table, "")[0])
     began_s = rebuild.notes_began_s(watermark.read(store))
     values = {"format": keys.FORMAT, "restored": int(restored_s)} | ({"notes": began_s} if began_s else {})
-    _write(store, "The ledger", [items.put(store.settings.ledger_table, watermark.JUDGE, values)])
+    _write(store, "The ledger", [items.put_write(store.settings.ledger_table, watermark.JUDGE, values)])
 
 
 def _forget(store: Store, partition: str) -> None:
     """Remove every item of a partition of the ledger."""
     table = store.settings.ledger_table
-    item_keys = [keys.key(partition, item["SK"]["S"]) for item in queries.items(store, table, partition)]
+    item_keys = [keys.key(partition, item["SK"]["S"]) for item in queries.partition_items(store, table, partition)]
     for start in range(0, len(item_keys), DELETED_AT_ONCE):
         chunk = item_keys[start : start + DELETED_AT_ONCE]
         _write(store, "The ledger", [{"Delete": {"TableName": table, "Key": key}} for key in chunk])
 
 
 def _write(store: Store, name: str, writes: list[Write]) -> None:
-    if not apply_once(store, writes):
+    if not try_commit(store, writes):
         raise NotAtRestError(f"{name} changed while it was put right: something writes to these tables.")

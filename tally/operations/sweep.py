@@ -15,7 +15,7 @@ from tally.counting import deletion, expired, hashing
 from tally.drift import judge, rows
 from tally.dynamo import clock
 from tally.dynamo.client import Store, dynamodb_client
-from tally.dynamo.shards import Shards
+from tally.dynamo.shards import StreamShards
 from tally.operations import CONSUMERS
 from tally.series import hours
 from tally.settings import Settings
@@ -88,7 +88,7 @@ class Sweep:
         self,
         counters: Mapping[str, Counter],
         store: Store | None = None,
-        shards: Shards | None = None,
+        shards: StreamShards | None = None,
         bus: Bus | None = None,
     ) -> None:
         self.counters = counters
@@ -96,7 +96,7 @@ class Sweep:
         settings = self.store.settings
         self.bus = bus or Bus(settings.event_bus)
         arns = {"counts": settings.counts_stream, "receipts": settings.receipts_stream}
-        self.shards = shards or Shards(arns | {name: own.stream for name, own in settings.own_tables.items()})
+        self.shards = shards or StreamShards(arns | {name: own.stream for name, own in settings.own_tables.items()})
 
     def __call__(self, event: object, context: Any) -> dict[str, int]:
         """Do the parts, each within its share of the time; the next sweep does what is left. Raise at the end."""
@@ -146,7 +146,7 @@ def _share(store: Store, until_s: float, share: float) -> float:
     return now_s + share * (until_s - now_s)
 
 
-def renew(store: Store, shards: Shards, seen: Watermark, now_s: float) -> dict[str, int]:
+def renew(store: Store, shards: StreamShards, seen: Watermark, now_s: float) -> dict[str, int]:
     """Send the heartbeats, note the watermark, and say how old it is for each consumer."""
     noted = watermark.renew(store, shards, seen, now_s)
     observe.gauges({observe.RECORDS_LOST: int(seen.lost_s < NEVER_S)})
@@ -195,7 +195,7 @@ def _events(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, i
 
 
 def _own_table(
-    store: Store, shards: Shards, counters: Mapping[str, Counter], table: str, now_s: float
+    store: Store, shards: StreamShards, counters: Mapping[str, Counter], table: str, now_s: float
 ) -> dict[str, int]:
     """Note how far the consumer has come in a team's table, and say how old that is, also if its stream fails."""
     try:

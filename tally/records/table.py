@@ -17,8 +17,8 @@ from boto3.dynamodb.conditions import ConditionBase
 
 from ..dynamo.contention import Retries
 from ..dynamo.keys import Item
-from ..dynamo.queries import complete, get
-from ..dynamo.transactions import Write, pause, send, send_one
+from ..dynamo.queries import get, require_part
+from ..dynamo.transactions import Write, send, send_one, sleep_or_raise_busy
 from ..errors import CallerError, InvalidInputError, NotFoundError, RetryableError, StoreBusyError
 from .expressions import Action, Encoded, ExpressionError, Path, parameters
 from .extensions import AtomicCounterExtension, Extension, Operation, WriteContext, WriteModification
@@ -134,7 +134,7 @@ class Records(Generic[R]):
         if self._exact:
             stored = self._read_back(write["Key"])
         else:
-            stored = complete(dict(answer), "ConsumedCapacity").get("Attributes", {})
+            stored = require_part(dict(answer), "ConsumedCapacity").get("Attributes", {})
         if not stored:  # aws-sdk-java-v2 issue 2761: a REMOVE makes no item, and reports nothing
             raise NotFoundError(
                 f"There is no {self._cls.__name__} {_shown(write['Key'])}, and an update that only removes makes none."
@@ -248,10 +248,10 @@ class Records(Generic[R]):
         retries, token = Retries(math.inf), secrets.token_urlsafe(24)
         exact = self._exact and ("Put" in write or "UpdateExpression" in write["Update"])
         while not (sent := send(self._client, [write], token) if exact else send_one(self._client, write)).committed:
-            if sent.refused:
+            if sent.condition_failed:
                 raise refused(sent.reasons[0].item) from sent.error
-            sent.conflict_or_raise()
-            pause(retries)
+            sent.raise_unless_busy()
+            sleep_or_raise_busy(retries)
         return sent.answer
 
     def _read_back(self, key: Item) -> Item:
@@ -280,7 +280,7 @@ def _get(client: DynamoDBClient, table: str, key: Item) -> Item:
         try:
             return get(client, table, key)
         except StoreBusyError:
-            if not retries.wait():
+            if not retries.sleep_before_retry():
                 raise
 
 

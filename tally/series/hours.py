@@ -31,9 +31,9 @@ from itertools import chain, groupby, islice, pairwise
 from typing import NamedTuple
 
 from ..dynamo import clock, items, keys, queries
-from ..dynamo.client import WRITERS, Call, Store, side_by_side
+from ..dynamo.client import WRITER_THREADS, Call, Store, map_in_threads
 from ..dynamo.keys import Item
-from ..dynamo.transactions import Write, apply, apply_once, put
+from ..dynamo.transactions import Write, commit_writes, put_alone, try_commit
 from ..errors import StoreBusyError
 from ..settings import Settings
 from ..streams import loss, segments, watermark
@@ -72,7 +72,7 @@ class Moved(NamedTuple):
     def of(cls, counter: str, id_: str, amount: int) -> Moved:
         """Of a tally by its counter and id."""
         name, mark, day = id_.partition("#")
-        return cls(keys.digest(counter, name) + mark + day, counter, id_, amount)
+        return cls(keys.tally_digest(counter, name) + mark + day, counter, id_, amount)
 
     @property
     def day(self) -> str:
@@ -126,11 +126,11 @@ def _note(store: Store, was: Progress, now: Progress) -> Progress:
     """Note how far it has come, unless another sweep was faster; how far it is then."""
     assert now.through >= was.through, "it only moves on"
     assert (now.hour, now.after) >= (was.hour, was.after), "it only moves on"
-    seen = {**was.values, **dict.fromkeys(was.unset)} if was.since >= 0 else items.NO_ITEM
+    seen = {**was.values, **dict.fromkeys(was.unset)} if was.since >= 0 else items.EXPECT_NO_ITEM
     now = replace(now, kept=was.keeping(store.settings.series_days), unset=())
     noted = {**now.values, "kept": now.kept}
-    write = items.update(store.settings.ledger_table, PROGRESS, noted, was=seen)
-    return now if apply_once(store, [write]) else progress.read(store)
+    write = items.update_write(store.settings.ledger_table, PROGRESS, noted, expected=seen)
+    return now if try_commit(store, [write]) else progress.read(store)
 
 
 def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
@@ -150,11 +150,11 @@ def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
     new = sorted(Moved.of(*tally, amount) for tally, amount in sums.items())
     together = _merged(running(store, at.hour, at.through), new)
     board, cut = top.Board(), _cut(together)
-    while ready := list(islice(cut, WRITERS)):
+    while ready := list(islice(cut, WRITER_THREADS)):
         if store.clock() >= until_s:
             return at
         writes = [_running_segment(store.settings, at.hour, through, entries) for entries in ready]
-        side_by_side(partial(put, Call(store, deadline_s=until_s)), writes)
+        map_in_threads(partial(put_alone, Call(store, deadline_s=until_s)), writes)
         for moved in chain.from_iterable(ready):
             if moved.id != TOTAL and not moved.day:
                 board.add(*moved[1:])
@@ -187,21 +187,25 @@ def _merged(*in_order: Iterable[Moved]) -> Iterator[Moved]:
 
 def running(store: Store, hour: int, through: int) -> Iterator[Moved]:
     """What an hour has up to the minute `through`, in order; nothing if no part of it is summed up."""
-    for item in queries.items(store, store.settings.ledger_table, keys.running(hour, through)):
+    for item in queries.partition_items(store, store.settings.ledger_table, keys.running_partition(hour, through)):
         yield from _entries(item)
 
 
 def running_of(store: Store, at: Progress, counter: str, id_: str) -> Iterator[Moved]:
     """What one tally has in the hour that runs, in any order: one Query of one page, unless its imports go over two."""
-    partition, digest, table = keys.running(at.hour, at.through), keys.digest(counter, id_), store.settings.ledger_table
-    for item in queries.items(store, table, partition, high=f"{digest}$", Limit=1, ScanIndexForward=False):
+    partition, digest, table = (
+        keys.running_partition(at.hour, at.through),
+        keys.tally_digest(counter, id_),
+        store.settings.ledger_table,
+    )
+    for item in queries.partition_items(store, table, partition, high=f"{digest}$", Limit=1, ScanIndexForward=False):
         yield from (moved for moved in _entries(item) if moved.digest.startswith(digest))
         if item["SK"]["S"] <= digest:
             return  # what is before it is of other tallies
 
 
 def _entries(item: Item) -> Iterator[Moved]:
-    return (Moved.of(*entry) for entry in items.unpacked(item["body"]))
+    return (Moved.of(*entry) for entry in items.decompress(item["body"]))
 
 
 def _cut(moves: Iterable[Moved]) -> Iterator[list[Moved]]:
@@ -219,8 +223,13 @@ def _cut(moves: Iterable[Moved]) -> Iterator[list[Moved]]:
 
 def _running_segment(settings: Settings, hour: int, through: int, entries: list[Moved]) -> Write:
     assert all(one.digest < next_.digest for one, next_ in pairwise(entries)), "each once, in order"
-    key, body = keys.key(keys.running(hour, through), entries[0].digest), items.packed([moved[1:] for moved in entries])
-    return items.put(settings.ledger_table, key, {"body": body, "expiration": int(clock.now_s()) + segments.KEPT_S})
+    key, body = (
+        keys.key(keys.running_partition(hour, through), entries[0].digest),
+        items.compress([moved[1:] for moved in entries]),
+    )
+    return items.put_write(
+        settings.ledger_table, key, {"body": body, "expiration": int(clock.now_s()) + segments.KEPT_S}
+    )
 
 
 def _days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:
@@ -231,7 +240,7 @@ def _days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:
     while at.hour == hour and store.clock() < until_s:
         chunk = list(islice(left, DAYS_AT_ONCE))
         writes = [[_hour(store.settings, hour, moved)] for moved in chunk]
-        side_by_side(partial(apply, Call(store, deadline_s=until_s)), writes)
+        map_in_threads(partial(commit_writes, Call(store, deadline_s=until_s)), writes)
         written += len(chunk)
         whole = len(chunk) < DAYS_AT_ONCE
         done = replace(at, hour=hour + 1, after="") if whole else replace(at, after=chunk[-1].digest)

@@ -92,7 +92,7 @@ class Progress:
 
 def read(store: Store) -> Progress:
     """How far the hours are summed up."""
-    stored = items.plain(queries.get(store.client, store.settings.ledger_table, PROGRESS))
+    stored = items.from_wire(queries.get(store.client, store.settings.ledger_table, PROGRESS))
     return Progress(**stored, unset=tuple(name for name in ("lost_s", "redriven", "lacking_s") if name not in stored))
 
 

@@ -74,7 +74,9 @@ def read(call: Call, counter: Counter, id_: str, asked: Range) -> dict[str, Any]
 
 def _stored(store: Store, counter: str, id_: str, low: str, high: str) -> Iterator[tuple[str, int, int]]:
     """What the items from one sort key to another hold: the key, and each hour with its amount."""
-    for item in queries.items(store, store.settings.ledger_table, hours.day_partition(counter, id_), low, high):
+    for item in queries.partition_items(
+        store, store.settings.ledger_table, hours.day_partition(counter, id_), low, high
+    ):
         for name in item.keys() - {"PK", "SK", "expiration"}:
             yield item["SK"]["S"], int(name[1:]), int(item[name]["N"])
 

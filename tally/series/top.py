@@ -24,7 +24,7 @@ from ..counter import Counter
 from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
-from ..dynamo.transactions import apply_once
+from ..dynamo.transactions import try_commit
 from ..errors import InvalidInputError, NotFoundError
 from . import progress, spans
 from .progress import HOUR_S, hour_of
@@ -132,14 +132,14 @@ def span_of(hour: int) -> str:
 def _write(store: Store, partition: str, span: str, list_: List, through: int, **more: int) -> None:
     """Put a list, unless another sweep has put a newer one."""
     values: items.Values = {
-        "body": items.packed(list_.listed), "least": list_.least, "error": list_.error, "through": through, **more,
+        "body": items.compress(list_.listed), "least": list_.least, "error": list_.error, "through": through, **more,
     }  # fmt: skip
-    write = items.put(store.settings.ledger_table, keys.key(partition, span), values)
+    write = items.put_write(store.settings.ledger_table, keys.key(partition, span), values)
     write["Put"] |= {
         "ConditionExpression": "attribute_not_exists(through) OR through <= :through",
         "ExpressionAttributeValues": {":through": {"N": str(through)}},
     }
-    apply_once(store, [write])
+    try_commit(store, [write])
 
 
 def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) -> dict[str, Any]:
@@ -186,10 +186,10 @@ def checked_span(span: str, by: str) -> str:
 
 def read(store: Store, partition: str, first: str, last: str) -> dict[str, List]:
     """The lists from one span to another, both included, by span. `partition`: HOURS or DAYS, and the counter."""
-    stored = queries.items(store, store.settings.ledger_table, partition, first, last)
+    stored = queries.partition_items(store, store.settings.ledger_table, partition, first, last)
     return {item["SK"]["S"]: _list(item) for item in stored}
 
 
 def _list(item: Item) -> List:
-    listed = [Ranked(*parts) for parts in items.unpacked(item["body"])]
-    return List(listed, items.number(item, "least"), items.number(item, "error"))
+    listed = [Ranked(*parts) for parts in items.decompress(item["body"])]
+    return List(listed, items.int_attribute(item, "least"), items.int_attribute(item, "error"))

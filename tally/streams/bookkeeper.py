@@ -20,7 +20,7 @@ from ..counting.receipts import DAY_S, IMPORTED
 from ..counting.tallies import GONE
 from ..dynamo import clock, items
 from ..dynamo.client import Call
-from ..dynamo.keys import minute_of, pair_of
+from ..dynamo.keys import minute_of, removal_pair_of
 from ..dynamo.transactions import Write
 from . import crossings, levels, rollup, segments
 from .fold import Effect, Run, StreamConsumer
@@ -102,7 +102,7 @@ def read_count(declared: Lookup, record: Record) -> Sequence[Effect]:
     if (name != REMOVE and not new) or (name != INSERT and not old):
         raise UnreadableError(f"a {name} without its image")
     # Code of another declaration may have written it. What says no start, and has no nonce, somebody put.
-    began = items.number(dict(new), tallies.START, 0 if "nonce" in new else counter.start)
+    began = items.int_attribute(dict(new), tallies.START, 0 if "nonce" in new else counter.start)
     moved = tallies.stored(counter, new, began) - tallies.stored(counter, old, began)
     effect = Effect(counter.name, id_, declared.made(record))
     booked = _moved(effect._replace(observed=moved), new, old) if moved else ()
@@ -144,7 +144,7 @@ def _child(declared: Lookup, record: Record, name: str, prefix: str, id_: str, s
     if is_:
         at, moved, pair, day = label_of(change["NewImage"], minute), 1, "", _own_day(change["NewImage"], record)
     else:
-        at, moved, pair, day = minute, -1, pair_of(change["OldImage"]), -1
+        at, moved, pair, day = minute, -1, removal_pair_of(change["OldImage"]), -1
     return tuple(
         Effect(counter.name, id_, at, moved, pair=pair, day=day)
         for start, counter in declared.children[prefix]

@@ -20,7 +20,7 @@ from ..dynamo import clock, items, keys
 from ..dynamo.client import Call, Store, dynamodb_client
 from ..dynamo.keys import Item
 from ..dynamo.queries import get
-from ..dynamo.transactions import MovedError, RejectedError, Write, apply
+from ..dynamo.transactions import ConditionFailedError, Write, WriteRejectedError, commit_writes
 from ..errors import ConfigurationError, RetryableError, StoreBusyError, StoreRefusedError, TallyError
 from ..settings import Settings
 from . import dead_letters, events, fold, watermark
@@ -117,7 +117,7 @@ class Batch:
                     at = int(seen.sequence or -1)  # compared as numbers: as strings "9" is after "10"
                     left = [record for number, record in numbered.items() if number > at]
                     return self._apply(left, every, place, seen)
-                except MovedError:
+                except ConditionFailedError:
                     continue
             self._warn("the checkpoint kept moving", failed)
         except StoreRefusedError:  # a fault of the deployment: a retry of the batch would hide it
@@ -157,8 +157,8 @@ class Batch:
                 return self._warn("out of time", run.first)
             after = Checkpoint(run.last, int(run.through_s or 0), run.heartbeat, run.note)
             try:
-                apply(self.call, [*run.writes(self.call, declared), *self._marks(run, seen, after)])
-            except RejectedError as rejected:
+                commit_writes(self.call, [*run.writes(self.call, declared), *self._marks(run, seen, after)])
+            except WriteRejectedError as rejected:
                 if run.records == 1 and run.dead_letters:
                     raise StoreRefusedError(f"The ledger does not take a checkpoint: {rejected.detail}") from rejected
                 if run.records == 1:
@@ -189,7 +189,7 @@ class Batch:
         assert int(after.sequence or -1) > int(seen.sequence or -1), "a checkpoint only moves on"
         values = after.values | {"expiration": int(clock.now_s()) + keys.CHECKPOINT_KEPT_S}
         table = self.call.store.settings.ledger_table
-        moved = items.update(table, self._key, values, was={"sequence": seen.sequence})
+        moved = items.update_write(table, self._key, values, expected={"sequence": seen.sequence})
         return [*self._kept(run.dead_letters), moved]
 
     def _kept(self, kept: Sequence[DeadLetter]) -> list[Write]:

@@ -21,7 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
-from ..dynamo.transactions import MovedError, RejectedError, Write, apply
+from ..dynamo.transactions import ConditionFailedError, Write, WriteRejectedError, commit_writes
 from ..errors import StoreBusyError, StoreUnreachableError
 from . import loss, watermark
 from .fold import StreamConsumer, StreamPlace
@@ -121,15 +121,15 @@ def keep(
     made_s = 0
     with suppress(UnreadableError):
         made_s = int(created_s(record))
-    sort_key = f"{keys.dead_letter(consumer)}{made_s:010}#{table}#{shard}#{spelled}"
-    return items.put(call.store.settings.ledger_table, keys.key(keys.DEAD_LETTER_KEY, sort_key), values)
+    sort_key = f"{keys.dead_letter_prefix(consumer)}{made_s:010}#{table}#{shard}#{spelled}"
+    return items.put_write(call.store.settings.ledger_table, keys.key(keys.DEAD_LETTER_KEY, sort_key), values)
 
 
 def listed(call: Call) -> Iterator[Marker]:
     """The markers, by consumer and by the time of the record. Raises what botocore's errors map to."""
-    for item in queries.items(call.store, call.store.settings.ledger_table, keys.DEAD_LETTER_KEY):
+    for item in queries.partition_items(call.store, call.store.settings.ledger_table, keys.DEAD_LETTER_KEY):
         object_key, reason, table = (item[name]["S"] for name in ("object", "reason", "table"))
-        yield Marker(item["SK"]["S"], object_key, reason, table, items.number(item, "at"))
+        yield Marker(item["SK"]["S"], object_key, reason, table, items.int_attribute(item, "at"))
 
 
 def any_left(store: Store) -> bool:
@@ -171,11 +171,11 @@ def redrive(
         outcome = Redriven.APPLIED
         try:
             writes = _writes(call, consumers, declared, objects.get(marker.object), place, again)
-            apply(call, [_removal(call, marker), _unjudged(call, minute, seen), *writes])
-        except (UnreadableError, RejectedError, MovedError) as error:
+            commit_writes(call, [_removal(call, marker), _unjudged(call, minute, seen), *writes])
+        except (UnreadableError, WriteRejectedError, ConditionFailedError) as error:
             there = queries.get(call.store.client, settings.ledger_table, marker.key)
             outcome = Redriven.LOST if isinstance(error, ObjectGoneError) else Redriven.KEPT
-            if there and not isinstance(error, MovedError):
+            if there and not isinstance(error, ConditionFailedError):
                 return outcome, error.detail
             if there:
                 continue  # it took so long that the minute is judged by now
@@ -192,14 +192,14 @@ def drop(call: Call, marker: Marker) -> None:
     lost = loss.dropped(call.store.settings, marker.sort_key, marker.consumer, marker.made_s)
     noted = [] if marker.consumer == ITEMS else [lost.write(call.store.settings)]
     try:
-        apply(call, [_removal(call, marker), *noted])
-    except MovedError:
+        commit_writes(call, [_removal(call, marker), *noted])
+    except ConditionFailedError:
         return
 
 
 def _removal(call: Call, marker: Marker) -> Write:
     ledger = {"TableName": call.store.settings.ledger_table, "Key": marker.key}
-    return {"Delete": items.only_if(ledger, {"object": marker.object})}
+    return {"Delete": items.with_expected(ledger, {"object": marker.object})}
 
 
 def _unjudged(call: Call, minute: int, seen: watermark.Watermark) -> Write:
@@ -211,7 +211,7 @@ def _unjudged(call: Call, minute: int, seen: watermark.Watermark) -> Write:
         "ConditionExpression": "attribute_not_exists(judged) OR judged < :before",
         "ExpressionAttributeValues": {":before": {"N": str(minute - 1)}},
     }
-    return {"ConditionCheck": items.only_if(check, {"again": seen.item.get("again")})}
+    return {"ConditionCheck": items.with_expected(check, {"again": seen.item.get("again")})}
 
 
 def _writes(

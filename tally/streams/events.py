@@ -22,10 +22,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from .. import observe
 from ..dynamo import clock, items, keys, queries
-from ..dynamo.client import Store, side_by_side
+from ..dynamo.client import Store, map_in_threads
 from ..dynamo.keys import Item
-from ..dynamo.queries import LAST
-from ..dynamo.transactions import Write, apply_once
+from ..dynamo.queries import SORT_KEY_MAX
+from ..dynamo.transactions import Write, try_commit
 from ..settings import Settings
 
 UNSENT, SENT = "EVENT", "SENT"
@@ -53,7 +53,7 @@ class Event(NamedTuple):
 
     def write(self, settings: Settings) -> Write:
         """The write of one that is to be sent."""
-        return items.put(settings.ledger_table, self.key(UNSENT), {"detail": _text(self.detail)})
+        return items.put_write(settings.ledger_table, self.key(UNSENT), {"detail": _text(self.detail)})
 
 
 def named(*parts: str) -> str:
@@ -111,7 +111,7 @@ def send(store: Store, bus: Bus, events: Iterable[Event], until_s: float) -> dic
     while store.clock() < until_s and (some := list(islice(left, ENTRIES_MAX))):
         reasons = bus.put(some)
         taken = [event for event, reason in zip(some, reasons, strict=True) if not reason]
-        side_by_side(partial(_note, store), taken)
+        map_in_threads(partial(_note, store), taken)
         sent += len(taken)
         refused += filter(None, reasons)
     if refused:
@@ -123,8 +123,8 @@ def _note(store: Store, event: Event) -> None:
     """Note that the bus has an event: 2 WCU. A process that ends before the second write leaves it to be sent again."""
     table = store.settings.ledger_table
     values: items.Values = {"detail": _text(event.detail), "expiration": int(clock.now_s()) + KEPT_S}
-    if apply_once(store, [items.put(table, event.key(SENT), values)]):
-        apply_once(store, [{"Delete": {"TableName": table, "Key": event.key(UNSENT)}}])
+    if try_commit(store, [items.put_write(table, event.key(SENT), values)]):
+        try_commit(store, [{"Delete": {"TableName": table, "Key": event.key(UNSENT)}}])
 
 
 def send_left(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
@@ -132,13 +132,13 @@ def send_left(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str,
     came about."""
     before_ms = int((now_s - store.settings.minute_s) * 1000)  # younger ones may be on their way
     done = send(store, bus, _unsent(store, f"{before_ms:014}"), until_s)
-    oldest = min((event.at_ms for event in _unsent(store, LAST, Limit=1)), default=now_s * 1000)
+    oldest = min((event.at_ms for event in _unsent(store, SORT_KEY_MAX, Limit=1)), default=now_s * 1000)
     return {**done, "oldest_event_s": max(0, int(now_s - oldest / 1000))}
 
 
 def _unsent(store: Store, high: str, **more: Any) -> Iterator[Event]:
     """Those that are not sent, up to a sort key, the oldest first. With `Limit`, so many of each partition."""
-    read = queries.items if "Limit" not in more else queries.query
+    read = queries.partition_items if "Limit" not in more else queries.query
     partitions = [read(store, store.settings.ledger_table, one, high=high, **more) for one in _partitions(UNSENT)]
     return map(_event, merge(*partitions, key=_sort_key))
 
@@ -146,7 +146,7 @@ def _unsent(store: Store, high: str, **more: Any) -> Iterator[Event]:
 def newest(store: Store) -> Iterator[tuple[Event, bool]]:
     """The events that are known, the newest first, each with whether it was sent."""
     backwards = [
-        queries.items(store, store.settings.ledger_table, one, ScanIndexForward=False, Limit=PAGE)
+        queries.partition_items(store, store.settings.ledger_table, one, ScanIndexForward=False, Limit=PAGE)
         for one in (*_partitions(UNSENT), *_partitions(SENT))
     ]
     for _, same in groupby(merge(*backwards, key=_sort_key, reverse=True), _sort_key):

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from ..counter import Counter, declared
 from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Store
-from ..dynamo.transactions import apply_once
+from ..dynamo.transactions import try_commit
 from ..errors import ConfigurationError
 from .record import Lookup
 
@@ -60,7 +60,7 @@ def form(counter: Counter) -> Form:
 
 def noted(store: Store) -> dict[str, Form]:
     """The forms that the ledger has, by the name of the counter."""
-    form_items = queries.items(store, store.settings.ledger_table, keys.FORM_KEY)
+    form_items = queries.partition_items(store, store.settings.ledger_table, keys.FORM_KEY)
     return {item["SK"]["S"]: json.loads(item["form"]["S"]) for item in form_items}
 
 
@@ -133,8 +133,8 @@ def note_items(store: Store, counter: Counter) -> None:
 def _put(store: Store, name: str, after: Form, was: Form | None) -> bool:
     """Note a form in place of the one that was; None: of none. False if the ledger has another one by now."""
     key, values = keys.key(keys.FORM_KEY, name), {"form": json.dumps(after)}
-    before: items.Was = {"form": None if was is None else json.dumps(was)}
-    return apply_once(store, [items.update(store.settings.ledger_table, key, values, was=before)])
+    before: items.Expected = {"form": None if was is None else json.dumps(was)}
+    return try_commit(store, [items.update_write(store.settings.ledger_table, key, values, expected=before)])
 
 
 class Forms:

@@ -17,8 +17,8 @@ from ..counter import Counter
 from ..counting import tallies
 from ..counting.receipts import end_of_day_s
 from ..dynamo import clock, items, keys, queries
-from ..dynamo.client import Call, side_by_side
-from ..dynamo.transactions import apply_once
+from ..dynamo.client import Call, map_in_threads
+from ..dynamo.transactions import try_commit
 from ..errors import StoreBusyError
 from . import crossings
 from .events import Event
@@ -38,18 +38,18 @@ def rise(call: Call, declared: Lookup, effects: Iterable[Effect]) -> list[Event]
         for name, id_ in seen
         if (counter := declared.by_name[name]).notify is not None and not counter.versioned
     ]
-    return list(chain.from_iterable(side_by_side(partial(_rise, call), of_sums)))
+    return list(chain.from_iterable(map_in_threads(partial(_rise, call), of_sums)))
 
 
 def _rise(call: Call, tally: tuple[Counter, str]) -> list[Event]:
     counter, id_ = tally
     assert counter.notify is not None
     settings = call.store.settings
-    key = keys.key(f"LEVEL#{counter.name}", keys.digest(counter.name, id_))
+    key = keys.key(f"LEVEL#{counter.name}", keys.tally_digest(counter.name, id_))
     for _ in range(TURNS_MAX):
         item = queries.get(call.store.client, settings.ledger_table, key)
         try:
-            level = items.number(item, "level", counter.start)
+            level = items.int_attribute(item, "level", counter.start)
             value = tallies.read(call, counter, id_)  # after the level: it has all that earlier runs have seen
         except MALFORMED:  # somebody edited one of its items: no other number waits for it
             observe.logger.exception("the sum was not read", extra={"tally": f"{counter.name}/{id_}"})
@@ -59,8 +59,8 @@ def _rise(call: Call, tally: tuple[Counter, str]) -> list[Event]:
             return []
         events = [crossings.event(counter, id_, one, f"{one.threshold:040}", clock.now_s(), value) for one in crossed]
         values: items.Values = {"level": crossed[-1].threshold, "target": id_, **_expiring(counter)}
-        raised = items.update(settings.ledger_table, key, values, was={"level": item.get("level")})
-        if apply_once(call.store, [raised, *(event.write(settings) for event in events)]):
+        raised = items.update_write(settings.ledger_table, key, values, expected={"level": item.get("level")})
+        if try_commit(call.store, [raised, *(event.write(settings) for event in events)]):
             return events
     raise StoreBusyError("The level of a number keeps moving.")
 

@@ -19,7 +19,7 @@ from .. import observe
 from ..dynamo import items, keys, queries
 from ..dynamo.client import Store
 from ..dynamo.keys import Item
-from ..dynamo.shards import Shards, Tree
+from ..dynamo.shards import ShardTree, StreamShards
 from ..errors import TallyError
 from .record import for_bookkeeper
 
@@ -52,7 +52,7 @@ class Checkpoint(NamedTuple):
     def of(cls, item: Item) -> Checkpoint:
         """A stored checkpoint; without an item the consumer has not begun."""
         name, heartbeat, note = (item.get(part, {}).get("S") for part in ("sequence", "heartbeat", "note"))
-        return cls(name, items.number(item, "through"), heartbeat or "", note or "")
+        return cls(name, items.int_attribute(item, "through"), heartbeat or "", note or "")
 
     @property
     def values(self) -> dict[str, str | float]:
@@ -71,9 +71,9 @@ class Look:
     """
 
     store: Store
-    shards: Shards
+    shards: StreamShards
     listed_s: float
-    trees: Mapping[str, Tree]
+    trees: Mapping[str, ShardTree]
     marks: Mapping[tuple[str, str, str], Checkpoint]
     reached: set[tuple[str, Line]] = field(default_factory=set)
     peeks: dict[tuple[str, Line], bool] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class Look:
 
 def look(
     store: Store,
-    shards: Shards,
+    shards: StreamShards,
     now_s: float,
     consumers: Iterable[str] = (ROLLUP, BOOKKEEPER),
     tables: Sequence[str] = (COUNTS, RECEIPTS),
@@ -183,16 +183,16 @@ def look(
     peeking: bool = True,
 ) -> Look:
     """List the shards, then read the checkpoints."""
-    trees = {table: shards.listed(table) for table in tables}
+    trees = {table: shards.list_shards(table) for table in tables}
     marks: dict[tuple[str, str, str], Checkpoint] = {}
     for consumer, table in product(consumers, tables):
         partition, _ = keys.checkpoint_key(consumer, table, "")
-        for checkpoint in queries.items(store, store.settings.ledger_table, partition):
+        for checkpoint in queries.partition_items(store, store.settings.ledger_table, partition):
             marks[consumer, table, checkpoint["SK"]["S"]] = Checkpoint.of(checkpoint)
     return Look(store, shards, now_s, trees, marks, peeking=peeking)
 
 
-def _line(tree: Tree, leaf: str) -> Line:
+def _line(tree: ShardTree, leaf: str) -> Line:
     line, at = [leaf], tree[leaf]
     while at is not None and at not in line:
         line.append(at)

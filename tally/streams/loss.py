@@ -46,15 +46,17 @@ class Loss(NamedTuple):
 
     def write(self, settings: Settings) -> Write:
         """The write that notes it, over an older note of its name."""
-        return items.put(settings.ledger_table, self.key, self.values)
+        return items.put_write(settings.ledger_table, self.key, self.values)
 
 
 def listed(store: Store) -> list[Loss]:
     """What nobody has acknowledged."""
-    unacknowledged = queries.items(store, store.settings.ledger_table, keys.LOST_KEY)
+    unacknowledged = queries.partition_items(store, store.settings.ledger_table, keys.LOST_KEY)
     return [
         Loss(
-            item["SK"]["S"], item["consumer"]["S"], *(items.number(item, name) for name in ("since", "until", "again"))
+            item["SK"]["S"],
+            item["consumer"]["S"],
+            *(items.int_attribute(item, name) for name in ("since", "until", "again")),
         )
         for item in unacknowledged
     ]

@@ -50,16 +50,16 @@ def write(settings: Settings, minute: int, bucket: int, name: str, entries: Coll
             more.append(expected)
             moved.append(observed)
     parts = {"body": columns, "pairs": halves, "imports": days}
-    body = {name: items.packed(part) for name, part in parts.items() if part or name == "body"}
+    body = {name: items.compress(part) for name, part in parts.items() if part or name == "body"}
     # A batch may have one visit alone: with the second of the batch, the access log would name who it was.
     values: items.Values = {**body, "expiration": end_of_day_s(int(now_s) + KEPT_S)}
-    return items.put(settings.ledger_table, keys.key(f"SEGMENT#{minute}#{bucket}", name), values)
+    return items.put_write(settings.ledger_table, keys.key(f"SEGMENT#{minute}#{bucket}", name), values)
 
 
 def read(store: Store, minute: int, **wanted: str) -> Iterator[Item]:
     """The segments of a minute, in any order. `wanted`: parameters of DynamoDB's Query."""
     for partition in partitions(minute):
-        yield from queries.items(store, store.settings.ledger_table, partition, **wanted)
+        yield from queries.partition_items(store, store.settings.ledger_table, partition, **wanted)
 
 
 def partitions(minute: int) -> list[str]:
@@ -69,17 +69,17 @@ def partitions(minute: int) -> list[str]:
 
 def sums(segment: Item) -> Sums:
     """The entries of a segment that are not halves of an unlike."""
-    return dict(items.unpacked(segment["body"]))
+    return dict(items.decompress(segment["body"]))
 
 
 def pairs(segment: Item) -> list[Booked]:
     """The entries of a segment that are halves of an unlike."""
-    return [Booked(*entry) for entry in items.unpacked(segment["pairs"])] if "pairs" in segment else []
+    return [Booked(*entry) for entry in items.decompress(segment["pairs"])] if "pairs" in segment else []
 
 
 def imports(segment: Item, sums: Sums) -> Iterator[tuple[str, str, int, int]]:
     """What of the sums was imported: counter, id, the day that it belongs to, and the amount."""
-    for counter, row, day in items.unpacked(segment["imports"]) if "imports" in segment else ():
+    for counter, row, day in items.decompress(segment["imports"]) if "imports" in segment else ():
         ids, expected, _ = sums[counter]
         yield counter, ids[row], day, expected[row]
 

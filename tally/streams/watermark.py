@@ -22,8 +22,8 @@ from .. import observe
 from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
-from ..dynamo.shards import Shards
-from ..dynamo.transactions import MovedError, Write, apply, apply_once
+from ..dynamo.shards import StreamShards
+from ..dynamo.transactions import ConditionFailedError, Write, commit_writes, try_commit
 from ..errors import ConfigurationError, TallyError
 from ..items import HEARTBEAT_START
 from ..settings import Settings
@@ -66,7 +66,7 @@ class Watermark:
         The judge starts with the minute in which the ledger began (`begun`). In restored tables it starts after the
         moment that they were restored to.
         """
-        began_s, restored_s = (items.number(self.item, name) for name in ("began", "restored"))
+        began_s, restored_s = (items.int_attribute(self.item, name) for name in ("began", "restored"))
         first = settings.minute(began_s)
         after = settings.minute(restored_s) + LATE + 1 if restored_s else 0
         return max(self.judged, max(first, after) - 1)
@@ -80,27 +80,27 @@ class Watermark:
     def whole(self) -> int:
         """The last minute on which changes from before the ledger began may be booked: each consumer books its half on
         the minute in which it comes to it."""
-        return items.number(self.item, "whole", -1)
+        return items.int_attribute(self.item, "whole", -1)
 
     @property
     def first_s(self) -> int:
         """The beginning of the first minute that was judged since the ledger began, epoch seconds."""
-        return items.number(self.item, "first")
+        return items.int_attribute(self.item, "first")
 
     @property
     def again(self) -> int:
         """The first minute that is judged after the streams may have lost records of the ledger's; 0: they have not."""
-        return items.number(self.item, "again")
+        return items.int_attribute(self.item, "again")
 
     @property
     def lost_s(self) -> int:
         """Since when records may be lost, epoch seconds, and nobody has acknowledged it; NEVER_S: none is."""
-        return items.number(self.item, "lost", NEVER_S)
+        return items.int_attribute(self.item, "lost", NEVER_S)
 
     @property
     def redriven(self) -> bool:
         """Whether a dead letter waited lately, or was redriven on a minute that is not judged."""
-        return items.number(self.item, "redriven", -1) > self.judged
+        return items.int_attribute(self.item, "redriven", -1) > self.judged
 
     def as_of(self, settings: Settings) -> int | None:
         """Epoch seconds: rolled-up numbers include every change that was accepted before. None without watermark."""
@@ -118,13 +118,13 @@ class Watermark:
 def read(store: Store) -> Watermark:
     """The watermark. Raises ConfigurationError if a Tally of another format wrote the ledger."""
     item = queries.get(store.client, store.settings.ledger_table, JUDGE)
-    if (format_ := items.number(item, "format", keys.FORMAT)) != keys.FORMAT:
+    if (format_ := items.int_attribute(item, "format", keys.FORMAT)) != keys.FORMAT:
         raise ConfigurationError(
             f"The ledger is in format {format_}, and this Tally reads format {keys.FORMAT}: run the one that wrote it."
         )
-    known_s, rolled_s, shown_s = (items.number(item, name) for name in ("known", "rolled", "shown"))
+    known_s, rolled_s, shown_s = (items.int_attribute(item, name) for name in ("known", "rolled", "shown"))
     noted_s = float(item.get("noted", {"N": "0"})["N"])
-    return Watermark(items.number(item, "judged", -1), known_s, rolled_s, shown_s, item, noted_s)
+    return Watermark(items.int_attribute(item, "judged", -1), known_s, rolled_s, shown_s, item, noted_s)
 
 
 def begun(call: Call, made_s: float | None) -> Watermark:
@@ -140,8 +140,10 @@ def begun(call: Call, made_s: float | None) -> Watermark:
     now_s = clock.now_s()
     began_s = int(now_s if made_s is None else min(now_s, max(made_s, now_s - HEARTBEAT_KEPT_S)))
     values: items.Values = {"format": keys.FORMAT, "began": began_s}
-    with suppress(MovedError):  # another consumer, or the sweep, was first
-        apply(call, [items.update(call.store.settings.ledger_table, JUDGE, values, was={"began": None})])
+    with suppress(ConditionFailedError):  # another consumer, or the sweep, was first
+        commit_writes(
+            call, [items.update_write(call.store.settings.ledger_table, JUDGE, values, expected={"began": None})]
+        )
     return read(call.store)
 
 
@@ -160,7 +162,7 @@ def note_judged(store: Store, minute: int, before: int, after: Sequence[str] = (
     that has the next minute, too."""
     assert minute >= before, "what is judged stays judged"
     values: items.Values = {"judged": minute, "after": json.dumps([minute + 1, *after])}
-    apply_once(store, [items.update(store.settings.ledger_table, JUDGE, values, was={"judged": before})])
+    try_commit(store, [items.update_write(store.settings.ledger_table, JUDGE, values, expected={"judged": before})])
 
 
 def as_of(call: Call) -> int | None:
@@ -176,7 +178,7 @@ def as_of(call: Call) -> int | None:
 _cached: tuple[str, float, int | None] | None = None
 
 
-def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look:
+def renew(store: Store, shards: StreamShards, before: Watermark, now_s: float) -> Look:
     """Read how far the consumers have come, send the heartbeats, and note what is proven. `before`: not fresh.
 
     The judge starts once the minute of the first sweep is closed.
@@ -185,8 +187,8 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
     streams = look(store, shards, now_s)
     visible_s = now_s + store.clock() - since_s + FRESH * store.settings.minute_s  # what was added is by then
     send(streams, lambda table, name: heartbeat(store.settings, table, name, now_s))
-    rolled_s, proven_s = int(streams.all_passed_s(ROLLUP)), items.number(item, "proven")
-    asked_s, asked_rolled_s = items.number(item, "asked"), items.number(item, "asked_rolled")
+    rolled_s, proven_s = int(streams.all_passed_s(ROLLUP)), items.int_attribute(item, "proven")
+    asked_s, asked_rolled_s = items.int_attribute(item, "asked"), items.int_attribute(item, "asked_rolled")
     answered = asked_s <= streams.passed_s(BOOKKEEPER, COUNTS)
     if answered:
         proven_s = max(proven_s, asked_rolled_s)
@@ -199,14 +201,16 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
     gaps = _gaps(store.settings, known, before, redriven, now_s)
     losses = [*known, *gaps]
     lost_s = min((lost.since_s for lost in losses), default=NEVER_S)
-    began_s = items.number(item, "began", int(now_s))
+    began_s = items.int_attribute(item, "began", int(now_s))
     booked_s = int(streams.all_passed_s(BOOKKEEPER))
     values: dict[str, str | float] = {
         "format": keys.FORMAT,
         "known": max(before.known_s, min(booked_s, proven_s)),  # what was once passed stays passed
-        "booked": max(items.number(item, "booked"), booked_s),
+        "booked": max(items.int_attribute(item, "booked"), booked_s),
         "rolled": max(before.rolled_s, rolled_s),
-        "shown": min(before.rolled_s, dead_s, items.number(item, "dead", dead_s), lost_s),  # a marker may come unseen
+        "shown": min(
+            before.rolled_s, dead_s, items.int_attribute(item, "dead", dead_s), lost_s
+        ),  # a marker may come unseen
         "dead": dead_s,
         "redriven": redriven,
         "lost": lost_s,
@@ -218,21 +222,21 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
         "began": began_s,
         "streams": _streams(store.settings),
     }
-    assert all(int(values[name]) >= items.number(item, name) for name in _MOVES_ON)
+    assert all(int(values[name]) >= items.int_attribute(item, name) for name in _MOVES_ON)
     assert float(values["shown"]) <= float(values["rolled"])
     if before.judged < 0 and before.closed(store.settings) >= store.settings.minute(began_s):
         past, minute_s = before.past(store.settings), store.settings.minute_s
         values |= {"judged": past, "first": (past + 1) * minute_s, "whole": store.settings.minute(now_s) + 1}
     # A sweep that was overtaken by another one, or by the first record, notes nothing.
     seen = {name: item.get(name) for name in ("noted", "began")}
-    noted = items.update(store.settings.ledger_table, JUDGE, values, was=seen)
-    apply_once(store, [noted, *(gap.write(store.settings) for gap in gaps)])
+    noted = items.update_write(store.settings.ledger_table, JUDGE, values, expected=seen)
+    try_commit(store, [noted, *(gap.write(store.settings) for gap in gaps)])
     return streams
 
 
 def _redriven(settings: Settings, item: Item, now_s: float) -> int:
     """The last minute on which dead letters that the sweeps before have seen may be booked, now that none waits."""
-    before = items.number(item, "redriven", -1)
+    before = items.int_attribute(item, "redriven", -1)
     return settings.minute(now_s) + 1 if before == NEVER_S else before
 
 
@@ -243,8 +247,8 @@ def _gaps(settings: Settings, known: list[Loss], before: Watermark, redriven: in
     half of these may be lost, or on a minute that is passed over.
     """
     item, streams = before.item, _streams(settings)
-    began_s = items.number(item, "began", int(now_s))
-    booked_s = items.number(item, "booked", before.known_s)  # an older sweep noted only what both had passed
+    began_s = items.int_attribute(item, "began", int(now_s))
+    booked_s = items.int_attribute(item, "booked", before.known_s)  # an older sweep noted only what both had passed
     passed_s = {ROLLUP: max(before.rolled_s, began_s), BOOKKEEPER: max(booked_s, began_s)}
     other = item.get("streams", {"S": streams})["S"] != streams
     gaps = loss.gaps(settings, known, passed_s, now_s, other_streams=other)
@@ -262,9 +266,9 @@ def oldest_dead_letter_s(store: Store, consumer: str, table: str = "") -> int:
 
     `table`: the only one whose records are looked at; empty: all.
     """
-    start = keys.dead_letter(consumer)
+    start = keys.dead_letter_prefix(consumer)
     at = store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, start, f"{start}~"
-    for item in queries.items(*at) if table else queries.query(*at, Limit=1):
+    for item in queries.partition_items(*at) if table else queries.query(*at, Limit=1):
         if not table or item["table"]["S"] == table:
             return int(item["SK"]["S"].removeprefix(start).partition("#")[0])
     return NEVER_S
@@ -290,7 +294,7 @@ def send(streams: Look, beat: Callable[[str, str], Write], consumer: str = BOOKK
 
 def _sent(store: Store, beat: Callable[[str, str], Write], table: str, name: str) -> bool:
     try:
-        return apply_once(store, [beat(table, name)])
+        return try_commit(store, [beat(table, name)])
     except TallyError as error:
         observe.logger.warning("a heartbeat failed", exc_info=error, extra={"table": table, "key": name})
         return False
@@ -300,12 +304,12 @@ def heartbeat(settings: Settings, table: str, name: str, now_s: float) -> Write:
     """The write of one heartbeat."""
     values = {"at": int(now_s), "expiration": int(now_s) + HEARTBEAT_KEPT_S}
     if table == RECEIPTS:
-        return items.put(settings.receipts_table, {"id": {"S": f"{keys.RECEIPT_HEARTBEAT_START}{name}"}}, values)
-    return items.put(settings.counts_table, keys.key(f"{HEARTBEAT_START}{name}", "HEARTBEAT"), values)
+        return items.put_write(settings.receipts_table, {"id": {"S": f"{keys.RECEIPT_HEARTBEAT_START}{name}"}}, values)
+    return items.put_write(settings.counts_table, keys.key(f"{HEARTBEAT_START}{name}", "HEARTBEAT"), values)
 
 
 def ages_s(streams: Look, before: Watermark, now_s: float) -> dict[str, int]:
     """By consumer, how long ago the time is that it has passed in every shard; since the first sweep if never."""
-    began_s = items.number(before.item, "began", int(now_s))
+    began_s = items.int_attribute(before.item, "began", int(now_s))
     passed = {consumer: streams.all_passed_s(consumer) for consumer in (ROLLUP, BOOKKEEPER)}
     return {consumer: max(0, int(now_s - max(passed_s, began_s))) for consumer, passed_s in passed.items()}

@@ -227,8 +227,8 @@ class ItemsRun(Run):
                 continue
             shard = self.place.bucket % counter.max_shards
             add = tallies.add(call, counter, effect.id, shard, effect.accepted, self.place.minute, by=tallies.REPAIRED)
-            add = items.beside(add, adds={attribute: recount}) if recount else add
-            add = items.beside(add, sets={EXAMPLE: self.examples[at]}) if at in self.examples else add
+            add = items.extend_update(add, adds={attribute: recount}) if recount else add
+            add = items.extend_update(add, sets={EXAMPLE: self.examples[at]}) if at in self.examples else add
             writes.append({"Update": noted.beside(add) if noted else add})
             if noted:
                 writes.append(listed_group(table, effect.counter, effect.id, noted.at_s))

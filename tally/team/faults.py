@@ -14,7 +14,7 @@ from ..counter import Counter
 from ..counting import tallies
 from ..dynamo import items
 from ..dynamo.client import Call, Store
-from ..dynamo.transactions import apply_once
+from ..dynamo.transactions import try_commit
 from ..images import Image
 from ..items import ASIDE, EXAMPLE, KINDS, Fault, Items
 from . import scan_state
@@ -59,5 +59,5 @@ def read(store: Store, counter: Counter, *, tidy: bool = False) -> Iterator[Faul
             continue
         for shard in examples:  # an item of these keys may be gone
             key, seen = {name: shard[name] for name in ("PK", "SK")}, {EXAMPLE: shard[EXAMPLE]}
-            removing = items.removing(store.settings.counts_table, key, [EXAMPLE])["Update"]
-            apply_once(store, [{"Update": items.only_if(removing, seen)}, scan_state.same(store, scan)])
+            removing = items.remove_attributes_write(store.settings.counts_table, key, [EXAMPLE])["Update"]
+            try_commit(store, [{"Update": items.with_expected(removing, seen)}, scan_state.same(store, scan)])

@@ -52,7 +52,7 @@ def of(stored: Item) -> Marker:
     """A marker as it is stored; of an empty item none."""
     if not stored:
         return None
-    return Value(stored["group"]["S"], items.number(stored, "amount")) if "group" in stored else LIVE
+    return Value(stored["group"]["S"], items.int_attribute(stored, "amount")) if "group" in stored else LIVE
 
 
 def write(table: str, at: Item, was: Marker, now: Marker, now_s: float) -> Write:
@@ -62,15 +62,15 @@ def write(table: str, at: Item, was: Marker, now: Marker, now_s: float) -> Write
     if isinstance(now, Value):
         values |= now._asdict()
     if was is None:
-        seen: items.Was = items.NO_ITEM
+        seen: items.Expected = items.EXPECT_NO_ITEM
     elif isinstance(was, Value):
         seen = was._asdict()
     else:
         seen = {"PK": at["PK"]["S"], "group": None}
     gone = ("group", "amount") if isinstance(was, Value) and not isinstance(now, Value) else ()
-    return items.update(table, at, values, removed=gone, was=seen)
+    return items.update_write(table, at, values, remove=gone, expected=seen)
 
 
 def live(table: str, at: Item, now_s: float) -> Write:
     """The write of a marker that no page of a scan rests on any more."""
-    return items.put(table, at, {"expiration": int(now_s) + KEPT_S})
+    return items.put_write(table, at, {"expiration": int(now_s) + KEPT_S})

@@ -63,13 +63,13 @@ class Noted:
     def beside(self, update: dict[str, Any]) -> dict[str, Any]:
         """The update of a tally item that notes this, too."""
         kept = filter(None, (KEPT, self.recounted)) if self.kept is not None else ()
-        return items.beside(update, sets=dict.fromkeys(kept, self.kept or GONE), adds=self.moves)
+        return items.extend_update(update, sets=dict.fromkeys(kept, self.kept or GONE), adds=self.moves)
 
 
 def key(counter: str, group: str) -> Item:
     """The key of a group that is looked at."""
     bucket = int(hashlib.sha256(group.encode()).hexdigest()[:8], 16) % PARTITIONS
-    return keys.key(f"WATCHED#{bucket}", keys.digest(counter, group))
+    return keys.key(f"WATCHED#{bucket}", keys.tally_digest(counter, group))
 
 
 def listed(table: str, counter: str, group: str, at_s: int) -> Write:
@@ -107,7 +107,7 @@ def folded(item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int], Sequenc
         names = _stretches(item, start)
         if len(names) > STRETCHES_MAX:
             *gone, kept = names[:AT_ONCE]
-            yield {kept: sum(items.number(dict(item), name) for name in (*gone, kept))}, gone
+            yield {kept: sum(items.int_attribute(dict(item), name) for name in (*gone, kept))}, gone
 
 
 def _stretches(item: Mapping[str, Any], start: str) -> list[str]:

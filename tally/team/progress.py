@@ -17,8 +17,8 @@ from ..counter import Counter
 from ..dynamo import items, queries
 from ..dynamo.client import Store
 from ..dynamo.items import Write
-from ..dynamo.shards import Shards
-from ..dynamo.transactions import apply_once
+from ..dynamo.shards import StreamShards
+from ..dynamo.transactions import try_commit
 from ..errors import ConfigurationError
 from ..items import HEARTBEAT_START, key_types
 from ..streams import lineage, watermark
@@ -27,7 +27,7 @@ from . import scan_state
 from .consumer import counted
 
 
-def note(store: Store, shards: Shards, counters: Mapping[str, Counter], table: str, now_s: float) -> None:
+def note(store: Store, shards: StreamShards, counters: Mapping[str, Counter], table: str, now_s: float) -> None:
     """Note until when the consumer has passed a table.
 
     A record that is a dead letter is not passed, and not lost: `seen` has what comes behind it. The times that were
@@ -35,8 +35,8 @@ def note(store: Store, shards: Shards, counters: Mapping[str, Counter], table: s
     """
     of_table, ledger, key = counted(counters, table), store.settings.ledger_table, scan_state.passed_key(table)
     before, stream = queries.get(store.client, ledger, key), store.settings.own_tables[table].stream
-    before_s, other = items.number(before, "passed"), before.get("stream", {"S": stream}) != {"S": stream}
-    seen_s = max(before_s, items.number(before, "seen"))
+    before_s, other = items.int_attribute(before, "passed"), before.get("stream", {"S": stream}) != {"S": stream}
+    seen_s = max(before_s, items.int_attribute(before, "seen"))
     late = 0 < seen_s < now_s - KEPT_S + LATE * store.settings.minute_s and not store.settings.local_port
     if late or other:
         _lost(store, of_table, table, "another stream" if other else "of more than a day ago", seen_s)
@@ -44,14 +44,14 @@ def note(store: Store, shards: Shards, counters: Mapping[str, Counter], table: s
     look = lineage.look(store, shards, now_s, (ITEMS,), (table,), peeking=not beats)
     if beats:
         watermark.send(look, lambda table, name: _heartbeat(store, table, name, now_s), ITEMS)
-    if shards.off(table):  # asked after the look: what that has passed was written while the stream was on
+    if shards.is_disabled(table):  # asked after the look: what that has passed was written while the stream was on
         _lost(store, of_table, table, "the stream is off", seen_s)
         return
     through_s = max(seen_s, int(look.passed_s(ITEMS, table)))
     passed_s = max(before_s, min(through_s, watermark.oldest_dead_letter_s(store, ITEMS, table)))
     if through_s > seen_s or passed_s > before_s or other:
         values: items.Values = {"passed": passed_s, "seen": through_s, "stream": stream}
-        apply_once(store, [items.update(ledger, key, values, was={"passed": before_s or None})])
+        try_commit(store, [items.update_write(ledger, key, values, expected={"passed": before_s or None})])
 
 
 def _lost(store: Store, counters: Iterable[str], table: str, why: str, since_s: int) -> None:
@@ -65,13 +65,13 @@ def _heartbeat(store: Store, table: str, name: str, now_s: float) -> Write:
     own = store.settings.own_tables[table].name
     partition, *sort = _key_names(store, own)
     key = {partition: {"S": f"{HEARTBEAT_START}{name}"}, **{name: {"S": "HEARTBEAT"} for name in sort}}
-    return items.put(own, key, {"at": int(now_s)})
+    return items.put_write(own, key, {"at": int(now_s)})
 
 
 @lru_cache
 def _key_names(store: Store, table: str) -> list[str]:
     """The names of a table's keys, the partition key first."""
-    types = key_types(queries.described(store, table))
+    types = key_types(queries.describe_table(store, table))
     if {*types.values()} != {"S"}:
         raise ConfigurationError(f"The table {table} takes no heartbeats: its keys are no texts.")
     return list(types)

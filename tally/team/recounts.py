@@ -17,7 +17,7 @@ from ..dynamo import items, queries
 from ..dynamo.client import Call
 from ..dynamo.items import Write
 from ..dynamo.keys import Item
-from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, apply_once
+from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, try_commit
 from ..items import ASIDE, RECOUNTED
 from . import kept_numbers, scan_state
 from .kept_numbers import Noted
@@ -62,7 +62,7 @@ class Recount(ScanReader):
         filtered = {
             "FilterExpression": "begins_with(PK, :start)", "ExpressionAttributeValues": {":start": {"S": start}},
         }  # fmt: skip
-        pages = queries.scan(self.store, self.store.settings.counts_table, **filtered)
+        pages = queries.scan_pages(self.store, self.store.settings.counts_table, **filtered)
         for partition, family in groupby(chain.from_iterable(pages), lambda item: str(item["PK"]["S"])):
             group = partition.removeprefix(start)
             row = known.pop(group, DriftRow(self.counter.name, group))
@@ -86,7 +86,7 @@ class Recount(ScanReader):
         if not watching:
             return self._settle({"Update": add}, rows.moved(self.store, off.drift, 0, now_s))
         first = off.first.get(self.scan.kept)  # and the row says by how much the number of the team's is off
-        add = items.only_if(add, {self.scan.kept: first})
+        add = items.with_expected(add, {self.scan.kept: first})
         add = Noted(kept=first or kept_numbers.GONE).beside(add)
         listed = kept_numbers.listed(self.store.settings.ledger_table, self.counter.name, off.group, int(now_s))
         return self._settle({"Update": add}, listed)
@@ -99,11 +99,11 @@ class Recount(ScanReader):
         """
         plain = [one for one in off if one.off and not one.settled and one.drift.upto < 0 and not self.counter.watch]
         left = [one for one in off if one not in plain]
-        still: items.Was = {"generation": self.scan.generation, "closed": None, "counted": None}
-        check = items.check(self.store.settings.ledger_table, scan_state.key(self.counter.name), still)
+        still: items.Expected = {"generation": self.scan.generation, "closed": None, "counted": None}
+        check = items.check_write(self.store.settings.ledger_table, scan_state.key(self.counter.name), still)
         for first in range(0, len(plain), GROUPS_MAX):
             some = plain[first : first + GROUPS_MAX]
-            if not apply_once(self.store, [*({"Update": self._setting(one)} for one in some), check]):
+            if not try_commit(self.store, [*({"Update": self._setting(one)} for one in some), check]):
                 left += some
         return left
 
@@ -112,7 +112,7 @@ class Recount(ScanReader):
         now_s, generation = self.now(), self.scan.generation
         minute = self.store.settings.minute(now_s)
         add = tallies.add(Call(self.store), self.counter, off.group, 0, -off.off, minute, by=tallies.REPAIRED)
-        add = items.beside(add, sets={RECOUNTED: generation})
+        add = items.extend_update(add, sets={RECOUNTED: generation})
         names, values = add["ExpressionAttributeNames"], add["ExpressionAttributeValues"]
         names["#recounted"], values[":generation"] = RECOUNTED, {"N": str(generation)}
         add["ConditionExpression"] = "attribute_not_exists(#recounted) OR #recounted < :generation"
@@ -122,9 +122,9 @@ class Recount(ScanReader):
         """Commit while the scan is open: then nothing moves its recount any more, and a difference is none. `counted`:
         while the number stands, too."""
         table = self.store.settings.ledger_table
-        still: items.Was = {"generation": self.scan.generation, "closed": None}
+        still: items.Expected = {"generation": self.scan.generation, "closed": None}
         still = {**still, "counted": self.counter.digest} if counted else still
-        if apply_once(self.store, [*writes, items.check(table, scan_state.key(self.counter.name), still)]):
+        if try_commit(self.store, [*writes, items.check_write(table, scan_state.key(self.counter.name), still)]):
             return True
         self.settled()  # raises if it is closed
         return False
@@ -136,7 +136,7 @@ class Recount(ScanReader):
             stale = self._stale(item)
             if stale:
                 at = {name: item[name] for name in ("PK", "SK")}
-                apply_once(self.store, [items.removing(table, at, stale)])
+                try_commit(self.store, [items.remove_attributes_write(table, at, stale)])
 
     def close(self, *, counted: bool = False, found: int | None = None) -> None:
         """Close the scan. `counted`: the scan has counted every number by the declaration. `found`: how many groups
@@ -147,9 +147,9 @@ class Recount(ScanReader):
     def _difference(self, group: str, shards: Sequence[Item], row: DriftRow) -> Difference:
         mine = [item for item in shards if self.counter.shard_of(item["SK"]["S"]) is not None]
         number = sum(tallies.stored(self.counter, item, 0) for item in mine)
-        recount = sum(items.number(item, self.scan.attribute) for item in mine)
+        recount = sum(items.int_attribute(item, self.scan.attribute) for item in mine)
         stale = any(len(self._stale(item)) > STALE_MAX for item in mine)
-        settled = any(items.number(item, RECOUNTED) >= self.scan.generation for item in mine)
+        settled = any(items.int_attribute(item, RECOUNTED) >= self.scan.generation for item in mine)
         first = next((item for item in mine if item["SK"]["S"] == self.counter.sort_key), {})
         return Difference(group, number, recount, row, stale, settled, first)
 

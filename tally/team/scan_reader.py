@@ -19,7 +19,7 @@ from ..dynamo import clock, items, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import Page
-from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, apply_once, pause, send
+from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, send, sleep_or_raise_busy, try_commit
 from ..errors import TallyError
 from ..items import ASIDE, EXAMPLE, Items, Value, key_types
 from . import faults, first_seen, scan_state
@@ -92,7 +92,7 @@ class ScanReader:
     @cached_property
     def described(self) -> dict[str, Any]:
         """What DynamoDB says of the team's table."""
-        return queries.described(self.store, self.table)
+        return queries.describe_table(self.store, self.table)
 
     @cached_property
     def key_types(self) -> dict[str, str]:
@@ -125,7 +125,7 @@ class ScanReader:
                 yield Step(len(pack.items), added, units, written)
                 units = 0.0
             if page and not written and not self.scan.spot:  # if the scan dies, it does not read this page again
-                if not apply_once(self.store, [scan_state.moved(self.store, self.scan, self.key_of(page[-1]), read)]):
+                if not try_commit(self.store, [scan_state.moved(self.store, self.scan, self.key_of(page[-1]), read)]):
                     self.settled()  # raises GivenUpError if it is closed; if not, the next page notes the place
                 yield Step(0, 0, 0.0, 1.0)
         if not scan_state.end(self.store, self.scan, self.now()):
@@ -143,13 +143,13 @@ class ScanReader:
         after = json.loads(self.scan.position) if self.scan.position else None
         limited: dict[str, Any] = {"Limit": self.page_items} if self.page_items else {}
         if not self.by_partition:
-            yield from queries.own_pages(self.store, self.table, after=after, **limited)
+            yield from queries.team_pages(self.store, self.table, after=after, **limited)
             return
         partitions = [self.partition(group) for group in self.scan.groups]
         first = partitions.index(after[self.of.key]) if after else 0
         for number, partition in enumerate(partitions[first:]):
             began = None if number else after
-            yield from queries.own_pages(self.store, self.table, (self.of.key, partition), began, **limited)
+            yield from queries.team_pages(self.store, self.table, (self.of.key, partition), began, **limited)
 
     def _add(self, page: Sequence[Item], read: int) -> tuple[int, float]:
         """Add those items of a page that nobody has begun with. How many, and the units of it."""
@@ -169,13 +169,13 @@ class ScanReader:
             units += 2 * len(writes)
             if sent.committed:
                 return len(left), units
-            if sent.refused:
+            if sent.condition_failed:
                 if sent.codes[-1] == CONDITION_FAILED:
                     raise GivenUpError(GIVEN_UP)
                 left = [one for one, code in zip(left, sent.codes, strict=False) if code != CONDITION_FAILED]
                 continue
-            sent.conflict_or_raise()
-            pause(retries)
+            sent.raise_unless_busy()
+            sleep_or_raise_busy(retries)
 
     def packed(self, page: Sequence[Item]) -> Iterator[Pack]:
         """The items of a page, as many at a time as one transaction adds."""
@@ -206,7 +206,7 @@ class ScanReader:
             add = tallies.add(Call(self.store), self.counter, group, 0, 0, minute, by=tallies.REPAIRED)
             read = {self.scan.kept: kept[group]} if group in kept else {}  # unless a record has said it since it began
             sets = {EXAMPLE: examples[group]} if group in examples else {}
-            yield items.beside(add, adds={self.scan.attribute: amount}, unless_there=read, sets=sets)
+            yield items.extend_update(add, adds={self.scan.attribute: amount}, unless_there=read, sets=sets)
 
     def key_of(self, item: Item) -> Item:
         """The key of an item."""

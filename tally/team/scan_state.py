@@ -21,7 +21,7 @@ from ..dynamo import items, keys, queries
 from ..dynamo.client import Store
 from ..dynamo.items import Write
 from ..dynamo.keys import Item
-from ..dynamo.transactions import apply_once
+from ..dynamo.transactions import try_commit
 from ..errors import NotCountedError, StoreBusyError
 from . import first_seen
 
@@ -65,7 +65,7 @@ class Scan(NamedTuple):
         """A scan as it is stored."""
         names = ("digest", "position", "counted", "table")
         texts: dict[str, Any] = {name: stored[name]["S"] for name in names if name in stored}
-        numbers = [items.number(stored, name) for name in ("generation", "began", "ended", "items", "found")]
+        numbers = [items.int_attribute(stored, name) for name in ("generation", "began", "ended", "items", "found")]
         generation, began_s, ended_s, read, found = numbers
         closed = not generation or "closed" in stored
         texts["spot"] = "spot" in stored
@@ -139,18 +139,21 @@ def begin(
 def moved(store: Store, scan: Scan, position: Item, read: int) -> Write:
     """The write that notes how far a scan has come: the key of the last item that it has read, and how many it has."""
     values: dict[str, Any] = {"items": read, "position": json.dumps(position)}
-    return items.update(store.settings.ledger_table, key(scan.counter), values, was=still(scan))
+    return items.update_write(store.settings.ledger_table, key(scan.counter), values, expected=still(scan))
 
 
-def still(scan: Scan) -> items.Was:
+def still(scan: Scan) -> items.Expected:
     """That a scan still counts: it has not ended, was not closed, and no other one was begun."""
     return {"generation": scan.generation, "ended": None, "closed": None}
 
 
 def same(store: Store, scan: Scan) -> Write:
     """The check that no other scan was begun, and that this one is open or closed as it was read."""
-    was: items.Was = {"generation": scan.generation or None, "closed": 1 if scan.generation and scan.closed else None}
-    return items.check(store.settings.ledger_table, key(scan.counter), was)
+    was: items.Expected = {
+        "generation": scan.generation or None,
+        "closed": 1 if scan.generation and scan.closed else None,
+    }
+    return items.check_write(store.settings.ledger_table, key(scan.counter), was)
 
 
 def end(store: Store, scan: Scan, now_s: float) -> bool:
@@ -179,7 +182,7 @@ def seen_by(store: Store, table: str, counters: Mapping[str, Counter]) -> dict[s
     number up before it skips records: that declaration may come back. Raises StoreBusyError.
     """
     for _ in range(TRIES_MAX):
-        listed = [Scan.of(item) for item in queries.items(store, store.settings.ledger_table, ITEMS)]
+        listed = [Scan.of(item) for item in queries.partition_items(store, store.settings.ledger_table, ITEMS)]
         seen = {scan.counter: scan for scan in listed if scan.table == table}
         others = [scan for scan in seen.values() if scan.is_of_another(counters.get(scan.counter))]
         if not others:
@@ -194,7 +197,7 @@ def spoil(store: Store, scan: Scan) -> bool:
     False if the scan has changed since it was read: then nothing happens."""
     if not scan.counted and scan.closed:
         return True
-    was: items.Was = {"generation": scan.generation or None, "counted": scan.counted or None}
+    was: items.Expected = {"generation": scan.generation or None, "counted": scan.counted or None}
     return _changed(store, scan, {"closed": 1}, ("counted",), was)
 
 
@@ -207,12 +210,12 @@ def lost(store: Store, counter: str) -> None:
 
 
 def _changed(
-    store: Store, seen: Scan, values: items.Values, removed: tuple[str, ...] = (), was: items.Was | None = None
+    store: Store, seen: Scan, values: items.Values, removed: tuple[str, ...] = (), was: items.Expected | None = None
 ) -> bool:
     """Change what the ledger has, on condition that it is as it was. False if it is not."""
     before = was or {"generation": seen.generation or None}
-    write = items.update(store.settings.ledger_table, key(seen.counter), values, removed=removed, was=before)
-    return apply_once(store, [write])
+    write = items.update_write(store.settings.ledger_table, key(seen.counter), values, remove=removed, expected=before)
+    return try_commit(store, [write])
 
 
 def settled(store: Store, scan: Scan, table: str) -> bool:
@@ -243,4 +246,4 @@ def passed_key(table: str) -> Item:
 
 def passed_s(store: Store, table: str) -> int:
     """Until when the consumer has passed every record of a team's table, epoch seconds; 0: not known."""
-    return items.number(queries.get(store.client, store.settings.ledger_table, passed_key(table)), "passed")
+    return items.int_attribute(queries.get(store.client, store.settings.ledger_table, passed_key(table)), "passed")

@@ -88,7 +88,7 @@ def some_items(recount: Recount, most: int) -> Page:
     """Up to `most` items that follow a place in the table that chance chooses."""
 
     def page(after: Item | None) -> Page:
-        return next(queries.own_pages(recount.store, recount.table, after=after, Limit=most))
+        return next(queries.team_pages(recount.store, recount.table, after=after, Limit=most))
 
     return page({name: _any(kind) for name, kind in recount.key_types.items()}) or page(None)
 

@@ -18,7 +18,7 @@ from ..dynamo import items, queries
 from ..dynamo.client import Store
 from ..dynamo.items import Write
 from ..dynamo.keys import Item
-from ..dynamo.transactions import apply_once
+from ..dynamo.transactions import try_commit
 from ..items import KEPT
 from . import kept_numbers, scan_state
 
@@ -46,7 +46,7 @@ def judge(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: 
 def _listed(store: Store) -> Iterator[Item]:
     """The groups that changed lately, of every counter."""
     for bucket in range(kept_numbers.PARTITIONS):
-        yield from queries.items(store, store.settings.ledger_table, f"WATCHED#{bucket}")
+        yield from queries.partition_items(store, store.settings.ledger_table, f"WATCHED#{bucket}")
 
 
 def look_at(store: Store, counter: Counter, group: str, now_s: float) -> None:
@@ -60,7 +60,7 @@ def look_at(store: Store, counter: Counter, group: str, now_s: float) -> None:
 def kept(store: Store, counter: Counter, group: str) -> int | None:
     """The number that the team keeps of a group, as the newest record has it; None: it keeps none."""
     item = queries.get(store.client, store.settings.counts_table, tallies.key(counter, group, 0))
-    return items.number(item, KEPT) if "N" in item.get(KEPT, {}) else None
+    return items.int_attribute(item, KEPT) if "N" in item.get(KEPT, {}) else None
 
 
 def why_unclear(store: Store, counter: Counter, group: str) -> str:
@@ -99,20 +99,20 @@ def look(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: flo
     at = tallies.key(counter, target, 0)
     row = rows.read(store, counter.name, target)
     item = queries.get(store.client, store.settings.counts_table, at)
-    key, seen = {name: listed[name] for name in ("PK", "SK")}, {"at": items.number(listed, "at")}
+    key, seen = {name: listed[name] for name in ("PK", "SK")}, {"at": items.int_attribute(listed, "at")}
     since_s, rule = passed_s - counter.watch.within, f"{counter.watch.within} {counter.watch.together}"
     known = bounds(counter, item, passed_s)
     if known is None or (seen["at"] <= since_s and kept_numbers.flight(item, since_s) == (0, 0)):
         low, high = known or (0, 0)  # it is calm: the next record lists it again
-        writes = [{"Delete": items.only_if({"TableName": table, "Key": key}, seen)}]
+        writes = [{"Delete": items.with_expected({"TableName": table, "Key": key}, seen)}]
     else:
         low, high, since = with_looks_before(listed, *known, now_s, rule)
         looked: items.Values = {"low": low, "high": high, "since": since, "rule": rule}
-        writes = [items.update(table, key, looked, was=seen)]
+        writes = [items.update_write(table, key, looked, expected=seen)]
     off = low if low > 0 else high if high < 0 else 0
     if off != row.drift:
         writes += _row(store, row, off, now_s, together=counter.watch.together)
-    if apply_once(store, writes):
+    if try_commit(store, writes):
         _tidy(store, at, item, kept_numbers.over(item, since_s))
 
 
@@ -120,11 +120,11 @@ def _tidy(store: Store, at: Item, item: Item, over: Sequence[str] = ()) -> None:
     """Remove stretches that nobody asks for any more; without such ones make few of many."""
     table = store.settings.counts_table
     if over:
-        apply_once(store, [items.removing(table, at, over)])
+        try_commit(store, [items.remove_attributes_write(table, at, over)])
         return
     for values, gone in kept_numbers.folded(item):
         was = {name: item[name] for name in (*values, *gone)}
-        apply_once(store, [items.update(table, at, values, removed=gone, was=was)])
+        try_commit(store, [items.update_write(table, at, values, remove=gone, expected=was)])
 
 
 def bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[int, int] | None:
@@ -135,7 +135,7 @@ def bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[
     assert counter.watch is not None
     if "N" not in item.get(KEPT, {}):
         return None
-    above = items.number(dict(item), KEPT) - tallies.stored(counter, item, 0)
+    above = items.int_attribute(dict(item), KEPT) - tallies.stored(counter, item, 0)
     if counter.watch.together:
         return above, above
     up, down = kept_numbers.flight(item, passed_s - counter.watch.within)
@@ -147,9 +147,9 @@ def with_looks_before(listed: Item, low: int, high: int, now_s: float, rule: str
 
     Where they exclude each other, the first one is old, or it followed another `rule`, the looks begin again.
     """
-    since = items.number(listed, "since") if listed.get("rule") == {"S": rule} else 0
+    since = items.int_attribute(listed, "since") if listed.get("rule") == {"S": rule} else 0
     if since and now_s - since < LOOKS_S:
-        both = max(low, items.number(listed, "low")), min(high, items.number(listed, "high"))
+        both = max(low, items.int_attribute(listed, "low")), min(high, items.int_attribute(listed, "high"))
         if both[0] <= both[1]:
             return (*both, since)
     return low, high, int(now_s)

@@ -27,7 +27,7 @@ from tally.drift import history as repairs
 from tally.drift import rows
 from tally.dynamo import items
 from tally.dynamo.client import Call, Store
-from tally.dynamo.transactions import apply, apply_once
+from tally.dynamo.transactions import commit_writes, try_commit
 from tally.ids import id_of
 from tally.series import hours, progress, top
 from tally.series.hours import Moved
@@ -142,7 +142,7 @@ def history(dev: Dev) -> Iterator[None]:
     drifts = [rows.DriftRow("plays", id_) for id_ in (VIDEO, HOSTILE[0])]
     writes += [rows.moved(store, row, 5, now_s, store.settings.minute(now_s - 3600)) for row in drifts]
     for write in writes:
-        apply(Call(store), [write])
+        commit_writes(Call(store), [write])
     yield
     for row in drifts:
         store.client.delete_item(TableName=table, Key=rows.key(row.counter, row.target))
@@ -154,8 +154,10 @@ def begun(store: Store) -> bool:
     since = progress.minutes_of(store.settings, hour - 20)[0]
     new = progress.Progress(since, store.settings.minute(time.time()) - 1, hour)
     new = replace(seen, since=since) if seen.since >= 0 else new
-    was = seen.values if seen.since >= 0 else items.NO_ITEM
-    return apply_once(store, [items.update(store.settings.ledger_table, progress.PROGRESS, new.values, was=was)])
+    was = seen.values if seen.since >= 0 else items.EXPECT_NO_ITEM
+    return try_commit(
+        store, [items.update_write(store.settings.ledger_table, progress.PROGRESS, new.values, expected=was)]
+    )
 
 
 def test_the_pages_show_what_is_stored(console: Console, history: None) -> None:
@@ -270,7 +272,9 @@ def played(dev: Dev, times: int = 1, video: str = "") -> str:
 def drifting(dev: Dev, counter: str, id_: str, by: int) -> Iterator[None]:
     """A row of drift, as the judge wrote it an hour ago."""
     store, now_s = connection.local(dev.port, {}).store, time.time()
-    apply(Call(store), [rows.moved(store, rows.DriftRow(counter, id_), by, now_s, store.settings.minute(now_s - 3600))])
+    commit_writes(
+        Call(store), [rows.moved(store, rows.DriftRow(counter, id_), by, now_s, store.settings.minute(now_s - 3600))]
+    )
     yield
     store.client.delete_item(TableName=store.settings.ledger_table, Key=rows.key(counter, id_))
 

@@ -207,7 +207,9 @@ class Shop:
         store = self.invoke.store
         expired.sweep(store, counters.COUNTERS, store.clock() + 60)
         partition = holds.settled_key(f"{counter}/{id_}", "")["PK"]["S"]
-        rows = queries.items(store, store.settings.ledger_table, partition, queries.FIRST, queries.LAST)
+        rows = queries.partition_items(
+            store, store.settings.ledger_table, partition, queries.SORT_KEY_MIN, queries.SORT_KEY_MAX
+        )
         return [int(row["used"]["N"]) for row in rows if row["state"] == {"S": holds.COMMITTED}]
 
 

@@ -31,8 +31,8 @@ from tally.dev.base.engine import Engine
 from tally.drift import rows
 from tally.dynamo import clock, items
 from tally.dynamo.client import Call, Store, dynamodb_client
-from tally.dynamo.shards import Tree
-from tally.dynamo.transactions import apply_once
+from tally.dynamo.shards import ShardTree
+from tally.dynamo.transactions import try_commit
 from tally.errors import LimitReachedError
 from tally.operations.sweep import Sweep
 from tally.series import progress
@@ -159,7 +159,7 @@ def changed_child(world: World) -> Scenario:
                 world.invoke(event | {"idempotency_key": f"{verb}-again-{events.KEY}"})
         put = {**member, "operation": f"put_{suffix}"}
         for user in ("carol", "dave", "erin"):
-            world.store.spread.conflict(f"{counter.prefix}#a91f", 16)
+            world.store.spread.widen(f"{counter.prefix}#a91f", 16)
             world.invoke({**put, "caller": user, **dict.fromkeys(named, SECRET + user)})
         world.store.breaker.trip(f"{counter.prefix}#a91f")
         world.invoke({**put, "caller": "fred", **dict.fromkeys(named, f"{SECRET}fred")})
@@ -343,7 +343,7 @@ def stocked_and_held(invoke: Invoke, of: Counter = counters.STOCK) -> str:
 
 def held_as_stock(store: Store) -> str:
     """Calls were a stock when this was held: what comes back meets the limit of the id."""
-    was, process = replace(counters.CALLS, floor=-9, ceiling=None, notify=None), Call(replace(store, limits={}))
+    was, process = replace(counters.CALLS, floor=-9, ceiling=None, notify=None), Call(replace(store, limit_cache={}))
     tally = periods.tally_id(was, "before", time.time())
     return str(holds.take(process, was, tally, 4, 60, operation="hold", key=secrets.token_hex(8)).body["hold"])
 
@@ -360,7 +360,7 @@ def folded_up_to(store: Store, minute: int, hour: int) -> int:
     """The series are folded up to this minute of the hour; the minute, since 1970."""
     minutes = progress.minutes_of(store.settings, hour)
     far = progress.Progress(since=minutes[0] - 600, through=minutes[minute], hour=hour)
-    item = progress.PROGRESS | items.wire(far.values)
+    item = progress.PROGRESS | items.to_wire(far.values)
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)
     return minutes[minute]
 
@@ -413,7 +413,7 @@ def test_an_operation_does_what_it_declares_and_no_more(
         World(operation, served, by_function, invoke, store, pass_a_minute)  # type: ignore[arg-type]
     )
     next(steps)
-    store.limits.clear()  # its process has seen none
+    store.limit_cache.clear()  # its process has seen none
     recorder = Recorder(store)
     list(steps)
     assert recorder.needs == operation.needs(served)
@@ -428,7 +428,7 @@ def test_a_visitor_whom_a_ceiling_refuses_looks_for_expired_holds(
     active = Counter("active", prefix="APP", sort_key="ACTIVE", attribute="n", unique=True, period="year", ceiling=1)
     monkeypatch.setitem(counters.COUNTERS, active.name, active)
     tally, was = periods.tally_id(active, "site", time.time()), replace(active, unique=False, delta=None)
-    holds.take(Call(replace(store, limits={})), was, tally, 1, 60, operation="hold", key="key")
+    holds.take(Call(replace(store, limit_cache={})), was, tally, 1, 60, operation="hold", key="key")
     monkeypatch.setattr(clock, "now_s", lambda: time.time() + 61)
     visit = partial(invoke.direct, "add_visitor", counter=active.name, id="site", caller="ann")
     recorder = Recorder(store)
@@ -439,7 +439,7 @@ def test_a_visitor_whom_a_ceiling_refuses_looks_for_expired_holds(
 class OneShard:
     """The streams' shards: one of each, without a heartbeat so far."""
 
-    def listed(self, table: str) -> Tree:
+    def listed(self, table: str) -> ShardTree:
         return {f"shardId-{table}": None}
 
     def records_after(self, *_: object) -> Iterator[list[Any]]:
@@ -458,8 +458,8 @@ def something_to_judge(store: Store) -> None:
     page = segments.write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
     store.client.put_item(**page["Put"])
     stalled = {"booked": now_s - 2 * 24 * 3600}
-    was: items.Was = {"booked": None}
-    assert apply_once(store, [items.update(store.settings.ledger_table, watermark.JUDGE, stalled, was=was)])
+    was: items.Expected = {"booked": None}
+    assert try_commit(store, [items.update_write(store.settings.ledger_table, watermark.JUDGE, stalled, expected=was)])
     drifts(store, "plays", "ends", 3, ago=0)
 
 

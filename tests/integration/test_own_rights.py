@@ -20,7 +20,7 @@ from tally.cli import scan
 from tally.counter import Counter, Watched
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Store, dynamodb_client
-from tally.dynamo.shards import Tree
+from tally.dynamo.shards import ShardTree
 from tally.errors import StoreRefusedError
 from tally.items import Items
 from tally.operations import items
@@ -122,7 +122,7 @@ class OneShard:
     def __init__(self, *gone: str) -> None:
         self.gone = gone
 
-    def listed(self, table: str) -> Tree:
+    def listed(self, table: str) -> ShardTree:
         if table in self.gone:
             raise StoreRefusedError("there is no such stream")
         return {f"shardId-{table}": None}

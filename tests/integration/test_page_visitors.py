@@ -153,7 +153,7 @@ def test_nothing_stores_who_it_was_and_after_the_day_nobody_can_find_out(store: 
     assert salts(store) == ["SALT#2026-11-22"], "a clock may be behind"
     visit(invoke)
     assert salts(store) == ["SALT#2026-11-22", "SALT#2026-11-23"]
-    assert first not in store.secrets.values(), "the process has forgotten the day before"
+    assert first not in store.secret_cache.values(), "the process has forgotten the day before"
     now.s = NOON_S + day
     swept(store)
     assert salts(store) == ["SALT#2026-11-23"]
@@ -164,7 +164,7 @@ def test_nothing_stores_who_it_was_and_after_the_day_nobody_can_find_out(store: 
 
 
 def test_two_processes_have_one_salt_and_each_day_another(store: Store, now: SimpleNamespace) -> None:
-    other = replace(store, secrets={})
+    other = replace(store, secret_cache={})
     found = [hashing.of_day(Call(one), now.s) for one in (store, other, store)]
     assert len(set(found)) == 1
     assert hashing.of_day(Call(other), now.s + DAY_S) != found[0]

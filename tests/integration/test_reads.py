@@ -217,7 +217,7 @@ def test_rolled_up_numbers_say_as_of_when_they_are(
 
     assert told() == [None, None]
     rolled_s = int(time.time()) - 90
-    noted = items.wire({"noted": rolled_s + 60, "shown": rolled_s})
+    noted = items.to_wire({"noted": rolled_s + 60, "shown": rolled_s})
     store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.JUDGE | noted)
     assert told() == [rolled_s - 5] * 2
 
@@ -239,7 +239,7 @@ def test_a_counter_of_items_has_no_number_until_they_are_counted(invoke: Invoke,
     scan_state.close(store, begun, ORDERS.digest)
     answer = events.body_of(invoke.http("get_counter", **ann))
     assert answer == {"counter": "orders", "id": "ann", "value": 4, "as_of": None, "about": True}
-    noted = scan_state.passed_key("shop") | items.wire({"passed": 1_800_000_000})
+    noted = scan_state.passed_key("shop") | items.to_wire({"passed": 1_800_000_000})
     store.client.put_item(TableName=store.settings.ledger_table, Item=noted)
     [entry] = events.body_of(invoke(refs("orders:ann")))["tallies"]
     assert entry == answer | {"as_of": 1_800_000_000}

@@ -21,7 +21,7 @@ from tally.counter import ANYONE, Counter
 from tally.counting import periods
 from tally.dynamo import items, keys
 from tally.dynamo.client import Call, Store
-from tally.dynamo.transactions import apply
+from tally.dynamo.transactions import commit_writes
 from tally.series import hours, progress, top
 from tally.series.hours import Moved
 from tally.shipped import PAGE_VISITORS
@@ -49,7 +49,9 @@ def stored(store: Store, now: SimpleNamespace) -> Store:
     invoke, hour = Invoke(store), int(time.time()) // 3600
     table, board, moves = store.settings.ledger_table, top.Board(), []
     new = progress.Progress(progress.minutes_of(store.settings, hour - 20)[0], store.settings.minute(time.time()), hour)
-    apply(Call(store), [items.update(table, progress.PROGRESS, new.values, was=items.NO_ITEM)])
+    commit_writes(
+        Call(store), [items.update_write(table, progress.PROGRESS, new.values, expected=items.EXPECT_NO_ITEM)]
+    )
     for counter in COUNTERS.values():
         id_ = planted(counter)
         tally = keys.key(counter.partition_start + periods.tally_id(counter, id_, time.time()), counter.sort_key)
@@ -63,7 +65,7 @@ def stored(store: Store, now: SimpleNamespace) -> Store:
         moves += [Moved.of(counter.name, id_, 7), Moved.of(counter.name, hours.TOTAL, 7)]
     top.write(store, hour - 1, store.settings.minute(time.time()), board, list(COUNTERS))
     for move in moves:
-        apply(Call(store), [hours._hour(store.settings, hour - 1, move)])
+        commit_writes(Call(store), [hours._hour(store.settings, hour - 1, move)])
     invoke.direct("put_post", id=f"{SECRET}-post", body="x", caller="alice")
     return store
 

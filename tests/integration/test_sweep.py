@@ -17,8 +17,8 @@ from tally.counting import deletion, expired
 from tally.drift import judge, rows
 from tally.dynamo import keys
 from tally.dynamo.client import Store
-from tally.dynamo.shards import Tree
-from tally.dynamo.transactions import apply_once
+from tally.dynamo.shards import ShardTree
+from tally.dynamo.transactions import try_commit
 from tally.errors import ConfigurationError, StoreBusyError, TallyError
 from tally.operations.sweep import RESERVE_S, Sweep
 from tally.series import hours, progress
@@ -35,7 +35,7 @@ class Streams:
     def __init__(self, shards: int = 1) -> None:
         self.shards = shards
 
-    def listed(self, table: str) -> Tree:
+    def listed(self, table: str) -> ShardTree:
         return {f"shard-{table}" + f"-{number}" * (number > 0): None for number in range(self.shards)}
 
 
@@ -65,7 +65,7 @@ class Ledger:
 
     def book(self, minute: int, *amounts: int) -> None:
         entries = [Booked("plays", f"v{number}", "", 0, amount) for number, amount in enumerate(amounts)]
-        assert apply_once(self.store, [segments.write(self.store.settings, self.minute + minute, 0, "s#1", entries, 0)])
+        assert try_commit(self.store, [segments.write(self.store.settings, self.minute + minute, 0, "s#1", entries, 0)])
 
     def drift(self) -> list[int]:
         return [drift.drift for drift in rows.every(self.store)]

@@ -53,7 +53,7 @@ def hot(invoke: Invoke, partition: str, *then: Callable[[], None]) -> None:
     invoke.store.breaker.trip(partition)
     for step in then:
         step()
-        invoke.store.breaker.cool(partition)
+        invoke.store.breaker.close(partition)
 
 
 def direct(invoke: Invoke) -> None:

@@ -119,7 +119,7 @@ class Counting:
 
     def expected(self) -> int:
         """What is expected of all tallies: by receipts alone."""
-        return sum(items.number(receipt, "amount") for receipt in self.world.receipts())
+        return sum(items.int_attribute(receipt, "amount") for receipt in self.world.receipts())
 
     def amounts(self) -> dict[str, int]:
         """How much the holds have held, by their state."""

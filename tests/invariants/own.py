@@ -13,7 +13,7 @@ from tally.counter import Counter
 from tally.counting import tallies
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
-from tally.dynamo.shards import Shards, streams_client
+from tally.dynamo.shards import StreamShards, streams_client
 from tally.settings import OwnTable
 from tally.streams.dead_letters import Objects
 from tally.team import progress, scan_state
@@ -93,7 +93,7 @@ class Team:
     def pass_all(self, later_s: float = LATER_S) -> None:
         """The sweep notes what the consumer has passed, some minutes later."""
         arns = {name: own.stream for name, own in self.store.settings.own_tables.items()}
-        shards = Shards(arns, lambda: streams_client(endpoint_url=self.endpoint))
+        shards = StreamShards(arns, lambda: streams_client(endpoint_url=self.endpoint))
         progress.note(self.store, shards, self.counters, self.name, time.time() + later_s)
 
     def count(self, name: str) -> None:

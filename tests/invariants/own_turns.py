@@ -16,7 +16,7 @@ from tally.counter import Watched as WatchedNumber
 from tally.dynamo import items as writes
 from tally.dynamo import keys, queries
 from tally.dynamo.keys import Item
-from tally.dynamo.transactions import apply_once
+from tally.dynamo.transactions import try_commit
 from tally.items import Fault, Items
 from tally.streams.lineage import Checkpoint
 from tally.team import scan_state
@@ -193,7 +193,7 @@ class Turns:
             left = [one for one in shard.records if int(one["dynamodb"]["SequenceNumber"]) > int(mark.sequence or 0)]
             passed_s = min(passed_s, mark.through_s) if left else passed_s
         passed = {"passed": int(max(scan_state.passed_s(store, "shop"), passed_s))}
-        apply_once(store, [writes.put(store.settings.ledger_table, scan_state.passed_key("shop"), passed)])
+        try_commit(store, [writes.put_write(store.settings.ledger_table, scan_state.passed_key("shop"), passed)])
 
     # ---- everything ----
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tally.dynamo.shards import Tree
+from tally.dynamo.shards import ShardTree
 
 TABLES = ("counts", "receipts")
 COLLECTIONS = 40  # places of item collections on the line of keys
@@ -111,7 +111,7 @@ class Streams:
         shard.records.append(record | {"dynamodb": change | {"ApproximateCreationDateTime": shard.last_s}})
         return shard
 
-    def listed(self, table: str) -> Tree:
+    def listed(self, table: str) -> ShardTree:
         """As DescribeStream lists them: a child some seconds after it was made, its sister sooner."""
         known = [shard for shard in self.shards[table] if shard.listed_s <= self.clock()]
         return {shard.id: shard.parent.id if shard.parent else None for shard in known}

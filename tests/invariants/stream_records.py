@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tally.dynamo.client import Store
-from tally.dynamo.transactions import apply_once
+from tally.dynamo.transactions import try_commit
 from tally.streams import segments
 from tally.streams.fold import StreamPlace
 from tally.streams.segments import Booked
@@ -54,4 +54,4 @@ def bucket_of(shard: str) -> int:
 
 def book(store: Store, minute: int, *entries: Booked, name: str = "s#1", bucket: int = 0, now_s: float = 0) -> None:
     """Write the segment of a minute."""
-    assert apply_once(store, [segments.write(store.settings, minute, bucket, name, entries, now_s)])
+    assert try_commit(store, [segments.write(store.settings, minute, bucket, name, entries, now_s)])

@@ -114,7 +114,7 @@ class Stored:
 
     def scan(self, table: str) -> list[Item]:
         """Every item of `counts`, `receipts` or `ledger`."""
-        return list(itertools.chain(*queries.scan(self.through(self.raw), self.name(table))))
+        return list(itertools.chain(*queries.scan_pages(self.through(self.raw), self.name(table))))
 
     def expire(self, now_s: float) -> None:
         """What DynamoDB does with expired items of the ledger, sooner or later."""

@@ -18,7 +18,7 @@ from tally.counter import Counter
 from tally.counting import increments, periods, plans, receipts, tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
-from tally.dynamo.transactions import transact
+from tally.dynamo.transactions import commit_change
 from tally.errors import LimitReachedError
 from tally.notify import Notify
 from tests.engines import new_engine
@@ -159,7 +159,7 @@ class Walk:
         stamp = receipts.stamp(call, receipts.Keyed("x", "w", secrets.token_hex(8), {}))
         at = tallies.minute_now(call)
         receipt = stamp.receipt(call, {}, **tallies.facts(WIDE, "w", 1, at))
-        transact(call, WIDE, "w", lambda _: [{"Update": tallies.add(call, WIDE, "w", shard, 1, at)}], receipt)
+        commit_change(call, WIDE, "w", lambda _: [{"Update": tallies.add(call, WIDE, "w", shard, 1, at)}], receipt)
         self.wide += 1
 
 

@@ -72,12 +72,12 @@ class Family:
         """The store of another process, whose changes go to this shard, past the proxy."""
         spread = Spread(random=Shard(shard))
         for _ in range(5):
-            spread.conflict(self.counter.partition_start + id_, 32)
+            spread.widen(self.counter.partition_start + id_, 32)
         return replace(self.store, client=self.judged.wire, spread=spread)
 
     def elsewhere(self, id_: str = ID) -> None:
         """The next change goes to a shard at random."""
-        self.store.spread.conflict(self.counter.partition_start + id_, 16)
+        self.store.spread.widen(self.counter.partition_start + id_, 16)
 
     def remove(self, id_: str = ID, call: Call | None = None) -> bool:
         call = call or Call(self.store, "author")

@@ -18,7 +18,7 @@ from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
 from tally.dynamo import items
 from tally.dynamo.client import Call
 from tally.dynamo.contention import Spread
-from tally.dynamo.shards import Shards
+from tally.dynamo.shards import StreamShards
 from tally.errors import (
     HoldSettledError,
     LimitReachedError,
@@ -226,7 +226,7 @@ def test_an_item_among_the_holds_that_is_not_held_makes_no_room(counting: Counti
         "receipt": "none",
     }
     place = holds.live_key(counters.STOCK, ITEM, hold_id, int(hold_id.split("-")[0]))
-    put = items.put(counting.world.store.settings.ledger_table, place, values)
+    put = items.put_write(counting.world.store.settings.ledger_table, place, values)
     counting.world.raw.put_item(**put["Put"])
     assert refusal(partial(counting.take, 2)).members == {"left": 1}
     assert counting.swept() == (0, 0, True)
@@ -242,7 +242,7 @@ def test_the_scheduled_function_sweeps_every_bucket(
         counting.increment(counters.STOCK, 1, id_=id_)
         counting.take(id_=id_)
     clock.pass_s(61)
-    sweep = sweep_handler.Sweep(counters.COUNTERS, counting.world.store, Shards({}))
+    sweep = sweep_handler.Sweep(counters.COUNTERS, counting.world.store, StreamShards({}))
     monkeypatch.setattr(sweep_handler, "renew", lambda *_: {})  # it reads streams
     assert sweep({}, Context())["returned"] == 40
     assert counting.amounts() == {EXPIRED: 40}

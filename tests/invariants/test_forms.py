@@ -37,7 +37,7 @@ def count(world: Deployment, counter: Counter, times: int = 1, id_: str = ID) ->
     """Changes of a counter that is contended, each by its delta or by 2; how much they come to."""
     amount = counter.delta or 2
     for _ in range(0 if counter.retired else times):
-        world.store.spread.conflict(counter.partition_start + id_, counter.max_shards)
+        world.store.spread.widen(counter.partition_start + id_, counter.max_shards)
         call, key = Call(world.store), secrets.token_hex(12)
         tally = periods.tally_id(counter, id_, world.now_s)
         increments.count(call, Increment(counter, tally, amount, "count", key, {"counted": True}))

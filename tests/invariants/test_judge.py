@@ -13,9 +13,9 @@ from botocore.exceptions import ClientError
 from tally.drift import judge, rows
 from tally.drift.rows import DriftRow
 from tally.dynamo import keys, queries
-from tally.dynamo.client import WRITERS, Call, Store
+from tally.dynamo.client import WRITER_THREADS, Call, Store
 from tally.dynamo.contention import ATTEMPTS_MAX
-from tally.dynamo.transactions import apply_once
+from tally.dynamo.transactions import try_commit
 from tally.errors import StoreBusyError
 from tally.streams import fold, watermark
 from tally.streams.segments import Booked
@@ -250,7 +250,7 @@ def test_row_at_zero_outlives_a_judge_that_died_over_its_minute_and_comes_back_d
 
 def repair(store: Store, found: DriftRow | None) -> bool:
     assert found
-    return apply_once(store, [rows.moved(store, found, 0, NOW_S)])
+    return try_commit(store, [rows.moved(store, found, 0, NOW_S)])
 
 
 def test_repair_between_a_judges_reading_and_writing_is_not_undone(store: Store) -> None:
@@ -300,12 +300,12 @@ def test_row_that_keeps_changing_ends_in_an_error_and_the_minute_is_judged_again
 
 def test_rows_that_go_alone_are_written_side_by_side(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, 60,000 rows would take the time of many sweeps."""
-    monkeypatch.setattr(judge, "TOGETHER_MIN", WRITERS + 1)
-    together = threading.Barrier(WRITERS)
+    monkeypatch.setattr(judge, "TOGETHER_MIN", WRITER_THREADS + 1)
+    together = threading.Barrier(WRITER_THREADS)
     client = Watched(store.client, frozenset({"update_item"}))
-    client.before = lambda number, *_: None if number >= WRITERS else together.wait(10)
-    book(store, M, *(plays(1, f"v{number}") for number in range(WRITERS)))
-    assert run(through(store, client), M).changes == WRITERS
+    client.before = lambda number, *_: None if number >= WRITER_THREADS else together.wait(10)
+    book(store, M, *(plays(1, f"v{number}") for number in range(WRITER_THREADS)))
+    assert run(through(store, client), M).changes == WRITER_THREADS
 
 
 def rows_of(number: int) -> dict[str, int]:
@@ -421,7 +421,7 @@ def test_drifting_tallies_are_listed_a_page_at_a_time_past_any_number_that_do_no
     for _ in range(7):
         body = rows.listed(call, 7, after)
         found += body["drift"]
-        after = keys.digest("plays", found[-1]["id"])
+        after = keys.tally_digest("plays", found[-1]["id"])
     assert body["cursor"] is None
     assert {one["id"]: one["drift"] for one in found} == {
         target: amount for target, amount in targets.items() if amount

@@ -119,5 +119,5 @@ def test_conflicts_over_a_receipt_or_a_like_neither_spread_nor_heat_the_tally(
     world.like("bob")
     world.proxy.plan = faults.script({"TransactWriteItems": [ELSEWHERE] * (SPILL_RETRIES_MAX + 2)})
     assert change(world)[0]["visible"] == "now"
-    assert world.store.spread.shards(tally) == 1
-    assert not world.store.breaker.heats
+    assert world.store.spread.width(tally) == 1
+    assert not world.store.breaker.open_tallies

@@ -77,7 +77,7 @@ def test_key_of_a_receipt_is_a_constant_prefix_and_sha_256_whatever_the_function
     """By default the names of the Lambda function and of the Python function are part of the key."""
     for name in ("tally-plays", "tally-batch"):
         monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", name)
-        world.store.layers.clear()
+        world.store.idempotency_layers.clear()
         world.play("key-1", call=world.call("ann"))
     key = json.dumps(["play", VIDEO, "ann", "key-1"])
     assert world.receipt()["id"] == {"S": "tally#" + hashlib.sha256(key.encode()).hexdigest()}

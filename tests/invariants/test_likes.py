@@ -35,7 +35,7 @@ def either(world: World, request: pytest.FixtureRequest) -> World:
 def spread_world(make_world: Callable[..., World]) -> World:
     """A world that writes to shard 1 of every post that it has met a conflict on."""
     world = make_world(spread=Spread(random=LAST))
-    world.store.spread.conflict(TALLY, 16)
+    world.store.spread.widen(TALLY, 16)
     return world
 
 
@@ -76,7 +76,7 @@ def test_first_like_of_a_spread_post_makes_one_shard_and_uses_it(make_world: Cal
     """Not one after another while each next one is missing too: with sixteen that would outlast the turns."""
     world = make_world(spread=Spread(random=InTurn()))
     for _ in range(4):
-        world.store.spread.conflict(TALLY, 16)
+        world.store.spread.widen(TALLY, 16)
     world.write_post()
     world.proxy.forget()
     assert world.like("ann", key="key-1")[0]["changed"] is True

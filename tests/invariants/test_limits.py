@@ -85,13 +85,13 @@ def test_a_bounded_counter_beside_a_hot_one_of_the_same_key_keeps_its_one_shard_
 ) -> None:
     spread = counting.world.store.spread
     for _ in range(4):
-        spread.conflict(counters.USAGE.partition_start + ITEM, counters.USAGE.max_shards)
+        spread.widen(counters.USAGE.partition_start + ITEM, counters.USAGE.max_shards)
     counting.increment(BESIDE_USAGE, 5)
     for _ in range(4):
         counting.increment(BESIDE_USAGE, -1)
-    spread.conflict(BESIDE_USAGE.partition_start + ITEM, BESIDE_USAGE.max_shards)
+    spread.widen(BESIDE_USAGE.partition_start + ITEM, BESIDE_USAGE.max_shards)
     assert counting.world.shards(BESIDE_USAGE, ITEM) == {"CREDITS": 1}
-    assert spread.shards(counters.USAGE.partition_start + ITEM) == 16
+    assert spread.width(counters.USAGE.partition_start + ITEM) == 16
     assert isinstance(refusal(partial(counting.increment, BESIDE_USAGE, -2)), LimitReachedError)
 
 

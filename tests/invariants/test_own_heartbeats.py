@@ -10,7 +10,7 @@ import pytest
 from tally.counter import Counter
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Store
-from tally.dynamo.shards import Shards
+from tally.dynamo.shards import StreamShards
 from tally.items import HEARTBEAT_START, Items
 from tally.streams import watermark
 from tally.team import scan_state
@@ -82,6 +82,6 @@ def test_without_heartbeats_a_record_that_is_left_is_not_passed(
     shop.put("a", "ORDER#2")
     before_s = scan_state.passed_s(shop.store, "shop")
     assert noted(shop, 2 * LATER_S) > LATER_S
-    monkeypatch.setattr(Shards, "records_after", lambda *_: iter([[]] * 9))
+    monkeypatch.setattr(StreamShards, "records_after", lambda *_: iter([[]] * 9))
     shop.pass_all(2 * LATER_S)
     assert scan_state.passed_s(shop.store, "shop") > before_s  # a stream that does not show it: that is why it is about

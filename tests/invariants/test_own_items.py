@@ -16,8 +16,8 @@ from tally.counting import tallies
 from tally.dev.base.engine import Engine
 from tally.drift import rows
 from tally.dynamo.client import Call, Store
-from tally.dynamo.shards import Shards, streams_client
-from tally.dynamo.transactions import TRANSACTION_ITEMS_MAX, apply_once
+from tally.dynamo.shards import StreamShards, streams_client
+from tally.dynamo.transactions import TRANSACTION_ITEMS_MAX, try_commit
 from tally.errors import NotCountedError, StoreRefusedError
 from tally.items import Items
 from tally.maintenance.reconcile import Reconciler, writes
@@ -279,7 +279,7 @@ def test_a_number_with_a_drift_is_set_alone_and_its_drift_goes(team: Team) -> No
     """A repair of that drift would move the number a second time."""
     recount = many(team)
     row = rows.read(team.store, "all", "c7")
-    assert apply_once(team.store, [rows.recounted(team.store, row, 5, time.time())])
+    assert try_commit(team.store, [rows.recounted(team.store, row, 5, time.time())])
     left = recount.set_many(list(recount.differences()))
     assert [one.group for one in left] == ["c7"]
     assert recount.set(left[0])
@@ -414,7 +414,7 @@ def test_a_repair_between_the_look_and_what_is_made_of_it_is_not_repeated(team: 
     assert recount.report(looked)
     (again,) = recount.differences()
     repaired = Reconciler(team.store).look(COUNTERS["spent"], "a")
-    assert apply_once(team.store, writes(team.store, replace(repaired, difference=-40, confirmed=40), "ann", "why", 0))
+    assert try_commit(team.store, writes(team.store, replace(repaired, difference=-40, confirmed=40), "ann", "why", 0))
     for found in (looked, again):
         assert not getattr(recount, settle)(found)
     assert off(recount) == {}
@@ -445,7 +445,7 @@ def test_a_scan_forgets_the_drift_of_numbers_that_were_kept_elsewhere(team: Team
 def test_a_drift_that_a_recount_finds_no_more_goes_days_later(team: Team) -> None:
     for found in (5, 0):
         row = rows.read(team.store, "open", "a")
-        assert apply_once(team.store, [rows.recounted(team.store, row, found, time.time())])
+        assert try_commit(team.store, [rows.recounted(team.store, row, found, time.time())])
     (item,) = [one for one in team.wire.scan(TableName=team.store.settings.ledger_table)["Items"] if "drift" in one]
     assert (item["drift"], "expiration" in item, list(rows.every(team.store))) == ({"N": "0"}, True, [])
 
@@ -740,7 +740,9 @@ def test_records_that_are_lost_or_of_another_stream_spoil_the_numbers(team: Team
 def test_a_stream_that_is_off_spoils_the_numbers_and_passes_nothing(team: Team, status: str) -> None:
     """It is readable for a day, and shows no record. What is written meanwhile is in no stream."""
     count_all(team)
-    shards = Shards({"shop": team.stream.arn}, lambda: TurnedOff(streams_client(endpoint_url=team.endpoint), status))
+    shards = StreamShards(
+        {"shop": team.stream.arn}, lambda: TurnedOff(streams_client(endpoint_url=team.endpoint), status)
+    )
     before_s = scan_state.passed_s(team.store, "shop")
     progress.note(team.store, shards, COUNTERS, "shop", time.time() + 2 * LATER_S)
     assert scan_state.passed_s(team.store, "shop") == before_s

@@ -52,7 +52,10 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def processes(world: World, number: int) -> list[Store]:
     """Each knows what it has seen itself."""
-    return [replace(world.store, spread=Spread(), breaker=Breaker(), layers={}, limits={}) for _ in range(number)]
+    return [
+        replace(world.store, spread=Spread(), breaker=Breaker(), idempotency_layers={}, limit_cache={})
+        for _ in range(number)
+    ]
 
 
 def count(store: Store, counter: Counter, amount: int, key: str | None = None, at_s: float | None = None) -> None:
@@ -532,7 +535,7 @@ def test_a_tally_without_a_plan_is_written_as_it_was_before_there_were_plans(cou
     )  # fmt: skip
     (item,) = counting.world.items()
     assert sorted(item) == ["PK", "SK", "at", "nonce", "qty", "version"]
-    assert counting.world.store.limits == {}
+    assert counting.world.store.limit_cache == {}
 
 
 def test_a_process_goes_on_when_the_item_that_it_knows_is_gone(world: World, clock: Clock) -> None:
@@ -548,7 +551,7 @@ def test_what_a_process_remembers_has_an_end(world: World, monkeypatch: pytest.M
     monkeypatch.setattr(limits, "REMEMBERED_MAX", 3)
     for number in range(10):
         limits.read(world.call(), SEATS, f"{number}")
-    assert 0 < len(world.store.limits) <= 3
+    assert 0 < len(world.store.limit_cache) <= 3
 
 
 def test_what_a_plan_costs(world: World, clock: Clock) -> None:
@@ -580,7 +583,7 @@ def calm() -> Iterator[Deployment]:
 
 
 def test_no_number_drifts_and_a_repair_keeps_to_the_limit(calm: Deployment) -> None:
-    other = replace(calm.store, layers={}, limits={})
+    other = replace(calm.store, idempotency_layers={}, limit_cache={})
     for counter in (QUOTA, SEATS, CREDIT):
         give(calm.store, counter, 30 if counter.ceiling else -30)
         count(calm.store, counter, 2)

@@ -99,14 +99,14 @@ def test_busy_post_is_repaired_by_the_ledger(
     world.edit(5)
     world.run(14)
     users = iter(range(1000))
-    real = recount.queries.pages
+    real = recount.queries.partition_pages
 
     def pages(*how: Any, **more: Any) -> Any:
         if "ProjectionExpression" in more:
             world.like(f"new{next(users)}")
         return real(*how, **more)
 
-    monkeypatch.setattr(recount.queries, "pages", pages)
+    monkeypatch.setattr(recount.queries, "partition_pages", pages)
     counted = reconciler.count(LIKES, "p")
     assert counted.unclear == recount.MOVED
     assert counted.low <= -5 <= counted.high < 0

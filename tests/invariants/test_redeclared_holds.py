@@ -66,7 +66,7 @@ def test_a_hold_is_settled_in_each_way_whatever_is_declared_by_then(
     for tried, now in enumerate(redeclared(was, changes), 1):
         assert operations._without_holds(now) is None, now
         assert release_expired([now]) != NOTHING
-        call = Call(replace(store, limits={}))  # of a process that knows the new declaration alone
+        call = Call(replace(store, limit_cache={}))  # of a process that knows the new declaration alone
         for how in (RELEASED, COMMITTED, "expired"):
             id_ = f"{was.name}-{tried}-{how}"
             tally = periods.tally_id(was, id_, clock())
@@ -86,7 +86,7 @@ def test_a_hold_is_settled_in_each_way_whatever_is_declared_by_then(
             assert fits is (how == COMMITTED or limits.declared(now).takes(taken, back - taken)), now
             assert tallies.read(call, now, tally) == (back if fits and how != COMMITTED else taken), (now, how)
             if not fits:  # it waits for room, and no other case for it
-                settling.settle(Call(replace(store, limits={})), was, id_, hold, RELEASED)
+                settling.settle(Call(replace(store, limit_cache={})), was, id_, hold, RELEASED)
     assert tried > 15
 
 

@@ -114,8 +114,8 @@ def test_throttled_changes_of_bounded_counters_unlikes_and_posts_only_back_off_a
     world.proxy.plan = faults.script({"TransactWriteItems": [throttle] * 4})
     assert world.write_post(text="new")[0]["revision"] == 1
     assert world.proxy.injected(throttle) == 44
-    assert world.store.spread.shards(LIKES) == 1
-    assert not any(world.store.breaker.hot(tally) for tally in (LIKES, counters.STOCK.partition_start + VIDEO))
+    assert world.store.spread.width(LIKES) == 1
+    assert not any(world.store.breaker.is_open(tally) for tally in (LIKES, counters.STOCK.partition_start + VIDEO))
     assert world.shards(counters.LIKES, POST) == {"META": 0}
 
 

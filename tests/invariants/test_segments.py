@@ -9,7 +9,7 @@ import pytest
 
 import counters
 from tally.counting.receipts import DAY_S
-from tally.dynamo.transactions import apply_once
+from tally.dynamo.transactions import try_commit
 from tally.streams import fold, segments
 from tally.streams.segments import Booked
 from tests.invariants.processes import Crash, killed
@@ -27,9 +27,9 @@ def test_segments_are_read_as_they_were_written_from_every_bucket(stream: Stream
         Booked("plays", "v", "", 30, 0, 19_846),
     ]
     for bucket in range(fold.BUCKETS):
-        assert apply_once(stream.store, [segments.write(stream.store.settings, MINUTE, bucket, "x#1", written, 0)])
-        assert apply_once(stream.store, [segments.write(stream.store.settings, MINUTE, bucket, "x#2", written[-1:], 0)])
-    assert apply_once(stream.store, [segments.write(stream.store.settings, MINUTE + 1, 0, "x#1", written, 0)])
+        assert try_commit(stream.store, [segments.write(stream.store.settings, MINUTE, bucket, "x#1", written, 0)])
+        assert try_commit(stream.store, [segments.write(stream.store.settings, MINUTE, bucket, "x#2", written[-1:], 0)])
+    assert try_commit(stream.store, [segments.write(stream.store.settings, MINUTE + 1, 0, "x#1", written, 0)])
     found = list(segments.read(stream.store, MINUTE))
     assert len(found) == 2 * fold.BUCKETS
     assert [segments.pairs(segment) for segment in found] == [written[:2], []] * fold.BUCKETS

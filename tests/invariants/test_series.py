@@ -26,9 +26,9 @@ from bench.watch import Meter
 from counters import CALLS
 from tally.counter import Counter
 from tally.drift import history
-from tally.dynamo.client import WRITERS, Call, Store
+from tally.dynamo.client import WRITER_THREADS, Call, Store
 from tally.dynamo.keys import DEAD_LETTER_KEY, key
-from tally.dynamo.transactions import apply_once
+from tally.dynamo.transactions import try_commit
 from tally.errors import InvalidInputError, NotFoundError, StoreBusyError
 from tally.series import hours, progress, read, top
 from tally.series.read import DAY, HOUR, Range, range_of
@@ -313,10 +313,10 @@ def test_running_segments_are_written_side_by_side_and_no_longer_than_the_time_g
 ) -> None:
     monkeypatch.setattr(hours, "SEGMENT_BYTES", 1)  # a segment for each tally
     monkeypatch.setattr(hours, "PART", 4)
-    tallies = 3 * WRITERS - 1  # and all together
+    tallies = 3 * WRITER_THREADS - 1  # and all together
     fold(store, M - 1)
     book(store, M, *(plays(1, f"v{number}") for number in range(tallies)))
-    together, client, now = threading.Barrier(WRITERS), Watched(store.client, frozenset({"put_item"})), [0.0]
+    together, client, now = threading.Barrier(WRITER_THREADS), Watched(store.client, frozenset({"put_item"})), [0.0]
 
     def wait(*_: object) -> None:
         together.wait(10)
@@ -325,8 +325,8 @@ def test_running_segments_are_written_side_by_side_and_no_longer_than_the_time_g
     client.before = wait
     timed = replace(store, client=cast(Any, client), clock=lambda: now[0])
     with pytest.raises(StoreBusyError, match="no time"):
-        hours.sum_up(timed, M + 3, until_s=WRITERS + 1)
-    assert (client.writes, progress.read(store).through) == (2 * WRITERS, M - 1)
+        hours.sum_up(timed, M + 3, until_s=WRITER_THREADS + 1)
+    assert (client.writes, progress.read(store).through) == (2 * WRITER_THREADS, M - 1)
     fold(store, M + 3)
     assert (series(store, "v1"), series(store, hours.TOTAL)) == ({H: 1}, {H: tallies})
 
@@ -539,7 +539,7 @@ def test_a_repair_is_in_it_as_a_repair(store: Store) -> None:
     fold(store, M - 1)
     numbers = {"before": 60, "amount": -50, "added": -3}
     repair = history.entry(store, "plays", "v", 3600.0 * H, numbers, by="ann", why="w", how=history.LEDGER)
-    assert apply_once(store, [repair])
+    assert try_commit(store, [repair])
     book(store, M, plays(10))
     fold(store, M + 3)
     told = read.read(Call(store), PLAYS, "v", EVER)

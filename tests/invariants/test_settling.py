@@ -88,7 +88,7 @@ class Budget:
 
     def even(self) -> bool:
         """Whether the receipts say what the number is: what the judge compares."""
-        moved = sum(items.number(receipt, "amount") for receipt in self.world.receipts())
+        moved = sum(items.int_attribute(receipt, "amount") for receipt in self.world.receipts())
         return self.world.tally(self.counter, self.tally()) == self.counter.start + moved
 
     def sweep(self) -> expired.SweptHolds:

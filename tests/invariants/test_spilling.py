@@ -17,8 +17,8 @@ from tally.counting.increments import Increment
 from tally.counting.receipts import ALONE_KEPT_S, ChangeAnswer
 from tally.drift import recount
 from tally.dynamo.client import Call
-from tally.dynamo.contention import HOT_S, SPILL_RETRIES_MAX, THROTTLED_S, Breaker
-from tally.dynamo.keys import Item, pair_of
+from tally.dynamo.contention import BREAKER_OPEN_S, BREAKER_THROTTLED_S, SPILL_RETRIES_MAX, Breaker
+from tally.dynamo.keys import Item, removal_pair_of
 from tally.errors import ChangeRefusedError, NotFoundError, StoreBusyError
 from tests import faults
 from tests.faults import Fault
@@ -128,11 +128,11 @@ def test_a_hot_tally_is_not_tried_until_it_has_cooled_and_then_by_one_change(wor
     world.proxy.plan = faults.script({"TransactWriteItems": HOT * 2})
     seen = [world.play(f"a-{number}")[0]["visible"] for number in range(3)]
     assert len(world.sent("TransactWriteItems")) == len(HOT)
-    now_s[0] += HOT_S
+    now_s[0] += BREAKER_OPEN_S
     seen += [world.play(f"b-{number}")[0]["visible"] for number in range(3)]  # the first one tries, in vain
     assert len(world.sent("TransactWriteItems")) == 2 * len(HOT)
     assert seen == ["soon"] * 6
-    now_s[0] += HOT_S
+    now_s[0] += BREAKER_OPEN_S
     assert [world.play(f"c-{number}")[0]["visible"] for number in range(3)] == ["now"] * 3
     assert (world.tally(), world.rolled_up()) == (3, 9)
 
@@ -140,9 +140,9 @@ def test_a_hot_tally_is_not_tried_until_it_has_cooled_and_then_by_one_change(wor
 def test_a_refusal_shows_that_a_tally_has_cooled(world: World, now_s: list[float]) -> None:
     world.play("key-1")
     world.store.breaker.trip(PLAYS)
-    now_s[0] += HOT_S
+    now_s[0] += BREAKER_OPEN_S
     assert world.play("key-1")[1] is True
-    assert not world.store.breaker.hot(PLAYS)
+    assert not world.store.breaker.is_open(PLAYS)
 
 
 @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.kind.name.lower())
@@ -201,7 +201,7 @@ def test_a_hot_like_of_a_missing_post_is_not_found_and_leaves_nothing(hot: World
 
 def test_making_a_shard_that_keeps_meeting_others_spills_the_like(world: World) -> None:
     world.write_post()
-    world.store.spread.conflict(LIKES, 16)
+    world.store.spread.widen(LIKES, 16)
 
     def plan(operation: str, body: bytes, number: int) -> Fault | None:
         return faults.CONFLICT if b'"ConditionCheck"' in body else None
@@ -294,9 +294,9 @@ def test_each_of_what_names_a_like_changes_the_pair_key() -> None:
     child = {"PK": {"S": "p"}, "SK": {"S": "s"}, "at": {"N": "1"}, "nonce": {"S": "n"}, "likedAt": {"N": "7"}}
     others = [child | {"SK": {"S": "t"}}, child | {"at": {"N": "2"}}, child | {"nonce": {"S": "m"}}]
     lacking = [without(child, "at"), without(child, "nonce"), {}]
-    assert len({pair_of(item) for item in (child, *others, *lacking)}) == 7
-    assert pair_of(child) == pair_of(without(child, "PK", "likedAt"))
-    assert pair_of(child | {"at": {"S": "1"}}) == pair_of(without(child, "at"))
+    assert len({removal_pair_of(item) for item in (child, *others, *lacking)}) == 7
+    assert removal_pair_of(child) == removal_pair_of(without(child, "PK", "likedAt"))
+    assert removal_pair_of(child | {"at": {"S": "1"}}) == removal_pair_of(without(child, "at"))
 
 
 @pytest.mark.parametrize("before", STAMPED)
@@ -318,7 +318,7 @@ def test_an_unlike_is_stamped_with_its_own_minute_and_the_like_that_it_takes_bac
     assert world.likes() == (0, set())
     (meta,) = (item for item in world.items(LIKES) if item["SK"]["S"] == "META")
     assert time.time() // 60 - 1 <= int(meta["at"]["N"]) <= time.time() // 60
-    assert str(meta["nonce"]["S"]).startswith(f"-{pair_of(taken)}.")
+    assert str(meta["nonce"]["S"]).startswith(f"-{removal_pair_of(taken)}.")
 
 
 def test_every_write_of_a_tally_has_a_nonce_of_its_own(world: World) -> None:
@@ -365,7 +365,7 @@ def test_changes_that_keep_meeting_others_are_written_alone_and_throttled_ones_a
     assert len(world.sent("TransactWriteItems")) == tries_of(fault)
     assert world.items() == []
     assert world.rolled_up() == 3
-    assert world.store.breaker.hot(PLAYS)
+    assert world.store.breaker.is_open(PLAYS)
     assert together(world, VIDEO) == (first.body, True)
 
 
@@ -374,7 +374,7 @@ def test_changes_that_meet_others_are_tried_again_and_spread(world: World, fault
     world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 2})
     assert visible(together(world, VIDEO)) == "now"
     assert world.tally() == 3
-    assert world.store.spread.shards(PLAYS) > 1
+    assert world.store.spread.width(PLAYS) > 1
 
 
 def test_a_hot_tally_waits_from_the_start(hot: World) -> None:
@@ -387,8 +387,8 @@ def test_only_the_tally_that_was_in_the_way_is_hot(world: World) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": HOT})  # the last write is in conflict: the other video's
     assert visible(together(world, VIDEO, "other")) == "soon"
     assert (world.tally(), world.tally(id_="other")) == (0, 0)
-    assert world.store.breaker.hot("VID#other")
-    assert not world.store.breaker.hot(PLAYS)
+    assert world.store.breaker.is_open("VID#other")
+    assert not world.store.breaker.is_open(PLAYS)
 
 
 def test_only_the_tally_that_was_throttled_is_written_alone_and_rests_for_long(
@@ -397,10 +397,10 @@ def test_only_the_tally_that_was_throttled_is_written_alone_and_rests_for_long(
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.THROTTLED_TRANSACTION]})
     assert visible(together(world, VIDEO, "other")) == "soon"
     assert (world.tally(), world.tally(id_="other"), world.rolled_up(id_="other")) == (3, 0, 3)
-    assert world.store.spread.shards("VID#other") == 1
-    assert not world.store.breaker.hot(PLAYS)
-    now_s[0] += THROTTLED_S - 1
-    assert world.store.breaker.hot("VID#other")
+    assert world.store.spread.width("VID#other") == 1
+    assert not world.store.breaker.is_open(PLAYS)
+    now_s[0] += BREAKER_THROTTLED_S - 1
+    assert world.store.breaker.is_open("VID#other")
 
 
 def test_a_receipt_that_is_throttled_waits_and_heats_no_tally(world: World) -> None:
@@ -411,8 +411,8 @@ def test_a_receipt_that_is_throttled_waits_and_heats_no_tally(world: World) -> N
     assert rushed.store.clock() > 0
     world.proxy.plan = faults.always(receipt, "TransactWriteItems")
     assert visible(together(world, "other")) == "soon"
-    assert not world.store.breaker.hot(PLAYS)
-    assert not world.store.breaker.hot("VID#other")
+    assert not world.store.breaker.is_open(PLAYS)
+    assert not world.store.breaker.is_open("VID#other")
 
 
 def test_what_may_not_be_written_alone_only_waits(world: World) -> None:
@@ -423,6 +423,6 @@ def test_what_may_not_be_written_alone_only_waits(world: World) -> None:
 
 def test_changes_that_get_through_close_the_breaker_of_their_tally(world: World, now_s: list[float]) -> None:
     world.store.breaker.trip(PLAYS)
-    now_s[0] += HOT_S
+    now_s[0] += BREAKER_OPEN_S
     assert visible(together(world, VIDEO)) == "now"
     assert world.play("next")[0]["visible"] == "now"

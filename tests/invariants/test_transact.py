@@ -238,7 +238,7 @@ def test_an_own_write_that_is_in_the_way_spills_spreads_and_heats_no_tally(shop:
     rushed, _ = world.rushed(30)
     with pytest.raises(StoreBusyError):
         shop.commit("o-2", world=rushed)
-    assert (shop.of(), world.store.breaker.heats, world.store.spread.widths) == (DONE, {}, {})
+    assert (shop.of(), world.store.breaker.open_tallies, world.store.spread.widths) == (DONE, {}, {})
 
 
 @pytest.mark.parametrize("fault", [faults.CONFLICT, faults.THROTTLED_TRANSACTION])

@@ -153,7 +153,7 @@ def test_a_receipt_names_nobody_and_another_stack_has_other_names(world: World) 
     table = world.store.settings.ledger_table
     world.raw.delete_item(TableName=table, Key=keys.key(hashing.SECRET, hashing.SECRET))
     assert not visit(world, READERS, "ann"), "a process reads the secret once"
-    world.store.secrets.clear()
+    world.store.secret_cache.clear()
     assert visit(world, READERS, "ann")
     assert hashing.of_stack(world.call()) != secret
     assert {one["id"]["S"] for one in world.receipts()} > {receipt["id"]["S"]}
@@ -162,7 +162,7 @@ def test_a_receipt_names_nobody_and_another_stack_has_other_names(world: World) 
 def test_processes_that_need_the_secret_at_once_have_the_same(world: World) -> None:
     """Each reads before any of them has written."""
     world.proxy.plan = faults.seeded(3, {"PutItem": {faults.LOSE_RESPONSE: 0.3, faults.FAIL_AFTER: 0.3}})
-    stores = [replace(world.store, secrets={}) for _ in range(8)]
+    stores = [replace(world.store, secret_cache={}) for _ in range(8)]
     found = at_once([lambda store=store: persist(lambda: hashing.of_stack(Call(store))) for store in stores])
     assert len(set(found)) == 1
     assert len(found[0]) >= 40

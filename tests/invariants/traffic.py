@@ -212,13 +212,13 @@ class Traffic:
     def _spread(self, counter: Counter, id_: str, alone: bool) -> None:
         """The writers of this tally find it calm, contended, or hot."""
         store, partition = self.world.store, counter.partition_start + id_
-        store.breaker.heats.clear()
+        store.breaker.open_tallies.clear()
         store.spread.widths.clear()
         store.spread.random = random.Random(self.chance.random())  # type: ignore[assignment]
         if alone:
             store.breaker.trip(partition)
         elif self.chance.random() < 0.4:
-            store.spread.conflict(partition, counter.max_shards)
+            store.spread.widen(partition, counter.max_shards)
 
     def _written(self) -> None:
         """Note what was written alone: then its record says so."""

@@ -13,7 +13,7 @@ import counters
 from tally import observe
 from tally.dynamo import transactions
 from tally.dynamo.client import Call, Store
-from tally.dynamo.transactions import spread_wider
+from tally.dynamo.transactions import record_conflict
 from tally.errors import BUSY_CODES
 from tally.settings import Settings
 
@@ -23,8 +23,8 @@ def test_busy_answers_are_tried_again_and_only_conflicts_spread(code: str) -> No
     error = ClientError({"Error": {"Code": code, "Message": "no"}}, "UpdateItem")
     client = SimpleNamespace(transact_write_items=Mock(side_effect=error))
     tried = transactions.send(client, [{}] * 2)  # type: ignore[arg-type]
-    assert tried.busy
-    assert tried.conflict_or_raise() is (code == "TransactionConflictException")
+    assert tried.is_busy
+    assert tried.raise_unless_busy() is (code == "TransactionConflictException")
     assert len(set(tried.codes)) == 1
     assert len(tried.codes) == 2, "each write may have been in the way"
 
@@ -34,6 +34,6 @@ def test_conflicts_are_metered(capsys: pytest.CaptureFixture[str]) -> None:
     call = Call(Store(None, settings))  # type: ignore[arg-type]
     with observe.metrics():
         for _ in range(2):
-            spread_wider(call, counters.PLAYS, "v1")
+            record_conflict(call, counters.PLAYS, "v1")
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["Conflicts"] == [2.0]

@@ -16,10 +16,10 @@ from tally.dynamo.contention import (
     ATTEMPTS_MAX,
     BACKOFF_FIRST_S,
     BACKOFF_MAX_S,
-    CALM_S,
-    HOT_S,
+    BREAKER_OPEN_S,
+    NARROW_AFTER_S,
     RETRY_S_MAX,
-    TALLIES_REMEMBERED_MAX,
+    TRACKED_TALLIES_MAX,
     Breaker,
     Retries,
     Spread,
@@ -59,63 +59,63 @@ def spread(clock: Clock) -> Spread:
 
 
 def test_tally_has_one_shard_until_there_is_a_conflict(spread: Spread) -> None:
-    assert spread.shards("a") == 1
-    assert {spread.pick("a", MAX_SHARDS) for _ in range(20)} == {0}
+    assert spread.width("a") == 1
+    assert {spread.pick_shard("a", MAX_SHARDS) for _ in range(20)} == {0}
 
 
 def test_shards_double_at_each_conflict_up_to_the_counters_limit(spread: Spread) -> None:
     widths = []
     for _ in range(6):
-        spread.conflict("a", MAX_SHARDS)
-        widths.append(spread.shards("a"))
+        spread.widen("a", MAX_SHARDS)
+        widths.append(spread.width("a"))
     assert widths == [2, 4, 8, 16, 16, 16]
-    assert spread.shards("b") == 1
+    assert spread.width("b") == 1
 
 
 @pytest.mark.parametrize(("limit", "width"), [(1, 1), (3, 3), (5, 4)])
 def test_shards_never_exceed_the_counters_limit(spread: Spread, limit: int, width: int) -> None:
     for _ in range(2):
-        spread.conflict("a", limit)
-    assert spread.shards("a") == width
-    assert {spread.pick("a", MAX_SHARDS) for _ in range(200)} <= set(range(limit))
+        spread.widen("a", limit)
+    assert spread.width("a") == width
+    assert {spread.pick_shard("a", MAX_SHARDS) for _ in range(200)} <= set(range(limit))
 
 
 def test_shards_halve_for_each_calm_spell_and_not_before(spread: Spread, clock: Clock) -> None:
     for _ in range(4):
-        spread.conflict("a", MAX_SHARDS)
+        spread.widen("a", MAX_SHARDS)
     seen = []
     for _ in range(5):
-        clock.now_s += CALM_S - 0.001
-        before = spread.shards("a")
+        clock.now_s += NARROW_AFTER_S - 0.001
+        before = spread.width("a")
         clock.now_s += 0.001
-        seen.append((before, spread.shards("a")))
+        seen.append((before, spread.width("a")))
     assert seen == [(16, 8), (8, 4), (4, 2), (2, 1), (1, 1)]
 
 
 def test_picks_take_in_every_shard_evenly(spread: Spread) -> None:
     for _ in range(4):
-        spread.conflict("a", MAX_SHARDS)
-    picked = Multiset(spread.pick("a", MAX_SHARDS) for _ in range(3200))
+        spread.widen("a", MAX_SHARDS)
+    picked = Multiset(spread.pick_shard("a", MAX_SHARDS) for _ in range(3200))
     assert set(picked) == set(range(16))
     assert max(picked.values()) < 2 * 3200 / 16
 
 
 @pytest.mark.parametrize("avoided", range(4))
 def test_pick_avoids_the_shard_of_the_conflict_and_takes_in_all_others(spread: Spread, avoided: int) -> None:
-    spread.conflict("a", MAX_SHARDS)
-    spread.conflict("a", MAX_SHARDS)
-    assert {spread.pick("a", MAX_SHARDS, avoid=avoided) for _ in range(200)} == set(range(4)) - {avoided}
+    spread.widen("a", MAX_SHARDS)
+    spread.widen("a", MAX_SHARDS)
+    assert {spread.pick_shard("a", MAX_SHARDS, avoid=avoided) for _ in range(200)} == set(range(4)) - {avoided}
 
 
 def test_map_is_bounded_and_forgets_the_tally_that_was_hot_longest_ago(spread: Spread) -> None:
-    spread.conflict("first", MAX_SHARDS)
-    spread.conflict("second", MAX_SHARDS)
-    spread.conflict("first", MAX_SHARDS)
-    for number in range(TALLIES_REMEMBERED_MAX - 1):
-        spread.conflict(f"more-{number}", MAX_SHARDS)
-    assert len(spread.widths) == TALLIES_REMEMBERED_MAX
-    assert spread.shards("first") == 4
-    assert spread.shards("second") == 1
+    spread.widen("first", MAX_SHARDS)
+    spread.widen("second", MAX_SHARDS)
+    spread.widen("first", MAX_SHARDS)
+    for number in range(TRACKED_TALLIES_MAX - 1):
+        spread.widen(f"more-{number}", MAX_SHARDS)
+    assert len(spread.widths) == TRACKED_TALLIES_MAX
+    assert spread.width("first") == 4
+    assert spread.width("second") == 1
 
 
 def test_chance_is_the_systems_and_not_the_snapshots() -> None:
@@ -128,14 +128,14 @@ def test_chance_is_the_systems_and_not_the_snapshots() -> None:
 def test_pauses_double_up_to_their_limit_and_attempts_are_bounded(clock: Clock) -> None:
     pauses: list[float] = []
     retries = Retries(clock.now_s + 60, random=Longest(), sleep=pauses.append, clock=clock)
-    assert sum(retries.wait() for _ in range(100)) == ATTEMPTS_MAX - 1
+    assert sum(retries.sleep_before_retry() for _ in range(100)) == ATTEMPTS_MAX - 1
     assert pauses == [min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2**number) for number in range(1, ATTEMPTS_MAX)]
 
 
 def test_pauses_are_drawn_from_all_of_their_range(clock: Clock) -> None:
     drawn = []
     for _ in range(200):
-        Retries(clock.now_s + 60, sleep=drawn.append, clock=clock).wait()
+        Retries(clock.now_s + 60, sleep=drawn.append, clock=clock).sleep_before_retry()
     assert min(drawn) < 0.2 * 2 * BACKOFF_FIRST_S
     assert max(drawn) > 0.8 * 2 * BACKOFF_FIRST_S
 
@@ -144,7 +144,7 @@ def test_pauses_are_drawn_from_all_of_their_range(clock: Clock) -> None:
 def test_waiting_ends_before_the_deadline_and_the_limit(clock: Clock, time_s: float) -> None:
     started_s = clock.now_s
     retries = Retries(started_s + time_s, random=Longest(), sleep=clock.sleep, clock=clock)
-    while retries.wait():
+    while retries.sleep_before_retry():
         pass
     assert clock.now_s - started_s < min(time_s, RETRY_S_MAX)
 
@@ -155,13 +155,13 @@ def breaker(clock: Clock) -> Breaker:
 
 
 def test_a_tally_is_hot_from_its_tripping_until_one_change_may_try(breaker: Breaker, clock: Clock) -> None:
-    assert not breaker.hot("a")
+    assert not breaker.is_open("a")
     breaker.trip("a")
-    assert [breaker.hot("a"), breaker.hot("b")] == [True, False]
-    clock.sleep(HOT_S - 0.001)
-    assert breaker.hot("a")
+    assert [breaker.is_open("a"), breaker.is_open("b")] == [True, False]
+    clock.sleep(BREAKER_OPEN_S - 0.001)
+    assert breaker.is_open("a")
     clock.sleep(0.001)
-    assert [breaker.hot("a") for _ in range(3)] == [False, True, True]
+    assert [breaker.is_open("a") for _ in range(3)] == [False, True, True]
 
 
 def test_a_change_that_gets_through_after_the_heat_ends_it_and_one_in_vain_renews_it(
@@ -169,33 +169,33 @@ def test_a_change_that_gets_through_after_the_heat_ends_it_and_one_in_vain_renew
 ) -> None:
     for through in (False, True):
         breaker.trip("a")
-        clock.sleep(HOT_S)
-        assert not breaker.hot("a")
-        (breaker.cool if through else breaker.trip)("a")
-        assert breaker.hot("a") is not through
+        clock.sleep(BREAKER_OPEN_S)
+        assert not breaker.is_open("a")
+        (breaker.close if through else breaker.trip)("a")
+        assert breaker.is_open("a") is not through
 
 
 def test_a_change_that_was_under_way_when_the_tally_became_hot_says_nothing_of_the_heat(breaker: Breaker) -> None:
     breaker.trip("a")
-    breaker.cool("a")
-    assert breaker.hot("a")
+    breaker.close("a")
+    assert breaker.is_open("a")
 
 
 def test_hot_tallies_are_remembered_up_to_a_limit_the_latest_ones(breaker: Breaker) -> None:
-    for number in range(TALLIES_REMEMBERED_MAX):
+    for number in range(TRACKED_TALLIES_MAX):
         breaker.trip(f"{number}")
     breaker.trip("0")
     breaker.trip("one more")
-    assert breaker.hot("0")
-    assert not breaker.hot("1")
-    assert len(breaker.heats) == TALLIES_REMEMBERED_MAX
+    assert breaker.is_open("0")
+    assert not breaker.is_open("1")
+    assert len(breaker.open_tallies) == TRACKED_TALLIES_MAX
 
 
 def test_one_of_many_threads_tries_whether_the_heat_is_over(breaker: Breaker, clock: Clock) -> None:
     breaker.trip("a")
-    clock.sleep(HOT_S)
+    clock.sleep(BREAKER_OPEN_S)
     answers: list[bool] = []
-    threads = [threading.Thread(target=lambda: answers.append(breaker.hot("a"))) for _ in range(32)]
+    threads = [threading.Thread(target=lambda: answers.append(breaker.is_open("a"))) for _ in range(32)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -8,7 +8,7 @@ import pytest
 
 import counters
 from tally.counting import tallies
-from tally.dynamo.keys import pair_of
+from tally.dynamo.keys import removal_pair_of
 from tally.operations.bookkeeper import READER as BOOKKEEPER
 from tally.operations.rollup import READER as ROLLUP
 from tally.streams import bookkeeper, rollup
@@ -89,7 +89,7 @@ def test_what_the_rollup_adds_is_booked_on_the_minute_that_it_says_however_late(
 
 def test_both_halves_of_an_unlike_are_booked_on_their_records_minute_under_one_name() -> None:
     one = child(NOW - 500, "REMOVE")
-    pair = pair_of(one["dynamodb"]["OldImage"])
+    pair = removal_pair_of(one["dynamodb"]["OldImage"])
     assert bookkeeper.read_count(DECLARED, one) == (Effect("likes", "p", NOW, -1, pair=pair),)
     unliked = plays(4, f"{tallies.unliked(pair)}xyz", NOW - 500)
     assert moved(unliked, plays(5, "b")) == [Effect("plays", "v", NOW, observed=-1, pair=pair)]
@@ -100,7 +100,9 @@ def test_what_an_unlike_leaves_is_no_child() -> None:
     liked: Any = {**CHILD, "at": {"N": str(NOW)}, "nonce": {"S": "n"}, "likedAt": {"N": "1"}, "rollup": {"BOOL": True}}
     left = {**CHILD, tallies.GONE: {"N": "1"}, "nonce": {"S": "m"}, "likedAt": {"N": "1"}, "rollup": {"BOOL": True}}
     read = bookkeeper.read_count
-    assert read(DECLARED, record("MODIFY", CHILD, left, liked)) == (Effect("likes", "p", NOW, -1, pair=pair_of(liked)),)
+    assert read(DECLARED, record("MODIFY", CHILD, left, liked)) == (
+        Effect("likes", "p", NOW, -1, pair=removal_pair_of(liked)),
+    )
     assert read(DECLARED, record("MODIFY", CHILD, liked, left)) == (Effect("likes", "p", NOW, 1),)
     assert read(DECLARED, record("MODIFY", CHILD, left, left)) == ()
     assert read(DECLARED, record("MODIFY", CHILD, liked, liked)) == ()

@@ -11,12 +11,12 @@ from tally.dynamo import queries
 from tally.dynamo import shards as listing
 from tally.dynamo.client import Store
 from tally.dynamo.keys import key
-from tally.dynamo.shards import Shards
+from tally.dynamo.shards import StreamShards
 from tally.errors import StoreBusyError, StoreRefusedError, StoreUnreachableError
 
 
-def shards(client: Mock) -> Shards:
-    return Shards({"counts": "arn:c", "receipts": "arn:r"}, lambda: client)
+def shards(client: Mock) -> StreamShards:
+    return StreamShards({"counts": "arn:c", "receipts": "arn:r"}, lambda: client)
 
 
 def refused(code: str) -> ClientError:
@@ -31,7 +31,7 @@ def test_every_page_of_a_listing_is_read() -> None:
     ]
     client = Mock()
     client.describe_stream.side_effect = [{"StreamDescription": page} for page in pages]
-    assert shards(client).listed("receipts") == {"a": None, "b": "a", "c": "gone"}
+    assert shards(client).list_shards("receipts") == {"a": None, "b": "a", "c": "gone"}
     behind = call(StreamArn="arn:r", ExclusiveStartShardId="b")
     assert client.describe_stream.mock_calls == [call(StreamArn="arn:r"), behind, behind]
 
@@ -44,7 +44,7 @@ def test_a_listing_that_is_cut_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         "StreamDescription": {"Shards": [{"ShardId": "a"}], "LastEvaluatedShardId": "a"}
     }
     with pytest.raises(StoreRefusedError, match="The stream of receipts lists more"):
-        shards(client).listed("receipts")
+        shards(client).list_shards("receipts")
 
 
 def test_a_table_that_is_read_in_part_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,8 +52,8 @@ def test_a_table_that_is_read_in_part_is_an_error(store: Store, monkeypatch: pyt
     table = store.settings.ledger_table
     for number in range(3):
         store.client.put_item(TableName=table, Item=key("P", str(number)))
-    assert [len(page) for page in queries.pages(store, table, "P", Limit=2)] == [2, 1]
-    for found in (queries.items(store, table, "P", Limit=1), queries.scan(store, table, Limit=1)):
+    assert [len(page) for page in queries.partition_pages(store, table, "P", Limit=2)] == [2, 1]
+    for found in (queries.partition_items(store, table, "P", Limit=1), queries.scan_pages(store, table, Limit=1)):
         with pytest.raises(StoreRefusedError, match=f"more than 2 pages of {table}"):
             list(found)
 
@@ -81,6 +81,6 @@ def test_errors_are_tallys_own(error: Exception, raised: type[Exception]) -> Non
     client = Mock()
     client.describe_stream.side_effect = client.get_shard_iterator.side_effect = error
     with pytest.raises(raised):
-        shards(client).listed("counts")
+        shards(client).list_shards("counts")
     with pytest.raises(raised):
         list(shards(client).records_after("counts", "s", "7"))

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 
 from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
-from tally.dynamo.shards import Tree
+from tally.dynamo.shards import ShardTree
 from tally.errors import ConfigurationError, StoreBusyError
 from tally.streams import lineage, watermark
 from tally.streams.lineage import Look
@@ -45,7 +45,7 @@ class Streams:
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     failing: bool = False
 
-    def listed(self, table: str) -> Tree:
+    def list_shards(self, table: str) -> ShardTree:
         return {one.id: one.parent for one in self.trees[table]}
 
     def records_after(self, table: str, shard: str, sequence: str | None) -> Iterator[list[Any]]:

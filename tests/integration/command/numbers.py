@@ -12,7 +12,7 @@ from tally.counting import children, posts, tallies
 from tally.drift import rows
 from tally.dynamo import items
 from tally.dynamo.client import Call, Store
-from tally.dynamo.transactions import apply_once, put
+from tally.dynamo.transactions import put_alone, try_commit
 from tally.series import hours, progress
 from tally.streams import segments, watermark
 from tally.streams.forms import Forms
@@ -28,7 +28,7 @@ def judged(store: Store, ahead: int = 5) -> int:
     now_s = int(time.time())
     upto, known_s = store.settings.minute(now_s) + ahead, now_s // 60 * 60 + 5
     facts = {"judged": upto, "noted": now_s - 99, "began": 1} | dict.fromkeys(("known", "rolled", "shown"), known_s)
-    store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.JUDGE | items.wire(facts))
+    store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.JUDGE | items.to_wire(facts))
     return upto
 
 
@@ -56,15 +56,18 @@ def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -
     """A drift row that was changed so many judged minutes ago."""
     upto = watermark.judged(store) - ago
     facts = {"drift": amount, "upto": upto, "since": 1_800_000_000, "changes": f"[[{upto}, {amount}]]"}
-    item = rows.key(counter, target) | items.wire({**facts, "counter": counter, "target": target})
+    item = rows.key(counter, target) | items.to_wire({**facts, "counter": counter, "target": target})
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)
 
 
 def summed_up(store: Store, since: int, through: int, plays: Iterable[tuple[int, str, int, *tuple[int, ...]]]) -> None:
     """The series have these plays (minute, id, amount, the day of an import), from one minute up to another."""
     at = progress.Progress(since=since, through=since - 1, hour=progress.hour_of(store.settings, since))
-    apply_once(store, [items.update(store.settings.ledger_table, progress.PROGRESS, at.values, was=items.NO_ITEM)])
+    try_commit(
+        store,
+        [items.update_write(store.settings.ledger_table, progress.PROGRESS, at.values, expected=items.EXPECT_NO_ITEM)],
+    )
     for number, (minute, id_, amount, *day) in enumerate(plays):
         entries = [segments.Booked("plays", id_, "", amount, amount, *day)]
-        put(Call(store), segments.write(store.settings, minute, 0, f"s#{number}", entries, int(time.time())))
+        put_alone(Call(store), segments.write(store.settings, minute, 0, f"s#{number}", entries, int(time.time())))
     hours.sum_up(store, through, until_s=float("inf"))

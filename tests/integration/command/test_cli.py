@@ -35,7 +35,7 @@ from tally.dev.base.engine import Engine
 from tally.drift import history
 from tally.dynamo import keys
 from tally.dynamo.client import CLIENT_CONFIG, Call, Store
-from tally.dynamo.transactions import apply_once
+from tally.dynamo.transactions import try_commit
 from tally.notify import Notify
 from tally.operations.receipts import KEYED
 from tally.streams import fold
@@ -264,7 +264,7 @@ def folded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(since, "b", 500, HOUR // 24), (HOUR * 60, "a", 70, HOUR // 24), (HOUR * 60, "a", 900, 19_846)]
     summed_up(store, since, HOUR * 60 + 20, [*plays, *rows])
     repaired = {"before": 900, "amount": -5, "added": 0}
-    apply_once(
+    try_commit(
         store, [history.entry(store, "plays", "a", HOUR * 3600 - 600, repaired, by="ann", why="x", how="ledger")]
     )
 

@@ -15,7 +15,7 @@ import counters
 from tally.cli.terminal import clock
 from tally.counting import tallies
 from tally.dynamo.client import Call, Store
-from tally.dynamo.transactions import put
+from tally.dynamo.transactions import put_alone
 from tally.maintenance import reconcile
 from tally.streams import watermark
 from tally.streams.loss import Loss
@@ -282,7 +282,7 @@ def test_drift_of_a_counter_that_is_no_longer_declared_is_named(run: Run, store:
 def test_what_may_be_lost_is_shown_until_somebody_acknowledges_it(run: Run, store: Store) -> None:
     post(store)
     for one in (Loss("gap#rollup", "rollup", 60, 120), Loss("letter#x", "bookkeeper", 0, 0, watermark.judged(store))):
-        put(Call(store), one.write(store.settings))
+        put_alone(Call(store), one.write(store.settings))
     code, out, _ = run("check")
     assert (code, out.splitlines()[-1].split("; ")[0]) == (1, "records may be lost")
     assert [line[:50] for line in out.splitlines()[:-1]] == [

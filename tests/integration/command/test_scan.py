@@ -20,7 +20,7 @@ from tally.counter import Counter
 from tally.drift import rows
 from tally.dynamo import clock, keys
 from tally.dynamo.client import Store
-from tally.dynamo.transactions import apply_once
+from tally.dynamo.transactions import try_commit
 from tally.errors import ConfigurationError
 from tally.streams import forms
 from tally.team import faults, first_seen, health, scan_state
@@ -355,7 +355,7 @@ def test_a_repair_forgets_the_drift_of_a_counter_of_items_that_is_declared_no_mo
     noted = {"PK": {"S": keys.FORM_KEY}, "SK": {"S": "calls"}, "form": {"S": json.dumps(forms.form(COUNTERS["usage"]))}}
     team.wire.put_item(TableName=team.store.settings.ledger_table, Item=noted)
     row = rows.recounted(team.store, rows.read(team.store, "calls", "x"), 3, time.time())
-    assert apply_once(team.store, [row])
+    assert try_commit(team.store, [row])
     team.counters = {"usage": COUNTERS["usage"]}
     assert team(f"repair --only drift {SIGNED}")[0] == 0
     assert [(row.counter, row.drift) for row in rows.every(team.store)] == [("calls", 3)]

@@ -11,7 +11,7 @@ import pytest
 from tally.cli import shadow
 from tally.drift import history
 from tally.dynamo.client import Store
-from tally.dynamo.transactions import apply_once
+from tally.dynamo.transactions import try_commit
 from tally.streams import fold
 from tests.integration.command.numbers import Run, summed_up
 
@@ -135,7 +135,7 @@ def test_json_has_every_id_and_a_terminal_draws(
 ) -> None:
     repaired = {"before": 900, "amount": -5, "added": -3}
     at_s = (HOUR - 1) * 3600 + 5
-    apply_once(store, [history.entry(store, "plays", "a", at_s, repaired, by="ann", why="x", how="ledger")])
+    try_commit(store, [history.entry(store, "plays", "a", at_s, repaired, by="ann", why="x", how="ledger")])
     given = ("shadow", "plays", files.of("b", [0, 0, 10, 10]), files.of("a", [0, 90, 305, 605, 999, 999]), *UTC)
     code, out, _ = run(*given, "--json")
     body = json.loads(out)

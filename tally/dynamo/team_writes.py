@@ -20,19 +20,21 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES_MAX = 16 * 1024 * 1024  # of all of them. The 4 MB of a transaction are counted by DynamoDB alone
 _WIRE_FORM = 'Values have DynamoDB\'s form: {"S": "mug"}, {"N": "7"}; boto3.dynamodb.types.TypeSerializer makes it.'
-_SAID_CHARACTERS_MAX = 200  # of what botocore says: it quotes the value, which may be an item
+_MESSAGE_CHARACTERS_MAX = 200  # of what botocore says: it quotes the value, which may be an item
 
 
-def checked(client: DynamoDBClient, writes: object, closed: Collection[str]) -> list[Write]:
+def check_team_writes(client: DynamoDBClient, writes: object, forbidden_tables: Collection[str]) -> list[Write]:
     """The writes, each of which now returns the item that was there if its condition fails.
 
-    `closed`: tables that none of them may be of. Raises InvalidInputError, which names the write, and
+    `forbidden_tables`: tables that none of them may be of. Raises InvalidInputError, which names the write, and
     PayloadTooLargeError for what DynamoDB would not even read.
     """
     if not isinstance(writes, Sequence) or isinstance(writes, str | bytes):
         raise InvalidInputError('writes must be a list of TransactItems: [{"Put": {…}}, …].', field="writes")
     shape = client.meta.service_model.shape_for("TransactWriteItem")
-    transact_items = [_checked(write, f"writes[{place}]", shape, closed) for place, write in enumerate(writes)]
+    transact_items = [
+        _checked(write, f"writes[{place}]", shape, forbidden_tables) for place, write in enumerate(writes)
+    ]
     if sum(map(_bytes, transact_items)) > REQUEST_BYTES_MAX:
         raise PayloadTooLargeError("writes have more than the 4 MB that a transaction takes.", field="writes")
     return transact_items
@@ -52,7 +54,7 @@ def _checked(write: Any, at: str, shape: Any, closed: Collection[str]) -> Write:
         raise InvalidInputError(f"{at} cannot be sent: {error}.", field=at) from None
     if wrong:
         hint = f" {_WIRE_FORM}" if re.search(r"\.(Item|Key|ExpressionAttributeValues)\b", wrong) else ""
-        raise InvalidInputError(f"{at}: {wrong[:_SAID_CHARACTERS_MAX]}.{hint}", field=at)
+        raise InvalidInputError(f"{at}: {wrong[:_MESSAGE_CHARACTERS_MAX]}.{hint}", field=at)
     if len(write) != 1:
         raise InvalidInputError(f"{at} must be one of Put, Update, Delete and ConditionCheck.", field=at)
     ((action, parameters),) = write.items()

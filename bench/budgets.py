@@ -36,7 +36,7 @@ def measure(quick: bool) -> Rows:
             rows[name] = {"requests": meter.requests, "WCU": meter.write_units, "RCU": meter.read_units}
 
         def hold(key: str) -> str:
-            return str(holds.take(call(), stock, "mug", 30, 60, operation="hold", key=key).body["hold"])
+            return str(holds.place(call(), stock, "mug", 30, 60, operation="hold", key=key).body["hold"])
 
         increments.increment(call(), counter=stock, id="mug", amount=100, idempotency_key="in")
         row(HOLD, lambda: hold("cart-1"))

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tally.counting.tallies import DAY
+from tally.counting.tallies import MINUTES_PER_DAY
 
 from . import (
     backlog,
@@ -149,7 +149,11 @@ MEASURES = (
     Measure("rollup", "the rollup", consumers.measure, (
         Claim("1,000 plays of 1 videos", "WCU", "≤", 4),
         Claim("1,000 plays of 1,000 videos", "WCU", "≤", 2100),
-        *(Claim(name, "transactions", "≤", 2) for name, (minute, _) in consumers.EDGES.items() if minute % DAY),
+        *(
+            Claim(name, "transactions", "≤", 2)
+            for name, (minute, _) in consumers.EDGES.items()
+            if minute % MINUTES_PER_DAY
+        ),
         Claim("the fold alone", "times a plain loop", "≤", 5, full_only=True),
     )),
     Measure("journal", "the journal", journal.measure, (

@@ -12,7 +12,7 @@ from io import StringIO
 from urllib.parse import urlsplit
 
 import counters
-from tally.counting.tallies import DAY
+from tally.counting.tallies import MINUTES_PER_DAY
 from tally.drift import judge
 from tally.dynamo.client import Store
 from tally.dynamo.transactions import try_commit
@@ -38,7 +38,7 @@ PLAYS = 1000
 VIDEOS = (1, 10, 100, 1000)
 SHARD = "shardId-00000001700000000000-bench"
 MINUTE = 28_000_000
-MIDNIGHT = MINUTE // DAY * DAY
+MIDNIGHT = MINUTE // MINUTES_PER_DAY * MINUTES_PER_DAY
 EDGES = {
     f"{PLAYS:,} plays of 1 video, {when}, clocks {apart_s:g} s apart": (minute, apart_s)
     for when, minute, apart_s in (

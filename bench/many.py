@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 import counters
-from tally.counting import changes, increments
+from tally.counting import batch, increments
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 from tally.streams import rollup
@@ -38,8 +38,8 @@ def _one_by_one(clients: Clients, key: str) -> None:
 def _together(*, soon: bool) -> Send:
     def send(clients: Clients, key: str) -> None:
         sent = [{"counter": "plays", "id": f"video-{number % VIDEOS}"} for number in range(PLAYS)]
-        wanted = changes.read(sent, counters.COUNTERS, time.time(), soon=soon)
-        changes.count(Call(clients.store), wanted, operation="change", key=key, soon=soon)
+        wanted = batch.parse_batch(sent, counters.COUNTERS, time.time(), soon=soon)
+        batch.count(Call(clients.store), wanted, operation="change", key=key, soon=soon)
 
     return send
 

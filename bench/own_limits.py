@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import counters
 from tally.counter import Counter
-from tally.counting import periods, plans
+from tally.counting import overrides, periods
 from tally.counting.increments import Increment, count
 from tally.dynamo.client import Call
 from tally.operations import reads
@@ -32,10 +32,10 @@ def _move(call: Call, counter: Counter) -> None:
 
 
 _STEPS: dict[str, Callable[[Call, Counter], object]] = {
-    GIVEN: lambda call, counter: plans.put(call, counter, "a", 10_000, operation="put_limit", key="plan"),
+    GIVEN: lambda call, counter: overrides.put_override(call, counter, "a", 10_000, operation="put_limit", key="plan"),
     FIRST: _move,
     CHANGE: _move,
-    LIMIT: lambda call, counter: plans.read(call, counter, "a"),
+    LIMIT: lambda call, counter: overrides.read_override(call, counter, "a"),
     NUMBER: lambda call, counter: reads.get_counter(call, counter=counter, id="a"),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import counters
-from tally.counting import hashing, periods, tallies, uniques
+from tally.counting import periods, pseudonyms, tallies, unique_visitors
 from tally.dynamo.client import Call
 
 from .clients import clients_of, fresh_engine
@@ -27,14 +27,14 @@ def measure(quick: bool) -> Rows:
     for name, counter in COUNTERS.items():
         with fresh_engine() as endpoint:
             store = clients_of(endpoint).store
-            hashing.of_stack(Call(store))  # once in a process
+            pseudonyms.stack_secret(Call(store))  # once in a process
             meter = Meter(store.client)
             for which in (NEW, AGAIN, READ):
                 meter.reset()
                 if which == READ:
                     tallies.read(Call(store), counter, periods.tally_id(counter, "a", 1_800_000_000))
                 else:
-                    uniques.count(Call(store), counter, "a", "ann")
+                    unique_visitors.count(Call(store), counter, "a", "ann")
                 units = {"WCU": meter.write_units, "RCU": meter.read_units}
                 rows[f"{name}: {which}"] = {"requests": meter.requests, **units}
     return rows

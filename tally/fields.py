@@ -225,7 +225,7 @@ def step(counter: Counter, given: int | None, field: str) -> int:
 
 
 def changes(value: object, field: str) -> list[dict[str, object]]:
-    """1 to 1,000 JSON objects; what they hold is checked where the counters are known (counting/changes.py)."""
+    """1 to 1,000 JSON objects; what they hold is checked where the counters are known (counting/batch.py)."""
     if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
         raise InvalidInputError(f"{field} must be a list of JSON objects, and not empty.", field=field)
     if len(value) > CHANGES_MAX:

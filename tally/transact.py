@@ -13,7 +13,7 @@ For a function in a team's stack, which `tally.grant_transact(function, ["stock"
     )
 
 The receipt is the first write, then come the tallies, then the writes of the team. What DynamoDB refuses is judged in
-this order (counting/changes.py): a receipt is a replay, whatever else failed; anything that was in the way is tried
+this order (counting/batch.py): a receipt is a replay, whatever else failed; anything that was in the way is tried
 again; then a write of the team's; then a limit.
 """
 
@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 from . import fields
 from .counter import Counter, declared
-from .counting import changes as changes_
-from .counting.changes import Own
+from .counting import batch as changes_
+from .counting.batch import TeamWrites
 from .dynamo import clock
 from .dynamo.client import ANSWER_RESERVE_S, CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
 from .dynamo.items import Write
@@ -97,7 +97,7 @@ class Transactions:
         and others. RetryableError: it may have been written; send it again, with the same key.
         """
         key = fields.idempotency_key(key, "key", anonymous=False)
-        wanted = changes_.read(self._entries(changes), self._counters, clock.now_s(), soon=False)
+        wanted = changes_.parse_batch(self._entries(changes), self._counters, clock.now_s(), soon=False)
         settings = self._store.settings
         own_writes = check_team_writes(
             self._store.client, writes, (settings.counts_table, settings.receipts_table, settings.ledger_table)
@@ -106,7 +106,7 @@ class Transactions:
         if items > TRANSACTION_ITEMS_MAX:
             said = f"A receipt, {len(wanted.sums)} tallies and {len(own_writes)} writes are {items} items"
             raise PayloadTooLargeError(f"{said}: a transaction has at most {TRANSACTION_ITEMS_MAX}.", field="writes")
-        wanted.own = Own(own_writes, _as_json(answer, "answer", ANSWER_BYTES_MAX), _as_json(payload, "payload"))
+        wanted.team = TeamWrites(own_writes, _as_json(answer, "answer", ANSWER_BYTES_MAX), _as_json(payload, "payload"))
         try:
             body, replayed = changes_.count(self._call(context), wanted, operation=OPERATION, key=key, soon=False)
         except StoreRefusedError as refused:  # a right or a table that is missing: DynamoDB says which

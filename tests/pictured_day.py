@@ -206,7 +206,9 @@ def _count(store: Store, counter: Counter, id_: str, operation: str) -> None:
     """Count one, as the function of this operation does."""
     tally, key = periods.tally_id(counter, id_, time.time()), secrets.token_hex(12)
     body = (
-        {"counted": True} if counter is VISITS else {"counter": counter.name, **periods.shown(tally), "counted": True}
+        {"counted": True}
+        if counter is VISITS
+        else {"counter": counter.name, **periods.answer_members(tally), "counted": True}
     )
     target = None if counter is VISITS else f"{counter.name}/{id_}"
     increments.count(Call(store), Increment(counter, tally, 1, operation, key, body, receipt_target=target))

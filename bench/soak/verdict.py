@@ -9,7 +9,7 @@ from typing import Any
 
 import counters
 from tally.counting import holds, tallies
-from tally.counting.tallies import GONE
+from tally.counting.tallies import TOMBSTONE
 from tally.dynamo import keys
 from tally.streams import record
 from tally.streams.record import Lookup
@@ -51,10 +51,10 @@ def counted(stage: Stage) -> Contents:
         sort_key = item["SK"]["S"]
         counter = declared.tally(prefix, sort_key)
         if counter is not None:
-            stored.tallies[counter.name, id_] += tallies.stored(counter, item, counter.start) - counter.start
+            stored.tallies[counter.name, id_] += tallies.stored_number(counter, item, counter.start) - counter.start
             continue
         for start, owner in declared.children.get(prefix, ()):
-            if sort_key.startswith(start) and GONE not in item:
+            if sort_key.startswith(start) and TOMBSTONE not in item:
                 stored.children[owner.name, id_].add(sort_key.removeprefix(start))
     return stored
 

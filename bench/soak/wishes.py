@@ -17,8 +17,8 @@ from tally.cli.connection import Stack
 from tally.cli.imports import IMPORT
 from tally.counter import Counter
 from tally.counting import periods, receipts, tallies
-from tally.counting.changes import TARGET
-from tally.counting.receipts import Keyed
+from tally.counting.batch import RECEIPT_TARGET
+from tally.counting.receipts import ReceiptKey
 from tally.counting.tallies import State
 from tally.dynamo import queries
 from tally.dynamo.client import Call, Store
@@ -93,7 +93,7 @@ def increment(store: Store, entry: WishEntry, key: str) -> Wish:
         return _answered(increments.increment(Call(store), **moved))
 
     def noted(body: Body) -> list[Note]:
-        return [_counted(entry, periods.of_answer(id_, body), wish.made_s, key, body.get("number", ""))]
+        return [_counted(entry, periods.tally_id_of_answer(id_, body), wish.made_s, key, body.get("number", ""))]
 
     back = partial(changes.void, counter=counter, id=id_, key=key) if counter.joins else None
     wish = Wish(key, [entry], send, noted, void=back)
@@ -107,7 +107,9 @@ def reader(store: Store, entry: WishEntry, visitor: str) -> Wish:
     def send() -> Answered:
         return _answered(increments.add_visitor(Call(store), counter=counter, id=id_, visitor=visitor))
 
-    wish = Wish("", [entry], send, lambda body: [_counted(entry, periods.of_answer(id_, body), wish.made_s, visitor)])
+    wish = Wish(
+        "", [entry], send, lambda body: [_counted(entry, periods.tally_id_of_answer(id_, body), wish.made_s, visitor)]
+    )
     return wish
 
 
@@ -121,9 +123,9 @@ def change(store: Store, plain: Store, entries: Sequence[WishEntry], soon: bool,
         return _answered(changes.change(call, changes=sent, idempotency_key=key, visible=visible))
 
     def noted(body: Body) -> list[Note]:
-        id_ = receipts.stamp(Call(plain), Keyed("change", TARGET, key, {})).id
+        id_ = receipts.draft_receipt(Call(plain), ReceiptKey("change", RECEIPT_TARGET, key, {})).id
         receipt = queries.get(plain.client, plain.settings.receipts_table, {"id": {"S": id_}}) or {}
-        named = {(name, periods.shown(tally)["id"]): tally for name, tally, _ in record.changes(receipt)}
+        named = {(name, periods.answer_members(tally)["id"]): tally for name, tally, _ in record.changes(receipt)}
         return [_counted(entry, named.get((entry.counter.name, entry.id), ""), wish.made_s, key) for entry in entries]
 
     wish = Wish(key, entries, send, noted, void=partial(changes.void_changes, key=key))

@@ -283,11 +283,11 @@ def say_lost(given: argparse.Namespace, store: Store, gone: Lost) -> None:
 
 
 def _named(finding: Finding) -> Mapping[str, object]:
-    return {"counter": finding.counter.name, **periods.shown(finding.target), "value": finding.tally}
+    return {"counter": finding.counter.name, **periods.answer_members(finding.target), "value": finding.tally}
 
 
 def _day(store: Store, day: int) -> str:
-    begins_s = day * tallies.DAY * store.settings.minute_s
+    begins_s = day * tallies.MINUTES_PER_DAY * store.settings.minute_s
     return moment(begins_s) if store.settings.minute_s < MINUTE_DEFAULT_S else moment(begins_s)[:10]
 
 

@@ -17,8 +17,8 @@ from typing import IO, Any
 
 from tally.counter import Counter
 from tally.counting import limits, periods, tallies
-from tally.counting.children import SINCE
-from tally.counting.tallies import GONE
+from tally.counting.children import CREATED_AT
+from tally.counting.tallies import TOMBSTONE
 from tally.dynamo import items, queries
 from tally.dynamo.client import Store
 from tally.dynamo.keys import Item
@@ -137,16 +137,16 @@ def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
         if counter.items is not None and id_.startswith(ASIDE):
             continue
         shards = [item for item in in_partition if counter.shard_of(item["SK"]["S"]) is not None]
-        if any(counter.attribute in item for item in shards) and not any(GONE in item for item in shards):
-            yield id_, tallies.total(counter, shards)
+        if any(counter.attribute in item for item in shards) and not any(TOMBSTONE in item for item in shards):
+            yield id_, tallies.sum_of_shards(counter, shards)
 
 
 def _limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
     """Each id that has a limit of its own. The copies of its periods say the same, or what was before."""
     for id_, in_partition in _collections(store, counter):
         for item in in_partition:
-            within = limits.said(counter, item)
-            if item["SK"]["S"] == counter.sort_key and within.own and id_ == periods.shown(id_)["id"]:
+            within = limits.parse_limits(counter, item)
+            if item["SK"]["S"] == counter.sort_key and within.is_override and id_ == periods.answer_members(id_)["id"]:
                 yield id_, int(within.limit or 0)
 
 
@@ -155,11 +155,15 @@ def _children(store: Store, counter: Counter) -> Iterator[tuple[str, str, str]]:
     bare number for a time before 2000."""
     first, last = counter.children
     for id_, found in _collections(store, counter):
-        if any(GONE in item for item in found if item["SK"]["S"] == counter.sort_key):
+        if any(TOMBSTONE in item for item in found if item["SK"]["S"] == counter.sort_key):
             continue
         for item in found:
-            if first <= item["SK"]["S"] < last and GONE not in item:
-                yield id_, user_name(item["SK"]["S"].removeprefix(first)), iso(items.int_attribute(item, SINCE), UTC)
+            if first <= item["SK"]["S"] < last and TOMBSTONE not in item:
+                yield (
+                    id_,
+                    user_name(item["SK"]["S"].removeprefix(first)),
+                    iso(items.int_attribute(item, CREATED_AT), UTC),
+                )
 
 
 EXPORT = Command(

@@ -161,7 +161,7 @@ def _value(value: object) -> int:
 
 def _child(line: int, row: Sequence[Any], counter: Counter) -> ChildRow:
     parent, child, at = row
-    kept = counter.changes == ANYONE and anonymous.is_name(child)
+    kept = counter.changes == ANYONE and anonymous.is_child_name(child)
     return ChildRow(line, stored_id(counter, parent), child if kept else fields.user(child, "child"), seconds(at))
 
 

@@ -31,8 +31,10 @@ def _get(given: argparse.Namespace, stack: Stack) -> int:
     row = rows.read(stack.store, counter.name, given.id)
     numbers = {str(shard): recount.number(counter, {shard: item}) for shard, item in sorted(shards.items())}
     number = recount.number(counter, shards)
-    named = {"counter": counter.name, **periods.shown(given.id)}
-    limited = limits.members(counter, given.id, number, limits.learn(call, counter, given.id, shards.get(0, {})))
+    named = {"counter": counter.name, **periods.answer_members(given.id)}
+    limited = limits.members(
+        counter, given.id, number, limits.limits_after_refusal(call, counter, given.id, shards.get(0, {}))
+    )
     body = {**named, "value": number, **limited, "shards": numbers, "drift": row.drift}
     parts = f" in {len(numbers)} parts" if len(numbers) > 1 else "" if shards else ", nothing is stored"
     off = f", drifts by {row.drift:+d}"

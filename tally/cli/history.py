@@ -70,7 +70,7 @@ def _repair(name: str, id_: str, entry: dict[str, Any]) -> tuple[dict[str, Any],
     """A repair of a number, and in one line."""
     moved = f"{name} {id_}: {entry['amount']:+d} ({entry['before']} to {entry['after']})"
     line = f"{moved} by {entry['by']} ({entry['how']}): {entry['why']}"
-    return {"counter": name, **periods.shown(id_), **entry}, line
+    return {"counter": name, **periods.answer_members(id_), **entry}, line
 
 
 def _imports(name: str, id_: str, imported: Iterable[ImportedHour]) -> Iterator[tuple[int, dict[str, Any], str]]:

@@ -142,7 +142,7 @@ def _check(source: RowSource, store: Store) -> CheckedFile:
             digest.update(json.dumps(row[1:]).encode())
             if isinstance(row, NumberRow):
                 check.total += row.value
-                check.gone += not periods.kept(source.counter, row.id, clock.now_s())
+                check.gone += not periods.is_kept(source.counter, row.id, clock.now_s())
             elif row.id not in known:
                 waiting.setdefault(row.id, []).append(row.line)
                 if len(waiting) == imports.PARENTS_MAX:

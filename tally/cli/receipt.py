@@ -7,7 +7,7 @@ import json
 
 from tally import fields
 from tally.counter import ITEMS, Counter
-from tally.counting import changes, receipts
+from tally.counting import batch, receipts
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
 
@@ -69,7 +69,7 @@ def _sent_with(counter: Counter, id_: str) -> list[tuple[str, str]]:
     target = f"{counter.name}/{id_.partition('#')[0]}"  # without the period
     if counter.counts_children:
         return [(operation, target) for operation in OF_CHILDREN]
-    return [*((operation, target) for operation in OF_OTHERS), (MANY, changes.TARGET)]
+    return [*((operation, target) for operation in OF_OTHERS), (MANY, batch.RECEIPT_TARGET)]
 
 
 RECEIPT = Command(

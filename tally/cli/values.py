@@ -53,7 +53,7 @@ def stored_id(counter: Counter, id_: object) -> str:
         return _counted(counter, id_)
     named, _, period = id_.partition("#")
     id_ = f"{_counted(counter, named)}#{period}"
-    if not periods.is_tally(counter, id_):
+    if not periods.is_valid_tally_id(counter, id_):
         raise InvalidInputError(f"ID must name a {counter.period}: ID#PERIOD.", field="ID")
     return id_
 

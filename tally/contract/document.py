@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tally.counter import Counter
-from tally.counting.receipts import ALONE_KEPT_S, DAY_S
+from tally.counting.receipts import DAY_S, PENDING_KEPT_S
 from tally.settings import RECEIPT_TTL_DEFAULT_S
 
 from ..api.http import BEACON, JSON, media_types
@@ -243,7 +243,7 @@ def _limits(counter: Counter) -> str:
 def _life(counter: Counter) -> str:
     """How long its receipts live, as far as the declaration says."""
     if counter.visible == "soon":
-        return f"{max(counter.receipt_days or 0, ALONE_KEPT_S // DAY_S)} days at least"
+        return f"{max(counter.receipt_days or 0, PENDING_KEPT_S // DAY_S)} days at least"
     return f"{counter.receipt_days} days" if counter.receipt_days else f"{RECEIPT_TTL_DEFAULT_S // 3600} hours at least"
 
 

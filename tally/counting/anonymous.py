@@ -9,17 +9,17 @@ from __future__ import annotations
 import re
 
 from ..counter import Counter
-from .hashing import hashed
+from .pseudonyms import pseudonym
 from .receipts import DAY_S
 
-MARK = "%~"
+CHILD_NAME_PREFIX = "%~"
 """How these names begin. No user's does: percent-encoding writes a `%` with two hex digits behind it."""
-_FORM = re.compile(rf"{MARK}[\w-]{{24}}", re.ASCII)
+_CHILD_NAME_PATTERN = re.compile(rf"{CHILD_NAME_PREFIX}[\w-]{{24}}", re.ASCII)
 
 
-def name(counter: Counter, id_: str, secret: str) -> str:
+def child_name(counter: Counter, id_: str, secret: str) -> str:
     """The child of one browser and one id, as its key has it."""
-    return MARK + hashed(secret, f"{counter.name}/{id_}")
+    return CHILD_NAME_PREFIX + pseudonym(secret, f"{counter.name}/{id_}")
 
 
 def since_s(child: str, at_s: int) -> int:
@@ -27,9 +27,9 @@ def since_s(child: str, at_s: int) -> int:
 
     The access log has the address and the second of each request: a second in the item would join the two.
     """
-    return at_s - at_s % DAY_S if child.startswith(MARK) else at_s
+    return at_s - at_s % DAY_S if child.startswith(CHILD_NAME_PREFIX) else at_s
 
 
-def is_name(child: object) -> bool:
+def is_child_name(child: object) -> bool:
     """Whether a child of a file is that of a browser, as an export has it."""
-    return isinstance(child, str) and _FORM.fullmatch(child) is not None
+    return isinstance(child, str) and _CHILD_NAME_PATTERN.fullmatch(child) is not None

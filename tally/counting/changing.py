@@ -15,7 +15,7 @@ from ..dynamo.transactions import Write, sleep_or_raise_busy
 from ..errors import CallerError, ChangeRefusedError, HoldSettledError, InvalidInputError
 from . import holds, periods, tallies
 from .holds import EXPIRED, HELD, MOVED
-from .receipts import Body, ChangeAnswer, Keyed, Stamp, look, once, retired
+from .receipts import Body, ChangeAnswer, ReceiptDraft, ReceiptKey, count_once, raise_if_counted, retired_error
 from .settling import not_kept
 
 
@@ -40,12 +40,14 @@ def change(
     assert amount is None or amount > 0, "the operation checks it"
     expires_s = None if ttl_s is None else int(clock.now_s()) + ttl_s
 
-    def commit(stamp: Stamp) -> Body:
+    def commit(stamp: ReceiptDraft) -> Body:
         retries = None
         while True:
             hold = holds.find(call, counter, id_, hold_id)
             if refused := _refusal(counter, hold, expires_s):
-                look(call, stamp)  # after the read of the hold: a retry of what was done before its end gets its answer
+                raise_if_counted(
+                    call, stamp
+                )  # after the read of the hold: a retry of what was done before its end gets its answer
                 raise refused
             if body := _changed(call, counter, hold, amount, expires_s, stamp):
                 return body
@@ -53,8 +55,8 @@ def change(
             sleep_or_raise_busy(retries)
 
     payload = {"hold": hold_id, "amount": amount, "ttl_s": ttl_s}
-    keyed = Keyed(operation, holds.owner_of(counter.name, id_), key, payload, counter.receipt_days)
-    return holds.with_state(call, counter, id_, once(call, keyed, commit))
+    keyed = ReceiptKey(operation, holds.holder_key(counter.name, id_), key, payload, counter.receipt_days)
+    return holds.with_state(call, counter, id_, count_once(call, keyed, commit))
 
 
 def _refusal(counter: Counter, hold: Item, expires_s: int | None) -> CallerError | None:
@@ -64,8 +66,8 @@ def _refusal(counter: Counter, hold: Item, expires_s: int | None) -> CallerError
         others = " Others may have what it held." if now == EXPIRED else ""
         return HoldSettledError(f"The hold is {now}, and cannot be changed.{others} Take another hold.")
     if counter.retired:
-        return retired(counter)
-    if not periods.kept(counter, tally, at_s):
+        return retired_error(counter)
+    if not periods.is_kept(counter, tally, at_s):
         return not_kept(counter, tally)
     latest_s = int(hold["latest"]["N"])
     if expires_s is not None and expires_s > latest_s:
@@ -75,7 +77,7 @@ def _refusal(counter: Counter, hold: Item, expires_s: int | None) -> CallerError
 
 
 def _changed(
-    call: Call, counter: Counter, hold: Item, amount: int | None, expires_s: int | None, stamp: Stamp
+    call: Call, counter: Counter, hold: Item, amount: int | None, expires_s: int | None, stamp: ReceiptDraft
 ) -> Body | None:
     """The answer, once the hold has this amount and time. Expired holds make room for it. None: another call changed or
     moved the hold first."""
@@ -84,14 +86,16 @@ def _changed(
     by, of_hold = holds.moved(hold, amount), _writes(call, counter, hold, amount, expires_s)
     body = holds.shown(counter, tally, hold["hold_id"]["S"], amount, expires_s)
     lives = stamp._replace(expires_s=holds.known_until_s(int(hold["latest"]["N"]), int(hold["kept"]["N"])))
-    receipt = lives.receipt(call, body, **(tallies.facts(counter, tally, by, at) if by else {}))
+    receipt = lives.receipt(call, body, **(tallies.receipt_facts(counter, tally, by, at) if by else {}))
 
     def writes(_: int) -> list[Write]:
-        return [*of_hold, *([{"Update": tallies.add(call, counter, tally, 0, by, at)}] if by else [])]
+        return [*of_hold, *([{"Update": tallies.add_write(call, counter, tally, 0, by, at)}] if by else [])]
 
-    commit = partial(tallies.commit, call, counter, tally, by, writes, receipt, place=len(of_hold), stays=True)
+    commit = partial(
+        tallies.commit_within_limits, call, counter, tally, by, writes, receipt, place=len(of_hold), stays=True
+    )
     try:
-        holds.with_room(call, counter, tally, by, commit)
+        holds.retry_with_room(call, counter, tally, by, commit)
     except ChangeRefusedError:
         return None
     return body
@@ -107,5 +111,5 @@ def _writes(call: Call, counter: Counter, hold: Item, amount: int, expires_s: in
         return [{"Put": items.with_expected(put["Put"], holds.as_read(hold))}]
     gone: Item = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
     moved: items.Values = {"target": tally, "hold_id": hold_id, "state": MOVED, "expires": expires_s}
-    record = items.put_write(table, holds.settled_key(holds.owner_of(counter.name, tally), hold_id), moved)
+    record = items.put_write(table, holds.settled_key(holds.holder_key(counter.name, tally), hold_id), moved)
     return [{"Delete": items.with_expected(gone, holds.as_read(hold))}, put, record]

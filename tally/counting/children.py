@@ -24,40 +24,40 @@ from ..errors import ChangeRefusedError, NotFoundError, ParentRemovedError, Stor
 from ..fields import to_cursor, user_name
 from . import anonymous, tallies
 from .receipts import (
-    ALONE,
+    PENDING_ROLLUP,
     VISIBLE_NOW,
     VISIBLE_SOON,
     Body,
     ChangeAnswer,
-    Keyed,
-    Stamp,
+    ReceiptDraft,
+    ReceiptKey,
+    count_once,
     ends_s,
-    once,
     refuse_retired,
-    retired,
+    retired_error,
 )
-from .tallies import GONE, Tally, minute_now
+from .tallies import TOMBSTONE, Tally, minute_now
 
-SINCE = "likedAt"
+CREATED_AT = "likedAt"
 """The attribute that says when a child was put, in epoch seconds; for a browser its day. Likes were the first ones."""
-GONE_KEPT_S = 15 * 60  # a copy of a write that is delayed arrives within minutes, or never
-TURNS_MAX = 8  # a turn is lost only to another change of the same child at the same moment
+TOMBSTONE_KEPT_S = 15 * 60  # a copy of a write that is delayed arrives within minutes, or never
+ATTEMPTS_MAX = 8  # a turn is lost only to another change of the same child at the same moment
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _ChildRequest:
     """A child of `parent` as a call wants it: there, or not."""
 
     call: Call
     counter: Counter
     parent: str
     id: str
-    there: bool
+    wanted: bool
     body: Body
     """What the answer says beside `changed` and `visible`."""
-    stamp: Stamp | None = None
+    stamp: ReceiptDraft | None = None
     """That of its receipt, if the call has a key."""
-    over: Item | None = None
+    replaces: Item | None = None
     """What a removal has left of the child, if a new one takes its place."""
 
     @property
@@ -87,90 +87,90 @@ def set_child(
     counter: Counter,
     parent: str,
     child: str,
-    there: bool,
+    wanted: bool,
     body: Body | None = None,
-    keyed: Keyed | None = None,
+    keyed: ReceiptKey | None = None,
 ) -> ChangeAnswer:
-    """Put a child of the parent (`there`), or remove it: `body` with `changed` and `visible`.
+    """Put a child of the parent (`wanted`), or remove it: `body` with `changed` and `visible`.
 
     `child` is percent-encoded; a user's own is `call.caller`. 4 WCU, 6 with a key. The child of a hot tally takes 1, or
     4 with a key. A removal reads the child first, and a hot tally its parent. Each read is 1 RCU. Raises NotFoundError
     for a parent that is needed and missing, ParentRemovedError, CounterRetiredError, and the errors of
     transactions.transact.
     """
-    wish = _Wish(call, counter, parent, child, there, body or {})
+    wish = _ChildRequest(call, counter, parent, child, wanted, body or {})
     if keyed is None:
         if counter.retired:
-            raise retired(counter)
-        return ChangeAnswer(_move(wish), replayed=False)
+            raise retired_error(counter)
+        return ChangeAnswer(_apply_request(wish), replayed=False)
     if counter.retired:
-        return once(call, keyed, lambda stamp: refuse_retired(call, counter, stamp))
-    return once(call, keyed, lambda stamp: _move(replace(wish, stamp=stamp)))
+        return count_once(call, keyed, lambda stamp: refuse_retired(call, counter, stamp))
+    return count_once(call, keyed, lambda stamp: _apply_request(replace(wish, stamp=stamp)))
 
 
 def remove(call: Call, counter: Counter, parent: str, child: str) -> None:
     """Remove a child, also of a retired counter. Raises what set_child does."""
-    _move(_Wish(call, counter, parent, child, False, {}))
+    _apply_request(_ChildRequest(call, counter, parent, child, False, {}))
 
 
-def _move(wish: _Wish) -> Body:
+def _apply_request(wish: _ChildRequest) -> Body:
     """Bring the child into the wanted state, with the receipt if there is a stamp for one.
 
     Each turn first commits the change on condition that there is something to change. If there is not, a call with a
     key commits its receipt alone, on condition that there still is nothing to change.
     """
     made_shard: int | None = None
-    for _ in range(TURNS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         try:
-            return _put(wish, made_shard) if wish.there else _remove(wish, made_shard)
+            return _put(wish, made_shard) if wish.wanted else _remove(wish, made_shard)
         except ChangeRefusedError as refused:
             child, shard = refused.old_items[0], refused.shard
-            if any(GONE in (tally or {}) for tally in refused.old_items[1:]):
+            if any(TOMBSTONE in (tally or {}) for tally in refused.old_items[1:]):
                 raise _refusal(wish.counter, wish.parent) from None
         if child is None:
             made_shard = _make_shard(wish, shard)  # the next turn uses it: up to fifteen others may be missing too
             continue
         made_shard = None
-        if GONE in child and wish.there:
-            wish = replace(wish, over=dict(child))
+        if TOMBSTONE in child and wish.wanted:
+            wish = replace(wish, replaces=dict(child))
             continue
         if child.get("nonce") == {"S": wish.call.nonce}:  # the call's own child, whose answer was lost
             return wish.answer(True, VISIBLE_SOON if "rollup" in child else VISIBLE_NOW)
-        if child and not wish.there:
+        if child and not wish.wanted:
             continue  # another call put it since it was read
         try:
-            return _unchanged(wish)
+            return _answer_unchanged(wish)
         except ChangeRefusedError:
             continue  # another call changed it between the two looks
     raise StoreBusyError(f"This child of {wish.counter.name} keeps changing. Send the request again.")
 
 
-def _put(wish: _Wish, shard: int | None) -> Body:
+def _put(wish: _ChildRequest, shard: int | None) -> Body:
     """Child and tally in one transaction; the child alone while the tally is hot. Raises ChangeRefusedError."""
     at, done = minute_now(wish.call), wish.answer(True)
 
     def writes(shard: int) -> list[Write]:
-        return [_put_child(wish, at), _add(wish, shard, 1, at)]
+        return [_child_write(wish, at), _tally_write(wish, shard, 1, at)]
 
     try:
         receipt = wish.receipt(done)
-        spills = wish.counter.spills and not wish.over  # the rollup reads new items only
+        spills = wish.counter.spills and not wish.replaces  # the rollup reads new items only
         commit_change(wish.call, wish.counter, wish.parent, writes, receipt, first_shard=shard, may_spill=spills)
         return done
     except TallyHotError:
         return _put_alone(wish)
 
 
-def _put_alone(wish: _Wish) -> Body:
+def _put_alone(wish: _ChildRequest) -> Body:
     """The child by itself, or with its receipt; the rollup adds it to the tally. Raises ChangeRefusedError.
 
     Nothing in the write notices a missing or removed parent: it is read first, for 1 RCU.
     """
-    if not _takes_children(wish.call, wish.counter, wish.parent):
+    if not _accepts_children(wish.call, wish.counter, wish.parent):
         raise _refusal(wish.counter, wish.parent)
     assert wish.counter.spills, "the rollup would not add it"
-    assert not wish.over, "the rollup reads new items only"
-    child, done = _put_child(wish, minute_now(wish.call), **ALONE), wish.answer(True, VISIBLE_SOON)
+    assert not wish.replaces, "the rollup reads new items only"
+    child, done = _child_write(wish, minute_now(wish.call), **PENDING_ROLLUP), wish.answer(True, VISIBLE_SOON)
     if wish.stamp is None:
         put_alone(wish.call, child)
     else:
@@ -179,102 +179,104 @@ def _put_alone(wish: _Wish) -> Body:
     return done
 
 
-def _remove(wish: _Wish, shard: int | None) -> Body:
+def _remove(wish: _ChildRequest, shard: int | None) -> Body:
     """Take back the child that exists, and its part of the tally. Raises ChangeRefusedError."""
     seen = queries.get(wish.call.store.client, wish.child["TableName"], wish.child["Key"])
-    if not seen or GONE in seen:
+    if not seen or TOMBSTONE in seen:
         raise ChangeRefusedError([{}], 0)
-    removal = _removal(wish, seen)
-    at, by = minute_now(wish.call), tallies.unliked(removal_pair_of(seen))
+    removal = _removal_write(wish, seen)
+    at, by = minute_now(wish.call), tallies.removal_nonce(removal_pair_of(seen))
 
     def writes(shard: int) -> list[Write]:
-        return [removal, _add(wish, shard, -1, at, by=by)]
+        return [removal, _tally_write(wish, shard, -1, at, by=by)]
 
     done = wish.answer(True)
     commit_change(wish.call, wish.counter, wish.parent, writes, wish.receipt(done), first_shard=shard)
     return done
 
 
-def taken_back(call: Call, counter: Counter, parent: str, child: Item, shard: int) -> list[Write]:
+def removal_writes(call: Call, counter: Counter, parent: str, child: Item, shard: int) -> list[Write]:
     """The writes that remove a child of a removed parent, on a marked shard. `child`: the item, as it was read."""
     id_ = child["SK"]["S"].removeprefix(counter.children[0])
-    wish = _Wish(call, counter, parent, id_, False, {})
-    move = tallies.add(call, counter, parent, shard, -1, minute_now(call), by=tallies.unliked(removal_pair_of(child)))
-    return [_removal(wish, child), {"Update": {**move, "ConditionExpression": f"attribute_exists({GONE})"}}]
+    wish = _ChildRequest(call, counter, parent, id_, False, {})
+    move = tallies.add_write(
+        call, counter, parent, shard, -1, minute_now(call), nonce_prefix=tallies.removal_nonce(removal_pair_of(child))
+    )
+    return [_removal_write(wish, child), {"Update": {**move, "ConditionExpression": f"attribute_exists({TOMBSTONE})"}}]
 
 
-def _removal(wish: _Wish, seen: Item) -> Write:
+def _removal_write(wish: _ChildRequest, seen: Item) -> Write:
     """The write that takes the child away, on condition that it is as it was read.
 
     A child that was written alone is one PutItem: a copy of it that arrives late would put it again. So the removal
     leaves an item in its place, which TTL removes.
     """
-    assert GONE not in seen, "it is taken back already"
+    assert TOMBSTONE not in seen, "it is taken back already"
     there = {"ConditionExpression": "attribute_exists(SK)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     unmoved = items.with_expected(there, {name: seen.get(name) for name in ("at", "nonce")})
     write = {**unmoved, "TableName": wish.child["TableName"]}
     at = minute_of(seen)
     if "rollup" not in seen or at is None or _is_old(wish.call, at):
         return {"Delete": {**write, "Key": wish.child["Key"]}}
-    named = not wish.id.startswith(anonymous.MARK)
+    named = not wish.id.startswith(anonymous.CHILD_NAME_PREFIX)
     left = {name: seen[name] for name in ("at", "rollup")}  # the rollup may still have to add it
-    left |= {GONE: {"N": str(anonymous.since_s(wish.id, int(clock.now_s())))}, "nonce": {"S": wish.call.nonce}}
-    left |= {"expiration": {"N": str(ends_s(GONE_KEPT_S, named=named))}}
+    left |= {TOMBSTONE: {"N": str(anonymous.since_s(wish.id, int(clock.now_s())))}, "nonce": {"S": wish.call.nonce}}
+    left |= {"expiration": {"N": str(ends_s(TOMBSTONE_KEPT_S, named=named))}}
     return {"Put": {**write, "Item": {**wish.child["Key"], **left}}}
 
 
 def _is_old(call: Call, at: int) -> bool:
     """Whether no late copy of a child of the minute `at` can arrive. Its SINCE does not say so: it may be a day."""
-    return (minute_now(call) - at - 1) * call.store.settings.minute_s >= GONE_KEPT_S
+    return (minute_now(call) - at - 1) * call.store.settings.minute_s >= TOMBSTONE_KEPT_S
 
 
-def _unchanged(wish: _Wish) -> Body:
+def _answer_unchanged(wish: _ChildRequest) -> Body:
     """The answer that there is nothing to change, with its receipt. Raises ChangeRefusedError if there is by now."""
-    if not wish.there and wish.counter.parent_required:
-        is_there(wish.call, wish.counter, wish.parent, wish.id)  # a missing post is 404, a missing like is not
+    if not wish.wanted and wish.counter.parent_required:
+        has_child(wish.call, wish.counter, wish.parent, wish.id)  # a missing post is 404, a missing like is not
     undone = wish.answer(False)
     if wish.stamp is not None:
-        there = f"attribute_exists(SK) AND attribute_not_exists({GONE})"
-        as_seen = there if wish.there else f"attribute_not_exists(SK) OR attribute_exists({GONE})"
+        there = f"attribute_exists(SK) AND attribute_not_exists({TOMBSTONE})"
+        as_seen = there if wish.wanted else f"attribute_not_exists(SK) OR attribute_exists({TOMBSTONE})"
         wish.commit({"ConditionCheck": {**wish.child, "ConditionExpression": as_seen}}, undone)
     return undone
 
 
-def _put_child(wish: _Wish, at: int, **mark: Item) -> Write:
+def _child_write(wish: _ChildRequest, at: int, **mark: Item) -> Write:
     item = {
         **wish.child["Key"],
-        SINCE: {"N": str(anonymous.since_s(wish.id, int(clock.now_s())))},
+        CREATED_AT: {"N": str(anonymous.since_s(wish.id, int(clock.now_s())))},
         "at": {"N": str(at)},
         "nonce": {"S": wish.call.nonce},
         **mark,
     }
     write: Item = {"ConditionExpression": "attribute_not_exists(SK)"}
-    if wish.over:
-        assert GONE in wish.over, "it is counted already"
+    if wish.replaces:
+        assert TOMBSTONE in wish.replaces, "it is counted already"
         write = {
-            "ConditionExpression": f"attribute_exists({GONE}) AND nonce = :left",
-            "ExpressionAttributeValues": {":left": wish.over["nonce"]},
+            "ConditionExpression": f"attribute_exists({TOMBSTONE}) AND nonce = :left",
+            "ExpressionAttributeValues": {":left": wish.replaces["nonce"]},
         }
     where = {"TableName": wish.child["TableName"], "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     return {"Put": {**where, "Item": item, **write}}
 
 
-def _add(wish: _Wish, shard: int, amount: int, at: int, *, by: str = "") -> Write:
+def _tally_write(wish: _ChildRequest, shard: int, amount: int, at: int, *, by: str = "") -> Write:
     """The move of the tally. It makes the tally of a parent that nobody has to make."""
-    assert amount == (1 if wish.there else -1)
-    assert bool(by) != wish.there, "a removal names its pair"
-    move = tallies.add(wish.call, wish.counter, wish.parent, shard, amount, at, by=by)
-    condition = {"ConditionExpression": takes_children(wish.counter)}
+    assert amount == (1 if wish.wanted else -1)
+    assert bool(by) != wish.wanted, "a removal names its pair"
+    move = tallies.add_write(wish.call, wish.counter, wish.parent, shard, amount, at, nonce_prefix=by)
+    condition = {"ConditionExpression": accepts_children_condition(wish.counter)}
     return {"Update": {**move, **condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}}
 
 
-def takes_children(counter: Counter) -> str:
+def accepts_children_condition(counter: Counter) -> str:
     """The condition that a shard of the tally takes a child: its parent is not removed, and is there if it must be."""
     there = "attribute_exists(PK) AND " if counter.parent_required else ""
-    return f"{there}attribute_not_exists({GONE})"
+    return f"{there}attribute_not_exists({TOMBSTONE})"
 
 
-def _make_shard(wish: _Wish, shard: int) -> int | None:
+def _make_shard(wish: _ChildRequest, shard: int) -> int | None:
     """Make a tally shard of an existing parent, once: the shard, or None if the tally has become hot over it.
 
     Raises NotFoundError if there is no such parent.
@@ -287,7 +289,7 @@ def _make_shard(wish: _Wish, shard: int) -> int | None:
     there = {
         "TableName": table,
         "Key": tallies.key(counter, parent, 0),
-        "ConditionExpression": takes_children(counter),
+        "ConditionExpression": accepts_children_condition(counter),
     }
     empty = {
         "TableName": table,
@@ -296,7 +298,7 @@ def _make_shard(wish: _Wish, shard: int) -> int | None:
     }
     making: list[Write] = [{"ConditionCheck": there}, {"Put": empty}]
     try:
-        commit_change(call, counter, parent, lambda _: making, may_spill=wish.there and counter.spills)
+        commit_change(call, counter, parent, lambda _: making, may_spill=wish.wanted and counter.spills)
     except TallyHotError:
         return None
     except ChangeRefusedError as refused:
@@ -306,26 +308,26 @@ def _make_shard(wish: _Wish, shard: int) -> int | None:
     return shard
 
 
-def _takes_children(call: Call, counter: Counter, parent: str) -> bool:
+def _accepts_children(call: Call, counter: Counter, parent: str) -> bool:
     """Whether the parent is not removed. Raises NotFoundError if the counter needs it and finds none."""
     first = queries.get(call.store.client, call.store.settings.counts_table, tallies.key(counter, parent, 0))
-    return _is_taking(counter, parent, first)
+    return _is_accepting(counter, parent, first)
 
 
-def _is_taking(counter: Counter, parent: str, first: Item) -> bool:
-    if counter.parent_required and (not first or GONE in first):
+def _is_accepting(counter: Counter, parent: str, first: Item) -> bool:
+    if counter.parent_required and (not first or TOMBSTONE in first):
         raise _refusal(counter, parent)
-    return GONE not in first
+    return TOMBSTONE not in first
 
 
 def _refusal(counter: Counter, parent: str) -> NotFoundError | ParentRemovedError:
     """Why a parent takes no child. One that must be there is as if it had never been, once it is removed."""
     if counter.parent_required:
         return NotFoundError(f"There is no {counter.prefix.lower()} {parent}.")
-    return removed(counter, parent)
+    return parent_removed_error(counter, parent)
 
 
-def removed(counter: Counter, parent: str) -> ParentRemovedError:
+def parent_removed_error(counter: Counter, parent: str) -> ParentRemovedError:
     """The refusal of what needs the id of a removed parent."""
     return ParentRemovedError(
         f"{parent} is removed, and so are its {counter.name}, in the background. The id is free again after that, a"
@@ -337,16 +339,16 @@ def _child_key(counter: Counter, parent: str, child: str) -> Item:
     return key(counter.partition_start + parent, counter.children[0] + child)
 
 
-def is_there(call: Call, counter: Counter, parent: str, child: str) -> bool:
+def has_child(call: Call, counter: Counter, parent: str, child: str) -> bool:
     """Whether the child is there: 2 RCU, one for the parent. Raises NotFoundError if that is needed and missing."""
     keys = [tallies.key(counter, parent, 0), _child_key(counter, parent, child)]
-    both = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"SK, {GONE}")
+    both = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"SK, {TOMBSTONE}")
     by_key = {item["SK"]["S"]: item for item in both}
-    there = _is_taking(counter, parent, by_key.get(counter.sort_key, {}))
-    return there and GONE not in by_key.get(counter.children[0] + child, {GONE: True})
+    there = _is_accepting(counter, parent, by_key.get(counter.sort_key, {}))
+    return there and TOMBSTONE not in by_key.get(counter.children[0] + child, {TOMBSTONE: True})
 
 
-def present_of(call: Call, children_of: Mapping[Tally, str]) -> set[Tally]:
+def parents_with_child(call: Call, children_of: Mapping[Tally, str]) -> set[Tally]:
     """Those of the parents, at most 100, that have the child that is given for them. 1 RCU for each.
 
     It reads no parent. One that is missing has no child; a removed one has some until the sweep has removed them.
@@ -354,8 +356,8 @@ def present_of(call: Call, children_of: Mapping[Tally, str]) -> set[Tally]:
     wanted = {tally: _child_key(*tally, child) for tally, child in children_of.items()}
     by_key = {(key["PK"]["S"], key["SK"]["S"]): tally for tally, key in wanted.items()}
     keys, table = list(wanted.values()), call.store.settings.counts_table
-    there = queries.get_many(call, table, keys, ProjectionExpression=f"PK, SK, {GONE}")
-    return {by_key[item["PK"]["S"], item["SK"]["S"]] for item in there if GONE not in item}
+    there = queries.get_many(call, table, keys, ProjectionExpression=f"PK, SK, {TOMBSTONE}")
+    return {by_key[item["PK"]["S"], item["SK"]["S"]] for item in there if TOMBSTONE not in item}
 
 
 class ListedChild(NamedTuple):
@@ -366,7 +368,7 @@ class ListedChild(NamedTuple):
     since: int | None
 
 
-def listed(
+def list_children(
     call: Call, counter: Counter, parent: str, limit: int, after: str | None
 ) -> tuple[list[ListedChild], str | None]:
     """The children of a parent in the order of their encoded ids, and the cursor of the next page; None on the last.
@@ -376,16 +378,16 @@ def listed(
     partition, (first, last) = counter.partition_start + parent, counter.children
     after_key = None if after is None else first + after
     table = call.store.settings.counts_table
-    if not _takes_children(call, counter, parent):
+    if not _accepts_children(call, counter, parent):
         return [], None  # it has some until the sweep has removed them
     page = queries.query(call.store, table, partition, first, last, after=after_key, Limit=limit)
     ids = [item["SK"]["S"].removeprefix(first) for item in page]
     children = [
         ListedChild(
-            None if id_.startswith(anonymous.MARK) else user_name(id_),
-            items.int_attribute(item, SINCE) if SINCE in item else None,
+            None if id_.startswith(anonymous.CHILD_NAME_PREFIX) else user_name(id_),
+            items.int_attribute(item, CREATED_AT) if CREATED_AT in item else None,
         )
         for id_, item in zip(ids, page, strict=True)
-        if GONE not in item
+        if TOMBSTONE not in item
     ]
     return children, to_cursor(ids[-1]) if page.has_more and ids else None

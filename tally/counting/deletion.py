@@ -30,59 +30,59 @@ from ..dynamo.transactions import commit_change, commit_writes
 from ..errors import ChangeRefusedError, ConfigurationError, StoreBusyError, TallyError
 from ..observe import logger
 from . import tallies
-from .children import GONE_KEPT_S, taken_back
-from .receipts import retired
-from .tallies import GONE, Tally
+from .children import TOMBSTONE_KEPT_S, removal_writes
+from .receipts import retired_error
+from .tallies import TOMBSTONE, Tally
 
 ROWS_MAX = 25  # parents that take turns in a sweep; the next ones follow when these are done
 PAGE_MAX = 96  # children that are read at once: six transactions
 TOGETHER_MAX = 50  # children in one transaction, each with its part of the tally: DynamoDB takes 100 writes
 STEP_S_MAX = 1.0  # for one transaction: the other parents wait
-MARKS_S_MAX = GONE_KEPT_S / 2  # nobody marks shards for longer after the decision: a sweep may be about to end
-TURNS_MAX = 5  # a turn is lost only to another removal of the same parent at the same moment
+MARKS_S_MAX = TOMBSTONE_KEPT_S / 2  # nobody marks shards for longer after the decision: a sweep may be about to end
+ATTEMPTS_MAX = 5  # a turn is lost only to another removal of the same parent at the same moment
 _ANY: Expected = {}
 _ZERO = "#number = :zero OR attribute_not_exists(#number)"
 
 
 def remove_parent(
-    call: Call, counter: Counter, parent: str, *, was: Expected = _ANY, beside: Sequence[Write] = ()
+    call: Call, counter: Counter, parent: str, *, expected: Expected = _ANY, extra_writes: Sequence[Write] = ()
 ) -> bool:
     """Remove a parent with its children: whether this call did it. False for one that is removed already, or has none.
 
     Its number is 0 from now on, its list of children is empty, and it takes no child until the sweep has removed them
-    all. 3 WCU, 1 for each of the other shards that the tally may have, and 1 or 2 RCU. `was`: what the parent's own
-    item must be (items.only_if); `beside`: writes that belong to it. Raises CounterRetiredError, StoreBusyError if the
-    parent keeps changing meanwhile, and the errors of transactions.transact.
+    all. 3 WCU, 1 for each of the other shards that the tally may have, and 1 or 2 RCU. `expected`: what the parent's
+    own item must be (items.only_if); `extra_writes`: writes that belong to it. Raises CounterRetiredError,
+    StoreBusyError if the parent keeps changing meanwhile, and the errors of transactions.transact.
     """
     if counter.retired:
-        raise retired(counter)
+        raise retired_error(counter)
     tally = Tally(counter, parent)
-    for _ in range(TURNS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         first = queries.get(call.store.client, call.store.settings.counts_table, tallies.key(counter, parent, 0))
-        if not first and not _anything(call, tally):
+        if not first and not _has_tally_or_child(call, tally):
             return False
-        since_s, changed = items.int_attribute(first, GONE), first.get("removal") == {"S": call.nonce}
-        if GONE not in first:
+        since_s, changed = items.int_attribute(first, TOMBSTONE), first.get("removal") == {"S": call.nonce}
+        if TOMBSTONE not in first:
             since_s, changed = int(clock.now_s()), True
-            if not _begin(call, tally, since_s, was, beside):
+            if not _mark_removed(call, tally, since_s, expected, extra_writes):
                 continue  # another removal came first: look again
-        _mark(call, tally, range(1, counter.max_shards), since_s)
+        _mark_shards(call, tally, range(1, counter.max_shards), since_s)
         return changed
     raise StoreBusyError(f"{counter.name} of {parent} keep changing. Send the request again.")
 
 
-def _anything(call: Call, tally: Tally) -> bool:
+def _has_tally_or_child(call: Call, tally: Tally) -> bool:
     """Whether there is a tally or a child. The first child may be one that was written alone."""
-    table, of_tally = call.store.settings.counts_table, tallies.shards(call, *tally)
+    table, of_tally = call.store.settings.counts_table, tallies.read_shards(call, *tally)
     pages = queries.partition_pages(call.store, table, tally.partition, *tally.counter.children, Limit=PAGE_MAX)
-    return bool(of_tally) or any(GONE not in item for page in pages for item in page)
+    return bool(of_tally) or any(TOMBSTONE not in item for page in pages for item in page)
 
 
-def _begin(call: Call, tally: Tally, now_s: int, was: Expected, beside: Sequence[Write]) -> bool:
+def _mark_removed(call: Call, tally: Tally, now_s: int, was: Expected, beside: Sequence[Write]) -> bool:
     """The first mark, and the row for the sweep; False if the parent is marked by now, or is not what it was."""
     where = call.store.settings.counts_table, tallies.key(*tally, 0)
-    mark = items.update_write(*where, {GONE: now_s, "removal": call.nonce}, expected={**was, GONE: None})
-    writes = [mark, *beside, _row(call.store, tally, now_s, calm=False)]
+    mark = items.update_write(*where, {TOMBSTONE: now_s, "removal": call.nonce}, expected={**was, TOMBSTONE: None})
+    writes = [mark, *beside, _removal_row_write(call.store, tally, now_s, found_nothing=False)]
     try:
         commit_change(call, *tally, lambda _: writes)
     except ChangeRefusedError:
@@ -90,14 +90,14 @@ def _begin(call: Call, tally: Tally, now_s: int, was: Expected, beside: Sequence
     return True
 
 
-def _row(store: Store, tally: Tally, due_s: int, *, calm: bool) -> Write:
-    """The row of a removed parent. `calm`: the look before found nothing to do."""
+def _removal_row_write(store: Store, tally: Tally, due_s: int, *, found_nothing: bool) -> Write:
+    """The row of a removed parent. `found_nothing`: the look before found nothing to do."""
     row_key = key(keys.DELETED_KEY, f"{due_s:012d}#{tally.counter.name}#{tally.id}")
-    values: items.Values = {"counter": tally.counter.name, "target": tally.id, "calm": {"BOOL": calm}}
+    values: items.Values = {"counter": tally.counter.name, "target": tally.id, "calm": {"BOOL": found_nothing}}
     return items.put_write(store.settings.ledger_table, row_key, values)
 
 
-def _mark(call: Call, tally: Tally, shards: Iterable[int], since_s: int) -> None:
+def _mark_shards(call: Call, tally: Tally, shards: Iterable[int], since_s: int) -> None:
     """Mark shards of a removed parent, one at a time: all at once would meet every change of a child. It makes those
     that are missing, so it stops in time: one that is made after the end would refuse children of the next parent."""
     for shard in shards:
@@ -107,7 +107,7 @@ def _mark(call: Call, tally: Tally, shards: Iterable[int], since_s: int) -> None
         mark = {
             "TableName": call.store.settings.counts_table,
             "Key": tallies.key(*tally, shard),
-            "UpdateExpression": f"SET {GONE} = if_not_exists({GONE}, :now)",
+            "UpdateExpression": f"SET {TOMBSTONE} = if_not_exists({TOMBSTONE}, :now)",
             "ExpressionAttributeValues": {":now": {"N": str(since_s)}},
         }
         commit_writes(call, [{"Update": mark}])
@@ -132,7 +132,7 @@ def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swep
     run = _ParentsSweep(store, counters, until_s)
     finished = False
     try:
-        finished = run.go()
+        finished = run.run()
     except TallyError:
         logger.exception("removed parents not read")
     return SweptParents(run.children, run.parents, run.failed, finished)
@@ -150,11 +150,11 @@ class _ParentsSweep:
     failed: int = 0
 
     @property
-    def over(self) -> bool:
+    def is_out_of_time(self) -> bool:
         """Whether its time is over."""
         return self.store.clock() >= self.until_s
 
-    def go(self) -> bool:
+    def run(self) -> bool:
         """Go on with every parent that is due; whether it came through all."""
         ledger, until = self.store.settings.ledger_table, f"{int(clock.now_s()) + 1:012d}"
         for page in queries.partition_pages(
@@ -162,7 +162,7 @@ class _ParentsSweep:
         ):
             turns = deque((row, self._removal(row)) for row in page)
             while turns:
-                if self.over:
+                if self.is_out_of_time:
                     return False
                 row, removal = turns.popleft()
                 try:
@@ -182,13 +182,13 @@ class _ParentsSweep:
             raise ConfigurationError(f"The counter {name} is not declared.")
         tally = Tally(self.counters[name], row["target"]["S"])
         shards = self._shards(tally)
-        if GONE not in shards.get(0, {}):
+        if TOMBSTONE not in shards.get(0, {}):
             logger.warning("not a removed parent", extra={"row": row["SK"]})
-            commit_writes(self._call, [self._without(row)])
+            commit_writes(self._call, [self._delete_row_write(row)])
             return
         every = {*shards, *range(tally.counter.max_shards)}  # it may have had more, as it was declared then
-        unmarked = [shard for shard in sorted(every) if GONE not in shards.get(shard, {})]
-        _mark(self._call, tally, unmarked, int(clock.now_s()))
+        unmarked = [shard for shard in sorted(every) if TOMBSTONE not in shards.get(shard, {})]
+        _mark_shards(self._call, tally, unmarked, int(clock.now_s()))
         calm = calm and not unmarked
         yield
         for children in self._children(tally):
@@ -196,9 +196,9 @@ class _ParentsSweep:
             self._take_back(tally, children)
             yield
         if calm:
-            self._end(row, tally)
+            self._finish(row, tally)
         else:
-            self._wait(row, tally)
+            self._postpone(row, tally)
 
     def _children(self, tally: Tally) -> Iterator[list[Item]]:
         """The children that are there, as many at a time as the tally has shards."""
@@ -206,69 +206,71 @@ class _ParentsSweep:
         for page in queries.partition_pages(
             self.store, table, tally.partition, *tally.counter.children, Limit=PAGE_MAX
         ):
-            there = [item for item in page if GONE not in item]
+            there = [item for item in page if TOMBSTONE not in item]
             yield from (there[first : first + many] for first in range(0, len(there), many))
 
     def _take_back(self, tally: Tally, children: Sequence[Item]) -> None:
         """Remove these children, each with its part of the tally on a shard of its own."""
         assert len(children) <= tally.counter.max_shards, "each has a shard of its own"
         call = self._call
-        parts = (taken_back(call, *tally, child, shard) for shard, child in enumerate(children))
+        parts = (removal_writes(call, *tally, child, shard) for shard, child in enumerate(children))
         commit_writes(call, [write for writes in parts for write in writes])
         self.children += len(children)
 
-    def _wait(self, row: Item, tally: Tally) -> None:
+    def _postpone(self, row: Item, tally: Tally) -> None:
         """Look again when every late copy has come."""
-        later = _row(self.store, tally, int(clock.now_s()) + GONE_KEPT_S, calm=True)
-        commit_writes(self._call, [self._without(row), later])
+        later = _removal_row_write(self.store, tally, int(clock.now_s()) + TOMBSTONE_KEPT_S, found_nothing=True)
+        commit_writes(self._call, [self._delete_row_write(row), later])
 
-    def _end(self, row: Item, tally: Tally) -> None:
+    def _finish(self, row: Item, tally: Tally) -> None:
         """Remove what is left, if the tally is 0. Otherwise it drifts, or the rollup is behind: look again later."""
         shards = self._shards(tally)
-        numbers = {shard: tallies.stored(tally.counter, item, 0) for shard, item in shards.items()}
+        numbers = {shard: tallies.stored_number(tally.counter, item, 0) for shard, item in shards.items()}
         if sum(numbers.values()):
             logger.warning("removed parent keeps a tally", extra={"row": row["SK"], "tally": sum(numbers.values())})
             self.failed += 1
-            self._wait(row, tally)
+            self._postpone(row, tally)
             return
         if any(numbers.values()):
-            commit_writes(self._call, self._level(tally, numbers))
-        commit_writes(self._call, [*(self._removed(tally, shard) for shard in shards), self._without(row)])
+            commit_writes(self._call, self._zero_shards_writes(tally, numbers))
+        commit_writes(
+            self._call, [*(self._delete_shard_write(tally, shard) for shard in shards), self._delete_row_write(row)]
+        )
         self.parents += 1
 
-    def _level(self, tally: Tally, numbers: dict[int, int]) -> list[Write]:
+    def _zero_shards_writes(self, tally: Tally, numbers: dict[int, int]) -> list[Write]:
         """Bring every shard to 0: what one loses, others gain, booked on one minute."""
         assert not sum(numbers.values())
         call, writes = self._call, list[Write]()
         at = tallies.minute_now(call)
         for shard, number in numbers.items():
             if number:
-                move = tallies.add(call, *tally, shard, -number, at)
+                move = tallies.add_write(call, *tally, shard, -number, at)
                 move["ExpressionAttributeValues"] |= {":seen": {"N": str(number)}}
                 writes.append(
-                    {"Update": {**move, "ConditionExpression": f"#number = :seen AND attribute_exists({GONE})"}}
+                    {"Update": {**move, "ConditionExpression": f"#number = :seen AND attribute_exists({TOMBSTONE})"}}
                 )
         return writes
 
-    def _removed(self, tally: Tally, shard: int) -> Write:
+    def _delete_shard_write(self, tally: Tally, shard: int) -> Write:
         return {
             "Delete": {
                 "TableName": self.store.settings.counts_table,
                 "Key": tallies.key(*tally, shard),
-                "ConditionExpression": f"attribute_exists({GONE}) AND ({_ZERO})",
+                "ConditionExpression": f"attribute_exists({TOMBSTONE}) AND ({_ZERO})",
                 "ExpressionAttributeNames": {"#number": tally.counter.attribute},
                 "ExpressionAttributeValues": {":zero": {"N": "0"}},
             }
         }
 
-    def _without(self, row: Item) -> Write:
+    def _delete_row_write(self, row: Item) -> Write:
         """The row taken away, once."""
         ledger = {"TableName": self.store.settings.ledger_table, "Key": {"PK": row["PK"], "SK": row["SK"]}}
         return {"Delete": {**ledger, "ConditionExpression": "attribute_exists(PK)"}}
 
     def _shards(self, tally: Tally) -> dict[int, Item]:
         """The items of the tally, by shard."""
-        numbered = ((tally.counter.shard_of(item["SK"]["S"]), item) for item in tallies.shards(self._call, *tally))
+        numbered = ((tally.counter.shard_of(item["SK"]["S"]), item) for item in tallies.read_shards(self._call, *tally))
         return {shard: item for shard, item in numbered if shard is not None}
 
     @property

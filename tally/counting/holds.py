@@ -26,7 +26,7 @@ A hold enters each state once:
 One transaction moves a hold and its tally, on condition that the hold has the state that was read. The first
 transaction deletes the hold and puts its record. So the range of holds that are due has no settled ones, and a hold
 that has its amount has no TTL. The nonce of a record is that of the call that put it. Expired holds give back their
-amounts before a refusal (`made_room`), and in the sweep (expired.py).
+amounts before a refusal (`release_expired_for`), and in the sweep (expired_holds.py).
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ from ..dynamo.transactions import Write
 from ..errors import ChangeRefusedError, LimitReachedError, NotFoundError, StoreBusyError
 from ..fields import HOLD_TTL_MAX_S
 from . import periods, tallies
-from .receipts import KEY_PREFIX, Body, ChangeAnswer, Keyed, Stamp, lives_s, once, refuse_retired
-from .receipts import VOIDED as VOIDED_AT
+from .receipts import KEY_PREFIX, Body, ChangeAnswer, ReceiptDraft, ReceiptKey, count_once, lifetime_s, refuse_retired
+from .receipts import VOIDED_AT as VOIDED_AT
 from .tallies import minute_now
 
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
-LEFT_MAX = 20  # enough to say that holds are left
+UNRETURNED_MAX = 20  # enough to say that holds are left
 OVERDUE = "OVERDUE#"  # behind all times of expiry
 SETTLED_KEPT_S = 24 * 3600  # at least, after it could expire: so long, a hold is known and may be committed late
-LOOK_MAX = 80  # holds that one look before a refusal reads: 5 read units, with UUIDs as ids
+DUE_PAGE_MAX = 80  # holds that one look before a refusal reads: 5 read units, with UUIDs as ids
 HELD, COMMITTED, RELEASED, EXPIRED, VOIDED = "held", "committed", "released", "expired", "voided"
 MOVED = "moved"
 MOVES_MAX = 5  # of a hold between two reads of one call: each is a transaction of another caller
 T = TypeVar("T")
 
 
-def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, operation: str, key: str) -> ChangeAnswer:
+def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, operation: str, key: str) -> ChangeAnswer:
     """Take `amount` of a tally now and hold it for `ttl_s` seconds; the body has the id of the `hold`, and its `state`:
     that of a replay may be settled. The receipt lives as long as the hold can be committed, whatever changes its time.
 
     Raises LimitReachedError if less is left (expired holds are given back first), KeyReusedError, CounterRetiredError,
-    and what `made_room` raises.
+    and what `release_expired_for` raises.
     """
     assert amount > 0, "the operation checks it"
     assert counter.holdable, "which limit does it take from?"
@@ -78,25 +78,27 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
     body = shown(counter, id_, hold_id, amount, expires_s)
     payload = {"amount": amount, "ttl_s": ttl_s}
 
-    def change(stamp: Stamp) -> Body:
+    def change(stamp: ReceiptDraft) -> Body:
         if counter.retired:
             refuse_retired(call, counter, stamp)
         at = minute_now(call)
         kept = kept_s(call.store, counter)
         lives = stamp._replace(expires_s=known_until_s(latest_s, kept))
-        receipt = lives.receipt(call, body, **tallies.facts(counter, id_, by, at))
+        receipt = lives.receipt(call, body, **tallies.receipt_facts(counter, id_, by, at))
         facts: items.Values = {"latest": latest_s, "kept": kept, "receipt": stamp.id}
-        writes = partial(_take_writes, call, counter, id_, hold_id, by, at, facts)
-        tallies.commit(call, counter, id_, by, lambda _: writes(), receipt)
+        writes = partial(_hold_writes, call, counter, id_, hold_id, by, at, facts)
+        tallies.commit_within_limits(call, counter, id_, by, lambda _: writes(), receipt)
         return body
 
-    keyed = Keyed(operation, owner_of(counter.name, id_), key, payload, counter.receipt_days)
-    return with_state(call, counter, id_, with_room(call, counter, id_, by, lambda: once(call, keyed, change)))
+    keyed = ReceiptKey(operation, holder_key(counter.name, id_), key, payload, counter.receipt_days)
+    return with_state(
+        call, counter, id_, retry_with_room(call, counter, id_, by, lambda: count_once(call, keyed, change))
+    )
 
 
 def shown(counter: Counter, id_: str, hold_id: str, amount: int, expires_s: int) -> Body:
     """A hold of a tally, as answers show it."""
-    name = {"counter": counter.name, **periods.shown(id_)}
+    name = {"counter": counter.name, **periods.answer_members(id_)}
     return {**name, "hold": hold_id, "amount": amount, "expires_at": expires_s}
 
 
@@ -106,31 +108,31 @@ def with_state(call: Call, counter: Counter, id_: str, answer: ChangeAnswer) -> 
     return answer._replace(body={**answer.body, "state": state})
 
 
-def with_room(call: Call, counter: Counter, id_: str, amount: int, change: Callable[[], T]) -> T:
+def retry_with_room(call: Call, counter: Counter, id_: str, amount: int, change: Callable[[], T]) -> T:
     """Make the change by `amount`. If less is left for it, expired holds are given back, and it makes it again."""
     while True:
         try:
             return change()
         except LimitReachedError as refused:
-            if not made_room(call, counter, id_, amount, refused.left or 0):
+            if not release_expired_for(call, counter, id_, amount, refused.left or 0):
                 raise
 
 
-def made_room(call: Call, counter: Counter, id_: str, amount: int, left: int) -> bool:
-    """Before the refusal of `amount` where so much is `left`: give back expired holds of this tally that have taken the
-    same way, until there is room; whether there were any.
+def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, remaining: int) -> bool:
+    """Release expired holds of this tally until `amount` fits, and return whether any was released.
 
-    Holds that another call settles meanwhile count too: there is room either way. Raises StoreBusyError if there may
-    be more of them: the time is over, or more holds of other tallies are due than one look sees.
+    Callers use it before they refuse a change. `remaining`: the amount that fits now. Only holds that have taken in the
+    direction of `amount` are released. A hold that another call settles in the meantime makes room, too. Raises
+    StoreBusyError if more expired holds may exist: the call's time is over, or one query did not return all due holds.
     """
-    needed, room, refused = abs(amount) - left, 0, math.inf
-    for hold in _own_due(call, counter, id_) if needed > 0 and counter.may_have_holds else ():
+    needed, room, refused = abs(amount) - remaining, 0, math.inf
+    for hold in _due_of_tally(call, counter, id_) if needed > 0 and counter.may_have_holds else ():
         if call.store.clock() >= call.deadline_s:
-            raise _returning()
+            raise _busy_returning_error()
         back = int(hold["amount"]["N"])
         if back * amount < 0 and abs(back) < refused:
             try:
-                move(call, counter, hold, EXPIRED)
+                transition(call, counter, hold, EXPIRED)
                 room += abs(back)
             except LimitReachedError:  # at the other limit; a smaller one may fit
                 refused = abs(back)
@@ -141,10 +143,10 @@ def made_room(call: Call, counter: Counter, id_: str, amount: int, left: int) ->
 
 def bucket(counter: Counter, id_: str) -> int:
     """The bucket, 0 to 15, that the holds of one tally are in."""
-    return hashlib.sha256(owner_of(counter.name, id_).encode()).digest()[0] % BUCKETS
+    return hashlib.sha256(holder_key(counter.name, id_).encode()).digest()[0] % BUCKETS
 
 
-def _take_writes(
+def _hold_writes(
     call: Call, counter: Counter, id_: str, hold_id: str, by: int, at: int, facts: items.Values
 ) -> list[Write]:
     expires_s = int(hold_id.split("-")[0])
@@ -159,7 +161,7 @@ def _take_writes(
         **({"caller": call.caller} if call.caller else {}),  # to find it when the user is forgotten
     }
     hold = items.put_write(call.store.settings.ledger_table, live_key(counter, id_, hold_id, expires_s), values)
-    return [{"Update": tallies.add(call, counter, id_, 0, by, at)}, hold]
+    return [{"Update": tallies.add_write(call, counter, id_, 0, by, at)}, hold]
 
 
 def moved(hold: Item, kept: int) -> int:
@@ -169,14 +171,15 @@ def moved(hold: Item, kept: int) -> int:
     return taken - kept if amount > 0 else kept - taken
 
 
-def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *, in_time: bool = False) -> bool:
-    """Move the hold, as it was read, to `state`, and its tally so that the hold has taken `kept` in the end. `in_time`:
-    only if the hold has not expired.
+def transition(
+    call: Call, counter: Counter, hold: Item, state: str, kept_amount: int = 0, *, in_time: bool = False
+) -> bool:
+    """Move the hold to `state`, and move its tally so that the hold has taken `kept_amount` in the end.
 
-    False: another call moved or changed the hold first, or it has expired, or has not. Raises LimitReachedError if
-    there is no room for the move.
+    `hold`: the item as it was read. `in_time`: move it only if it has not expired. Returns False if another call moved
+    or changed the hold first, or if its expiry is on the wrong side. Raises LimitReachedError if the move does not fit.
     """
-    assert state == COMMITTED or not kept, "what is not committed is given back"
+    assert state == COMMITTED or not kept_amount, "what is not committed is given back"
     id_, hold_id = hold["target"]["S"], hold["hold_id"]["S"]
     latest_s, kept_for_s = (int(hold[fact]["N"]) for fact in ("latest", "kept"))
     record: items.Values = {
@@ -191,14 +194,14 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *,
         "expiration": known_until_s(latest_s, kept_for_s),
         "nonce": call.nonce,
         **(
-            {"used": kept}
+            {"used": kept_amount}
             if state == COMMITTED
             else {"used": items.int_attribute(hold, "used")}
             if state == VOIDED
             else {}
         ),
     }
-    table, owner = call.store.settings.ledger_table, owner_of(counter.name, id_)
+    table, owner = call.store.settings.ledger_table, holder_key(counter.name, id_)
     settled = items.put_write(table, settled_key(owner, hold_id), record)
     if hold["state"]["S"] == HELD:
         gone = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
@@ -208,10 +211,12 @@ def move(call: Call, counter: Counter, hold: Item, state: str, kept: int = 0, *,
     receipt = {"id": hold["receipt"]}
     if state == VOIDED and queries.get(call.store.client, call.store.settings.receipts_table, receipt):
         writes.append(_mark(call, hold))  # a receipt that is gone keeps no commit from being taken back
-    by, debt = moved(hold, kept), counter.debt if state == COMMITTED else 0
+    by, debt = moved(hold, kept_amount), counter.debt if state == COMMITTED else 0
     moves = partial(_moves, call, counter, id_, f"{hold_id}#{state}", by, debt)
     try:
-        tallies.commit(call, counter, id_, by, lambda _: [*writes, *moves()], place=len(writes), debt=debt, stays=True)
+        tallies.commit_within_limits(
+            call, counter, id_, by, lambda _: [*writes, *moves()], place=len(writes), debt=debt, stays=True
+        )
     except ChangeRefusedError:
         return False
     return True
@@ -244,19 +249,19 @@ def _moves(call: Call, counter: Counter, id_: str, name: str, amount: int, debt:
     if not amount:
         return []
     at = minute_now(call)
-    back: Write = {"Update": tallies.add(call, counter, id_, 0, amount, at, debt=debt)}
+    back: Write = {"Update": tallies.add_write(call, counter, id_, 0, amount, at, debt=debt)}
     receipt = {
         "id": {"S": f"{KEY_PREFIX}#hold#{name}"},
         "nonce": {"S": call.nonce},
         "expiration": {"N": str(int(clock.now_s()) + SETTLED_KEPT_S)},
-        **tallies.facts(counter, id_, amount, at),
+        **tallies.receipt_facts(counter, id_, amount, at),
     }
     return [back, {"Put": {"TableName": call.store.settings.receipts_table, "Item": receipt}}]
 
 
 def kept_s(store: Store, counter: Counter) -> int:
     """For how many seconds after its time a hold that is taken now is known, with its keys and its record."""
-    return max(SETTLED_KEPT_S, lives_s(store, counter))
+    return max(SETTLED_KEPT_S, lifetime_s(store, counter))
 
 
 def expires_s(hold: Item) -> int:
@@ -278,11 +283,11 @@ def present(hold: Item) -> str:
 def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
     """The hold, from the place where it is: it moves in this direction only, or into the place that its record says.
     Raises NotFoundError, StoreBusyError."""
-    owner, time_s = owner_of(counter.name, id_), int(hold_id.split("-")[0])
+    owner, time_s = holder_key(counter.name, id_), int(hold_id.split("-")[0])
     overdue = keys.key(f"HOLDS#{bucket(counter, id_)}", f"{OVERDUE}{owner}#{hold_id}")
     for _ in range(MOVES_MAX):
         live = live_key(counter, id_, hold_id, time_s)
-        places = (_read(call, key) for key in (live, overdue, settled_key(owner, hold_id)))
+        places = (_read_hold(call, key) for key in (live, overdue, settled_key(owner, hold_id)))
         hold = next(filter(None, places), None)
         if hold is None or hold["hold_id"]["S"] != hold_id:  # the key of a hold that moved looks like an id
             raise NotFoundError(f"There is no hold {hold_id}.")
@@ -292,46 +297,46 @@ def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
     raise StoreBusyError("Other calls are changing the hold. Send the request again.")
 
 
-def _read(call: Call, key: Item) -> Item:
+def _read_hold(call: Call, key: Item) -> Item:
     """The hold; empty if there is none."""
     return queries.get(call.store.client, call.store.settings.ledger_table, key)
 
 
-def _own_due(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
+def _due_of_tally(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
     """The holds of this tally that are due. Raises StoreBusyError if a look is full of others."""
-    owner, table = owner_of(counter.name, id_), call.store.settings.ledger_table
+    owner, table = holder_key(counter.name, id_), call.store.settings.ledger_table
     number = bucket(counter, id_)
     facts = {"target": {"S": id_}, "state": {"S": HELD}}.items()
     if not counter.holdable:  # otherwise a return is refused by a tally that takes no change at all
         first = f"{OVERDUE}{owner}#"
-        page = queries.query(call.store, table, f"HOLDS#{number}", first, f"{first}~", Limit=LOOK_MAX)
+        page = queries.query(call.store, table, f"HOLDS#{number}", first, f"{first}~", Limit=DUE_PAGE_MAX)
         yield from (hold for hold in page if facts <= hold.items())
-    for page in due(call.store, number, LOOK_MAX):
+    for page in due_pages(call.store, number, DUE_PAGE_MAX):
         own = [hold for hold in page if hold["SK"]["S"].endswith(f"#{owner}") and facts <= hold.items()]
         yield from own
         if page.has_more and not own:
-            raise _returning()
+            raise _busy_returning_error()
 
 
-def due(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
+def due_pages(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
     """Holds of a bucket that expired before now, the oldest first, `most` a page."""
     partition, end = f"HOLDS#{bucket_number}", str(int(clock.now_s()) + 1)
     return queries.partition_pages(store, store.settings.ledger_table, partition, queries.SORT_KEY_MIN, end, Limit=most)
 
 
-def overdue(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
+def overdue_pages(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
     """Holds of a bucket whose return was refused, `most` a page."""
     partition, end = f"HOLDS#{bucket_number}", f"{OVERDUE}{queries.SORT_KEY_MAX}"
     return queries.partition_pages(store, store.settings.ledger_table, partition, OVERDUE, end, Limit=most)
 
 
-def left(store: Store, since_s: float) -> tuple[int, bool]:
+def count_unreturned(store: Store, since_s: float) -> tuple[int, bool]:
     """How many holds are not given back though they expired before this time, or their return was refused; and whether
     there may be more: of each bucket it reads at most LEFT_MAX of either kind."""
     end = str(int(since_s))
     ranges = ((queries.SORT_KEY_MIN, end), (OVERDUE, f"{OVERDUE}{queries.SORT_KEY_MAX}"))
     pages = [
-        queries.query(store, store.settings.ledger_table, f"HOLDS#{bucket}", low, high, Limit=LEFT_MAX)
+        queries.query(store, store.settings.ledger_table, f"HOLDS#{bucket}", low, high, Limit=UNRETURNED_MAX)
         for bucket in range(BUCKETS)
         for low, high in ranges
     ]
@@ -339,14 +344,14 @@ def left(store: Store, since_s: float) -> tuple[int, bool]:
     return number, any(page.has_more for page in pages)
 
 
-def _returning() -> StoreBusyError:
+def _busy_returning_error() -> StoreBusyError:
     return StoreBusyError("Expired holds are being given back. Send the request again with the same key.")
 
 
 def live_key(counter: Counter, id_: str, hold_id: str, expires_s: int) -> Item:
     """The key of a hold that is held. Holds sort by their time of expiry."""
     unique = hold_id.partition("-")[2]
-    return keys.key(f"HOLDS#{bucket(counter, id_)}", f"{expires_s}-{unique}#{owner_of(counter.name, id_)}")
+    return keys.key(f"HOLDS#{bucket(counter, id_)}", f"{expires_s}-{unique}#{holder_key(counter.name, id_)}")
 
 
 def settled_key(owner: str, hold_id: str) -> Item:
@@ -354,6 +359,6 @@ def settled_key(owner: str, hold_id: str) -> Item:
     return keys.key(f"HOLDS#SETTLED#{owner}", hold_id)
 
 
-def owner_of(name: str, id_: str) -> str:
+def holder_key(name: str, id_: str) -> str:
     """`stock/mug`: the name of a counter and id in the keys of holds, whatever the period."""
-    return f"{name}/{periods.shown(id_)['id']}"
+    return f"{name}/{periods.answer_members(id_)['id']}"

@@ -25,15 +25,15 @@ from .receipts import (
     VISIBLE_SOON,
     Body,
     ChangeAnswer,
-    Keyed,
-    Stamp,
-    look,
-    once,
+    ReceiptDraft,
+    ReceiptKey,
+    count_once,
+    raise_if_counted,
     refuse_retired,
 )
 from .tallies import State, minute_now
 
-NUMBER_TURNS_MAX = 64  # callers take a numbered counter one by one: of 50 at once the last one loses 49 turns
+NUMBER_ATTEMPTS_MAX = 64  # callers take a numbered counter one by one: of 50 at once the last one loses 49 turns
 NUMBER_BACKOFF_MAX_S = 0.080
 
 
@@ -70,83 +70,87 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
     no receipt, CounterRetiredError, and the errors of transactions.transact.
     """
     counter, id_, amount = change.counter, change.id, change.amount
-    move = _take_number if counter.numbered else _add_alone if counter.soon else _add
+    move = _take_number if counter.numbered else _spill if counter.soon else _add
     if counter.unique and not counter.soon:
-        move = _add_new
+        move = _add_visitor
     if counter.retired:
-        move = _refuse
+        move = _refuse_retired_counter
     target = id_ if change.receipt_target is None else change.receipt_target
     days = change.receipt_days or counter.receipt_days
     payload = {"amount": amount, **({"used": True} if change.used else {})}
-    keyed = Keyed(change.operation, target, change.key, payload, days)
-    counted = partial(once, call, keyed, partial(move, call, change))
+    keyed = ReceiptKey(change.operation, target, change.key, payload, days)
+    counted = partial(count_once, call, keyed, partial(move, call, change))
     try:
-        return holds.with_room(call, counter, id_, amount, counted) if counter.may_have_holds else counted()
+        return holds.retry_with_room(call, counter, id_, amount, counted) if counter.may_have_holds else counted()
     except LimitReachedError:
         if not (change.used and counter.debt):
             raise
-        return once(call, keyed, partial(_add_beyond, call, change))
+        return count_once(call, keyed, partial(_add_beyond, call, change))
 
 
-def _add_beyond(call: Call, change: Increment, stamp: Stamp) -> Body:
+def _add_beyond(call: Call, change: Increment, stamp: ReceiptDraft) -> Body:
     """Count what the limit has refused, within the debt."""
     beyond = change._replace(body={**change.body, "over": True})
     return _add(call, beyond, stamp, debt=change.counter.debt)
 
 
-def _add(call: Call, change: Increment, stamp: Stamp, *, debt: int = 0) -> Body:
+def _add(call: Call, change: Increment, stamp: ReceiptDraft, *, debt: int = 0) -> Body:
     counter, at = change.counter, minute_now(call)
     body = {**change.body, **VISIBLE_NOW}
 
     def writes(shard: int) -> list[Write]:
-        return [{"Update": tallies.add(call, counter, change.id, shard, change.amount, at, debt=debt)}]
+        return [{"Update": tallies.add_write(call, counter, change.id, shard, change.amount, at, debt=debt)}]
 
     try:
-        receipt = stamp.receipt(call, body, **tallies.facts(counter, change.id, change.amount, at))
-        tallies.commit(call, counter, change.id, change.amount, writes, receipt, spills=counter.spills, debt=debt)
+        receipt = stamp.receipt(call, body, **tallies.receipt_facts(counter, change.id, change.amount, at))
+        tallies.commit_within_limits(
+            call, counter, change.id, change.amount, writes, receipt, spills=counter.spills, debt=debt
+        )
     except TallyHotError:
-        body = _add_alone(call, change, stamp)
+        body = _spill(call, change, stamp)
         observe.count(observe.SPILLED)
     return body
 
 
-def _add_new(call: Call, change: Increment, stamp: Stamp) -> Body:
+def _add_visitor(call: Call, change: Increment, stamp: ReceiptDraft) -> Body:
     """Most visits are of visitors that are counted: a read unit shows that, and no transaction of four is refused."""
-    look(call, stamp)
+    raise_if_counted(call, stamp)
     return _add(call, change, stamp)
 
 
-def _refuse(call: Call, change: Increment, stamp: Stamp) -> NoReturn:
+def _refuse_retired_counter(call: Call, change: Increment, stamp: ReceiptDraft) -> NoReturn:
     refuse_retired(call, change.counter, stamp)
 
 
-def _add_alone(call: Call, change: Increment, stamp: Stamp) -> Body:
+def _spill(call: Call, change: Increment, stamp: ReceiptDraft) -> Body:
     """The receipt by itself; the rollup adds it to the tally."""
     body = {**change.body, **VISIBLE_SOON}
     at = minute_now(call)
     if not call.caller:  # the stream consumers book it on the minute of its record, and need the day alone of its stamp
-        at -= at % tallies.DAY
-    facts = tallies.facts(change.counter, change.id, change.amount, at)
-    put_receipt(call, stamp.alone(call, body, **facts))
+        at -= at % tallies.MINUTES_PER_DAY
+    facts = tallies.receipt_facts(change.counter, change.id, change.amount, at)
+    put_receipt(call, stamp.pending_receipt(call, body, **facts))
     return body
 
 
-def _take_number(call: Call, change: Increment, stamp: Stamp) -> Body:
+def _take_number(call: Call, change: Increment, stamp: ReceiptDraft) -> Body:
     """Commit the next number on condition that the counter has not moved; a refusal returns the current number."""
     counter, seen = change.counter, tallies.read_state(call, change.counter, change.id)
-    retries = call.retries(attempts_max=NUMBER_TURNS_MAX, backoff_max_s=NUMBER_BACKOFF_MAX_S)
-    within = limits.of(call, counter, change.id)
+    retries = call.retries(attempts_max=NUMBER_ATTEMPTS_MAX, backoff_max_s=NUMBER_BACKOFF_MAX_S)
+    within = limits.cached_limits(call, counter, change.id)
     while True:
         number = seen.value + change.amount
         if not within.fits(number):
-            look(call, stamp)  # after the read of the number: the caller who took the last one gets its answer again
-            raise tallies.refuse(counter, within, change.id, seen.value, change.amount)
+            raise_if_counted(
+                call, stamp
+            )  # after the read of the number: the caller who took the last one gets its answer again
+            raise tallies.limit_error(counter, within, change.id, seen.value, change.amount)
         last = not within.fits(number + change.amount)
         body, at = {**change.body, "number": number, "last": last, **VISIBLE_NOW}, minute_now(call)
-        write: Write = {"Update": tallies.assign(call, counter, change.id, seen, number, at, within)}
-        receipt = stamp.receipt(call, body, **tallies.facts(counter, change.id, change.amount, at))
+        write: Write = {"Update": tallies.assign_write(call, counter, change.id, seen, number, at, within)}
+        receipt = stamp.receipt(call, body, **tallies.receipt_facts(counter, change.id, change.amount, at))
         try:
-            commit_change(call, counter, change.id, _fixed(write), receipt)
+            commit_change(call, counter, change.id, _same_writes(write), receipt)
             return body
         except ChangeRefusedError as refused:
             seen = tallies.state_of(counter, refused.old_items[0] or {})
@@ -164,7 +168,7 @@ def set_value(
     operation: str,
     key: str | None,
     days: int | None = None,
-    own_day: int | None = None,
+    imported_day: int | None = None,
     debt: int = 0,
 ) -> ChangeAnswer:
     """Compare-and-set: `value` if the counter still has `version` (0: it has no number yet).
@@ -172,7 +176,7 @@ def set_value(
     The counter is read first, because the receipt says by how much the number moved. Without a key the version is the
     key: the same request again is a replay. A numbered counter moves forward only, or it would give numbers out again;
     before its first change it takes any value. The receipt lives for `days`, or as long as the counter says.
-    `own_day`, and a `debt` by which the value may be beyond a limit: of an import.
+    `imported_day`, and a `debt` by which the value may be beyond a limit: of an import.
 
     Raises PreconditionFailedError when the counter has moved, LimitReachedError for a value out of its limits or behind
     its numbers, KeyReusedError, CounterRetiredError.
@@ -185,34 +189,39 @@ def set_value(
             )
 
     if not (counter.retired or counter.own_limits):
-        refuse_beyond(limits.of(call, counter, id_).beyond(debt))
+        refuse_beyond(limits.cached_limits(call, counter, id_).with_debt(debt))
 
-    def change(stamp: Stamp) -> Body:
+    def change(stamp: ReceiptDraft) -> Body:
         if counter.retired:
             refuse_retired(call, counter, stamp)
         seen, at = tallies.read_state(call, counter, id_), minute_now(call)
-        if seen.version != version and (version or seen.counted):
-            look(call, stamp)  # after the read of the state: the caller who set it gets its answer again
-            raise _moved(seen)
+        if seen.version != version and (version or seen.has_number):
+            raise_if_counted(call, stamp)  # after the read of the state: the caller who set it gets its answer again
+            raise _stale_version_error(seen)
         if counter.numbered and seen.version:
-            _refuse_given(counter, seen.value, value)
-        within = limits.read(call, counter, id_).beyond(debt)
+            _refuse_reissue(counter, seen.value, value)
+        within = limits.read_limits(call, counter, id_).with_debt(debt)
         refuse_beyond(within)
         body = {"counter": counter.name, "id": id_, "value": value, "version": seen.version + 1}
-        write: Write = {"Update": tallies.assign(call, counter, id_, seen, value, at, within)}
-        receipt = stamp.receipt(call, body, **tallies.facts(counter, id_, value - seen.value, at))
+        write: Write = {"Update": tallies.assign_write(call, counter, id_, seen, value, at, within)}
+        receipt = stamp.receipt(call, body, **tallies.receipt_facts(counter, id_, value - seen.value, at))
         try:
-            commit_change(call, counter, id_, _fixed(write), receipt)
+            commit_change(call, counter, id_, _same_writes(write), receipt)
         except ChangeRefusedError as refused:
-            raise _moved(tallies.state_of(counter, refused.old_items[0] or {})) from None
+            raise _stale_version_error(tallies.state_of(counter, refused.old_items[0] or {})) from None
         return body
 
     payload = {"value": value, "version": version}
-    keyed = Keyed(
-        operation, f"{counter.name}/{id_}", key or f"version-{version}", payload, days or counter.receipt_days, own_day
+    keyed = ReceiptKey(
+        operation,
+        f"{counter.name}/{id_}",
+        key or f"version-{version}",
+        payload,
+        days or counter.receipt_days,
+        imported_day,
     )
     try:
-        return once(call, keyed, change)
+        return count_once(call, keyed, change)
     except KeyReusedError:
         if key is not None:
             raise
@@ -221,7 +230,7 @@ def set_value(
         raise PreconditionFailedError(said, version=now) from None
 
 
-def _refuse_given(counter: Counter, now: int, value: int) -> None:
+def _refuse_reissue(counter: Counter, now: int, value: int) -> None:
     """Raise LimitReachedError if a numbered counter would give numbers out again from `value` on."""
     up = (counter.delta or 0) > 0
     if value < now if up else value > now:
@@ -230,10 +239,10 @@ def _refuse_given(counter: Counter, now: int, value: int) -> None:
         raise LimitReachedError(detail, field="value")
 
 
-def _fixed(write: Write) -> Callable[[int], list[Write]]:
+def _same_writes(write: Write) -> Callable[[int], list[Write]]:
     """The one write of a counter that has one shard."""
     return lambda _: [write]
 
 
-def _moved(now: State) -> PreconditionFailedError:
+def _stale_version_error(now: State) -> PreconditionFailedError:
     return PreconditionFailedError(f"It is at version {now.version} now.", version=now.version)

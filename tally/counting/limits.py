@@ -10,7 +10,7 @@ returns the old item, which tells a wrong guess from a limit that is reached.
                                                                 of the last copy stays, for events alone
 
 The first judged write of a period copies the plan that it reads, in place of nothing or of the mark that it saw. A
-change of the plan writes into every period that a call may be in (plans.py): so no write can hold a plan that was
+change of the plan writes into every period that a call may be in (overrides.py): so no write can hold a plan that was
 replaced.
 """
 
@@ -27,25 +27,26 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
 from . import periods
 
-PLAN, FLOOR, CEILING = "own#plan", "own#floor", "own#ceiling"
+OVERRIDE, OVERRIDE_FLOOR, OVERRIDE_CEILING = "own#plan", "own#floor", "own#ceiling"
 """The attributes of a plan: its name, which no other plan has, and its limits. No counter has such attributes."""
-NO_PLAN: Item = {PLAN: {"S": "-"}}
+NO_OVERRIDE: Item = {OVERRIDE: {"S": "-"}}
 """What an item says that has the declared limits again, or a copy of no plan."""
-MARK = "?"
+STALE_COPY_PREFIX = "?"
 """How the name begins in an item that has no copy any more."""
-REMEMBERED_MAX = 10_000  # tallies of one process: each is 300 bytes, and a read when it is needed again
+CACHED_TALLIES_MAX = 10_000  # tallies of one process: each is 300 bytes, and a read when it is needed again
 
 
 class Limits(NamedTuple):
     """What a number must keep within, and the plan that says so.
 
-    `plan`: its attributes; none if nobody made one. `there`: the name of a plan, or the mark, in the tally's item.
+    `override`: its attributes; none if nobody made one. `copy_id`: the name of a plan, or the mark, in the tally's
+    item.
     """
 
     floor: int | None
     ceiling: int | None
-    plan: Mapping[str, Any] = MappingProxyType({})
-    there: Item | None = None
+    override: Mapping[str, Any] = MappingProxyType({})
+    copy_id: Item | None = None
 
     @property
     def limit(self) -> int | None:
@@ -53,11 +54,11 @@ class Limits(NamedTuple):
         return self.floor if self.ceiling is None else self.ceiling
 
     @property
-    def own(self) -> bool:
+    def is_override(self) -> bool:
         """Whether they are of the id alone."""
-        return FLOOR in self.plan or CEILING in self.plan
+        return OVERRIDE_FLOOR in self.override or OVERRIDE_CEILING in self.override
 
-    def beyond(self, debt: int) -> Limits:
+    def with_debt(self, debt: int) -> Limits:
         """These limits, for what may go beyond them by a `debt`."""
         floor = None if self.floor is None else self.floor - debt
         return self._replace(floor=floor, ceiling=None if self.ceiling is None else self.ceiling + debt)
@@ -66,12 +67,12 @@ class Limits(NamedTuple):
         """Whether `value` is within floor and ceiling."""
         return (self.floor is None or value >= self.floor) and (self.ceiling is None or value <= self.ceiling)
 
-    def takes(self, value: int, amount: int) -> bool:
+    def allows(self, value: int, amount: int) -> bool:
         """Whether `value` may move by `amount`. What leads back from a limit, every number takes."""
-        limit, _ = self.bound(0, amount)
+        limit, _ = self.condition_for(0, amount)
         return limit is None or (value >= limit if amount < 0 else value <= limit)
 
-    def bound(self, start: int, amount: int) -> tuple[int | None, str]:
+    def condition_for(self, start: int, amount: int) -> tuple[int | None, str]:
         """The limit that the number must keep for `amount` to fit, and the condition; None if every number fits."""
         if amount < 0 and self.floor is not None:
             limit, comparison = self.floor - amount, ">="
@@ -84,40 +85,40 @@ class Limits(NamedTuple):
         return limit, f"#number {comparison} :limit" + (" OR attribute_not_exists(#number)" if fresh_fits else "")
 
 
-def own_name(counter: Counter) -> str:
+def override_attribute(counter: Counter) -> str:
     """The attribute that a limit of an id is."""
-    return FLOOR if counter.ceiling is None else CEILING
+    return OVERRIDE_FLOOR if counter.ceiling is None else OVERRIDE_CEILING
 
 
 def not_of(plan: Mapping[str, Any]) -> list[str]:
     """The limits that a plan does not have: an item that gets the plan loses those of an earlier one."""
-    return [name for name in (FLOOR, CEILING) if name not in plan]
+    return [name for name in (OVERRIDE_FLOOR, OVERRIDE_CEILING) if name not in plan]
 
 
-def declared(counter: Counter) -> Limits:
+def declared_limits(counter: Counter) -> Limits:
     """Those of every id that has none of its own."""
     return Limits(counter.floor, counter.ceiling)
 
 
-def of(call: Call, counter: Counter, id_: str) -> Limits:
+def cached_limits(call: Call, counter: Counter, id_: str) -> Limits:
     """The limits of a tally, as this process knows them. If they may be its own and it does not, it reads them."""
     if not counter.own_limits:
-        return declared(counter)
-    return call.store.limit_cache.get((counter.name, id_)) or read(call, counter, id_)
+        return declared_limits(counter)
+    return call.store.limit_cache.get((counter.name, id_)) or read_limits(call, counter, id_)
 
 
-def read(call: Call, counter: Counter, id_: str) -> Limits:
+def read_limits(call: Call, counter: Counter, id_: str) -> Limits:
     """The limits of a tally, strongly consistent: 1 RCU, 2 with periods, 3 at a mark."""
     if not counter.own_limits:
-        return declared(counter)
-    wanted = dict.fromkeys((id_, periods.shown(id_)["id"]))
-    first, *plans = _items(call, [key(counter, one) for one in wanted])
-    if plans and PLAN not in first:
+        return declared_limits(counter)
+    wanted = dict.fromkeys((id_, periods.answer_members(id_)["id"]))
+    first, *plans = _read_items(call, [key(counter, one) for one in wanted])
+    if plans and OVERRIDE not in first:
         return _of_plan(counter, plans[0], first)
-    return learn(call, counter, id_, first)  # at a mark, one answer may have a plan from before the mark
+    return limits_after_refusal(call, counter, id_, first)  # at a mark, one answer may have a plan from before the mark
 
 
-def learn(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
+def limits_after_refusal(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
     """Returns the limits of a tally whose item was just read, or has just refused a write."""
     return learn_each(call, {(counter, id_): item})[counter, id_]
 
@@ -131,15 +132,17 @@ def learn_each(call: Call, found: Mapping[tuple[Counter, str], Mapping[str, Any]
     known: dict[tuple[Counter, str], Limits] = {}
     asks: list[tuple[Counter, str]] = []
     for (counter, id_), item in found.items():
-        there = item.get(PLAN)
+        there = item.get(OVERRIDE)
         if not counter.own_limits:
-            known[counter, id_] = declared(counter)
-        elif counter.period is None or (there and not _is_mark(there)):
-            known[counter, id_] = _remember(call, counter, id_, item)
+            known[counter, id_] = declared_limits(counter)
+        elif counter.period is None or (there and not _is_stale_copy(there)):
+            known[counter, id_] = _cache(call, counter, id_, item)
         else:
             call.store.limit_cache.pop((counter.name, id_), None)
             asks.append((counter, id_))
-    plans = _items(call, [key(counter, periods.shown(id_)["id"]) for counter, id_ in asks]) if asks else []
+    plans = (
+        _read_items(call, [key(counter, periods.answer_members(id_)["id"]) for counter, id_ in asks]) if asks else []
+    )
     return known | {one: _of_plan(one[0], plan, found[one]) for one, plan in zip(asks, plans, strict=True)}
 
 
@@ -157,20 +160,20 @@ def members(counter: Counter, id_: str, value: int, within: Limits) -> dict[str,
     return {"limit": within.limit, "left": left, **more}
 
 
-def judged(call: Call, write: Write, counter: Counter, id_: str, amount: int, debt: int) -> Write:
+def with_limit_condition(call: Call, write: Write, counter: Counter, id_: str, amount: int, debt: int) -> Write:
     """The update that moves a tally by `amount`, on condition that it fits, or goes beyond by a `debt` at most. A
     refusal returns the old item."""
-    if not declared(counter).bound(counter.start, amount)[1]:
+    if not declared_limits(counter).condition_for(counter.start, amount)[1]:
         return write  # nothing is looked at for what every number takes
-    within = of(call, counter, id_).beyond(debt)
-    limit, condition = within.bound(counter.start, amount)
+    within = cached_limits(call, counter, id_).with_debt(debt)
+    limit, condition = within.condition_for(counter.start, amount)
     write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
     write |= {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     if not counter.own_limits:
         return write
-    if within.plan.get(PLAN) != within.there:  # the item has no copy yet
-        write = items.extend_update(write, sets=within.plan, remove=not_of(within.plan))
-    return items.with_expected(write, {PLAN: within.there})
+    if within.override.get(OVERRIDE) != within.copy_id:  # the item has no copy yet
+        write = items.extend_update(write, sets=within.override, remove=not_of(within.override))
+    return items.with_expected(write, {OVERRIDE: within.copy_id})
 
 
 def key(counter: Counter, id_: str) -> Item:
@@ -178,7 +181,7 @@ def key(counter: Counter, id_: str) -> Item:
     return keys.key(counter.partition_start + id_, counter.sort_key)
 
 
-def _items(call: Call, wanted: list[Item]) -> list[Item]:
+def _read_items(call: Call, wanted: list[Item]) -> list[Item]:
     """The items of these keys, in order; each empty if there is none."""
     return queries.get_each(call, call.store.settings.counts_table, wanted)
 
@@ -186,27 +189,27 @@ def _items(call: Call, wanted: list[Item]) -> list[Item]:
 def _of_plan(counter: Counter, plan: Mapping[str, Any], item: Mapping[str, Any]) -> Limits:
     """The limits by the plan of an id, for the `item` of a period that has no copy of it. They are not remembered: the
     next write is to copy them."""
-    return said(counter, plan if PLAN in plan else NO_PLAN)._replace(there=item.get(PLAN))
+    return parse_limits(counter, plan if OVERRIDE in plan else NO_OVERRIDE)._replace(copy_id=item.get(OVERRIDE))
 
 
-def _is_mark(there: Item) -> bool:
-    return str(there["S"]).startswith(MARK)
+def _is_stale_copy(there: Item) -> bool:
+    return str(there["S"]).startswith(STALE_COPY_PREFIX)
 
 
-def said(counter: Counter, item: Mapping[str, Any]) -> Limits:
+def parse_limits(counter: Counter, item: Mapping[str, Any]) -> Limits:
     """What an item says. Of a counter that has a ceiling by now, a floor of an id counts no more."""
-    plan = {name: item[name] for name in (PLAN, own_name(counter)) if name in item}
+    plan = {name: item[name] for name in (OVERRIDE, override_attribute(counter)) if name in item}
     return Limits(
-        None if counter.floor is None else items.int_attribute(plan, FLOOR, counter.floor),
-        None if counter.ceiling is None else items.int_attribute(plan, CEILING, counter.ceiling),
+        None if counter.floor is None else items.int_attribute(plan, OVERRIDE_FLOOR, counter.floor),
+        None if counter.ceiling is None else items.int_attribute(plan, OVERRIDE_CEILING, counter.ceiling),
         plan,
     )
 
 
-def _remember(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
+def _cache(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
     """What the tally's own item says: the next write of this process goes by it."""
-    known, within = call.store.limit_cache, said(counter, item)._replace(there=item.get(PLAN))
-    if len(known) >= REMEMBERED_MAX:
+    known, within = call.store.limit_cache, parse_limits(counter, item)._replace(copy_id=item.get(OVERRIDE))
+    if len(known) >= CACHED_TALLIES_MAX:
         known.clear()
     known[counter.name, id_] = within
     return within

@@ -32,43 +32,43 @@ def tally_id(counter: Counter, id_: str, now_s: float, period: str | None = None
         if period is not None:
             raise InvalidInputError(f"{counter.name} has no periods.", field="period")
         return id_
-    now = _name(counter.period, datetime.fromtimestamp(now_s, _zone(counter)))
+    now = _period_name(counter.period, datetime.fromtimestamp(now_s, _timezone(counter)))
     if period is None:
         return f"{id_}{_SEPARATOR}{now}"
     asked = f"{id_}{_SEPARATOR}{period}"
-    if not is_tally(counter, asked):
+    if not is_valid_tally_id(counter, asked):
         raise InvalidInputError(f"period must be a {counter.period} of {counter.name}, like {now}.", field="period")
-    if not kept(counter, asked, now_s):
+    if not is_kept(counter, asked, now_s):
         raise NotFoundError(f"{counter.name} keeps {period} no more.", field="period")
     return asked
 
 
-def shown(tally: str) -> dict[str, str]:
+def answer_members(tally: str) -> dict[str, str]:
     """The stored id of a tally as answers show it: `{"id","period"}`, or `{"id"}`."""
     id_, separator, period = tally.partition(_SEPARATOR)
     return {"id": id_, "period": period} if separator else {"id": id_}
 
 
-def of_answer(id_: str, body: Mapping[str, object]) -> str:
-    """The stored id of the tally that an answer names, as `shown` wrote it. `id_`: the id, with any period."""
+def tally_id_of_answer(id_: str, body: Mapping[str, object]) -> str:
+    """The stored id of the tally that an answer names, as `answer_members` wrote it. `id_`: the id, with any period."""
     id_ = id_.partition(_SEPARATOR)[0]
     return f"{id_}{_SEPARATOR}{body['period']}" if "period" in body else id_
 
 
-def is_tally(counter: Counter, tally: str) -> bool:
+def is_valid_tally_id(counter: Counter, tally: str) -> bool:
     """Whether a stored id can be one of the counter's, as it is declared now: its period has the name of one."""
     if counter.period is None:
         return True
     id_, _, name = tally.partition(_SEPARATOR)
     try:
-        return bool(id_) and name == _name(counter.period, _begins(counter.period, name)) and name[0] == "2"
+        return bool(id_) and name == _period_name(counter.period, _start_of(counter.period, name)) and name[0] == "2"
     except ValueError:
         return False
 
 
-def kept(counter: Counter, tally: str, now_s: float) -> bool:
+def is_kept(counter: Counter, tally: str, now_s: float) -> bool:
     """Whether a tally is still kept. Where it is not, nothing says what it was."""
-    if not is_tally(counter, tally):
+    if not is_valid_tally_id(counter, tally):
         return False
     gone_s = expires_s(counter, tally)
     return gone_s is None or now_s < gone_s
@@ -79,42 +79,42 @@ def expires_s(counter: Counter, tally: str) -> int | None:
     return None if counter.keep_periods is None else ends_s(counter, tally, counter.keep_periods)
 
 
-def over(counter: Counter, tally: str, at_s: float) -> bool:
+def has_ended(counter: Counter, tally: str, at_s: float) -> bool:
     """Whether the period of a tally had ended at this time; always, if its counter has periods no more."""
     return _SEPARATOR in tally if counter.period is None else ends_s(counter, tally) <= at_s
 
 
-def left_s(counter: Counter, tally: str, now_s: float) -> int:
+def seconds_to_next(counter: Counter, tally: str, now_s: float) -> int:
     """In how many seconds the next period begins: 1 or more."""
     return max(1, math.ceil(ends_s(counter, tally) - now_s))
 
 
-def ends_s(counter: Counter, tally: str, later: int = 0) -> int:
-    """The end of the period that comes `later` periods after that of the tally, epoch seconds."""
+def ends_s(counter: Counter, tally: str, periods_later: int = 0) -> int:
+    """The end of the period that comes `periods_later` periods after that of the tally, epoch seconds."""
     period = str(counter.period)
-    begins = _begins(period, tally.partition(_SEPARATOR)[2])
+    begins = _start_of(period, tally.partition(_SEPARATOR)[2])
     months = _MONTHS.get(period)
     if months:
-        year, month = divmod(begins.year * 12 + begins.month - 1 + (later + 1) * months, 12)
+        year, month = divmod(begins.year * 12 + begins.month - 1 + (periods_later + 1) * months, 12)
         ends = begins.replace(year=year, month=month + 1)
     else:
-        ends = begins + (later + 1) * _LENGTHS[period]
-    return int(ends.replace(tzinfo=_zone(counter)).timestamp())
+        ends = begins + (periods_later + 1) * _LENGTHS[period]
+    return int(ends.replace(tzinfo=_timezone(counter)).timestamp())
 
 
-def _name(period: str, local: datetime) -> str:
+def _period_name(period: str, local: datetime) -> str:
     if period == "week":
         year, week, _ = local.isocalendar()
         return f"{year}-W{week:02}"
     return local.isoformat()[: _CHARACTERS[period]]
 
 
-def _begins(period: str, name: str) -> datetime:
+def _start_of(period: str, name: str) -> datetime:
     """Raises ValueError if this is no name of a period."""
     return datetime.fromisoformat(name + _FIRST_DAY.get(period, ""))
 
 
-def _zone(counter: Counter) -> tzinfo:
+def _timezone(counter: Counter) -> tzinfo:
     if counter.timezone is None:
         return UTC
     from zoneinfo import ZoneInfo  # it keeps the zones that it has read

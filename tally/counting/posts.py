@@ -15,8 +15,8 @@ from ..dynamo.transactions import Write, commit_change
 from ..errors import ChangeRefusedError, EditConflictError, ForbiddenError, NotFoundError
 from ..fields import user_name
 from . import deletion
-from .children import removed
-from .tallies import GONE, total
+from .children import parent_removed_error
+from .tallies import TOMBSTONE, sum_of_shards
 
 TEXT_KEY = "META.BODY"  # sorts after every shard (`.` follows `#`): one Query reads META, its shards and the text
 EDIT_ATTEMPTS_MAX = 5  # an attempt is lost only to another edit by the same author at the same moment
@@ -25,7 +25,7 @@ EDIT_ATTEMPTS_MAX = 5  # an attempt is lost only to another edit by the same aut
 def read_post(call: Call, counter: Counter, post_id: str) -> dict[str, Any]:
     """The post with its likes summed, in one Query. Raises NotFoundError."""
     post = _read(call, counter, post_id)
-    if post is None or GONE in post:
+    if post is None or TOMBSTONE in post:
         raise NotFoundError(f"There is no post {post_id}.")
     return post
 
@@ -42,8 +42,8 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
         try:
             if post is None:
                 return _create(call, counter, post_id, text), True
-            if GONE in post:
-                raise removed(counter, post_id)
+            if TOMBSTONE in post:
+                raise parent_removed_error(counter, post_id)
             if post["author"] != user_name(call.caller or ""):
                 raise ForbiddenError(f"Only its author edits post {post_id}.")
             if post["body"] == text:
@@ -63,13 +63,13 @@ def delete_post(call: Call, counter: Counter, post_id: str) -> bool:
     author = {"authorId": {"S": user_name(call.caller or "")}}
     meta = queries.get(call.store.client, call.store.settings.counts_table, _meta_key(counter, post_id))
     own = meta.get("authorId") == author["authorId"]
-    if not meta or (GONE in meta and not own):
+    if not meta or (TOMBSTONE in meta and not own):
         raise NotFoundError(f"There is no post {post_id}.")
     if not own:
         raise ForbiddenError(f"Only its author deletes post {post_id}.")
     text_key = key(counter.partition_start + post_id, TEXT_KEY)
     text: Write = {"Delete": {"TableName": call.store.settings.counts_table, "Key": text_key}}
-    return deletion.remove_parent(call, counter, post_id, was=author, beside=[text])
+    return deletion.remove_parent(call, counter, post_id, expected=author, extra_writes=[text])
 
 
 def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
@@ -85,15 +85,15 @@ def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
         meta = by_key.get(counter.sort_key)
         if meta is None:
             return None
-        if GONE in meta:
-            return {GONE: True}
+        if TOMBSTONE in meta:
+            return {TOMBSTONE: True}
         if TEXT_KEY in by_key:
             return {
                 "id": post_id,
                 "author": meta["authorId"]["S"],
                 "created_at": int(meta["createdAt"]["N"]),
                 "revision": int(meta["revision"]["N"]),
-                "likes": total(counter, (item for part, item in by_key.items() if part != TEXT_KEY)),
+                "likes": sum_of_shards(counter, (item for part, item in by_key.items() if part != TEXT_KEY)),
                 "body": by_key[TEXT_KEY]["body"]["S"],
             }
     return None
@@ -105,7 +105,7 @@ def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, 
     values: items.Values = {"authorId": author, "createdAt": created_s, "revision": 0, counter.attribute: 0}
     post = items.put_write(call.store.settings.counts_table, _meta_key(counter, post_id), values)
     meta = {"Put": items.with_expected(post["Put"], items.EXPECT_NO_ITEM)}
-    commit_change(call, counter, post_id, lambda _: [meta, _put_text(call, counter, post_id, text)])
+    commit_change(call, counter, post_id, lambda _: [meta, _text_write(call, counter, post_id, text)])
     return {
         "id": post_id,
         "author": author,
@@ -119,13 +119,13 @@ def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, 
 def _edit(call: Call, counter: Counter, post: dict[str, Any], text: str) -> dict[str, Any]:
     """The text, and one more revision, on condition that nobody else edited the post since it was read."""
     post_id = post["id"]
-    table, seen = call.store.settings.counts_table, {"revision": post["revision"], GONE: None}
+    table, seen = call.store.settings.counts_table, {"revision": post["revision"], TOMBSTONE: None}
     meta = items.update_write(table, _meta_key(counter, post_id), {"revision": post["revision"] + 1}, expected=seen)
-    commit_change(call, counter, post_id, lambda _: [meta, _put_text(call, counter, post_id, text)])
+    commit_change(call, counter, post_id, lambda _: [meta, _text_write(call, counter, post_id, text)])
     return {**post, "revision": post["revision"] + 1, "body": text}
 
 
-def _put_text(call: Call, counter: Counter, post_id: str, text: str) -> Write:
+def _text_write(call: Call, counter: Counter, post_id: str, text: str) -> Write:
     text_key = key(counter.partition_start + post_id, TEXT_KEY)
     return items.put_write(call.store.settings.counts_table, text_key, {"body": text})
 

@@ -2,7 +2,7 @@
 
 A receipt is a record of Powertools' idempotency, always COMPLETED: no state in progress to be stuck in, nothing to
 delete after an exception, nothing to update. Powertools' layer hashes the key, validates the payload and reads the
-records. The change itself writes the receipt that its `Stamp` makes.
+records. The change itself writes the receipt that its `ReceiptDraft` makes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Body = dict[str, Any]
 VISIBLE_NOW: Body = {"visible": "now"}
 VISIBLE_SOON: Body = {"visible": "soon"}
 """When reads show a change: at once, or as soon as it is rolled up."""
-ALONE: Item = {"rollup": {"BOOL": True}}
+PENDING_ROLLUP: Item = {"rollup": {"BOOL": True}}
 """The mark of a receipt or a child that was written alone: the rollup adds it to its tally."""
-VOIDED = "voided"
+VOIDED_AT = "voided"
 """The attribute of a receipt that says when its change was taken back, in epoch seconds."""
 DAY_S = 24 * 3600
 IMPORT = "import"
@@ -41,10 +41,10 @@ IMPORT = "import"
 IMPORTED: Item = {"imported": {"BOOL": True}}
 """The mark of what an import writes, a receipt or a child: no traffic. That of numbers whose day is known has the day
 in place of it: `{"N": "19846"}`."""
-ALONE_KEPT_S = 8 * DAY_S  # longer than checkpoints: what no checkpoint covers can be recounted from the receipts
+PENDING_KEPT_S = 8 * DAY_S  # longer than checkpoints: what no checkpoint covers can be recounted from the receipts
 
 
-class Stamp(NamedTuple):
+class ReceiptDraft(NamedTuple):
     """What is known of a receipt before the change is made: its id, the payload's hash, when it expires, its mark."""
 
     id: str
@@ -73,13 +73,13 @@ class Stamp(NamedTuple):
             }
         }
 
-    def alone(self, call: Call, body: Body, **facts: Item) -> Write:
+    def pending_receipt(self, call: Call, body: Body, **facts: Item) -> Write:
         """The receipt of a change that is written alone. It lives ALONE_KEPT_S at least."""
-        expires_s = max(self.expires_s, ends_s(ALONE_KEPT_S, named=bool(call.caller)))
-        return self._replace(expires_s=expires_s).receipt(call, body, **ALONE, **facts)
+        expires_s = max(self.expires_s, ends_s(PENDING_KEPT_S, named=bool(call.caller)))
+        return self._replace(expires_s=expires_s).receipt(call, body, **PENDING_ROLLUP, **facts)
 
 
-Change = Callable[[Stamp], Body]
+Change = Callable[[ReceiptDraft], Body]
 """Commits the change together with the receipt that the stamp makes; returns the body that the receipt stores."""
 
 
@@ -90,7 +90,7 @@ class ChangeAnswer(NamedTuple):
     replayed: bool
 
 
-class Keyed(NamedTuple):
+class ReceiptKey(NamedTuple):
     """The name of a receipt (operation, target, key, and the caller of the call), and what must be the same again."""
 
     operation: str
@@ -99,36 +99,36 @@ class Keyed(NamedTuple):
     payload: dict[str, Any]
     days: int | None = None
     """For how many days its receipt lives; None: for as long as the deployment says."""
-    own_day: int | None = None
+    imported_day: int | None = None
     """The day since 1970 that an import belongs to; None: that of its record."""
 
-    def data(self, call: Call) -> dict[str, Any]:
+    def idempotency_data(self, call: Call) -> dict[str, Any]:
         """What Powertools hashes: `key` names the receipt, `payload` is validated."""
         return {"key": [self.operation, self.target, call.caller or "", self.key], "payload": self.payload}
 
 
-def once(call: Call, keyed: Keyed, change: Change) -> ChangeAnswer:
-    """Make `change` once under its key. Raises what `stamp`, `stored` and the change raise."""
-    named = stamp(call, keyed)
+def count_once(call: Call, keyed: ReceiptKey, change: Change) -> ChangeAnswer:
+    """Make `change` once under its key. Raises what `stamp`, `answer_of_receipt` and the change raise."""
+    named = draft_receipt(call, keyed)
     try:
         return ChangeAnswer(change(named), replayed=False)
     except ReceiptFoundError as earlier:
-        return stored(call, dict(earlier.item), named)
+        return answer_of_receipt(call, dict(earlier.item), named)
 
 
-def stamp(call: Call, keyed: Keyed) -> Stamp:
+def draft_receipt(call: Call, keyed: ReceiptKey) -> ReceiptDraft:
     """The stamp of a change's receipt. Raises NotCommittedError without a key."""
     if not keyed.key:
         raise NotCommittedError("No idempotency key reached the receipts.")
-    layer, data = _layer(call.store), keyed.data(call)
+    layer, data = _layer(call.store), keyed.idempotency_data(call)
     life_s = call.store.settings.receipt_ttl_s if keyed.days is None else keyed.days * DAY_S
     id_, payload_hash = layer._get_hashed_idempotency_key(data), layer._get_hashed_payload(data)
     assert id_, "all keys would have one receipt"
     assert payload_hash, "every payload would be the same"
     mark = IMPORTED if keyed.operation == IMPORT else {}
-    if keyed.own_day is not None:
-        mark = {name: {"N": str(keyed.own_day)} for name in mark}
-    return Stamp(id_, payload_hash, ends_s(life_s + clock.OFF_S_MAX, named=bool(call.caller)), mark)
+    if keyed.imported_day is not None:
+        mark = {name: {"N": str(keyed.imported_day)} for name in mark}
+    return ReceiptDraft(id_, payload_hash, ends_s(life_s + clock.OFF_S_MAX, named=bool(call.caller)), mark)
 
 
 def ends_s(life_s: int, *, named: bool) -> int:
@@ -146,12 +146,12 @@ def end_of_day_s(at_s: int) -> int:
     return -(-at_s // DAY_S) * DAY_S
 
 
-def stored(call: Call, item: Item, stamp: Stamp) -> ChangeAnswer:
+def answer_of_receipt(call: Call, item: Item, stamp: ReceiptDraft) -> ChangeAnswer:
     """The answer in the receipt that a change found: a first one if it is the call's own, whose answer was lost.
 
     Raises KeyReusedError if the key was used with another payload, NotCommittedError if Tally did not write it.
     """
-    record, body = _read(call, item)
+    record, body = _parse_receipt(call, item)
     if item.get("nonce") == {"S": call.nonce}:
         return ChangeAnswer(body, replayed=False)
     try:
@@ -161,7 +161,7 @@ def stored(call: Call, item: Item, stamp: Stamp) -> ChangeAnswer:
     return ChangeAnswer(body, replayed=True)
 
 
-def _read(call: Call, item: Item) -> tuple[DataRecord, Body]:
+def _parse_receipt(call: Call, item: Item) -> tuple[DataRecord, Body]:
     """A stored receipt and its body. Raises NotCommittedError for one that Tally does not write."""
     try:
         record = _layer(call.store)._item_to_data_record(item)
@@ -190,49 +190,49 @@ def _layer(store: Store) -> DynamoDBPersistenceLayer:
     return layers[KEY_PREFIX]
 
 
-def lives_s(store: Store, counter: Counter) -> int:
+def lifetime_s(store: Store, counter: Counter) -> int:
     """For how many seconds at least a retry of a change of the counter is recognised."""
     own_s = store.settings.receipt_ttl_s if counter.receipt_days is None else counter.receipt_days * DAY_S
-    return max(own_s, ALONE_KEPT_S) if counter.soon else own_s
+    return max(own_s, PENDING_KEPT_S) if counter.soon else own_s
 
 
-def look(call: Call, stamp: Stamp) -> None:
+def raise_if_counted(call: Call, stamp: ReceiptDraft) -> None:
     """Look for a live receipt without writing one. Raises ReceiptFoundError if there is one."""
     item = get(call.store.client, call.store.settings.receipts_table, {"id": {"S": stamp.id}})
-    if item and _lives(item):
+    if item and _is_live(item):
         raise ReceiptFoundError(item)
 
 
-def refuse_retired(call: Call, counter: Counter, stamp: Stamp) -> NoReturn:
+def refuse_retired(call: Call, counter: Counter, stamp: ReceiptDraft) -> NoReturn:
     """Refuse a change of a retired counter. Raises CounterRetiredError.
 
     Raises ReceiptFoundError if the change was counted before: a retry whose first answer was lost still gets it.
     """
-    look(call, stamp)
-    raise retired(counter)
+    raise_if_counted(call, stamp)
+    raise retired_error(counter)
 
 
-def retired(counter: Counter) -> CounterRetiredError:
+def retired_error(counter: Counter) -> CounterRetiredError:
     """What a change of a retired counter gets."""
     return CounterRetiredError(
         f"{counter.name} is retired: it can be read, but takes no more changes. Nothing was counted."
     )
 
 
-def _lives(receipt: Item) -> bool:
+def _is_live(receipt: Item) -> bool:
     return float(receipt.get("expiration", {}).get("N", 0)) >= int(clock.now_s())
 
 
-def find(call: Call, keyed: Keyed) -> Item:
+def find_receipt(call: Call, keyed: ReceiptKey) -> Item:
     """The live receipt of a change, as it is stored; 1 RCU. Raises NotFoundError, NotCommittedError."""
-    item = get(call.store.client, call.store.settings.receipts_table, {"id": {"S": stamp(call, keyed).id}})
-    if not item or not _lives(item):
+    item = get(call.store.client, call.store.settings.receipts_table, {"id": {"S": draft_receipt(call, keyed).id}})
+    if not item or not _is_live(item):
         raise NotFoundError("No change of this caller has the key, or its receipt lives no more.", field="key")
-    _read(call, item)
+    _parse_receipt(call, item)
     return item
 
 
-class Found(NamedTuple):
+class FoundReceipt(NamedTuple):
     """What a live receipt says."""
 
     body: Body
@@ -240,18 +240,18 @@ class Found(NamedTuple):
     """Whether its change was taken back."""
 
 
-def find_many(call: Call, operation: str, named: Sequence[tuple[str, str]]) -> list[Found | None]:
+def find_many(call: Call, operation: str, named: Sequence[tuple[str, str]]) -> list[FoundReceipt | None]:
     """What the live receipt of each (target, key) says, at most 100; None if that was not counted, or if its receipt
     has expired. One read, 1 RCU for each. Raises StoreBusyError."""
-    ids = [stamp(call, Keyed(operation, target, key, {})).id for target, key in named]
+    ids = [draft_receipt(call, ReceiptKey(operation, target, key, {})).id for target, key in named]
     keys = [{"id": {"S": id_}} for id_ in dict.fromkeys(ids)]
     receipts = {item["id"]["S"]: item for item in get_many(call, call.store.settings.receipts_table, keys)}
-    return [_found(call, receipts.get(id_)) for id_ in ids]
+    return [_found_receipt(call, receipts.get(id_)) for id_ in ids]
 
 
-def _found(call: Call, item: Item | None) -> Found | None:
+def _found_receipt(call: Call, item: Item | None) -> FoundReceipt | None:
     """What a receipt says; None if there is no receipt, or it has expired."""
     if not item:
         return None
-    _, body = _read(call, item)
-    return Found(body, VOIDED in item) if _lives(item) else None
+    _, body = _parse_receipt(call, item)
+    return FoundReceipt(body, VOIDED_AT in item) if _is_live(item) else None

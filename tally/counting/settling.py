@@ -9,7 +9,7 @@ from ..dynamo.keys import Item
 from ..errors import HoldSettledError, NotFoundError, StoreBusyError
 from . import holds, periods
 from .holds import COMMITTED, EXPIRED, HELD, RELEASED, VOIDED
-from .receipts import Body, retired
+from .receipts import Body, retired_error
 
 TURNS_MAX = 5  # a hold becomes overdue, expired, committed and voided at most. A change in between is rare
 _FROM = {COMMITTED: (HELD, EXPIRED), RELEASED: (HELD, EXPIRED), VOIDED: (COMMITTED,)}
@@ -46,8 +46,8 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
 def _moved(call: Call, counter: Counter, hold: Item, state: str, kept: int, in_time: bool) -> bool:
     """Whether this call moved the hold. Expired holds make room for it."""
     tally, by = hold["target"]["S"], holds.moved(hold, kept)
-    return holds.with_room(
-        call, counter, tally, by, lambda: holds.move(call, counter, hold, state, kept, in_time=in_time)
+    return holds.retry_with_room(
+        call, counter, tally, by, lambda: holds.transition(call, counter, hold, state, kept, in_time=in_time)
     )
 
 
@@ -62,12 +62,12 @@ def _refuse(counter: Counter, hold: Item, state: str, *, in_time: bool) -> None:
         raise HoldSettledError("The hold is expired: others may have what it held. Commit an amount to take it now.")
     if late and holds.expires_s(hold) + int(hold["kept"]["N"]) <= clock.now_s():
         raise HoldSettledError("The hold is expired, and too long ago to be committed.")
-    if (late or state == VOIDED) and not periods.kept(counter, tally, clock.now_s()):
+    if (late or state == VOIDED) and not periods.is_kept(counter, tally, clock.now_s()):
         raise not_kept(counter, tally)
     if state == VOIDED and counter.retired:
-        raise retired(counter)
+        raise retired_error(counter)
 
 
 def not_kept(counter: Counter, tally: str) -> NotFoundError:
     """The error for a hold of a period that is not kept."""
-    return NotFoundError(f"{counter.name} keeps {periods.shown(tally).get('period')} no more.", field="hold")
+    return NotFoundError(f"{counter.name} keeps {periods.answer_members(tally).get('period')} no more.", field="hold")

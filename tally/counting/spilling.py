@@ -1,6 +1,6 @@
 """One transaction that moves several tallies: which of them spill, and its retries while others are in its way.
 
-The rules are those of transactions.transact, for many changes under one key (changes.py).
+The rules are those of transactions.transact, for many changes under one key (batch.py).
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from .tallies import Tally
 
 
 @dataclass
-class Spilling:
+class SpillPlan:
     """The tallies of one transaction. A tally that may spill does so at the start while it is hot, at once after
     throttling, and with all others that may after SPILL_RETRIES_MAX retries."""
 
     call: Call
     may_spill: Collection[Tally]
-    alone: set[Tally]
+    spilled: set[Tally]
     """Those whose changes are written alone, so that the rollup adds them; without those that it always adds."""
     retries: Retries
 
     @classmethod
-    def of(cls, call: Call, moved: Iterable[Tally]) -> Spilling:
+    def at_start(cls, call: Call, moved: Iterable[Tally]) -> SpillPlan:
         """Before the first attempt."""
         may_spill = {tally for tally in moved if tally.counter.spills}
         alone = {tally for tally in may_spill if call.store.breaker.is_open(tally.partition)}
         return cls(call, may_spill, alone, call.retries())
 
-    def waits(self, tally: Tally) -> bool:
+    def is_pending(self, tally: Tally) -> bool:
         """Whether the rollup adds its changes."""
-        return tally in self.alone or tally.counter.soon
+        return tally in self.spilled or tally.counter.soon
 
     def updates(self, sums: Mapping[Tally, int], at: int, *, used: bool) -> list[Write]:
         """The writes that move the tallies by their sums, each on a shard of this attempt. `used`: within debts."""
         call, pick = self.call, self.call.store.spread.pick_shard
         shards = [pick(tally.partition, tally.counter.max_shards) for tally in sums]
         return [
-            {"Update": tallies.add(call, *tally, shard, amount, at, debt=tally.counter.debt if used else 0)}
+            {"Update": tallies.add_write(call, *tally, shard, amount, at, debt=tally.counter.debt if used else 0)}
             for (tally, amount), shard in zip(sums.items(), shards, strict=True)
         ]
 
-    def committed(self, sums: Iterable[Tally]) -> None:
+    def close_breakers(self, sums: Iterable[Tally]) -> None:
         """The transaction moved these."""
         for tally in sums:
             self.call.store.breaker.close(tally.partition)
@@ -66,12 +66,12 @@ class Spilling:
             if code == CONFLICT:
                 record_conflict(self.call, *tally)
         in_the_way = [tally for tally, code in codes.items() if code not in ("None", CONDITION_FAILED)]
-        spilled = self._spilled(in_the_way, throttled) - self.alone
-        self.alone |= spilled
+        spilled = self._tallies_to_spill(in_the_way, throttled) - self.spilled
+        self.spilled |= spilled
         if not (throttled and spilled):  # otherwise the next try needs less of what is short
             sleep_or_raise_busy(self.retries)
 
-    def _spilled(self, in_the_way: Collection[Tally], throttled: bool) -> set[Tally]:
+    def _tallies_to_spill(self, in_the_way: Collection[Tally], throttled: bool) -> set[Tally]:
         """The tallies that spill now. Those that were in the way are hot."""
         last = self.retries.attempts >= SPILL_RETRIES_MAX
         if not (throttled or (last and in_the_way)):

@@ -20,14 +20,14 @@ from .limits import Limits
 
 ROLLED_UP, REPAIRED = "+", "~"
 """How the nonce of a tally item begins that the rollup or a repair moved."""
-GONE = "gone"
+TOMBSTONE = "gone"
 """The attribute that marks what is there no more: the tally of a removed parent, and what the removal of a child leaves
 of one that was written alone."""
-START = "start"
+START_ATTRIBUTE = "start"
 """The attribute of a tally item that says with which start its number began; none if that was 0."""
-DAY = 24 * 60  # minutes
-DAYS_KEPT = 9  # days of notes on a tally: receipts that are written alone live 8
-DAYS_FORGOTTEN = 12  # notes that a write removes beyond those, whether they are there or not
+MINUTES_PER_DAY = 24 * 60  # minutes
+DAY_NOTES_KEPT = 9  # days of notes on a tally: receipts that are written alone live 8
+OLD_DAY_NOTES_REMOVED = 12  # notes that a write removes beyond those, whether they are there or not
 
 
 class Tally(NamedTuple):
@@ -47,17 +47,17 @@ class State(NamedTuple):
 
     value: int
     version: int
-    counted: bool = True
+    has_number: bool = True
     """Whether it has a number: a plan makes a version, too."""
 
 
 def read(call: Call, counter: Counter, id_: str) -> int:
     """The tally of `id_`, strongly consistent; `start` if nothing was counted. One Query while its items fit into 1 MB,
     however many shards it has."""
-    return total(counter, shards(call, counter, id_))
+    return sum_of_shards(counter, read_shards(call, counter, id_))
 
 
-def shards(call: Call, counter: Counter, id_: str) -> list[Item]:
+def read_shards(call: Call, counter: Counter, id_: str) -> list[Item]:
     """The items of a tally: its shards, and whatever somebody put between them."""
     table, partition = call.store.settings.counts_table, counter.partition_start + id_
     return list(partition_items(call.store, table, partition, *counter.shard_range))
@@ -70,12 +70,12 @@ def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int
     table, partition = call.store.settings.counts_table, counters[0].partition_start + id_
     in_range = list(partition_items(call.store, table, partition, low, high))
     return [
-        total(counter, (item for item in in_range if first <= item["SK"]["S"] <= last))
+        sum_of_shards(counter, (item for item in in_range if first <= item["SK"]["S"] <= last))
         for counter, (first, last) in zip(counters, ranges, strict=True)
     ]
 
 
-def total(counter: Counter, items: Iterable[Item]) -> int:
+def sum_of_shards(counter: Counter, items: Iterable[Item]) -> int:
     """The sum over shards, also of a counter that may have one by now; `start` if none has a number.
 
     It is no snapshot: while changes race it may be off by those in flight.
@@ -83,12 +83,12 @@ def total(counter: Counter, items: Iterable[Item]) -> int:
     A tally that counts children is never shown below zero. That of a removed parent is 0.
     """
     shards = [item for item in items if counter.shard_of(item["SK"]["S"]) is not None]
-    numbers = [stored(counter, item, 0) for item in shards if counter.attribute in item]
-    number = 0 if any(GONE in item for item in shards) else sum(numbers) if numbers else counter.start
+    numbers = [stored_number(counter, item, 0) for item in shards if counter.attribute in item]
+    number = 0 if any(TOMBSTONE in item for item in shards) else sum(numbers) if numbers else counter.start
     return max(0, number) if counter.counts_children else number
 
 
-def stored(counter: Counter, item: Mapping[str, Any], missing: int) -> int:
+def stored_number(counter: Counter, item: Mapping[str, Any], missing: int) -> int:
     """The number in an item, `missing` if it has none.
 
     A fraction, which only a manual edit can bring, is cut off: the number stays readable, and drift reports the edit.
@@ -99,15 +99,15 @@ def stored(counter: Counter, item: Mapping[str, Any], missing: int) -> int:
 
 def read_state(call: Call, counter: Counter, id_: str) -> State:
     """Number and version of a counter that has one shard."""
-    of_tally = shards(call, counter, id_)
+    of_tally = read_shards(call, counter, id_)
     first = next((item for item in of_tally if item["SK"]["S"] == counter.sort_key), {})
-    return state_of(counter, first)._replace(value=total(counter, of_tally))
+    return state_of(counter, first)._replace(value=sum_of_shards(counter, of_tally))
 
 
 def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
     """Number and version in an item of an unsharded counter; those of a fresh one if the item is empty. The number of a
     removed parent is 0."""
-    number = 0 if GONE in item else stored(counter, item, counter.start)
+    number = 0 if TOMBSTONE in item else stored_number(counter, item, counter.start)
     return State(number, int(item.get("version", {"N": "0"})["N"]), counter.attribute in item)
 
 
@@ -120,9 +120,9 @@ def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) 
     The change is counted before the read begins, so nothing here fails it: the answer has no `value` if the change is
     visible soon, if the period is kept no more, or if the number cannot be read or could come too late.
     """
-    tally = periods.of_answer(id_, body)
+    tally = periods.tally_id_of_answer(id_, body)
     in_time = call.deadline_s - call.store.clock() >= REQUEST_S_MAX
-    if body.get("visible") != "now" or not in_time or not periods.kept(counter, tally, clock.now_s()):
+    if body.get("visible") != "now" or not in_time or not periods.is_kept(counter, tally, clock.now_s()):
         return dict(body)
     try:
         return {**body, "value": read(call, counter, tally)}
@@ -136,20 +136,22 @@ def minute_now(call: Call) -> int:
     return int(clock.now_s() // call.store.settings.minute_s)  # settings.minute, without a step into another module
 
 
-def add(
-    call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, *, by: str = "", debt: int = 0
+def add_write(
+    call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, *, nonce_prefix: str = "", debt: int = 0
 ) -> Write:
     """The update that adds `amount` to one shard, within the counter's limits, or beyond them by a `debt`.
 
     It stamps the shard with the minute `at`, and with a nonce that distinguishes it from a manual edit. The nonce
-    begins with `by`: ROLLED_UP, REPAIRED, `unliked(pair)`, or nothing; that of a repair has the amount too. It makes
-    the shard if there is none. A refusal at a limit returns the old item.
+    begins with `nonce_prefix`: ROLLED_UP, REPAIRED, `unliked(pair)`, or nothing; that of a repair has the amount too.
+    It makes the shard if there is none. A refusal at a limit returns the old item.
     """
-    write = _moving(call, counter, id_, shard, amount, at, f"{by}{amount}." if by == REPAIRED else by)
-    return limits.judged(call, write, counter, id_, amount, debt) if counter.known else write
+    write = _move_write(
+        call, counter, id_, shard, amount, at, f"{nonce_prefix}{amount}." if nonce_prefix == REPAIRED else nonce_prefix
+    )
+    return limits.with_limit_condition(call, write, counter, id_, amount, debt) if counter.known else write
 
 
-def commit(
+def commit_within_limits(
     call: Call,
     counter: Counter,
     id_: str,
@@ -164,7 +166,7 @@ def commit(
 ) -> None:
     """Commit `writes(shard)` as transactions.transact does; again, if limits refused them that the tally has not.
 
-    `place`: of the write that moves the tally, by `amount`. `debt`, `stays`: as `refuse` takes them. Raises
+    `place`: of the write that moves the tally, by `amount`. `debt`, `stays`: as `limit_error` takes them. Raises
     LimitReachedError, ChangeRefusedError if another write was refused, and what transact raises.
     """
     retries = None
@@ -174,14 +176,14 @@ def commit(
         except ChangeRefusedError as refused:
             if any(old is not None for old in refused.old_items[:place]):
                 raise
-            error = refusal(call, counter, id_, refused.old_items[place] or {}, amount, debt, stays=stays)
+            error = limit_error_after(call, counter, id_, refused.old_items[place] or {}, amount, debt, stays=stays)
             if error:
                 raise error from None
         retries = retries or call.retries()
         sleep_or_raise_busy(retries)
 
 
-def _moving(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, by: str = "") -> Write:
+def _move_write(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, by: str = "") -> Write:
     """The update without a condition. Where a number begins with a start, the item says with which: the bookkeeper may
     know another one, as the counter is declared by then."""
     write: Write = {
@@ -199,18 +201,18 @@ def _moving(call: Call, counter: Counter, id_: str, shard: int, amount: int, at:
     assert counter.versioned or not counter.start, "each shard would begin with the start"
     if counter.start:
         write["UpdateExpression"] = f"SET #start = if_not_exists(#start, :start), {write['UpdateExpression'][4:]}"
-        write["ExpressionAttributeNames"] |= {"#start": START}
-    return expiring(write, counter, id_)
+        write["ExpressionAttributeNames"] |= {"#start": START_ATTRIBUTE}
+    return with_expiry(write, counter, id_)
 
 
-def noted(write: Write, days: Mapping[int, int]) -> Write:
-    """An update of `add` that also notes how much of it is for the receipts of each day; old notes go.
+def with_day_notes(write: Write, days: Mapping[int, int]) -> Write:
+    """An update of `add_write` that also notes how much of it is for the receipts of each day; old notes go.
 
     `days`: amounts by day, in days of DAY minutes since 1970.
     """
     last = max(days)
-    assert last - DAYS_KEPT < min(days), "it would remove its own note"
-    old = [last - DAYS_KEPT - ago for ago in range(DAYS_FORGOTTEN)]
+    assert last - DAY_NOTES_KEPT < min(days), "it would remove its own note"
+    old = [last - DAY_NOTES_KEPT - ago for ago in range(OLD_DAY_NOTES_REMOVED)]
     amounts = {day_note(day): amount for day, amount in days.items()}
     return extend_update(write, adds=amounts, remove=map(day_note, old))
 
@@ -220,7 +222,7 @@ def day_note(day: int) -> str:
     return f"day#{day}"
 
 
-def refuse(
+def limit_error(
     counter: Counter, within: Limits, id_: str, value: int, amount: int, debt: int = 0, *, stays: bool = False
 ) -> LimitReachedError:
     """The refusal of `amount` at `value`, with how much is left; below 0 if the limit came later. `debt`: how far the
@@ -230,8 +232,8 @@ def refuse(
     in another period, as that of a hold that is settled, and of a void.
     """
     members: dict[str, int] = {}
-    if not stays and counter.period is not None and within.beyond(debt).fits(counter.start + amount):
-        members["retry_after_s"] = periods.left_s(counter, id_, clock.now_s())
+    if not stays and counter.period is not None and within.with_debt(debt).fits(counter.start + amount):
+        members["retry_after_s"] = periods.seconds_to_next(counter, id_, clock.now_s())
     down = amount < 0 and within.floor is not None
     limit = (within.floor if down else within.ceiling) or 0
     left = (value - limit if down else limit - value) + debt
@@ -242,17 +244,17 @@ def refuse(
     return LimitReachedError(f"{said} Nothing was counted.", left=left, **members)
 
 
-def refusal(
+def limit_error_after(
     call: Call, counter: Counter, id_: str, old: Mapping[str, Any], amount: int, debt: int = 0, *, stays: bool = False
 ) -> LimitReachedError | None:
-    """The refusal of a write of `add`, whose item was `old`; None if it was judged by limits that the tally has not."""
-    within, value = limits.learn(call, counter, id_, old), state_of(counter, old).value
-    if counter.own_limits and within.beyond(debt).takes(value, amount):
+    """Return the refusal of an `add_write` that found the item `old`; None if the cached limits were stale."""
+    within, value = limits.limits_after_refusal(call, counter, id_, old), state_of(counter, old).value
+    if counter.own_limits and within.with_debt(debt).allows(value, amount):
         return None
-    return refuse(counter, within, id_, value, amount, debt, stays=stays)
+    return limit_error(counter, within, id_, value, amount, debt, stays=stays)
 
 
-def facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:
+def receipt_facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:
     """The attributes of a receipt that describe its change to the consumers of the receipts' stream."""
     return {
         "counter": {"S": counter.name},
@@ -262,7 +264,7 @@ def facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:
     }
 
 
-def facts_of_many(moved: Mapping[Tally, int], waiting: Mapping[Tally, int], at: int) -> dict[str, Item]:
+def batch_receipt_facts(moved: Mapping[Tally, int], waiting: Mapping[Tally, int], at: int) -> dict[str, Item]:
     """The attributes of a receipt of many changes: amounts by counter and id. `waiting`: those that the rollup adds."""
     attributes: dict[str, Item] = {"at": {"N": str(at)}}
     for name, sums in (("changes", moved), ("soon", waiting)):
@@ -282,19 +284,19 @@ def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
     return amounts
 
 
-def assign(call: Call, counter: Counter, id_: str, seen: State, value: int, at: int, within: Limits) -> Write:
+def assign_write(call: Call, counter: Counter, id_: str, seen: State, value: int, at: int, within: Limits) -> Write:
     """The update that moves an unsharded counter to `value` on condition that it has not moved since it was `seen`, nor
     got other limits than those that the value is `within`: a plan moves the version, too."""
     assert counter.versioned, "its other shards would keep their numbers"
     assert within.fits(value)
-    write = _moving(call, counter, id_, 0, value - seen.value, at)
+    write = _move_write(call, counter, id_, 0, value - seen.value, at)
     if seen.version:
         write["ExpressionAttributeValues"] |= {":seen": {"N": str(seen.version)}}
     unmoved = "version = :seen" if seen.version else "attribute_not_exists(version)"
     return write | {"ConditionExpression": unmoved, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
-def expiring(write: Write, counter: Counter, id_: str) -> Write:
+def with_expiry(write: Write, counter: Counter, id_: str) -> Write:
     """The update, with the TTL of a tally that is kept for some periods: one that comes after DynamoDB has removed the
     tally makes no item that stays."""
     if counter.keep_periods is not None:
@@ -309,12 +311,12 @@ def key(counter: Counter, id_: str, shard: int) -> Item:
     return {"PK": {"S": counter.partition_start + id_}, "SK": {"S": sort_key}}
 
 
-def unliked(pair: str) -> str:
+def removal_nonce(pair: str) -> str:
     """The start of the nonce of a tally item that an unlike moved. `pair`: the name that both its halves share."""
     return f"-{pair}."
 
 
-def repaired(nonce: str, moved: int) -> bool:
+def is_repair_nonce(nonce: str, moved: int) -> bool:
     """Whether a repair moved a tally item by this, and gave it this nonce. An old image that is put back is none."""
     return nonce.startswith(f"{REPAIRED}{moved}.")
 

@@ -1,6 +1,6 @@
 """Voids: an earlier change is taken back by the key that it was counted under, once, in its own period.
 
-A void is a change by the opposite amounts (changes.py). Its key is the nonce of the receipt that it takes back, so
+A void is a change by the opposite amounts (batch.py). Its key is the nonce of the receipt that it takes back, so
 there is one, whichever caller asks. The same transaction marks that receipt. The mark stays as long as the receipt: so
 long, a late copy of the change still finds that it was counted, and no second void begins.
 """
@@ -15,9 +15,9 @@ from ..dynamo import clock, items
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..errors import InvalidInputError, NotFoundError, WriteRefusedError
-from . import changes, periods, receipts
-from .changes import Changes, Own
-from .receipts import DAY_S, VOIDED, ChangeAnswer, Keyed
+from . import batch, periods, receipts
+from .batch import Batch, TeamWrites
+from .receipts import DAY_S, VOIDED_AT, ChangeAnswer, ReceiptKey
 from .tallies import Tally
 
 OPERATION = "void"
@@ -30,7 +30,7 @@ class Voided(NamedTuple):
     answer: ChangeAnswer
 
 
-def void(call: Call, keyed: Keyed) -> Voided:
+def void(call: Call, keyed: ReceiptKey) -> Voided:
     """Take back the change that was counted under the name of `keyed` and the caller of the call.
 
     The read of its receipt is 1 RCU. With one tally it takes 6 WCU, or 4 if the rollup moves it.
@@ -39,28 +39,28 @@ def void(call: Call, keyed: Keyed) -> Voided:
     no room for what is taken back, which leaves nothing; InvalidInputError for a counter that is declared otherwise by
     now; CounterRetiredError, and what changes.count raises.
     """
-    receipt, now_s = receipts.find(call, keyed), clock.now_s()
-    amounts = _amounts(receipt, call.counters, now_s)
-    own = Own([_mark(call, receipt)])
-    back = Changes(len(amounts), {tally: -amount for tally, amount in amounts.items()}, own=own, back=True)
+    receipt, now_s = receipts.find_receipt(call, keyed), clock.now_s()
+    amounts = _voided_amounts(receipt, call.counters, now_s)
+    own = TeamWrites([_mark_write(call, receipt)])
+    back = Batch(len(amounts), {tally: -amount for tally, amount in amounts.items()}, team=own, is_void=True)
     lives_s = int(receipt["expiration"]["N"]) - int(now_s)
     days = lives_s // DAY_S + 1  # its own receipt lives as long
     try:
-        answer = changes.count(call, back, operation=OPERATION, key=receipt["nonce"]["S"], soon=False, days=days)
+        answer = batch.count(call, back, operation=OPERATION, key=receipt["nonce"]["S"], soon=False, days=days)
     except WriteRefusedError:
         raise NotFoundError("This key was used again by now.", field="key") from None
     return Voided(amounts, answer)
 
 
-def _mark(call: Call, receipt: Item) -> items.Write:
+def _mark_write(call: Call, receipt: Item) -> items.Write:
     """The write that marks the receipt with when it was voided, if it is as it was read. Its nonce stays: to the
     consumers it is no new one."""
-    was = {"nonce": receipt["nonce"], VOIDED: None}
+    was = {"nonce": receipt["nonce"], VOIDED_AT: None}
     table, key = call.store.settings.receipts_table, {"id": receipt["id"]}
-    return items.update_write(table, key, {VOIDED: int(clock.now_s())}, expected=was)
+    return items.update_write(table, key, {VOIDED_AT: int(clock.now_s())}, expected=was)
 
 
-def _amounts(receipt: Item, counters: Mapping[str, Counter], now_s: float) -> dict[Tally, int]:
+def _voided_amounts(receipt: Item, counters: Mapping[str, Counter], now_s: float) -> dict[Tally, int]:
     """What the receipt says of each tally, in the period in which it was counted."""
     said = [(receipt["counter"]["S"], receipt["target"]["S"], receipt["amount"])] if "counter" in receipt else [
         (name, id_, amount)
@@ -74,6 +74,6 @@ def _amounts(receipt: Item, counters: Mapping[str, Counter], now_s: float) -> di
 def _tally(counter: Counter | None, name: str, id_: str, now_s: float) -> Tally:
     if counter is None or not counter.joins:
         raise InvalidInputError(f"Changes of {name} are not voided, as it is declared now.", field="key")
-    if not periods.kept(counter, id_, now_s):
-        raise NotFoundError(f"{name} keeps {periods.shown(id_).get('period')} no more.", field="key")
+    if not periods.is_kept(counter, id_, now_s):
+        raise NotFoundError(f"{name} keeps {periods.answer_members(id_).get('period')} no more.", field="key")
     return Tally(counter, id_)

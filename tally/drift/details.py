@@ -26,10 +26,10 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
     drift = row.body(seen) if row.drift else None
     return {
         "counter": counter.name,
-        **periods.shown(tally),
-        "value": tallies.total(counter, shards.values()),
+        **periods.answer_members(tally),
+        "value": tallies.sum_of_shards(counter, shards.values()),
         "shards": [
-            {"shard": shard, "value": tallies.stored(counter, item, 0 if shard else counter.start)}
+            {"shard": shard, "value": tallies.stored_number(counter, item, 0 if shard else counter.start)}
             for shard, item in sorted(shards.items())
         ],
         "drift": {name: drift[name] for name in ("drift", "since", "confirmed")} if drift else None,

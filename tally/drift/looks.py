@@ -118,7 +118,7 @@ def lost(store: Store) -> Seen:
 
 def holds(store: Store) -> Seen:
     """The holds that expired some minutes ago, and whose amount is not given back."""
-    number, cut = held.left(store, clock.now_s() - UNRETURNED * store.settings.minute_s)
+    number, cut = held.count_unreturned(store, clock.now_s() - UNRETURNED * store.settings.minute_s)
     return _some(f"{number} expired and not given back", {"not_returned": number}, number, cut=cut)
 
 

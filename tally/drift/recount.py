@@ -8,7 +8,7 @@ from itertools import groupby
 
 from ..counter import Counter
 from ..counting import tallies
-from ..counting.tallies import GONE
+from ..counting.tallies import TOMBSTONE
 from ..dynamo import queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item, minute_of
@@ -57,10 +57,13 @@ def counted(store: Store, counter: Counter, id_: str, added_s: float | None) -> 
     """One count. `added_s`: the rollup has added every child that was made before, or never will; None: not known."""
     children = open_ = 0
     before = shards_of(Call(store), counter, id_)
-    read: Item = {"ProjectionExpression": f"#r, #at, {GONE}", "ExpressionAttributeNames": {"#r": "rollup", "#at": "at"}}
+    read: Item = {
+        "ProjectionExpression": f"#r, #at, {TOMBSTONE}",
+        "ExpressionAttributeNames": {"#r": "rollup", "#at": "at"},
+    }
     partition = counter.partition_start + id_
     for item in queries.partition_items(store, store.settings.counts_table, partition, *counter.children, **read):
-        children += GONE not in item
+        children += TOMBSTONE not in item
         if item.get("rollup", {}).get("BOOL"):  # it may be unliked by now
             at = minute_of(item)
             open_ += added_s is None or at is None or (at + 1) * store.settings.minute_s > added_s
@@ -74,13 +77,13 @@ def counted(store: Store, counter: Counter, id_: str, added_s: float | None) -> 
 
 def number(counter: Counter, shards: Mapping[int, Item]) -> int:
     """The stored number: the sum of the shards, even below zero; `start` if none has one, but perhaps a plan."""
-    numbers = [tallies.stored(counter, item, 0) for item in shards.values() if counter.attribute in item]
+    numbers = [tallies.stored_number(counter, item, 0) for item in shards.values() if counter.attribute in item]
     return sum(numbers) if numbers else counter.start
 
 
 def shards_of(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
     """The tally's items by the number of the shard, without items that somebody put between them (`META#3x`)."""
-    shards = ((counter.shard_of(item["SK"]["S"]), item) for item in tallies.shards(call, counter, id_))
+    shards = ((counter.shard_of(item["SK"]["S"]), item) for item in tallies.read_shards(call, counter, id_))
     return {shard: item for shard, item in shards if shard is not None}
 
 
@@ -92,9 +95,9 @@ def families(store: Store, counters: Mapping[str, Counter]) -> Iterator[Family]:
         parents = [counter for counter in counters.values() if counter.child is not None and counter.prefix == prefix]
         by_counter: dict[str, Family] = {}
         for item, counter in ((item, counter) for item in family for counter in parents):
-            is_child = item["SK"]["S"].startswith(str(counter.child)) and GONE not in item
+            is_child = item["SK"]["S"].startswith(str(counter.child)) and TOMBSTONE not in item
             if is_child or counter.shard_of(item["SK"]["S"]) is not None:
                 _, _, tally, children = by_counter.get(counter.name, (counter, target, 0, 0))
-                tally += 0 if is_child else tallies.stored(counter, item, 0)
+                tally += 0 if is_child else tallies.stored_number(counter, item, 0)
                 by_counter[counter.name] = counter, target, tally, children + is_child
         yield from by_counter.values()

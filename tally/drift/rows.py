@@ -61,7 +61,7 @@ class DriftRow(NamedTuple):
 
     def body(self, seen: Watermark) -> dict[str, Any]:
         """The row as `GET /drift` lists it."""
-        named = {"counter": self.counter, **periods.shown(self.target)}
+        named = {"counter": self.counter, **periods.answer_members(self.target)}
         return {**named, "drift": self.drift, "since": self.since, "confirmed": self.confirmed(seen) != 0}
 
     @property

@@ -135,7 +135,7 @@ class Store:
     idempotency_layers: dict[str, Any] = field(default_factory=dict)
     """Powertools' layer for the receipts, once it is made (receipts.py)."""
     secret_cache: dict[str, str] = field(default_factory=dict)
-    """Those that were read (counting/hashing.py)."""
+    """Those that were read (counting/pseudonyms.py)."""
     limit_cache: dict[tuple[str, str], Any] = field(default_factory=dict)
     """What this process saw last of the limits of tallies that may have their own (counting/limits.py)."""
     clock: Callable[[], float] = time.monotonic

@@ -18,7 +18,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     passed      PASSED, table of a team -> passed, stream
     watched     WATCHED#bucket, digest -> counter, target, at, low, high, since, rule (team/kept_numbers.py)
     marker      SEEN#counter#item's digest, generation -> group, amount (team/first_seen.py)
-    secret      SECRET, SECRET -> secret (counting/hashing.py)
+    secret      SECRET, SECRET -> secret (counting/pseudonyms.py)
     event       EVENT#partition or, once it is sent, SENT#partition, epoch ms#name -> detail (streams/events.py)
     level       LEVEL#counter, digest -> level, target, expiration (streams/levels.py)
     deleted     DELETED, epoch s#counter#target -> counter, target, calm

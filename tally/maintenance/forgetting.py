@@ -16,7 +16,7 @@ from ..counter import Counter
 from ..counting import children, periods, posts, tallies
 from ..counting.holds import BUCKETS, RELEASED
 from ..counting.settling import settle
-from ..counting.tallies import GONE
+from ..counting.tallies import TOMBSTONE
 from ..dynamo import queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
@@ -68,7 +68,7 @@ def traces(store: Store, counters: Mapping[str, Counter], user: str) -> Iterator
     of_users = [counter for counter in counters.values() if counter.counts_users]
     names = {f":child{number}": counter.children[0] + user for number, counter in enumerate(of_users)}
     of_user: dict[str, Any] = {
-        "FilterExpression": f"attribute_not_exists({GONE}) AND"
+        "FilterExpression": f"attribute_not_exists({TOMBSTONE}) AND"
         f" (SK IN ({', '.join(names)}) OR (begins_with(PK, :posts) AND authorId = :author))",
         "ExpressionAttributeValues": {
             ":posts": {"S": LIKES.partition_start},
@@ -110,13 +110,13 @@ def _remove(call: Call, counter: Counter, parent: str) -> None:
         children.remove(call, counter, parent, call.caller or "")
     except (NotFoundError, ParentRemovedError):
         first = tallies.key(counter, parent, 0)
-        if GONE not in queries.get(call.store.client, call.store.settings.counts_table, first):
+        if TOMBSTONE not in queries.get(call.store.client, call.store.settings.counts_table, first):
             raise  # otherwise the parent is removed, and the sweep removes its children
 
 
 def _release(call: Call, counters: Mapping[str, Counter], hold: Item) -> None:
     """Give back what the hold has taken, whether it has expired or not, also if it was changed meanwhile."""
-    name, owner = hold["counter"]["S"], periods.shown(hold["target"]["S"])["id"]
+    name, owner = hold["counter"]["S"], periods.answer_members(hold["target"]["S"])["id"]
     if name not in counters:
         raise ConfigurationError(f"The counter {name} is not declared.")
     with suppress(HoldSettledError):  # it names nobody any more

@@ -15,11 +15,11 @@ from typing import Generic, NamedTuple, TypeVar
 
 from .. import fields
 from ..counter import ITEMS, Counter
-from ..counting import anonymous, changes, increments, tallies
-from ..counting.changes import Changes
-from ..counting.children import SINCE, takes_children
-from ..counting.receipts import IMPORT, IMPORTED, Body, Keyed, Stamp, once
-from ..counting.tallies import GONE, Tally, minute_now
+from ..counting import anonymous, batch, increments, tallies
+from ..counting.batch import Batch
+from ..counting.children import CREATED_AT, accepts_children_condition
+from ..counting.receipts import IMPORT, IMPORTED, Body, ReceiptDraft, ReceiptKey, count_once
+from ..counting.tallies import TOMBSTONE, Tally, minute_now
 from ..dynamo import queries
 from ..dynamo.client import Call
 from ..dynamo.keys import Item, key
@@ -142,13 +142,13 @@ def add(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRow]) -> list
         if sets(counter):
             for (_, id_), value in sums.items():
                 increments.set_value(
-                    call, counter, id_, value, 0, operation=IMPORT, key=name, days=KEPT_DAYS, own_day=own_day,
+                    call, counter, id_, value, 0, operation=IMPORT, key=name, days=KEPT_DAYS, imported_day=own_day,
                     debt=counter.debt,
                 )  # fmt: skip
             return []
-        moved = Changes(len(chunk.rows), sums, dict.fromkeys(sums, 0), used=True)
+        moved = Batch(len(chunk.rows), sums, dict.fromkeys(sums, 0), may_use_debt=True)
         key_ = f"{counter.name}/{name}"
-        changes.count(call, moved, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, own_day=own_day)
+        batch.count(call, moved, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, imported_day=own_day)
     except (LimitReachedError, PreconditionFailedError) as error:
         # The line names the change, and other lines may count.
         why = error.detail.rpartition(": ")[2].removesuffix(" Nothing was counted.")
@@ -162,8 +162,8 @@ def missing_parents(call: Call, counter: Counter, ids: Sequence[str]) -> set[str
         return set()
     keys = [tallies.key(counter, id_, 0) for id_ in ids]
     table = call.store.settings.counts_table
-    parents = queries.get_many(call, table, keys, ProjectionExpression=f"PK, {GONE}")
-    there = {item["PK"]["S"].removeprefix(counter.partition_start) for item in parents if GONE not in item}
+    parents = queries.get_many(call, table, keys, ProjectionExpression=f"PK, {TOMBSTONE}")
+    there = {item["PK"]["S"].removeprefix(counter.partition_start) for item in parents if TOMBSTONE not in item}
     return set(ids) - there
 
 
@@ -175,11 +175,11 @@ def put(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRow]) -> Body:
     """
     chunk = chunk._replace(rows=[row._replace(at_s=anonymous.since_s(row.child, row.at_s)) for row in chunk.rows])
     payload = {"children": [[row.id, row.child, row.at_s] for row in chunk.rows]}
-    keyed = Keyed(IMPORT, counter.name, f"{run}/{chunk.number}", payload, KEPT_DAYS)
-    return once(call, keyed, lambda stamp: _put(call, counter, chunk, stamp)).body
+    keyed = ReceiptKey(IMPORT, counter.name, f"{run}/{chunk.number}", payload, KEPT_DAYS)
+    return count_once(call, keyed, lambda stamp: _put(call, counter, chunk, stamp)).body
 
 
-def _put(call: Call, counter: Counter, chunk: Chunk[ChildRow], stamp: Stamp) -> Body:
+def _put(call: Call, counter: Counter, chunk: Chunk[ChildRow], stamp: ReceiptDraft) -> Body:
     """Each turn leaves out what the last one found to be there, or to have no parent."""
     rows = {(row.id, row.child): row for row in reversed(chunk.rows)}
     missing: set[str] = set()
@@ -229,21 +229,21 @@ def _writes(call: Call, counter: Counter, todo: Sequence[ChildRow], parents: Seq
             "Put": {
                 "TableName": table,
                 "Item": _item(call, counter, row, at),
-                "ConditionExpression": f"attribute_not_exists(SK) OR attribute_exists({GONE})",
+                "ConditionExpression": f"attribute_not_exists(SK) OR attribute_exists({TOMBSTONE})",
             }
         }
         for row in todo
     ]
     amounts = {id_: sum(row.id == id_ for row in todo) for id_ in parents}
     assert sum(amounts.values()) == len(puts)
-    there = {"ConditionExpression": takes_children(counter)}
+    there = {"ConditionExpression": accepts_children_condition(counter)}
     moves: list[Write] = [
-        {"Update": {**tallies.add(call, counter, id_, 0, amount, at), **there}} for id_, amount in amounts.items()
+        {"Update": {**tallies.add_write(call, counter, id_, 0, amount, at), **there}} for id_, amount in amounts.items()
     ]
     return puts + moves
 
 
 def _item(call: Call, counter: Counter, row: ChildRow, at: int) -> Item:
     where = key(counter.partition_start + row.id, counter.children[0] + row.child)
-    numbers = {SINCE: {"N": str(row.at_s)}, "at": {"N": str(at)}}
+    numbers = {CREATED_AT: {"N": str(row.at_s)}, "at": {"N": str(at)}}
     return {**where, **numbers, **IMPORTED, "nonce": {"S": call.nonce}}

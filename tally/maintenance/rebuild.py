@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ..counter import Counter
 from ..counting import periods, tallies
-from ..counting.receipts import ALONE_KEPT_S
+from ..counting.receipts import PENDING_KEPT_S
 from ..drift import history, recount, rows
 from ..dynamo import clock, items, queries
 from ..dynamo.client import Call, Store
@@ -30,7 +30,7 @@ from ..streams.record import YES, UnreadableError
 from ..streams.watermark import Watermark
 from .reconcile import Finding, NotProvenError, OfDay, Reconciler
 
-DAYS = ALONE_KEPT_S // (24 * 3600) - 1  # whole days that receipts are there for
+DAYS = PENDING_KEPT_S // (24 * 3600) - 1  # whole days that receipts are there for
 GOING_S = 3600
 UNDELIVERED = 1  # days after its own in which a stream may still deliver a receipt
 
@@ -58,8 +58,8 @@ def window(store: Store, seen: Watermark, now_s: float) -> Window:
     """The days whose receipts are there, noted from the beginning, and judged. Raises NotProvenError without one."""
     minute = store.settings.minute
     began = minute(notes_began_s(seen))
-    first = max(minute(now_s) // tallies.DAY - DAYS, began // tallies.DAY + 1)
-    last = (seen.judged + 1) // tallies.DAY - 1 - UNDELIVERED
+    first = max(minute(now_s) // tallies.MINUTES_PER_DAY - DAYS, began // tallies.MINUTES_PER_DAY + 1)
+    last = (seen.judged + 1) // tallies.MINUTES_PER_DAY - 1 - UNDELIVERED
     if seen.judged < 0 or last < first:
         raise NotProvenError("Cannot tell yet: no whole day since the ledger began is judged, and the one after it.")
     return Window(first, last)
@@ -68,7 +68,7 @@ def window(store: Store, seen: Watermark, now_s: float) -> Window:
 def accepted(store: Store, counters: Mapping[str, Counter], days: Window, sums: Accepted) -> Iterator[int]:
     """Sum up the receipts that were written alone, into `sums`. Yields the receipts of each page of the scan."""
     attributes = ("rollup", "at", "counter", "target", "amount", record.SOON)
-    first, last = days.first * tallies.DAY, (days.last + 1) * tallies.DAY - 1
+    first, last = days.first * tallies.MINUTES_PER_DAY, (days.last + 1) * tallies.MINUTES_PER_DAY - 1
     pages = queries.scan_pages(
         store,
         store.settings.receipts_table,
@@ -83,7 +83,7 @@ def accepted(store: Store, counters: Mapping[str, Counter], days: Window, sums: 
                 counter = counters.get(name)
                 if counter is not None and rebuildable(counter):
                     of_tally = sums.setdefault((name, target), defaultdict(OfDay))
-                    day = int(receipt["at"]["N"]) // tallies.DAY
+                    day = int(receipt["at"]["N"]) // tallies.MINUTES_PER_DAY
                     before = of_tally[day]
                     of_tally[day] = OfDay(before.amount + amount, before.down + min(amount, 0))
         yield len(page)
@@ -103,7 +103,7 @@ def look(store: Store, counter: Counter, target: str, days: Mapping[int, OfDay])
     The tally of a period lacks nothing from an hour before DynamoDB may remove it: its notes may be gone with it, and
     clocks differ. Receipts outlive it, and nobody reads it any more.
     """
-    if not periods.kept(counter, target, clock.now_s() + GOING_S):
+    if not periods.is_kept(counter, target, clock.now_s() + GOING_S):
         days = {}
     row = rows.read(store, counter.name, target)
     shards = recount.shards_of(Call(store), counter, target)
@@ -137,8 +137,8 @@ def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
     minute = store.settings.minute
     return any(
         consumer == BOOKKEEPER
-        and minute(since_s) // tallies.DAY <= max(days)
-        and minute(until_s) // tallies.DAY >= min(days)
+        and minute(since_s) // tallies.MINUTES_PER_DAY <= max(days)
+        and minute(until_s) // tallies.MINUTES_PER_DAY >= min(days)
         for consumer, since_s, until_s in known
     )
 
@@ -157,7 +157,7 @@ def _repaired(store: Store, counter: Counter, target: str, day: int, missing: in
     for entry in history.read(store, counter.name, target):
         if entry["how"] == history.REBUILD:
             total = 0
-        elif store.settings.minute(entry["at"]) >= day * tallies.DAY and entry["amount"] * missing > 0:
+        elif store.settings.minute(entry["at"]) >= day * tallies.MINUTES_PER_DAY and entry["amount"] * missing > 0:
             total += entry["amount"]
     return total
 

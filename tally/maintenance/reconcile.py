@@ -101,7 +101,7 @@ class Reconciler:
         """What the ledger says of one tally."""
         drift = rows.read(self.store, counter.name, target)
         confirmed = drift.confirmed(seen or watermark.read(self.store))
-        difference = -confirmed if periods.kept(counter, target, self.clock()) else 0
+        difference = -confirmed if periods.is_kept(counter, target, self.clock()) else 0
         if counter.numbered and difference * (counter.delta or 0) < 0:
             difference = 0  # a repair would give its numbers out again: accept the number that it has
         shards = recount.shards_of(Call(self.store), counter, target)
@@ -152,8 +152,8 @@ class Reconciler:
                 return None
             if finding.differs and not finding.confirmed:
                 raise NotProvenError(f"{name}: the drift is not confirmed yet, and may come to 0 by itself: try again.")
-            within = limits.read(Call(self.store), counter, target).beyond(counter.debt)
-            if not within.takes(finding.tally, finding.difference):
+            within = limits.read_limits(Call(self.store), counter, target).with_debt(counter.debt)
+            if not within.allows(finding.tally, finding.difference):
                 raise OutOfBoundsError(f"{name} at {finding.tally} does not take {finding.difference:+d}.")
             return finding
 
@@ -234,8 +234,10 @@ def writes(store: Store, finding: Finding, by: str, why: str, now_s: float) -> l
     if amount:
         shard = min(finding.shards, default=min(1, counter.max_shards - 1))  # never 0: that would make a post
         at = store.settings.minute(now_s)
-        add = tallies.add(Call(store), counter, target, shard, amount, at, by=tallies.REPAIRED, debt=counter.debt)
-        add = tallies.noted(add, finding.days) if finding.days else add
+        add = tallies.add_write(
+            Call(store), counter, target, shard, amount, at, nonce_prefix=tallies.REPAIRED, debt=counter.debt
+        )
+        add = tallies.with_day_notes(add, finding.days) if finding.days else add
         was = {**held.pop(shard, {})}
         if shard in finding.shards:
             was["PK"] = finding.shards[shard]["PK"]  # else its parent has been removed meanwhile

@@ -152,8 +152,10 @@ def window(store: Store, restored_s: float) -> Window | None:
     began_s = rebuild.notes_began_s(watermark.read(store))
     if not began_s:
         return None
-    today = minute(restored_s) // tallies.DAY
-    return Window(max(today - rebuild.DAYS, minute(began_s) // tallies.DAY + 1), today + 1)  # a label may be ahead
+    today = minute(restored_s) // tallies.MINUTES_PER_DAY
+    return Window(
+        max(today - rebuild.DAYS, minute(began_s) // tallies.MINUTES_PER_DAY + 1), today + 1
+    )  # a label may be ahead
 
 
 def _lost_receipts(store: Store, counters: Mapping[str, Counter], restored_s: float, tell: Tell) -> Iterator[Finding]:

@@ -10,9 +10,9 @@ from tally.api.operation import SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import PeriodName, WhenVisible
 from tally.counter import CHANGES as OF_CHANGES
 from tally.counter import Counter
-from tally.counting import changes as changes_
+from tally.counting import batch as changes_
 from tally.counting import periods, voids
-from tally.counting.receipts import Keyed
+from tally.counting.receipts import ReceiptKey
 from tally.dynamo import clock
 from tally.errors import CallerError, CounterRetiredError, InvalidInputError, LimitReachedError, NotFoundError
 
@@ -79,7 +79,7 @@ def change(
     how much is left. A refusal leaves no receipt.
     """
     soon = visible == "soon"
-    wanted = changes_.read(changes, call.counters, clock.now_s(), soon=soon)
+    wanted = changes_.parse_batch(changes, call.counters, clock.now_s(), soon=soon)
     body, replayed = changes_.count(call, wanted, operation="change", key=idempotency_key, soon=soon)
     return Answer(body, replayed=replayed)
 
@@ -109,10 +109,10 @@ def void(call: Call, *, counter: ACounter, id: Id, key: VoidedKey, caller: Of | 
     the change counts no more. Tally knows its key for as long as its receipt lives. `caller` is whose change it was:
     yours, if you leave it out. At a floor or ceiling Tally refuses, and the change stands.
     """
-    keyed = Keyed("increment", f"{counter.name}/{id}", key, {})
+    keyed = ReceiptKey("increment", f"{counter.name}/{id}", key, {})
     amounts, (body, replayed) = voids.void(_of(call, caller), keyed)
     ((tally, amount),) = amounts.items()
-    named = {"counter": counter.name, **periods.shown(tally.id), "amount": amount}
+    named = {"counter": counter.name, **periods.answer_members(tally.id), "amount": amount}
     return Answer({**named, "changed": not replayed, "visible": body["visible"]})
 
 
@@ -132,7 +132,7 @@ def void_changes(call: Call, *, key: VoidedKey, caller: Of | None = None) -> Ans
 
     All of them, or none, as one change is taken back.
     """
-    keyed = Keyed("change", changes_.TARGET, key, {})
+    keyed = ReceiptKey("change", changes_.RECEIPT_TARGET, key, {})
     amounts, (body, replayed) = voids.void(_of(call, caller), keyed)
     return Answer({"tallies": len(amounts), "changed": not replayed, "visible": body["visible"]})
 

@@ -10,7 +10,7 @@ from tally.api.operation import READS, SELDOM, WRITES, Access, Answer, Call, ope
 from tally.api.shapes import NewValue, Unreadable, WhenVisible
 from tally.counter import CHILDREN, Counter
 from tally.counting import anonymous, children, deletion, tallies
-from tally.counting.receipts import Keyed
+from tally.counting.receipts import ReceiptKey
 from tally.counting.tallies import Tally
 from tally.errors import (
     CallerError,
@@ -199,7 +199,7 @@ def delete_child(
 )
 def get_child(call: Call, *, counter: ACounter, id: Id, name: Name) -> Answer[Child]:
     """Whether a child counts"""
-    return Answer(_child(counter, id, name, children.is_there(call, counter, id, name)))
+    return Answer(_child(counter, id, name, children.has_child(call, counter, id, name)))
 
 
 @operation(
@@ -225,7 +225,7 @@ def list_children(
 
     In the order of their percent-encoded names. `GET /counters/{counter}/{id}` says how many.
     """
-    found, following = children.listed(call, counter, id, limit, cursor)
+    found, following = children.list_children(call, counter, id, limit, cursor)
     listed = [
         {"anonymous": True, "since": since} if name is None else {"child": name, "since": since}
         for name, since in found
@@ -288,7 +288,7 @@ def delete_mine(
 def get_mine(call: Call, *, counter: ACounter, id: Id) -> Answer[Child]:
     """Whether you are counted"""
     caller = call.caller or ""
-    return Answer(_child(counter, id, caller, children.is_there(call, counter, id, caller)))
+    return Answer(_child(counter, id, caller, children.has_child(call, counter, id, caller)))
 
 
 @operation(
@@ -326,7 +326,7 @@ def put_anonymous(
 
     Once for a secret and an id. Tally stores a hash of both, which names nobody. Who has the secret can take it back.
     """
-    child = anonymous.name(counter, id, secret)
+    child = anonymous.child_name(counter, id, secret)
     return _set(call, "put_anonymous", counter, id, child, True, idempotency_key, value)
 
 
@@ -347,7 +347,7 @@ def delete_anonymous(
 
     If this secret is not counted, nothing changes.
     """
-    child = anonymous.name(counter, id, secret)
+    child = anonymous.child_name(counter, id, secret)
     return _set(call, "delete_anonymous", counter, id, child, False, idempotency_key, value)
 
 
@@ -362,8 +362,8 @@ def delete_anonymous(
 )
 def get_anonymous(call: Call, *, counter: ACounter, id: Id, secret: Secret) -> Answer[Anonymous]:
     """Whether this secret is counted"""
-    child = anonymous.name(counter, id, secret)
-    return Answer(_child(counter, id, child, children.is_there(call, counter, id, child)))
+    child = anonymous.child_name(counter, id, secret)
+    return Answer(_child(counter, id, child, children.has_child(call, counter, id, child)))
 
 
 @operation(
@@ -381,7 +381,7 @@ def list_anonymous(
 
     As `GET /mine`.
     """
-    own = _which(call, of, _not_by_anyone, lambda counter, id_: anonymous.name(counter, id_, secret))
+    own = _which(call, of, _not_by_anyone, lambda counter, id_: anonymous.child_name(counter, id_, secret))
     return Answer({"anonymous": own})
 
 
@@ -412,7 +412,7 @@ def _set(
 ) -> Answer[Any]:
     keyed = None
     if key is not None:
-        keyed = Keyed(operation, f"{counter.name}/{id_}", key, {"child": name}, counter.receipt_days)
+        keyed = ReceiptKey(operation, f"{counter.name}/{id_}", key, {"child": name}, counter.receipt_days)
     body = {"counter": counter.name, "id": id_, "present": there}  # the receipt keeps it: it names nobody
     counted, replayed = children.set_child(call, counter, id_, name, there, body, keyed)
     answer = {**_child(counter, id_, name, there), **counted}
@@ -421,7 +421,7 @@ def _set(
 
 def _child(counter: Counter, id_: str, quoted: str, present: bool) -> dict[str, Any]:
     """Whether a child is there. What is anonymous has no name to show."""
-    name = {} if quoted.startswith(anonymous.MARK) else {"child": fields.user_name(quoted)}
+    name = {} if quoted.startswith(anonymous.CHILD_NAME_PREFIX) else {"child": fields.user_name(quoted)}
     return {"counter": counter.name, "id": id_, **name, "present": present}
 
 
@@ -435,7 +435,7 @@ def _which(
     refused = {asked: error for asked in of if (error := _refused(call, *asked, refuses))}
     wanted = [Tally(call.counters[name], id_) for name, id_ in of if (name, id_) not in refused]
     names = {tally: child_of(*tally) for tally in wanted}
-    present = children.present_of(call, names)
+    present = children.parents_with_child(call, names)
 
     def entry(name: str, id_: str) -> dict[str, Any]:
         if error := refused.get((name, id_)):

@@ -63,7 +63,7 @@ def health(call: Call) -> Answer[Health]:
     And for how long Tally recognises a key: a client that keeps changes to send them later needs it.
     """
     queries.ping(call.store)
-    lives_s = {name: receipts.lives_s(call.store, counter) for name, counter in call.counters.items()}
+    lives_s = {name: receipts.lifetime_s(call.store, counter) for name, counter in call.counters.items()}
     return Answer({"status": "ok", "version": call.store.settings.version, "receipts_live_s": lives_s})
 
 

@@ -95,7 +95,7 @@ def hold(
     counter with periods stays in the period in which it was taken.
     """
     tally = periods.tally_id(counter, id, clock.now_s())
-    body, replayed = holds.take(call, counter, tally, amount, ttl_s, operation="hold", key=idempotency_key)
+    body, replayed = holds.place(call, counter, tally, amount, ttl_s, operation="hold", key=idempotency_key)
     return Answer(body, status=201, replayed=replayed)
 
 

@@ -22,7 +22,7 @@ from tally.api.kinds import (
 from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import NewValue, PeriodName, Version, WhenVisible
 from tally.counter import AMOUNT_MAX, CHANGES, VISITORS, Counter
-from tally.counting import increments, periods, plans, tallies, uniques
+from tally.counting import increments, overrides, periods, tallies, unique_visitors
 from tally.counting.increments import Increment
 from tally.dynamo import clock
 from tally.errors import (
@@ -159,7 +159,7 @@ def increment(
     tally, named = id, {"id": id}
     if counter.period:
         tally = periods.tally_id(counter, id, clock.now_s())
-        named = periods.shown(tally)
+        named = periods.answer_members(tally)
     body = {"counter": counter.name, **named, "counted": True}
     target = f"{counter.name}/{id}"
     change = Increment(counter, tally, by, "increment", idempotency_key, body, receipt_target=target, used=used)
@@ -191,7 +191,7 @@ def add_visitor(
     refuses who is new, and nobody else. A visit that you send again with the same `at` counts once over the edge of a
     period, too.
     """
-    return Answer(uniques.count(call, counter, id, visitor, at).body)
+    return Answer(unique_visitors.count(call, counter, id, visitor, at).body)
 
 
 @operation(
@@ -247,7 +247,7 @@ def get_limit(call: Call, *, counter: ACounter, id: Id) -> Answer[OwnLimit]:
 
     The ceiling; of a counter without one, the floor.
     """
-    return Answer(plans.read(call, counter, id))
+    return Answer(overrides.read_override(call, counter, id))
 
 
 @operation(
@@ -275,7 +275,7 @@ def put_limit(
             f"limit is {limit}, but below {least} a ceiling of {counter.name} lets nothing through, as {least} does."
         )
         raise InvalidInputError(f"{detail} No number means unlimited: give {AMOUNT_MAX}, the largest.", field="limit")
-    body, replayed = plans.put(call, counter, id, limit, operation="put_limit", key=idempotency_key)
+    body, replayed = overrides.put_override(call, counter, id, limit, operation="put_limit", key=idempotency_key)
     return Answer(body, replayed=replayed)
 
 
@@ -291,5 +291,5 @@ def put_limit(
 )
 def delete_limit(call: Call, *, counter: ACounter, id: Id, idempotency_key: Key) -> Answer[OwnLimit]:
     """Give an id the declared limit again"""
-    body, replayed = plans.put(call, counter, id, None, operation="delete_limit", key=idempotency_key)
+    body, replayed = overrides.put_override(call, counter, id, None, operation="delete_limit", key=idempotency_key)
     return Answer(body, replayed=replayed)

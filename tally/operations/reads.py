@@ -11,7 +11,7 @@ from tally.api.operation import READS, SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import Unreadable, Value
 from tally.api.texts import Text
 from tally.counter import MAX_AGE_DEFAULT_S, Counter
-from tally.counting import limits, many, periods, tallies
+from tally.counting import limits, periods, read_many, tallies
 from tally.counting.tallies import Tally
 from tally.dynamo import clock
 from tally.errors import CallerError, ForbiddenError, InvalidInputError, NotCountedError, NotFoundError, problem
@@ -60,13 +60,13 @@ def get_counter(call: Call, *, counter: ACounter, id: ReadId, period: Period | N
     dated = _dated(call, counter, lambda: watermark.as_of(call))
     if isinstance(dated, CallerError):
         raise dated
-    shards = tallies.shards(call, *tally)
+    shards = tallies.read_shards(call, *tally)
     first = next((item for item in shards if item["SK"]["S"] == counter.sort_key), {})
-    value = tallies.total(counter, shards)
-    body: dict[str, Any] = {"counter": counter.name, **periods.shown(tally.id), "value": value}
+    value = tallies.sum_of_shards(counter, shards)
+    body: dict[str, Any] = {"counter": counter.name, **periods.answer_members(tally.id), "value": value}
     if counter.settable:
         body["version"] = tallies.state_of(counter, first).version
-    body |= dated | limits.members(*tally, value, limits.learn(call, *tally, first))
+    body |= dated | limits.members(*tally, value, limits.limits_after_refusal(call, *tally, first))
     return Answer(body, max_age_s=counter.kept_s)
 
 
@@ -152,7 +152,7 @@ def _read(call: Call, of: list[CounterAndId], resolved: Mapping[CounterAndId, Ta
     # Before the numbers, which may then be newer but never older.
     rolled_up = functools.cache(lambda: watermark.as_of(call))
     dated = {counter: _dated(call, counter, rolled_up) for counter in {tally.counter for tally in wanted}}
-    numbers = many.read(call, [tally for tally in wanted if not isinstance(dated[tally.counter], CallerError)])
+    numbers = read_many.read(call, [tally for tally in wanted if not isinstance(dated[tally.counter], CallerError)])
 
     def entry(name: str, id_: str) -> dict[str, Any]:
         names, tally = {"counter": name, "id": id_}, resolved[name, id_]
@@ -161,7 +161,7 @@ def _read(call: Call, of: list[CounterAndId], resolved: Mapping[CounterAndId, Ta
         known = dated[tally.counter]
         if isinstance(known, CallerError):
             return {**names, "error": problem(known)}
-        return {**names, **periods.shown(tally.id), **numbers[tally], **known}
+        return {**names, **periods.answer_members(tally.id), **numbers[tally], **known}
 
     return {"tallies": [entry(*asked) for asked in of]}
 

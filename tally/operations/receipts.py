@@ -104,7 +104,7 @@ def _found(call: Call, operation: str, targets: Sequence[str], keys: Sequence[st
     return Answer({"receipts": [_receipt(operation, *entry) for entry in entries]})
 
 
-def _receipt(operation: str, target: str, key: str, counted: receipts.Found | None) -> dict[str, Any]:
+def _receipt(operation: str, target: str, key: str, counted: receipts.FoundReceipt | None) -> dict[str, Any]:
     receipt = {"operation": operation, "target": target, "key": key}
     if counted is None:
         return {**receipt, "state": "unknown"}

@@ -11,7 +11,7 @@ from tally.api import needs
 from tally.api.needs import Need, Table
 from tally.api.unattended import Schedule
 from tally.counter import Counter
-from tally.counting import deletion, expired, hashing
+from tally.counting import deletion, expired_holds, pseudonyms
 from tally.drift import judge, rows
 from tally.dynamo import clock
 from tally.dynamo.client import Store, dynamodb_client
@@ -230,12 +230,12 @@ def _sum_up(store: Store, until_s: float) -> dict[str, int]:
 
 
 def _holds(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
-    swept = expired.sweep(store, counters, until_s)
+    swept = expired_holds.sweep(store, counters, until_s)
     return {"returned": swept.returned, "not_returned": swept.failed, "holds_finished": int(swept.finished)}
 
 
 def _forget_salts(store: Store, now_s: float) -> dict[str, int]:
-    hashing.forget(store, now_s)
+    pseudonyms.delete_old_salts(store, now_s)
     return {}
 
 

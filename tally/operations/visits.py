@@ -11,7 +11,7 @@ from tally.api.operation import READS, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Count, WhenVisible
 from tally.api.texts import Text
 from tally.counter import Counter
-from tally.counting import increments, periods, tallies, uniques
+from tally.counting import increments, periods, tallies, unique_visitors
 from tally.counting.increments import Increment
 from tally.dynamo import clock
 from tally.errors import ForbiddenError, NotFoundError
@@ -79,7 +79,7 @@ def visit(
     counter = BOT_VISITS if crawler else VISITS
     body, replayed = increments.count(call, Increment(counter, url, 1, "visit", idempotency_key, {"counted": True}))
     if PAGE_VISITORS.name in call.counters and address and not crawler:  # sent again, it counts once, too
-        uniques.count_on_page(call, PAGE_VISITORS, url, address, user_agent or "")
+        unique_visitors.count_on_page(call, PAGE_VISITORS, url, address, user_agent or "")
     return Answer(body, status=202, replayed=replayed)
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from ..counter import Counter
 from ..counting import periods, tallies
-from ..counting.children import SINCE
+from ..counting.children import CREATED_AT
 from ..counting.receipts import DAY_S, IMPORTED
-from ..counting.tallies import GONE
+from ..counting.tallies import TOMBSTONE
 from ..dynamo import clock, items
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of, removal_pair_of
@@ -80,7 +80,7 @@ def _day_of_import(receipt: Image, record: Record) -> int:
 
 def _is_booked(counter: Counter | None, id_: str) -> bool:
     """Whether the journal has this tally."""
-    return counter is not None and periods.is_tally(counter, id_)
+    return counter is not None and periods.is_valid_tally_id(counter, id_)
 
 
 def read_count(declared: Lookup, record: Record) -> Sequence[Effect]:
@@ -94,21 +94,21 @@ def read_count(declared: Lookup, record: Record) -> Sequence[Effect]:
     counter = declared.tally(prefix, sort_key)
     if counter is None and name == INSERT:
         rollup.refuse_orphan(change.get("NewImage") or {})
-    if counter is None or not periods.is_tally(counter, id_):
+    if counter is None or not periods.is_valid_tally_id(counter, id_):
         return ()
-    if expired(record) and periods.over(counter, id_, created_s(record)):
+    if expired(record) and periods.has_ended(counter, id_, created_s(record)):
         return ()  # its time was over; one that goes before, because somebody edited its TTL, is drift
     new, old = change.get("NewImage") or {}, change.get("OldImage") or {}
     if (name != REMOVE and not new) or (name != INSERT and not old):
         raise UnreadableError(f"a {name} without its image")
     # Code of another declaration may have written it. What says no start, and has no nonce, somebody put.
-    began = items.int_attribute(dict(new), tallies.START, 0 if "nonce" in new else counter.start)
-    moved = tallies.stored(counter, new, began) - tallies.stored(counter, old, began)
+    began = items.int_attribute(dict(new), tallies.START_ATTRIBUTE, 0 if "nonce" in new else counter.start)
+    moved = tallies.stored_number(counter, new, began) - tallies.stored_number(counter, old, began)
     effect = Effect(counter.name, id_, declared.made(record))
     booked = _moved(effect._replace(observed=moved), new, old) if moved else ()
-    if counter.notify is None or not counter.versioned or not periods.kept(counter, id_, created_s(record)):
+    if counter.notify is None or not counter.versioned or not periods.is_kept(counter, id_, created_s(record)):
         return booked  # a hold that comes back to what is kept no more begins at the start again: that crosses nothing
-    if not moved and periods.over(counter, id_, created_s(record)):
+    if not moved and periods.has_ended(counter, id_, created_s(record)):
         return ()  # the limit of the period that follows: it is here, too, while calls may be (plans.py)
     crossed = crossings.of_record(counter, id_, record, crossings.Number(old, began), crossings.Number(new, began))
     return (*booked, effect._replace(events=crossed)) if crossed else booked
@@ -119,7 +119,7 @@ def _moved(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]:
     nonce = new.get("nonce", {}).get("S", "")
     if not nonce or new["nonce"] == old.get("nonce"):
         return (effect,)  # a manual edit
-    if tallies.repaired(nonce, effect.observed):
+    if tallies.is_repair_nonce(nonce, effect.observed):
         return ()
     if nonce.startswith("-") and "." in nonce:  # an unlike
         return (effect._replace(pair=nonce[1:].partition(".")[0]),)
@@ -137,8 +137,8 @@ def _child(declared: Lookup, record: Record, name: str, prefix: str, id_: str, s
     One that is imported belongs to its own day. When it goes, that is a change like any other.
     """
     change, minute = record["dynamodb"], declared.made(record)
-    is_ = name != REMOVE and GONE not in change["NewImage"]
-    was = name != INSERT and GONE not in change["OldImage"]
+    is_ = name != REMOVE and TOMBSTONE not in change["NewImage"]
+    was = name != INSERT and TOMBSTONE not in change["OldImage"]
     if is_ == was:
         return ()
     if is_:
@@ -157,7 +157,7 @@ def _own_day(child: Image, record: Record) -> int:
     if not child.keys() >= IMPORTED.keys():
         return -1
     try:
-        since = int(child[SINCE]["N"])
+        since = int(child[CREATED_AT]["N"])
     except MALFORMED:
         since = -1
     return (since if 0 <= since < CREATED_S_MAX else int(created_s(record))) // DAY_S

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..counter import Counter
 from ..counting import limits, periods, tallies
-from ..counting.limits import MARK, PLAN
+from ..counting.limits import OVERRIDE, STALE_COPY_PREFIX
 from ..notify import MULTIPLES_MAX, Notify, part
 from .events import Event, named
 from .record import Image, Record, created_s
@@ -33,7 +33,7 @@ class Number(NamedTuple):
 
     def value(self, counter: Counter) -> int:
         """As readers see it: that of a removed parent is 0."""
-        return 0 if tallies.GONE in self.image else tallies.stored(counter, self.image, self.start)
+        return 0 if tallies.TOMBSTONE in self.image else tallies.stored_number(counter, self.image, self.start)
 
 
 class Crossing(NamedTuple):
@@ -98,7 +98,8 @@ def event(counter: Counter, id_: str, crossing: Crossing, sequence: str, at_s: f
     """The event of a crossing. `sequence`: sorts the events of one number, and names this one among them."""
     name = named(counter.name, id_, sequence)
     return Event(name, int(at_s * 1000), {
-        "event": name, "counter": counter.name, **periods.shown(id_), "threshold": crossing.threshold, **crossing.says,
+        "event": name, "counter": counter.name, **periods.answer_members(id_),
+        "threshold": crossing.threshold, **crossing.says,
         "direction": "up" if crossing.up else "down", "value": value, **more, "at": int(at_s), "sequence": sequence,
     })  # fmt: skip
 
@@ -119,19 +120,19 @@ def _ceiling(counter: Counter, image: Image) -> int | None:
     """
     if not counter.own_limits:
         return counter.ceiling
-    plan = image.get(PLAN, {}).get("S", MARK)
-    if counter.period is not None and plan.startswith(MARK) and counter.attribute not in image:
+    plan = image.get(OVERRIDE, {}).get("S", STALE_COPY_PREFIX)
+    if counter.period is not None and plan.startswith(STALE_COPY_PREFIX) and counter.attribute not in image:
         return None
-    return limits.said(counter, image).ceiling
+    return limits.parse_limits(counter, image).ceiling
 
 
 def _by(old: Image, new: Image, moved: int) -> str:
     """What crossed: a `change`, a `repair`, the `removal` of a parent, an `edit` around Tally, or its `limit`."""
-    if not moved and new.get(PLAN) != old.get(PLAN):
+    if not moved and new.get(OVERRIDE) != old.get(OVERRIDE):
         return "limit"
-    if tallies.GONE in new and tallies.GONE not in old:
+    if tallies.TOMBSTONE in new and tallies.TOMBSTONE not in old:
         return "removal"
     nonce = new.get("nonce", {}).get("S", "")
     if not nonce or new.get("nonce") == old.get("nonce"):
         return "edit"
-    return "repair" if tallies.repaired(nonce, moved) else "change"
+    return "repair" if tallies.is_repair_nonce(nonce, moved) else "change"

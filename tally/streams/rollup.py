@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from ..counter import Counter
 from ..counting import periods, tallies
-from ..counting.children import SINCE
-from ..counting.tallies import GONE
+from ..counting.children import CREATED_AT
+from ..counting.tallies import TOMBSTONE
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of
 from ..dynamo.transactions import Write
@@ -41,7 +41,7 @@ def declared_now(declared: Lookup, name: str, id_: str) -> Counter:
     counter = declared.by_name.get(name)
     if counter is None:
         raise UnreadableError(f"the counter {name[:64]!r} is not declared")
-    if not periods.is_tally(counter, id_):
+    if not periods.is_valid_tally_id(counter, id_):
         raise UnreadableError(f"{name} has no such period, as it is declared now")
     return counter
 
@@ -53,7 +53,7 @@ def counted(
     stamped = minute_of(image)
     if stamped is None:
         raise UnreadableError(f"at cannot be {image.get('at', 'missing')}")
-    at, day = label_of(image, declared.made(record)), stamped // tallies.DAY if day is None else day
+    at, day = label_of(image, declared.made(record)), stamped // tallies.MINUTES_PER_DAY if day is None else day
     return tuple([Effect(name, id_, at, amount, day=day) for name, id_, amount in amounts])
 
 
@@ -62,7 +62,7 @@ def read_count(declared: Lookup, record: Record) -> Sequence[Effect]:
     if event_name(record) != INSERT:
         return ()
     image = record["dynamodb"]["NewImage"]
-    if image.get("rollup") != YES or GONE in image:
+    if image.get("rollup") != YES or TOMBSTONE in image:
         return ()
     prefix, _, id_ = record["dynamodb"]["Keys"]["PK"]["S"].partition("#")
     sort_key = record["dynamodb"]["Keys"]["SK"]["S"]
@@ -78,7 +78,7 @@ def read_count(declared: Lookup, record: Record) -> Sequence[Effect]:
 
 def refuse_orphan(image: Image) -> None:
     """Raise UnreadableError for a child that was written alone. An item of the team's own is no child."""
-    if image.get("rollup") == YES and SINCE in image:
+    if image.get("rollup") == YES and CREATED_AT in image:
         raise UnreadableError("no counter is declared that counts this child")
 
 
@@ -130,8 +130,10 @@ class TallyRun(Run):
                 assert 0 <= shard < counter.max_shards
                 assert shard or not counter.counts_children, "it would make a post"
                 by = tallies.REPAIRED if self.place.even else tallies.ROLLED_UP
-                add = tallies.add(call, counter, effect.id, shard, effect.accepted, effect.minute, by=by)
-                updates.append({"Update": add if -1 in days else tallies.noted(add, days)})
+                add = tallies.add_write(
+                    call, counter, effect.id, shard, effect.accepted, effect.minute, nonce_prefix=by
+                )
+                updates.append({"Update": add if -1 in days else tallies.with_day_notes(add, days)})
         return updates
 
 

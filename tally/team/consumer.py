@@ -226,7 +226,9 @@ class ItemsRun(Run):
             if not effect.accepted and not recount and not noted and at not in self.examples:
                 continue
             shard = self.place.bucket % counter.max_shards
-            add = tallies.add(call, counter, effect.id, shard, effect.accepted, self.place.minute, by=tallies.REPAIRED)
+            add = tallies.add_write(
+                call, counter, effect.id, shard, effect.accepted, self.place.minute, nonce_prefix=tallies.REPAIRED
+            )
             add = items.extend_update(add, adds={attribute: recount}) if recount else add
             add = items.extend_update(add, sets={EXAMPLE: self.examples[at]}) if at in self.examples else add
             writes.append({"Update": noted.beside(add) if noted else add})

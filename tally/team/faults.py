@@ -50,8 +50,8 @@ def read(store: Store, counter: Counter, *, tidy: bool = False) -> Iterator[Faul
     scan = scan_state.read(store, counter.name) if tidy else None
     for kind in KINDS:
         group = f"{ASIDE}{kind}"
-        shards = tallies.shards(Call(store), counter, group)
-        number, examples = tallies.total(counter, shards), [one for one in shards if EXAMPLE in one]
+        shards = tallies.read_shards(Call(store), counter, group)
+        number, examples = tallies.sum_of_shards(counter, shards), [one for one in shards if EXAMPLE in one]
         if number:
             yield Faults(kind, number, next((one[EXAMPLE]["S"] for one in examples), "?"))
             continue

@@ -42,7 +42,7 @@ def look(store: Store, counters: Mapping[str, Counter]) -> Seen:
 
 def numbers(store: Store, counter: Counter) -> int:
     """How many items have the number that the team keeps."""
-    return tallies.total(counter, tallies.shards(Call(store), counter, NUMBERS))
+    return tallies.sum_of_shards(counter, tallies.read_shards(Call(store), counter, NUMBERS))
 
 
 def why_unwatched(store: Store, counter: Counter, scan: Scan | None = None) -> str:
@@ -52,7 +52,7 @@ def why_unwatched(store: Store, counter: Counter, scan: Scan | None = None) -> s
     if watch is None or scan.counted != counter.digest or numbers(store, counter):
         return ""
     at = f"item with the sort key {watch.at}"
-    if unread := tallies.total(counter, tallies.shards(Call(store), counter, f"{ASIDE}kept")):
+    if unread := tallies.sum_of_shards(counter, tallies.read_shards(Call(store), counter, f"{ASIDE}kept")):
         why, do = f"{unread:,} times an {at} has it, and Tally cannot read it", "Store it as a number"
     else:
         why, do = f"no {at} has it", "Correct `number` or `at`"

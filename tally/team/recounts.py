@@ -52,7 +52,7 @@ class Recount(ScanReader):
     def difference(self, group: str) -> Difference:
         """The number of one group and its recount."""
         row = rows.read(self.store, self.counter.name, group)  # before the number: a repair moves both
-        return self._difference(group, tallies.shards(Call(self.store), self.counter, group), row)
+        return self._difference(group, tallies.read_shards(Call(self.store), self.counter, group), row)
 
     def differences(self) -> Iterator[Difference]:
         """Those of every group that has a tally, from a scan of the counts table, or a drift that is known: it may be
@@ -111,7 +111,9 @@ class Recount(ScanReader):
         """The update that sets the number of a group, once."""
         now_s, generation = self.now(), self.scan.generation
         minute = self.store.settings.minute(now_s)
-        add = tallies.add(Call(self.store), self.counter, off.group, 0, -off.off, minute, by=tallies.REPAIRED)
+        add = tallies.add_write(
+            Call(self.store), self.counter, off.group, 0, -off.off, minute, nonce_prefix=tallies.REPAIRED
+        )
         add = items.extend_update(add, sets={RECOUNTED: generation})
         names, values = add["ExpressionAttributeNames"], add["ExpressionAttributeValues"]
         names["#recounted"], values[":generation"] = RECOUNTED, {"N": str(generation)}
@@ -132,7 +134,7 @@ class Recount(ScanReader):
     def tidy(self, group: str) -> None:
         """Remove what older scans have left on the items of a group."""
         table = self.store.settings.counts_table
-        for item in tallies.shards(Call(self.store), self.counter, group):
+        for item in tallies.read_shards(Call(self.store), self.counter, group):
             stale = self._stale(item)
             if stale:
                 at = {name: item[name] for name in ("PK", "SK")}
@@ -146,7 +148,7 @@ class Recount(ScanReader):
 
     def _difference(self, group: str, shards: Sequence[Item], row: DriftRow) -> Difference:
         mine = [item for item in shards if self.counter.shard_of(item["SK"]["S"]) is not None]
-        number = sum(tallies.stored(self.counter, item, 0) for item in mine)
+        number = sum(tallies.stored_number(self.counter, item, 0) for item in mine)
         recount = sum(items.int_attribute(item, self.scan.attribute) for item in mine)
         stale = any(len(self._stale(item)) > STALE_MAX for item in mine)
         settled = any(items.int_attribute(item, RECOUNTED) >= self.scan.generation for item in mine)

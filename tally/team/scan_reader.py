@@ -203,7 +203,7 @@ class ScanReader:
                 examples[value.group] = example
         minute = self.store.settings.minute(now_s)
         for group, amount in sums.items():
-            add = tallies.add(Call(self.store), self.counter, group, 0, 0, minute, by=tallies.REPAIRED)
+            add = tallies.add_write(Call(self.store), self.counter, group, 0, 0, minute, nonce_prefix=tallies.REPAIRED)
             read = {self.scan.kept: kept[group]} if group in kept else {}  # unless a record has said it since it began
             sets = {EXAMPLE: examples[group]} if group in examples else {}
             yield items.extend_update(add, adds={self.scan.attribute: amount}, unless_there=read, sets=sets)

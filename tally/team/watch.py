@@ -135,7 +135,7 @@ def bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[
     assert counter.watch is not None
     if "N" not in item.get(KEPT, {}):
         return None
-    above = items.int_attribute(dict(item), KEPT) - tallies.stored(counter, item, 0)
+    above = items.int_attribute(dict(item), KEPT) - tallies.stored_number(counter, item, 0)
     if counter.watch.together:
         return above, above
     up, down = kept_numbers.flight(item, passed_s - counter.watch.within)

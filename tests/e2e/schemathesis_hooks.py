@@ -246,7 +246,7 @@ def _fit_period(case: Case) -> None:
     counter = _counter(case)
     if not _is_positive(case) or counter is None:
         return
-    shown = periods.shown(periods.tally_id(counter, "x", time.time()))
+    shown = periods.answer_members(periods.tally_id(counter, "x", time.time()))
     rest = {name: value for name, value in case.query.items() if name != "period"}
     case.query = {**rest, "period": shown["period"]} if "period" in shown else rest
 

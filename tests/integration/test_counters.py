@@ -367,7 +367,7 @@ def test_the_receipts_of_a_counter_live_as_long_as_it_says_and_health_tells(
     """Each kind of change leaves one; what is written alone lives 8 days at least."""
     told = events.body_of(invoke.http("health"))["receipts_live_s"]
     assert (told["plays"], told["stock"], told["visits"]) == (86400, 86400, 8 * 86400)
-    assert receipts.lives_s(store, replace(counters.VISITS, receipt_days=2)) == 8 * 86400
+    assert receipts.lifetime_s(store, replace(counters.VISITS, receipt_days=2)) == 8 * 86400
     every = counters.COUNTERS.items()
     nine = {name: replace(counter, receipt_days=9) for name, counter in every if not counter.unique}
     for name, counter in nine.items():
@@ -390,7 +390,7 @@ def test_the_receipts_of_a_counter_live_as_long_as_it_says_and_health_tells(
     assert len(lives_s) == 6
     assert all(9 * 86400 - 60 < live_s < 10 * 86400 for live_s in lives_s)  # to the end of a day without a caller
     assert 16 * 86400 - 60 < of_hold_s < 17 * 86400, "a change may let the hold last for seven days"
-    assert receipts.lives_s(store, nine["plays"]) == 9 * 86400
+    assert receipts.lifetime_s(store, nine["plays"]) == 9 * 86400
 
 
 def test_a_receipt_whose_time_is_over_is_unknown(invoke: Invoke, store: Store) -> None:

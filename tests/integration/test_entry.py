@@ -260,8 +260,8 @@ def test_a_bug_raises_so_that_lambda_sends_the_event_again_and_then_keeps_it(sto
 def test_what_does_not_add_up_fails_as_a_bug_and_nothing_is_written(
     invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = tallies.facts
-    monkeypatch.setattr(tallies, "facts", lambda counter, id_, amount, at: said(counter, id_, 2 * amount, at))
+    said = tallies.receipt_facts
+    monkeypatch.setattr(tallies, "receipt_facts", lambda counter, id_, amount, at: said(counter, id_, 2 * amount, at))
     assert invoke(HTTP_PLAY)["statusCode"] == 500
     with pytest.raises(TallyError, match="Tally failed"):
         invoke(PLAY)

@@ -30,7 +30,7 @@ import counters
 from tally import client
 from tally.client import Tally
 from tally.counter import Counter
-from tally.counting import expired, holds
+from tally.counting import expired_holds, holds
 from tally.dev.base.engine import Engine
 from tally.dynamo import queries
 from tally.dynamo.client import Store
@@ -205,7 +205,7 @@ class Shop:
     def committed(self, counter: str, id_: str) -> list[int]:
         """What the holds of an id committed, as their records say."""
         store = self.invoke.store
-        expired.sweep(store, counters.COUNTERS, store.clock() + 60)
+        expired_holds.sweep(store, counters.COUNTERS, store.clock() + 60)
         partition = holds.settled_key(f"{counter}/{id_}", "")["PK"]["S"]
         rows = queries.partition_items(
             store, store.settings.ledger_table, partition, queries.SORT_KEY_MIN, queries.SORT_KEY_MAX

@@ -190,7 +190,7 @@ def test_a_list_that_is_cut_says_nothing_of_the_rest(
 ) -> None:
     """The first drifts are not confirmed, and what is first in a bucket is no hold: neither part is ok."""
     monkeypatch.setattr(looks, "READ_MAX", 2)
-    monkeypatch.setattr(holds, "LEFT_MAX", 2)
+    monkeypatch.setattr(holds, "UNRETURNED_MAX", 2)
     for number in range(3):
         drifts(looked.store, "plays", f"v{number}", 3, ago=0)
         state = "held" if wrong and not number else "expired"

@@ -345,7 +345,7 @@ def held_as_stock(store: Store) -> str:
     """Calls were a stock when this was held: what comes back meets the limit of the id."""
     was, process = replace(counters.CALLS, floor=-9, ceiling=None, notify=None), Call(replace(store, limit_cache={}))
     tally = periods.tally_id(was, "before", time.time())
-    return str(holds.take(process, was, tally, 4, 60, operation="hold", key=secrets.token_hex(8)).body["hold"])
+    return str(holds.place(process, was, tally, 4, 60, operation="hold", key=secrets.token_hex(8)).body["hold"])
 
 
 def at_its_ceiling(world: World) -> None:
@@ -428,7 +428,7 @@ def test_a_visitor_whom_a_ceiling_refuses_looks_for_expired_holds(
     active = Counter("active", prefix="APP", sort_key="ACTIVE", attribute="n", unique=True, period="year", ceiling=1)
     monkeypatch.setitem(counters.COUNTERS, active.name, active)
     tally, was = periods.tally_id(active, "site", time.time()), replace(active, unique=False, delta=None)
-    holds.take(Call(replace(store, limit_cache={})), was, tally, 1, 60, operation="hold", key="key")
+    holds.place(Call(replace(store, limit_cache={})), was, tally, 1, 60, operation="hold", key="key")
     monkeypatch.setattr(clock, "now_s", lambda: time.time() + 61)
     visit = partial(invoke.direct, "add_visitor", counter=active.name, id="site", caller="ann")
     recorder = Recorder(store)
@@ -554,7 +554,9 @@ def something_to_mend(invoke: Invoke, store: Store, objects: dead_letters.Object
     drifts(store, "likes", "a91f", 2)
     drifts(store, "plays", "9f3a", -3)
     record = stream_records.play(7, "9f3a", at=28_000_000)
-    lost = stream_records.play(8, "lost", at=int(time.time()) // 60 - 3 * tallies.DAY)["dynamodb"]["NewImage"]
+    lost = stream_records.play(8, "lost", at=int(time.time()) // 60 - 3 * tallies.MINUTES_PER_DAY)["dynamodb"][
+        "NewImage"
+    ]
     store.client.put_item(TableName=store.settings.receipts_table, Item=lost)
     for consumer in ("rollup", "bookkeeper"):
         marker = dead_letters.keep(Call(store), objects, consumer, "receipts", "shardId-0", "7", record, "for a test")

@@ -15,7 +15,7 @@ from tally.api.needs import Table
 from tally.cli import values
 from tally.contract.declarations import Declarations
 from tally.contract.described import table_forms
-from tally.counting import hashing
+from tally.counting import pseudonyms
 from tally.dynamo.client import Call, Store
 from tally.errors import ConfigurationError, InvalidInputError
 from tally.notify import Notify
@@ -143,7 +143,7 @@ def test_nothing_stores_who_it_was_and_after_the_day_nobody_can_find_out(store: 
     visit(invoke)
     for secret in (ANN, FIREFOX, "Firefox"):
         assert secret not in str(receipts(store))
-    first = hashing.of_day(Call(store), now.s)
+    first = pseudonyms.salt_of_day(Call(store), now.s)
     assert salts(store) == ["SALT#2026-11-22"]
     (stored,) = store.client.scan(TableName=store.settings.salts_table)["Items"]
     midnight_s = datetime(2026, 11, 23, tzinfo=UTC).timestamp()
@@ -165,9 +165,9 @@ def test_nothing_stores_who_it_was_and_after_the_day_nobody_can_find_out(store: 
 
 def test_two_processes_have_one_salt_and_each_day_another(store: Store, now: SimpleNamespace) -> None:
     other = replace(store, secret_cache={})
-    found = [hashing.of_day(Call(one), now.s) for one in (store, other, store)]
+    found = [pseudonyms.salt_of_day(Call(one), now.s) for one in (store, other, store)]
     assert len(set(found)) == 1
-    assert hashing.of_day(Call(other), now.s + DAY_S) != found[0]
+    assert pseudonyms.salt_of_day(Call(other), now.s + DAY_S) != found[0]
 
 
 def test_a_visit_and_the_sweep_do_what_their_roles_grant(store: Store, now: SimpleNamespace) -> None:

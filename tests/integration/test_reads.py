@@ -163,7 +163,7 @@ def numbers(answer: dict[str, Any]) -> list[Any]:
 def stored(store: Store, counter: Counter, id_: str, **amounts: int) -> None:
     """Put amounts on shards of a tally: `shard3=5`."""
     for shard, amount in amounts.items():
-        write = tallies.add(Call(store), counter, id_, int(shard.removeprefix("shard")), amount, 0)
+        write = tallies.add_write(Call(store), counter, id_, int(shard.removeprefix("shard")), amount, 0)
         store.client.update_item(**write)
 
 

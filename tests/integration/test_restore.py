@@ -87,9 +87,9 @@ def count(tables: Store, noted_s: int = 1) -> None:
     """Two visits that are not rolled up yet, and a ledger that began three days ago."""
     call = Call(tables)
     for number in range(2):
-        stamp = receipts.stamp(call, receipts.Keyed("visit", PAGE, f"{KEY}{number}", {}))
-        facts = tallies.facts(counters.VISITS, PAGE, 1, tallies.minute_now(call))
-        put_receipt(call, stamp.alone(call, {}, **facts))
+        stamp = receipts.draft_receipt(call, receipts.ReceiptKey("visit", PAGE, f"{KEY}{number}", {}))
+        facts = tallies.receipt_facts(counters.VISITS, PAGE, 1, tallies.minute_now(call))
+        put_receipt(call, stamp.pending_receipt(call, {}, **facts))
     judge = watermark.JUDGE | {"began": {"N": str(int(time.time()) - 3 * 24 * 3600)}, "noted": {"N": str(noted_s)}}
     tables.client.put_item(TableName=tables.settings.ledger_table, Item=judge)
 

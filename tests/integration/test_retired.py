@@ -17,7 +17,7 @@ from tally.api.needs import FIND_RECEIPT
 from tally.contract.declarations import OPERATIONS
 from tally.contract.document import document
 from tally.counter import Counter
-from tally.counting import expired, tallies
+from tally.counting import expired_holds, tallies
 from tally.dynamo.client import Call, Store
 from tally.operations import children, holds, increments
 from tests.integration.conftest import Invoke
@@ -118,7 +118,7 @@ def test_a_hold_that_is_open_is_settled_or_expires(
     assert after("release_hold", "stock", hold=back)["body"]["state"] == "released"
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s + 120)
-    assert expired.sweep(store, RETIRED, store.clock() + 5).returned == 1
+    assert expired_holds.sweep(store, RETIRED, store.clock() + 5).returned == 1
     assert after("commit_hold", "stock", hold=late)["body"]["detail"].startswith("The hold is expired")
     assert value(after, "stock") == 4
     assert after("commit_hold", "stock", hold=late, amount=1)["body"]["changed"] is True

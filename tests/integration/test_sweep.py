@@ -13,7 +13,7 @@ import counters
 from bench import cost
 from bench.watch import Meter
 from tally import observe
-from tally.counting import deletion, expired
+from tally.counting import deletion, expired_holds
 from tally.drift import judge, rows
 from tally.dynamo import keys
 from tally.dynamo.client import Store
@@ -179,7 +179,7 @@ def test_each_part_has_its_share_of_the_time_and_holds_come_first(
 
         return run
 
-    monkeypatch.setattr(expired, "sweep", note("holds", expired.SweptHolds(0, 0, True), takes_s=2))
+    monkeypatch.setattr(expired_holds, "sweep", note("holds", expired_holds.SweptHolds(0, 0, True), takes_s=2))
     monkeypatch.setattr(watermark, "renew", slowly)
     monkeypatch.setattr(judge, "judge", note("judge", judge.Judged()))
     monkeypatch.setattr(rows, "summary", note("drift", ({observe.DRIFTING_TALLIES: 0}, {})))
@@ -232,13 +232,15 @@ def test_consumer_that_is_behind_is_named_with_the_shard(
 
 @pytest.mark.parametrize(
     ("module", "function"),
-    [(watermark, "renew"), (judge, "judge"), (rows, "summary"), (expired, "sweep"), (deletion, "sweep")],
+    [(watermark, "renew"), (judge, "judge"), (rows, "summary"), (expired_holds, "sweep"), (deletion, "sweep")],
 )
 def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: Any, function: str
 ) -> None:
     swept = list[str]()
-    monkeypatch.setattr(expired, "sweep", lambda *_: swept.append("holds") or expired.SweptHolds(0, 0, True))
+    monkeypatch.setattr(
+        expired_holds, "sweep", lambda *_: swept.append("holds") or expired_holds.SweptHolds(0, 0, True)
+    )
     monkeypatch.setattr(deletion, "sweep", lambda *_: swept.append("parents") or deletion.SweptParents(0, 0, 0, True))
     monkeypatch.setattr(module, function, fail)
     with pytest.raises(TallyError, match="busy"):
@@ -247,7 +249,7 @@ def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
     assert (bool(ledger.heartbeats()), "rollup" in told) == (module is not watermark,) * 2
     assert (ledger.drift() == [5], "SweepUnfinished" in told.get("stack", {})) == (module is not judge,) * 2
     assert ("plays" in told) == (module is not rows)
-    assert ("holds" in swept) == (module is not expired)
+    assert ("holds" in swept) == (module is not expired_holds)
     assert ("parents" in swept) == (module is not deletion)
 
 

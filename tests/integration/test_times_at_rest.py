@@ -65,7 +65,7 @@ def direct(invoke: Invoke) -> None:
 def imported(invoke: Invoke) -> None:
     """`tally import --children` of what `tally export` wrote elsewhere."""
     hearts = COUNTERS["hearts"]
-    child = ChildRow(1, "home", anonymous.name(hearts, "home", SECRET), int(time.time()))
+    child = ChildRow(1, "home", anonymous.child_name(hearts, "home", SECRET), int(time.time()))
     [chunk] = imports.families([child])
     assert imports.put(Call(invoke.store), hearts, "run", chunk)["imported"] == 1
 

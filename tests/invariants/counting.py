@@ -12,7 +12,7 @@ import pytest
 import counters
 from tally.api.operation import Answer
 from tally.counter import Counter
-from tally.counting import changing, expired, holds, settling
+from tally.counting import changing, expired_holds, holds, settling
 from tally.dynamo import items
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store
 from tally.dynamo.keys import Item
@@ -79,7 +79,7 @@ class Counting:
     ) -> Outcome:
         """Hold an amount of the stock."""
         call = call or self.world.call("ann")
-        return holds.take(call, counter, id_, amount, ttl_s, operation="hold", key=key or new_key())
+        return holds.place(call, counter, id_, amount, ttl_s, operation="hold", key=key or new_key())
 
     def change(
         self, hold_id: str, amount: int | None = None, ttl_s: int | None = None, key: str | None = None
@@ -96,10 +96,10 @@ class Counting:
         """What the scheduled sweep does; how many holds it gave back."""
         return self.swept().returned
 
-    def swept(self, store: Store | None = None, until_s: float | None = None) -> expired.SweptHolds:
+    def swept(self, store: Store | None = None, until_s: float | None = None) -> expired_holds.SweptHolds:
         """The sweep, within a minute or until `until_s` on the store's clock."""
         store = store or self.world.store
-        return expired.sweep(store, counters.COUNTERS, store.clock() + 60 if until_s is None else until_s)
+        return expired_holds.sweep(store, counters.COUNTERS, store.clock() + 60 if until_s is None else until_s)
 
     def ledger(self) -> list[Item]:
         """The holds, and the records of settled ones, as they are stored."""

@@ -112,9 +112,9 @@ class Deployment(World):
         """Accepted, and written alone."""
         for _ in range(times):
             call, key = Call(self.store), secrets.token_hex(12)
-            stamp = receipts.stamp(call, receipts.Keyed("play", target, key, {}))
-            facts = tallies.facts(counter, target, amount, tallies.minute_now(call) if at is None else at)
-            put_receipt(call, stamp.alone(call, {}, **facts))
+            stamp = receipts.draft_receipt(call, receipts.ReceiptKey("play", target, key, {}))
+            facts = tallies.receipt_facts(counter, target, amount, tallies.minute_now(call) if at is None else at)
+            put_receipt(call, stamp.pending_receipt(call, {}, **facts))
 
     def like(self, user: str, liked: bool = True, post: str = "p", counter: Counter = LIKES) -> None:
         children.set_child(Call(self.store), counter, post, user, liked)

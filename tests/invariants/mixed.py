@@ -8,7 +8,7 @@ import time
 
 import counters
 from tally.counter import Counter
-from tally.counting import changes, children, deletion, increments, periods
+from tally.counting import batch, children, deletion, increments, periods
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 from tally.errors import LimitReachedError, ParentRemovedError
@@ -42,9 +42,9 @@ class Mixed(Traffic):
         entries += [{"counter": "usage", "id": "u1", "amount": 2}, {"counter": "soon_mins", "id": "k", "amount": 2}]
         if not soon:
             entries += [{"counter": "stock", "id": "i0", "amount": 3}, {"counter": "mins", "id": "k", "amount": 1}]
-        wanted = changes.read(entries, counters.COUNTERS, time.time(), soon=soon)
+        wanted = batch.parse_batch(entries, counters.COUNTERS, time.time(), soon=soon)
         self._spread(counters.PLAYS, "v0", hot)
-        changes.count(Call(self.world.store), wanted, operation="change", key=secrets.token_hex(12), soon=soon)
+        batch.count(Call(self.world.store), wanted, operation="change", key=secrets.token_hex(12), soon=soon)
         for tally, amount in wanted.sums.items():
             self.truth.accepted[tally.counter.name, tally.id] += amount
         self._written()

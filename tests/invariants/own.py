@@ -119,7 +119,7 @@ class Team:
         for item in self.wire.scan(TableName=self.store.settings.counts_table, ConsistentRead=True)["Items"]:
             prefix, _, group = item["PK"]["S"].partition("#")
             if prefix == counter.prefix and counter.shard_of(item["SK"]["S"]) is not None:
-                found[group] += tallies.stored(counter, item, 0)
+                found[group] += tallies.stored_number(counter, item, 0)
         return {group: number for group, number in found.items() if number}
 
     def truth(self, name: str) -> dict[str, int]:
@@ -153,7 +153,7 @@ class Team:
 
     def tally_items(self, name: str, id_: str) -> list[Item]:
         """The items of a tally."""
-        return tallies.shards(Call(self.store), self.counters[name], id_)
+        return tallies.read_shards(Call(self.store), self.counters[name], id_)
 
     def read(self, name: str, id_: str) -> int:
         """The number that a caller is shown. Raises NotCountedError."""

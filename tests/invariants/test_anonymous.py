@@ -25,11 +25,11 @@ ALONE = {kind: SOME_OF_ALL[kind] for kind in (faults.LOSE_RESPONSE, faults.FAIL_
 
 
 def wish(call: Call, id_: str, secret: str, there: bool) -> None:
-    children.set_child(call, HEARTS, id_, anonymous.name(HEARTS, id_, secret), there)
+    children.set_child(call, HEARTS, id_, anonymous.child_name(HEARTS, id_, secret), there)
 
 
 def likes(call: Call, id_: str, secret: str) -> bool:
-    return children.is_there(call, HEARTS, id_, anonymous.name(HEARTS, id_, secret))
+    return children.has_child(call, HEARTS, id_, anonymous.child_name(HEARTS, id_, secret))
 
 
 @pytest.mark.parametrize("seed", [0, *in_long(range(1, 4))])
@@ -63,13 +63,15 @@ def test_a_number_is_the_browsers_whose_last_click_was_a_like(seed: int, world: 
 def test_who_reads_the_table_links_no_two_likes_and_no_user_has_such_a_name() -> None:
     """A hash of secret, counter and id; and a user or a child who is called so gets another key."""
     family = counters.MEMBERS
-    names = [anonymous.name(counter, id_, secret) for counter in (HEARTS, family) for id_ in "ab" for secret in "xy"]
+    names = [
+        anonymous.child_name(counter, id_, secret) for counter in (HEARTS, family) for id_ in "ab" for secret in "xy"
+    ]
     assert len(set(names)) == len(names)
     assert {(name[:2], len(name)) for name in names} == {("%~", 26)}
     for name in names:
         assert fields.cursor(fields.to_cursor(name), "cursor") == name
         for quoted in (fields.user(name, "caller"), fields.child(name, "name")):
-            assert not quoted.startswith(anonymous.MARK)
+            assert not quoted.startswith(anonymous.CHILD_NAME_PREFIX)
 
 
 def test_a_like_that_the_rollup_has_still_to_add_is_no_difference_though_its_item_has_the_day_alone(
@@ -107,5 +109,5 @@ def test_likes_without_sign_in_drift_no_more_than_others(judged: Deployment) -> 
     deletion.remove_parent(call, HEARTS, "b")
     judged.even()
     assert judged.tally(HEARTS, "a") == 5
-    listed, _ = children.listed(call, HEARTS, "a", 50, None)
+    listed, _ = children.list_children(call, HEARTS, "a", 50, None)
     assert [one.name for one in listed] == [None, None, None, "user0", "user4"]

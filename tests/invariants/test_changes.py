@@ -15,7 +15,7 @@ import pytest
 import counters
 from tally import fields
 from tally.counter import CHANGES, Counter
-from tally.counting import changes, holds
+from tally.counting import batch, holds
 from tally.counting.receipts import ChangeAnswer
 from tally.dynamo.client import Call
 from tally.errors import (
@@ -59,8 +59,8 @@ def count(
     now_s: float | None = None,
 ) -> ChangeAnswer:
     """Count them, as the handler does."""
-    wanted = changes.read(entries(sent), declared, now_s or time.time(), soon=soon)
-    return changes.count(call or world.call("shop"), wanted, operation="change", key=key, soon=soon)
+    wanted = batch.parse_batch(entries(sent), declared, now_s or time.time(), soon=soon)
+    return batch.count(call or world.call("shop"), wanted, operation="change", key=key, soon=soon)
 
 
 def stock(world: World, amount: int, id_: str = "mug") -> None:
@@ -153,7 +153,7 @@ def test_what_is_judged_is_the_sum_of_the_changes_of_a_tally(world: World) -> No
 
 def test_expired_holds_are_given_back_before_an_order_is_refused(world: World, clock: Clock) -> None:
     stock(world, 5)
-    holds.take(world.call("shop"), STOCK, "mug", 4, 60, operation="hold", key="cart")
+    holds.place(world.call("shop"), STOCK, "mug", 4, 60, operation="hold", key="cart")
     with pytest.raises(LimitReachedError):
         count(world, "order-1", [("stock", "mug", -3), ("usage", "ann", 1)])
     clock.pass_s(61)
@@ -171,7 +171,7 @@ def test_a_counter_that_no_change_moves_gives_one_answer_however_it_is_tried() -
         refusals = (refused(counter) for refused in (operations._not_voided, operations._alone, _not_moved))
         assert [one and one.detail for one in refusals] == [why] * 3
         with pytest.raises(InvalidInputError, match=re.escape(why)):
-            changes.read([{"counter": counter.name, "id": "x"}], counters.COUNTERS, time.time(), soon=False)
+            batch.parse_batch([{"counter": counter.name, "id": "x"}], counters.COUNTERS, time.time(), soon=False)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_an_entry_that_cannot_be_counted_with_others_is_named(
     entry: dict[str, Any], soon: bool, field: str, why: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=why) as refused:
-        changes.read([{"counter": "plays", "id": "mug"}, entry], DECLARED, time.time(), soon=soon)
+        batch.parse_batch([{"counter": "plays", "id": "mug"}, entry], DECLARED, time.time(), soon=soon)
     assert refused.value.field == field
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import counters
-from tally.counting import expired, holds, increments, settling, tallies
+from tally.counting import expired_holds, holds, increments, settling, tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 from tally.dynamo.clock import OFF_S_MAX
@@ -102,13 +102,13 @@ def test_a_hold_ends_when_its_time_is_over_whoever_looks_at_it(world: Deployment
     held = [hold(world, ttl_s=600) for _ in range(2)]
     world.skip(590)
     with world.clock.off(off_s):
-        assert expired.sweep(world.store, counters.COUNTERS, world.store.clock() + 50).returned == 0
+        assert expired_holds.sweep(world.store, counters.COUNTERS, world.store.clock() + 50).returned == 0
     with world.clock.off(off_s):
         assert settled(world, held[0])["changed"]
     world.skip(20)
     with world.clock.off(off_s), pytest.raises(HoldSettledError, match="expired"):
         settled(world, held[1])
-    assert expired.sweep(world.store, counters.COUNTERS, world.store.clock() + 50).returned == 1
+    assert expired_holds.sweep(world.store, counters.COUNTERS, world.store.clock() + 50).returned == 1
     assert tallies.read(Call(world.store), STOCK, "mug") == 10 - 1
 
 
@@ -121,7 +121,7 @@ def test_a_sweep_gives_holds_back_when_their_time_is_over_by_no_clock_of_its_own
     world.skip(610)
     with world.clock.off(off_s):
         tallies.read(Call(world.store), STOCK, "mug")  # the process has asked something before
-        assert expired.sweep(world.store, counters.COUNTERS, world.store.clock() + 50).returned == 1
+        assert expired_holds.sweep(world.store, counters.COUNTERS, world.store.clock() + 50).returned == 1
     assert tallies.read(Call(world.store), STOCK, "mug") == 10
 
 
@@ -162,7 +162,7 @@ def count(world: Deployment, key: str) -> bool:
 
 def hold(world: Deployment, ttl_s: int) -> dict[str, Any]:
     call = Call(world.store, counters=counters.COUNTERS)
-    return holds.take(call, STOCK, "mug", 1, ttl_s, operation="hold", key=secrets.token_hex(8)).body
+    return holds.place(call, STOCK, "mug", 1, ttl_s, operation="hold", key=secrets.token_hex(8)).body
 
 
 def settled(world: Deployment, held: dict[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def test_receipt_with_the_longest_ids_and_key_or_a_page_of_600_bytes_is_under_1_
     elif change == "hold":  # it has the counter, the id and the period twice, and the name of the hold
         call = world.call(fields.user(LONGEST_USER, "caller"))
         tally = periods.tally_id(LONGEST, LONGEST_ID, time.time())
-        holds.take(call, LONGEST, tally, fields.AMOUNT_MAX, fields.HOLD_TTL_MAX_S, operation="hold", key=LONGEST_KEY)
+        holds.place(call, LONGEST, tally, fields.AMOUNT_MAX, fields.HOLD_TTL_MAX_S, operation="hold", key=LONGEST_KEY)
     else:
         world.write_post(LONGEST_ID)
         getattr(world, change)(fields.user(LONGEST_USER, "caller"), LONGEST_ID, LONGEST_KEY)
@@ -156,5 +156,5 @@ def test_the_calculator_rolls_up_and_books_a_batch_for_what_it_costs() -> None:
 
 def test_which_of_50_posts_a_user_likes_costs_a_unit_for_each(world: World) -> None:
     with world.capacity() as measured:
-        children.present_of(world.call(), {Tally(counters.LIKES, f"p{number}"): "ann" for number in range(50)})
+        children.parents_with_child(world.call(), {Tally(counters.LIKES, f"p{number}"): "ann" for number in range(50)})
     assert measured == [("BatchGetItem", 50.0)]

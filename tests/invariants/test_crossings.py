@@ -15,7 +15,7 @@ import pytest
 
 import counters
 from tally.counter import Counter
-from tally.counting import increments, periods, plans, receipts, tallies
+from tally.counting import increments, overrides, periods, receipts, tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 from tally.dynamo.transactions import commit_change
@@ -137,7 +137,9 @@ class Walk:
     def plan(self, counter: Counter, limit: int | None) -> None:
         """The id gets a limit of its own, or the declared one: so it may reach or leave a percentage."""
         id_ = {"own": "e", "renewed": "f", "credit": "g"}[counter.name]
-        plans.put(Call(self.world.store), counter, id_, limit, operation="put_limit", key=secrets.token_hex(12))
+        overrides.put_override(
+            Call(self.world.store), counter, id_, limit, operation="put_limit", key=secrets.token_hex(12)
+        )
         self.limits[counter.name] = limit
         tally = periods.tally_id(counter, id_, self.world.now_s)
         self.written(counter, tally, self.now.get((counter.name, tally), counter.start))
@@ -156,10 +158,12 @@ class Walk:
 
     def on_shard(self, shard: int) -> None:
         call = Call(self.world.store)
-        stamp = receipts.stamp(call, receipts.Keyed("x", "w", secrets.token_hex(8), {}))
+        stamp = receipts.draft_receipt(call, receipts.ReceiptKey("x", "w", secrets.token_hex(8), {}))
         at = tallies.minute_now(call)
-        receipt = stamp.receipt(call, {}, **tallies.facts(WIDE, "w", 1, at))
-        commit_change(call, WIDE, "w", lambda _: [{"Update": tallies.add(call, WIDE, "w", shard, 1, at)}], receipt)
+        receipt = stamp.receipt(call, {}, **tallies.receipt_facts(WIDE, "w", 1, at))
+        commit_change(
+            call, WIDE, "w", lambda _: [{"Update": tallies.add_write(call, WIDE, "w", shard, 1, at)}], receipt
+        )
         self.wide += 1
 
 

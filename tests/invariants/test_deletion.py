@@ -13,10 +13,10 @@ from botocore.exceptions import ClientError
 import counters
 import tally.operations.children
 from tally.counter import Counter
-from tally.counting import children, deletion, many, posts, tallies
-from tally.counting.children import GONE_KEPT_S
+from tally.counting import children, deletion, posts, read_many, tallies
+from tally.counting.children import TOMBSTONE_KEPT_S
 from tally.counting.deletion import MARKS_S_MAX, SweptParents
-from tally.counting.tallies import GONE, Tally
+from tally.counting.tallies import TOMBSTONE, Tally
 from tally.dynamo import keys
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store
 from tally.dynamo.contention import Breaker, Spread
@@ -102,14 +102,14 @@ class Family:
     def number(self) -> int:
         """What readers are told, whichever way they ask."""
         call, tally = Call(self.store), Tally(self.counter, ID)
-        (number,) = {tallies.read(call, *tally), many.read(call, [tally])[tally]["value"]}
+        (number,) = {tallies.read(call, *tally), read_many.read(call, [tally])[tally]["value"]}
         return number
 
     def shows(self) -> tuple[int, list[str], bool]:
         """The number, the names of children, and whether `u1` is there."""
         call = Call(self.store)
-        found, _ = children.listed(call, self.counter, ID, 100, None)
-        return self.number(), [name for name, _ in found], children.is_there(call, self.counter, ID, "u1")
+        found, _ = children.list_children(call, self.counter, ID, 100, None)
+        return self.number(), [name for name, _ in found], children.has_child(call, self.counter, ID, "u1")
 
     def ended(self) -> None:
         """After the wait the parent is removed for good, and its id is free."""
@@ -126,7 +126,7 @@ class Family:
 @pytest.fixture(params=[counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
 def family(world: World, judged: Deployment, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Family:
     """Likes of a post, and members of a workspace, which nobody makes."""
-    monkeypatch.setattr(deletion, "GONE_KEPT_S", WAIT_S)
+    monkeypatch.setattr(deletion, "TOMBSTONE_KEPT_S", WAIT_S)
     world.family = request.param
     return Family(request.param, world, judged)
 
@@ -176,9 +176,9 @@ def test_removed_parent_is_gone_at_once_and_its_id_is_taken_until_its_children_a
     assert [family.remove(call=call), family.remove(call=call), family.remove()] == [True, True, False], "by the nonce"
     if family.counter.parent_required:
         again = partial(posts.write_post, call, family.counter, ID, "again")
-        for look in (children.is_there, children.listed):
+        for look in (children.has_child, children.list_children):
             with pytest.raises(NotFoundError):
-                look(call, family.counter, ID, *(("u1",) if look is children.is_there else (10, None)))
+                look(call, family.counter, ID, *(("u1",) if look is children.has_child else (10, None)))
         assert family.number() == 0
     else:
         assert family.shows() == (0, [], False)
@@ -228,7 +228,7 @@ def test_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(family
     for at in range(40):
         with killed(family.store, at, before=bool(at % 2)) as made:
             family.remove()
-        marked = [item for item in family.stored() if GONE in item]
+        marked = [item for item in family.stored() if TOMBSTONE in item]
         assert bool(marked) == bool(family.rows()), "neither without the other"
         if len(made) < at:
             break
@@ -323,7 +323,7 @@ def test_tally_that_moves_at_the_very_end_is_not_removed(family: Family) -> None
     family.sweep()
     family.judged.skip(WAIT_S)
     family.world.proxy.forget()
-    late = tallies.add(Call(family.store), family.counter, ID, 3, 1, 0, by=tallies.ROLLED_UP)
+    late = tallies.add_write(Call(family.store), family.counter, ID, 3, 1, 0, nonce_prefix=tallies.ROLLED_UP)
     level = {0: lambda: family.world.raw.update_item(**late)}
     family.world.proxy.plan = meanwhile(level)
     assert family.sweep() == SweptParents(0, 0, 1, True)
@@ -406,7 +406,8 @@ def test_broken_rows_and_a_parent_that_somebody_put_back_stop_nothing(family: Fa
     raw.put_item(TableName=ledger, Item=keys.key("DELETED", "000000000001#x"))
     for id_, counter in (("back", family.counter), ("old", replace(family.counter, name="undeclared"))):
         raw.put_item(
-            TableName=ledger, Item=deletion._row(family.store, Tally(counter, id_), 1, calm=True)["Put"]["Item"]
+            TableName=ledger,
+            Item=deletion._removal_row_write(family.store, Tally(counter, id_), 1, found_nothing=True)["Put"]["Item"],
         )
     family.make(1, "back")
     assert family.sweep() == SweptParents(3, 0, 2, True)
@@ -419,7 +420,7 @@ def test_broken_rows_and_a_parent_that_somebody_put_back_stop_nothing(family: Fa
 @pytest.mark.parametrize("who", ["call", "sweep"])
 def test_nobody_makes_a_shard_long_after_the_removal(family: Family, who: str) -> None:
     """A sweep may be about to remove them all: one that is made after that would refuse children of the next parent."""
-    assert MARKS_S_MAX + CALL_TIME_DEFAULT_S < GONE_KEPT_S
+    assert MARKS_S_MAX + CALL_TIME_DEFAULT_S < TOMBSTONE_KEPT_S
     family.make(1)
     if who == "sweep":
         with killed(family.store, 4, before=True):
@@ -490,4 +491,4 @@ def test_removal_costs_what_the_docs_say(family: Family) -> None:
         family.sweep()
     level, last = 2 * 16, 2 * 17  # the likes were on one shard, and each was taken back on another
     assert sum(units for name, units in measured if name == "TransactWriteItems") == level + last
-    assert tallies.shards(Call(family.store), family.counter, ID) == []
+    assert tallies.read_shards(Call(family.store), family.counter, ID) == []

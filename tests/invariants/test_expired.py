@@ -13,7 +13,7 @@ import pytest
 
 import counters
 from tally.counter import Counter, declared
-from tally.counting import expired, holds, settling, tallies
+from tally.counting import expired_holds, holds, settling, tallies
 from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
 from tally.dynamo import items
 from tally.dynamo.client import Call
@@ -49,7 +49,7 @@ def test_a_hold_that_the_sweep_takes_for_due_too_early_stays_held(
     """The condition on time is in the write itself."""
     counting.stock(1)
     counting.take(1, ttl_s=60)
-    monkeypatch.setattr(expired, "due", lambda *_: iter([[counting.hold()]]))
+    monkeypatch.setattr(expired_holds, "due_pages", lambda *_: iter([[counting.hold()]]))
     assert counting.sweep() == 0
     assert isinstance(refusal(partial(counting.take, 1)), LimitReachedError)
     assert counting.hold()["state"] == {"S": HELD}
@@ -76,7 +76,7 @@ def test_a_sweep_ends_in_time_and_the_next_one_does_the_rest_bucket_by_bucket_in
         (5, 50, (3, 2)),
         (99, 2, (9, 2)),
     ):
-        monkeypatch.setattr(expired, "PAGE_MAX", page_max)
+        monkeypatch.setattr(expired_holds, "PAGE_MAX", page_max)
         before = len(done())
         assert counting.swept(slow, until_s=until_s) == (min(until_s, 11) - before, 0, until_s == 99)
         assert tuple(counting.stored(counters.STOCK, ids[bucket]) for bucket in (0, 15)) == returned
@@ -103,7 +103,7 @@ def test_a_bucket_that_cannot_be_read_keeps_no_other_one_waiting(
 def test_holds_that_cannot_be_given_back_keep_no_other_one_waiting_and_are_reported_until_they_are(
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(holds, "LOOK_MAX", 5)
+    monkeypatch.setattr(holds, "DUE_PAGE_MAX", 5)
     broken = neighbour()
     for id_, amount in ((broken, 7), (ITEM, 1)):
         counting.increment(counters.STOCK, amount, id_=id_)
@@ -204,9 +204,9 @@ def test_holds_of_a_counter_that_is_declared_no_more_and_what_is_no_hold_keep_no
     clock.pass_s(61)
     assert counting.swept() == (1, 2, True)
     assert not_returned(capsys.readouterr().out) == 2
-    moved = itertools.chain(*holds.overdue(counting.world.store, bucket, 10))
+    moved = itertools.chain(*holds.overdue_pages(counting.world.store, bucket, 10))
     assert [hold["target"]["S"] for hold in moved] == [id_]
-    assert expired.sweep(counting.world.store, declared([gone]), counting.world.store.clock() + 60).returned == 1
+    assert expired_holds.sweep(counting.world.store, declared([gone]), counting.world.store.clock() + 60).returned == 1
     assert counting.stored(gone, id_) == 1
 
 

@@ -57,7 +57,7 @@ def remove(run: Run, user: str = USER) -> tuple[int, str, str]:
 
 def hold(judged: Deployment, caller: str = QUOTED, amount: int = 1, ttl_s: int = 3600) -> str:
     call, key = Call(judged.store, caller), random.randbytes(12).hex()
-    taken = holds.take(call, counters.STOCK, ITEM, amount, ttl_s, operation="hold", key=key)
+    taken = holds.place(call, counters.STOCK, ITEM, amount, ttl_s, operation="hold", key=key)
     return str(taken[0]["hold"])
 
 
@@ -142,7 +142,7 @@ def test_everything_of_the_user_goes_and_nothing_of_others_and_the_history_says_
     judged: Deployment, run: Run, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An expired hold goes too. The history has the run before anything is removed: nobody can stop a `kill -9`."""
-    monkeypatch.setattr(deletion, "GONE_KEPT_S", 60)
+    monkeypatch.setattr(deletion, "TOMBSTONE_KEPT_S", 60)
     leave_traces(judged)
     hold(judged, amount=4, ttl_s=60)
     judged.skip(120)

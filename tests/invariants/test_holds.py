@@ -153,7 +153,7 @@ def test_before_a_refusal_expired_holds_are_given_back_and_the_take_is_tried_onc
 def test_a_take_or_an_increment_gets_all_the_room_that_expired_holds_make_however_many(
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holds, "LOOK_MAX", 7)
+    monkeypatch.setattr(holds, "DUE_PAGE_MAX", 7)
     counting.stock(60)
     for _ in range(60):
         counting.take(1, ttl_s=60)
@@ -166,7 +166,7 @@ def test_a_take_or_an_increment_gets_all_the_room_that_expired_holds_make_howeve
 def test_holds_of_another_item_are_not_given_back_for_this_one_nor_do_they_hide_its_own(
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holds, "LOOK_MAX", 2)
+    monkeypatch.setattr(holds, "DUE_PAGE_MAX", 2)
     for _ in range(3):
         counting.increment(counters.STOCK, 1, id_=neighbour())
     counting.take(id_=neighbour())
@@ -196,15 +196,15 @@ def test_whoever_finds_that_another_has_given_the_expired_holds_back_takes_them_
     clock.pass_s(61)
     with pytest.raises(StoreBusyError):  # its time is over: it cannot say that nothing is left
         counting.take(1, call=counting.world.call("ann", deadline_s=0))
-    due = holds.due
+    due = holds.due_pages
 
     def look(*arguments: Any) -> Any:
-        monkeypatch.setattr(holds, "due", due)
+        monkeypatch.setattr(holds, "due_pages", due)
         found = list(due(*arguments))
         assert counting.sweep() == 1
         return iter(found)
 
-    monkeypatch.setattr(holds, "due", look)
+    monkeypatch.setattr(holds, "due_pages", look)
     assert counting.take(1)[1] is False
     assert counting.stored(counters.STOCK) == 0
 
@@ -215,8 +215,8 @@ def test_a_release_that_finds_the_hold_moved_in_between_says_so_or_is_asked_for_
     """Another function's clock is behind: to it the hold has not expired."""
     counting.stock(1)
     hold_id = counting.take(1, ttl_s=60)[0]["hold"]
-    move = holds.move
-    monkeypatch.setattr(holds, "move", lambda *_, **__: False)  # others move it all the time
+    move = holds.transition
+    monkeypatch.setattr(holds, "transition", lambda *_, **__: False)  # others move it all the time
     with pytest.raises(StoreBusyError):
         counting.settle(hold_id, RELEASED)
     clock.pass_s(61)
@@ -228,7 +228,7 @@ def test_a_release_that_finds_the_hold_moved_in_between_says_so_or_is_asked_for_
             clock.pass_s(10)
         return move(*arguments, **more)
 
-    monkeypatch.setattr(holds, "move", commit_first)
+    monkeypatch.setattr(holds, "transition", commit_first)
     refused = refusal(partial(counting.settle, hold_id, RELEASED))
     assert isinstance(refused, HoldSettledError)
     assert COMMITTED in refused.detail

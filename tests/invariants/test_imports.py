@@ -24,8 +24,8 @@ from tally import fields
 from tally.cli import files, imports
 from tally.cli.terminal import CommandError
 from tally.counter import Counter
-from tally.counting import anonymous, changes, children, increments, periods, posts, tallies
-from tally.counting.changes import Changes
+from tally.counting import anonymous, batch, children, increments, periods, posts, tallies
+from tally.counting.batch import Batch
 from tally.counting.increments import Increment
 from tally.counting.tallies import Tally
 from tally.dev.base.engine import Engine
@@ -192,10 +192,10 @@ def test_children_are_put_once_with_their_time_and_their_tally(judged: Deploymen
     assert run.import_(path, "likes") == 0
     assert "2 were there" in run.said()[0]
     assert (value(store, LIKES, "p"), value(store, LIKES, "q")) == (70, 71)
-    found, _ = children.listed(Call(store), LIKES, "q", 100, None)
+    found, _ = children.list_children(Call(store), LIKES, "q", 100, None)
     assert ("u69", 1_700_000_069) in found
     assert ("auth0|7", 1_714_730_400) in found
-    assert not children.is_there(Call(store), LIKES, "p", "u0")
+    assert not children.has_child(Call(store), LIKES, "p", "u0")
     for post in ("p", "q"):
         found = judged.reconciler().count(LIKES, post)
         assert found.children == found.tally
@@ -549,9 +549,9 @@ def test_a_debt_is_imported_as_far_as_commits_may_go(store: Store, start: int, o
     assert [[row.line for row in of_chunk] for of_chunk in refused] == [[], [3]]
     assert [value(store, stock, id_) for id_ in "ab"] == [-50, start]
     tally = Tally(stock, "b")
-    change = Changes(1, {tally: -start - 1}, {tally: 0})
+    change = Batch(1, {tally: -start - 1}, {tally: 0})
     with pytest.raises(LimitReachedError):  # no order goes so far
-        changes.count(Call(store), change, operation="change", key="key-1", soon=False)
+        batch.count(Call(store), change, operation="change", key="key-1", soon=False)
 
 
 BUDGET = Counter(
@@ -581,17 +581,17 @@ def test_what_is_exported_and_imported_into_an_empty_stack_is_the_same(
 ) -> None:
     call, big = Call(store), 3 * 10**16
     for shard, amount in ((0, big), (3, 7)):
-        store.client.update_item(**tallies.add(call, PLAYS, "v", shard, amount, 0))
+        store.client.update_item(**tallies.add_write(call, PLAYS, "v", shard, amount, 0))
     page = 'https://example.com/a,b?c="d"'
     for counter, id_, amount in ((PLAYS, "w", 0), (USAGE, "u", -5), (STOCK, "mug", 4), (counters.VISITS, page, 9),
                                  (counters.BOT_VISITS, page, 2), (counters.TICKET, "q", 12)):  # fmt: skip
-        store.client.update_item(**tallies.add(call, counter, id_, 0, amount, 0))
+        store.client.update_item(**tallies.add_write(call, counter, id_, 0, amount, 0))
     increments.count(call, Increment(counters.CONTEST, "c", -1, "increment", "k", {}))
     for post, users in (("p", ["a", "auth0|7"]), ("empty", [])):
         posts.write_post(Call(store, "author"), LIKES, post, "hello")
         for user in users:
             children.set_child(Call(store), LIKES, post, user.replace("|", "%7C"), True)
-    browser = anonymous.name(counters.HEARTS, "home", "s" * 22)
+    browser = anonymous.child_name(counters.HEARTS, "home", "s" * 22)
     named = [(counters.MEMBERS, "auth0%7C7"), (counters.MEMBERS, fields.user(browser, "child")),
              (counters.HEARTS, "ann"), (counters.HEARTS, browser),
              *((counters.HEARTS, fields.user(name, "child")) for name in ODD_NAMES)]  # fmt: skip
@@ -612,7 +612,7 @@ def test_what_is_exported_and_imported_into_an_empty_stack_is_the_same(
             continue  # their receipts wait for the rollup
         assert other("export", name, again, *of_items) == 0
         assert sorted(again.read_text().splitlines()) == sorted(path.read_text().splitlines())
-    assert all(children.is_there(Call(other.store), counter, "home", name) for counter, name in named)
+    assert all(children.has_child(Call(other.store), counter, "home", name) for counter, name in named)
     assert (tmp_path / "plays.csv").read_text() == f"id,value\nv,{big + 7}\nw,0\n"
     assert json.loads((tmp_path / "visits.jsonl").read_text()) == {"id": page, "value": 9}
     run.said()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import counters
-from tally.counting import changes
+from tally.counting import batch
 from tally.dynamo.contention import SPILL_RETRIES_MAX
 from tests import faults
 from tests.invariants.world import POST, VIDEO, World
@@ -97,8 +97,8 @@ ELSEWHERE = faults.Fault(faults.FaultKind.CONFLICT, at=0)
 
 def together(world: World) -> Sequence[Any]:
     play = {"counter": "plays", "id": VIDEO}
-    made = changes.read([play, play], counters.COUNTERS, time.time(), soon=False)
-    return changes.count(world.call(), made, operation="change", key="key-1", soon=False)
+    made = batch.parse_batch([play, play], counters.COUNTERS, time.time(), soon=False)
+    return batch.count(world.call(), made, operation="change", key="key-1", soon=False)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import counters
 from tally.counter import Counter
 from tally.counting import tallies
-from tally.counting.children import TURNS_MAX, present_of
+from tally.counting.children import ATTEMPTS_MAX, parents_with_child
 from tally.dynamo.contention import Spread
 from tally.errors import CounterRetiredError, KeyReusedError, NotFoundError, StoreBusyError
 from tests import faults
@@ -114,13 +114,13 @@ def test_what_another_changes_between_the_two_looks_of_a_keyed_change_is_changed
 def test_like_that_keeps_changing_is_busy_and_leaves_no_receipt(either: World) -> None:
     either.write_post()
     either.like("ann")
-    turns = range(2 * TURNS_MAX)
+    turns = range(2 * ATTEMPTS_MAX)
     either.proxy.plan = meanwhile({turn: lambda liked=turn % 2 == 0: either.by_hand("ann", liked) for turn in turns})
     either.by_hand("ann", False)
     either.proxy.forget()
     with pytest.raises(StoreBusyError):
         either.like("ann", key="key-1")
-    assert len(either.sent("TransactWriteItems")) <= 2 * TURNS_MAX
+    assert len(either.sent("TransactWriteItems")) <= 2 * ATTEMPTS_MAX
     assert either.receipts() == []
     tally, users = either.likes()
     assert tally == len(users)
@@ -136,7 +136,7 @@ def test_posts_that_a_user_likes_are_found_by_one_read(world: World) -> None:
     world.unlike("ann", "a")  # leaves an item: it is no like
     world.proxy.forget()
     asked = [tallies.Tally(counters.LIKES, post) for post in ("a", "none", "b", "a")]
-    assert present_of(world.call(), dict.fromkeys(asked, "ann")) == {asked[2]}
+    assert parents_with_child(world.call(), dict.fromkeys(asked, "ann")) == {asked[2]}
     (read,) = world.sent("BatchGetItem")
     (wanted,) = read["RequestItems"].values()
     assert (len(wanted["Keys"]), wanted["ConsistentRead"]) == (3, True)

@@ -634,7 +634,7 @@ def test_an_item_that_moves_into_a_group_that_is_counted_again_and_out_is_in_it_
     team.pass_all()
     assert recount.settled()
     assert (recount.difference("it").off, recount.difference("it").number) == (0, 2)
-    beside = tallies.shards(Call(team.store), recount.counter, "hr")
+    beside = tallies.read_shards(Call(team.store), recount.counter, "hr")
     assert not any(recount.scan.attribute in shard for shard in beside), "the scan is of one group"
 
 

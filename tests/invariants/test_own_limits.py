@@ -14,7 +14,18 @@ import pytest
 
 import counters
 from tally.counter import AMOUNT_MAX, Counter
-from tally.counting import changes, hashing, holds, increments, limits, periods, plans, settling, tallies, uniques
+from tally.counting import (
+    batch,
+    holds,
+    increments,
+    limits,
+    overrides,
+    periods,
+    pseudonyms,
+    settling,
+    tallies,
+    unique_visitors,
+)
 from tally.counting.increments import Increment
 from tally.counting.receipts import DAY_S
 from tally.dynamo import queries
@@ -66,7 +77,7 @@ def count(store: Store, counter: Counter, amount: int, key: str | None = None, a
 
 
 def give(store: Store, counter: Counter, limit: int | None, key: str | None = None, id_: str = ITEM) -> dict[str, Any]:
-    return plans.put(Call(store), counter, id_, limit, operation="limit", key=key or new_key()).body
+    return overrides.put_override(Call(store), counter, id_, limit, operation="limit", key=key or new_key()).body
 
 
 def refused(store: Store, counter: Counter, amount: int, **how: Any) -> dict[str, Any]:
@@ -142,7 +153,7 @@ def test_at_each_edge_of_a_period_the_plan_of_now_holds_once_it_is_answered(
 def copy_of(world: World, at_s: float) -> int:
     """The limit that the item of a period says."""
     (item,) = world.items(QUOTA.partition_start + periods.tally_id(QUOTA, ITEM, at_s))
-    return int(item[limits.CEILING]["N"])
+    return int(item[limits.OVERRIDE_CEILING]["N"])
 
 
 @pytest.mark.parametrize(("margin_s", "judged_by"), [(OFF_S_MAX, 3), (0, 20)], ids=["margin", "without"])
@@ -178,7 +189,7 @@ def test_a_mark_leaves_what_the_last_copy_said_until_the_next_copy(world: World,
     assert copy_of(world, clock()) == 5
     count(late, QUOTA, 7)
     (item,) = world.items(QUOTA.partition_start + periods.tally_id(QUOTA, ITEM, clock()))
-    assert (item[limits.PLAN], limits.CEILING in item) == ({"S": "-"}, False)
+    assert (item[limits.OVERRIDE], limits.OVERRIDE_CEILING in item) == ({"S": "-"}, False)
     assert refused(early, QUOTA, 3)["limit"] == refused(late, QUOTA, 3)["limit"] == 10
 
 
@@ -266,7 +277,7 @@ def test_of_many_plans_at_once_near_an_edge_one_is_that_of_both_periods(world: W
     ]
     counts = [partial(persist, partial(count, store, QUOTA, 1, new_key())) for store in processes(world, 2)]
     at_once([*makers, partial(clock.pass_s, 1), *counts])
-    last = plans.read(world.call(), QUOTA, ITEM)["limit"]
+    last = overrides.read_override(world.call(), QUOTA, ITEM)["limit"]
     assert last in [10 if limit is None else limit for limit in limits_of]
     for store in processes(world, 2):
         for at_s in (clock() - 1, clock()):
@@ -309,7 +320,12 @@ def test_a_floor_of_an_id_counts_no_more_once_its_counter_has_a_ceiling(world: W
     give(world.store, CREDIT, -3)
     (later,) = processes(world, 1)
     bounded = replace(CREDIT, ceiling=20)
-    assert plans.read(Call(later), bounded, ITEM) == {"counter": "credit", "id": ITEM, "limit": 20, "own": False}
+    assert overrides.read_override(Call(later), bounded, ITEM) == {
+        "counter": "credit",
+        "id": ITEM,
+        "limit": 20,
+        "own": False,
+    }
     assert refused(later, bounded, -6)["left"] == 5
     give(later, bounded, 8)
     assert refused(later, bounded, 4)["left"] == 3
@@ -318,13 +334,13 @@ def test_a_floor_of_an_id_counts_no_more_once_its_counter_has_a_ceiling(world: W
 def test_a_visit_by_a_clock_that_is_ahead_is_judged_by_the_plan_of_now(world: World, clock: Clock) -> None:
     """It begins the next period early, having read the plan that is replaced meanwhile."""
     readers = replace(counters.READERS, visible="now", ceiling=2, max_shards=1, own_limits=True)
-    hashing.of_stack(world.call())
+    pseudonyms.stack_secret(world.call())
     (other,) = processes(world, 1)
     clock.pass_s(DAY_S - clock() % DAY_S - OFF_S_MAX)
     tomorrow_s = int(clock()) + OFF_S_MAX
 
     def visit(visitor: str) -> None:
-        uniques.count(world.call(), readers, ITEM, visitor, tomorrow_s)
+        unique_visitors.count(world.call(), readers, ITEM, visitor, tomorrow_s)
 
     def change() -> None:
         with clock.off(-1):
@@ -361,7 +377,7 @@ def test_a_limit_that_goes_leaves_the_declared_one_of_that_moment(world: World, 
     assert give(world.store, counter, None) == {"counter": counter.name, "id": ITEM, "limit": 10, "own": False}
     for store in (world.store, other):
         assert refused(store, counter, 10)["left"] == 9
-    assert plans.read(world.call(), counter, ITEM)["own"] is False
+    assert overrides.read_override(world.call(), counter, ITEM)["own"] is False
     (later,) = processes(world, 1)
     assert refused(later, replace(counter, ceiling=20), 20)["limit"] == 20, "a deploy raised it: no copy keeps the old"
     assert (counter.partition_start + ITEM in {item["PK"]["S"] for item in world.items()}) == (counter is SEATS)
@@ -371,7 +387,7 @@ def test_a_late_copy_of_an_earlier_plan_is_a_replay(world: World, clock: Clock) 
     give(world.store, SEATS, 50, "first")
     give(world.store, SEATS, 20, "second")
     assert give(world.store, SEATS, 50, "first")["limit"] == 50, "the answer of then"
-    assert plans.read(world.call(), SEATS, ITEM)["limit"] == 20
+    assert overrides.read_override(world.call(), SEATS, ITEM)["limit"] == 20
 
 
 @pytest.mark.parametrize("fault", [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.CONFLICT], ids=str)
@@ -461,8 +477,8 @@ def test_many_changes_are_judged_each_by_the_limit_of_its_id(world: World, clock
 
     def together(*amounts: int) -> None:
         entries = [{"counter": name, "id": id_, "amount": by} for (name, id_), by in zip(named, amounts, strict=True)]
-        wanted = changes.read(entries, counters.COUNTERS, clock(), soon=False)
-        changes.count(world.call(), wanted, operation="change", key=new_key(), soon=False)
+        wanted = batch.parse_batch(entries, counters.COUNTERS, clock(), soon=False)
+        batch.count(world.call(), wanted, operation="change", key=new_key(), soon=False)
 
     together(1, 1)
     together(1, 1)
@@ -548,9 +564,9 @@ def test_a_process_goes_on_when_the_item_that_it_knows_is_gone(world: World, clo
 
 
 def test_what_a_process_remembers_has_an_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "REMEMBERED_MAX", 3)
+    monkeypatch.setattr(limits, "CACHED_TALLIES_MAX", 3)
     for number in range(10):
-        limits.read(world.call(), SEATS, f"{number}")
+        limits.read_limits(world.call(), SEATS, f"{number}")
     assert 0 < len(world.store.limit_cache) <= 3
 
 

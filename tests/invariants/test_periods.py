@@ -74,7 +74,7 @@ def test_a_retry_after_midnight_of_a_call_whose_answer_was_lost_changes_nothing(
     evening.pass_s(600)
     assert today(counter, evening) > day
     body, replayed = counting.increment(counter, 2, key)
-    assert (periods.shown(day), replayed) == ({"id": body["id"], "period": body["period"]}, True)
+    assert (periods.answer_members(day), replayed) == ({"id": body["id"], "period": body["period"]}, True)
     assert sums(counting, counter) == {day: 2}
 
 

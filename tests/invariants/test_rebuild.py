@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import counters
-from tally.counting import changes, tallies
+from tally.counting import batch, tallies
 from tally.drift import history, recount
 from tally.dynamo.client import Call
 from tally.maintenance import rebuild
@@ -25,7 +25,7 @@ EVERYBODY, ROLLUP, DRIFT = None, "rollup", "bookkeeper"
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
     """At the beginning of a day that is whole."""
-    monkeypatch.setattr(tallies, "DAY", DAY)
+    monkeypatch.setattr(tallies, "MINUTES_PER_DAY", DAY)
     with deployed() as made:
         next_day(made)
         yield made
@@ -111,8 +111,8 @@ def test_what_waited_in_receipts_of_many_changes_is_added_too(world: Deployment,
     def together(key: str, *ids: str) -> None:
         sent = [{"counter": "plays", "id": id_} for id_ in ids]
         for soon in (True, False):
-            wanted = changes.read(sent, counters.COUNTERS, world.now_s, soon=soon)
-            changes.count(Call(world.store), wanted, operation="change", key=f"{key}-{soon}", soon=soon)
+            wanted = batch.parse_batch(sent, counters.COUNTERS, world.now_s, soon=soon)
+            batch.count(Call(world.store), wanted, operation="change", key=f"{key}-{soon}", soon=soon)
 
     def outage() -> None:
         together("lost", "v", "v", "w")
@@ -254,8 +254,8 @@ def test_what_comes_before_the_write_sends_the_rebuild_back(
         if first == "another rebuild":
             rebuild.rebuild(reconciler, loss, "bob", "x", -1)
         elif first == "a redrive":
-            add = tallies.add(tallies.Call(world.store), PLAYS, "v", 7, 3, 0, by=tallies.ROLLED_UP)
-            world.wire.update_item(**tallies.noted(add, loss.days))
+            add = tallies.add_write(tallies.Call(world.store), PLAYS, "v", 7, 3, 0, nonce_prefix=tallies.ROLLED_UP)
+            world.wire.update_item(**tallies.with_day_notes(add, loss.days))
         else:
             world.edit(1, PLAYS, "v")
             while not world.drifts():
@@ -275,10 +275,10 @@ def test_notes_of_old_days_go_with_the_next_write(world: Deployment) -> None:
     """Ten bytes a day for as long as a tally is counted would fill its item."""
     day = today(world)
     for ago in (0, 3, 8, 9, 11):
-        add = tallies.add(tallies.Call(world.store), PLAYS, "v", 0, 1, 0)
-        world.store.client.update_item(**tallies.noted(add, {day - ago: 1}))
+        add = tallies.add_write(tallies.Call(world.store), PLAYS, "v", 0, 1, 0)
+        world.store.client.update_item(**tallies.with_day_notes(add, {day - ago: 1}))
     world.store.client.update_item(
-        **tallies.noted(tallies.add(tallies.Call(world.store), PLAYS, "v", 0, 1, 0), {day: 4})
+        **tallies.with_day_notes(tallies.add_write(tallies.Call(world.store), PLAYS, "v", 0, 1, 0), {day: 4})
     )
     shard = recount.shards_of(tallies.Call(world.store), PLAYS, "v")[0]
     notes = {name: int(value["N"]) for name, value in shard.items() if name.startswith("day#")}

@@ -313,7 +313,7 @@ def test_like_between_the_second_count_and_the_write_sends_the_repair_back(
 
     def like() -> None:
         world.add_child("new")
-        world.wire.update_item(**tallies.add(tallies.Call(world.store), LIKES, "p", shard, 1, 0))
+        world.wire.update_item(**tallies.add_write(tallies.Call(world.store), LIKES, "p", shard, 1, 0))
 
     client = interrupted(world.wire, 0, like)
     assert world.reconciler(client).repair(LIKES, "p", *MENDED, **how) is not None

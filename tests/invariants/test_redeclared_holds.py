@@ -14,7 +14,7 @@ import pytest
 
 from tally.api.needs import NOTHING, release_expired
 from tally.counter import Counter, declared
-from tally.counting import expired, holds, limits, periods, settling, tallies
+from tally.counting import expired_holds, holds, limits, periods, settling, tallies
 from tally.counting.holds import COMMITTED, RELEASED
 from tally.dynamo.client import Call, Store
 from tally.errors import ConfigurationError, LimitReachedError
@@ -70,12 +70,12 @@ def test_a_hold_is_settled_in_each_way_whatever_is_declared_by_then(
         for how in (RELEASED, COMMITTED, "expired"):
             id_ = f"{was.name}-{tried}-{how}"
             tally = periods.tally_id(was, id_, clock())
-            hold = holds.take(Call(store), was, tally, 4, 9, operation="hold", key=secrets.token_hex(8)).body["hold"]
+            hold = holds.place(Call(store), was, tally, 4, 9, operation="hold", key=secrets.token_hex(8)).body["hold"]
             taken = tallies.read(call, now, tally)
             back = taken + (4 if was.ceiling is None else -4)
             if how == "expired":
                 clock.pass_s(10)
-                swept = expired.sweep(call.store, declared([now]), time.time() + 60)
+                swept = expired_holds.sweep(call.store, declared([now]), time.time() + 60)
                 fits = swept.failed == 0
             else:
                 fits = True
@@ -83,7 +83,7 @@ def test_a_hold_is_settled_in_each_way_whatever_is_declared_by_then(
                     settling.settle(call, now, id_, hold, how)
                 except LimitReachedError:
                     fits = False
-            assert fits is (how == COMMITTED or limits.declared(now).takes(taken, back - taken)), now
+            assert fits is (how == COMMITTED or limits.declared_limits(now).allows(taken, back - taken)), now
             assert tallies.read(call, now, tally) == (back if fits and how != COMMITTED else taken), (now, how)
             if not fits:  # it waits for room, and no other case for it
                 settling.settle(Call(replace(store, limit_cache={})), was, id_, hold, RELEASED)

@@ -129,7 +129,7 @@ def test_a_rebuild_adds_nothing_to_a_tally_that_is_gone(
     world: Deployment, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The receipts of both are there. The notes of the one that is gone went with it."""
-    monkeypatch.setattr(tallies, "DAY", 6)
+    monkeypatch.setattr(tallies, "MINUTES_PER_DAY", 6)
     world.run(6)
     gone, kept = now(world, SHORT), now(world, ROLLED)
 

@@ -52,7 +52,7 @@ def running() -> Iterator[Engine]:
 @pytest.fixture
 def world(running: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
     """At the beginning of a day that is whole. Days are short."""
-    monkeypatch.setattr(tallies, "DAY", DAY)
+    monkeypatch.setattr(tallies, "MINUTES_PER_DAY", DAY)
     with deployed(engine=running) as made:
         next_day(made)
         yield made
@@ -334,8 +334,8 @@ def test_writes_to_the_restored_tables_stop_it(world: Deployment) -> None:
     rest = copied(world)
 
     def roll_up() -> None:
-        add = tallies.add(Call(rest), PLAYS, "v", 0, 1, 0, by=tallies.ROLLED_UP)
-        world.wire.update_item(**tallies.noted(add, {world.settings.minute(world.now_s) // DAY: 1}))
+        add = tallies.add_write(Call(rest), PLAYS, "v", 0, 1, 0, nonce_prefix=tallies.ROLLED_UP)
+        world.wire.update_item(**tallies.with_day_notes(add, {world.settings.minute(world.now_s) // DAY: 1}))
 
     with pytest.raises(NotAtRestError, match="plays v changed while it was put right"):
         settle(world, replace(rest, client=interrupted(world.wire, 0, roll_up)))

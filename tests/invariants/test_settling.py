@@ -17,7 +17,7 @@ import pytest
 import counters
 from bench import cost
 from tally.counter import Counter
-from tally.counting import changing, expired, holds, periods, settling
+from tally.counting import changing, expired_holds, holds, periods, settling
 from tally.counting.holds import COMMITTED, HELD, RELEASED, VOIDED
 from tally.counting.increments import Increment, count
 from tally.counting.receipts import ChangeAnswer
@@ -50,7 +50,7 @@ class Budget:
 
     def take(self, amount: int, key: str | None = None, ttl_s: int = 60) -> dict[str, Any]:
         call = self.world.call("ann")
-        return holds.take(call, self.counter, self.tally(), amount, ttl_s, operation="hold", key=key or new_key()).body
+        return holds.place(call, self.counter, self.tally(), amount, ttl_s, operation="hold", key=key or new_key()).body
 
     def hold(self, amount: int, key: str | None = None, ttl_s: int = 60) -> str:
         """The hold's id."""
@@ -91,9 +91,9 @@ class Budget:
         moved = sum(items.int_attribute(receipt, "amount") for receipt in self.world.receipts())
         return self.world.tally(self.counter, self.tally()) == self.counter.start + moved
 
-    def sweep(self) -> expired.SweptHolds:
+    def sweep(self) -> expired_holds.SweptHolds:
         store = self.world.store
-        return expired.sweep(store, {self.counter.name: self.counter}, store.clock() + 60)
+        return expired_holds.sweep(store, {self.counter.name: self.counter}, store.clock() + 60)
 
 
 @pytest.fixture(params=[STOCK, QUOTA], ids=["stock", "quota"])
@@ -281,7 +281,7 @@ def test_the_judge_finds_holds_even_after_their_period_and_repairs_a_number_in_d
     with deployed() as world:
 
         def hold(counter: Counter, tally: str, ttl_s: int = 600) -> str:
-            taken = holds.take(Call(world.store), counter, tally, 15, ttl_s, operation="hold", key=new_key())
+            taken = holds.place(Call(world.store), counter, tally, 15, ttl_s, operation="hold", key=new_key())
             return str(taken.body["hold"])
 
         def settle(counter: Counter, hold_id: str, state: str, used: int | None = None) -> None:

@@ -11,10 +11,10 @@ import pytest
 import counters
 from tally import observe
 from tally.counter import Counter
-from tally.counting import changes, children, tallies
-from tally.counting.children import GONE_KEPT_S
+from tally.counting import batch, children, tallies
+from tally.counting.children import TOMBSTONE_KEPT_S
 from tally.counting.increments import Increment
-from tally.counting.receipts import ALONE_KEPT_S, ChangeAnswer
+from tally.counting.receipts import PENDING_KEPT_S, ChangeAnswer
 from tally.drift import recount
 from tally.dynamo.client import Call
 from tally.dynamo.contention import BREAKER_OPEN_S, BREAKER_THROTTLED_S, SPILL_RETRIES_MAX, Breaker
@@ -89,10 +89,10 @@ def test_a_rolled_up_change_is_its_receipt_alone_which_says_all_that_the_rollup_
     assert {name: receipt[name] for name in ("counter", "target", "amount", "rollup")} == {
         "counter": {"S": "pages"}, "target": {"S": VIDEO}, "amount": {"N": "7"}, "rollup": {"BOOL": True},
     }  # fmt: skip
-    assert int(receipt["at"]["N"]) % tallies.DAY == 0, "nobody's change: the day is enough"
+    assert int(receipt["at"]["N"]) % tallies.MINUTES_PER_DAY == 0, "nobody's change: the day is enough"
     assert json.loads(receipt["data"]["S"]) == body
-    assert int(receipt["expiration"]["N"]) - time.time() > ALONE_KEPT_S - 60
-    assert ALONE_KEPT_S >= 8 * 24 * 3600
+    assert int(receipt["expiration"]["N"]) - time.time() > PENDING_KEPT_S - 60
+    assert PENDING_KEPT_S >= 8 * 24 * 3600
 
 
 @pytest.mark.parametrize("fault", [faults.THROTTLE, faults.CONFLICT], ids=lambda fault: fault.kind.name.lower())
@@ -238,11 +238,13 @@ def test_what_an_unlike_leaves_of_a_spilled_like_is_no_like(either_hot: World) -
     either_hot.unlike("ann")
     left = the_like(either_hot)
     assert left.keys() == {"PK", "SK", "gone", "at", "rollup", "nonce", "expiration"}
-    assert int(left["expiration"]["N"]) - time.time() == pytest.approx(GONE_KEPT_S, abs=5)
-    assert children.is_there(either_hot.call(), either_hot.family, POST, "ann") is False
-    first, following = children.listed(either_hot.call(), either_hot.family, POST, 1, None)
+    assert int(left["expiration"]["N"]) - time.time() == pytest.approx(TOMBSTONE_KEPT_S, abs=5)
+    assert children.has_child(either_hot.call(), either_hot.family, POST, "ann") is False
+    first, following = children.list_children(either_hot.call(), either_hot.family, POST, 1, None)
     assert (first, following is not None) == ([], True)
-    assert [name for name, _ in children.listed(either_hot.call(), either_hot.family, POST, 5, None)[0]] == ["bob"]
+    assert [name for name, _ in children.list_children(either_hot.call(), either_hot.family, POST, 5, None)[0]] == [
+        "bob"
+    ]
     assert recount.recount(either_hot.store, either_hot.family, POST, time.time()).children == 1
     assert either_hot.unlike("ann")[0]["changed"] is False
     assert either_hot.unlike("ann", key="key-1")[0]["changed"] is False
@@ -262,7 +264,7 @@ def test_a_like_over_what_an_unlike_left_is_visible_at_once_and_moves_the_tally_
 def test_two_likes_over_what_an_unlike_left_count_once(hot: World) -> None:
     hot.like("ann")
     hot.unlike("ann")
-    wish = children._Wish(hot.call(), counters.LIKES, POST, "ann", True, {}, over=the_like(hot))
+    wish = children._ChildRequest(hot.call(), counters.LIKES, POST, "ann", True, {}, replaces=the_like(hot))
     hot.like("ann")
     with pytest.raises(ChangeRefusedError):
         children._put(wish, None)
@@ -271,7 +273,7 @@ def test_two_likes_over_what_an_unlike_left_count_once(hot: World) -> None:
 
 def test_an_unlike_of_an_old_spilled_like_leaves_nothing(hot: World) -> None:
     hot.like("ann")
-    put_at = tallies.minute_now(hot.call()) - GONE_KEPT_S // 60 - 1
+    put_at = tallies.minute_now(hot.call()) - TOMBSTONE_KEPT_S // 60 - 1
     hot.put(the_like(hot) | {"at": {"N": str(put_at)}})
     hot.unlike("ann")
     assert [item["SK"]["S"] for item in hot.items(LIKES) if "LIKE" in item["SK"]["S"]] == []
@@ -342,8 +344,8 @@ def together(world: World, *videos: str, also: Counter | None = None, call: Call
     sent = [{"counter": "plays", "id": video} for video in videos for _ in range(3)]
     sent += [{"counter": also.name, "id": VIDEO, "amount": 2}] if also else []
     declared = counters.COUNTERS | ({also.name: also} if also else {})
-    wanted = changes.read(sent, declared, time.time(), soon=False)
-    return changes.count(call or world.call("ann"), wanted, operation="change", key=f"of {videos} {also}", soon=False)
+    wanted = batch.parse_batch(sent, declared, time.time(), soon=False)
+    return batch.count(call or world.call("ann"), wanted, operation="change", key=f"of {videos} {also}", soon=False)
 
 
 def visible(counted: ChangeAnswer) -> str:

@@ -96,9 +96,9 @@ def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_othe
     """Around midnight the writers' stamps go back and forth. An item takes no note of today and removes that of last
     week in one write, so a stamp that is far off has a write of its own."""
     store, client = stream.watched()
-    midnight = MINUTE // tallies.DAY * tallies.DAY
+    midnight = MINUTE // tallies.MINUTES_PER_DAY * tallies.MINUTES_PER_DAY
     records = [
-        play(number, made=midnight - (number <= 400), at=midnight - number % 2 * max(1, days * tallies.DAY))
+        play(number, made=midnight - (number <= 400), at=midnight - number % 2 * max(1, days * tallies.MINUTES_PER_DAY))
         for number in range(1, 1001)
     ]
     stream.deliver("rollup", "receipts", SHARD, records, store=store)
@@ -107,7 +107,7 @@ def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_othe
 
 
 def test_what_comes_to_nothing_over_two_days_is_noted_on_each(stream: StreamWorld) -> None:
-    midnight = MINUTE // tallies.DAY * tallies.DAY
+    midnight = MINUTE // tallies.MINUTES_PER_DAY * tallies.MINUTES_PER_DAY
     records = [play(1, made=midnight, at=midnight - 1), play(2, made=midnight, at=midnight, amount=-1)]
     stream.deliver("rollup", "receipts", SHARD, records)
     [item] = stream.scan("counts")

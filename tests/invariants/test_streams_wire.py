@@ -41,7 +41,7 @@ def test_what_the_engine_streams_of_receipts_likes_and_tallies_is_read(
     store, client, at = world.store, world.store.client, int(now_s // 60)
     item: dict[str, Any] = {}
     for number in range(11):  # past the number at which sequence numbers gain a digit
-        facts = tallies.facts(counters.PLAYS, "9f3a", 2, at)
+        facts = tallies.receipt_facts(counters.PLAYS, "9f3a", 2, at)
         item = {"id": {"S": f"tally#{number}"}, "status": {"S": "COMPLETED"}, "rollup": {"BOOL": True}, **facts}
         client.put_item(TableName=store.settings.receipts_table, Item=item)
     client.put_item(TableName=store.settings.receipts_table, Item=item | {"nonce": {"S": "over"}})  # an expired one

@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 
 import counters
 from tally.counting import holds, receipts
-from tally.counting.changes import TARGET
+from tally.counting.batch import RECEIPT_TARGET
 from tally.errors import (
     CounterRetiredError,
     KeyReusedError,
@@ -128,7 +128,7 @@ def test_the_key_has_the_sums_and_what_the_caller_names_and_not_the_writes(shop:
 def test_a_key_is_that_of_post_changes_too(shop: Shop) -> None:
     """A function that moves from one to the other sells no order twice; and one may ask whether it was counted."""
     shop.commit("o-1")
-    [found] = receipts.find_many(shop.world.call("shop"), "change", [(TARGET, "o-1")])
+    [found] = receipts.find_many(shop.world.call("shop"), "change", [(RECEIPT_TARGET, "o-1")])
     wanted = {"counted": True, "changes": 3, "tallies": 3, "visible": "now", "answer": {"order": "o-1"}}
     assert found == (wanted, False)
 
@@ -175,7 +175,7 @@ def test_a_refusal_names_the_entry_or_the_write_with_the_item_that_was_there_and
 def test_an_own_write_is_refused_before_a_limit_and_gives_back_no_holds(shop: Shop, clock: Clock) -> None:
     """Its order is there already: room for it would help nobody."""
     shop.commit("o-1")
-    holds.take(shop.world.call("shop"), STOCK, "mug", 2, 60, operation="hold", key="cart")
+    holds.place(shop.world.call("shop"), STOCK, "mug", 2, 60, operation="hold", key="cart")
     clock.pass_s(61)
     with pytest.raises(WriteRefusedError):
         shop.commit("o-2", "o-1")

@@ -16,7 +16,7 @@ import pytest
 
 import counters
 from tally.counter import Counter
-from tally.counting import hashing, periods, uniques
+from tally.counting import periods, pseudonyms, unique_visitors
 from tally.dynamo import keys
 from tally.dynamo.client import Call
 from tally.dynamo.clock import OFF_S_MAX
@@ -55,7 +55,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def visit(world: World, counter: Counter, visitor: str, at_s: float | None = None, caller: str = "web") -> bool:
     """Whether the visitor is new."""
-    body = persist(lambda: uniques.count(world.call(caller), counter, ITEM, visitor, at_s)).body
+    body = persist(lambda: unique_visitors.count(world.call(caller), counter, ITEM, visitor, at_s)).body
     return bool(body["new"])
 
 
@@ -88,10 +88,10 @@ def test_a_key_of_visitor_and_period_counts_each_once_but_for_one_that_comes_lat
 def test_a_visitor_is_one_for_all_services_and_new_once_whatever_answers_are_lost(
     world: World, evening: Clock, counter: Counter
 ) -> None:
-    hashing.of_stack(world.call())
+    pseudonyms.stack_secret(world.call())
     world.proxy.plan = faults.always(faults.LOSE_RESPONSE, "PutItem", "TransactWriteItems")
     with pytest.raises(StoreUnreachableError):
-        uniques.count(world.call("web"), counter, ITEM, "ann")
+        unique_visitors.count(world.call("web"), counter, ITEM, "ann")
     world.proxy.plan = faults.no_faults
     assert [visit(world, counter, "ann", caller=caller) for caller in ("web", "app")] == [False, False]
     lost = [faults.LOSE_RESPONSE]
@@ -128,11 +128,11 @@ def test_a_first_try_is_within_a_day(world: World, evening: Clock) -> None:
     now_s, kept_least = evening(), replace(READERS, keep_periods=1)
     for wrong_s in (now_s - DAY_S - 1, now_s + OFF_S_MAX + 1):
         with pytest.raises(InvalidInputError, match="within the last day"):
-            uniques.count(world.call(), READERS, ITEM, "ann", wrong_s)
+            unique_visitors.count(world.call(), READERS, ITEM, "ann", wrong_s)
     assert not world.receipts()
     assert [visit(world, READERS, "ann", now_s - DAY_S) for _ in range(2)] == [True, False]
     assert visit(world, READERS, "bob", now_s + OFF_S_MAX)
-    assert periods.kept(kept_least, periods.tally_id(kept_least, ITEM, now_s - DAY_S), now_s), "whatever is kept"
+    assert periods.is_kept(kept_least, periods.tally_id(kept_least, ITEM, now_s - DAY_S), now_s), "whatever is kept"
 
 
 def test_a_receipt_outlives_its_period_by_more_than_a_first_try_may_be_late(world: World, evening: Clock) -> None:
@@ -148,14 +148,14 @@ def test_a_receipt_outlives_its_period_by_more_than_a_first_try_may_be_late(worl
 def test_a_receipt_names_nobody_and_another_stack_has_other_names(world: World) -> None:
     visit(world, READERS, "ann")
     (receipt,) = world.receipts()
-    secret = hashing.of_stack(world.call())
+    secret = pseudonyms.stack_secret(world.call())
     assert "ann" not in str(receipt)
     table = world.store.settings.ledger_table
-    world.raw.delete_item(TableName=table, Key=keys.key(hashing.SECRET, hashing.SECRET))
+    world.raw.delete_item(TableName=table, Key=keys.key(pseudonyms.SECRET, pseudonyms.SECRET))
     assert not visit(world, READERS, "ann"), "a process reads the secret once"
     world.store.secret_cache.clear()
     assert visit(world, READERS, "ann")
-    assert hashing.of_stack(world.call()) != secret
+    assert pseudonyms.stack_secret(world.call()) != secret
     assert {one["id"]["S"] for one in world.receipts()} > {receipt["id"]["S"]}
 
 
@@ -163,14 +163,14 @@ def test_processes_that_need_the_secret_at_once_have_the_same(world: World) -> N
     """Each reads before any of them has written."""
     world.proxy.plan = faults.seeded(3, {"PutItem": {faults.LOSE_RESPONSE: 0.3, faults.FAIL_AFTER: 0.3}})
     stores = [replace(world.store, secret_cache={}) for _ in range(8)]
-    found = at_once([lambda store=store: persist(lambda: hashing.of_stack(Call(store))) for store in stores])
+    found = at_once([lambda store=store: persist(lambda: pseudonyms.stack_secret(Call(store))) for store in stores])
     assert len(set(found)) == 1
     assert len(found[0]) >= 40
 
 
 def test_a_visit_costs_a_write_unit_where_it_is_visible_soon_and_else_a_read_for_who_is_in(world: World) -> None:
     """The engine bills no write that is refused; DynamoDB bills the unit of a visitor who was counted."""
-    hashing.of_stack(world.call())
+    pseudonyms.stack_secret(world.call())
     for counter, new, again in (
         (READERS, [("PutItem", 1.0)], [("PutItem", 0)]),
         (DAILY, NEW, NEW[:1]),
@@ -239,7 +239,7 @@ class Log:
     def _send(self, at_s: float, page: str, who: str) -> None:
         self.sent += 1
         with self.world.clock.off(self.chance.uniform(-2, 2)):  # that of the function
-            answer = uniques.count(Call(self.world.store, "web"), GAMBIER, page, who, int(at_s))
+            answer = unique_visitors.count(Call(self.world.store, "web"), GAMBIER, page, who, int(at_s))
         tally = periods.tally_id(GAMBIER, page, int(at_s))
         self.new += answer.body["new"]
         assert answer.body["new"] is (who not in self.came[tally])

@@ -14,7 +14,7 @@ import pytest
 
 import counters
 from tally.counter import Counter
-from tally.counting import changes, holds, periods, plans, receipts
+from tally.counting import batch, holds, overrides, periods, receipts
 from tally.counting.increments import Increment, count
 from tally.dynamo.client import Call
 from tally.dynamo.clock import OFF_S_MAX
@@ -70,8 +70,8 @@ class Shop:
     def order(self, key: str, sent: list[tuple[str, str, int]] = ORDER, soon: bool = False) -> bool:
         entries = [{"counter": counter, "id": id_, "amount": amount} for counter, id_, amount in sent]
         call = self.call()
-        wanted = changes.read(entries, call.counters, time.time(), soon=soon)
-        return changes.count(call, wanted, operation="change", key=key, soon=soon).replayed
+        wanted = batch.parse_batch(entries, call.counters, time.time(), soon=soon)
+        return batch.count(call, wanted, operation="change", key=key, soon=soon).replayed
 
     def void(self, counter: Counter, key: str, caller: str | None = None) -> dict[str, Any]:
         return dict(handler.void(self.call(), counter=counter, id=ID, key=key, caller=caller).body)
@@ -120,13 +120,13 @@ def test_a_void_moves_the_period_in_which_the_change_was_counted(shop: Shop, clo
     clock.pass_s(DAY_S)
     shop.add(QUOTA, 100)
     assert shop.void(QUOTA, first) == {
-        "counter": "quota", **periods.shown(yesterday), "amount": 100, "changed": True, "visible": "now",
+        "counter": "quota", **periods.answer_members(yesterday), "amount": 100, "changed": True, "visible": "now",
     }  # fmt: skip
     assert (shop.number(QUOTA, yesterday), shop.number(QUOTA)) == (0, 100)
     clock.pass_s(1.5 * DAY_S - 1)
     assert shop.void(QUOTA, first)["changed"] is False
     clock.pass_s(1)
-    gone = f"quota keeps {periods.shown(yesterday)['period']} no more."
+    gone = f"quota keeps {periods.answer_members(yesterday)['period']} no more."
     assert refusal(partial(shop.void, QUOTA, first)).detail == gone
 
 
@@ -142,7 +142,7 @@ def test_a_void_that_a_limit_refuses_leaves_nothing_and_may_succeed_later(
     before = (shop.number(counter), shop.world.receipts())
     for _ in range(2):
         refused = refusal(partial(shop.void, counter, "gift"))
-        named = {"counter": counter.name, **periods.shown(shop.tally(counter))}
+        named = {"counter": counter.name, **periods.answer_members(shop.tally(counter))}
         assert (type(refused), refused.members) == (LimitReachedError, {**named, "left": left})
         assert refused.detail.startswith(f"{counter.name} {ID}: ")
     assert (shop.number(counter), shop.world.receipts()) == before
@@ -155,12 +155,12 @@ def test_a_void_is_judged_by_the_limit_that_its_id_had_in_its_period(shop: Shop,
     own, its = replace(OWN, receipt_days=3), shop.tally(OWN)
 
     def limit(most: int) -> None:
-        plans.put(shop.call(), own, ID, most, operation="put_limit", key=new_key())
+        overrides.put_override(shop.call(), own, ID, most, operation="put_limit", key=new_key())
         shop.world.store.limits.clear()  # as in another process
 
     def refused(key: str, most: int) -> None:
         error = refusal(partial(shop.void, own, key))
-        assert error.members == {"counter": "own", **periods.shown(its), "left": 0, "limit": most}
+        assert error.members == {"counter": "own", **periods.answer_members(its), "left": 0, "limit": most}
 
     limit(10)
     for key, amount in (("gift", -2), ("other", -2), ("all", 14)):
@@ -175,7 +175,7 @@ def test_a_void_is_judged_by_the_limit_that_its_id_had_in_its_period(shop: Shop,
 
 def test_expired_holds_make_room_for_a_void(shop: Shop, clock: Clock) -> None:
     shop.add(STOCK, 50, "gift")
-    holds.take(shop.call(), STOCK, ID, 120, 60, operation="hold", key="cart")
+    holds.place(shop.call(), STOCK, ID, 120, 60, operation="hold", key="cart")
     assert refusal(partial(shop.void, STOCK, "gift")).members["left"] == 30
     clock.pass_s(OFF_S_MAX + 61)
     shop.void(STOCK, "gift")
@@ -185,7 +185,7 @@ def test_expired_holds_make_room_for_a_void(shop: Shop, clock: Clock) -> None:
 def test_what_cannot_be_voided(shop: Shop, clock: Clock) -> None:
     shop.add(STOCK, -1, "order-1")
     before = shop.world.receipts()
-    holds.take(shop.call(), STOCK, ID, 2, 60, operation="hold", key="cart")
+    holds.place(shop.call(), STOCK, ID, 2, 60, operation="hold", key="cart")
     others = [partial(shop.void, *one) for one in ((STOCK, "nope"), (STOCK, "cart"), (SALES, "order-1"))]
     others += [partial(shop.void, STOCK, "order-1", "another"), partial(shop.void_order, "order-1")]
     for other in others:
@@ -281,7 +281,7 @@ def test_many_changes_under_one_key_are_taken_back_together_or_not_at_all(shop: 
     shop.add(STOCK, 10)
     assert shop.void_order("in") == {"tallies": 2, "changed": True, "visible": "soon"}
     assert (shop.number(STOCK), shop.number(VIEWS)) == (0, 0)
-    assert shop.state("change", changes.TARGET, "in") == (True, True)
+    assert shop.state("change", batch.RECEIPT_TARGET, "in") == (True, True)
 
 
 @pytest.mark.parametrize("seed", [0, *in_long(range(1, 4))])

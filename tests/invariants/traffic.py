@@ -12,7 +12,7 @@ import counters
 from tally.counter import Counter
 from tally.counting import changing, children, holds, increments, posts, settling
 from tally.counting.increments import Increment
-from tally.counting.tallies import GONE
+from tally.counting.tallies import TOMBSTONE
 from tally.dynamo import keys, queries
 from tally.dynamo.client import Call
 from tally.dynamo.keys import Item
@@ -148,7 +148,7 @@ class Traffic:
         """Hold an amount, if it is there. Expired holds may be given back for it."""
         call, key = Call(self.world.store), secrets.token_hex(12)
         with contextlib.suppress(LimitReachedError):
-            body = holds.take(call, counters.STOCK, id_, amount, ttl_s, operation="hold", key=key).body
+            body = holds.place(call, counters.STOCK, id_, amount, ttl_s, operation="hold", key=key).body
             self.holds.append((id_, str(body["hold"]), amount))
             self.truth.accepted["stock", id_] -= amount
         self.world.written()
@@ -224,7 +224,7 @@ class Traffic:
         """Note what was written alone: then its record says so."""
         for record in self.world.written():
             image = record["dynamodb"].get("NewImage", {})
-            if "rollup" in image and GONE not in image and record["eventName"] != "REMOVE":
+            if "rollup" in image and TOMBSTONE not in image and record["eventName"] != "REMOVE":
                 record["alone"] = [
                     ((counter, id_), self.world.number(), amount) for counter, id_, amount in _waiting(record, image)
                 ]

@@ -20,8 +20,8 @@ from bench.watch import Meter
 from tally.counter import Counter
 from tally.counting import children, increments, posts, tallies
 from tally.counting.increments import Increment
-from tally.counting.receipts import Keyed
-from tally.counting.tallies import GONE
+from tally.counting.receipts import ReceiptKey
+from tally.counting.tallies import TOMBSTONE
 from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
@@ -96,7 +96,7 @@ class World(Stored):
         operation = "put_mine" if liked else "delete_mine"
         if self.family is not counters.LIKES:  # its child is not the caller
             call, operation = replace(call, caller="shop"), "put_child" if liked else "delete_child"
-        keyed = None if key is None else Keyed(operation, post_id, key, {"child": user})
+        keyed = None if key is None else ReceiptKey(operation, post_id, key, {"child": user})
         return children.set_child(call, self.family, post_id, user, liked, {"present": liked}, keyed)
 
     def write_post(self, post_id: str = POST, text: str = "hello", author: str = AUTHOR) -> tuple[dict[str, Any], bool]:
@@ -151,7 +151,7 @@ class World(Stored):
     def likes(self, post_id: str = POST) -> tuple[int, set[str]]:
         """The stored like tally of a post, and who has a like item there."""
         items = self.items(self.family.partition_start + post_id)
-        sort_keys = {item["SK"]["S"] for item in items if GONE not in item}
+        sort_keys = {item["SK"]["S"] for item in items if TOMBSTONE not in item}
         start = str(self.family.child)
         users = {key.removeprefix(start) for key in sort_keys if key.startswith(start)}
         return self.tally(self.family, post_id), users

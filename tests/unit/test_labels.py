@@ -69,7 +69,7 @@ def test_stamp_counts_if_it_is_within_a_minute_of_the_record(at: int, booked: in
 def test_what_was_written_alone_is_added_and_booked_on_the_minute_of_its_record(at: int) -> None:
     alone = {"rollup": {"BOOL": True}}
     for consumer in (rollup, bookkeeper):
-        day = at // tallies.DAY if consumer is rollup else -1
+        day = at // tallies.MINUTES_PER_DAY if consumer is rollup else -1
         assert consumer.read_receipt(DECLARED, receipt(at, **alone)) == (Effect("plays", "v", NOW, 3, day=day),)
         assert consumer.read_count(DECLARED, child(at, **alone)) == (Effect("likes", "p", NOW, 1),)
 
@@ -91,14 +91,20 @@ def test_both_halves_of_an_unlike_are_booked_on_their_records_minute_under_one_n
     one = child(NOW - 500, "REMOVE")
     pair = removal_pair_of(one["dynamodb"]["OldImage"])
     assert bookkeeper.read_count(DECLARED, one) == (Effect("likes", "p", NOW, -1, pair=pair),)
-    unliked = plays(4, f"{tallies.unliked(pair)}xyz", NOW - 500)
+    unliked = plays(4, f"{tallies.removal_nonce(pair)}xyz", NOW - 500)
     assert moved(unliked, plays(5, "b")) == [Effect("plays", "v", NOW, observed=-1, pair=pair)]
 
 
 def test_what_an_unlike_leaves_is_no_child() -> None:
     """The unlike of a spilled like leaves an item; a like may take its place, and TTL removes it."""
     liked: Any = {**CHILD, "at": {"N": str(NOW)}, "nonce": {"S": "n"}, "likedAt": {"N": "1"}, "rollup": {"BOOL": True}}
-    left = {**CHILD, tallies.GONE: {"N": "1"}, "nonce": {"S": "m"}, "likedAt": {"N": "1"}, "rollup": {"BOOL": True}}
+    left = {
+        **CHILD,
+        tallies.TOMBSTONE: {"N": "1"},
+        "nonce": {"S": "m"},
+        "likedAt": {"N": "1"},
+        "rollup": {"BOOL": True},
+    }
     read = bookkeeper.read_count
     assert read(DECLARED, record("MODIFY", CHILD, left, liked)) == (
         Effect("likes", "p", NOW, -1, pair=removal_pair_of(liked)),

@@ -45,13 +45,13 @@ def test_a_time_falls_into_the_period_that_iso_8601_names_which_is_kept_for_so_m
     now_s, declared = at("2026-11-22T14:05:46.5"), counter(period, keep_periods=2)
     found = periods.tally_id(declared, "7c20", now_s)
     assert found == f"7c20#{named}"
-    assert periods.shown(found) == {"id": "7c20", "period": named}
-    assert periods.left_s(declared, found, now_s) == left_s
+    assert periods.answer_members(found) == {"id": "7c20", "period": named}
+    assert periods.seconds_to_next(declared, found, now_s) == left_s
     assert periods.expires_s(declared, found) == at(gone)
-    assert periods.kept(declared, found, at(gone) - 1)
-    assert not periods.kept(declared, found, at(gone))
+    assert periods.is_kept(declared, found, at(gone) - 1)
+    assert not periods.is_kept(declared, found, at(gone))
     assert periods.expires_s(counter(period), found) is None
-    assert periods.kept(counter(period), found, 1e11)
+    assert periods.is_kept(counter(period), found, 1e11)
 
 
 @pytest.mark.parametrize(("period", "zone"), ZONED)
@@ -60,13 +60,13 @@ def test_periods_follow_each_other_without_a_gap(period: str, zone: str | None, 
     """The moment before the end of a period is in it, and its end is in the next one."""
     declared = counter(period, timezone=zone)
     found = periods.tally_id(declared, "x", now_s)
-    left_s = periods.left_s(declared, found, now_s)
-    assert periods.is_tally(declared, found)
+    left_s = periods.seconds_to_next(declared, found, now_s)
+    assert periods.is_valid_tally_id(declared, found)
     assert 1 <= left_s <= 366 * DAY_S + 3600
     assert periods.tally_id(declared, "x", now_s + left_s - 1) == found
     assert periods.tally_id(declared, "x", now_s + left_s) > found
-    assert not periods.over(declared, found, now_s + left_s - 1)
-    assert periods.over(declared, found, now_s + left_s)
+    assert not periods.has_ended(declared, found, now_s + left_s - 1)
+    assert periods.has_ended(declared, found, now_s + left_s)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_a_day_of_a_time_zone_ends_at_its_midnight_on_days_that_are_longer_or_sh
     declared = counter("day", timezone=zone)
     before, after = (periods.tally_id(declared, "x", at(time)) for time in (last, first))
     assert before < after
-    assert periods.left_s(declared, before, at(last)) == 1
-    assert periods.left_s(declared, after, at(first)) in (23 * 3600, DAY_S, 25 * 3600)
+    assert periods.seconds_to_next(declared, before, at(last)) == 1
+    assert periods.seconds_to_next(declared, after, at(first)) in (23 * 3600, DAY_S, 25 * 3600)
 
 
 NAMES = ["2026-11-22T14:05", "2026-11-22T14", "2026-11-22", "2026-W47", "2026-11", "2026"]
@@ -101,7 +101,7 @@ def test_a_period_is_asked_for_by_the_one_name_that_it_has(period: str, own: str
     declared, now_s = counter(period, keep_periods=14), at("2026-11-22T14:06")
     assert periods.tally_id(declared, "7c20", now_s, own) == f"7c20#{own}"
     for name in {*NAMES, *ODD} - {own}:
-        assert not periods.is_tally(declared, f"7c20#{name}")
+        assert not periods.is_valid_tally_id(declared, f"7c20#{name}")
         with pytest.raises(InvalidInputError, match=f"must be a {period} of calls, like 2026"):
             periods.tally_id(declared, "7c20", now_s, name)
     with pytest.raises(NotFoundError, match="no more"):
@@ -111,10 +111,10 @@ def test_a_period_is_asked_for_by_the_one_name_that_it_has(period: str, own: str
 def test_a_counter_without_periods_has_ids_as_they_are() -> None:
     plain = counter(None)
     assert periods.tally_id(plain, "7c20", 0) == "7c20"
-    assert periods.shown("7c20") == {"id": "7c20"}
-    assert periods.kept(plain, "7c20", 1e11)
+    assert periods.answer_members("7c20") == {"id": "7c20"}
+    assert periods.is_kept(plain, "7c20", 1e11)
     assert periods.expires_s(plain, "7c20") is None
     with pytest.raises(InvalidInputError, match="has no periods"):
         periods.tally_id(plain, "7c20", 0, "2026")
-    assert not periods.over(plain, "7c20", 1e11)
-    assert periods.over(plain, "7c20#2026", 0), "the counter had periods once"
+    assert not periods.has_ended(plain, "7c20", 1e11)
+    assert periods.has_ended(plain, "7c20#2026", 0), "the counter had periods once"

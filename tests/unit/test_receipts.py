@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tally.counting import receipts
-from tally.counting.receipts import Keyed, Stamp
+from tally.counting.receipts import ReceiptDraft, ReceiptKey
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.clock import OFF_S_MAX
 from tally.errors import NotCommittedError, ReceiptFoundError
@@ -21,7 +21,7 @@ from tally.settings import Settings
 from tests.environments import ROOT
 
 BODY = {"counted": True}
-KEYED = Keyed("play", "v1", "k", {"amount": 1})
+KEYED = ReceiptKey("play", "v1", "k", {"amount": 1})
 
 
 @pytest.fixture
@@ -50,37 +50,40 @@ def in_progress(left_s: int) -> dict[str, Any]:
     ids=lambda damage: "-".join(damage),
 )  # fmt: skip
 def test_broken_receipt_that_a_change_finds_is_not_committed(call: Call, damage: dict[str, Any]) -> None:
-    def change(stamp: Stamp) -> Any:
+    def change(stamp: ReceiptDraft) -> Any:
         [write] = stamp.receipt(call, BODY).values()
         item = {**write["Item"], "nonce": {"S": "another"}, **damage}
         raise ReceiptFoundError({name: value for name, value in item.items() if value is not None})
 
     with pytest.raises(NotCommittedError):
-        receipts.once(call, KEYED, change)
+        receipts.count_once(call, KEYED, change)
 
 
 def test_without_a_key_nothing_is_made(call: Call) -> None:
     """Powertools hashes the parts of the name together: with one of them missing it would not notice."""
     with pytest.raises(NotCommittedError):
-        receipts.once(call, KEYED._replace(key=""), lambda stamp: pytest.fail("the change was made"))
+        receipts.count_once(call, KEYED._replace(key=""), lambda stamp: pytest.fail("the change was made"))
 
 
 def test_stamp_names_operation_target_caller_and_key_and_nothing_else(call: Call) -> None:
     others = [KEYED._replace(operation="other"), KEYED._replace(target="v2"), KEYED._replace(key="l")]
-    different = [receipts.stamp(call, keyed).id for keyed in (KEYED, *others)]
-    different.append(receipts.stamp(Call(call.store, "ann"), KEYED).id)
+    different = [receipts.draft_receipt(call, keyed).id for keyed in (KEYED, *others)]
+    different.append(receipts.draft_receipt(Call(call.store, "ann"), KEYED).id)
     assert len(set(different)) == len(different)
-    assert receipts.stamp(call, KEYED._replace(payload={"amount": 2}, days=9)).id == different[0]
+    assert receipts.draft_receipt(call, KEYED._replace(payload={"amount": 2}, days=9)).id == different[0]
     assert all(name.startswith("tally#") and len(name) == 70 for name in different)
 
 
 def test_stamp_carries_the_payloads_hash_and_the_expiry(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_795_000_000.5)
     named = Call(call.store, "alice")
-    one, other = receipts.stamp(named, KEYED), receipts.stamp(named, KEYED._replace(payload={"amount": 2}))
+    one, other = (
+        receipts.draft_receipt(named, KEYED),
+        receipts.draft_receipt(named, KEYED._replace(payload={"amount": 2})),
+    )
     assert one.payload_hash != other.payload_hash
     assert one.expires_s == 1_795_000_000 + 3600 + OFF_S_MAX
-    assert receipts.stamp(named, KEYED._replace(days=9)).expires_s == 1_795_000_000 + 9 * 86400 + OFF_S_MAX
+    assert receipts.draft_receipt(named, KEYED._replace(days=9)).expires_s == 1_795_000_000 + 9 * 86400 + OFF_S_MAX
     assert json.loads(one.receipt(call, BODY)["Put"]["Item"]["data"]["S"]) == BODY
 
 

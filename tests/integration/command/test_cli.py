@@ -76,7 +76,7 @@ def test_an_id_or_a_key_may_begin_with_a_dash(run: Run, capsys: pytest.CaptureFi
 
 def test_get_shows_shards(run: Run, store: Store) -> None:
     for shard in (0, 3):
-        store.client.update_item(**tallies.add(Call(store), counters.PLAYS, "v", shard, 2, 0))
+        store.client.update_item(**tallies.add_write(Call(store), counters.PLAYS, "v", shard, 2, 0))
     assert run("get", "plays", "v")[1] == "plays v: 4 in 2 parts\n"
     page = "https://example.com/a"
     body = {"counted": True}

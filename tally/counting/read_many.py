@@ -30,16 +30,16 @@ def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, dict[str, int]]:
     """
     single = [tally for tally in wanted if tally.counter.versioned]
     spread = [tally for tally in wanted if not tally.counter.versioned]
-    reads = [_pool.submit(_summed, call, tally) for tally in spread]
+    reads = [_pool.submit(_read_sharded, call, tally) for tally in spread]
     try:
-        numbers = _single(call, single) if single else {}
+        numbers = _read_unsharded(call, single) if single else {}
         return numbers | {tally: {"value": read.result()} for tally, read in zip(spread, reads, strict=True)}
     finally:
         for left in reads:
             left.cancel()  # after a failure nobody waits for the rest
 
 
-def _single(call: Call, wanted: Sequence[Tally]) -> dict[Tally, dict[str, int]]:
+def _read_unsharded(call: Call, wanted: Sequence[Tally]) -> dict[Tally, dict[str, int]]:
     """The numbers of tallies that have one item each, and their limits."""
     keys = [tallies.key(tally.counter, tally.id, 0) for tally in wanted]
     items = queries.get_each(call, call.store.settings.counts_table, keys)
@@ -51,8 +51,8 @@ def _single(call: Call, wanted: Sequence[Tally]) -> dict[Tally, dict[str, int]]:
     return numbers
 
 
-def _summed(call: Call, tally: Tally) -> int:
+def _read_sharded(call: Call, tally: Tally) -> int:
     """The sum over the shards of a tally. Raises StoreBusyError once the call's time is over."""
     if call.store.clock() >= call.deadline_s:
         raise StoreBusyError("There was no time left for this. Send it again.")
-    return tallies.total(tally.counter, tallies.shards(call, *tally))
+    return tallies.sum_of_shards(tally.counter, tallies.read_shards(call, *tally))

@@ -20,55 +20,55 @@ from ..errors import StoreBusyError
 from .receipts import DAY_S
 
 SECRET = "SECRET"  # partition and sort key of the stack's own, in the ledger
-SALT, FORGOTTEN = "SALT#", "FORGOTTEN"
-FORGOTTEN_S = 600  # after midnight a salt goes: until then a clock may be behind
-FORGOTTEN_DAYS = 3  # that a sweep looks back
+SALT, LAST_CLEANED_DAY = "SALT#", "FORGOTTEN"
+SALT_GRACE_S = 600  # after midnight a salt goes: until then a clock may be behind
+SALT_LOOKBACK_DAYS = 3  # that a sweep looks back
 _DIGEST_BYTES = 18  # 24 characters: 144 bits, more than a secret of 22 characters has
 
 
-def hashed(secret: str, text: str) -> str:
+def pseudonym(secret: str, text: str) -> str:
     """24 characters of `A-Z a-z 0-9 _ -` that stand for the text."""
     digest = hmac.new(secret.encode(), text.encode(), hashlib.sha256).digest()
     return base64.urlsafe_b64encode(digest[:_DIGEST_BYTES]).decode()
 
 
-def of_stack(call: Call) -> str:
+def stack_secret(call: Call) -> str:
     """The secret of the stack: the first who needs it makes it, for good. Raises StoreBusyError.
 
     It is in the ledger, so a stack that is restored from its backups knows its visitors again.
     """
-    return _made(call, SECRET, call.store.settings.ledger_table, key(SECRET, SECRET), {})
+    return _read_or_create(call, SECRET, call.store.settings.ledger_table, key(SECRET, SECRET), {})
 
 
-def of_day(call: Call, now_s: float) -> str:
+def salt_of_day(call: Call, now_s: float) -> str:
     """The salt of a day of UTC: the first who needs it makes it. Raises StoreBusyError.
 
-    It is in a table without backups, from which `forget` takes it after the day. A process forgets it at its first call
-    of another day.
+    It is in a table without backups, from which `delete_old_salts` takes it after the day. A process forgets it at its
+    first call of another day.
     """
-    name, known = _salt(now_s), call.store.secret_cache
+    name, known = _salt_name(now_s), call.store.secret_cache
     for old in [one for one in known if one.startswith(SALT) and one != name]:
         known.pop(old, None)
-    expires_s = int(now_s // DAY_S + 1) * DAY_S + FORGOTTEN_S
-    return _made(call, name, call.store.settings.salts_table, {"PK": {"S": name}}, {"expiration": expires_s})
+    expires_s = int(now_s // DAY_S + 1) * DAY_S + SALT_GRACE_S
+    return _read_or_create(call, name, call.store.settings.salts_table, {"PK": {"S": name}}, {"expiration": expires_s})
 
 
-def forget(store: Store, now_s: float) -> None:
+def delete_old_salts(store: Store, now_s: float) -> None:
     """Remove the salts of days that are over, once in a process and day. TTL removes what is older."""
-    day = _salt(now_s - FORGOTTEN_S)
-    if store.secret_cache.get(FORGOTTEN) == day:
+    day = _salt_name(now_s - SALT_GRACE_S)
+    if store.secret_cache.get(LAST_CLEANED_DAY) == day:
         return
-    for ago in range(1, 1 + FORGOTTEN_DAYS):
-        gone = {"PK": {"S": _salt(now_s - FORGOTTEN_S - ago * DAY_S)}}
+    for ago in range(1, 1 + SALT_LOOKBACK_DAYS):
+        gone = {"PK": {"S": _salt_name(now_s - SALT_GRACE_S - ago * DAY_S)}}
         try_commit(store, [{"Delete": {"TableName": store.settings.salts_table, "Key": gone}}])
-    store.secret_cache[FORGOTTEN] = day
+    store.secret_cache[LAST_CLEANED_DAY] = day
 
 
-def _salt(at_s: float) -> str:
+def _salt_name(at_s: float) -> str:
     return SALT + datetime.fromtimestamp(at_s, UTC).date().isoformat()
 
 
-def _made(call: Call, name: str, table: str, item_key: Item, beside: items.Values) -> str:
+def _read_or_create(call: Call, name: str, table: str, item_key: Item, beside: items.Values) -> str:
     """A secret that is read once in a process, and made by the first who needs it."""
     known = call.store.secret_cache
     if name not in known:

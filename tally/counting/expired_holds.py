@@ -21,7 +21,7 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, Write, try_commit
 from ..errors import ConfigurationError, LimitReachedError, RetryableError, StoreRefusedError, TallyError
-from .holds import BUCKETS, EXPIRED, OVERDUE, as_read, due, move, overdue, owner_of
+from .holds import BUCKETS, EXPIRED, OVERDUE, as_read, due_pages, holder_key, overdue_pages, transition
 
 PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # of a bucket at once; one transaction moves as many
 RETURN_S_MAX = 1.0  # for one hold: the others wait
@@ -44,8 +44,8 @@ def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swep
     run, finished = _HoldsSweep(store, counters, until_s), True
     first = store.spread.random.randrange(BUCKETS)
     buckets = [(first + number) % BUCKETS for number in range(BUCKETS)]
-    turns = deque([read(store, bucket, PAGE_MAX) for read in (due, overdue) for bucket in buckets])
-    while turns and not run.over:
+    turns = deque([read(store, bucket, PAGE_MAX) for read in (due_pages, overdue_pages) for bucket in buckets])
+    while turns and not run.is_out_of_time:
         pages = turns.popleft()
         try:
             page = next(pages, None)
@@ -58,7 +58,7 @@ def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swep
             run.give_back(page)
     finished = finished and not turns
     run.report(all_seen=finished)
-    return SweptHolds(run.returned, len(run.failed), finished)
+    return SweptHolds(run.returned, len(run.failed_ids), finished)
 
 
 @dataclass
@@ -69,13 +69,13 @@ class _HoldsSweep:
     counters: Mapping[str, Counter]
     until_s: float
     returned: int = 0
-    failed: set[str] = field(default_factory=set)
+    failed_ids: set[str] = field(default_factory=set)
     """The ids of the holds that are due and were refused."""
-    refused: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    refused_tallies: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """By tally: the amount from which on it takes nothing back in this sweep, and whether its holds are overdue."""
 
     @property
-    def over(self) -> bool:
+    def is_out_of_time(self) -> bool:
         """Whether its time is over."""
         return self.store.clock() >= self.until_s
 
@@ -83,13 +83,13 @@ class _HoldsSweep:
         """Give back the holds of a page, and move those out of the range of due ones that would stay there."""
         moves: list[Write] = []
         for hold in page:
-            if self.over:
+            if self.is_out_of_time:
                 return
             try:
-                moves += self._one(hold)
+                moves += self._give_back_one(hold)
             except (KeyError, TypeError, ValueError):  # an item that somebody put manually
                 observe.logger.exception("not a hold", extra={"key": hold["SK"]})
-                self.failed.add(hold["SK"]["S"])
+                self.failed_ids.add(hold["SK"]["S"])
         try:
             if moves and not try_commit(self.store, moves):
                 observe.logger.info("holds not moved")  # another call was in between: the next sweep moves them
@@ -98,34 +98,34 @@ class _HoldsSweep:
 
     def report(self, *, all_seen: bool) -> None:
         """Write the metric. Without a look at all holds, no number is known to be 0."""
-        if all_seen or self.failed:
-            observe.gauges({observe.HOLDS_NOT_RETURNED: len(self.failed)})
+        if all_seen or self.failed_ids:
+            observe.gauges({observe.HOLDS_NOT_RETURNED: len(self.failed_ids)})
 
-    def _one(self, hold: Item) -> list[Write]:
+    def _give_back_one(self, hold: Item) -> list[Write]:
         """Give back one hold; the writes that move it if its return is refused."""
         name, id_, hold_id = (hold[fact]["S"] for fact in ("counter", "target", "hold_id"))
         tally, amount = f"{name}/{id_}", abs(int(hold["amount"]["N"]))
-        if amount < self.refused.get(tally, (math.inf, False))[0]:
+        if amount < self.refused_tallies.get(tally, (math.inf, False))[0]:
             try:
-                self.returned += self._settled(name, hold)
+                self.returned += self._settle_expired(name, hold)
                 return []
             except TallyError as error:
                 why = {"hold_id": hold_id, "tally": tally, "reason": str(error.__cause__ or error)}
                 observe.logger.warning("not given back", extra=why)
                 passing = isinstance(error, RetryableError) and not isinstance(error, StoreRefusedError)
-                self.refused[tally] = (amount if isinstance(error, LimitReachedError) else 0, not passing)
-        self.failed.add(hold_id)
-        if hold["SK"]["S"].startswith(OVERDUE) or not self.refused[tally][1]:
+                self.refused_tallies[tally] = (amount if isinstance(error, LimitReachedError) else 0, not passing)
+        self.failed_ids.add(hold_id)
+        if hold["SK"]["S"].startswith(OVERDUE) or not self.refused_tallies[tally][1]:
             return []
-        return self._moved(hold, f"{OVERDUE}{owner_of(name, id_)}#{hold_id}")
+        return self._overdue_writes(hold, f"{OVERDUE}{holder_key(name, id_)}#{hold_id}")
 
-    def _settled(self, name: str, hold: Item) -> bool:
+    def _settle_expired(self, name: str, hold: Item) -> bool:
         if name not in self.counters:
             raise ConfigurationError(f"The counter {name} is not declared.")
         call = Call(self.store, deadline_s=min(self.until_s, self.store.clock() + RETURN_S_MAX))
-        return move(call, self.counters[name], hold, EXPIRED)
+        return transition(call, self.counters[name], hold, EXPIRED)
 
-    def _moved(self, hold: Item, to: str) -> list[Write]:
+    def _overdue_writes(self, hold: Item, to: str) -> list[Write]:
         """The writes that move a hold as it is, on condition that nobody settles or changes it meanwhile."""
         table = {"TableName": self.store.settings.ledger_table}
         key = {"PK": hold["PK"], "SK": hold["SK"]}

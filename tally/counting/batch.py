@@ -38,16 +38,26 @@ from ..errors import (
     WriteRefusedError,
 )
 from . import holds, periods, receipts, tallies
-from .receipts import VISIBLE_NOW, VISIBLE_SOON, Body, ChangeAnswer, Keyed, Stamp, look, once, retired
-from .spilling import Spilling
+from .receipts import (
+    VISIBLE_NOW,
+    VISIBLE_SOON,
+    Body,
+    ChangeAnswer,
+    ReceiptDraft,
+    ReceiptKey,
+    count_once,
+    raise_if_counted,
+    retired_error,
+)
+from .spilling import SpillPlan
 from .tallies import Tally, minute_now
 
-TARGET = "changes"  # in the receipt's name, where other operations have an id
+RECEIPT_TARGET = "changes"  # in the receipt's name, where other operations have an id
 _NAMES = frozenset({"counter", "id", "amount"})
 
 
 @dataclass(frozen=True)
-class Own:
+class TeamWrites:
     """What a team adds to the transaction."""
 
     writes: Sequence[Write] = ()
@@ -59,42 +69,44 @@ class Own:
 
 
 @dataclass
-class Changes:
+class Batch:
     """What is counted together."""
 
     entries: int
     sums: dict[Tally, int] = field(default_factory=dict)
-    first: dict[Tally, int] = field(default_factory=dict)
+    first_entry: dict[Tally, int] = field(default_factory=dict)
     """The place of the first entry of each tally."""
-    own: Own | None = None
-    back: bool = False
+    team: TeamWrites | None = None
+    is_void: bool = False
     """Whether earlier changes are taken back (voids.py), in the periods in which they were counted."""
-    used: bool = False
+    may_use_debt: bool = False
     """Whether they were counted elsewhere: as what a commit takes, they may go beyond a limit by the counter's debt."""
 
     @property
     def payload(self) -> dict[str, Any]:
         """What must be the same when the key is sent again: the sums, whatever the order of the entries, or the
         period. A team's own writes are no part of it: a retry makes them again, with another time or id in them."""
-        sent = {Tally(tally.counter, periods.shown(tally.id)["id"]): amount for tally, amount in self.sums.items()}
+        sent = {
+            Tally(tally.counter, periods.answer_members(tally.id)["id"]): amount for tally, amount in self.sums.items()
+        }
         sums = tallies.by_counter(sent)
-        return dict(sums) if self.own is None else {"changes": sums, "payload": self.own.payload}
+        return dict(sums) if self.team is None else {"changes": sums, "payload": self.team.payload}
 
-    def of(self, tally: Tally) -> dict[str, str | int]:
+    def problem_members(self, tally: Tally) -> dict[str, str | int]:
         """The members of a problem that name the entry at fault; what is taken back has no entries."""
-        entry = {} if self.back else {"entry": self.first[tally]}
-        return {**entry, "counter": tally.counter.name, **periods.shown(tally.id)}
+        entry = {} if self.is_void else {"entry": self.first_entry[tally]}
+        return {**entry, "counter": tally.counter.name, **periods.answer_members(tally.id)}
 
 
-def read(
+def parse_batch(
     entries: Sequence[Mapping[str, object]], counters: Mapping[str, Counter], now_s: float, *, soon: bool
-) -> Changes:
+) -> Batch:
     """The changes, checked and folded; of counters with periods, in the period of now. `soon`: the caller wants all of
     them rolled up.
 
     Raises InvalidInputError, which names the entry at fault; PayloadTooLargeError for more tallies than TALLIES_MAX.
     """
-    changes = Changes(len(entries))
+    changes = Batch(len(entries))
     for place, entry in enumerate(entries):
         at = f"changes[{place}]"
         unknown = sorted(entry.keys() - _NAMES)
@@ -106,7 +118,7 @@ def read(
         amount = fields.amount(entry["amount"], f"{at}.amount") if "amount" in entry else None
         by = fields.step(counter, amount, f"{at}.amount")
         changes.sums[tally] = changes.sums.get(tally, 0) + by
-        changes.first.setdefault(tally, place)
+        changes.first_entry.setdefault(tally, place)
     if len(changes.sums) > fields.TALLIES_MAX:
         raise PayloadTooLargeError(f"These are changes of more than {fields.TALLIES_MAX} tallies.", field="changes")
     return changes
@@ -128,16 +140,16 @@ def _counter(name: object, at: str, counters: Mapping[str, Counter], *, soon: bo
 
 def count(
     call: Call,
-    changes: Changes,
+    changes: Batch,
     *,
     operation: str,
     key: str,
     soon: bool,
     days: int | None = None,
-    own_day: int | None = None,
+    imported_day: int | None = None,
 ) -> ChangeAnswer:
     """Make all of the changes once, or none of them. The receipt lives for `days`, or as long as the counters say.
-    `own_day`: of an import.
+    `imported_day`: of an import.
 
     The answer is `{"counted","changes","tallies","visible"}`: how many changes, of how many tallies, and whether reads
     show all of them now. Raises LimitReachedError, which names an entry and how much is left; it leaves no receipt.
@@ -145,56 +157,58 @@ def count(
     answer may have `answer`, and a refusal may be WriteRefusedError or WriteInvalidError.
     """
     if days is None:
-        days = -(-max(receipts.lives_s(call.store, tally.counter) for tally in changes.sums) // receipts.DAY_S)
-    keyed = Keyed(operation, TARGET, key, changes.payload, days, own_day)
-    return once(call, keyed, lambda stamp: _commit(call, changes, stamp, soon=soon))
+        days = -(-max(receipts.lifetime_s(call.store, tally.counter) for tally in changes.sums) // receipts.DAY_S)
+    keyed = ReceiptKey(operation, RECEIPT_TARGET, key, changes.payload, days, imported_day)
+    return count_once(call, keyed, lambda stamp: _commit(call, changes, stamp, soon=soon))
 
 
-def _commit(call: Call, changes: Changes, stamp: Stamp, *, soon: bool) -> Body:
+def _commit(call: Call, changes: Batch, stamp: ReceiptDraft, *, soon: bool) -> Body:
     _refuse_retired(call, changes, stamp)
     asked = set(changes.sums) if soon else set[Tally]()
-    spilling = Spilling.of(call, changes.sums.keys() - asked)
-    spilling.alone |= asked
+    spilling = SpillPlan.at_start(call, changes.sums.keys() - asked)
+    spilling.spilled |= asked
     while True:
         if call.store.clock() >= call.deadline_s:
             raise StoreBusyError("There was no time left for this. Send it again with the same key.")
         body = _attempt(call, changes, stamp, spilling)
         if body is not None:
-            observe.count(observe.SPILLED, len(spilling.alone - asked))
+            observe.count(observe.SPILLED, len(spilling.spilled - asked))
             return body
 
 
-def _attempt(call: Call, changes: Changes, stamp: Stamp, spilling: Spilling) -> Body | None:
+def _attempt(call: Call, changes: Batch, stamp: ReceiptDraft, spilling: SpillPlan) -> Body | None:
     """Send the receipt and the writes once; the body that the receipt has, or None if another attempt may commit."""
     at, body = minute_now(call), {"counted": True, "changes": changes.entries, "tallies": len(changes.sums)}
-    moved = {tally: amount for tally, amount in changes.sums.items() if not spilling.waits(tally)}
-    waiting = {tally: amount for tally, amount in changes.sums.items() if spilling.waits(tally)}
+    moved = {tally: amount for tally, amount in changes.sums.items() if not spilling.is_pending(tally)}
+    waiting = {tally: amount for tally, amount in changes.sums.items() if spilling.is_pending(tally)}
     body |= VISIBLE_SOON if waiting else VISIBLE_NOW
-    own = changes.own or Own()
+    own = changes.team or TeamWrites()
     if own.answer is not None:
         body["answer"] = own.answer
-    receipt = (stamp.alone if waiting else stamp.receipt)(call, body, **tallies.facts_of_many(moved, waiting, at))
+    receipt = (stamp.pending_receipt if waiting else stamp.receipt)(
+        call, body, **tallies.batch_receipt_facts(moved, waiting, at)
+    )
     if not moved and not own.writes:
         put_receipt(call, receipt)
         return body
-    updates = spilling.updates(moved, at, used=changes.used)
+    updates = spilling.updates(moved, at, used=changes.may_use_debt)
     sent = send(call.store.client, [receipt, *updates, *own.writes], retries=call.retries)
     if sent.committed:
-        spilling.committed(moved)
+        spilling.close_breakers(moved)
         return body
     if sent.codes[0] == CONDITION_FAILED:
         raise ReceiptFoundError(sent.reasons[0].item or {})
     if not sent.is_busy:
-        _refuse_own(sent.reasons[1 + len(moved) :], all_of=sent.reasons)
+        _refuse_team_write(sent.reasons[1 + len(moved) :], all_of=sent.reasons)
         if sent.condition_failed:
-            if not _refused(call, changes, moved, sent):
+            if not _make_room(call, changes, moved, sent):
                 sleep_or_raise_busy(spilling.retries)
             return None
     spilling.retry(moved, sent)
     return None
 
 
-def _refuse_own(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
+def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
     """Raise for the first own write that is at fault. It comes before any tally: no hold that is given back would help.
 
     Raises WriteRefusedError for a condition that failed, WriteInvalidError for what DynamoDB does not accept.
@@ -211,7 +225,7 @@ def _refuse_own(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
             raise WriteInvalidError(f"DynamoDB does not accept {at}: {reason.message}", field=at)
 
 
-def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: SendResult) -> bool:
+def _make_room(call: Call, changes: Batch, moved: Mapping[Tally, int], sent: SendResult) -> bool:
     """Make room for the changes that were refused. Raises LimitReachedError if there is none for the first one.
 
     False: it made none, because those were judged by limits that their tallies have not.
@@ -219,22 +233,26 @@ def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: Sen
     room = False
     for tally, old in zip(moved, sent.old_items()[1:], strict=False):
         counter, amount = tally.counter, moved[tally]
-        debt, stays = counter.debt if changes.used else 0, changes.back or changes.used
-        error = tallies.refusal(call, counter, tally.id, old, amount, debt, stays=stays) if old is not None else None
+        debt, stays = counter.debt if changes.may_use_debt else 0, changes.is_void or changes.may_use_debt
+        error = (
+            tallies.limit_error_after(call, counter, tally.id, old, amount, debt, stays=stays)
+            if old is not None
+            else None
+        )
         if error is None:
             continue
-        if not holds.made_room(call, counter, tally.id, amount, error.left or 0):
-            named = changes.of(tally)
-            place = "" if changes.back else f"changes[{named['entry']}], "
+        if not holds.release_expired_for(call, counter, tally.id, amount, error.left or 0):
+            named = changes.problem_members(tally)
+            place = "" if changes.is_void else f"changes[{named['entry']}], "
             detail = f"{place}{counter.name} {named['id']}: {error.detail}"
             raise LimitReachedError(detail, **named, **error.members)
         room = True
     return room
 
 
-def _refuse_retired(call: Call, changes: Changes, stamp: Stamp) -> None:
+def _refuse_retired(call: Call, changes: Batch, stamp: ReceiptDraft) -> None:
     """Raises CounterRetiredError, or ReceiptFoundError if the changes were counted before that."""
     for tally in changes.sums:
         if tally.counter.retired:
-            look(call, stamp)
-            raise CounterRetiredError(retired(tally.counter).detail, **changes.of(tally))
+            raise_if_counted(call, stamp)
+            raise CounterRetiredError(retired_error(tally.counter).detail, **changes.problem_members(tally))

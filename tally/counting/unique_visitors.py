@@ -14,11 +14,11 @@ from ..counter import Counter
 from ..dynamo import clock
 from ..dynamo.client import Call
 from ..errors import InvalidInputError
-from . import hashing, increments, periods
+from . import increments, periods, pseudonyms
 from .increments import Increment
-from .receipts import ALONE_KEPT_S, DAY_S, ChangeAnswer
+from .receipts import DAY_S, PENDING_KEPT_S, ChangeAnswer
 
-LATE_MAX_S = DAY_S  # how long ago a visit may have been tried first
+VISIT_LATE_MAX_S = DAY_S  # how long ago a visit may have been tried first
 
 
 def count(call: Call, counter: Counter, id_: str, visitor: str, at_s: float | None = None) -> ChangeAnswer:
@@ -31,7 +31,7 @@ def count(call: Call, counter: Counter, id_: str, visitor: str, at_s: float | No
     Raises InvalidInputError for a time that is too old or to come, and what increments.count raises.
     """
     tally = _tally(counter, id_, clock.now_s(), at_s)
-    return _count(call, counter, tally, hashing.hashed(hashing.of_stack(call), visitor))
+    return _count(call, counter, tally, pseudonyms.pseudonym(pseudonyms.stack_secret(call), visitor))
 
 
 def count_on_page(call: Call, counter: Counter, page: str, *visitor: str) -> ChangeAnswer:
@@ -41,19 +41,19 @@ def count_on_page(call: Call, counter: Counter, page: str, *visitor: str) -> Cha
     another day is the same.
     """
     now_s = clock.now_s()
-    name = hashing.hashed(hashing.of_day(call, now_s), " ".join(visitor))
+    name = pseudonyms.pseudonym(pseudonyms.salt_of_day(call, now_s), " ".join(visitor))
     return _count(call, counter, periods.tally_id(counter, page, now_s), name)
 
 
 def _count(call: Call, counter: Counter, tally: str, name: str) -> ChangeAnswer:
-    lives_s = periods.ends_s(counter, tally) + ALONE_KEPT_S - clock.now_s()  # a first try is never that late
+    lives_s = periods.ends_s(counter, tally) + PENDING_KEPT_S - clock.now_s()  # a first try is never that late
     change = Increment(
         counter,
         tally,
         1,
         "add_visitor",
         name,
-        {"counter": counter.name, **periods.shown(tally)},
+        {"counter": counter.name, **periods.answer_members(tally)},
         receipt_target=f"{counter.name}/{tally}",
         receipt_days=int(-(-lives_s // DAY_S)),
     )
@@ -66,6 +66,6 @@ def _tally(counter: Counter, id_: str, now_s: float, at_s: float | None) -> str:
     """The tally of the period in which the visit was tried first."""
     if at_s is None:
         return periods.tally_id(counter, id_, now_s)
-    if not -clock.OFF_S_MAX <= now_s - at_s <= LATE_MAX_S:
+    if not -clock.OFF_S_MAX <= now_s - at_s <= VISIT_LATE_MAX_S:
         raise InvalidInputError("at must be within the last day: when the visit was tried first.", field="at")
     return periods.tally_id(counter, id_, at_s)

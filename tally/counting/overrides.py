@@ -15,19 +15,21 @@ from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, commit_change
 from . import limits, periods, tallies
-from .limits import MARK, NO_PLAN, PLAN, own_name
-from .receipts import Body, ChangeAnswer, Keyed, Stamp, once
+from .limits import NO_OVERRIDE, OVERRIDE, STALE_COPY_PREFIX, override_attribute
+from .receipts import Body, ChangeAnswer, ReceiptDraft, ReceiptKey, count_once
 
 STEP_S = 60  # no period is shorter
 
 
-def read(call: Call, counter: Counter, id_: str) -> Body:
+def read_override(call: Call, counter: Counter, id_: str) -> Body:
     """The limit of an id, `{"counter","id","limit","own"}`: 1 RCU."""
-    within = limits.read(call, counter, id_)
-    return {"counter": counter.name, "id": id_, "limit": within.limit, "own": within.own}
+    within = limits.read_limits(call, counter, id_)
+    return {"counter": counter.name, "id": id_, "limit": within.limit, "own": within.is_override}
 
 
-def put(call: Call, counter: Counter, id_: str, limit: int | None, *, operation: str, key: str) -> ChangeAnswer:
+def put_override(
+    call: Call, counter: Counter, id_: str, limit: int | None, *, operation: str, key: str
+) -> ChangeAnswer:
     """Give an id this limit; None: the declared one again. `{"counter","id","limit","own"}`.
 
     The number does not move, so the receipt says no amount. 4 WCU; with periods 6, and 2 more for each edge nearby.
@@ -35,42 +37,53 @@ def put(call: Call, counter: Counter, id_: str, limit: int | None, *, operation:
     """
     assert counter.own_limits, "nothing would judge by it"
     own = limit is not None
-    plan = {PLAN: {"S": call.nonce}, own_name(counter): {"N": str(limit)}} if own else NO_PLAN
-    body = {"counter": counter.name, "id": id_, "limit": limit if own else limits.declared(counter).limit, "own": own}
+    plan = {OVERRIDE: {"S": call.nonce}, override_attribute(counter): {"N": str(limit)}} if own else NO_OVERRIDE
+    body = {
+        "counter": counter.name,
+        "id": id_,
+        "limit": limit if own else limits.declared_limits(counter).limit,
+        "own": own,
+    }
 
-    def change(stamp: Stamp) -> Body:
-        commit_change(call, counter, id_, lambda _: _writes(call, counter, id_, plan), stamp.receipt(call, body))
+    def change(stamp: ReceiptDraft) -> Body:
+        commit_change(
+            call, counter, id_, lambda _: _override_writes(call, counter, id_, plan), stamp.receipt(call, body)
+        )
         return body
 
-    return once(call, Keyed(operation, f"{counter.name}/{id_}", key, {"limit": limit}, counter.receipt_days), change)
+    return count_once(
+        call, ReceiptKey(operation, f"{counter.name}/{id_}", key, {"limit": limit}, counter.receipt_days), change
+    )
 
 
-def _writes(call: Call, counter: Counter, id_: str, plan: Item) -> list[Write]:
+def _override_writes(call: Call, counter: Counter, id_: str, plan: Item) -> list[Write]:
     """The plan, and its copies for the periods that calls may be in."""
     if counter.period is None:
-        return [_copy(call, counter, id_, plan)]
+        return [_copy_write(call, counter, id_, plan)]
     item, table = limits.key(counter, id_), {"TableName": call.store.settings.counts_table}
-    first: Write = {"Delete": {**table, "Key": item}} if plan is NO_PLAN else {"Put": {**table, "Item": item | plan}}
+    first: Write = (
+        {"Delete": {**table, "Key": item}} if plan is NO_OVERRIDE else {"Put": {**table, "Item": item | plan}}
+    )
     now_s = clock.now_s()
-    mark: Item = {PLAN: {"S": f"{MARK}{call.nonce}"}}
+    mark: Item = {OVERRIDE: {"S": f"{STALE_COPY_PREFIX}{call.nonce}"}}
     ahead_s = clock.OFF_S_MAX * (2 if counter.unique else 1)  # a visit may begin a period early
     near = {
         periods.tally_id(counter, id_, now_s + far_s): mark if far_s > 0 else plan
         for far_s in range(ahead_s, -clock.OFF_S_MAX - 1, -STEP_S)
     }
-    return [first, *(_copy(call, counter, tally, said) for tally, said in near.items())]
+    return [first, *(_copy_write(call, counter, tally, said) for tally, said in near.items())]
 
 
-def _copy(call: Call, counter: Counter, tally: str, plan: Item) -> Write:
+def _copy_write(call: Call, counter: Counter, tally: str, plan: Item) -> Write:
     """The update that gives a tally's item the plan or a mark, beside its number. A plan takes away what the item had
     of another one. It moves the version: a caller that sets the number by an older one has not seen the plan."""
-    gone = [] if plan[PLAN]["S"].startswith(MARK) else limits.not_of(plan)
+    gone = [] if plan[OVERRIDE]["S"].startswith(STALE_COPY_PREFIX) else limits.not_of(plan)
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": tallies.key(counter, tally, 0),
         "UpdateExpression": "SET #plan = :plan ADD version :one",
-        "ExpressionAttributeNames": {"#plan": PLAN},
-        "ExpressionAttributeValues": {":plan": plan[PLAN], ":one": {"N": "1"}},
+        "ExpressionAttributeNames": {"#plan": OVERRIDE},
+        "ExpressionAttributeValues": {":plan": plan[OVERRIDE], ":one": {"N": "1"}},
     }
-    own = {name: value for name, value in plan.items() if name != PLAN}
-    return {"Update": tallies.expiring(items.extend_update(write, sets=own, remove=gone), counter, tally)}
+    own = {name: value for name, value in plan.items() if name != OVERRIDE}
+    return {"Update": tallies.with_expiry(items.extend_update(write, sets=own, remove=gone), counter, tally)}

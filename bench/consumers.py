@@ -18,10 +18,10 @@ from tally.dynamo.client import Store
 from tally.dynamo.transactions import try_commit
 from tally.streams import bookkeeper, fold, rollup, watermark
 from tally.streams.consumer import Handler
-from tally.streams.dead_letters import Objects
-from tally.streams.fold import StreamConsumer, StreamPlace
+from tally.streams.dead_letters import DeadLetterBucket
+from tally.streams.fold import BatchContext, StreamConsumer
 from tally.streams.forms import Forms
-from tally.streams.record import Lookup
+from tally.streams.record import CounterIndex
 from tally.streams.watermark import Watermark
 from tests import delivery
 from tests.contexts import Context
@@ -119,7 +119,11 @@ def receipts(number: int, videos: int) -> list[Record]:
 
 def _fold_speed(number: int) -> dict[str, float]:
     """By CPU time: other programs do not change it."""
-    declared, batch, place = Lookup(counters.COUNTERS), receipts(BATCH_RECORDS, 100), StreamPlace("receipts", SHARD)
+    declared, batch, place = (
+        CounterIndex(counters.COUNTERS),
+        receipts(BATCH_RECORDS, 100),
+        BatchContext("receipts", SHARD),
+    )
     content = json.dumps(batch).encode()
     _fold(declared, place, batch)
     started_s, folded = time.process_time(), 0
@@ -136,9 +140,9 @@ def _target(record: Record) -> tuple[str, int]:
     return image["target"]["S"], int(image["amount"]["N"])
 
 
-def _fold(declared: Lookup, place: StreamPlace, batch: Sequence[Record]) -> None:
+def _fold(declared: CounterIndex, place: BatchContext, batch: Sequence[Record]) -> None:
     """All the runs of a batch: those that a consumer commits if nothing interrupts it."""
-    records = list(fold.in_order(batch).values())
+    records = list(fold.by_sequence(batch).values())
     while records:
         records = records[fold.next_run(rollup.CONSUMER, declared, place, records, {}).records :]
 
@@ -149,7 +153,7 @@ def deliver(
 ) -> None:  # fmt: skip
     """Deliver the records of a shard of `counts` or `receipts` that a consumer's mapping lets through."""
     (declared,) = [DECLARED[name] for name, known in CONSUMERS.items() if known is consumer]
-    handler = Handler(consumer, counters.COUNTERS, clients.store, Objects("bench"))
+    handler = Handler(consumer, counters.COUNTERS, clients.store, DeadLetterBucket("bench"))
     let_through = [record for record in records if delivery.takes(declared, table, record)]
     with redirect_stdout(StringIO()):  # hides its metrics
         Delivery(handler, f"bench-{table}", shard, let_through).all(Context(60_000), size)
@@ -188,7 +192,7 @@ def one_minute() -> Iterator[tuple[Clients, WallClock]]:
 
 def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> float:
     """The write units of some work, for which the minute before this one is judged, and the forms of counters noted."""
-    Forms(clients.store).note(Lookup(counters.COUNTERS), counters.COUNTERS)  # once in the life of a ledger
+    Forms(clients.store).note(CounterIndex(counters.COUNTERS), counters.COUNTERS)  # once in the life of a ledger
     note_judged(clients.store, SETTINGS.minute(clock.now_s) - 1)
     meter = Meter(clients.store.client)
     work()
@@ -197,7 +201,7 @@ def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> flo
 
 def note_judged(store: Store, minute: int) -> None:
     """Say that the minutes up to this one are judged."""
-    item = watermark.JUDGE | {"judged": {"N": str(minute)}, "began": {"N": "1"}}
+    item = watermark.WATERMARK_KEY | {"judged": {"N": str(minute)}, "began": {"N": "1"}}
     assert try_commit(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": item}}])
 
 
@@ -205,8 +209,8 @@ def track(clients: Clients, clock: WallClock, skipped: int = 0) -> None:
     """Deliver the records to the bookkeeper, but for the first `skipped` of counts, and judge their minute."""
     hand_over(clients, bookkeeper.CONSUMER, made_s=clock.now_s, skipped=skipped)
     minute = SETTINGS.minute(clock.now_s)
-    known_s = (minute + 1 + watermark.LATE + 1) * SETTINGS.minute_s
-    seen = Watermark(judged=minute - 1, known_s=known_s)
+    known_s = (minute + 1 + watermark.COMMIT_GRACE + 1) * SETTINGS.minute_s
+    seen = Watermark(judged=minute - 1, journal_complete_s=known_s)
     judged = judge.judge(clients.store, seen, known_s, until_s=clients.store.clock() + 60)
     assert (judged.minutes, judged.changes) == (1, 0), f"judged: {judged}"
 

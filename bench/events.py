@@ -15,10 +15,10 @@ from tally.counting import tallies
 from tally.notify import Notify
 from tally.streams import bookkeeper
 from tally.streams.consumer import Handler
-from tally.streams.dead_letters import Objects
+from tally.streams.dead_letters import DeadLetterBucket
 from tally.streams.events import Bus
 from tally.streams.forms import Forms
-from tally.streams.record import Lookup
+from tally.streams.record import CounterIndex
 from tests import delivery
 from tests.contexts import Context
 from tests.delivery import Record
@@ -73,12 +73,12 @@ def _units(counter: Counter, to: int, records: int) -> dict[str, float]:
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
         store, declared = clients.store, {counter.name: counter}
-        Forms(store).note(Lookup(declared), declared)
+        Forms(store).note(CounterIndex(declared), declared)
         note_judged(store, MINUTE - 1)
         batch = [_moved(counter, to, number) for number in range(records)]
         for record in batch:
             store.client.put_item(TableName=store.settings.counts_table, Item=record["dynamodb"]["NewImage"])
-        handler = Handler(bookkeeper.CONSUMER, declared, store, Objects("bench"), Bus("bench", _Told))
+        handler = Handler(bookkeeper.CONSUMER, declared, store, DeadLetterBucket("bench"), Bus("bench", _Told))
         meter = Meter(store.client)
         with redirect_stdout(StringIO()):  # hides its metrics
             assert not handler(delivery.event(batch, SHARD, "bench-counts"), Context(60_000))["batchItemFailures"]
@@ -87,7 +87,7 @@ def _units(counter: Counter, to: int, records: int) -> dict[str, float]:
 
 def _read_us(counter: Counter, to: int, repeats: int) -> float:
     """Microseconds of processor time to read such a record."""
-    declared, record = Lookup({counter.name: counter}), _moved(counter, to)
+    declared, record = CounterIndex({counter.name: counter}), _moved(counter, to)
     started_s = time.process_time()
     for _ in range(repeats):
         bookkeeper.read_count(declared, record)

@@ -62,30 +62,30 @@ def _fill(store: Store, tallies: int) -> bytes:
     amounts."""
     chance = random.Random(SEED)
     ids = [f"{number:08x}" for number in chance.sample(range(2**32), tallies)]
-    put(store, MINUTE, "receipts", [segments.Booked("plays", id_, "", 1, 0) for id_ in ids])
+    put(store, MINUTE, "receipts", [segments.JournalEntry("plays", id_, "", 1, 0) for id_ in ids])
     chance.shuffle(ids)
-    put(store, MINUTE, "counts", [segments.Booked("plays", id_, "", 0, 1) for id_ in ids])
+    put(store, MINUTE, "counts", [segments.JournalEntry("plays", id_, "", 0, 1) for id_ in ids])
     note_judged(store, MINUTE - 1)
     return json.dumps([(id_, 1) for id_ in ids] * 2).encode()
 
 
-def put(store: Store, minute: int, shard: str, entries: Sequence[segments.Booked]) -> None:
+def put(store: Store, minute: int, shard: str, entries: Sequence[segments.JournalEntry]) -> None:
     """Put segments of a minute, each with the entries of a whole batch."""
     for number, first in enumerate(range(0, len(entries), BATCH_RECORDS)):
         batch = entries[first : first + BATCH_RECORDS]
         name = f"{shard}#{first}"
-        try_commit(store, [segments.write(SETTINGS, minute, number % BUCKETS, name, batch, time.time())])
+        try_commit(store, [segments.segment_write(SETTINGS, minute, number % BUCKETS, name, batch, time.time())])
 
 
 def judge_once(endpoint: str) -> Judging:
     """Judge MINUTE in this process, and then take that back."""
     store = clients_of(endpoint).store
-    known_s = (MINUTE + watermark.LATE + 2) * SETTINGS.minute_s
-    seen = Watermark(judged=MINUTE - 1, known_s=known_s)
+    known_s = (MINUTE + watermark.COMMIT_GRACE + 2) * SETTINGS.minute_s
+    seen = Watermark(judged=MINUTE - 1, journal_complete_s=known_s)
     cpu_s = time.process_time()
     judged = judge.judge(store, seen, known_s, until_s=store.clock() + RUN_S_MAX)
     cpu_s = time.process_time() - cpu_s
-    if (judged.minutes, judged.changes, watermark.judged(store)) != (1, 0, MINUTE):
+    if (judged.minutes, judged.changes, watermark.last_judged_minute(store)) != (1, 0, MINUTE):
         raise LocalError(f"judged wrongly: {judged}")
     note_judged(store, MINUTE - 1)
     return Judging(cpu_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

@@ -122,7 +122,7 @@ class _Timeline:
         """What a sweep does for the journal; the edits that show as drift then. Raises RuntimeError if one is wrong."""
         store, now_s = self.clients.store, self.clock.now_s
         seen = watermark.read(store)
-        watermark.renew(store, self._shards, seen, now_s)
+        watermark.advance(store, self._shards, seen, now_s)
         judge.judge(store, seen, now_s, until_s=store.clock() + 50)
         drifts = {int(drift.target): drift.drift for drift in rows.every(store)}
         for number, drift in drifts.items():

@@ -11,7 +11,7 @@ from tally.counter import Counter
 from tally.dynamo.client import Store
 from tally.items import Items
 from tally.settings import OwnTable
-from tally.streams.dead_letters import Objects
+from tally.streams.dead_letters import DeadLetterBucket
 from tally.team import scan_state
 from tally.team.consumer import ItemsHandler
 from tally.team.recounts import Recount
@@ -57,7 +57,7 @@ def measure(quick: bool) -> Rows:
         stream = Stream(wire, SHOP)
         own = {"shop": OwnTable(SHOP, stream.arn)}
         store = replace(clients.store, settings=clients.store.settings._replace(own_tables=own))
-        consumer = ItemsHandler(COUNTERS, store, Objects("none"))
+        consumer = ItemsHandler(COUNTERS, store, DeadLetterBucket("none"))
         delivery = Delivery(consumer, SHOP, stream.shard)
         meter = Meter(store.client)
 

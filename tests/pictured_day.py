@@ -108,9 +108,9 @@ class Day(Tables):
     def _sweep(self) -> None:
         """As operations/sweep does it each minute."""
         seen, now_s = watermark.read(self.store), self.clock()
-        watermark.renew(self.store, self._shards, seen, now_s)
+        watermark.advance(self.store, self._shards, seen, now_s)
         judge.judge(self.store, seen, now_s, until_s=float("inf"))
-        hours.sum_up(self.store, watermark.judged(self.store), until_s=float("inf"))
+        hours.sum_up(self.store, watermark.last_judged_minute(self.store), until_s=float("inf"))
 
     def edit(self, counter: Counter, id_: str, amount: int) -> None:
         """Edit a number by hand, around Tally."""

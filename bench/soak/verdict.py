@@ -12,7 +12,7 @@ from tally.counting import holds, tallies
 from tally.counting.tallies import TOMBSTONE
 from tally.dynamo import keys
 from tally.streams import record
-from tally.streams.record import Lookup
+from tally.streams.record import CounterIndex
 from tests.invariants.streaming import booked
 
 from .notes import EXPIRED, Accepted, Tally
@@ -45,11 +45,11 @@ class Contents:
 
 def counted(stage: Stage) -> Contents:
     """The tallies and the children."""
-    stored, declared = Contents(), Lookup(counters.COUNTERS)
+    stored, declared = Contents(), CounterIndex(counters.COUNTERS)
     for item in stage.scan("counts"):
         prefix, _, id_ = item["PK"]["S"].partition("#")
         sort_key = item["SK"]["S"]
-        counter = declared.tally(prefix, sort_key)
+        counter = declared.counter_of_item(prefix, sort_key)
         if counter is not None:
             stored.tallies[counter.name, id_] += tallies.stored_number(counter, item, counter.start) - counter.start
             continue
@@ -63,7 +63,7 @@ def everything(stage: Stage) -> Contents:
     """All three tables."""
     stored = counted(stage)
     for receipt in stage.scan("receipts"):
-        for counter, id_, amount in record.changes(receipt) if record.SAYS & receipt.keys() else ():
+        for counter, id_, amount in record.amounts_of(receipt) if record.CHANGE_ATTRIBUTES & receipt.keys() else ():
             stored.receipts[counter, id_] += amount
     for item in stage.scan("ledger"):
         _ledger(item, stored)

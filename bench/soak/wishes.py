@@ -125,7 +125,7 @@ def change(store: Store, plain: Store, entries: Sequence[WishEntry], soon: bool,
     def noted(body: Body) -> list[Note]:
         id_ = receipts.draft_receipt(Call(plain), ReceiptKey("change", RECEIPT_TARGET, key, {})).id
         receipt = queries.get(plain.client, plain.settings.receipts_table, {"id": {"S": id_}}) or {}
-        named = {(name, periods.answer_members(tally)["id"]): tally for name, tally, _ in record.changes(receipt)}
+        named = {(name, periods.answer_members(tally)["id"]): tally for name, tally, _ in record.amounts_of(receipt)}
         return [_counted(entry, named.get((entry.counter.name, entry.id), ""), wish.made_s, key) for entry in entries]
 
     wish = Wish(key, entries, send, noted, void=partial(changes.void_changes, key=key))

@@ -28,8 +28,8 @@ from tally.maintenance.rebuild import Accepted, Window
 from tally.maintenance.reconcile import Finding, NotProvenError, Reconciler
 from tally.settings import MINUTE_DEFAULT_S
 from tally.streams import dead_letters, watermark
-from tally.streams.dead_letters import Marker
-from tally.streams.loss import LETTER, Loss, listed
+from tally.streams.dead_letters import DeadLetterMarker
+from tally.streams.loss import LETTER, Loss, list_losses
 from tally.team import health, watch
 
 from . import kept, scan, values
@@ -124,9 +124,9 @@ def check_numbers(given: argparse.Namespace) -> None:
     given.parts = (given.only,) if given.only else alone if given.counter else PARTS
 
 
-def letters(given: argparse.Namespace, stack: Stack) -> list[Marker]:
+def letters(given: argparse.Namespace, stack: Stack) -> list[DeadLetterMarker]:
     """The dead letters, if they are asked for."""
-    return list(dead_letters.listed(Call(stack.store))) if LETTERS in given.parts else []
+    return list(dead_letters.list_markers(Call(stack.store))) if LETTERS in given.parts else []
 
 
 def numbers(given: argparse.Namespace, stack: Stack) -> Numbers:
@@ -201,7 +201,7 @@ def lost(given: argparse.Namespace, stack: Stack) -> Lost | None:
     return Lost([loss for loss in looks if loss.difference], days)
 
 
-def say_letters(given: argparse.Namespace, markers: list[Marker]) -> None:
+def say_letters(given: argparse.Namespace, markers: list[DeadLetterMarker]) -> None:
     """A line for each dead letter."""
     for marker in markers:
         body = {"found": "dead letter", "object": marker.object, "at": marker.at_s, "reason": marker.reason}
@@ -235,7 +235,7 @@ def unwatched(given: argparse.Namespace, stack: Stack) -> list[str]:
 
 def losses(given: argparse.Namespace, stack: Stack) -> list[Loss]:
     """What the streams may have lost, and nobody has acknowledged, if everything is asked for."""
-    return listed(stack.store) if given.parts == PARTS else []
+    return list_losses(stack.store) if given.parts == PARTS else []
 
 
 def say_losses(given: argparse.Namespace, gaps: list[Loss]) -> None:

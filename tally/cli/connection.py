@@ -22,7 +22,7 @@ from tally.dynamo.client import CLIENT_CONFIG, Store
 from tally.dynamo.keys import FORMAT
 from tally.errors import ConfigurationError
 from tally.settings import MINUTE_DEFAULT_S, OwnTable, Settings, own_tables
-from tally.streams.dead_letters import Objects
+from tally.streams.dead_letters import DeadLetterBucket
 from tally.team import scan_state
 
 from .folder import folder
@@ -41,7 +41,7 @@ class Stack:
     """The tables of a stack, and the counters that the app declares."""
 
     store: Store
-    objects: Objects | None
+    objects: DeadLetterBucket | None
     """The bucket of dead letters; None without one."""
     counters: Mapping[str, Counter]
     outputs: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def local(given: int | None, counters: Mapping[str, Counter]) -> Stack:
         own = json.dumps(where.get("own_tables", {}))
         store = Store(client, _settings(where, where["bucket"], where["minute_s"], own))
         s3 = {"config": PATIENT.merge(Config(s3={"addressing_style": "path"})), "endpoint_url": where["s3"], **LOCAL}
-        objects = Objects(where["bucket"], lambda: boto3.client("s3", **s3)) if where["bucket"] else None
+        objects = DeadLetterBucket(where["bucket"], lambda: boto3.client("s3", **s3)) if where["bucket"] else None
         if (app := where.get("app")) and Path(app) != folder().resolve():  # two checkouts, and one of them has the port
             note(f"port {port} is the {DEV} of {app}")
         return Stack(store, objects, counters, dict(where["outputs"]))
@@ -108,7 +108,9 @@ def deployed(stack: str, counters: Mapping[str, Counter]) -> Stack:
         bucket = outputs.get("DeadLetterBucketName", "")
         settings = _settings(tables, bucket, MINUTE_DEFAULT_S, outputs.get("OwnTables", "{}"))
         store = Store(boto3.client("dynamodb", config=CLIENT_CONFIG), settings)
-        return Stack(store, Objects(bucket) if bucket else None, counters, outputs, described.get("StackStatus", ""))
+        return Stack(
+            store, DeadLetterBucket(bucket) if bucket else None, counters, outputs, described.get("StackStatus", "")
+        )
     except KeyError as missing:
         raise CommandError(f"the stack {stack} has no output {missing}: is it Tally's?") from None
     except NoCredentialsError:

@@ -29,7 +29,7 @@ def _events(given: argparse.Namespace, stack: Stack) -> int:
     """Print the events, the newest first. Returns 0."""
     asked = (
         (event, sent)
-        for event, sent in events.newest(stack.store)
+        for event, sent in events.newest_events(stack.store)
         if given.counter is None or event.detail["counter"] == given.counter.name
         if given.id is None or _is_of(event.detail, given.id)
     )

@@ -55,7 +55,7 @@ def _forget(given: argparse.Namespace, stack: Stack) -> int:
     say(f"removed  {_counts({kind: run.removed[kind.plural] for kind in TraceKind})}")
     if run.removed["posts"]:
         note("the likes of the posts go in the background")
-    if dead_letters.any_left(stack.store):
+    if dead_letters.any_waiting(stack.store):
         note("there are dead letters, which may name the user: `tally repair`, then look again")
     say(f"{left} left: run it again" if left else "nothing is left")
     if not left:

@@ -21,9 +21,9 @@ from tally.errors import TallyError
 from tally.maintenance import losses, rebuild
 from tally.maintenance.reconcile import Finding, Reconciler
 from tally.streams import bookkeeper, dead_letters, forms, rollup
-from tally.streams.dead_letters import Marker, Redriven
+from tally.streams.dead_letters import DeadLetterMarker, RedriveOutcome
 from tally.streams.fold import StreamConsumer
-from tally.streams.record import Lookup
+from tally.streams.record import CounterIndex
 from tally.team import consumer, scan_state
 
 from . import check
@@ -68,7 +68,7 @@ def repair(given: argparse.Namespace, stack: Stack) -> int:
     gaps = check.losses(given, stack)
     check.say_losses(given, gaps)
     if gaps and given.acknowledge and agreed(given, "Acknowledge this?"):
-        _judged(reconciler, max(gap.again for gap in gaps) - 1)
+        _judged(reconciler, max(gap.resume_minute for gap in gaps) - 1)
         losses.acknowledge(stack.store, gaps, given.by, given.why)
         say(f"acknowledged {len(gaps)}: as_of goes on with the next sweep")
     else:
@@ -78,32 +78,37 @@ def repair(given: argparse.Namespace, stack: Stack) -> int:
     return CANNOT_TELL if checked.missing else WRONG if left else 0
 
 
-def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[Marker]) -> int:
+def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[DeadLetterMarker]) -> int:
     """Apply each dead letter once; with --drop, forget those that have expired. Returns how many are left."""
     objects = stack.objects
     if objects is None:
         raise CommandError("the stack has no output 'DeadLetterBucketName', where the records would be")
-    done = dict.fromkeys(Redriven, 0)
-    declared, consumers = Lookup(stack.counters, stack.store.settings.minute_s), _consumers(stack)
+    done = dict.fromkeys(RedriveOutcome, 0)
+    declared, consumers = CounterIndex(stack.counters, stack.store.settings.minute_s), _consumers(stack)
     with bar(waiting, "dead letter", "applied") as markers:
         for marker in markers:
             _give_up_scans(stack, marker)
             outcome, why = dead_letters.redrive(Call(stack.store), objects, consumers, declared, marker)
             of_items = marker.consumer == consumer.NAME
-            if outcome is Redriven.KEPT and of_items and given.drop:
-                outcome = Redriven.LOST  # a scan counts the item as it is now
+            if outcome is RedriveOutcome.STILL_BLOCKED and of_items and given.drop:
+                outcome = RedriveOutcome.OBJECT_LOST  # a scan counts the item as it is now
             done[outcome] += 1
-            if outcome is Redriven.KEPT:
+            if outcome is RedriveOutcome.STILL_BLOCKED:
                 say(f"kept     {marker.object}: {why}{'; --drop forgets it, then `tally scan`' if of_items else ''}")
-            if outcome is Redriven.LOST and given.drop:
+            if outcome is RedriveOutcome.OBJECT_LOST and given.drop:
                 _give_up_scans(stack, marker, lost=True)
-                dead_letters.drop(Call(stack.store), marker)
+                dead_letters.discard(Call(stack.store), marker)
                 say(f"dropped  {marker.object}, a dead letter since {moment(marker.at_s)}: {why}")
-            elif outcome is Redriven.LOST:
+            elif outcome is RedriveOutcome.OBJECT_LOST:
                 say(f"lost     {marker.object}, a dead letter since {moment(marker.at_s)}: {why}; --drop forgets it")
-    lost = f", {done[Redriven.LOST]} {'dropped' if given.drop else 'lost'}" if done[Redriven.LOST] else ""
-    say(f"{done[Redriven.APPLIED]} applied, {done[Redriven.GONE]} already gone, {done[Redriven.KEPT]} kept{lost}")
-    return done[Redriven.KEPT] + (0 if given.drop else done[Redriven.LOST])
+    lost = (
+        f", {done[RedriveOutcome.OBJECT_LOST]} {'dropped' if given.drop else 'lost'}"
+        if done[RedriveOutcome.OBJECT_LOST]
+        else ""
+    )
+    applied, gone = done[RedriveOutcome.APPLIED], done[RedriveOutcome.ALREADY_APPLIED]
+    say(f"{applied} applied, {gone} already gone, {done[RedriveOutcome.STILL_BLOCKED]} kept{lost}")
+    return done[RedriveOutcome.STILL_BLOCKED] + (0 if given.drop else done[RedriveOutcome.OBJECT_LOST])
 
 
 def _consumers(stack: Stack) -> dict[str, StreamConsumer]:
@@ -111,7 +116,7 @@ def _consumers(stack: Stack) -> dict[str, StreamConsumer]:
     return {one.name: one for one in (rollup.CONSUMER, bookkeeper.CONSUMER, consumer.consumer(stack.counters))}
 
 
-def _give_up_scans(stack: Stack, marker: Marker, *, lost: bool = False) -> None:
+def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False) -> None:
     """Close the scans that are open of the items of a dead letter: what is applied moves the number alone. If it is
     `lost`, the number stands for nothing."""
     if marker.consumer != consumer.NAME:

@@ -24,7 +24,7 @@ from tally.errors import TallyError
 from tally.items import ASIDE
 from tally.streams import forms
 from tally.streams.lineage import ITEMS
-from tally.streams.loss import NEVER_S
+from tally.streams.loss import NOTHING_LOST_S
 from tally.streams.watermark import oldest_dead_letter_s
 from tally.team import faults, health, scan_plan, scan_state, watch
 from tally.team.recounts import GROUPS_MAX, Difference, Recount
@@ -223,7 +223,7 @@ def _check_table(recount: Recount) -> None:
 def _check_letters(recount: Recount) -> None:
     """Raise CommandError while a record of the table is a dead letter: the scan may have read what it did, or not."""
     table = recount.of.table
-    if oldest_dead_letter_s(recount.store, ITEMS, table) != NEVER_S:
+    if oldest_dead_letter_s(recount.store, ITEMS, table) != NOTHING_LOST_S:
         raise CommandError(f"there are dead letters of the table {table}: `tally repair` first, then scan again")
 
 

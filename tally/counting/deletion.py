@@ -7,7 +7,8 @@ ledger names it to the sweep. Each sweep goes on where the last one stopped, by 
 
     1. It marks the shards that are not marked, in case the removal died before.
     2. It takes the children back, each as its own removal does, up to one on every shard in one transaction.
-    3. When nothing is left, it waits for GONE_KEPT_S and looks again: a late copy of a child that was written alone may
+    3. When nothing is left, it waits for TOMBSTONE_KEPT_S and looks again: a late copy of a child that was written
+    alone may
        have come. A look that finds something begins a new wait.
     4. It brings each shard to 0 in one transaction. Another one removes them all, and the row.
 

@@ -332,7 +332,7 @@ def overdue_pages(store: Store, bucket_number: int, most: int) -> Iterator[Page]
 
 def count_unreturned(store: Store, since_s: float) -> tuple[int, bool]:
     """How many holds are not given back though they expired before this time, or their return was refused; and whether
-    there may be more: of each bucket it reads at most LEFT_MAX of either kind."""
+    there may be more: of each bucket it reads at most UNRETURNED_MAX of either kind."""
     end = str(int(since_s))
     ranges = ((queries.SORT_KEY_MIN, end), (OVERDUE, f"{OVERDUE}{queries.SORT_KEY_MAX}"))
     pages = [

@@ -74,7 +74,7 @@ class ReceiptDraft(NamedTuple):
         }
 
     def pending_receipt(self, call: Call, body: Body, **facts: Item) -> Write:
-        """The receipt of a change that is written alone. It lives ALONE_KEPT_S at least."""
+        """The receipt of a change that is written alone. It lives PENDING_KEPT_S at least."""
         expires_s = max(self.expires_s, ends_s(PENDING_KEPT_S, named=bool(call.caller)))
         return self._replace(expires_s=expires_s).receipt(call, body, **PENDING_ROLLUP, **facts)
 

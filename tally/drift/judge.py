@@ -16,7 +16,7 @@ from ..dynamo.client import Call, Store, map_in_threads
 from ..dynamo.transactions import ConditionFailedError, Write, commit_writes, try_commit
 from ..errors import StoreBusyError
 from ..streams import segments, watermark
-from ..streams.segments import Booked
+from ..streams.segments import JournalEntry
 from ..streams.watermark import Watermark
 from . import begun_again, rows
 
@@ -57,14 +57,14 @@ def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Jud
 
     The next run goes on where this one stopped, also within a minute. `seen`: what may be concluded now.
     """
-    if 0 <= seen.judged < min(seen.again - 1, seen.closed(store.settings)):
+    if 0 <= seen.judged < min(seen.resume_minute - 1, seen.last_complete_minute(store.settings)):
         seen = begun_again.begin(store, seen, now_s, until_s)
-        if not seen.known_s:
+        if not seen.journal_complete_s:
             return Judged(last=seen.judged, finished=False)
     result, read = Judged(last=seen.judged), Reading()
-    for minute in range(seen.judged + 1, seen.closed(store.settings) + 1) if seen.judged >= 0 else ():
-        assert minute <= seen.closed(store.settings), "more may be booked on it"
-        net, after = differences(store, minute, read), seen.after(minute)
+    for minute in range(seen.judged + 1, seen.last_complete_minute(store.settings) + 1) if seen.judged >= 0 else ():
+        assert minute <= seen.last_complete_minute(store.settings), "more may be booked on it"
+        net, after = differences(store, minute, read), seen.last_added(minute)
         tallies = ((counter, id_, amount) for counter in sorted(net) for id_, amount in sorted(net[counter].items()))
         changes = (change for change in tallies if list(change[:2]) > after)
         while chunk := list(islice(changes, ROWS_READ_MAX)):
@@ -80,7 +80,7 @@ def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Jud
         result.segments += read.segments
         result.bytes += read.bytes
         if store.clock() >= until_s:
-            result.finished = minute == seen.closed(store.settings)
+            result.finished = minute == seen.last_complete_minute(store.settings)
             break
     return result
 
@@ -94,12 +94,12 @@ def differences(store: Store, minute: int, read: Reading | None = None) -> Net:
     net: Net = defaultdict(dict)
     read = read or Reading()
     read.segments = read.bytes = 0
-    halves: list[Booked] = []
-    for segment in segments.read(store, minute):
+    halves: list[JournalEntry] = []
+    for segment in segments.read_segments(store, minute):
         read.segments += 1
-        read.bytes += segments.size(segment)
-        halves += segments.pairs(segment)
-        for counter, (ids, expected, observed) in segments.sums(segment).items():
+        read.bytes += segments.compressed_bytes(segment)
+        halves += segments.removal_halves(segment)
+        for counter, (ids, expected, observed) in segments.columns(segment).items():
             _sum_up(net[counter], ids, expected, observed)
     read.halves[minute] = _by_name(halves)
     for half in read.halves[minute]:
@@ -115,7 +115,11 @@ def _unmet(store: Store, half: tuple[str, str, str], minute: int, read: Reading)
 
     def of(at: int) -> Halves:
         if at not in read.halves:
-            pairs = (one for segment in segments.read(store, at, **segments.HALVES) for one in segments.pairs(segment))
+            pairs = (
+                one
+                for segment in segments.read_segments(store, at, **segments.ONLY_HALVES)
+                for one in segments.removal_halves(segment)
+            )
             read.halves[at] = _by_name(pairs)
         return read.halves[at]
 
@@ -127,7 +131,7 @@ def _unmet(store: Store, half: tuple[str, str, str], minute: int, read: Reading)
     return _less(left, of(minute + 1).get(half, 0))
 
 
-def _by_name(halves: Iterable[Booked]) -> Halves:
+def _by_name(halves: Iterable[JournalEntry]) -> Halves:
     sums: Halves = defaultdict(int)
     for half in halves:
         sums[half[:3]] += half.observed - half.expected

@@ -23,7 +23,7 @@ from ..dynamo.client import Call, Store
 from ..errors import TallyError
 from ..settings import Settings
 from ..streams import dead_letters, forms, watermark
-from ..streams.loss import NEVER_S
+from ..streams.loss import NOTHING_LOST_S
 from . import rows
 
 BEHIND = 10  # minutes without watermark: when the alarm `watermark-age` goes off
@@ -70,7 +70,7 @@ def lag(store: Store) -> Seen:
     ages = {consumer: int(now_s - time_s) if time_s else None for consumer, time_s in passed.items()}
     age_s = int(now_s - as_of) if as_of else None
     facts = {"as_of": as_of, "as_of_age_s": age_s, "watermark_age_s": ages}
-    if not seen.noted_s:
+    if not seen.written_s:
         return Seen("no sweep has run yet: a new stack needs some minutes", facts, None)
     rolled_up = f"rolled up as of {_ago(age_s)}"
     line = f"{rolled_up}; watermark: {', '.join(f'{consumer} {_ago(age)}' for consumer, age in ages.items())}"
@@ -100,7 +100,7 @@ def drift(store: Store, most: int | None = None) -> Seen:
 
 def aside(store: Store, most: int | None = None) -> Seen:
     """The records that no consumer could apply. `most`: it reads no more of them."""
-    markers = list(islice(dead_letters.listed(Call(store)), most))
+    markers = list(islice(dead_letters.list_markers(Call(store)), most))
     oldest_s = min((marker.at_s for marker in markers), default=None)
     since = f", the oldest since {moment(oldest_s)}" if oldest_s is not None else ""
     facts = {"records": len(markers), "oldest": oldest_s}
@@ -110,7 +110,7 @@ def aside(store: Store, most: int | None = None) -> Seen:
 def lost(store: Store) -> Seen:
     """Since when the streams may have lost records, and nobody has acknowledged it."""
     since_s = watermark.read(store).lost_s
-    if since_s == NEVER_S:
+    if since_s == NOTHING_LOST_S:
         return Seen("none that is known", {"since": None})
     line = f"records may be lost since {moment(since_s)}: `as_of` waits until somebody acknowledges it"
     return Seen(line, {"since": since_s}, True)

@@ -45,12 +45,12 @@ def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
     """
     seen, settings = watermark.read(store), store.settings  # before the first look at the tally
     as_of_s, repaired = seen.as_of(settings), history.newest(store, counter.name, id_)
-    added_s = None if as_of_s is None else as_of_s - watermark.LATE * settings.minute_s
+    added_s = None if as_of_s is None else as_of_s - watermark.COMMIT_GRACE * settings.minute_s
     for _ in range(TURNS_MAX):
         count = counted(store, counter, id_, added_s)
         if count.unclear != MOVED:
             break
-    return replace(count, minute=settings.minute(min(now_s, seen.noted_s)), repaired=repaired)
+    return replace(count, minute=settings.minute(min(now_s, seen.written_s)), repaired=repaired)
 
 
 def counted(store: Store, counter: Counter, id_: str, added_s: float | None) -> Recount:

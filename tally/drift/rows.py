@@ -48,11 +48,11 @@ class DriftRow(NamedTuple):
 
         Nothing that began with the ledger is confirmed before its first minutes are whole.
         """
-        if seen.judged < seen.whole and self.since >= seen.first_s:
+        if seen.judged < seen.warm_up_until and self.since >= seen.first_s:
             return 0
         before = least = self.drift
         for minute, amount in reversed(self.changes):
-            if minute > max(seen.judged, self.upto) - watermark.SETTLE:
+            if minute > max(seen.judged, self.upto) - watermark.CONFIRM_AFTER:
                 before -= amount
                 if before * least <= 0:
                     return 0
@@ -87,9 +87,9 @@ def moved(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | Non
     if upto is not None:
         values |= {"counter": row.counter, "target": row.target, "upto": upto}
     if drift == 0:
-        values["expiration"] = int(now_s) + segments.KEPT_S  # as long as the minutes that it has taken
+        values["expiration"] = int(now_s) + segments.SEGMENT_KEPT_S  # as long as the minutes that it has taken
     elif upto is not None:
-        young = [change for change in row.changes if change[0] > upto - watermark.SETTLE]
+        young = [change for change in row.changes if change[0] > upto - watermark.CONFIRM_AFTER]
         values["changes"] = json.dumps([*young, (upto, drift - row.drift)])
         if row.drift == 0:
             values["since"] = upto * store.settings.minute_s
@@ -116,7 +116,7 @@ def recounted(store: Store, row: DriftRow, drift: int, now_s: float) -> Write:
 def forgotten(store: Store, row: DriftRow, kept: int, now_s: float) -> Write:
     """The write that leaves `kept` of a drift, as confirmed: nobody judges what its other changes waited for."""
     assert min(row.drift, 0) <= kept <= max(row.drift, 0), "what stays is a part of it"
-    values = {"drift": kept} if kept else {"drift": 0, "expiration": int(now_s) + segments.KEPT_S}
+    values = {"drift": kept} if kept else {"drift": 0, "expiration": int(now_s) + segments.SEGMENT_KEPT_S}
     removed = ["changes"] if kept else ["changes", "since"]
     return items.update_write(
         store.settings.ledger_table, key(row.counter, row.target), values, remove=removed, expected=row.was

@@ -47,7 +47,7 @@ class Spread:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def width(self, tally: str) -> int:
-        """How many shards the next write of this tally spreads over; halved for each CALM_S without a conflict."""
+        """How many shards the next write of this tally spreads over; halved for each NARROW_AFTER_S without a conflict."""
         with self._lock:
             if tally not in self.widths:
                 return 1
@@ -102,7 +102,7 @@ class Breaker:
     def is_open(self, tally: str) -> bool:
         """Whether the next change of this tally is written alone.
 
-        After HOT_S one change probes; the rest keep spilling.
+        After BREAKER_OPEN_S one change probes; the rest keep spilling.
         """
         with self._lock:
             heat = self.open_tallies.get(tally)

@@ -283,8 +283,8 @@ def put_receipt(call: Call, receipt: Write) -> None:
 def commit_writes(call: Call, writes: Sequence[Write]) -> None:
     """Commit fixed writes in one TransactWriteItems; a lone Update as such, at half the price.
 
-    Raises MovedError if a condition failed, RejectedError, StoreBusyError when conflicts or throttling outlast the
-    retries, or what botocore's error maps to.
+    Raises ConditionFailedError if a condition failed, WriteRejectedError, StoreBusyError when conflicts or throttling
+    outlast the retries, or what botocore's error maps to.
     """
     alone, retries, client = len(writes) == 1 and "Update" in writes[0], call.retries(), call.store.client
     while not (sent := send_one(client, writes[0]) if alone else send(client, writes, retries=call.retries)).committed:

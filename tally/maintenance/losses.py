@@ -14,7 +14,7 @@ from .reconcile import NotProvenError
 def acknowledge(store: Store, losses: list[Loss], by: str, why: str) -> None:
     """Let `as_of` go on past these losses: somebody knows of them. Raises NotProvenError."""
     seen = watermark.read(store)
-    if seen.judged < max(lost.again for lost in losses) - 1:
+    if seen.judged < max(lost.resume_minute for lost in losses) - 1:
         raise NotProvenError("The ledger has not begun again yet: do its consumers and sweep run?")
     for lost in losses:
         gone = {"Delete": items.with_expected({"TableName": store.settings.ledger_table, "Key": lost.key}, lost.values)}

@@ -26,7 +26,7 @@ from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..streams import loss, record
 from ..streams.lineage import BOOKKEEPER
-from ..streams.record import YES, UnreadableError
+from ..streams.record import TRUE_ATTRIBUTE, PoisonRecordError
 from ..streams.watermark import Watermark
 from .reconcile import Finding, NotProvenError, OfDay, Reconciler
 
@@ -75,7 +75,7 @@ def accepted(store: Store, counters: Mapping[str, Counter], days: Window, sums: 
         FilterExpression="#rollup = :yes AND #at BETWEEN :first AND :last",
         ProjectionExpression=", ".join(f"#{name}" for name in attributes),
         ExpressionAttributeNames={f"#{name}": name for name in attributes},
-        ExpressionAttributeValues={":yes": YES, ":first": {"N": str(first)}, ":last": {"N": str(last)}},
+        ExpressionAttributeValues={":yes": TRUE_ATTRIBUTE, ":first": {"N": str(first)}, ":last": {"N": str(last)}},
     )
     for page in pages:
         for receipt in page:
@@ -92,8 +92,8 @@ def accepted(store: Store, counters: Mapping[str, Counter], days: Window, sums: 
 def _readable(receipt: Item) -> list[tuple[str, str, int]]:
     """What the rollup adds of a receipt; nothing of one that it sets aside."""
     try:
-        return record.changes(receipt, alone=True)
-    except (UnreadableError, *record.MALFORMED):
+        return record.amounts_of(receipt, alone=True)
+    except (PoisonRecordError, *record.MALFORMED_ERRORS):
         return []
 
 
@@ -132,7 +132,7 @@ def _lost(counter: Counter, amount: int, of_day: OfDay) -> bool:
 
 def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
     """Whether the ledger may have lost something of these days. Otherwise it knew what the rollup has lost."""
-    known = [(lost.consumer, lost.since_s, lost.until_s) for lost in loss.listed(store)]
+    known = [(lost.consumer, lost.since_s, lost.until_s) for lost in loss.list_losses(store)]
     known += [(entry["consumer"], entry["since"], entry["until"]) for entry in history.losses(store)]
     minute = store.settings.minute
     return any(

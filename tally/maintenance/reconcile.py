@@ -113,7 +113,7 @@ class Reconciler:
 
     def asked(self) -> int:
         """The minute through which the ledger must be judged for a repair asked for now. Raises NotProvenError."""
-        minute, noted_s = self.store.settings.minute, self._settled().noted_s
+        minute, noted_s = self.store.settings.minute, self._settled().written_s
         return max(minute(self.clock()), minute(noted_s) + 1)  # the sweep's clock is better than a laptop's
 
     def wait(self, asked: int, tell: Callable[[int], object] = lambda left: None) -> None:
@@ -214,10 +214,10 @@ class Reconciler:
     def _settled(self) -> Watermark:
         """The watermark. Raises NotProvenError while there is a dead letter, which a redrive would add again, and while
         the ledger has to begin again."""
-        if dead_letters.any_left(self.store):
+        if dead_letters.any_waiting(self.store):
             raise NotProvenError("There are dead letters. They may be what drifts: `tally repair` applies them first.")
         seen = watermark.read(self.store)
-        if seen.judged < watermark.begins_again(self.store, seen) - 1:
+        if seen.judged < watermark.pending_resume_minute(self.store, seen) - 1:
             raise NotProvenError("Records may be lost, and the ledger has not begun again yet: try again.")
         return seen
 

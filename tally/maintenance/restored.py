@@ -73,7 +73,7 @@ def moments(store: Store) -> dict[str, int]:
     return {
         COUNTS: newest(store.settings.counts_table, "PK", HEARTBEAT_START),
         RECEIPTS: newest(store.settings.receipts_table, "id", keys.RECEIPT_HEARTBEAT_START),
-        "ledger": int(watermark.read(store).noted_s),
+        "ledger": int(watermark.read(store).written_s),
     }
 
 
@@ -107,10 +107,10 @@ def settle(
     """
     if settled(store, restored_s):
         return
-    waits = dead_letters.any_left(store)
+    waits = dead_letters.any_waiting(store)
     if waits and not without_dead_letters:
         raise NotProvenError("There were dead letters at that moment, and a redrive would add them once more.")
-    _drop_drift(store, now_s, everything=waits or apart or watermark.read(store).redriven)
+    _drop_drift(store, now_s, everything=waits or apart or watermark.read(store).has_unjudged_redrive)
     _forget(store, keys.DEAD_LETTER_KEY)
     _forget(store, keys.LOST_KEY)
     for counter in counters.values():
@@ -128,9 +128,9 @@ def _keep_what_runs(store: Store, restored_s: float) -> None:
     table, minute = store.settings.ledger_table, store.settings.minute
     at = queries.get(store.client, table, keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY))
     through = items.int_attribute(at, "through", minute(restored_s))
-    first = max(through, minute(restored_s - segments.KEPT_S)) + 1
+    first = max(through, minute(restored_s - segments.SEGMENT_KEPT_S)) + 1
     partitions = [keys.running_partition(items.int_attribute(at, "hour"), through)]
-    for at_minute in range(first, minute(restored_s) + watermark.LATE + 1):
+    for at_minute in range(first, minute(restored_s) + watermark.COMMIT_GRACE + 1):
         partitions += segments.partitions(at_minute)
     for item in chain.from_iterable(queries.partition_items(store, table, partition) for partition in partitions):
         item.pop("expiration", None)
@@ -187,7 +187,7 @@ def _begin_again(store: Store, restored_s: float) -> None:
             _forget(store, keys.checkpoint_key(consumer, table, "")[0])
     began_s = rebuild.notes_began_s(watermark.read(store))
     values = {"format": keys.FORMAT, "restored": int(restored_s)} | ({"notes": began_s} if began_s else {})
-    _write(store, "The ledger", [items.put_write(store.settings.ledger_table, watermark.JUDGE, values)])
+    _write(store, "The ledger", [items.put_write(store.settings.ledger_table, watermark.WATERMARK_KEY, values)])
 
 
 def _forget(store: Store, partition: str) -> None:

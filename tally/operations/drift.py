@@ -308,5 +308,5 @@ def get_events(call: Call, *, limit: Limit = fields.PAGE_SIZE_DEFAULT) -> Answer
 
     Each is kept for nine days after it was sent.
     """
-    newest = islice(events.newest(call.store), limit)
+    newest = islice(events.newest_events(call.store), limit)
     return Answer({"events": [{**event.detail, "sent": sent} for event, sent in newest]})

@@ -22,7 +22,7 @@ from tally.settings import Settings
 from tally.shipped import PAGE_VISITORS, lists
 from tally.streams import events, forms, watermark
 from tally.streams.events import Bus
-from tally.streams.loss import NEVER_S
+from tally.streams.loss import NOTHING_LOST_S
 from tally.streams.watermark import Watermark
 from tally.team import faults, progress, scan_state, spot_checks, watch
 from tally.team.consumer import NAME
@@ -123,7 +123,7 @@ class Sweep:
         now_s = clock.now_s()  # after an answer, which corrects it
         if store.settings.salts_table:
             yield lambda: _forget_salts(store, now_s)
-        if not seen.fresh(store.settings, now_s):  # else another sweep is at it
+        if not seen.is_too_fresh(store.settings, now_s):  # else another sweep is at it
             yield lambda: renew(store, self.shards, seen, now_s)  # the judge needs what was noted a sweep ago
             yield lambda: judge_closed(store, seen, now_s, _share(store, until_s, JUDGE_SHARE))
         if store.settings.event_bus:
@@ -148,13 +148,15 @@ def _share(store: Store, until_s: float, share: float) -> float:
 
 def renew(store: Store, shards: StreamShards, seen: Watermark, now_s: float) -> dict[str, int]:
     """Send the heartbeats, note the watermark, and say how old it is for each consumer."""
-    noted = watermark.renew(store, shards, seen, now_s)
-    observe.gauges({observe.RECORDS_LOST: int(seen.lost_s < NEVER_S)})
-    ages_s = watermark.ages_s(noted, seen, now_s)
+    noted = watermark.advance(store, shards, seen, now_s)
+    observe.gauges({observe.RECORDS_LOST: int(seen.lost_s < NOTHING_LOST_S)})
+    ages_s = watermark.lags_s(noted, seen, now_s)
     for consumer, age_s in ages_s.items():
         observe.gauges({observe.WATERMARK_AGE: age_s}, consumer=consumer)
-        if age_s > watermark.SETTLE * store.settings.minute_s:
-            observe.logger.warning("behind", extra={"consumer": consumer, "age_s": age_s, "in": noted.behind(consumer)})
+        if age_s > watermark.CONFIRM_AFTER * store.settings.minute_s:
+            observe.logger.warning(
+                "behind", extra={"consumer": consumer, "age_s": age_s, "in": noted.most_lagging(consumer)}
+            )
     return {f"{consumer}_age_s": age_s for consumer, age_s in ages_s.items()}
 
 
@@ -189,7 +191,7 @@ def report_drift(
 
 def _events(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
     """Send the events that the bookkeeper has not, and say how old the oldest one is that is left."""
-    done = events.send_left(store, bus, now_s, until_s)
+    done = events.send_unsent(store, bus, now_s, until_s)
     observe.gauges({observe.OLDEST_EVENT: done["oldest_event_s"]})
     return done
 
@@ -226,7 +228,7 @@ def _watched(store: Store, counters: Mapping[str, Counter], now_s: float, until_
 
 
 def _sum_up(store: Store, until_s: float) -> dict[str, int]:
-    return {"hours": hours.sum_up(store, watermark.judged(store), until_s=until_s)}
+    return {"hours": hours.sum_up(store, watermark.last_judged_minute(store), until_s=until_s)}
 
 
 def _holds(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:

@@ -45,7 +45,7 @@ from .progress import HOUR_S, LATE_DAYS, PROGRESS, Progress, hour_of, minutes_of
 PART = 20  # minutes between two sets of running segments: a tally and hour then costs less than 1.1 WCU
 DAY_S = 24 * HOUR_S
 BEFORE = 20  # minutes before the first sweep whose segments are read too: changes were booked before there was one
-LONG_LOSS_S = segments.KEPT_S - 2 * DAY_S  # it ended a day ago, and TTL need not wait
+LONG_LOSS_S = segments.SEGMENT_KEPT_S - 2 * DAY_S  # it ended a day ago, and TTL need not wait
 LONG_LOSS_HOURS_S = 2 * HOUR_S  # the hour in which it began, and the one before: its days may not be written
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are summed up in more parts
 SEGMENT_BYTES = 60_000  # of a running segment, before it is compressed: a reader takes one
@@ -112,7 +112,7 @@ def _lacking(store: Store, at: Progress) -> Progress:
     """Note since when changes may be in no hour: those of the bookkeeper's dead letters, and those that it may have
     lost and nobody has acknowledged. What is judged has its markers."""
     letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # before the losses: one may be dropped meanwhile
-    lost = [_whole_s(gap) for gap in loss.listed(store) if gap.consumer == BOOKKEEPER]
+    lost = [_whole_s(gap) for gap in loss.list_losses(store) if gap.consumer == BOOKKEEPER]
     now = at.lacking(min([letter_s, *lost]), store.settings.minute(clock.now_s()))
     return at if now == at else _note(store, at, now)
 
@@ -165,16 +165,16 @@ def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
 def _add_minute(store: Store, sums: Sums, minute: int) -> None:
     """Add what was accepted in a minute: the expected amounts in its segments, halves of unlikes among them. What was
     imported goes from the traffic into its own day."""
-    for segment in segments.read(store, minute):
-        booked = segments.sums(segment)
+    for segment in segments.read_segments(store, minute):
+        booked = segments.columns(segment)
         for counter, (ids, expected, _) in booked.items():
             for id_, amount in zip(ids, expected, strict=True):
                 sums[counter, id_.partition("#")[0]] += amount  # without its period
-        for counter, id_, day, amount in segments.imports(segment, booked):
+        for counter, id_, day, amount in segments.imported_amounts(segment, booked):
             name = id_.partition("#")[0]
             sums[counter, name] -= amount
             sums[counter, f"{name}#{day_name(day)}"] += amount
-        for half in segments.pairs(segment):
+        for half in segments.removal_halves(segment):
             sums[half.counter, half.id.partition("#")[0]] += half.expected
 
 
@@ -228,7 +228,7 @@ def _running_segment(settings: Settings, hour: int, through: int, entries: list[
         items.compress([moved[1:] for moved in entries]),
     )
     return items.put_write(
-        settings.ledger_table, key, {"body": body, "expiration": int(clock.now_s()) + segments.KEPT_S}
+        settings.ledger_table, key, {"body": body, "expiration": int(clock.now_s()) + segments.SEGMENT_KEPT_S}
     )
 
 

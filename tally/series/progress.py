@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Store
 from ..settings import Settings
-from ..streams.lineage import SKEW
-from ..streams.loss import NEVER_S
+from ..streams.lineage import CLOCK_SKEW
+from ..streams.loss import NOTHING_LOST_S
 
 HOUR_S = 3600
 DAY_H = 24
@@ -32,11 +32,11 @@ class Progress:
     kept: str = "[]"
     """JSON, `[[first day, days]]`: the items from a day on were written to be kept for so many days, 0: for ever. The
     first one is the first day that is there at all; it only moves on."""
-    lost_s: int = NEVER_S
+    lost_s: int = NOTHING_LOST_S
     """When the oldest record was made that is in no segment: it is a dead letter, or may be lost."""
     redriven: int = -1
     """The minute up to which one was booked that was in none before."""
-    lacking_s: int = NEVER_S
+    lacking_s: int = NOTHING_LOST_S
     """When the oldest change was made that may be in no hour: it is lost, or was redriven and is not summed up yet."""
     unset: tuple[str, ...] = ()
     """What the ledger does not have of it: an older sweep has noted the rest."""
@@ -80,7 +80,7 @@ class Progress:
 
         A change may be booked on the minute after its own, so the newest minute does not count.
         """
-        whole_s = min(self.through * settings.minute_s, int(self.lacking_s - SKEW * settings.minute_s))
+        whole_s = min(self.through * settings.minute_s, int(self.lacking_s - CLOCK_SKEW * settings.minute_s))
         return max(0, whole_s) if self.through >= self.since >= 0 else None
 
     def lacking(self, lost_s: int, minute: int) -> Progress:

@@ -24,14 +24,14 @@ from ..dynamo.transactions import ConditionFailedError, Write, WriteRejectedErro
 from ..errors import ConfigurationError, RetryableError, StoreBusyError, StoreRefusedError, TallyError
 from ..settings import Settings
 from . import dead_letters, events, fold, watermark
-from .dead_letters import Objects
+from .dead_letters import DeadLetterBucket
 from .events import Bus, Event
-from .fold import DeadLetter, Run, StreamConsumer, StreamPlace
+from .fold import BatchContext, DeadLetter, Run, StreamConsumer
 from .forms import Forms
 from .lineage import Checkpoint
-from .record import Lookup, Record, UnreadableError, created_s
+from .record import CounterIndex, PoisonRecordError, Record, created_s
 
-STARTS_MAX = 8  # each time the checkpoint moved, another invocation made progress: little is left to do
+CHECKPOINT_READS_MAX = 8  # each time the checkpoint moved, another invocation made progress: little is left to do
 RESERVE_S = 5.0  # time that a transaction may need: 10 ms, and 3 s of retries under contention
 
 Answer = dict[str, Any]  # {"state": {}, "batchItemFailures": [{"itemIdentifier": first number that is not applied}]}
@@ -45,16 +45,16 @@ class Handler:
         consumer: StreamConsumer,
         counters: Mapping[str, Counter],
         store: Store | None = None,
-        objects: Objects | None = None,
+        objects: DeadLetterBucket | None = None,
         bus: Bus | None = None,
     ) -> None:
         """Raises ConfigurationError without a bucket for dead letters: one bad record would block the rest."""
         self.consumer = consumer
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
-        self.declared, self.forms = Lookup(counters, self.store.settings.minute_s), Forms(self.store)
+        self.declared, self.forms = CounterIndex(counters, self.store.settings.minute_s), Forms(self.store)
         if objects is None and not self.store.settings.dead_letter_bucket:
             raise ConfigurationError("TALLY_DEAD_LETTER_BUCKET is not set")
-        self.objects = objects or Objects(self.store.settings.dead_letter_bucket)
+        self.objects = objects or DeadLetterBucket(self.store.settings.dead_letter_bucket)
         self.bus = bus or Bus(self.store.settings.event_bus)
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> Answer:
@@ -95,7 +95,7 @@ class Batch:
     call: Call
     table: str
     shard: str
-    refused: dict[str, str] = field(default_factory=dict)  # by sequence number: why DynamoDB does not accept it
+    rejected: dict[str, str] = field(default_factory=dict)  # by sequence number: why DynamoDB does not accept it
     events: list[Event] = field(default_factory=list)  # that are committed
 
     def __post_init__(self) -> None:
@@ -103,16 +103,16 @@ class Batch:
 
     def apply(self, records: Sequence[Record]) -> str | None:
         """Apply the records beyond the checkpoint; the first sequence number that is left, or None if none is."""
-        store, numbered = self.call.store, fold.in_order(records)
+        store, numbered = self.call.store, fold.by_sequence(records)
         first = next(iter(numbered.values()))
         failed: str = first["dynamodb"]["SequenceNumber"]
         try:
             every = self.handler.forms.fitting(self.handler.declared)
-            for _ in range(STARTS_MAX):
-                past = self._past(first)
+            for _ in range(CHECKPOINT_READS_MAX):
+                past = self._last_closed_minute(first)
                 seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # then: `past` grows
-                self._look_up(numbered.values())  # then: nothing up to the checkpoint rests on anything newer
-                place = StreamPlace(self.table, self.shard, store.settings.minute(clock.now_s()), past)
+                self._prefetch(numbered.values())  # then: nothing up to the checkpoint rests on anything newer
+                place = BatchContext(self.table, self.shard, store.settings.minute(clock.now_s()), past)
                 try:
                     at = int(seen.sequence or -1)  # compared as numbers: as strings "9" is after "10"
                     left = [record for number, record in numbered.items() if number > at]
@@ -126,43 +126,45 @@ class Batch:
             self._warn("not applied", failed, error)
         return failed
 
-    def _look_up(self, records: Iterable[Record]) -> None:
+    def _prefetch(self, records: Iterable[Record]) -> None:
         """Read what the effects of these records depend on. It is called after the checkpoint is read: nothing
         that was committed up to there depends on anything newer than what is read here."""
 
-    def _past(self, first: Record) -> int:
+    def _last_closed_minute(self, first: Record) -> int:
         """The last minute that takes no entries any more."""
-        if not self.consumer.heeds_judge:
+        if not self.consumer.needs_watermark:
             return -1
         made_s: float | None = None
-        with suppress(UnreadableError):
+        with suppress(PoisonRecordError):
             made_s = created_s(first)
-        return watermark.begun(self.call, made_s).past(self.call.store.settings)
+        return watermark.ensure_begun(self.call, made_s).last_closed_minute(self.call.store.settings)
 
-    def _apply(self, records: Sequence[Record], every: Lookup, place: StreamPlace, seen: Checkpoint) -> str | None:
+    def _apply(
+        self, records: Sequence[Record], every: CounterIndex, place: BatchContext, seen: Checkpoint
+    ) -> str | None:
         """Commit run by run; the first record that is left, because the time ran out or the store was busy.
 
         The bookkeeper also books what is declared no more: one half of a change may be booked already.
 
         A run that DynamoDB rejects is retried with half as many records, down to the one at fault. So is one that keeps
-        meeting conflicts: with fewer items it meets fewer transactions. Raises MovedError, StoreRefusedError.
+        meeting conflicts: with fewer items it meets fewer transactions. Raises ConditionFailedError, StoreRefusedError.
         """
         consumer, most = self.consumer, len(records)
-        declared = every if consumer.heeds_judge else self.handler.declared
+        declared = every if consumer.needs_watermark else self.handler.declared
         while records:
-            run = fold.next_run(consumer, declared, place, records[:most], self.refused)
-            if consumer.heeds_judge:
+            run = fold.next_run(consumer, declared, place, records[:most], self.rejected)
+            if consumer.needs_watermark:
                 self.handler.forms.note(self.handler.declared, (effect.counter for effect in run.sums.values()))
             if self.call.deadline_s - time.monotonic() < RESERVE_S:
                 return self._warn("out of time", run.first)
-            after = Checkpoint(run.last, int(run.through_s or 0), run.heartbeat, run.note)
+            after = Checkpoint(run.last, int(run.newest_record_s or 0), run.heartbeat, run.newest_for_rollup)
             try:
-                commit_writes(self.call, [*run.writes(self.call, declared), *self._marks(run, seen, after)])
+                commit_writes(self.call, [*run.writes(self.call, declared), *self._checkpoint_writes(run, seen, after)])
             except WriteRejectedError as rejected:
                 if run.records == 1 and run.dead_letters:
                     raise StoreRefusedError(f"The ledger does not take a checkpoint: {rejected.detail}") from rejected
                 if run.records == 1:
-                    self.refused[run.first] = f"refused: {rejected.detail}"
+                    self.rejected[run.first] = f"refused: {rejected.detail}"
                 most = max(1, run.records // 2)
                 continue
             except StoreRefusedError:
@@ -172,10 +174,10 @@ class Batch:
                     most = run.records // 2
                     continue
                 return self._warn("stopped", run.first, error)
-            run.committed()
+            run.on_commit()
             self.events += run.events
             self._report(run.dead_letters)
-            for counter, changes in run.counted.items():
+            for counter, changes in run.metered_changes.items():
                 observe.count(observe.COUNTED, changes, counter=counter)
             records, seen, most = records[run.records :], after, 2 * most
         return None
@@ -184,18 +186,18 @@ class Batch:
     def _key(self) -> Item:
         return keys.key(*keys.checkpoint_key(self.consumer.name, self.table, self.shard))
 
-    def _marks(self, run: Run, seen: Checkpoint, after: Checkpoint) -> list[Write]:
+    def _checkpoint_writes(self, run: Run, seen: Checkpoint, after: Checkpoint) -> list[Write]:
         """The writes beside the effects. The checkpoint moves on condition that it has not since it was read."""
         assert int(after.sequence or -1) > int(seen.sequence or -1), "a checkpoint only moves on"
         values = after.values | {"expiration": int(clock.now_s()) + keys.CHECKPOINT_KEPT_S}
         table = self.call.store.settings.ledger_table
         moved = items.update_write(table, self._key, values, expected={"sequence": seen.sequence})
-        return [*self._kept(run.dead_letters), moved]
+        return [*self._dead_letter_writes(run.dead_letters), moved]
 
-    def _kept(self, kept: Sequence[DeadLetter]) -> list[Write]:
+    def _dead_letter_writes(self, kept: Sequence[DeadLetter]) -> list[Write]:
         """The markers of dead letters. Their objects are put first."""
         where = self.handler.objects, self.consumer.name, self.table, self.shard
-        return [dead_letters.keep(self.call, *where, *letter) for letter in kept]
+        return [dead_letters.store_and_mark(self.call, *where, *letter) for letter in kept]
 
     def _report(self, kept: Sequence[DeadLetter]) -> None:
         for spelled, _, reason in kept:

@@ -13,7 +13,7 @@ from ..counter import Counter
 from ..counting import limits, periods, tallies
 from ..counting.limits import OVERRIDE, STALE_COPY_PREFIX
 from ..notify import MULTIPLES_MAX, Notify, part
-from .events import Event, named
+from .events import Event, event_id
 from .record import Image, Record, created_s
 
 EXAMPLE: Mapping[str, Any] = {
@@ -25,7 +25,7 @@ EXAMPLE: Mapping[str, Any] = {
 _SEQUENCE_DIGITS = 40  # of DynamoDB's numbers, at most
 
 
-class Number(NamedTuple):
+class ImageNumber(NamedTuple):
     """A number as an image has it. `start`: what it is where the image has none."""
 
     image: Image
@@ -37,14 +37,14 @@ class Number(NamedTuple):
 
 
 class Crossing(NamedTuple):
-    """A threshold that was crossed. `says`: how its declaration has it."""
+    """A threshold that was crossed. `declaration`: how its declaration has it."""
 
     threshold: int
-    up: bool
-    says: dict[str, int]
+    is_upward: bool
+    declaration: dict[str, int]
 
 
-def crossed(
+def crossings_between(
     notify: Notify, old: int, new: int, ceilings: tuple[int | None, int | None] = (None, None)
 ) -> list[Crossing]:
     """What a move from `old` to `new` crosses, in the order in which it does: each percentage, and each other threshold
@@ -52,13 +52,13 @@ def crossed(
 
     `ceilings`: the one before and the one after. Of a ceiling of 0 or less, no number has reached a percentage.
     """
-    found = {(one.threshold, one.says.get("percent")): one for one in _crossed(notify, old, new, ceilings)}
+    found = {(one.threshold, one.declaration.get("percent")): one for one in _each_crossing(notify, old, new, ceilings)}
     of_percent = {threshold for threshold, percent in found if percent}
     said = [one for (threshold, percent), one in found.items() if percent or threshold not in of_percent]
-    return sorted(said, key=lambda one: (one.threshold, one.says.get("percent", 0)), reverse=new < old)
+    return sorted(said, key=lambda one: (one.threshold, one.declaration.get("percent", 0)), reverse=new < old)
 
 
-def _crossed(notify: Notify, old: int, new: int, ceilings: tuple[int | None, int | None]) -> Iterator[Crossing]:
+def _each_crossing(notify: Notify, old: int, new: int, ceilings: tuple[int | None, int | None]) -> Iterator[Crossing]:
     if notify.every is not None and new > old:
         first, last = old // notify.every + 1, new // notify.every
         for multiple in range(max(first, last - MULTIPLES_MAX + 1), last + 1):
@@ -67,40 +67,45 @@ def _crossed(notify: Notify, old: int, new: int, ceilings: tuple[int | None, int
         if (old >= threshold) != (new >= threshold):
             yield Crossing(threshold, new >= threshold, {})
     for percent in notify.percent:
-        was, is_ = (_part(ceiling, percent) for ceiling in ceilings)
+        was, is_ = (_percent_of(ceiling, percent) for ceiling in ceilings)
         up = is_ is not None and new >= is_
         if (was is not None and old >= was) != up:
             yield Crossing(is_ or was or 0, up, {"percent": percent, "limit": ceilings[1] or 0})
 
 
-def _part(ceiling: int | None, percent: int) -> int | None:
+def _percent_of(ceiling: int | None, percent: int) -> int | None:
     """The least number that has so many percent of a ceiling; None if the ceiling has no percentages."""
     return part(ceiling, percent) if ceiling and ceiling > 0 else None
 
 
-def of_record(counter: Counter, id_: str, record: Record, old: Number, new: Number) -> tuple[Event, ...]:
+def events_of_record(
+    counter: Counter, id_: str, record: Record, old: ImageNumber, new: ImageNumber
+) -> tuple[Event, ...]:
     """The events of a tally item that changed, of a counter with thresholds whose number is one item."""
     assert counter.notify is not None
     assert counter.versioned, "one item is not the number"
     before, value = old.value(counter), new.value(counter)
-    crossings = crossed(counter.notify, before, value, _ceilings(counter, old.image, new.image))
+    crossings = crossings_between(counter.notify, before, value, _ceilings(counter, old.image, new.image))
     if not crossings:
         return ()
     at_s, sequence = created_s(record), f"{int(record['dynamodb']['SequenceNumber']):0{_SEQUENCE_DIGITS}}"
-    by = _by(old.image, new.image, value - before)
+    by = _cause(old.image, new.image, value - before)
     return tuple(
-        event(counter, id_, one, f"{sequence}.{number:02}", at_s, value, before=before, by=by)
+        crossing_event(counter, id_, one, f"{sequence}.{number:02}", at_s, value, before=before, by=by)
         for number, one in enumerate(crossings)
     )
 
 
-def event(counter: Counter, id_: str, crossing: Crossing, sequence: str, at_s: float, value: int, **more: Any) -> Event:
+def crossing_event(
+    counter: Counter, id_: str, crossing: Crossing, sequence: str, at_s: float, value: int, **more: Any
+) -> Event:
     """The event of a crossing. `sequence`: sorts the events of one number, and names this one among them."""
-    name = named(counter.name, id_, sequence)
+    name = event_id(counter.name, id_, sequence)
     return Event(name, int(at_s * 1000), {
         "event": name, "counter": counter.name, **periods.answer_members(id_),
-        "threshold": crossing.threshold, **crossing.says,
-        "direction": "up" if crossing.up else "down", "value": value, **more, "at": int(at_s), "sequence": sequence,
+        "threshold": crossing.threshold, **crossing.declaration,
+        "direction": "up" if crossing.is_upward else "down",
+        "value": value, **more, "at": int(at_s), "sequence": sequence,
     })  # fmt: skip
 
 
@@ -126,7 +131,7 @@ def _ceiling(counter: Counter, image: Image) -> int | None:
     return limits.parse_limits(counter, image).ceiling
 
 
-def _by(old: Image, new: Image, moved: int) -> str:
+def _cause(old: Image, new: Image, moved: int) -> str:
     """What crossed: a `change`, a `repair`, the `removal` of a parent, an `edit` around Tally, or its `limit`."""
     if not moved and new.get(OVERRIDE) != old.get(OVERRIDE):
         return "limit"

@@ -24,9 +24,9 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import ConditionFailedError, Write, WriteRejectedError, commit_writes
 from ..errors import StoreBusyError, StoreUnreachableError
 from . import loss, watermark
-from .fold import StreamConsumer, StreamPlace
+from .fold import BatchContext, StreamConsumer
 from .lineage import ITEMS
-from .record import MALFORMED, Lookup, Record, UnreadableError, created_s
+from .record import MALFORMED_ERRORS, CounterIndex, PoisonRecordError, Record, created_s
 
 REASON_CHARACTERS_MAX = 300
 REDRIVEN = "redrive"
@@ -43,12 +43,12 @@ def _s3_client() -> Any:
     return boto3.client("s3", config=config)
 
 
-class ObjectGoneError(UnreadableError):
+class DeadLetterExpiredError(PoisonRecordError):
     """The object of a dead letter is not in the bucket: it expired, or somebody removed it."""
 
 
 @dataclass
-class Objects:
+class DeadLetterBucket:
     """The bucket. Every failure of S3 is a StoreUnreachableError: nothing is lost, and the caller tries again."""
 
     bucket: str
@@ -63,11 +63,11 @@ class Objects:
         self._ask("put_object", key, Body=json.dumps(body, default=str).encode(), ContentType="application/json")
 
     def get(self, key: str) -> Any:
-        """The content of an object. Raises ObjectGoneError, or UnreadableError if it is no JSON."""
+        """The content of an object. Raises DeadLetterExpiredError, or PoisonRecordError if it is no JSON."""
         try:
             return json.loads(self._ask("get_object", key))
         except ValueError:
-            raise UnreadableError(f"the object {key} holds no JSON") from None
+            raise PoisonRecordError(f"the object {key} holds no JSON") from None
 
     def delete(self, key: str) -> None:
         """Remove an object, if it is there."""
@@ -79,11 +79,11 @@ class Objects:
             return answer["Body"].read() if name == "get_object" else None
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") == "NoSuchKey":
-                raise ObjectGoneError("its object is not in the bucket") from None
+                raise DeadLetterExpiredError("its object is not in the bucket") from None
             raise StoreUnreachableError(f"The bucket of the dead letters failed: {error}") from error
 
 
-class Marker(NamedTuple):
+class DeadLetterMarker(NamedTuple):
     """A dead letter. `sort_key`: consumer, time of the record, shard, number; `object`: its key in the bucket."""
 
     sort_key: str
@@ -106,8 +106,15 @@ class Marker(NamedTuple):
         return int(self.sort_key.split("#")[1])
 
 
-def keep(
-    call: Call, objects: Objects, consumer: str, table: str, shard: str, spelled: str, record: Record, reason: str
+def store_and_mark(
+    call: Call,
+    objects: DeadLetterBucket,
+    consumer: str,
+    table: str,
+    shard: str,
+    spelled: str,
+    record: Record,
+    reason: str,
 ) -> Write:
     """Put the record into the bucket; the write of its marker, which must commit with the checkpoint.
 
@@ -119,25 +126,25 @@ def keep(
     objects.put(object_key, {"consumer": consumer, "table": table, "shard": shard, "reason": reason, "record": record})
     values: items.Values = {"object": object_key, "reason": reason, "table": table, "at": int(clock.now_s())}
     made_s = 0
-    with suppress(UnreadableError):
+    with suppress(PoisonRecordError):
         made_s = int(created_s(record))
     sort_key = f"{keys.dead_letter_prefix(consumer)}{made_s:010}#{table}#{shard}#{spelled}"
     return items.put_write(call.store.settings.ledger_table, keys.key(keys.DEAD_LETTER_KEY, sort_key), values)
 
 
-def listed(call: Call) -> Iterator[Marker]:
+def list_markers(call: Call) -> Iterator[DeadLetterMarker]:
     """The markers, by consumer and by the time of the record. Raises what botocore's errors map to."""
     for item in queries.partition_items(call.store, call.store.settings.ledger_table, keys.DEAD_LETTER_KEY):
         object_key, reason, table = (item[name]["S"] for name in ("object", "reason", "table"))
-        yield Marker(item["SK"]["S"], object_key, reason, table, items.int_attribute(item, "at"))
+        yield DeadLetterMarker(item["SK"]["S"], object_key, reason, table, items.int_attribute(item, "at"))
 
 
-def any_left(store: Store) -> bool:
+def any_waiting(store: Store) -> bool:
     """Whether there is a dead letter."""
     return bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
 
 
-class Redriven(Enum):
+class RedriveOutcome(Enum):
     """The result of a redrive.
 
     GONE: another redrive has applied it, or this one did and the answer was lost. KEPT: it still cannot be applied.
@@ -145,18 +152,18 @@ class Redriven(Enum):
     """
 
     APPLIED = "applied"
-    GONE = "gone"
-    KEPT = "kept"
-    LOST = "lost"
+    ALREADY_APPLIED = "gone"
+    STILL_BLOCKED = "kept"
+    OBJECT_LOST = "lost"
 
 
 def redrive(
     call: Call,
-    objects: Objects,
+    objects: DeadLetterBucket,
     consumers: Mapping[str, StreamConsumer],
-    declared: Lookup,
-    marker: Marker,
-) -> tuple[Redriven, str]:
+    declared: CounterIndex,
+    marker: DeadLetterMarker,
+) -> tuple[RedriveOutcome, str]:
     """Apply a dead letter, once; the outcome, and the reason if it was kept.
 
     The effects are booked on the current minute, as DynamoDB says. Raises StoreUnreachableError and StoreBusyError: the
@@ -166,48 +173,48 @@ def redrive(
     for _ in range(REDRIVES_MAX):
         seen = watermark.read(call.store)
         minute = settings.minute(clock.now_s())
-        again = watermark.begins_again(call.store, seen)
-        place = StreamPlace("", f"{REDRIVEN}#{marker.sort_key}", minute)
-        outcome = Redriven.APPLIED
+        again = watermark.pending_resume_minute(call.store, seen)
+        place = BatchContext("", f"{REDRIVEN}#{marker.sort_key}", minute)
+        outcome = RedriveOutcome.APPLIED
         try:
             writes = _writes(call, consumers, declared, objects.get(marker.object), place, again)
-            commit_writes(call, [_removal(call, marker), _unjudged(call, minute, seen), *writes])
-        except (UnreadableError, WriteRejectedError, ConditionFailedError) as error:
+            commit_writes(call, [_marker_removal(call, marker), _open_minute_check(call, minute, seen), *writes])
+        except (PoisonRecordError, WriteRejectedError, ConditionFailedError) as error:
             there = queries.get(call.store.client, settings.ledger_table, marker.key)
-            outcome = Redriven.LOST if isinstance(error, ObjectGoneError) else Redriven.KEPT
+            has_expired = isinstance(error, DeadLetterExpiredError)
             if there and not isinstance(error, ConditionFailedError):
-                return outcome, error.detail
+                return RedriveOutcome.OBJECT_LOST if has_expired else RedriveOutcome.STILL_BLOCKED, error.detail
             if there:
                 continue  # it took so long that the minute is judged by now
-            outcome = Redriven.GONE
+            outcome = RedriveOutcome.ALREADY_APPLIED
         objects.delete(marker.object)
         return outcome, ""
     raise StoreBusyError("The minute is judged before the record is applied: is the sweep's clock right?")
 
 
-def drop(call: Call, marker: Marker) -> None:
+def discard(call: Call, marker: DeadLetterMarker) -> None:
     """Remove the marker of a record whose object is gone, and note that it is lost. It may be gone by now.
 
     What a team's table lost holds up no other number: its counters are to be scanned (team/scan_state.py)."""
-    lost = loss.dropped(call.store.settings, marker.sort_key, marker.consumer, marker.made_s)
-    noted = [] if marker.consumer == ITEMS else [lost.write(call.store.settings)]
+    lost = loss.loss_of_discarded(call.store.settings, marker.sort_key, marker.consumer, marker.made_s)
+    noted = [] if marker.consumer == ITEMS else [lost.as_write(call.store.settings)]
     try:
-        commit_writes(call, [_removal(call, marker), *noted])
+        commit_writes(call, [_marker_removal(call, marker), *noted])
     except ConditionFailedError:
         return
 
 
-def _removal(call: Call, marker: Marker) -> Write:
+def _marker_removal(call: Call, marker: DeadLetterMarker) -> Write:
     ledger = {"TableName": call.store.settings.ledger_table, "Key": marker.key}
     return {"Delete": items.with_expected(ledger, {"object": marker.object})}
 
 
-def _unjudged(call: Call, minute: int, seen: watermark.Watermark) -> Write:
+def _open_minute_check(call: Call, minute: int, seen: watermark.Watermark) -> Write:
     """The check that a minute is not judged, nor the one before: the judge may be reading the next one. And that the
     ledger has not begun again meanwhile."""
     check = {
         "TableName": call.store.settings.ledger_table,
-        "Key": watermark.JUDGE,
+        "Key": watermark.WATERMARK_KEY,
         "ConditionExpression": "attribute_not_exists(judged) OR judged < :before",
         "ExpressionAttributeValues": {":before": {"N": str(minute - 1)}},
     }
@@ -215,9 +222,14 @@ def _unjudged(call: Call, minute: int, seen: watermark.Watermark) -> Write:
 
 
 def _writes(
-    call: Call, consumers: Mapping[str, StreamConsumer], declared: Lookup, kept: Any, place: StreamPlace, again: int
+    call: Call,
+    consumers: Mapping[str, StreamConsumer],
+    declared: CounterIndex,
+    kept: Any,
+    place: BatchContext,
+    again: int,
 ) -> list[Write]:
-    """The effects of a dead letter. Raises UnreadableError if they cannot be read.
+    """The effects of a dead letter. Raises PoisonRecordError if they cannot be read.
 
     `again`: the first minute that is judged after a loss. The other half of a change is booked on the minute that its
     record asks for, and that may not be the one in which the record was made.
@@ -225,10 +237,10 @@ def _writes(
     try:
         consumer, table, record = consumers[kept["consumer"]], kept["table"], kept["record"]
         spelled = record["dynamodb"]["SequenceNumber"]
-    except MALFORMED as error:
-        raise UnreadableError(f"its object lacks a good consumer, table or record: {error}") from None
+    except MALFORMED_ERRORS as error:
+        raise PoisonRecordError(f"its object lacks a good consumer, table or record: {error}") from None
     effects = consumer.effects(declared, table, record)
     even = any(effect.minute < again for effect in effects)
-    run = consumer.run(spelled, place._replace(table=table, even=even))
+    run = consumer.run(spelled, place._replace(table=table, is_drift_exempt=even))
     run.add([effect._replace(minute=place.minute, pair="") for effect in effects])
     return run.writes(call, declared)

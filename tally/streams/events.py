@@ -30,33 +30,33 @@ from ..settings import Settings
 
 UNSENT, SENT = "EVENT", "SENT"
 PARTITIONS = 4  # each takes 1,000 events a second
-PAGE = 50  # read of each partition at a time, for who lists the newest
+PAGE_SIZE = 50  # read of each partition at a time, for who lists the newest
 KEPT_S = 9 * 24 * 3600  # after it was sent; as the journal
 ENTRIES_MAX = 10  # of PutEvents. All of them have 40 KB at most: an id has 1,024 bytes, and a request takes 256 KB
 SOURCE, DETAIL_TYPE = "tally", "Threshold crossed"
 
 
 class Event(NamedTuple):
-    """What happened to a number. `name`: its id, which no other event has."""
+    """What happened to a number. `id`: its id, which no other event has."""
 
-    name: str
+    id: str
     at_ms: int
     detail: Mapping[str, Any]
 
     @property
     def _sort_key(self) -> str:
-        return f"{self.at_ms:014}#{self.name}"
+        return f"{self.at_ms:014}#{self.id}"
 
     def key(self, state: str) -> Item:
         """Its key in the ledger."""
-        return keys.key(f"{state}#{int(self.name[:8], 16) % PARTITIONS}", self._sort_key)
+        return keys.key(f"{state}#{int(self.id[:8], 16) % PARTITIONS}", self._sort_key)
 
-    def write(self, settings: Settings) -> Write:
+    def as_write(self, settings: Settings) -> Write:
         """The write of one that is to be sent."""
         return items.put_write(settings.ledger_table, self.key(UNSENT), {"detail": _text(self.detail)})
 
 
-def named(*parts: str) -> str:
+def event_id(*parts: str) -> str:
     """The name of an event: the same whenever it is made."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
@@ -111,7 +111,7 @@ def send(store: Store, bus: Bus, events: Iterable[Event], until_s: float) -> dic
     while store.clock() < until_s and (some := list(islice(left, ENTRIES_MAX))):
         reasons = bus.put(some)
         taken = [event for event, reason in zip(some, reasons, strict=True) if not reason]
-        map_in_threads(partial(_note, store), taken)
+        map_in_threads(partial(_mark_sent, store), taken)
         sent += len(taken)
         refused += filter(None, reasons)
     if refused:
@@ -119,7 +119,7 @@ def send(store: Store, bus: Bus, events: Iterable[Event], until_s: float) -> dic
     return {"events_sent": sent, "events_refused": len(refused)}
 
 
-def _note(store: Store, event: Event) -> None:
+def _mark_sent(store: Store, event: Event) -> None:
     """Note that the bus has an event: 2 WCU. A process that ends before the second write leaves it to be sent again."""
     table = store.settings.ledger_table
     values: items.Values = {"detail": _text(event.detail), "expiration": int(clock.now_s()) + KEPT_S}
@@ -127,7 +127,7 @@ def _note(store: Store, event: Event) -> None:
         try_commit(store, [{"Delete": {"TableName": table, "Key": event.key(UNSENT)}}])
 
 
-def send_left(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
+def send_unsent(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
     """Send what the bookkeeper has not, as `send` does. `oldest_event_s`: how long ago the oldest event that is left
     came about."""
     before_ms = int((now_s - store.settings.minute_s) * 1000)  # younger ones may be on their way
@@ -143,14 +143,14 @@ def _unsent(store: Store, high: str, **more: Any) -> Iterator[Event]:
     return map(_event, merge(*partitions, key=_sort_key))
 
 
-def newest(store: Store) -> Iterator[tuple[Event, bool]]:
+def newest_events(store: Store) -> Iterator[tuple[Event, bool]]:
     """The events that are known, the newest first, each with whether it was sent."""
     backwards = [
-        queries.partition_items(store, store.settings.ledger_table, one, ScanIndexForward=False, Limit=PAGE)
+        queries.partition_items(store, store.settings.ledger_table, one, ScanIndexForward=False, Limit=PAGE_SIZE)
         for one in (*_partitions(UNSENT), *_partitions(SENT))
     ]
     for _, same in groupby(merge(*backwards, key=_sort_key, reverse=True), _sort_key):
-        found = list(same)  # two, if a process ended between the two writes of `_note`
+        found = list(same)  # two, if a process ended between the two writes of `_mark_sent`
         yield _event(found[0]), any(item["PK"]["S"].startswith(SENT) for item in found)
 
 

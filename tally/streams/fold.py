@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ..dynamo.client import Call
 from ..dynamo.transactions import Write
 from .events import Event
-from .record import MALFORMED, Lookup, Record, UnreadableError, created_s, for_rollup, heartbeat
+from .record import MALFORMED_ERRORS, CounterIndex, PoisonRecordError, Record, created_s, goes_to_rollup, heartbeat_key
 
 DEAD_LETTERS_MAX = 25  # in a run: each is an object to put first, and the consumer looks at the time between runs
 DeadLetter = tuple[str, Record, str]  # the sequence number of a record that cannot be applied, the record, and why
@@ -29,24 +29,24 @@ class Effect(NamedTuple):
     counter: str
     id: str
     minute: int
-    accepted: int = 0  # the rollup adds it, the bookkeeper expects it
+    expected: int = 0  # the rollup adds it, the bookkeeper expects it
     observed: int = 0  # by how much the tally moved
     pair: str = ""  # the name that both halves of an unlike share
     day: int = -1  # that the rollup notes, or the day since 1970 that an import belongs to; -1: none
     events: tuple[Event, ...] = ()  # of the thresholds that the number has crossed; then it does nothing else
 
 
-class StreamPlace(NamedTuple):
+class BatchContext(NamedTuple):
     """The stream shard that records come from, the current minute, and the last one without new entries (-1: none).
 
-    `even`: nothing that they do is drift, for their other halves are not judged.
+    `is_drift_exempt`: nothing that they do is drift, for their other halves are not judged.
     """
 
     table: str
     shard: str
     minute: int = 0
-    past: int = -1
-    even: bool = False
+    last_closed_minute: int = -1
+    is_drift_exempt: bool = False
 
     @property
     def bucket(self) -> int:
@@ -54,9 +54,9 @@ class StreamPlace(NamedTuple):
         return int(hashlib.sha256(self.shard.encode()).hexdigest()[:8], 16) % BUCKETS
 
     @property
-    def unjudged(self) -> int:
+    def open_minute(self) -> int:
         """The minute for entries that no other minute takes: the current one, if the clock is right."""
-        return max(self.minute, self.past + 2)
+        return max(self.minute, self.last_closed_minute + 2)
 
 
 @dataclass
@@ -64,32 +64,33 @@ class Run(ABC):
     """A stretch of records, folded. `sums`: one effect for each key, which a kind of run chooses."""
 
     first: str
-    place: StreamPlace
+    place: BatchContext
     last: str = ""
     records: int = 0
     sums: dict[tuple[Any, ...], Effect] = field(default_factory=dict)
     dead_letters: list[DeadLetter] = field(default_factory=list)
-    through_s: float | None = None  # when the last record was made that says so
+    newest_record_s: float | None = None  # when the last record was made that says so
     heartbeat: str = ""  # the key of the newest one
-    note: str = ""  # the newest record that is for the rollup
-    counted: Multiset[str] = field(default_factory=Multiset)  # by counter, the changes that the bookkeeper meters
+    newest_for_rollup: str = ""  # the newest record that is for the rollup
+    # by counter, the changes that the bookkeeper meters
+    metered_changes: Multiset[str] = field(default_factory=Multiset)
     events: list[Event] = field(default_factory=list)  # that commit with it, or have: they are sent then
 
     @abstractmethod
-    def takes(self, effects: Sequence[Effect]) -> bool:
+    def has_room_for(self, effects: Sequence[Effect]) -> bool:
         """Whether there is room for these."""
 
     @abstractmethod
     def add(self, effects: Sequence[Effect]) -> None: ...
 
     @abstractmethod
-    def writes(self, call: Call, declared: Lookup) -> list[Write]: ...
+    def writes(self, call: Call, declared: CounterIndex) -> list[Write]: ...
 
-    def committed(self) -> None:  # noqa: B027 (few runs have something to note)
+    def on_commit(self) -> None:  # noqa: B027 (few runs have something to note)
         """Note what the next run must know of this one."""
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether there is no room for another record that becomes a dead letter."""
         return len(self.dead_letters) >= DEAD_LETTERS_MAX
 
@@ -98,7 +99,7 @@ class Run(ABC):
         if there is not None:
             assert there.minute == effect.minute
             counter, id_, minute, accepted, observed, pair, day, _ = effect  # four times as fast as `_replace`
-            effect = Effect(counter, id_, minute, there.accepted + accepted, there.observed + observed, pair, day)
+            effect = Effect(counter, id_, minute, there.expected + accepted, there.observed + observed, pair, day)
         self.sums[key] = effect
 
 
@@ -107,19 +108,19 @@ class StreamConsumer:
     """How one stream consumer differs from another. `table` is `counts` or `receipts`."""
 
     name: str
-    read: Mapping[str, Callable[[Lookup, Record], Sequence[Effect]]]  # by table; may raise one of MALFORMED, too
-    run: Callable[[str, StreamPlace], Run]  # an empty one that begins with this sequence number
-    heeds_judge: bool = False  # whether it must know which minutes are judged
+    read: Mapping[str, Callable[[CounterIndex, Record], Sequence[Effect]]]  # by table; may raise one of MALFORMED, too
+    run: Callable[[str, BatchContext], Run]  # an empty one that begins with this sequence number
+    needs_watermark: bool = False  # whether it must know which minutes are judged
 
-    def effects(self, declared: Lookup, table: str, record: Record) -> Sequence[Effect]:
-        """What a record does. Raises UnreadableError for one that is to become a dead letter."""
+    def effects(self, declared: CounterIndex, table: str, record: Record) -> Sequence[Effect]:
+        """What a record does. Raises PoisonRecordError for one that is to become a dead letter."""
         try:
             return self.read[table](declared, record)
-        except MALFORMED as error:
-            raise UnreadableError(f"malformed: {type(error).__name__}: {error}") from None
+        except MALFORMED_ERRORS as error:
+            raise PoisonRecordError(f"malformed: {type(error).__name__}: {error}") from None
 
 
-def in_order(records: Iterable[Record]) -> dict[int, Record]:
+def by_sequence(records: Iterable[Record]) -> dict[int, Record]:
     """The records by sequence number, in their order, each once."""
     numbered = {int(record["dynamodb"]["SequenceNumber"]): record for record in records}
     return dict(sorted(numbered.items()))
@@ -127,34 +128,37 @@ def in_order(records: Iterable[Record]) -> dict[int, Record]:
 
 def next_run(
     consumer: StreamConsumer,
-    declared: Lookup,
-    place: StreamPlace,
+    declared: CounterIndex,
+    place: BatchContext,
     records: Sequence[Record],
-    refused: Mapping[str, str],
+    rejected: Mapping[str, str],
 ) -> Run:
-    """The run that begins with the first of these records. `refused`: by sequence number, why DynamoDB takes it not."""
+    """The run that begins with the first of these records.
+
+    `rejected`: by sequence number, why DynamoDB takes it not.
+    """
     run = consumer.run(records[0]["dynamodb"]["SequenceNumber"], place)
     for record in records:
         spelled = record["dynamodb"]["SequenceNumber"]
         effects: Sequence[Effect] = ()
-        created, reason = None, refused.get(spelled)
+        created, reason = None, rejected.get(spelled)
         try:
             created = created_s(record)
             effects = () if reason is not None else consumer.effects(declared, place.table, record)
-        except UnreadableError as error:
+        except PoisonRecordError as error:
             reason = error.detail
-        if run.records and (run.full if reason is not None else effects and not run.takes(effects)):
+        if run.records and (run.is_full if reason is not None else effects and not run.has_room_for(effects)):
             break
         if reason is not None:
             run.dead_letters.append((spelled, record, reason))
         elif effects:
             run.add(effects)
         else:
-            run.heartbeat = heartbeat(record) or run.heartbeat
-        if for_rollup(place.table, record):
-            run.note = spelled
+            run.heartbeat = heartbeat_key(record) or run.heartbeat
+        if goes_to_rollup(place.table, record):
+            run.newest_for_rollup = spelled
         assert int(spelled) > int(run.last or -1), "out of order"
         run.records += 1
         run.last = spelled
-        run.through_s = run.through_s if created is None else created
+        run.newest_record_s = run.newest_record_s if created is None else created
     return run

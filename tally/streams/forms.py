@@ -22,7 +22,7 @@ from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Store
 from ..dynamo.transactions import try_commit
 from ..errors import ConfigurationError
-from .record import Lookup
+from .record import CounterIndex
 
 Form = dict[str, Any]
 ONE, MANY = "one", "many"
@@ -144,10 +144,10 @@ class Forms:
         self._store = store
         self._known: dict[str, Form] = {}
         self._read_s = 0.0
-        self._given: Lookup | None = None
-        self._every = Lookup({})
+        self._given: CounterIndex | None = None
+        self._every = CounterIndex({})
 
-    def fitting(self, given: Lookup) -> Lookup:
+    def fitting(self, given: CounterIndex) -> CounterIndex:
         """The declared counters, and those that have counted and are declared no more.
 
         Raises ConfigurationError while a declaration does not fit.
@@ -155,11 +155,11 @@ class Forms:
         if given is not self._given or abs(clock.now_s() - self._read_s) >= self._store.settings.minute_s:
             self._given, self._known, self._read_s = None, noted(self._store), clock.now_s()
             check(self._known, given.by_name, booked=True)
-            self._every = Lookup({**removed(self._known, given.by_name), **given.by_name}, given.minute_s)
+            self._every = CounterIndex({**removed(self._known, given.by_name), **given.by_name}, given.minute_s)
             self._given = given
         return self._every
 
-    def note(self, given: Lookup, names: Iterable[str]) -> None:
+    def note(self, given: CounterIndex, names: Iterable[str]) -> None:
         """Note the forms of counters that count. Raises ConfigurationError if another process has noted others."""
         for name in sorted({*names} & given.by_name.keys()):
             was, now = self._known.get(name), form(given.by_name[name])

@@ -23,13 +23,13 @@ from ..errors import StoreBusyError
 from . import crossings
 from .events import Event
 from .fold import Effect
-from .record import MALFORMED, Lookup
+from .record import MALFORMED_ERRORS, CounterIndex
 
 PERIOD_KEPT_S = 376 * 24 * 3600  # after it rose last: the longest period is over, and what was written late is read
 TURNS_MAX = 8  # each time another run was first: it has read the same sum, or a larger one
 
 
-def rise(call: Call, declared: Lookup, effects: Iterable[Effect]) -> list[Event]:
+def raise_levels(call: Call, declared: CounterIndex, effects: Iterable[Effect]) -> list[Event]:
     """Raise the levels of what these effects saw move upwards, and return the events. Raises StoreBusyError, or what
     botocore's errors map to: then the run is done again."""
     seen = dict.fromkeys((effect.counter, effect.id) for effect in effects if effect.observed > 0)
@@ -38,10 +38,10 @@ def rise(call: Call, declared: Lookup, effects: Iterable[Effect]) -> list[Event]
         for name, id_ in seen
         if (counter := declared.by_name[name]).notify is not None and not counter.versioned
     ]
-    return list(chain.from_iterable(map_in_threads(partial(_rise, call), of_sums)))
+    return list(chain.from_iterable(map_in_threads(partial(_raise_level, call), of_sums)))
 
 
-def _rise(call: Call, tally: tuple[Counter, str]) -> list[Event]:
+def _raise_level(call: Call, tally: tuple[Counter, str]) -> list[Event]:
     counter, id_ = tally
     assert counter.notify is not None
     settings = call.store.settings
@@ -51,16 +51,18 @@ def _rise(call: Call, tally: tuple[Counter, str]) -> list[Event]:
         try:
             level = items.int_attribute(item, "level", counter.start)
             value = tallies.read(call, counter, id_)  # after the level: it has all that earlier runs have seen
-        except MALFORMED:  # somebody edited one of its items: no other number waits for it
+        except MALFORMED_ERRORS:  # somebody edited one of its items: no other number waits for it
             observe.logger.exception("the sum was not read", extra={"tally": f"{counter.name}/{id_}"})
             return []
-        crossed = crossings.crossed(counter.notify, level, value) if value > level else []
+        crossed = crossings.crossings_between(counter.notify, level, value) if value > level else []
         if not crossed:
             return []
-        events = [crossings.event(counter, id_, one, f"{one.threshold:040}", clock.now_s(), value) for one in crossed]
+        events = [
+            crossings.crossing_event(counter, id_, one, f"{one.threshold:040}", clock.now_s(), value) for one in crossed
+        ]
         values: items.Values = {"level": crossed[-1].threshold, "target": id_, **_expiring(counter)}
         raised = items.update_write(settings.ledger_table, key, values, expected={"level": item.get("level")})
-        if try_commit(call.store, [raised, *(event.write(settings) for event in events)]):
+        if try_commit(call.store, [raised, *(event.as_write(settings) for event in events)]):
             return events
     raise StoreBusyError("The level of a number keeps moving.")
 

@@ -5,7 +5,7 @@ when it is back: it was off, it was stuck in a shard, or the sweep was off, whic
 other ARNs begin with nothing. A dead letter that was dropped is lost for certain.
 
 Until then `as_of` does not pass what may be lost. What the bookkeeper lost is in no segment: the ledger begins again,
-and judges from `again` on (drift/begun_again.py). What the rollup alone lost is drift that the ledger knows.
+and judges from `resume_minute` on (drift/begun_again.py). What the rollup alone lost is drift that the ledger knows.
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
 from ..settings import Settings
 from . import lineage
-from .lineage import BOOKKEEPER, LATE
+from .lineage import BOOKKEEPER, COMMIT_GRACE
 
 LETTER, GAP = "letter#", "gap#"
-NEVER_S = 10**11  # later than every time: nothing holds `as_of` up
+NOTHING_LOST_S = 10**11  # later than every time: nothing holds `as_of` up
 
 
 class Loss(NamedTuple):
-    """Records of this time that a consumer may have lost. `name`: its sort key. `again`: the first minute whose changes
-    lack nothing of it; 0: the ledger has lost nothing."""
+    """A span of time whose records a consumer may have lost.
+
+    `name`: the sort key of the item. `resume_minute`: the judge resumes with this minute; 0 if the journal is complete,
+    because only the rollup lost records.
+    """
 
     name: str
     consumer: str
     since_s: int
     until_s: int
-    again: int = 0
+    resume_minute: int = 0
 
     @property
     def key(self) -> Item:
@@ -42,14 +45,14 @@ class Loss(NamedTuple):
     @property
     def values(self) -> dict[str, str | float]:
         """Its attributes in the ledger."""
-        return {"consumer": self.consumer, "since": self.since_s, "until": self.until_s, "again": self.again}
+        return {"consumer": self.consumer, "since": self.since_s, "until": self.until_s, "again": self.resume_minute}
 
-    def write(self, settings: Settings) -> Write:
+    def as_write(self, settings: Settings) -> Write:
         """The write that notes it, over an older note of its name."""
         return items.put_write(settings.ledger_table, self.key, self.values)
 
 
-def listed(store: Store) -> list[Loss]:
+def list_losses(store: Store) -> list[Loss]:
     """What nobody has acknowledged."""
     unacknowledged = queries.partition_items(store, store.settings.ledger_table, keys.LOST_KEY)
     return [
@@ -62,7 +65,7 @@ def listed(store: Store) -> list[Loss]:
     ]
 
 
-def gaps(
+def find_gaps(
     settings: Settings, known: list[Loss], passed_s: Mapping[str, float], now_s: float, *, other_streams: bool
 ) -> list[Loss]:
     """What may be lost now. `passed_s`: what each consumer had passed, as a sweep noted it.
@@ -72,22 +75,22 @@ def gaps(
     if settings.local_port:
         return []
     before = {loss.name: loss for loss in known}
-    until_s = now_s if other_streams else now_s - lineage.KEPT_S + LATE * settings.minute_s
+    until_s = now_s if other_streams else now_s - lineage.STREAM_RETENTION_S + COMMIT_GRACE * settings.minute_s
     losses = list[Loss]()
     for consumer, seen_s in passed_s.items():
         if seen_s < until_s:
             name = GAP + consumer
             since_s = min(int(seen_s), before[name].since_s) if name in before else int(seen_s)
-            losses.append(Loss(name, consumer, since_s, int(until_s), _again(settings, consumer, until_s)))
+            losses.append(Loss(name, consumer, since_s, int(until_s), _resume_minute(settings, consumer, until_s)))
     return losses
 
 
-def dropped(settings: Settings, marker: str, consumer: str, made_s: int) -> Loss:
+def loss_of_discarded(settings: Settings, marker: str, consumer: str, made_s: int) -> Loss:
     """A dead letter that somebody drops now. What was redriven just before is booked on this minute."""
     now_s = clock.now_s()
-    return Loss(LETTER + marker, consumer, made_s, made_s, _again(settings, consumer, now_s))
+    return Loss(LETTER + marker, consumer, made_s, made_s, _resume_minute(settings, consumer, now_s))
 
 
-def _again(settings: Settings, consumer: str, until_s: float) -> int:
+def _resume_minute(settings: Settings, consumer: str, until_s: float) -> int:
     """The other half of a change is booked on its own minute, or one of its neighbours. The rollup's may be two on."""
-    return settings.minute(until_s) + LATE + 2 if consumer == BOOKKEEPER else 0
+    return settings.minute(until_s) + COMMIT_GRACE + 2 if consumer == BOOKKEEPER else 0

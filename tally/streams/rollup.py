@@ -17,72 +17,88 @@ from ..counting.tallies import TOMBSTONE
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of
 from ..dynamo.transactions import Write
-from .fold import Effect, Run, StreamConsumer, StreamPlace
-from .record import INSERT, YES, Image, Lookup, Record, UnreadableError, accepted, changes, event_name, label_of
+from .fold import BatchContext, Effect, Run, StreamConsumer
+from .record import (
+    INSERT,
+    TRUE_ATTRIBUTE,
+    CounterIndex,
+    Image,
+    PoisonRecordError,
+    Record,
+    accepted_receipt,
+    amounts_of,
+    booking_minute_of,
+    event_name,
+)
 
 ITEMS_MAX = 99  # DynamoDB takes 100 in a transaction; one is the checkpoint
 
 
-def read_receipt(declared: Lookup, record: Record) -> Sequence[Effect]:
+def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     """A receipt of what was written alone: its amounts, on its minute. One that replaces an expired one (MODIFY) is
     new. A declaration may have changed since it was written."""
-    image = accepted(record)
-    if image is None or image.get("rollup") != YES:
+    image = accepted_receipt(record)
+    if image is None or image.get("rollup") != TRUE_ATTRIBUTE:
         return ()
-    amounts = changes(image, alone=True)
+    amounts = amounts_of(image, alone=True)
     for name, id_, _ in amounts:
-        if not declared_now(declared, name, id_).rolls_up:
-            raise UnreadableError(f"{name} is not rolled up, as it is declared now")
-    return counted(declared, amounts, record, image)
+        if not require_declared(declared, name, id_).rolls_up:
+            raise PoisonRecordError(f"{name} is not rolled up, as it is declared now")
+    return receipt_effects(declared, amounts, record, image)
 
 
-def declared_now(declared: Lookup, name: str, id_: str) -> Counter:
-    """The counter of a tally. Raises UnreadableError if there is none, or it has no such period."""
+def require_declared(declared: CounterIndex, name: str, id_: str) -> Counter:
+    """The counter of a tally. Raises PoisonRecordError if there is none, or it has no such period."""
     counter = declared.by_name.get(name)
     if counter is None:
-        raise UnreadableError(f"the counter {name[:64]!r} is not declared")
+        raise PoisonRecordError(f"the counter {name[:64]!r} is not declared")
     if not periods.is_valid_tally_id(counter, id_):
-        raise UnreadableError(f"{name} has no such period, as it is declared now")
+        raise PoisonRecordError(f"{name} has no such period, as it is declared now")
     return counter
 
 
-def counted(
-    declared: Lookup, amounts: Iterable[tuple[str, str, int]], record: Record, image: Image, day: int | None = None
+def receipt_effects(
+    declared: CounterIndex,
+    amounts: Iterable[tuple[str, str, int]],
+    record: Record,
+    image: Image,
+    day: int | None = None,
 ) -> tuple[Effect, ...]:
     """The amounts of a receipt, on its minute. `day`: of the effects; None: the day of the receipt's stamp."""
     stamped = minute_of(image)
     if stamped is None:
-        raise UnreadableError(f"at cannot be {image.get('at', 'missing')}")
-    at, day = label_of(image, declared.made(record)), stamped // tallies.MINUTES_PER_DAY if day is None else day
+        raise PoisonRecordError(f"at cannot be {image.get('at', 'missing')}")
+    at = booking_minute_of(image, declared.minute_made(record))
+    day = stamped // tallies.MINUTES_PER_DAY if day is None else day
     return tuple([Effect(name, id_, at, amount, day=day) for name, id_, amount in amounts])
 
 
-def read_count(declared: Lookup, record: Record) -> Sequence[Effect]:
+def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     """A child that was written alone: one, on its minute."""
     if event_name(record) != INSERT:
         return ()
     image = record["dynamodb"]["NewImage"]
-    if image.get("rollup") != YES or TOMBSTONE in image:
+    if image.get("rollup") != TRUE_ATTRIBUTE or TOMBSTONE in image:
         return ()
     prefix, _, id_ = record["dynamodb"]["Keys"]["PK"]["S"].partition("#")
     sort_key = record["dynamodb"]["Keys"]["SK"]["S"]
     owners = [counter for start, counter in declared.children.get(prefix, ()) if sort_key.startswith(start)]
     if not owners:
         refuse_orphan(image)
-    at = declared.made(record)
+    at = declared.minute_made(record)
     for counter in owners:
         if not counter.rolls_up or counter.max_shards == 1:
-            raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
+            raise PoisonRecordError(f"{counter.name} is not rolled up, as it is declared now")
     return tuple(Effect(counter.name, id_, at, 1) for counter in owners)
 
 
 def refuse_orphan(image: Image) -> None:
-    """Raise UnreadableError for a child that was written alone. An item of the team's own is no child."""
-    if image.get("rollup") == YES and CREATED_AT in image:
-        raise UnreadableError("no counter is declared that counts this child")
+    """Raise PoisonRecordError for a child that was written alone. An item of the team's own is no child."""
+    if image.get("rollup") == TRUE_ATTRIBUTE and CREATED_AT in image:
+        raise PoisonRecordError("no counter is declared that counts this child")
 
 
-def shard_of(counter: Counter, place: StreamPlace) -> int:
+def shard_of(counter: Counter, place: BatchContext) -> int:
     """The tally shard that a stream shard adds to. For children never the first: that would make a post."""
     children = place.table == "counts"
     return 1 + place.bucket % (counter.max_shards - 1) if children else place.bucket % counter.max_shards
@@ -96,42 +112,42 @@ class TallyRun(Run):
     days: dict[tuple[str, str], dict[int, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     """By tally, what is for the receipts of which day."""
 
-    def takes(self, effects: Sequence[Effect]) -> bool:
+    def has_room_for(self, effects: Sequence[Effect]) -> bool:
         new = 0
         for effect in effects:
             there = self.sums.get((effect.counter, effect.id))
             new += there is None
-            if there is not None and (there.minute != effect.minute or self._far(effect)):
+            if there is not None and (there.minute != effect.minute or self._skips_a_day(effect)):
                 return False
         return len(self.sums) + len(self.dead_letters) + new <= ITEMS_MAX
 
-    def _far(self, effect: Effect) -> bool:
+    def _skips_a_day(self, effect: Effect) -> bool:
         """Whether its day does not follow those that its tally has."""
         return any(abs(day - effect.day) > 1 for day in self.days[effect.counter, effect.id])
 
     def add(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             self._add((effect.counter, effect.id), effect)
-            self.days[effect.counter, effect.id][effect.day] += effect.accepted
+            self.days[effect.counter, effect.id][effect.day] += effect.expected
 
     @property
-    def full(self) -> bool:
-        return super().full or len(self.sums) + len(self.dead_letters) >= ITEMS_MAX
+    def is_full(self) -> bool:
+        return super().is_full or len(self.sums) + len(self.dead_letters) >= ITEMS_MAX
 
-    def writes(self, call: Call, declared: Lookup) -> list[Write]:
+    def writes(self, call: Call, declared: CounterIndex) -> list[Write]:
         updates: list[Write] = []
         for effect in self.sums.values():
             counter = declared.by_name[effect.counter]
             days = {day: amount for day, amount in self.days[effect.counter, effect.id].items() if amount}
             assert counter.rolls_up, "its changes depend on its number"
-            assert sum(days.values()) == effect.accepted
+            assert sum(days.values()) == effect.expected
             if days:
                 shard = shard_of(counter, self.place)
                 assert 0 <= shard < counter.max_shards
                 assert shard or not counter.counts_children, "it would make a post"
-                by = tallies.REPAIRED if self.place.even else tallies.ROLLED_UP
+                by = tallies.REPAIRED if self.place.is_drift_exempt else tallies.ROLLED_UP
                 add = tallies.add_write(
-                    call, counter, effect.id, shard, effect.accepted, effect.minute, nonce_prefix=by
+                    call, counter, effect.id, shard, effect.expected, effect.minute, nonce_prefix=by
                 )
                 updates.append({"Update": add if -1 in days else tallies.with_day_notes(add, days)})
         return updates

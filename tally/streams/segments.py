@@ -17,11 +17,16 @@ from ..dynamo.transactions import Write
 from ..settings import Settings
 from . import fold
 
-HALVES = {"FilterExpression": "attribute_exists(pairs)", "ProjectionExpression": "pairs"}  # `read` them alone
-KEPT_S = 9 * 24 * 3600  # at least, to the end of that day: a sweep that was down over a holiday still judges them
+# `read_segments` them alone
+ONLY_HALVES = {
+    "FilterExpression": "attribute_exists(pairs)",
+    "ProjectionExpression": "pairs",
+}
+# at least, to the end of that day: a sweep that was down over a holiday still judges them
+SEGMENT_KEPT_S = 9 * 24 * 3600
 
 
-class Booked(NamedTuple):
+class JournalEntry(NamedTuple):
     """What one minute says of one tally."""
 
     counter: str
@@ -35,7 +40,9 @@ class Booked(NamedTuple):
 Sums = dict[str, list[list[Any]]]  # by counter, the columns of a segment: ids, expected, observed
 
 
-def write(settings: Settings, minute: int, bucket: int, name: str, entries: Collection[Booked], now_s: float) -> Write:
+def segment_write(
+    settings: Settings, minute: int, bucket: int, name: str, entries: Collection[JournalEntry], now_s: float
+) -> Write:
     """The write of a segment. `name`: table, stream shard and first sequence number, which no other segment has."""
     columns: Sums = {}
     halves = [entry[:5] for entry in sorted(entries) if entry.pair]
@@ -52,11 +59,11 @@ def write(settings: Settings, minute: int, bucket: int, name: str, entries: Coll
     parts = {"body": columns, "pairs": halves, "imports": days}
     body = {name: items.compress(part) for name, part in parts.items() if part or name == "body"}
     # A batch may have one visit alone: with the second of the batch, the access log would name who it was.
-    values: items.Values = {**body, "expiration": end_of_day_s(int(now_s) + KEPT_S)}
+    values: items.Values = {**body, "expiration": end_of_day_s(int(now_s) + SEGMENT_KEPT_S)}
     return items.put_write(settings.ledger_table, keys.key(f"SEGMENT#{minute}#{bucket}", name), values)
 
 
-def read(store: Store, minute: int, **wanted: str) -> Iterator[Item]:
+def read_segments(store: Store, minute: int, **wanted: str) -> Iterator[Item]:
     """The segments of a minute, in any order. `wanted`: parameters of DynamoDB's Query."""
     for partition in partitions(minute):
         yield from queries.partition_items(store, store.settings.ledger_table, partition, **wanted)
@@ -67,23 +74,23 @@ def partitions(minute: int) -> list[str]:
     return [f"SEGMENT#{minute}#{bucket}" for bucket in range(fold.BUCKETS)]
 
 
-def sums(segment: Item) -> Sums:
+def columns(segment: Item) -> Sums:
     """The entries of a segment that are not halves of an unlike."""
     return dict(items.decompress(segment["body"]))
 
 
-def pairs(segment: Item) -> list[Booked]:
+def removal_halves(segment: Item) -> list[JournalEntry]:
     """The entries of a segment that are halves of an unlike."""
-    return [Booked(*entry) for entry in items.decompress(segment["pairs"])] if "pairs" in segment else []
+    return [JournalEntry(*entry) for entry in items.decompress(segment["pairs"])] if "pairs" in segment else []
 
 
-def imports(segment: Item, sums: Sums) -> Iterator[tuple[str, str, int, int]]:
+def imported_amounts(segment: Item, sums: Sums) -> Iterator[tuple[str, str, int, int]]:
     """What of the sums was imported: counter, id, the day that it belongs to, and the amount."""
     for counter, row, day in items.decompress(segment["imports"]) if "imports" in segment else ():
         ids, expected, _ = sums[counter]
         yield counter, ids[row], day, expected[row]
 
 
-def size(segment: Item) -> int:
+def compressed_bytes(segment: Item) -> int:
     """The compressed bytes of a segment."""
     return sum(len(segment[name]["B"]) for name in ("body", "pairs", "imports") if name in segment)

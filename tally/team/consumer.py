@@ -26,7 +26,16 @@ from ..errors import ConfigurationError
 from ..items import EXAMPLE, Value
 from ..streams.consumer import Batch, Handler, table_name
 from ..streams.fold import Effect, Run, StreamConsumer
-from ..streams.record import INSERT, MALFORMED, REMOVE, Lookup, Record, UnreadableError, created_s, event_name
+from ..streams.record import (
+    INSERT,
+    MALFORMED_ERRORS,
+    REMOVE,
+    CounterIndex,
+    PoisonRecordError,
+    Record,
+    created_s,
+    event_name,
+)
 from . import faults, first_seen, scan_state
 from .first_seen import Marker, delta
 from .kept_numbers import GONE, Noted
@@ -97,14 +106,14 @@ class ItemsBatch(Batch):
 
     handler: ItemsHandler
 
-    def _look_up(self, records: Iterable[Record]) -> None:
+    def _prefetch(self, records: Iterable[Record]) -> None:
         open_ = dict(self._open())
         read = partial(_changes, counted(self.handler.counters, self.table), open_)
         marked: set[str] = set()
         for record in records if any(open_.values()) else ():  # else nothing rests on a marker
             try:
                 changes = read(self.handler.declared, record)
-            except (UnreadableError, *MALFORMED):
+            except (PoisonRecordError, *MALFORMED_ERRORS):
                 continue
             marked |= {change.marker for change in changes if change.marked}
         known = self._markers(sorted(marked))
@@ -147,7 +156,7 @@ class ItemsRun(Run):
     examples: dict[tuple[str, str], str] = field(default_factory=dict)
     """By counter and group of faults, the newest item."""
 
-    def takes(self, effects: Sequence[Any]) -> bool:
+    def has_room_for(self, effects: Sequence[Any]) -> bool:
         values = [(each, value) for each in effects for value in (each.old, each.new, each.kept, each.kept_before)]
         groups = {(each.counter.name, value.group) for each, value in values if value}
         marked = {each.marker for each in effects if each.marked or each.late}
@@ -213,21 +222,21 @@ class ItemsRun(Run):
         return len(self.sums) + len(self.now) + len(self.noted) + len(self.dead_letters)
 
     @property
-    def full(self) -> bool:
-        return super().full or self._items >= ITEMS_MAX
+    def is_full(self) -> bool:
+        return super().is_full or self._items >= ITEMS_MAX
 
-    def writes(self, call: Call, declared: Lookup) -> list[Write]:
+    def writes(self, call: Call, declared: CounterIndex) -> list[Write]:
         writes: list[Write] = []
         table, now_s = call.store.settings.ledger_table, clock.now_s()
         for at, effect in self.sums.items():
             counter = declared.by_name[effect.counter]
             attribute, recount = self.recounts.get(at, ("", 0))
             noted = self.noted.get(at)
-            if not effect.accepted and not recount and not noted and at not in self.examples:
+            if not effect.expected and not recount and not noted and at not in self.examples:
                 continue
             shard = self.place.bucket % counter.max_shards
             add = tallies.add_write(
-                call, counter, effect.id, shard, effect.accepted, self.place.minute, nonce_prefix=tallies.REPAIRED
+                call, counter, effect.id, shard, effect.expected, self.place.minute, nonce_prefix=tallies.REPAIRED
             )
             add = items.extend_update(add, adds={attribute: recount}) if recount else add
             add = items.extend_update(add, sets={EXAMPLE: self.examples[at]}) if at in self.examples else add
@@ -241,16 +250,16 @@ class ItemsRun(Run):
                 writes.append(first_seen.write(table, json.loads(spelled), self.known[spelled], marker, now_s))
         return writes
 
-    def committed(self) -> None:
+    def on_commit(self) -> None:
         self.known.update({spelled: marker for spelled, marker in self.now.items() if spelled in self.known})
 
 
 def _changes(
-    counters: Mapping[str, Counter], open_: Mapping[str, Scan | None], declared: Lookup, record: Record
+    counters: Mapping[str, Counter], open_: Mapping[str, Scan | None], declared: CounterIndex, record: Record
 ) -> Sequence[Any]:
     """What a record says of the counters that count now. TTL's removals are removals.
 
-    Raises UnreadableError, or one of MALFORMED. No amount is a reason: what cannot be added is counted as such.
+    Raises PoisonRecordError, or one of MALFORMED. No amount is a reason: what cannot be added is counted as such.
     """
     changes = []
     for name, counter in counters.items():
@@ -265,7 +274,14 @@ def _changes(
         scan, made_s = open_[name], created_s(record)
         example = _example(counter, record) if new and new.aside and new != old else ""
         change = Change(
-            counter, declared.made(record), old, new, kept=now, kept_before=before, made_s=made_s, example=example
+            counter,
+            declared.minute_made(record),
+            old,
+            new,
+            kept=now,
+            kept_before=before,
+            made_s=made_s,
+            example=example,
         )
         slack_s = SLACK * declared.minute_s
         changes.append(change if scan is None else _scanned(change, scan, record, made_s, slack_s))
@@ -295,7 +311,7 @@ def _values(counter: Counter, record: Record) -> tuple[Value | None, Value | Non
         value = of.value(keys)
         return tuple(value if there else None for _, there in images)  # type: ignore[return-value]
     if any(there and not change.get(image) for image, there in images):
-        raise UnreadableError(f"a {name} without its image: the stream must have NEW_AND_OLD_IMAGES")
+        raise PoisonRecordError(f"a {name} without its image: the stream must have NEW_AND_OLD_IMAGES")
     return tuple(of.value(change[image]) if there else None for image, there in images)  # type: ignore[return-value]
 
 

@@ -22,7 +22,7 @@ from ..dynamo.transactions import try_commit
 from ..errors import ConfigurationError
 from ..items import HEARTBEAT_START, key_types
 from ..streams import lineage, watermark
-from ..streams.lineage import ITEMS, KEPT_S, LATE
+from ..streams.lineage import COMMIT_GRACE, ITEMS, STREAM_RETENTION_S
 from . import scan_state
 from .consumer import counted
 
@@ -37,13 +37,16 @@ def note(store: Store, shards: StreamShards, counters: Mapping[str, Counter], ta
     before, stream = queries.get(store.client, ledger, key), store.settings.own_tables[table].stream
     before_s, other = items.int_attribute(before, "passed"), before.get("stream", {"S": stream}) != {"S": stream}
     seen_s = max(before_s, items.int_attribute(before, "seen"))
-    late = 0 < seen_s < now_s - KEPT_S + LATE * store.settings.minute_s and not store.settings.local_port
+    late = (
+        0 < seen_s < now_s - STREAM_RETENTION_S + COMMIT_GRACE * store.settings.minute_s
+        and not store.settings.local_port
+    )
     if late or other:
         _lost(store, of_table, table, "another stream" if other else "of more than a day ago", seen_s)
     beats = any(counter.items is not None and counter.items.heartbeats for counter in of_table.values())
-    look = lineage.look(store, shards, now_s, (ITEMS,), (table,), peeking=not beats)
+    look = lineage.read_streams(store, shards, now_s, (ITEMS,), (table,), peeking=not beats)
     if beats:
-        watermark.send(look, lambda table, name: _heartbeat(store, table, name, now_s), ITEMS)
+        watermark.send_heartbeats(look, lambda table, name: _heartbeat(store, table, name, now_s), ITEMS)
     if shards.is_disabled(table):  # asked after the look: what that has passed was written while the stream was on
         _lost(store, of_table, table, "the stream is off", seen_s)
         return

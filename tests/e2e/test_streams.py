@@ -23,7 +23,7 @@ from tally.dev.stack.mappings import StreamMapping
 from tally.dev.streams import pump
 from tally.dev.streams.positions import Positions
 from tally.dev.streams.pump import Pump
-from tally.streams.record import expired
+from tally.streams.record import is_ttl_removal
 from tests.e2e.dev import client
 from tests.patience import PATIENCE_S
 
@@ -35,8 +35,8 @@ def test_what_ttl_removed_is_spelt_as_lambda_spells_it() -> None:
     record = {"eventName": "REMOVE", "userIdentity": {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}}
     found = pump.handed(record, "arn")
     assert found["userIdentity"] == {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
-    assert expired(found)
-    assert not expired(pump.handed({"eventName": "REMOVE"}, "arn"))
+    assert is_ttl_removal(found)
+    assert not is_ttl_removal(pump.handed({"eventName": "REMOVE"}, "arn"))
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def until_judged(stack: Stack, streams: Streams, epoch_s: float) -> None:
 
     def judged() -> bool:
         assert not streams.said, streams.said
-        found = stack.items("Ledger", watermark.JUDGE["PK"]["S"])
+        found = stack.items("Ledger", watermark.WATERMARK_KEY["PK"]["S"])
         return any(int(item.get("judged", {"N": "0"})["N"]) > epoch_s // MINUTE_S for item in found)
 
     wait_for(judged, every_s=0.5)

@@ -160,10 +160,10 @@ def restored_from_vault(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def older(stack: Stack) -> None:
     """Make the stack three days old: only then its notes cover a whole day."""
-    wait_for(lambda: stack.items("Ledger", watermark.JUDGE["PK"]["S"]), every_s=0.2)  # the first sweep
+    wait_for(lambda: stack.items("Ledger", watermark.WATERMARK_KEY["PK"]["S"]), every_s=0.2)  # the first sweep
     values = {":days": {"N": str(3 * DAY_S)}}
     stack.client("dynamodb").update_item(
-        TableName=f"{stack.name}-ledger", Key=watermark.JUDGE, UpdateExpression="SET began = began - :days",
+        TableName=f"{stack.name}-ledger", Key=watermark.WATERMARK_KEY, UpdateExpression="SET began = began - :days",
         ExpressionAttributeValues=values,
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from tally.errors import ConfigurationError
 from tally.notify import Notify
 from tally.streams import rollup
 from tally.streams.consumer import Handler
-from tally.streams.dead_letters import Objects
+from tally.streams.dead_letters import DeadLetterBucket
 from tally.streams.events import Bus
 from tests import events
 from tests.contexts import Context
@@ -57,7 +57,7 @@ def consume(store: Store) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
     bucket = Bucket()
 
     def call(function: str, event: dict[str, Any]) -> dict[str, Any]:
-        objects, bus = Objects("bucket", lambda: bucket), Bus("bus", TakesAll)
+        objects, bus = DeadLetterBucket("bucket", lambda: bucket), Bus("bus", TakesAll)
         handler = Handler(CONSUMERS[function], counters.COUNTERS, store, objects, bus)
         settings = store.settings
         source = event["eventSourceARN"].replace("tally-test-counts", settings.counts_table)

@@ -137,7 +137,7 @@ def test_all_is_well_when_every_part_is(looked: Looked) -> None:
     ]  # fmt: skip
     lines = {part["name"]: part["line"] for part in body["parts"]}
     assert (lines["drift"], lines["alarms"]) == ("0 confirmed, 1 not yet", "0 of 1 in alarm")
-    assert body["judged_up_to"] == 60 * (watermark.judged(looked.store) + 1)
+    assert body["judged_up_to"] == 60 * (watermark.last_judged_minute(looked.store) + 1)
     assert 0 < body["as_of"] <= body["at"] <= time.time()
     assert (body["stack"], body["stage"], body["where"]) == ("Tally-prod", "prod", "--stack Tally-prod")
 
@@ -148,7 +148,9 @@ def test_what_is_wrong_is_named(looked: Looked) -> None:
     drifts(looked.store, "likes", "a91f", 5)
     noted(looked.store, replace(counters.STOCK, floor=None, max_shards=16))
     ledger, call = looked.settings.ledger_table, Call(looked.store)
-    kept = dead_letters.keep(call, dead_letters.Objects("b", Bucket), "rollup", "receipts", "s", "7", {}, "for a test")
+    kept = dead_letters.store_and_mark(
+        call, dead_letters.DeadLetterBucket("b", Bucket), "rollup", "receipts", "s", "7", {}, "for a test"
+    )
     looked.store.client.put_item(**kept["Put"])
     late = str(int(time.time()) - 301)
     for number, (start, state) in enumerate(((late, "held"), (f"OVERDUE#{late}", "held"), (f"{late}x", "expired"))):
@@ -172,7 +174,7 @@ def test_what_is_wrong_is_named(looked: Looked) -> None:
 
 def test_silence_is_not_called_well(looked: Looked) -> None:
     """A new stack, a CloudWatch that refuses, one that lists nothing, and a function that does not know its topic."""
-    looked.store.client.delete_item(TableName=looked.settings.ledger_table, Key=watermark.JUDGE)
+    looked.store.client.delete_item(TableName=looked.settings.ledger_table, Key=watermark.WATERMARK_KEY)
     assert looked.states() == (None, {"lag": "unknown", "judged": "unknown"})
     judged(looked.store, ahead=-2)
     assert looked.states(alarm_topic="") == (None, {"alarms": "unknown", "subscribers": "unknown"})

@@ -454,20 +454,24 @@ def something_to_judge(store: Store) -> None:
     now_s = int(time.time())
     minute = judged(store, ahead=-5) + 1
     booked = {"even": (1, 1), "begins": (0, 1), "ends": (3, 0)}
-    entries = [segments.Booked("plays", name, "", *amounts) for name, amounts in booked.items()]
-    page = segments.write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
+    entries = [segments.JournalEntry("plays", name, "", *amounts) for name, amounts in booked.items()]
+    page = segments.segment_write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
     store.client.put_item(**page["Put"])
     stalled = {"booked": now_s - 2 * 24 * 3600}
     was: items.Expected = {"booked": None}
-    assert try_commit(store, [items.update_write(store.settings.ledger_table, watermark.JUDGE, stalled, expected=was)])
+    assert try_commit(
+        store, [items.update_write(store.settings.ledger_table, watermark.WATERMARK_KEY, stalled, expected=was)]
+    )
     drifts(store, "plays", "ends", 3, ago=0)
 
 
 def something_to_fold(store: Store) -> None:
     """The last minute of an hour."""
-    hour = progress.hour_of(store.settings, watermark.judged(store)) - 1
+    hour = progress.hour_of(store.settings, watermark.last_judged_minute(store)) - 1
     minute = folded_up_to(store, 58, hour) + 1
-    page = segments.write(store.settings, minute, 0, "s#1", [segments.Booked("plays", "v", "", 1, 1)], int(time.time()))
+    page = segments.segment_write(
+        store.settings, minute, 0, "s#1", [segments.JournalEntry("plays", "v", "", 1, 1)], int(time.time())
+    )
     store.client.put_item(**page["Put"])
 
 
@@ -539,10 +543,10 @@ class TakesAll:
 def something_to_send(store: Store) -> None:
     """An event that the bookkeeper has not sent."""
     left = Event("ab" * 16, int(time.time() - 100) * 1000, {"event": "ab" * 16})
-    store.client.put_item(**left.write(store.settings)["Put"])
+    store.client.put_item(**left.as_write(store.settings)["Put"])
 
 
-def something_to_mend(invoke: Invoke, store: Store, objects: dead_letters.Objects) -> None:
+def something_to_mend(invoke: Invoke, store: Store, objects: dead_letters.DeadLetterBucket) -> None:
     """A post with a like and a tally that is off, one that was off before the ledger began, a video that drifts, and a
     receipt for each consumer to redrive."""
     old = tallies.key(counters.LIKES, "old", 0) | {"likeTally": {"N": "5"}, "authorId": {"S": "ann"}}
@@ -559,7 +563,9 @@ def something_to_mend(invoke: Invoke, store: Store, objects: dead_letters.Object
     ]
     store.client.put_item(TableName=store.settings.receipts_table, Item=lost)
     for consumer in ("rollup", "bookkeeper"):
-        marker = dead_letters.keep(Call(store), objects, consumer, "receipts", "shardId-0", "7", record, "for a test")
+        marker = dead_letters.store_and_mark(
+            Call(store), objects, consumer, "receipts", "shardId-0", "7", record, "for a test"
+        )
         store.client.put_item(**marker["Put"])
 
 
@@ -574,7 +580,7 @@ def test_the_command_does_what_its_policy_allows(
     readings.write_text(f"id,value,at\n9f3a,1,{hour_s - 3600}\n9f3a,2,{hour_s}\n")
     likes.write_text("post,user,liked_at\na91f,carol,1700000000\n")
     bucket = Bucket()
-    objects = dead_letters.Objects("bucket", lambda: bucket)
+    objects = dead_letters.DeadLetterBucket("bucket", lambda: bucket)
     something_to_mend(invoke, store, objects)
     stocked_and_held(invoke)
     judged(store)

@@ -26,7 +26,7 @@ from tally.items import Items
 from tally.operations import items
 from tally.operations.sweep import Sweep, needed
 from tally.settings import OwnTable
-from tally.streams.dead_letters import Objects
+from tally.streams.dead_letters import DeadLetterBucket
 from tally.team import scan_state, spot_checks
 from tests.contexts import Context
 from tests.integration.command.numbers import judged
@@ -57,7 +57,7 @@ class Shop:
 
     def __init__(self, store: Store, *counters: Counter) -> None:
         bucket = Bucket()
-        objects = Objects("bucket", lambda: bucket)
+        objects = DeadLetterBucket("bucket", lambda: bucket)
         self.handler = items.handler({one.name: one for one in counters}, store, objects)
         self.sequence = 0
 

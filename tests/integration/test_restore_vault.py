@@ -60,7 +60,7 @@ def fill(tables: Store) -> None:
     drift = {"drift": {"N": "5"}, "upto": {"N": "1"}, "counter": {"S": "plays"}, "target": {"S": "9f3a"}}
     tables.client.put_item(TableName=names.ledger_table, Item=rows.key("plays", "9f3a") | drift)
     for table, at_s in ((watermark.COUNTS, MADE_S), (watermark.RECEIPTS, MADE_S + 60)):
-        write = watermark.heartbeat(names, table, "a", at_s)["Put"]
+        write = watermark.heartbeat_write(names, table, "a", at_s)["Put"]
         tables.client.put_item(TableName=write["TableName"], Item=write["Item"])
 
 
@@ -124,7 +124,7 @@ def test_a_job_that_fails_is_one_line_and_the_next_run_begins_another(aws: Vault
 
 def test_tables_that_another_made_are_not_taken(aws: Vault, run: Run) -> None:
     aws.copy(MADE_S)
-    table_of(boto3.client("dynamodb", region_name=REGION), f"{PREFIX}-ledger", [watermark.JUDGE])
+    table_of(boto3.client("dynamodb", region_name=REGION), f"{PREFIX}-ledger", [watermark.WATERMARK_KEY])
     said = f"tally: there is a table {PREFIX}-ledger that this command has not made: choose another time\n"
     assert run(*COMMAND)[::2] == (2, said)
 

@@ -52,7 +52,7 @@ class Deployed:
         now_s = time.time()
         numbers = {"judged": int((now_s - judged_s) // MINUTE_S) - 1, "noted": int(now_s) - 99, "began": 1}
         numbers |= dict.fromkeys(("known", "rolled", "shown"), int(now_s - known_s))
-        judge = watermark.JUDGE | items.to_wire(numbers)
+        judge = watermark.WATERMARK_KEY | items.to_wire(numbers)
         self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=judge)
 
     def client(self, service: str) -> Any:

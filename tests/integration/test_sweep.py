@@ -23,7 +23,7 @@ from tally.errors import ConfigurationError, StoreBusyError, TallyError
 from tally.operations.sweep import RESERVE_S, Sweep
 from tally.series import hours, progress
 from tally.streams import segments, watermark
-from tally.streams.segments import Booked
+from tally.streams.segments import JournalEntry
 from tally.streams.watermark import Watermark
 from tests.contexts import Context
 from tests.integration.command.numbers import noted
@@ -64,8 +64,10 @@ class Ledger:
         self.put(key, sequence=sequence, through=self.now_s - ago_s, heartbeat=shard[-1:] or "k", note="9")
 
     def book(self, minute: int, *amounts: int) -> None:
-        entries = [Booked("plays", f"v{number}", "", 0, amount) for number, amount in enumerate(amounts)]
-        assert try_commit(self.store, [segments.write(self.store.settings, self.minute + minute, 0, "s#1", entries, 0)])
+        entries = [JournalEntry("plays", f"v{number}", "", 0, amount) for number, amount in enumerate(amounts)]
+        assert try_commit(
+            self.store, [segments.segment_write(self.store.settings, self.minute + minute, 0, "s#1", entries, 0)]
+        )
 
     def drift(self) -> list[int]:
         return [drift.drift for drift in rows.every(self.store)]
@@ -87,7 +89,7 @@ def behind(store: Store, now_s: int) -> Ledger:
     made = Ledger(store, now_s)
     known_s = 60 * (made.minute - 3) + 5
     made.put(
-        watermark.JUDGE, judged=made.minute - 10, noted=made.now_s - 60, known=known_s, rolled=known_s,
+        watermark.WATERMARK_KEY, judged=made.minute - 10, noted=made.now_s - 60, known=known_s, rolled=known_s,
         proven=known_s, asked=known_s + 10, asked_rolled=known_s + 120, began=made.now_s - 3600,
     )  # fmt: skip
     for consumer in ("rollup", "bookkeeper"):
@@ -144,7 +146,7 @@ def test_sweep_judges_and_says_how_things_stand_for_every_counter(
 def test_judge_gets_what_was_noted_a_sweep_ago_and_never_what_this_one_finds(ledger: Ledger) -> None:
     ledger.book(-4, 7)
     assert ledger.sweep()["minutes"] == 5
-    assert (ledger.drift(), watermark.judged(ledger.store)) == ([5], ledger.minute - 5)
+    assert (ledger.drift(), watermark.last_judged_minute(ledger.store)) == ([5], ledger.minute - 5)
     ledger.now_s += 60
     assert ledger.sweep()["minutes"] == 2
     assert ledger.drift() == [12]
@@ -165,7 +167,7 @@ def test_each_part_has_its_share_of_the_time_and_holds_come_first(
 ) -> None:
     clock, given = [100.0], dict[str, float]()
     store = replace(ledger.store, clock=lambda: clock[0])
-    renew = watermark.renew
+    renew = watermark.advance
 
     def slowly(*how: Any) -> Any:
         clock[0] += 8
@@ -180,7 +182,7 @@ def test_each_part_has_its_share_of_the_time_and_holds_come_first(
         return run
 
     monkeypatch.setattr(expired_holds, "sweep", note("holds", expired_holds.SweptHolds(0, 0, True), takes_s=2))
-    monkeypatch.setattr(watermark, "renew", slowly)
+    monkeypatch.setattr(watermark, "advance", slowly)
     monkeypatch.setattr(judge, "judge", note("judge", judge.Judged()))
     monkeypatch.setattr(rows, "summary", note("drift", ({observe.DRIFTING_TALLIES: 0}, {})))
     monkeypatch.setattr(hours, "sum_up", note("series", 0))

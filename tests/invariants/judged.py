@@ -88,7 +88,7 @@ class Deployment(World):
 
     @property
     def judged(self) -> int:
-        return watermark.judged(self.store)
+        return watermark.last_judged_minute(self.store)
 
     def as_of(self) -> float | None:
         """What readers are told."""

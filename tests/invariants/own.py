@@ -15,7 +15,7 @@ from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
 from tally.dynamo.shards import StreamShards, streams_client
 from tally.settings import OwnTable
-from tally.streams.dead_letters import Objects
+from tally.streams.dead_letters import DeadLetterBucket
 from tally.team import progress, scan_state
 from tally.team.consumer import ItemsHandler
 from tally.team.recounts import Recount
@@ -60,7 +60,7 @@ class Team:
     def process(self, client: Any = None) -> ItemsHandler:
         """A process of the consumer."""
         store = replace(self.store, client=client) if client else self.store
-        return ItemsHandler(self.counters, store, Objects("bucket", lambda: self.bucket))
+        return ItemsHandler(self.counters, store, DeadLetterBucket("bucket", lambda: self.bucket))
 
     def put(self, pk: str, sk: str, **attributes: Item) -> None:
         self.wire.put_item(TableName=self.table, Item={"PK": {"S": pk}, "SK": {"S": sk}, **attributes})

@@ -38,9 +38,9 @@ from tally.series import hours
 from tally.series.progress import PROGRESS
 from tally.settings import Settings
 from tally.streams import dead_letters, fold, watermark
-from tally.streams.dead_letters import Marker
+from tally.streams.dead_letters import DeadLetterMarker
 from tally.streams.fold import Effect
-from tally.streams.record import Lookup, UnreadableError, label_of
+from tally.streams.record import CounterIndex, PoisonRecordError, booking_minute_of
 from tests.conftest import create_tables
 from tests.contexts import Context
 from tests.delivery import Delivery, Record
@@ -218,12 +218,12 @@ class World(Tables):
         store = self.through(client or self.wire)
         seen = watermark.read(store)
         now_s = CLOCK.now_s()
-        if not seen.fresh(store.settings, now_s):
+        if not seen.is_too_fresh(store.settings, now_s):
             still = replace(store, clock=lambda: 0.0)  # however busy this machine is
-            watermark.renew(still, self.streams, seen, now_s)  # type: ignore[arg-type]
+            watermark.advance(still, self.streams, seen, now_s)  # type: ignore[arg-type]
             judge.judge(store, seen, now_s, until_s=float("inf"))
         if self.series:
-            hours.sum_up(store, watermark.judged(store), until_s=float("inf"))
+            hours.sum_up(store, watermark.last_judged_minute(store), until_s=float("inf"))
             deletion.sweep(store, counters.COUNTERS, float("inf"))
 
     def drifts(self) -> dict[Tally, int]:
@@ -345,7 +345,7 @@ class World(Tables):
                 if (number, amount) not in shard.alone[tally]:
                     continue  # it was added, and the answer was lost; or it is a dead letter
                 shard.alone[tally].remove((number, amount))
-                minute = label_of(record["dynamodb"]["NewImage"], self.settings.minute(_made_s(record)))
+                minute = booking_minute_of(record["dynamodb"]["NewImage"], self.settings.minute(_made_s(record)))
                 self.truth.edited(tally, minute, -amount)
                 self.truth.lost.add(number)
         way.at = max(way.at, shard.trimmed)
@@ -383,17 +383,17 @@ class World(Tables):
 
     # ---- dead letters ----
 
-    def _read(self, consumer: str, declared: Lookup, record: Record) -> Sequence[Effect]:
+    def _read(self, consumer: str, declared: CounterIndex, record: Record) -> Sequence[Effect]:
         """A receipt as a consumer reads it, unless its code has a bug now."""
         if any((consumer, tally[1]) in self.unreadable for tally, _, _ in record.get("alone", ())):
-            raise UnreadableError("a bug")
+            raise PoisonRecordError("a bug")
         return CONSUMERS[consumer].read["receipts"](declared, record)
 
     def _note_dead_letters(self) -> None:
         """Note what each new one leaves out, on the minute of its record."""
         if self.bucket.objects.keys() <= self._noted:
             return
-        for marker in dead_letters.listed(Call(self.through(self.wire))):
+        for marker in dead_letters.list_markers(Call(self.through(self.wire))):
             if marker.object not in self._noted:
                 self._noted.add(marker.object)
                 if "alone" not in json.loads(self.bucket.objects[marker.object])["record"]:
@@ -406,7 +406,7 @@ class World(Tables):
                 (of,) = (one for one in self.streams.shards["receipts"] if one.id == shard)
                 of.alone[tally].remove((number, amount))
 
-    def _dead_letter(self, marker: Marker) -> tuple[str, Tally, int, int, int, str]:
+    def _dead_letter(self, marker: DeadLetterMarker) -> tuple[str, Tally, int, int, int, str]:
         kept = json.loads(self.bucket.objects[marker.object])
         [((counter, id_), number, amount)] = kept["record"]["alone"]
         made_s = kept["record"]["dynamodb"]["ApproximateCreationDateTime"]
@@ -416,11 +416,11 @@ class World(Tables):
         """Somebody whose clock is off redrives what there is."""
         self.written()
         self._note_dead_letters()
-        for marker in list(dead_letters.listed(Call(self.through(self.wire)))):
+        for marker in list(dead_letters.list_markers(Call(self.through(self.wire)))):
             consumer, tally, number, amount, made_s, _ = self._dead_letter(marker)
             receipt = json.loads(self.bucket.objects[marker.object])["record"]["dynamodb"]["NewImage"]
-            booked = label_of(receipt, self.settings.minute(made_s))
-            even = booked < watermark.begins_again(self.store, watermark.read(self.store))
+            booked = booking_minute_of(receipt, self.settings.minute(made_s))
+            even = booked < watermark.pending_resume_minute(self.store, watermark.read(self.store))
             with self.clock.off(off_s):
                 assert self.redrive(markers=[marker]) == ["applied"]
             if not even:  # else its other half is forgotten
@@ -435,11 +435,11 @@ class World(Tables):
         """Objects of some dead letters expire, and somebody drops these."""
         self.written()
         self._note_dead_letters()
-        for marker in list(dead_letters.listed(Call(self.through(self.wire)))):
+        for marker in list(dead_letters.list_markers(Call(self.through(self.wire)))):
             if self.chance.random() < 0.5:
                 consumer, _, number, *_ = self._dead_letter(marker)
                 del self.bucket.objects[marker.object]
-                dead_letters.drop(Call(self.through(self.wire)), marker)
+                dead_letters.discard(Call(self.through(self.wire)), marker)
                 self.truth.lost |= {number} if consumer == "rollup" else set()
 
     def _zombie(self, late: list[tuple[str, dict[str, Any]]]) -> Watched:

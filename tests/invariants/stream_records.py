@@ -7,8 +7,8 @@ from typing import Any
 from tally.dynamo.client import Store
 from tally.dynamo.transactions import try_commit
 from tally.streams import segments
-from tally.streams.fold import StreamPlace
-from tally.streams.segments import Booked
+from tally.streams.fold import BatchContext
+from tally.streams.segments import JournalEntry
 from tests.invariants.streaming import NOW_S
 
 SHARD = "shardId-1"
@@ -49,9 +49,11 @@ BAD = play(50, amount="x")
 
 def bucket_of(shard: str) -> int:
     """The bucket of a stream shard."""
-    return StreamPlace("receipts", shard).bucket
+    return BatchContext("receipts", shard).bucket
 
 
-def book(store: Store, minute: int, *entries: Booked, name: str = "s#1", bucket: int = 0, now_s: float = 0) -> None:
+def book(
+    store: Store, minute: int, *entries: JournalEntry, name: str = "s#1", bucket: int = 0, now_s: float = 0
+) -> None:
     """Write the segment of a minute."""
-    assert try_commit(store, [segments.write(store.settings, minute, bucket, name, entries, now_s)])
+    assert try_commit(store, [segments.segment_write(store.settings, minute, bucket, name, entries, now_s)])

@@ -23,10 +23,10 @@ from tally.dynamo.keys import Item
 from tally.streams import bookkeeper, dead_letters, rollup, segments, watermark
 from tally.streams import consumer as streams
 from tally.streams import record as stream_records
-from tally.streams.dead_letters import Marker, Objects
+from tally.streams.dead_letters import DeadLetterBucket, DeadLetterMarker
 from tally.streams.events import Bus
 from tally.streams.forms import Forms
-from tally.streams.segments import Booked
+from tally.streams.segments import JournalEntry
 from tests import delivery
 from tests.contexts import Context
 from tests.delivery import Delivery, Record, Stream, refused
@@ -64,11 +64,11 @@ class Bucket:
         self.objects.pop(Key, None)
 
 
-def booked(page: Item) -> list[Booked]:
+def booked(page: Item) -> list[JournalEntry]:
     """The entries of a page of the journal: those of plain changes, and halves of unlikes."""
-    entries = segments.pairs(page)
-    for counter, (ids, *columns) in segments.sums(page).items():
-        entries += [Booked(counter, id_, "", *amounts) for id_, *amounts in zip(ids, *columns, strict=True)]
+    entries = segments.removal_halves(page)
+    for counter, (ids, *columns) in segments.columns(page).items():
+        entries += [JournalEntry(counter, id_, "", *amounts) for id_, *amounts in zip(ids, *columns, strict=True)]
     return entries
 
 
@@ -83,8 +83,8 @@ class Stored:
     bucket: Bucket = field(default_factory=Bucket)
 
     @property
-    def objects(self) -> Objects:
-        return Objects("bucket", lambda: self.bucket)
+    def objects(self) -> DeadLetterBucket:
+        return DeadLetterBucket("bucket", lambda: self.bucket)
 
     def handler(
         self,
@@ -97,7 +97,7 @@ class Stored:
 
     def has_counted(self, counter: Counter) -> None:
         """Note the form of a counter, as its first booked change does: what follows writes nothing but its effects."""
-        Forms(self.store).note(stream_records.Lookup({counter.name: counter}), [counter.name])
+        Forms(self.store).note(stream_records.CounterIndex({counter.name: counter}), [counter.name])
 
     def watched(self) -> tuple[Store, Watched]:
         """A store whose writes are watched, and its client."""
@@ -159,7 +159,7 @@ class Stored:
     def rows(self, prefix: str) -> list[Item]:
         return [item for item in self.scan("ledger") if item["PK"]["S"].startswith(prefix)]
 
-    def segments(self) -> list[tuple[int, str, list[Booked]]]:
+    def segments(self) -> list[tuple[int, str, list[JournalEntry]]]:
         """The minute of each page, its sort key, and its entries."""
         found = []
         for row in self.rows("SEGMENT#"):
@@ -178,7 +178,7 @@ class Stored:
 
     def put_judged(self, minute: int) -> None:
         """Say that the minutes up to this one are judged."""
-        item = watermark.JUDGE | {"judged": {"N": str(minute)}, "began": {"N": "1"}}
+        item = watermark.WATERMARK_KEY | {"judged": {"N": str(minute)}, "began": {"N": "1"}}
         self.raw.put_item(TableName=self.store.settings.ledger_table, Item=item)
 
     def checkpoint(self, name: str, table: str, shard: str) -> dict[str, str]:
@@ -190,26 +190,26 @@ class Stored:
     def marked(self) -> dict[str, set[str]]:
         """Sequence numbers of the dead letters, by consumer."""
         found: dict[str, set[str]] = {name: set() for name in CONSUMERS}
-        for marker in dead_letters.listed(Call(replace(self.store, client=self.raw))):
+        for marker in dead_letters.list_markers(Call(replace(self.store, client=self.raw))):
             consumer, *_, sequence = marker.sort_key.split("#")
             found[consumer].add(sequence)
             assert marker.object in self.bucket.objects
         return found
 
     def redrive(
-        self, declared: Mapping[str, Counter] = REDECLARED, markers: Iterable[Marker] | None = None
+        self, declared: Mapping[str, Counter] = REDECLARED, markers: Iterable[DeadLetterMarker] | None = None
     ) -> list[str]:
         """Redrive every dead letter, or these; what became of each."""
         return [outcome for outcome, _ in self.redriven(declared, markers)]
 
     def redriven(
-        self, declared: Mapping[str, Counter] = REDECLARED, markers: Iterable[Marker] | None = None
+        self, declared: Mapping[str, Counter] = REDECLARED, markers: Iterable[DeadLetterMarker] | None = None
     ) -> list[tuple[str, str]]:
         """`redrive`, and why."""
-        call, known = Call(self.store), stream_records.Lookup(declared)
+        call, known = Call(self.store), stream_records.CounterIndex(declared)
         done = [
             dead_letters.redrive(call, self.objects, CONSUMERS, known, marker)
-            for marker in (list(dead_letters.listed(call)) if markers is None else markers)
+            for marker in (list(dead_letters.list_markers(call)) if markers is None else markers)
         ]
         return [(outcome.value, why) for outcome, why in done]
 

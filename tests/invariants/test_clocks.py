@@ -55,7 +55,7 @@ def is_judged(world: Deployment, minutes: int = 20) -> None:
         assert (world.as_of() or 0) <= world.now_s, "as_of is ahead"
         assert world.drifts() in ({}, edited)
     assert world.drifts() == edited
-    assert loss.listed(world.store) == []
+    assert loss.list_losses(world.store) == []
     assert world.tally(PLAYS, "v") == minutes
 
 

@@ -122,7 +122,7 @@ def sent(world: StreamWorld) -> list[str]:
 def sweep(
     world: StreamWorld, bus: Bus, store: Store | None = None, until_s: float = float("inf"), later_s: float = 0
 ) -> dict[str, int]:
-    return events.send_left(store or world.store, bus, time.time() + later_s, until_s)
+    return events.send_unsent(store or world.store, bus, time.time() + later_s, until_s)
 
 
 def test_what_the_bookkeeper_books_it_sends_once_and_keeps_for_a_while(
@@ -340,11 +340,11 @@ def test_the_newest_events_come_first_whether_they_are_sent_or_not(stream: Strea
         one["dynamodb"]["ApproximateCreationDateTime"] = time.time() - 1_000 + next(times)
     heard.refuse = [{0, 5}]
     deliver(stream, records, bus)
-    listed = list(events.newest(stream.store))
+    listed = list(events.newest_events(stream.store))
     at = [event.at_ms for event, _ in listed]
     assert at == sorted(at, reverse=True)
     assert [was_sent for _, was_sent in listed].count(False) == 2
-    assert {event.name for event, _ in listed} == {*sent(stream), *unsent(stream)}
+    assert {event.id for event, _ in listed} == {*sent(stream), *unsent(stream)}
 
 
 def test_an_event_whose_sender_died_is_listed_once(stream: StreamWorld, heard: Heard, bus: Bus) -> None:
@@ -360,18 +360,18 @@ def test_an_event_whose_sender_died_is_listed_once(stream: StreamWorld, heard: H
     with suppress(Crash):
         sweep(stream, bus, stream.through(client))
     assert set(sent(stream)) & set(unsent(stream)), "it has both"
-    listed = [event.name for event, _ in events.newest(stream.store)]
+    listed = [event.id for event, _ in events.newest_events(stream.store)]
     assert sorted(listed) == sorted({*sent(stream), *unsent(stream)})
-    assert {event.name for event, was_sent in events.newest(stream.store) if was_sent} == set(sent(stream))
+    assert {event.id for event, was_sent in events.newest_events(stream.store) if was_sent} == set(sent(stream))
 
 
 def test_who_lists_some_reads_a_page_of_each_partition_and_no_more(stream: StreamWorld) -> None:
     deliver(stream, [moved(number + 1, 0, 7, f"x{number}") for number in range(60)], None)
     asked = Watched(stream.store.client, frozenset({"query"}))
-    assert len(list(islice(events.newest(stream.through(asked)), 20))) == 20
+    assert len(list(islice(events.newest_events(stream.through(asked)), 20))) == 20
     assert len(asked.sent) == 2 * PARTITIONS
-    assert {parameters["Limit"] for _, parameters in asked.sent} == {events.PAGE}
-    assert len(list(events.newest(stream.store))) == 420, "whoever goes on gets them all"
+    assert {parameters["Limit"] for _, parameters in asked.sent} == {events.PAGE_SIZE}
+    assert len(list(events.newest_events(stream.store))) == 420, "whoever goes on gets them all"
 
 
 def test_the_sweep_says_how_old_what_is_left_is(

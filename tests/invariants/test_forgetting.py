@@ -147,7 +147,9 @@ def test_everything_of_the_user_goes_and_nothing_of_others_and_the_history_says_
     hold(judged, amount=4, ttl_s=60)
     judged.skip(120)
     assert traces(judged) == sorted([*ALL, "hold"])
-    marker = dead_letters.keep(Call(judged.store), judged.objects, "bookkeeper", "counts", "s-0", "7", {}, "for a test")
+    marker = dead_letters.store_and_mark(
+        Call(judged.store), judged.objects, "bookkeeper", "counts", "s-0", "7", {}, "for a test"
+    )
     judged.store.client.put_item(**marker["Put"])
     known: list[Any] = []
     plain = replace(judged.store, client=world.raw)

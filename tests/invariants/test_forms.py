@@ -19,7 +19,7 @@ from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 from tally.errors import ConfigurationError
 from tally.streams import forms
-from tally.streams.record import Lookup
+from tally.streams.record import CounterIndex
 from tests.invariants.judged import Deployment, deployed
 from tests.tiers import in_long
 from tests.unit.test_forms import DAILY, FITTING, ONE, PLAIN, cases
@@ -30,7 +30,7 @@ ID = "u"
 def declare(world: Deployment, *declared: Counter) -> None:
     """Both consumers have these counters, beside those that are shipped."""
     for handler in world.handlers.values():
-        handler.declared = Lookup({**counters.COUNTERS, **{one.name: one for one in declared}})
+        handler.declared = CounterIndex({**counters.COUNTERS, **{one.name: one for one in declared}})
 
 
 def count(world: Deployment, counter: Counter, times: int = 1, id_: str = ID) -> int:

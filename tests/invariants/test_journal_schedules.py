@@ -36,7 +36,7 @@ from tally.series import hours
 from tally.series import read as series
 from tally.series.read import Range
 from tally.streams import forms, lineage, loss, watermark
-from tally.streams.record import Lookup
+from tally.streams.record import CounterIndex
 from tally.streams.watermark import Watermark
 from tests.engines import new_engine
 from tests.invariants.mixed import Mixed
@@ -67,7 +67,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("usage", {"period": "day"}), ("stock", {"floor": None, "max_shards": 0}),
 ]  # fmt: skip
 BEHIND_MAX = 10  # minutes that the judge is behind at rest: three to six, and more after a split
-CONFIRMED_BY = watermark.SETTLE + 6  # judged minutes after which a drift that has stood must be confirmed
+CONFIRMED_BY = watermark.CONFIRM_AFTER + 6  # judged minutes after which a drift that has stood must be confirmed
 REST_MINUTES_MAX = 60  # to catch up in, once nothing happens any more
 
 
@@ -142,7 +142,7 @@ class Schedule:
     def acknowledge(self) -> None:
         """Somebody knows of what may be lost, and lets `as_of` go on."""
         with contextlib.suppress(NotProvenError):
-            if found := loss.listed(self.world.store):
+            if found := loss.list_losses(self.world.store):
                 losses.acknowledge(self.world.store, found, "ann", "test")
                 for number in self.truth.lost:
                     self.truth.alone.pop(number, None)
@@ -239,7 +239,7 @@ class Schedule:
     def _declare(self, place: str, counter: Counter) -> None:
         if place in self.world.handlers:
             handler = self.world.handlers[place]
-            handler.declared = Lookup({**handler.declared.by_name, counter.name: counter})
+            handler.declared = CounterIndex({**handler.declared.by_name, counter.name: counter})
         else:
             counters.COUNTERS[counter.name] = counter
             setattr(counters, counter.name.upper(), counter)
@@ -248,15 +248,15 @@ class Schedule:
 
     def judged(self) -> int:
         """The last minute that is judged; -1: none."""
-        return watermark.judged(self.world.store)
+        return watermark.last_judged_minute(self.world.store)
 
     def check(self) -> None:
         """Compare the drift rows with what was edited by hand until the judged minute."""
         seen = watermark.read(self.world.store)
         judged = seen.judged
-        if judged < max(0, seen.again - 1):
+        if judged < max(0, seen.resume_minute - 1):
             return
-        if self.again != seen.again:
+        if self.again != seen.resume_minute:
             self._begun_again(seen)
         self.judged_before = judged
         stored = {(row.counter, row.target): row for row in rows.every(self.world.store)}
@@ -274,11 +274,11 @@ class Schedule:
 
     def _begun_again(self, seen: Watermark) -> None:
         """Of each drift some of what was confirmed may stay; the rest is forgotten."""
-        self.again, truth = seen.again, self.truth
+        self.again, truth = seen.resume_minute, self.truth
         for tally in {*self.world.drifts(), *truth.edits}:
             row = rows.read(self.world.store, *tally)
             known = truth.drift(tally, self.judged_before)
-            later = [edit for edit in truth.edits[tally] if edit[0] >= seen.again]
+            later = [edit for edit in truth.edits[tally] if edit[0] >= seen.resume_minute]
             kept = row.drift - sum(amount for minute, amount in later if minute <= max(seen.judged, row.upto))
             if tally not in self._untold():
                 self.bad["kept what proves nothing"] += kept != 0 and not 0 < kept / (known or -kept) <= 1
@@ -498,7 +498,7 @@ def test_schedule(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(counters.COUNTERS, name, counter)
         monkeypatch.setattr(counters, name.upper(), counter, raising=False)
     plan = replace(PLANS.get(seed % 10, Plan()), window_s=WINDOWS_S[seed % len(WINDOWS_S)])
-    monkeypatch.setattr(lineage, "KEPT_S", plan.kept_s)
+    monkeypatch.setattr(lineage, "STREAM_RETENTION_S", plan.kept_s)
     clock = Clock()
     with new_engine() as engine, seeded(clock, seed):
         world = World(engine, clock, seed, plan)

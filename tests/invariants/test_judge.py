@@ -18,7 +18,7 @@ from tally.dynamo.contention import ATTEMPTS_MAX
 from tally.dynamo.transactions import try_commit
 from tally.errors import StoreBusyError
 from tally.streams import fold, watermark
-from tally.streams.segments import Booked
+from tally.streams.segments import JournalEntry
 from tally.streams.watermark import Watermark
 from tests.invariants.processes import Crash, Watched, interrupted, killed
 from tests.invariants.stream_records import book
@@ -37,19 +37,19 @@ def _judged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     StreamWorld(store, store.client).put_judged(M - 1)
 
 
-def plays(amount: int, target: str = "v", expected: int = 0) -> Booked:
-    return Booked("plays", target, "", expected, expected + amount)
+def plays(amount: int, target: str = "v", expected: int = 0) -> JournalEntry:
+    return JournalEntry("plays", target, "", expected, expected + amount)
 
 
 def seen(store: Store, closed: int) -> Watermark:
     """What may be concluded when the minutes up to `closed` are closed."""
-    return Watermark(watermark.judged(store), 60 * (closed + 2) + 5)
+    return Watermark(watermark.last_judged_minute(store), 60 * (closed + 2) + 5)
 
 
 def run(store: Store, closed: int, now_s: float = NOW_S, until_s: float = FOREVER) -> judge.Judged:
     """What a run did, without what it read."""
     judged = judge.judge(store, seen(store, closed), now_s, until_s=until_s)
-    assert judged.last == watermark.judged(store)
+    assert judged.last == watermark.last_judged_minute(store)
     return replace(judged, last=-1, segments=0, bytes=0)
 
 
@@ -70,7 +70,7 @@ def through(store: Store, client: Watched) -> Store:
 
 
 def test_a_minute_is_summed_up_over_its_segments_and_what_is_even_has_no_row(store: Store) -> None:
-    book(store, M, plays(3), plays(0, "even", 7), Booked("likes", "v", "", 4, 1))
+    book(store, M, plays(3), plays(0, "even", 7), JournalEntry("likes", "v", "", 4, 1))
     book(store, M, plays(-1), plays(-2, "halves"), name="s#2")
     book(store, M, plays(5), plays(2, "halves"), bucket=1)
     book(store, M + 1, plays(100))
@@ -78,7 +78,7 @@ def test_a_minute_is_summed_up_over_its_segments_and_what_is_even_has_no_row(sto
     assert row(store) == DriftRow("plays", "v", 7, M, 60 * M)
     assert row(store, counter="likes") == DriftRow("likes", "v", -3, M, 60 * M)
     assert len(list(rows.every(store))) == 2
-    assert watermark.judged(store) == M
+    assert watermark.last_judged_minute(store) == M
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_without_watermark_nothing_is_judged(store: Store, known: Watermark) -> 
     book(store, M, plays(3))
     book(store, 0, plays(3))
     assert judge.judge(store, known, NOW_S, until_s=FOREVER) == judge.Judged(last=known.judged)
-    assert (drifts(store), watermark.judged(store)) == ({}, M - 1)
+    assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M - 1)
 
 
-GONE, UNLIKED = Booked("likes", "p", "0123456789ab", -1, 0), Booked("likes", "p", "0123456789ab", 0, -1)
+GONE, UNLIKED = JournalEntry("likes", "p", "0123456789ab", -1, 0), JournalEntry("likes", "p", "0123456789ab", 0, -1)
 
 
 def test_half_of_an_unlike_that_stands_alone_is_drift(store: Store) -> None:
@@ -123,7 +123,7 @@ def test_half_of_an_unlike_that_stands_alone_is_drift(store: Store) -> None:
 )
 @pytest.mark.parametrize("runs", [1, 5], ids=["in one run", "a run for each minute"])
 def test_no_half_is_lost_nor_counted_twice_however_they_follow_each_other(
-    store: Store, halves: dict[int, list[Booked]], drift: list[int], runs: int
+    store: Store, halves: dict[int, list[JournalEntry]], drift: list[int], runs: int
 ) -> None:
     """j5: the third of them was counted in no minute, and the drift stayed."""
     for minute, entries in halves.items():
@@ -185,8 +185,8 @@ def test_what_has_stood_for_five_judged_minutes_is_confirmed_however_it_goes_on(
     run(store, M + last)
     found = rows.read(store, "plays", "v")
     assert found.confirmed(seen(store, 0)) == confirmed
-    assert all(minute > M + last - watermark.SETTLE for minute, _ in found.changes)
-    run(store, M + last + watermark.SETTLE)
+    assert all(minute > M + last - watermark.CONFIRM_AFTER for minute, _ in found.changes)
+    run(store, M + last + watermark.CONFIRM_AFTER)
     assert found.confirmed(seen(store, 0)) == found.drift == sum(amounts.values())
 
 
@@ -214,7 +214,7 @@ def test_judge_that_is_killed_at_any_write_is_followed_by_one_that_goes_on(store
     with pytest.raises(Crash):
         run(through(store, killed(store.client, at, committed=after)), M + 2)
     run(store, M + 2)
-    assert (drifts(store), watermark.judged(store)) == (wanted, M + 2)
+    assert (drifts(store), watermark.last_judged_minute(store)) == (wanted, M + 2)
 
 
 @pytest.mark.parametrize("at", range(WRITES_OF_UNEVEN - 3))
@@ -222,7 +222,7 @@ def test_judge_that_sleeps_while_another_one_judges_changes_nothing_more(store: 
     wanted = uneven(store)
     sleeping = through(store, interrupted(store.client, at, lambda: run(store, M + 2)))
     judge.judge(sleeping, seen(store, M + 1), NOW_S, until_s=FOREVER)
-    assert (drifts(store), watermark.judged(store)) == (wanted, M + 2)
+    assert (drifts(store), watermark.last_judged_minute(store)) == (wanted, M + 2)
 
 
 def test_row_at_zero_keeps_a_judge_that_wakes_up_from_making_it_anew(store: Store) -> None:
@@ -231,7 +231,7 @@ def test_row_at_zero_keeps_a_judge_that_wakes_up_from_making_it_anew(store: Stor
     early = seen(store, M)
     run(store, M + 1)
     judge.judge(store, early, NOW_S, until_s=FOREVER)
-    assert (drifts(store), watermark.judged(store)) == ({}, M + 1)
+    assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M + 1)
 
 
 @pytest.mark.parametrize("days", [1, 3, 8])
@@ -245,7 +245,7 @@ def test_row_at_zero_outlives_a_judge_that_died_over_its_minute_and_comes_back_d
         run(through(store, killed(store.client, 0, committed=True)), M + 1)
     Stored(store, store.client).expire(NOW_S + days * DAY_S)
     run(store, M + 1, NOW_S + days * DAY_S)
-    assert (drifts(store), watermark.judged(store)) == ({}, M + 1)
+    assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M + 1)
 
 
 def repair(store: Store, found: DriftRow | None) -> bool:
@@ -290,7 +290,7 @@ def test_row_that_keeps_changing_ends_in_an_error_and_the_minute_is_judged_again
     client.before = change
     with pytest.raises(StoreBusyError):
         run(through(store, client), M)
-    assert watermark.judged(store) == M - 1
+    assert watermark.last_judged_minute(store) == M - 1
     run(store, M)
     assert drifts(store) == {"v": judge.TRIES_MAX + 5}
 
@@ -371,10 +371,10 @@ def test_judge_that_runs_out_of_time_in_the_middle_of_a_minute_goes_on_there(sto
 
     client.after = pass_time
     assert run(passing, M + 1, until_s=2) == judge.Judged(minutes=0, changes=200, finished=False)
-    assert (len(drifts(store)), watermark.judged(store)) == (200, M - 1)
+    assert (len(drifts(store)), watermark.last_judged_minute(store)) == (200, M - 1)
     now[0] = 0
     assert run(passing, M + 1, until_s=1) == judge.Judged(minutes=1, changes=250, finished=False)
-    assert (drifts(store), watermark.judged(store)) == (targets, M)
+    assert (drifts(store), watermark.last_judged_minute(store)) == (targets, M)
     assert run(passing, M + 1) == judge.Judged(minutes=1, changes=1)
     assert drifts(store) == targets | {"v1": 2 + 7}
 
@@ -391,10 +391,10 @@ def test_judge_comes_to_the_end_of_a_minute_however_little_each_run_can_do(store
     client.after = pass_time
     judged = []
     for _ in range(6):
-        known = replace(watermark.read(slow), known_s=60 * (M + 2) + 5)
+        known = replace(watermark.read(slow), journal_complete_s=60 * (M + 2) + 5)
         judged.append(judge.judge(slow, known, NOW_S, until_s=now[0] + 1).changes)
     assert judged == [100, 100, 100, 100, 100, 50]
-    assert (len(drifts(store)), watermark.judged(store)) == (550, M)
+    assert (len(drifts(store)), watermark.last_judged_minute(store)) == (550, M)
 
 
 def test_judge_that_has_no_time_to_begin_again_has_not_finished(store: Store) -> None:

@@ -19,7 +19,7 @@ from tally.series import hours, progress, top
 from tally.series import read as series
 from tally.series.read import Range
 from tally.streams import dead_letters, lineage, loss, watermark
-from tally.streams.record import UnreadableError
+from tally.streams.record import PoisonRecordError
 from tests.invariants.judged import PLAYS, VISITS, Deployment, deployed
 from tests.tiers import in_long
 
@@ -31,7 +31,7 @@ BOTH = ("rollup", "bookkeeper")
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
-    monkeypatch.setattr(lineage, "KEPT_S", DAY * 60)
+    monkeypatch.setattr(lineage, "STREAM_RETENTION_S", DAY * 60)
     with deployed() as made:
         yield made
 
@@ -77,7 +77,7 @@ def repaired(world: Deployment, counter: Counter, target: str) -> int:
 
 
 def acknowledge(world: Deployment) -> None:
-    losses.acknowledge(world.store, loss.listed(world.store), "ann", "a long weekend")
+    losses.acknowledge(world.store, loss.list_losses(world.store), "ann", "a long weekend")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_what_is_not_a_day_old_is_judged_after_all(world: Deployment) -> None:
     world.edit(9, PLAYS, "v")
     off(world, "bookkeeper", minutes=5)
     world.run(12)
-    assert loss.listed(world.store), "it was off for more than a day"
+    assert loss.list_losses(world.store), "it was off for more than a day"
     assert world.drifts() == {("plays", "v"): 9}
 
 
@@ -155,8 +155,8 @@ def test_less_than_a_day_loses_nothing(world: Deployment, consumers: tuple[str, 
     world.run(DAY - 5)
     world.resume()
     world.run(12)
-    assert (loss.listed(world.store), world.drifts()) == ([], {})
-    assert watermark.read(world.store).again == 0
+    assert (loss.list_losses(world.store), world.drifts()) == ([], {})
+    assert watermark.read(world.store).resume_minute == 0
 
 
 def test_what_the_rollup_alone_has_lost_the_ledger_knows(world: Deployment) -> None:
@@ -166,7 +166,7 @@ def test_what_the_rollup_alone_has_lost_the_ledger_knows(world: Deployment) -> N
     off(world, "rollup")
     world.spill(PAGE, 4, VISITS)
     world.run(14)
-    assert [one.consumer for one in loss.listed(world.store)] == ["rollup"]
+    assert [one.consumer for one in loss.list_losses(world.store)] == ["rollup"]
     assert (world.tally(VISITS, PAGE), world.drifts()) == (4, {("visits", PAGE): -3})
     assert (world.as_of() or 0) <= at
     assert repaired(world, VISITS, PAGE) == 3
@@ -210,17 +210,17 @@ def test_streams_under_other_names_have_none_of_the_old_records(world: Deploymen
     world.resume()
     world.store = replace(world.store, settings=world.store.settings._replace(receipts_stream="arn:…/new"))
     world.even(14)
-    assert {one.consumer for one in loss.listed(world.store)} == set(BOTH)
+    assert {one.consumer for one in loss.list_losses(world.store)} == set(BOTH)
     acknowledge(world)
     world.even(5)
-    assert (loss.listed(world.store), looks.lost(world.store).wrong) == ([], False)
+    assert (loss.list_losses(world.store), looks.lost(world.store).wrong) == ([], False)
 
 
 def test_the_engine_of_make_dev_keeps_every_record(world: Deployment) -> None:
     world.store = replace(world.store, settings=world.store.settings._replace(local_port=8080))
     without_sweep(world)
     world.run(3)
-    assert loss.listed(world.store) == []
+    assert loss.list_losses(world.store) == []
 
 
 def test_a_loss_is_said_until_somebody_acknowledges_it(world: Deployment) -> None:
@@ -234,7 +234,7 @@ def test_a_loss_is_said_until_somebody_acknowledges_it(world: Deployment) -> Non
     with pytest.raises(NotProvenError, match="has not begun again yet"):
         world.reconciler().asked()
     world.run(8)
-    stale = loss.listed(world.store)
+    stale = loss.list_losses(world.store)
     without_sweep(world)
     world.run(8)
     with pytest.raises(NotProvenError, match="try again"):
@@ -271,13 +271,13 @@ def test_the_ledger_of_an_older_sweep_has_lost_nothing_and_its_series_go_on(
     world.play(times=3)
     world.run(DAY + 10)
     for key, names in (
-        (watermark.JUDGE, "booked, lost, again, streams, redriven"),
+        (watermark.WATERMARK_KEY, "booked, lost, again, streams, redriven"),
         (progress.PROGRESS, "lost_s, redriven, lacking_s"),
     ):
         world.wire.update_item(TableName=world.name("ledger"), Key=key, UpdateExpression=f"REMOVE {names}")
     world.play(times=2)
     world.run(30)
-    assert loss.listed(world.store) == []
+    assert loss.list_losses(world.store) == []
     assert in_series(world) == 5
 
 
@@ -287,7 +287,7 @@ def set_aside(world: Deployment, *consumers: str, target: str = "v") -> Callable
 
     def read(consumer: str, declared, record):  # type: ignore[no-untyped-def]
         if record["dynamodb"].get("NewImage", {}).get("target") == {"S": target}:
-            raise UnreadableError("a bug")
+            raise PoisonRecordError("a bug")
         return good[consumer].read["receipts"](declared, record)
 
     def mend() -> None:
@@ -303,8 +303,8 @@ def set_aside(world: Deployment, *consumers: str, target: str = "v") -> Callable
 def drop_all(world: Deployment) -> None:
     """As the command does with --drop, once their objects are gone."""
     world.bucket.objects.clear()
-    for marker in list(dead_letters.listed(Call(world.store))):
-        dead_letters.drop(Call(world.store), marker)
+    for marker in list(dead_letters.list_markers(Call(world.store))):
+        dead_letters.discard(Call(world.store), marker)
 
 
 def test_a_dropped_letter_of_the_bookkeeper_is_no_drift(world: Deployment) -> None:
@@ -396,7 +396,7 @@ def test_a_letter_that_is_redriven_later_is_no_drift(world: Deployment, consumer
     world.spill(PAGE, 2, VISITS)
     world.run(9)
     mend()
-    letters = list(dead_letters.listed(Call(world.store)))
+    letters = list(dead_letters.list_markers(Call(world.store)))
     if lost == "gap":
         off(world, "bookkeeper")
     else:
@@ -404,8 +404,8 @@ def test_a_letter_that_is_redriven_later_is_no_drift(world: Deployment, consumer
         world.play()
         world.run(1)
         mend()
-        [gone] = [one for one in dead_letters.listed(Call(world.store)) if one not in letters]
-        dead_letters.drop(Call(world.store), gone)
+        [gone] = [one for one in dead_letters.list_markers(Call(world.store)) if one not in letters]
+        dead_letters.discard(Call(world.store), gone)
         world.redrive(markers=letters[:1])  # before a sweep takes it up
     world.run(14)
     assert set(world.redrive(counters.COUNTERS, letters[1:] if lost == "letter" else letters)) <= {"applied"}
@@ -422,8 +422,8 @@ def test_a_letter_is_even_by_the_minute_that_its_other_half_is_booked_on(
     world.play()
     world.deliver()
     drop_all(world)
-    [gone] = loss.listed(world.store)
-    world.until((gone.again + minutes) * 60 + (1 if off_s < 0 else 59))
+    [gone] = loss.list_losses(world.store)
+    world.until((gone.resume_minute + minutes) * 60 + (1 if off_s < 0 else 59))
     with world.clock.off(off_s):
         world.play()
     world.run(3)

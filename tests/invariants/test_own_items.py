@@ -22,8 +22,8 @@ from tally.errors import NotCountedError, StoreRefusedError
 from tally.items import Items
 from tally.maintenance.reconcile import Reconciler, writes
 from tally.streams import dead_letters, watermark
-from tally.streams.dead_letters import Objects, Redriven
-from tally.streams.record import Lookup
+from tally.streams.dead_letters import DeadLetterBucket, RedriveOutcome
+from tally.streams.record import CounterIndex
 from tally.team import consumer, faults, first_seen, progress, scan_state, watch
 from tally.team.recounts import STALE_MAX, Recount
 from tally.team.scan_reader import GivenUpError, UncountableError
@@ -298,7 +298,7 @@ def test_items_that_move_make_no_drift_of_the_journal(team: Team) -> None:
     """Tally's own judge leaves them out."""
     both = Tables(team.store, team.wire)
     for handler in both.handlers.values():
-        handler.declared = Lookup(team.counters)
+        handler.declared = CounterIndex(team.counters)
     count_all(team)
     for number in range(5):
         team.put("CUSTOMER#a", f"ORDER#{number}", **opened())
@@ -357,7 +357,7 @@ def test_a_recount_finds_exactly_the_error_under_traffic_and_a_repair_takes_it_o
     recount.close()
     team.wire.put_item(
         TableName=team.store.settings.ledger_table,
-        Item=watermark.JUDGE | {"judged": {"N": str(10**9)}, "began": {"N": "1"}, "noted": {"N": "1"}},
+        Item=watermark.WATERMARK_KEY | {"judged": {"N": str(10**9)}, "began": {"N": "1"}, "noted": {"N": "1"}},
     )
     reconciler = Reconciler(team.store)
     for row in list(rows.every(team.store)):
@@ -702,7 +702,7 @@ def test_a_dead_letter_holds_a_scan_up_and_its_redrive_moves_the_number_alone(te
     assert not recount.settled()
     recount.close()
     call = Call(team.store)
-    (letter,) = dead_letters.listed(call)
+    (letter,) = dead_letters.list_markers(call)
     (name,) = team.bucket.objects
     kept = json.loads(team.bucket.objects[name])
     kept["record"]["dynamodb"]["NewImage"] = team.item("CUSTOMER#a", "ORDER#1")
@@ -710,9 +710,9 @@ def test_a_dead_letter_holds_a_scan_up_and_its_redrive_moves_the_number_alone(te
     recount = team.begin("open")
     consumers = {consumer.NAME: consumer.consumer(team.counters)}
     outcome = dead_letters.redrive(
-        call, Objects("bucket", lambda: team.bucket), consumers, Lookup(team.counters), letter
+        call, DeadLetterBucket("bucket", lambda: team.bucket), consumers, CounterIndex(team.counters), letter
     )
-    assert outcome == (Redriven.APPLIED, "")
+    assert outcome == (RedriveOutcome.APPLIED, "")
     assert everything(team) == {"open": {"a": 1}, "spent": {"a": 120}, "all": {"a": 1}}
     team.finish_reading(recount)
     assert off(recount) == {}

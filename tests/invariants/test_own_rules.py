@@ -19,7 +19,7 @@ import pytest
 
 from tally.counter import Counter
 from tally.items import Items, Value
-from tally.streams.fold import StreamPlace
+from tally.streams.fold import BatchContext
 from tally.team import consumer, first_seen
 from tally.team.consumer import Change, ItemsRun
 from tally.team.first_seen import LIVE, Marker, delta
@@ -125,7 +125,7 @@ class Model:
             left = [record for record in batch if record[0] > seen]
             if not left:
                 break
-            run = ItemsRun("1", StreamPlace("t", "s"))
+            run = ItemsRun("1", BatchContext("t", "s"))
             run.known = {self.spelled(scan, key): marker for key, marker in known.items()} if scan else {}
             for record in left:
                 change = self.changes(record, scan) if scan or counts else None
@@ -141,7 +141,7 @@ class Model:
             for spelled, marker in now.items():
                 self.marks[self.places[spelled]] = marker
             for (_, group), effect in run.sums.items():
-                self.number[group] += effect.accepted
+                self.number[group] += effect.expected
             for (_, group), (attribute, amount) in run.recounts.items():
                 self.recounts[int(attribute.partition("#")[2]), group] += amount
             if fate < 0.10:

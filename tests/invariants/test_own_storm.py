@@ -17,8 +17,8 @@ import pytest
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call, Store
 from tally.streams import dead_letters
-from tally.streams.dead_letters import Objects, Redriven
-from tally.streams.record import Lookup
+from tally.streams.dead_letters import DeadLetterBucket, RedriveOutcome
+from tally.streams.record import CounterIndex
 from tally.team import consumer, scan_reader, scan_state
 from tally.team.recounts import Recount
 from tally.team.scan_reader import GivenUpError
@@ -120,11 +120,14 @@ class Storm:
             kept = json.loads(body)
             kept["record"]["dynamodb"]["NewImage"] = self.whole[kept["record"]["dynamodb"]["SequenceNumber"]]
             team.bucket.objects[name] = json.dumps(kept).encode()
-        consumers, objects = {consumer.NAME: consumer.consumer(COUNTERS)}, Objects("bucket", lambda: team.bucket)
-        letters = list(dead_letters.listed(call))
+        consumers, objects = (
+            {consumer.NAME: consumer.consumer(COUNTERS)},
+            DeadLetterBucket("bucket", lambda: team.bucket),
+        )
+        letters = list(dead_letters.list_markers(call))
         for letter in letters:
-            done = dead_letters.redrive(call, objects, consumers, Lookup(COUNTERS), letter)
-            assert done == (Redriven.APPLIED, "")
+            done = dead_letters.redrive(call, objects, consumers, CounterIndex(COUNTERS), letter)
+            assert done == (RedriveOutcome.APPLIED, "")
         return len(letters)
 
 

@@ -213,7 +213,7 @@ def test_without_watermark_a_count_with_a_child_written_alone_is_unclear_and_not
     world.post(1)
     world.like_alone("u1")
     world.run(10)
-    world.wire.delete_item(TableName=world.settings.ledger_table, Key=watermark.JUDGE)
+    world.wire.delete_item(TableName=world.settings.ledger_table, Key=watermark.WATERMARK_KEY)
     assert reconciler.count(LIKES, "p").unclear == recount.UNDER_WAY
     with pytest.raises(NotProvenError, match="not judged yet"):
         reconciler.repair(PLAYS, "v", *MENDED)

@@ -15,8 +15,8 @@ from tally.dynamo import clock
 from tally.dynamo.client import Call
 from tally.errors import StoreBusyError, StoreUnreachableError
 from tally.streams import dead_letters
-from tally.streams.record import Lookup
-from tally.streams.segments import Booked
+from tally.streams.record import CounterIndex
+from tally.streams.segments import JournalEntry
 from tests import faults
 from tests.faults import FaultProxy
 from tests.invariants.judged import Deployment, deployed
@@ -46,7 +46,7 @@ def test_a_record_that_still_cannot_be_applied_stays_and_says_why(stream: Stream
 
 def test_two_who_redrive_at_once_apply_it_once(stream: StreamWorld) -> None:
     aside(stream)
-    marked = list(dead_letters.listed(Call(stream.store)))
+    marked = list(dead_letters.list_markers(Call(stream.store)))
     found = at_once([lambda: stream.redrive(markers=marked)] * 4)
     assert sorted(outcome for each in found for outcome in each) == ["applied"] * 2 + ["gone"] * 6
     assert stream.redrive() == []
@@ -76,7 +76,7 @@ def test_a_dead_letter_of_drift_is_booked_on_the_current_minute_when_redriven(st
     began = int(time.time() // 60)
     assert stream.redrive() == ["applied"]
     (first, _, entries), (second, name, redriven) = sorted(stream.segments())
-    assert entries == redriven == [Booked("plays", "v", "", 1, 0)]
+    assert entries == redriven == [JournalEntry("plays", "v", "", 1, 0)]
     assert (first, name) == (MINUTE, f"receipts#redrive#bookkeeper#{NOW_S:.0f}#receipts#{SHARD}#1#1")
     assert began <= second <= int(time.time() // 60)
 
@@ -100,11 +100,11 @@ def set_aside(world: Deployment, consumers: str) -> None:
     """Five plays that these consumers know no counter of for a moment."""
     less = {name: counter for name, counter in counters.COUNTERS.items() if name != "plays"}
     for name, handler in world.handlers.items():
-        handler.declared = Lookup(less if name in consumers else counters.COUNTERS)
+        handler.declared = CounterIndex(less if name in consumers else counters.COUNTERS)
     world.spill("v", 5)
     world.deliver()
     for handler in world.handlers.values():
-        handler.declared = Lookup(counters.COUNTERS)
+        handler.declared = CounterIndex(counters.COUNTERS)
     world.run(8)
 
 

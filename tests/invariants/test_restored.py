@@ -185,7 +185,7 @@ def test_nothing_is_left_of_the_old_streams_and_the_history_is(world: Deployment
     kinds = {one["PK"]["S"].partition("#")[0] for one in found}
     assert kinds == {"JUDGE", "HISTORY", "DRIFT", "SEGMENT", "FORM"}
     [judge] = [one for one in found if one["PK"]["S"] == "JUDGE"]
-    assert judge == watermark.JUDGE | {
+    assert judge == watermark.WATERMARK_KEY | {
         "format": {"N": str(FORMAT)},
         "restored": {"N": str(int(world.now_s))},
         "notes": began,
@@ -253,14 +253,16 @@ def test_the_hour_that_ran_at_a_moment_long_ago_is_whole(
     world.run(60)
     world.run(50, world.play)
     world.deliver()
-    moment_s, rest, read = world.now_s, copied(world), segments.read
+    moment_s, rest, read = world.now_s, copied(world), segments.read_segments
     at = progress.read(rest)
     assert minutes_of(rest.settings, at.hour)[0] < at.through < rest.settings.minute(moment_s) - 1
     world.clock.now_s += 11 * 86400
     settle(world, rest, moment_s)
     Stored(rest, world.wire).expire(world.now_s + 86400)
     quiet = range(rest.settings.minute(moment_s) + 3, rest.settings.minute(world.now_s) - 2)  # nothing is read
-    monkeypatch.setattr(segments, "read", lambda store, at, **how: () if at in quiet else read(store, at, **how))
+    monkeypatch.setattr(
+        segments, "read_segments", lambda store, at, **how: () if at in quiet else read(store, at, **how)
+    )
     after = adopt(rest)
     after.series = True
     after.run(10)
@@ -279,7 +281,7 @@ def test_records_that_are_dead_letters_are_a_choice(world: Deployment, adopt: Ad
     with pytest.raises(NotProvenError, match="There were dead letters at that moment"):
         settle(world, rest)
     settle(world, rest, without_dead_letters=True)
-    assert not dead_letters.any_left(rest)
+    assert not dead_letters.any_waiting(rest)
     after = adopt(rest)
     after.run(14)
     assert after.drifts() == {}

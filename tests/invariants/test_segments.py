@@ -11,7 +11,7 @@ import counters
 from tally.counting.receipts import DAY_S
 from tally.dynamo.transactions import try_commit
 from tally.streams import fold, segments
-from tally.streams.segments import Booked
+from tally.streams.segments import JournalEntry
 from tests.invariants.processes import Crash, killed
 from tests.invariants.stream_records import MINUTE, SHARD, like, play
 from tests.invariants.streaming import StreamWorld
@@ -19,28 +19,32 @@ from tests.invariants.streaming import StreamWorld
 
 def test_segments_are_read_as_they_were_written_from_every_bucket(stream: StreamWorld) -> None:
     written = [
-        Booked("likes", "p", "0123456789ab", -1, 0),
-        Booked("likes", "p", "ba9876543210", 0, -1),
-        Booked("likes", "p", "", 3, 2),
-        Booked("likes", "é/ü", "", 3, -(10**38)),
-        Booked("plays", "u", "", 1, 1),
-        Booked("plays", "v", "", 30, 0, 19_846),
+        JournalEntry("likes", "p", "0123456789ab", -1, 0),
+        JournalEntry("likes", "p", "ba9876543210", 0, -1),
+        JournalEntry("likes", "p", "", 3, 2),
+        JournalEntry("likes", "é/ü", "", 3, -(10**38)),
+        JournalEntry("plays", "u", "", 1, 1),
+        JournalEntry("plays", "v", "", 30, 0, 19_846),
     ]
     for bucket in range(fold.BUCKETS):
-        assert try_commit(stream.store, [segments.write(stream.store.settings, MINUTE, bucket, "x#1", written, 0)])
-        assert try_commit(stream.store, [segments.write(stream.store.settings, MINUTE, bucket, "x#2", written[-1:], 0)])
-    assert try_commit(stream.store, [segments.write(stream.store.settings, MINUTE + 1, 0, "x#1", written, 0)])
-    found = list(segments.read(stream.store, MINUTE))
+        assert try_commit(
+            stream.store, [segments.segment_write(stream.store.settings, MINUTE, bucket, "x#1", written, 0)]
+        )
+        assert try_commit(
+            stream.store, [segments.segment_write(stream.store.settings, MINUTE, bucket, "x#2", written[-1:], 0)]
+        )
+    assert try_commit(stream.store, [segments.segment_write(stream.store.settings, MINUTE + 1, 0, "x#1", written, 0)])
+    found = list(segments.read_segments(stream.store, MINUTE))
     assert len(found) == 2 * fold.BUCKETS
-    assert [segments.pairs(segment) for segment in found] == [written[:2], []] * fold.BUCKETS
+    assert [segments.removal_halves(segment) for segment in found] == [written[:2], []] * fold.BUCKETS
     sums = {"likes": [["p", "é/ü"], [3, 3], [2, -(10**38)]], "plays": [["u", "v"], [1, 30], [1, 0]]}
-    assert [segments.sums(segment) for segment in found] == [sums, {"plays": [["v"], [30], [0]]}] * fold.BUCKETS
-    imported = [list(segments.imports(segment, segments.sums(segment))) for segment in found]
+    assert [segments.columns(segment) for segment in found] == [sums, {"plays": [["v"], [30], [0]]}] * fold.BUCKETS
+    imported = [list(segments.imported_amounts(segment, segments.columns(segment))) for segment in found]
     assert imported == [[("plays", "v", 19_846, 30)]] * len(found)
-    halves = list(segments.read(stream.store, MINUTE, **segments.HALVES))
-    assert [half for segment in halves for half in segments.pairs(segment)] == written[:2] * fold.BUCKETS
+    halves = list(segments.read_segments(stream.store, MINUTE, **segments.ONLY_HALVES))
+    assert [half for segment in halves for half in segments.removal_halves(segment)] == written[:2] * fold.BUCKETS
     assert {name for segment in halves for name in segment} == {"pairs"}
-    assert list(segments.read(stream.store, MINUTE + 2)) == []
+    assert list(segments.read_segments(stream.store, MINUTE + 2)) == []
 
 
 def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(stream: StreamWorld) -> None:
@@ -51,13 +55,13 @@ def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(st
     ((_, sent),) = client.sent
     assert len(sent["TransactItems"]) == 3 + 1
     assert sorted(stream.segments()) == [
-        (minute, f"receipts#{SHARD}#1", [Booked("plays", "v", "", amount, 0)])
+        (minute, f"receipts#{SHARD}#1", [JournalEntry("plays", "v", "", amount, 0)])
         for minute, amount in ((MINUTE - 1, 2), (MINUTE, 1), (MINUTE + 1, 1))
     ]
     for row in stream.rows("SEGMENT#"):
         expires_s = int(row["expiration"]["N"])
         assert expires_s % DAY_S == 0, "the second of a batch says who was there"
-        assert segments.KEPT_S <= expires_s - int(began_s) < segments.KEPT_S + DAY_S + 60
+        assert segments.SEGMENT_KEPT_S <= expires_s - int(began_s) < segments.SEGMENT_KEPT_S + DAY_S + 60
 
 
 A_MINUTE_EACH = [play(number, made=MINUTE + number) for number in range(1, 62)]
@@ -104,8 +108,8 @@ def test_entries_for_judged_minutes_go_to_the_current_one_without_a_pair(stream:
     assert stream.deliver("bookkeeper", "receipts", SHARD, receipts) is None
     assert stream.deliver("bookkeeper", "counts", SHARD, [like(1, "ann", "REMOVE")]) is None
     assert sorted((minute == MINUTE + 1, entries) for minute, _, entries in stream.segments()) == [
-        (False, [Booked("likes", "p", "", -1, 0)]),
-        (False, [Booked("plays", "v", "", 2, 0)]),
-        (True, [Booked("plays", "v", "", 1, 0)]),
+        (False, [JournalEntry("likes", "p", "", -1, 0)]),
+        (False, [JournalEntry("plays", "v", "", 2, 0)]),
+        (True, [JournalEntry("plays", "v", "", 1, 0)]),
     ]
     assert min(minute for minute, _, _ in stream.segments()) == MINUTE + 1

@@ -34,9 +34,9 @@ from tally.series import hours, progress, read, top
 from tally.series.read import DAY, HOUR, Range, range_of
 from tally.shipped import PLAYS
 from tally.streams import fold as streams_fold
-from tally.streams.lineage import SKEW
+from tally.streams.lineage import CLOCK_SKEW
 from tally.streams.loss import Loss
-from tally.streams.segments import Booked
+from tally.streams.segments import JournalEntry
 from tests.invariants.processes import Crash, Watched, killed
 from tests.invariants.stream_records import book
 from tests.invariants.streaming import Stored
@@ -57,8 +57,8 @@ def store(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     return replace(store, settings=store.settings._replace(minute_s=MINUTE_S))
 
 
-def plays(amount: int, video: str = "v", day: int = -1) -> Booked:
-    return Booked("plays", video, "", amount, amount, day)
+def plays(amount: int, video: str = "v", day: int = -1) -> JournalEntry:
+    return JournalEntry("plays", video, "", amount, amount, day)
 
 
 def fold(store: Store, judged: int) -> int:
@@ -268,18 +268,18 @@ def test_what_is_in_no_segment_holds_as_of_up_until_it_is_summed_up(
     def as_of(judged: int) -> float:
         """The minute up to which the series are complete, as a sweep notes it."""
         fold(store, judged)
-        return float(read.read(Call(store), PLAYS, "v", EVER)["as_of"] + SKEW * MINUTE_S) / MINUTE_S
+        return float(read.read(Call(store), PLAYS, "v", EVER)["as_of"] + CLOCK_SKEW * MINUTE_S) / MINUTE_S
 
     fold(store, M - 1)
     for name in (letter("rollup", M), letter("bookkeeper", M + 1), letter("bookkeeper", M + 3)):
         store.client.put_item(TableName=table, Item=name)
-    assert [as_of(M), as_of(M + 4), as_of(M + 5)] == [M + SKEW, M + 1, M + 1]
+    assert [as_of(M), as_of(M + 4), as_of(M + 5)] == [M + CLOCK_SKEW, M + 1, M + 1]
     now_s[0] += 2 * MINUTE_S
     store.client.delete_item(TableName=table, Key=letter("bookkeeper", M + 1))  # redriven by now
     assert [as_of(M + 6), as_of(M + 7), as_of(M + 8)] == [M + 1, M + 1, M + 3]
     now_s[0] += 9 * MINUTE_S
     store.client.delete_item(TableName=table, Key=letter("bookkeeper", M + 3))
-    assert [as_of(M + 15), as_of(M + 16), as_of(M + 17)] == [M + 3, M + 3, M + 17 + SKEW]
+    assert [as_of(M + 15), as_of(M + 16), as_of(M + 17)] == [M + 3, M + 3, M + 17 + CLOCK_SKEW]
 
 
 @pytest.mark.parametrize(
@@ -292,17 +292,27 @@ def test_what_the_bookkeeper_may_have_lost_holds_as_of_up_until_somebody_knows(
     fold(store, M - 1)
     since_s = (M + 2) * MINUTE_S
     lost = Loss("gap", consumer, since_s, since_s + days * hours.DAY_S)
-    store.client.put_item(**lost.write(store.settings)["Put"])
+    store.client.put_item(**lost.as_write(store.settings)["Put"])
     fold(store, M + 7)
-    whole_s = (M + 7) * MINUTE_S if held is None else since_s - 3600 * held - SKEW * MINUTE_S
+    whole_s = (M + 7) * MINUTE_S if held is None else since_s - 3600 * held - CLOCK_SKEW * MINUTE_S
     assert read.read(Call(store), PLAYS, "v", EVER)["as_of"] == whole_s
 
 
 def test_halves_of_unlikes_and_what_was_booked_before_the_judge_began_are_in_it(store: Store) -> None:
     likes = replace(PLAYS, name="likes")
-    book(store, M - 1, Booked("likes", "v", "", 5, 5))
-    book(store, M + 1, Booked("likes", "v", "0123456789ab", -1, 0), Booked("likes", "v", "ba9876543210", 0, -1))
-    book(store, M + 2, Booked("likes", "v", "0123456789ab", 0, -1), Booked("likes", "v", "ba9876543210", -1, 0))
+    book(store, M - 1, JournalEntry("likes", "v", "", 5, 5))
+    book(
+        store,
+        M + 1,
+        JournalEntry("likes", "v", "0123456789ab", -1, 0),
+        JournalEntry("likes", "v", "ba9876543210", 0, -1),
+    )
+    book(
+        store,
+        M + 2,
+        JournalEntry("likes", "v", "0123456789ab", 0, -1),
+        JournalEntry("likes", "v", "ba9876543210", -1, 0),
+    )
     fold(store, M + 2)
     fold(store, M + 3)
     assert series(store, counter=likes) == {H - 1: 5, H: -2}
@@ -425,8 +435,13 @@ def test_the_error_of_a_merged_list_is_a_bound_in_both_directions(
 def test_all_tallies_of_a_counter_are_one_more_and_an_id_has_one_series_over_its_periods(store: Store) -> None:
     calls = replace(PLAYS, name="calls")
     fold(store, M - 1)
-    book(store, M, plays(3, "v"), plays(4, "w"), Booked("calls", "c#2026-11", "", 5, 5))
-    book(store, M + 4, Booked("calls", "c#2026-12", "", 6, 6), Booked("calls", "d#2026-12", "0123456789ab", -1, 0))
+    book(store, M, plays(3, "v"), plays(4, "w"), JournalEntry("calls", "c#2026-11", "", 5, 5))
+    book(
+        store,
+        M + 4,
+        JournalEntry("calls", "c#2026-12", "", 6, 6),
+        JournalEntry("calls", "d#2026-12", "0123456789ab", -1, 0),
+    )
     fold(store, M + 5)
     assert series(store, hours.TOTAL) == {H: 7}
     assert series(store, "c", counter=calls) == {H: 5, H + 1: 6}
@@ -484,7 +499,7 @@ def test_what_is_imported_is_in_its_own_days_and_in_no_hour_and_no_list(store: S
         assert (series(store, hours.TOTAL), imports(store, hours.TOTAL)) == ({H: 3}, {OLD: 1207, OLD + 1: 5})
         assert top.over(Call(store), PLAYS, "hour", top.span_of(H), 100)["top"] == [{"id": "v", "value": 3}]
     assert imports(store, "other") == {}
-    book(store, M + 4, plays(100, day=OLD), Booked("plays", "v", "", -1, -1))
+    book(store, M + 4, plays(100, day=OLD), JournalEntry("plays", "v", "", -1, -1))
     fold(store, M + 4)
     assert (series(store), imports(store)) == ({H: 3, H + 1: -1}, {OLD: 1300, OLD + 1: 5})
     for other in (EVER, Range(HOUR, -(10**8), -(10**8) + 1)):
@@ -517,8 +532,8 @@ def test_imports_of_the_hour_that_runs_are_read_over_all_of_its_segments(
 def test_imports_are_kept_for_ever_and_periods_are_one(store: Store) -> None:
     brief, calls = replace(store, settings=store.settings._replace(series_days=2)), replace(PLAYS, name="calls")
     fold(brief, M - 1)
-    book(store, M, plays(1, day=OLD), Booked("calls", "c#2024-05-03", "", 5, 5, OLD))
-    book(store, M + 1, Booked("calls", "c#2024-05-04", "", 6, 6, OLD))
+    book(store, M, plays(1, day=OLD), JournalEntry("calls", "c#2024-05-03", "", 5, 5, OLD))
+    book(store, M + 1, JournalEntry("calls", "c#2024-05-04", "", 6, 6, OLD))
     fold(brief, M + 3)
     assert not any("expiration" in item for item in days(store))
     assert (imports(store), imports(store, "c", calls), series(store, "c", counter=calls)) == ({OLD: 1}, {OLD: 11}, {})

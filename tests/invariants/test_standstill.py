@@ -58,7 +58,7 @@ def test_changes_from_before_the_ledger_began_are_not_confirmed_drift() -> None:
         world.stall()
         world.play(times=3)
         world.sleep(10 * 60)
-        watermark.begun(Call(world.store), world.now_s)  # a record of now, in another shard
+        watermark.ensure_begun(Call(world.store), world.now_s)  # a record of now, in another shard
         world.resume()
         world.stall("bookkeeper", "counts")
         world.sweep_each_minute()

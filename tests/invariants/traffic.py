@@ -19,7 +19,7 @@ from tally.dynamo.keys import Item
 from tally.errors import HoldSettledError, LimitReachedError
 from tally.maintenance import imports
 from tally.streams import watermark
-from tally.streams.record import changes
+from tally.streams.record import amounts_of
 from tests.invariants.simulation import World
 from tests.invariants.stream_model import Record
 from tests.invariants.truth import Tally, amount_of
@@ -377,6 +377,6 @@ class Traffic:
 def _waiting(record: Record, image: Item) -> list[tuple[str, str, int]]:
     """What the rollup will add for a record: counter, id and amount."""
     if "id" in record["dynamodb"]["Keys"]:
-        return changes(image, alone=True)
+        return amounts_of(image, alone=True)
     prefix, _, id_ = image["PK"]["S"].partition("#")
     return [("likes" if prefix == counters.LIKES.prefix else "hearts", id_, 1)]

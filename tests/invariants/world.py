@@ -129,7 +129,7 @@ class World(Stored):
             amount
             for receipt in self.receipts()
             if "rollup" in receipt
-            for name, target, amount in stream_records.changes(receipt, alone=True)
+            for name, target, amount in stream_records.amounts_of(receipt, alone=True)
             if (name, target) == (counter.name, id_)
         ]
         return self.tally(counter, id_) + sum(alone) + len(self.inserted_alone(counter, id_))

@@ -13,13 +13,13 @@ from tally.operations.bookkeeper import READER as BOOKKEEPER
 from tally.operations.rollup import READER as ROLLUP
 from tally.streams import bookkeeper, rollup
 from tally.streams.bookkeeper import SegmentRun
-from tally.streams.fold import Effect, StreamPlace
-from tally.streams.record import Lookup, Record, for_bookkeeper, for_rollup
-from tally.streams.segments import Booked
+from tally.streams.fold import BatchContext, Effect
+from tally.streams.record import CounterIndex, Record, goes_to_bookkeeper, goes_to_rollup
+from tally.streams.segments import JournalEntry
 from tests.delivery import takes
 
 NOW = 29_916_666
-DECLARED = Lookup(counters.COUNTERS)
+DECLARED = CounterIndex(counters.COUNTERS)
 Keys = dict[str, Any]
 PLAYS: Keys = tallies.key(counters.PLAYS, "v", 3)
 CHILD: Keys = {"PK": {"S": "POST#p"}, "SK": {"S": f"{counters.LIKES.child}ann"}}
@@ -124,9 +124,9 @@ def test_what_is_imported_says_on_which_day_it_belongs_and_is_expected_on_its_mi
     today, day_s = 60 * NOW // 86_400, 86_400
     with_receipt = receipt(NOW, **IMPORTED)
     [effect] = bookkeeper.read_receipt(DECLARED, with_receipt)
-    assert (effect.minute, effect.accepted, effect.day) == (NOW, 3, today)
+    assert (effect.minute, effect.expected, effect.day) == (NOW, 3, today)
     [rolled_up] = rollup.read_receipt(DECLARED, receipt(NOW, **IMPORTED, rollup={"BOOL": True}))
-    assert rolled_up.accepted == 3
+    assert rolled_up.expected == 3
     old = {**CHILD, "at": {"N": str(NOW)}, "nonce": {"S": "n"}, **IMPORTED}
     for since, day in (
         ({"N": str(19_846 * day_s)}, 19_846), ({"N": str(19_847 * day_s - 1)}, 19_846), ({"N": str(10**11)}, today),
@@ -136,15 +136,15 @@ def test_what_is_imported_says_on_which_day_it_belongs_and_is_expected_on_its_mi
         put, gone = record("INSERT", CHILD, image), record("REMOVE", CHILD, None, image)
         assert bookkeeper.read_count(DECLARED, put) == (Effect("likes", "p", NOW, 1, day=day),)
         [effect] = bookkeeper.read_count(DECLARED, gone)
-        assert (effect.accepted, effect.day) == (-1, -1), "the unlike of today is today's"
+        assert (effect.expected, effect.day) == (-1, -1), "the unlike of today is today's"
 
 
 def test_traffic_and_imports_of_one_minute_are_entries_of_their_own_also_when_they_come_late() -> None:
     play, row = Effect("plays", "v", NOW, 1), Effect("plays", "v", NOW, 30, day=5)
     moved = Effect("plays", "v", NOW, observed=61)
     found = entries(play, row, moved, row)
-    assert sorted(found[NOW]) == [Booked("plays", "v", "", 1, 61), Booked("plays", "v", "", 60, 0, 5)]
-    assert entries(row, judged=NOW) == {NOW + 2: [Booked("plays", "v", "", 30, 0, 5)]}
+    assert sorted(found[NOW]) == [JournalEntry("plays", "v", "", 1, 61), JournalEntry("plays", "v", "", 60, 0, 5)]
+    assert entries(row, judged=NOW) == {NOW + 2: [JournalEntry("plays", "v", "", 30, 0, 5)]}
 
 
 EDITS: dict[str, tuple[Keys | None, Keys | None]] = {
@@ -183,9 +183,9 @@ def test_item_that_comes_or_goes_moves_its_tally_from_or_to_what_its_counter_sta
 # A run
 
 
-def entries(*effects: Effect, judged: int = -1) -> dict[int, list[Booked]]:
+def entries(*effects: Effect, judged: int = -1) -> dict[int, list[JournalEntry]]:
     """The segments of a run of these, one record each."""
-    run = SegmentRun("1", StreamPlace("counts", "s", NOW, judged))
+    run = SegmentRun("1", BatchContext("counts", "s", NOW, judged))
     for effect in effects:
         run.add([effect])
     return run.segments()
@@ -197,19 +197,23 @@ UNLIKED = Effect("likes", "p", NOW, observed=-1, pair="x")
 
 def test_unlike_whose_halves_meet_in_a_run_is_a_plain_entry() -> None:
     other, even = GONE._replace(pair="y"), Effect("likes", "p", NOW, 1, 1)
-    left = Booked("likes", "p", "y", -1, 0)
+    left = JournalEntry("likes", "p", "y", -1, 0)
     assert sorted(entries(GONE, even, other, UNLIKED)[NOW]) == [left], "what comes to nothing is left out"
-    assert sorted(entries(GONE, other, UNLIKED)[NOW]) == [Booked("likes", "p", "", -1, -1), left]
+    assert sorted(entries(GONE, other, UNLIKED)[NOW]) == [JournalEntry("likes", "p", "", -1, -1), left]
     apart = entries(GONE, UNLIKED._replace(minute=NOW + 1))
-    assert apart == {NOW: [Booked("likes", "p", "x", -1, 0)], NOW + 1: [Booked("likes", "p", "x", 0, -1)]}
-    assert entries(even, even._replace(accepted=-1, observed=-1)) == {}, "and so is its segment"
+    assert apart == {NOW: [JournalEntry("likes", "p", "x", -1, 0)], NOW + 1: [JournalEntry("likes", "p", "x", 0, -1)]}
+    assert entries(even, even._replace(expected=-1, observed=-1)) == {}, "and so is its segment"
 
 
 @pytest.mark.parametrize(("judged", "current"), [(NOW, NOW + 2), (NOW - 2, NOW), (NOW + 60, NOW + 62)])
 def test_entry_of_a_judged_minute_goes_to_the_current_one_without_its_name(judged: int, current: int) -> None:
     late = GONE._replace(minute=judged), Effect("plays", "v", judged - 1, 5)
-    assert entries(*late, judged=judged) == {current: [Booked("likes", "p", "", -1, 0), Booked("plays", "v", "", 5, 0)]}
-    assert entries(GONE._replace(minute=judged + 1), judged=judged) == {judged + 1: [Booked("likes", "p", "x", -1, 0)]}
+    assert entries(*late, judged=judged) == {
+        current: [JournalEntry("likes", "p", "", -1, 0), JournalEntry("plays", "v", "", 5, 0)]
+    }
+    assert entries(GONE._replace(minute=judged + 1), judged=judged) == {
+        judged + 1: [JournalEntry("likes", "p", "x", -1, 0)]
+    }
 
 
 @pytest.mark.parametrize("name", ["INSERT", "MODIFY", "REMOVE"])
@@ -228,5 +232,5 @@ def test_what_is_for_a_consumer_is_what_its_filter_lets_through(
     name: str, table: str, keys: Keys, image: Keys | None
 ) -> None:
     made = record(name, keys, image, {})
-    assert for_rollup(table, made) == takes(ROLLUP, table, made)
-    assert for_bookkeeper(table, made) == takes(BOOKKEEPER, table, made)
+    assert goes_to_rollup(table, made) == takes(ROLLUP, table, made)
+    assert goes_to_bookkeeper(table, made) == takes(BOOKKEEPER, table, made)

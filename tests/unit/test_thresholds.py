@@ -15,8 +15,8 @@ from tally.counting import tallies
 from tally.notify import MULTIPLES_MAX, THRESHOLDS_MAX, Notify
 from tally.streams import bookkeeper, crossings, events
 from tally.streams.bookkeeper import EVENTS_MAX, SEGMENTS_MAX, SegmentRun
-from tally.streams.fold import DEAD_LETTERS_MAX, Effect, StreamPlace
-from tally.streams.record import Lookup, Record
+from tally.streams.fold import DEAD_LETTERS_MAX, BatchContext, Effect
+from tally.streams.record import CounterIndex, Record
 
 CALLS = Counter(
     "calls", prefix="CLIENT", sort_key="CALLS", attribute="calls", ceiling=1_000, period="day",
@@ -24,13 +24,13 @@ CALLS = Counter(
 )  # fmt: skip
 STOCK = Counter("stock", prefix="ITEM", sort_key="STOCK", attribute="qty", start=20, notify=Notify(at=(10, 20)))
 GROUPS = Counter("groups", prefix="G", sort_key="N", attribute="n", child="M#", max_shards=1, notify=Notify(at=(3,)))
-DECLARED = Lookup({one.name: one for one in (CALLS, STOCK, GROUPS)})
+DECLARED = CounterIndex({one.name: one for one in (CALLS, STOCK, GROUPS)})
 MADE_S = 1_795_000_000.25
 
 
 def said(notify: Notify, old: int, new: int, *ceilings: int) -> list[tuple[int, bool]]:
-    found = crossings.crossed(notify, old, new, ceilings or (None, None))  # type: ignore[arg-type]
-    return [(one.threshold, one.up) for one in found]
+    found = crossings.crossings_between(notify, old, new, ceilings or (None, None))  # type: ignore[arg-type]
+    return [(one.threshold, one.is_upward) for one in found]
 
 
 @given(st.sets(st.integers(-40, 40), max_size=4), st.integers(1, 9), st.integers(-50, 50), st.integers(-50, 50))
@@ -76,8 +76,8 @@ def test_the_events_of_a_percentage_go_up_and_down_in_turn_and_say_whether_it_is
     percents, now, ceiling = (50, 80, 100), 0, 100
     heard: dict[int, list[bool]] = {percent: [] for percent in percents}
     for value, limit in moves:
-        for one in crossings.crossed(Notify(percent=percents), now, value, (ceiling, limit)):
-            heard[one.says["percent"]].append(one.up)
+        for one in crossings.crossings_between(Notify(percent=percents), now, value, (ceiling, limit)):
+            heard[one.declaration["percent"]].append(one.is_upward)
         now, ceiling = value, limit
         for percent, ways in heard.items():
             assert all(way != last for last, way in pairwise([False, *ways])), (percent, moves)
@@ -202,8 +202,8 @@ def test_the_event_says_what_crossed_which_threshold_and_when() -> None:
     one = record(CALLS, "7c20#2026-11-18", 790, 812)
     [effect] = [effect for effect in bookkeeper.read_count(DECLARED, one) if effect.events]
     [event] = effect.events
-    assert (effect.accepted, effect.observed) == (0, 0), "it books nothing"
-    assert (event.at_ms, event.detail["event"]) == (1_795_000_000_250, event.name)
+    assert (effect.expected, effect.observed) == (0, 0), "it books nothing"
+    assert (event.at_ms, event.detail["event"]) == (1_795_000_000_250, event.id)
     assert {**event.detail, "event": ""} == {
         "event": "", "counter": "calls", "id": "7c20", "period": "2026-11-18", "threshold": 800, "percent": 80,
         "limit": 1_000, "direction": "up", "value": 812, "before": 790, "by": "change", "at": 1_795_000_000,
@@ -243,7 +243,7 @@ def test_a_limit_that_changes_crosses_nothing_in_a_period_that_is_over() -> None
     for day, old, events_made in ((18, 85, 1), (17, 85, 0), (17, 70, 1)):
         one = record(own, f"7c20#2026-11-{day}", old, 85, **plan)
         one["dynamodb"]["OldImage"]["own#plan"] = {"S": "-"}
-        effects = bookkeeper.read_count(Lookup({"calls": own}), one)
+        effects = bookkeeper.read_count(CounterIndex({"calls": own}), one)
         assert sum(len(effect.events) for effect in effects) == events_made
 
 
@@ -257,7 +257,7 @@ def test_percentages_are_those_of_the_ceiling_that_each_image_has(period: str | 
     def said(old: int, new: int, before: dict[str, Any], after: dict[str, Any], nonce: str = "b") -> list[Any]:
         one = record(own, id_, old, new, nonce=nonce, **after)
         one["dynamodb"]["OldImage"].update(before)
-        effects = bookkeeper.read_count(Lookup({"calls": own}), one)
+        effects = bookkeeper.read_count(CounterIndex({"calls": own}), one)
         found = [event.detail for effect in effects for event in effect.events]
         return [(one["threshold"], one["limit"], one["direction"], one["by"]) for one in found]
 
@@ -277,7 +277,7 @@ def test_percentages_are_those_of_the_ceiling_that_each_image_has(period: str | 
 def test_a_limit_that_an_id_gets_before_its_first_change_crosses_from_the_declared_one() -> None:
     own = replace(CALLS, own_limits=True, period=None, keep_periods=None, start=85)
     plan = {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}, "start": {"N": "85"}}
-    effects = bookkeeper.read_count(Lookup({"calls": own}), record(own, "7c20", None, 85, **plan))
+    effects = bookkeeper.read_count(CounterIndex({"calls": own}), record(own, "7c20", None, 85, **plan))
     [event] = [event.detail for effect in effects for event in effect.events]
     assert (event["threshold"], event["direction"], event["by"]) == (80, "up", "limit")
 
@@ -294,7 +294,7 @@ def test_a_period_that_dynamodb_removes_crosses_nothing() -> None:
 
 def test_a_hold_that_comes_back_to_a_period_that_is_kept_no_more_crosses_nothing() -> None:
     """Its item begins with the start again, or below."""
-    kept = Lookup({"calls": replace(CALLS, keep_periods=2, notify=Notify(at=(-5,)))})
+    kept = CounterIndex({"calls": replace(CALLS, keep_periods=2, notify=Notify(at=(-5,)))})
     for day, events_made in ((15, 0), (16, 1)):
         effects = bookkeeper.read_count(kept, record(CALLS, f"7c20#2026-11-{day}", None, -400))
         assert [effect.observed for effect in effects] == [-400] + [0] * events_made
@@ -304,9 +304,9 @@ def test_a_run_always_fits_into_a_transaction() -> None:
     """Whatever its last record crosses."""
     most = THRESHOLDS_MAX - 1 + MULTIPLES_MAX
     assert SEGMENTS_MAX + DEAD_LETTERS_MAX + 1 + EVENTS_MAX + most <= 100
-    run = SegmentRun("1", StreamPlace("counts", "s"))
+    run = SegmentRun("1", BatchContext("counts", "s"))
     full = tuple(events.Event(f"{number:032x}", 0, {}) for number in range(EVENTS_MAX))
     run.add([Effect("calls", "x", 1, events=full)])
-    assert run.takes([])
+    assert run.has_room_for([])
     run.add([Effect("calls", "x", 1, events=full[:1])])
-    assert not run.takes([])
+    assert not run.has_room_for([])

@@ -17,7 +17,7 @@ from tally.dynamo.client import Call, Store
 from tally.dynamo.shards import ShardTree
 from tally.errors import ConfigurationError, StoreBusyError
 from tally.streams import lineage, watermark
-from tally.streams.lineage import Look
+from tally.streams.lineage import StreamsSnapshot
 from tally.streams.watermark import Watermark
 from tests.tiers import in_long
 
@@ -86,13 +86,13 @@ class Stack:
             item |= {"note": {"S": str(note)}} if note else {}
             self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=item)
 
-    def look(self) -> Look:
-        return lineage.look(self.store, self.streams, NOW_S)  # type: ignore[arg-type]
+    def look(self) -> StreamsSnapshot:
+        return lineage.read_streams(self.store, self.streams, NOW_S)  # type: ignore[arg-type]
 
     def sweep(self, now_s: float) -> Watermark:
         """A sweep; the watermark that it began with."""
         seen = watermark.read(self.store)
-        watermark.renew(self.store, self.streams, seen, now_s)  # type: ignore[arg-type]
+        watermark.advance(self.store, self.streams, seen, now_s)  # type: ignore[arg-type]
         return seen
 
     def heartbeats(self, table: str) -> set[str]:
@@ -105,7 +105,7 @@ class Stack:
 
     def noted(self) -> dict[str, Any]:
         """The JUDGE item."""
-        item = queries.get(self.store.client, self.store.settings.ledger_table, watermark.JUDGE)
+        item = queries.get(self.store.client, self.store.settings.ledger_table, watermark.WATERMARK_KEY)
         return {name: next(iter(value.values())) for name, value in item.items()}
 
 
@@ -135,7 +135,7 @@ def ago_s(time_s: float) -> float:
 # What the checkpoints prove
 
 
-def passed_s(look: Look) -> tuple[float, float]:
+def passed_s(look: StreamsSnapshot) -> tuple[float, float]:
     """How long ago the time is that the rollup has passed everywhere, and the bookkeeper."""
     return ago_s(look.all_passed_s("rollup")), ago_s(look.all_passed_s("bookkeeper"))
 
@@ -152,7 +152,7 @@ def test_consumer_behind_in_one_shard_holds_up_what_depends_on_it(stack: Stack, 
     stack.mark(shard, 3000, consumer=consumer, sequence=8)
     look = stack.look()
     assert passed_s(look) == ((3000, 60) if consumer == "rollup" else (60, 3000))
-    assert look.behind(consumer)[0].split()[1] == shard
+    assert look.most_lagging(consumer)[0].split()[1] == shard
 
 
 # The rollup, which gets few records: what the bookkeeper has passed tells how far it is
@@ -189,7 +189,7 @@ def test_rollup_does_not_wait_for_what_is_gone_from_the_stream(stack: Stack, aft
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0")]
     stack.mark("r")
     stack.mark("c0", 400, consumer="rollup", sequence=9)
-    stack.mark("c0", lineage.KEPT_S + 60 * after_min, consumer="bookkeeper", sequence=12, note=10)
+    stack.mark("c0", lineage.STREAM_RETENTION_S + 60 * after_min, consumer="bookkeeper", sequence=12, note=10)
     stack.mark("c1", 70, consumer="bookkeeper", note=0)
     assert passed_s(stack.look())[0] == passed
 
@@ -258,7 +258,7 @@ def test_shard_of_the_same_name_in_the_other_stream_is_another_shard(
     stack.mark("same", 200, table="receipts", heartbeat="")
     stack.sweep(NOW_S)
     assert stack.heartbeats("counts") == {"k"}
-    assert len(stack.heartbeats("receipts")) == watermark.HEARTBEATS_GUESSED
+    assert len(stack.heartbeats("receipts")) == watermark.RANDOM_HEARTBEATS
     stack.mark("same", 200, table="counts", heartbeat="")
     monkeypatch.setattr(stack.streams, "records_after", lambda table, *_: [[RECORD] * (table == "counts")])
     look = stack.look()
@@ -288,7 +288,7 @@ def test_heartbeat_that_fails_stops_no_other_and_its_leaf_is_one_without_a_key(
     stack.sweep(NOW_S)
     assert len(refused) == 1
     assert {"k1", "k2"} < stack.heartbeats("counts")
-    assert len(stack.heartbeats("counts")) == 2 + watermark.HEARTBEATS_GUESSED
+    assert len(stack.heartbeats("counts")) == 2 + watermark.RANDOM_HEARTBEATS
     assert stack.streams.asked == [("c0", "9")] * quiet, "that leaf alone is read"
     assert stack.noted()["rolled"] == str(int(NOW_S) - 60)
 
@@ -374,7 +374,7 @@ def test_shard_that_cannot_be_read_is_not_passed(quiet: Stack) -> None:
 def test_a_ledger_of_another_format_is_neither_read_nor_written(abreast: Stack) -> None:
     abreast.sweep(NOW_S)
     assert abreast.noted()["format"] == str(keys.FORMAT)
-    other = watermark.JUDGE | {"format": {"N": str(keys.FORMAT + 1)}}
+    other = watermark.WATERMARK_KEY | {"format": {"N": str(keys.FORMAT + 1)}}
     abreast.store.client.put_item(TableName=abreast.store.settings.ledger_table, Item=other)
     says = f"in format {keys.FORMAT + 1}, and this Tally reads format {keys.FORMAT}"
     for read in (partial(abreast.sweep, NOW_S + 60), partial(watermark.as_of, Call(abreast.store))):
@@ -390,19 +390,19 @@ def test_judge_starts_once_the_first_sweeps_minute_is_closed_with_the_first_one_
 ) -> None:
     """A5: an edit in the first minutes of a stack was never found. A consumer that stalls delays that only."""
     if restored_ago is not None:
-        restored = watermark.JUDGE | {"restored": {"N": str(60 * (MINUTE - restored_ago) + 59)}}
+        restored = watermark.WATERMARK_KEY | {"restored": {"N": str(60 * (MINUTE - restored_ago) + 59)}}
         stack.store.client.put_item(TableName=stack.store.settings.ledger_table, Item=restored)
     stack.streams.answers = {"c": [[RECORD]], "r": [[RECORD]]}
     first = None
     for minute in range(20):
         if minute == 0 or minute > stalled:
             abreast_at(stack, 60 * minute)
-        closed = watermark.read(stack.store).closed(stack.store.settings)
+        closed = watermark.read(stack.store).last_complete_minute(stack.store.settings)
         stack.sweep(NOW_S + 60 * minute)
         assert ("judged" in stack.noted()) == (first is not None or closed >= MINUTE)
         first = minute if first is None and "judged" in stack.noted() else first
     after = 0 if restored_ago is None else max(0, 2 - restored_ago)
-    assert watermark.judged(stack.store) == MINUTE + after - 1, "only the judge moves it on"
+    assert watermark.last_judged_minute(stack.store) == MINUTE + after - 1, "only the judge moves it on"
     assert first is not None
     assert first <= stalled + 8
 
@@ -425,13 +425,13 @@ def test_of_two_sweeps_at_once_one_notes_and_what_is_young_is_not_used(abreast: 
     abreast.sweep(NOW_S)
     first, second = watermark.read(abreast.store), watermark.read(abreast.store)
     abreast_at(abreast, 60)
-    watermark.renew(abreast.store, abreast.streams, first, NOW_S + 60)  # type: ignore[arg-type]
-    watermark.renew(abreast.store, abreast.streams, second, NOW_S + 61)  # type: ignore[arg-type]
+    watermark.advance(abreast.store, abreast.streams, first, NOW_S + 60)  # type: ignore[arg-type]
+    watermark.advance(abreast.store, abreast.streams, second, NOW_S + 61)  # type: ignore[arg-type]
     assert float(abreast.noted()["noted"]) == NOW_S + 60
     seen = watermark.read(abreast.store)
-    assert [seen.fresh(settings, NOW_S + 60 + after_s) for after_s in (0, 9.9, 10)] == [True, True, False]
+    assert [seen.is_too_fresh(settings, NOW_S + 60 + after_s) for after_s in (0, 9.9, 10)] == [True, True, False]
     fast = settings._replace(minute_s=6)
-    assert [seen.fresh(fast, NOW_S + 60 + after_s) for after_s in (0.9, 1)] == [True, False]
+    assert [seen.is_too_fresh(fast, NOW_S + 60 + after_s) for after_s in (0.9, 1)] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -444,8 +444,8 @@ def test_the_first_record_begins_the_ledger_and_a_sweep_at_the_same_time_does_no
     monkeypatch.setattr(time, "time", lambda: NOW_S)
     seen = watermark.read(abreast.store)
     for at_s in (made_s, NOW_S - 1):
-        watermark.begun(Call(abreast.store), at_s)
-    watermark.renew(abreast.store, abreast.streams, seen, NOW_S)  # type: ignore[arg-type]
+        watermark.ensure_begun(Call(abreast.store), at_s)
+    watermark.advance(abreast.store, abreast.streams, seen, NOW_S)  # type: ignore[arg-type]
     assert (abreast.noted()["began"], "noted" in abreast.noted()) == (str(int(began_s)), False)
     abreast.sweep(NOW_S + 60)
     assert (abreast.noted()["began"], "noted" in abreast.noted()) == (str(int(began_s)), True)
@@ -483,13 +483,13 @@ def test_what_was_once_passed_stays_passed(abreast: Stack) -> None:
         abreast_at(abreast, 60 * minute)
         abreast.sweep(NOW_S + 60 * minute)
     seen = watermark.read(abreast.store)
-    assert min(seen.known_s, seen.rolled_s) > NOW_S
+    assert min(seen.journal_complete_s, seen.rollup_passed_s) > NOW_S
     abreast.streams.trees["counts"] = [Shard("c7")]
     abreast.streams.answers["c7"] = [[RECORD]]
     for minute in (6, 7, 8):
         abreast.sweep(NOW_S + 60 * minute)
         again = watermark.read(abreast.store)
-        assert (again.known_s, again.rolled_s) == (seen.known_s, seen.rolled_s)
+        assert (again.journal_complete_s, again.rollup_passed_s) == (seen.journal_complete_s, seen.rollup_passed_s)
 
 
 def test_note_does_not_take_back_what_a_judge_did_meanwhile(abreast: Stack) -> None:
@@ -498,11 +498,11 @@ def test_note_does_not_take_back_what_a_judge_did_meanwhile(abreast: Stack) -> N
         abreast.sweep(NOW_S + 60 * minute)
     seen = watermark.read(abreast.store)
     abreast.store.client.update_item(
-        TableName=abreast.store.settings.ledger_table, Key=watermark.JUDGE,
+        TableName=abreast.store.settings.ledger_table, Key=watermark.WATERMARK_KEY,
         UpdateExpression="ADD judged :one", ExpressionAttributeValues={":one": {"N": "1"}},
     )  # fmt: skip
-    watermark.renew(abreast.store, abreast.streams, seen, NOW_S + 600)  # type: ignore[arg-type]
-    assert watermark.judged(abreast.store) == seen.judged + 1 > 1
+    watermark.advance(abreast.store, abreast.streams, seen, NOW_S + 600)  # type: ignore[arg-type]
+    assert watermark.last_judged_minute(abreast.store) == seen.judged + 1 > 1
 
 
 # What follows from it
@@ -514,7 +514,7 @@ def test_minute_is_closed_two_minutes_and_a_skew_after_it_began(store: Store) ->
         (60 * MINUTE + 64, 60, MINUTE - 2), (12 * MINUTE, 12, MINUTE - 3), (12 * MINUTE + 1, 12, MINUTE - 2),
     ):  # fmt: skip
         settings = store.settings._replace(minute_s=minute_s)
-        assert Watermark(known_s=known_s).closed(settings) == closed
+        assert Watermark(journal_complete_s=known_s).last_complete_minute(settings) == closed
 
 
 def test_as_of_is_asked_once_a_second_at_most_and_is_none_before_there_is_watermark(
@@ -527,9 +527,9 @@ def test_as_of_is_asked_once_a_second_at_most_and_is_none_before_there_is_waterm
     assert watermark.as_of(call) is None
     abreast.sweep(NOW_S - 60)
     abreast.sweep(NOW_S)
-    clock[0] += watermark.CACHED_S / 2
+    clock[0] += watermark.CACHE_S / 2
     assert watermark.as_of(call) is None
-    clock[0] += watermark.CACHED_S / 2
+    clock[0] += watermark.CACHE_S / 2
     assert watermark.as_of(call) == NOW_S - 120 - 5
     other = replace(abreast.store, settings=abreast.store.settings._replace(ledger_table="tally-none"))
     with pytest.raises(Exception, match="refused"):
@@ -539,8 +539,8 @@ def test_as_of_is_asked_once_a_second_at_most_and_is_none_before_there_is_waterm
 def test_age_is_since_the_time_that_a_consumer_has_passed_or_since_the_first_sweep(stack: Stack) -> None:
     def ages(now_s: float) -> dict[str, int]:
         seen = watermark.read(stack.store)
-        look = watermark.renew(stack.store, stack.streams, seen, now_s)  # type: ignore[arg-type]
-        return watermark.ages_s(look, seen, now_s)
+        look = watermark.advance(stack.store, stack.streams, seen, now_s)  # type: ignore[arg-type]
+        return watermark.lags_s(look, seen, now_s)
 
     assert ages(NOW_S - 120) == {"rollup": 0, "bookkeeper": 0}
     assert ages(NOW_S - 60) == {"rollup": 60, "bookkeeper": 60}

@@ -16,7 +16,7 @@ from tally.dynamo.transactions import put_alone, try_commit
 from tally.series import hours, progress
 from tally.streams import segments, watermark
 from tally.streams.forms import Forms
-from tally.streams.record import Lookup
+from tally.streams.record import CounterIndex
 
 SINCE = "2027-01-15 08:00:00 UTC"
 SIGNED = ("--by", "ann", "--why", "edited by hand")
@@ -28,7 +28,7 @@ def judged(store: Store, ahead: int = 5) -> int:
     now_s = int(time.time())
     upto, known_s = store.settings.minute(now_s) + ahead, now_s // 60 * 60 + 5
     facts = {"judged": upto, "noted": now_s - 99, "began": 1} | dict.fromkeys(("known", "rolled", "shown"), known_s)
-    store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.JUDGE | items.to_wire(facts))
+    store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.WATERMARK_KEY | items.to_wire(facts))
     return upto
 
 
@@ -49,12 +49,12 @@ def edit(store: Store, key: Any, attribute: str, amount: int) -> None:
 
 def noted(store: Store, counter: Counter) -> None:
     """The counter has counted as it is here."""
-    Forms(store).note(Lookup({counter.name: counter}), [counter.name])
+    Forms(store).note(CounterIndex({counter.name: counter}), [counter.name])
 
 
 def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -> None:
     """A drift row that was changed so many judged minutes ago."""
-    upto = watermark.judged(store) - ago
+    upto = watermark.last_judged_minute(store) - ago
     facts = {"drift": amount, "upto": upto, "since": 1_800_000_000, "changes": f"[[{upto}, {amount}]]"}
     item = rows.key(counter, target) | items.to_wire({**facts, "counter": counter, "target": target})
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)
@@ -68,6 +68,8 @@ def summed_up(store: Store, since: int, through: int, plays: Iterable[tuple[int,
         [items.update_write(store.settings.ledger_table, progress.PROGRESS, at.values, expected=items.EXPECT_NO_ITEM)],
     )
     for number, (minute, id_, amount, *day) in enumerate(plays):
-        entries = [segments.Booked("plays", id_, "", amount, amount, *day)]
-        put_alone(Call(store), segments.write(store.settings, minute, 0, f"s#{number}", entries, int(time.time())))
+        entries = [segments.JournalEntry("plays", id_, "", amount, amount, *day)]
+        put_alone(
+            Call(store), segments.segment_write(store.settings, minute, 0, f"s#{number}", entries, int(time.time()))
+        )
     hours.sum_up(store, through, until_s=float("inf"))

@@ -14,7 +14,7 @@ from tally.counter import Counter
 from tally.counting import tallies
 from tally.dynamo.keys import Item
 from tally.items import Items
-from tally.streams.dead_letters import Objects
+from tally.streams.dead_letters import DeadLetterBucket
 from tally.team import scan_state
 from tests.invariants import own
 
@@ -46,7 +46,7 @@ class Team(own.Team):
         """Run the command: its status, what it printed, and what it said beside it."""
         self.capsys.readouterr()
         given = commands.parsed(line.split(), commands.parser(self.counters))
-        objects = Objects("bucket", lambda: self.bucket)
+        objects = DeadLetterBucket("bucket", lambda: self.bucket)
         stack = Stack(replace(self.store, client=client or self.store.client), objects, self.counters)
         code = terminal.ended(lambda: commands.COMMANDS[given.command].run(given, stack))
         return code, *self.capsys.readouterr()

@@ -546,7 +546,7 @@ def test_events_are_listed_of_all_or_of_one_number_the_newest_first(run: Run, st
     for detail in (first, then, total):
         event = Event(detail["event"], detail["at"] * 1000, detail)
         state = UNSENT if detail is total else SENT
-        store.client.put_item(**event.write(store.settings)["Put"] | {
+        store.client.put_item(**event.as_write(store.settings)["Put"] | {
             "Item": event.key(state) | {"detail": {"S": json.dumps(detail)}}
         })  # fmt: skip
     lines = [

@@ -46,7 +46,7 @@ def test_counters_in_another_form_write_nothing_and_show_what_is_stored(run: Run
 @pytest.mark.usefixtures("_one_moment")
 def test_all_is_well_is_0(run: Run, store: Store) -> None:
     post(store)
-    until = clock(60 * (watermark.judged(store) + 1), UTC, time.time()) + " UTC"
+    until = clock(60 * (watermark.last_judged_minute(store) + 1), UTC, time.time()) + " UTC"
     code, out, err = run("check")
     assert (code, out, err.splitlines()[-1]) == (0, "all is well\n", f"tally: drift: known up to {until}")
     assert run("check", "--json")[:2] == (0, "")
@@ -55,7 +55,7 @@ def test_all_is_well_is_0(run: Run, store: Store) -> None:
 
 
 def test_ledger_that_is_not_judged_does_not_say_that_all_is_well(run: Run, store: Store) -> None:
-    store.client.delete_item(TableName=store.settings.ledger_table, Key=watermark.JUDGE)
+    store.client.delete_item(TableName=store.settings.ledger_table, Key=watermark.WATERMARK_KEY)
     code, out, err = run("check", "--only", "drift")
     assert (code, out) == (2, "nothing is known to be wrong\n")
     assert err == "tally: drift: not known yet: a new stack needs some minutes\n"
@@ -281,8 +281,11 @@ def test_drift_of_a_counter_that_is_no_longer_declared_is_named(run: Run, store:
 
 def test_what_may_be_lost_is_shown_until_somebody_acknowledges_it(run: Run, store: Store) -> None:
     post(store)
-    for one in (Loss("gap#rollup", "rollup", 60, 120), Loss("letter#x", "bookkeeper", 0, 0, watermark.judged(store))):
-        put_alone(Call(store), one.write(store.settings))
+    for one in (
+        Loss("gap#rollup", "rollup", 60, 120),
+        Loss("letter#x", "bookkeeper", 0, 0, watermark.last_judged_minute(store)),
+    ):
+        put_alone(Call(store), one.as_write(store.settings))
     code, out, _ = run("check")
     assert (code, out.splitlines()[-1].split("; ")[0]) == (1, "records may be lost")
     assert [line[:50] for line in out.splitlines()[:-1]] == [

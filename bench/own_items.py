@@ -77,7 +77,7 @@ def measure(quick: bool) -> Rows:
         _put(store.client, 1000, 200)
         rows[WHILE] = counted(200)
         for off in recount.differences():
-            recount.set(off)
+            recount.set_number(off)
         recount.close(counted=True)
         _put(store.client, 2000, 200)
         rows[RECORDS] = counted(200)

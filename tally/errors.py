@@ -34,7 +34,7 @@ TallyError
 │   │   └── DeadLetterExpiredError         500  a dead letter and has expired (streams/dead_letters.py)
 │   ├── WriteRejectedError               500  a write that DynamoDB refuses (dynamo/transactions.py)
 │   ├── ConditionFailedError                  500  another writer was first (dynamo/transactions.py)
-│   ├── GivenUpError                500  a scan of a team's table was abandoned (team/recounts.py)
+│   ├── ScanAbandonedError                500  a scan of a team's table was abandoned (team/recounts.py)
 │   ├── UncountableError            500  an item cannot be counted as it is declared (team/recounts.py)
 │   ├── NotProvenError              500  the watermark does not allow a repair yet (maintenance/reconcile.py)
 │   ├── RestlessError               500  a tally keeps moving during a recount or repair (maintenance/reconcile.py)

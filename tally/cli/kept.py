@@ -19,7 +19,7 @@ def say(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
     """A line for a number that is off, in the unit of the team's table. JSON has Tally's unit, and says the `scale`."""
     counter, group, off = finding.counter, finding.target, finding.drift.drift
     assert counter.watch is not None
-    number, kept = counter.watch.number, watch.kept(stack.store, counter, group)
+    number, kept = counter.watch.number, watch.team_number(stack.store, counter, group)
     scan = scan_state.read(stack.store, counter.name)
     recount = Recount(stack.store, counter, scan)
     of = recount.of

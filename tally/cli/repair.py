@@ -113,7 +113,7 @@ def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[DeadLett
 
 def _consumers(stack: Stack) -> dict[str, StreamConsumer]:
     """Those whose dead letters there may be, by name."""
-    return {one.name: one for one in (rollup.CONSUMER, bookkeeper.CONSUMER, consumer.consumer(stack.counters))}
+    return {one.name: one for one in (rollup.CONSUMER, bookkeeper.CONSUMER, consumer.items_consumer(stack.counters))}
 
 
 def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False) -> None:
@@ -121,10 +121,10 @@ def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False
     `lost`, the number stands for nothing."""
     if marker.consumer != consumer.NAME:
         return
-    for name in consumer.counted(stack.counters, marker.table):
+    for name in consumer.counters_of_table(stack.counters, marker.table):
         scan = scan_state.read(stack.store, name)
         if lost and scan.counted:
-            scan_state.lost(stack.store, name)
+            scan_state.invalidate_until_done(stack.store, name)
             note(f"{name} has lost a change: `tally scan {name}` counts its items")
         elif not scan.closed:
             scan_state.close(stack.store, scan)

@@ -115,11 +115,11 @@ def _set_all(recount: Recount) -> tuple[int, int]:
         while some := list(islice(each, GROUPS_MAX)):
             for difference in some:
                 groups += difference.recount != 0 and not difference.group.startswith(ASIDE)
-                off += difference.off != 0 and not difference.settled
+                off += difference.excess != 0 and not difference.settled
                 if difference.stale:
-                    recount.tidy(difference.group)
+                    recount.remove_stale(difference.group)
             for left in recount.set_many(some):
-                _settled(recount, left, recount.set)
+                _settled(recount, left, recount.set_number)
     return groups, off
 
 
@@ -142,24 +142,26 @@ def _compare(recount: Recount) -> None:
     name, groups, looked = recount.counter.name, recount.scan.groups, list[str]()
     with bar(map(recount.difference, groups) if groups else recount.differences(), "group", "compared") as differences:
         for difference in differences:
-            difference = _settled(recount, difference, recount.set if recount.counter.watch else recount.report)
+            difference = _settled(
+                recount, difference, recount.set_number if recount.counter.watch else recount.report_drift
+            )
             looked.append(difference.group)
             if groups:
                 number, items = (recount.of.shown(one) for one in (difference.number, difference.recount))
                 note(f"{name} {difference.group}: {number}, and its items come to {items}")
             if difference.stale:
-                recount.tidy(difference.group)
+                recount.remove_stale(difference.group)
     recount.close()
     if recount.counter.watch:  # the numbers that the team keeps are held against what was set
         with bar(looked, "number", "looked at") as each:
             for group in each:
-                watch.look_at(recount.store, recount.counter, group, clock.now_s())
+                watch.check_group_now(recount.store, recount.counter, group, clock.now_s())
 
 
 def _read(given: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), *, again: bool = False) -> Recount:
     """A scan that has read everything, and whose differences hold. `groups`: the only ones that it counts.
 
-    Raises GivenUpError, UncountableError, CommandError.
+    Raises ScanAbandonedError, UncountableError, CommandError.
     """
     forms.check(forms.noted(stack.store), stack.counters)
     recount = _begun(given, stack.store, groups, again=again)
@@ -182,7 +184,7 @@ def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, ag
     there = Recount(store, counter, scan)
     _check_letters(there)
     _check_table(there)
-    if not scan.closed and scan.digest == counter.digest and not again and not scan.is_old(clock.now_s()):
+    if not scan.closed and scan.digest == counter.digest and not again and not scan.may_lack_markers(clock.now_s()):
         if scan.groups == tuple(groups):
             note(f"the scan goes on: {scan.items:,} items were read")
             return there
@@ -196,7 +198,7 @@ def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, ag
         if not agreed(given, "Scan it?"):
             raise CommandError("nothing is scanned")
     if again:
-        scan_state.spoil(store, scan)  # what is set then was no number: it needs no history
+        scan_state.invalidate(store, scan)  # what is set then was no number: it needs no history
     forms.note_items(store, counter)
     begun = scan_state.begin(store, counter, clock.now_s(), groups)
     if begun is None:
@@ -228,14 +230,17 @@ def _check_letters(recount: Recount) -> None:
 
 
 def _wait(recount: Recount) -> None:
-    """Wait until the consumer has passed what was written while the scan ran. Raises GivenUpError, CommandError."""
+    """Wait until the consumer has passed what was written while the scan ran.
+
+    Raises ScanAbandonedError, CommandError.
+    """
     minute_s = recount.store.settings.minute_s
     for look in range(WAIT_MAX * LOOKS_PER_MINUTE):
         _check_letters(recount)
         if recount.settled():
             return
         if not look:
-            about_s = (scan_state.SLACK + LISTED) * minute_s
+            about_s = (scan_state.CLOCK_SLACK + LISTED) * minute_s
             what = f"what was written to {recount.of.table} until now"
             note(f"all is read; it waits until the consumer has passed {what}: about {about_s} s")
         time.sleep(minute_s / LOOKS_PER_MINUTE)

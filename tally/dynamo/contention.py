@@ -47,7 +47,7 @@ class Spread:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def width(self, tally: str) -> int:
-        """How many shards the next write of this tally spreads over; halved for each NARROW_AFTER_S without a conflict."""
+        """Return over how many shards to spread this tally; halved for each NARROW_AFTER_S without a conflict."""
         with self._lock:
             if tally not in self.widths:
                 return 1

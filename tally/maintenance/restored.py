@@ -115,7 +115,7 @@ def settle(
     _forget(store, keys.LOST_KEY)
     for counter in counters.values():
         if counter.items is not None:  # the team's tables are not of that moment
-            scan_state.lost(store, counter.name)
+            scan_state.invalidate_until_done(store, counter.name)
     for finding in chain(_lost_receipts(store, counters, restored_s, tell), _wrong_parents(store, counters, tell)):
         _write(store, finding.name, writes(store, finding, *why, now_s))
         yield finding

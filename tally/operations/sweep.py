@@ -130,7 +130,7 @@ class Sweep:
             yield lambda: _events(store, self.bus, now_s, _share(store, until_s, EVENTS_SHARE))
         if own := store.settings.own_tables:
             yield from (partial(_own_table, store, self.shards, counters, name, now_s) for name in own)
-            yield lambda: spot_checks.check(store, counters, now_s, _share(store, until_s, WATCHED_SHARE))
+            yield lambda: spot_checks.run_spot_checks(store, counters, now_s, _share(store, until_s, WATCHED_SHARE))
             yield lambda: _watched(store, counters, now_s, _share(store, until_s, WATCHED_SHARE))
             yield lambda: _faults(store, counters, _share(store, until_s, WATCHED_SHARE))
         yield lambda: report_drift(store, counters, seen, now_s, _share(store, until_s, REPORT_SHARE))
@@ -201,7 +201,7 @@ def _own_table(
 ) -> dict[str, int]:
     """Note how far the consumer has come in a team's table, and say how old that is, also if its stream fails."""
     try:
-        progress.note(store, shards, counters, table, now_s)
+        progress.note_progress(store, shards, counters, table, now_s)
     finally:
         if passed_s := scan_state.passed_s(store, table):
             observe.gauges({observe.WATERMARK_AGE: int(now_s) - passed_s}, consumer=NAME)
@@ -224,7 +224,7 @@ def _faults(store: Store, counters: Mapping[str, Counter], until_s: float) -> di
 
 
 def _watched(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:
-    return {"watched": watch.judge(store, counters, now_s, until_s)}
+    return {"watched": watch.check_numbers(store, counters, now_s, until_s)}
 
 
 def _sum_up(store: Store, until_s: float) -> dict[str, int]:

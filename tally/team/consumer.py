@@ -37,21 +37,21 @@ from ..streams.record import (
     event_name,
 )
 from . import faults, first_seen, scan_state
-from .first_seen import Marker, delta
-from .kept_numbers import GONE, Noted
-from .kept_numbers import listed as listed_group
-from .scan_state import SLACK, Scan
+from .first_seen import Marker, moves_between
+from .kept_numbers import NO_NUMBER, TeamNumberNote
+from .kept_numbers import watch_write as listed_group
+from .scan_state import CLOCK_SLACK, Scan
 
 NAME = "items"
 ITEMS_MAX = RECORD_WRITES_MAX
 KEYS_MAX = 100  # of a read of many items
 
 
-class Change(NamedTuple):
+class ItemChange(NamedTuple):
     """What a record says of one counter.
 
-    `scan`: the open scan whose recount it moves. `marked`: whether what the scan read of the item may be younger than
-    the record. `late`: it is older, but not by much: the stamps of one item may go back by SLACK.
+    `scan`: the open scan whose recount it moves. `needs_marker`: whether what the scan read of the item may be younger
+    than the record. `is_near_scan_end`: it is older, but not by much: the stamps of one item may go back by SLACK.
     """
 
     counter: Counter
@@ -60,28 +60,28 @@ class Change(NamedTuple):
     new: Value | None
     scan: Scan | None = None
     marker: str = ""
-    marked: bool = False
-    late: bool = False
-    kept: Value | None = None
+    needs_marker: bool = False
+    is_near_scan_end: bool = False
+    team_number: Value | None = None
     """The number of the team's own, as the record leaves it."""
-    kept_before: Value | None = None
+    team_number_before: Value | None = None
     made_s: float = 0.0
     pair: str = ""  # as effects have it: its halves are in one record
     example: str = ""
     """The item that cannot be counted, and why."""
 
 
-def counted(counters: Mapping[str, Counter], table: str) -> dict[str, Counter]:
+def counters_of_table(counters: Mapping[str, Counter], table: str) -> dict[str, Counter]:
     """The counters of the items of a table, by name."""
     return {name: one for name, one in counters.items() if one.items is not None and one.items.table == table}
 
 
-def consumer(counters: Mapping[str, Counter], open_: Mapping[str, Scan | None] | None = None) -> StreamConsumer:
+def items_consumer(counters: Mapping[str, Counter], open_: Mapping[str, Scan | None] | None = None) -> StreamConsumer:
     """The consumer. `open_`: the scans of the counters that count now, by name; None: every counter counts, and no scan
     is open."""
     of = {one.items.table for one in counters.values() if one.items is not None}
     taken: Mapping[str, Scan | None] = dict.fromkeys(counters) if open_ is None else open_
-    reads = {table: partial(_changes, counted(counters, table), taken) for table in of}
+    reads = {table: partial(_item_changes, counters_of_table(counters, table), taken) for table in of}
     return StreamConsumer(NAME, reads, ItemsRun)
 
 
@@ -90,13 +90,13 @@ class ItemsHandler(Handler):
 
     def __init__(self, counters: Mapping[str, Counter], *more: Any) -> None:
         """`more`: as Handler takes it."""
-        super().__init__(consumer(counters), counters, *more)
+        super().__init__(items_consumer(counters), counters, *more)
         self.counters = counters
 
     def batch(self, call: Call, source: str, shard: str) -> Batch:
         own = self.store.settings.own_tables
         table = next((name for name, one in own.items() if one.name == table_name(source)), None)
-        if table is None or not counted(self.counters, table):
+        if table is None or not counters_of_table(self.counters, table):
             raise ConfigurationError(f"The stream {source[:200]!r} is of no table whose items a counter counts")
         return ItemsBatch(self, call, table, shard)
 
@@ -107,25 +107,25 @@ class ItemsBatch(Batch):
     handler: ItemsHandler
 
     def _prefetch(self, records: Iterable[Record]) -> None:
-        open_ = dict(self._open())
-        read = partial(_changes, counted(self.handler.counters, self.table), open_)
+        open_ = dict(self._open_scans())
+        read = partial(_item_changes, counters_of_table(self.handler.counters, self.table), open_)
         marked: set[str] = set()
         for record in records if any(open_.values()) else ():  # else nothing rests on a marker
             try:
                 changes = read(self.handler.declared, record)
             except (PoisonRecordError, *MALFORMED_ERRORS):
                 continue
-            marked |= {change.marker for change in changes if change.marked}
+            marked |= {change.marker for change in changes if change.needs_marker}
         known = self._markers(sorted(marked))
-        self.consumer = StreamConsumer(NAME, {self.table: read}, partial(ItemsRun, known=known))
+        self.consumer = StreamConsumer(NAME, {self.table: read}, partial(ItemsRun, markers_before=known))
 
-    def _open(self) -> Iterable[tuple[str, Scan | None]]:
+    def _open_scans(self) -> Iterable[tuple[str, Scan | None]]:
         """The counters that count now, each with the scan that is open; without an open scan, if it is counted as it
         is declared. What it does not count now, a scan that begins later reads as it is then."""
-        counters = counted(self.handler.counters, self.table)
-        for name, scan in scan_state.seen_by(self.call.store, self.table, counters).items():
+        counters = counters_of_table(self.handler.counters, self.table)
+        for name, scan in scan_state.scans_for_consumer(self.call.store, self.table, counters).items():
             counter = counters[name]
-            if scan.is_of(counter):
+            if scan.is_open_for(counter):
                 yield name, scan
             elif scan.counted == counter.digest:
                 yield name, None
@@ -137,8 +137,8 @@ class ItemsBatch(Batch):
         for first in range(0, len(wanted), KEYS_MAX):
             some = {spelled: json.loads(spelled) for spelled in wanted[first : first + KEYS_MAX]}
             there = queries.get_many(self.call, table, list(some.values()))
-            stored = {_place(item): item for item in there}
-            known |= {spelled: first_seen.of(stored.get(_place(key), {})) for spelled, key in some.items()}
+            stored = {_key_pair(item): item for item in there}
+            known |= {spelled: first_seen.parse_marker(stored.get(_key_pair(key), {})) for spelled, key in some.items()}
         return known
 
 
@@ -146,27 +146,31 @@ class ItemsBatch(Batch):
 class ItemsRun(Run):
     """A run that adds to numbers, and to the recounts of open scans."""
 
-    known: dict[str, Marker] = field(default_factory=dict)
+    markers_before: dict[str, Marker] = field(default_factory=dict)
     """The markers as they were read, by their keys. What a run commits, the next one knows."""
-    now: dict[str, Marker] = field(default_factory=dict)
+    markers_after: dict[str, Marker] = field(default_factory=dict)
     recounts: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     """By counter and group: the attribute of the recount, and what is added to it."""
-    noted: dict[tuple[str, str], Noted] = field(default_factory=dict)
+    noted: dict[tuple[str, str], TeamNumberNote] = field(default_factory=dict)
     """By counter and group, what is beside the count of numbers that the team keeps."""
     examples: dict[tuple[str, str], str] = field(default_factory=dict)
     """By counter and group of faults, the newest item."""
 
     def has_room_for(self, effects: Sequence[Any]) -> bool:
-        values = [(each, value) for each in effects for value in (each.old, each.new, each.kept, each.kept_before)]
+        values = [
+            (each, value)
+            for each in effects
+            for value in (each.old, each.new, each.team_number, each.team_number_before)
+        ]
         groups = {(each.counter.name, value.group) for each, value in values if value}
-        marked = {each.marker for each in effects if each.marked or each.late}
+        marked = {each.marker for each in effects if each.needs_marker or each.is_near_scan_end}
         listed = groups - self.noted.keys() if any(each.counter.watch for each in effects) else ()
-        new = len(groups - self.sums.keys()) + len(marked - self.now.keys()) + len(listed)
+        new = len(groups - self.sums.keys()) + len(marked - self.markers_after.keys()) + len(listed)
         return self._items + new <= ITEMS_MAX
 
     def add(self, effects: Sequence[Any]) -> None:
         for change in effects:
-            for value, sign in delta(change.old, change.new):
+            for value, sign in moves_between(change.old, change.new):
                 self._move(change, value, sign * value.amount)
             if change.example and change.new:
                 self.examples[change.counter.name, change.new.group] = change.example
@@ -175,51 +179,55 @@ class ItemsRun(Run):
             if change.counter.watch:
                 self._note(change)
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: ItemChange) -> None:
         """Note what the number that the team keeps is now, and what it may not know yet."""
-        for value, sign in delta(change.old, change.new):
+        for value, sign in moves_between(change.old, change.new):
             if not value.aside:
-                self._noted(change, value).move(change.counter, change.made_s, *_up_down(sign * value.amount))
-        before, now = change.kept_before, change.kept
+                self._noted(change, value).move(change.counter, change.made_s, *_split_by_sign(sign * value.amount))
+        before, now = change.team_number_before, change.team_number
         for value in filter(None, (before, now)):
             noted = self._noted(change, value)
-            noted.kept = {"N": str(now.amount)} if now and now.group == value.group else GONE
+            noted.team_number = {"N": str(now.amount)} if now and now.group == value.group else NO_NUMBER
             moved = (now.amount if now else 0) - (before.amount if before else 0)
             if before != now:
-                noted.move(change.counter, change.made_s, *_up_down(-moved))
-            if change.scan is not None and change.scan.takes(change.counter, value.group):
-                noted.recounted = change.scan.kept
+                noted.move(change.counter, change.made_s, *_split_by_sign(-moved))
+            if change.scan is not None and change.scan.covers(change.counter, value.group):
+                noted.recount_attribute = change.scan.team_number_attribute
 
-    def _noted(self, change: Change, value: Value) -> Noted:
+    def _noted(self, change: ItemChange, value: Value) -> TeamNumberNote:
         self._move(change, value, 0)
-        return self.noted.setdefault((change.counter.name, value.group), Noted())
+        return self.noted.setdefault((change.counter.name, value.group), TeamNumberNote())
 
-    def _recount(self, change: Change, scan: Scan) -> None:
+    def _recount(self, change: ItemChange, scan: Scan) -> None:
         old, new = (
-            value if value and scan.takes(change.counter, value.group) else None for value in (change.old, change.new)
+            value if value and scan.covers(change.counter, value.group) else None for value in (change.old, change.new)
         )
         if old == new:
             return
-        moves = delta(old, new)
-        if change.marked:
-            was = self.now[change.marker] if change.marker in self.now else self.known[change.marker]
-            moves, self.now[change.marker] = first_seen.step(was, old, new)
-        elif change.late:
-            self.now[change.marker] = first_seen.LIVE
+        moves = moves_between(old, new)
+        if change.needs_marker:
+            was = (
+                self.markers_after[change.marker]
+                if change.marker in self.markers_after
+                else self.markers_before[change.marker]
+            )
+            moves, self.markers_after[change.marker] = first_seen.apply_record(was, old, new)
+        elif change.is_near_scan_end:
+            self.markers_after[change.marker] = first_seen.LIVE
         for value, sign in moves:
             self._move(change, value, 0)
             at = change.counter.name, value.group
             _, before = self.recounts.get(at, ("", 0))
-            self.recounts[at] = scan.attribute, before + sign * value.amount
+            self.recounts[at] = scan.recount_attribute, before + sign * value.amount
 
-    def _move(self, change: Change, value: Value, amount: int) -> None:
+    def _move(self, change: ItemChange, value: Value, amount: int) -> None:
         self._add(
             (change.counter.name, value.group), Effect(change.counter.name, value.group, self.place.minute, amount)
         )
 
     @property
     def _items(self) -> int:
-        return len(self.sums) + len(self.now) + len(self.noted) + len(self.dead_letters)
+        return len(self.sums) + len(self.markers_after) + len(self.noted) + len(self.dead_letters)
 
     @property
     def is_full(self) -> bool:
@@ -243,18 +251,22 @@ class ItemsRun(Run):
             writes.append({"Update": noted.beside(add) if noted else add})
             if noted:
                 writes.append(listed_group(table, effect.counter, effect.id, noted.at_s))
-        for spelled, marker in self.now.items():
-            if spelled not in self.known:
-                writes.append(first_seen.live(table, json.loads(spelled), now_s))
-            elif marker != self.known[spelled]:
-                writes.append(first_seen.write(table, json.loads(spelled), self.known[spelled], marker, now_s))
+        for spelled, marker in self.markers_after.items():
+            if spelled not in self.markers_before:
+                writes.append(first_seen.live_marker_write(table, json.loads(spelled), now_s))
+            elif marker != self.markers_before[spelled]:
+                writes.append(
+                    first_seen.marker_write(table, json.loads(spelled), self.markers_before[spelled], marker, now_s)
+                )
         return writes
 
     def on_commit(self) -> None:
-        self.known.update({spelled: marker for spelled, marker in self.now.items() if spelled in self.known})
+        self.markers_before.update(
+            {spelled: marker for spelled, marker in self.markers_after.items() if spelled in self.markers_before}
+        )
 
 
-def _changes(
+def _item_changes(
     counters: Mapping[str, Counter], open_: Mapping[str, Scan | None], declared: CounterIndex, record: Record
 ) -> Sequence[Any]:
     """What a record says of the counters that count now. TTL's removals are removals.
@@ -265,7 +277,7 @@ def _changes(
     for name, counter in counters.items():
         if name not in open_:
             continue  # a scan that begins later reads what the record left
-        old, new = _values(counter, record)
+        old, new = _contributions(counter, record)
         assert counter.items is not None
         images = (record["dynamodb"].get(image) or {} for image in ("OldImage", "NewImage"))
         before, now = map(counter.items.kept, images)
@@ -273,33 +285,33 @@ def _changes(
             continue
         scan, made_s = open_[name], created_s(record)
         example = _example(counter, record) if new and new.aside and new != old else ""
-        change = Change(
+        change = ItemChange(
             counter,
             declared.minute_made(record),
             old,
             new,
-            kept=now,
-            kept_before=before,
+            team_number=now,
+            team_number_before=before,
             made_s=made_s,
             example=example,
         )
-        slack_s = SLACK * declared.minute_s
+        slack_s = CLOCK_SLACK * declared.minute_s
         changes.append(change if scan is None else _scanned(change, scan, record, made_s, slack_s))
     return changes
 
 
-def _scanned(change: Change, scan: Scan, record: Record, made_s: float, slack_s: float) -> Change:
+def _scanned(change: ItemChange, scan: Scan, record: Record, made_s: float, slack_s: float) -> ItemChange:
     """The change as an open scan takes it."""
-    if not any(one and scan.takes(change.counter, one.group) for one in (change.old, change.new)):
+    if not any(one and scan.covers(change.counter, one.group) for one in (change.old, change.new)):
         return change._replace(scan=scan)
     marked = not scan.ended_s or made_s < scan.ended_s + slack_s
     late = not marked and made_s < scan.ended_s + 2 * slack_s
-    key = first_seen.key(change.counter.name, scan.generation, record["dynamodb"]["Keys"])
+    key = first_seen.marker_key(change.counter.name, scan.generation, record["dynamodb"]["Keys"])
     marker = json.dumps(key) if marked or late else ""
-    return change._replace(scan=scan, marker=marker, marked=marked, late=late)
+    return change._replace(scan=scan, marker=marker, needs_marker=marked, is_near_scan_end=late)
 
 
-def _values(counter: Counter, record: Record) -> tuple[Value | None, Value | None]:
+def _contributions(counter: Counter, record: Record) -> tuple[Value | None, Value | None]:
     """What the item counted for before, and what it counts for now."""
     of, name, change = counter.items, event_name(record), record["dynamodb"]
     assert of is not None
@@ -323,9 +335,9 @@ def _example(counter: Counter, record: Record) -> str:
     return faults.example(counter.items, record["dynamodb"].get("NewImage") or keys, order)
 
 
-def _up_down(amount: int) -> tuple[int, int]:
+def _split_by_sign(amount: int) -> tuple[int, int]:
     return max(amount, 0), max(-amount, 0)
 
 
-def _place(item: Item) -> tuple[str, str]:
+def _key_pair(item: Item) -> tuple[str, str]:
     return item["PK"]["S"], item["SK"]["S"]

@@ -55,7 +55,7 @@ def read(store: Store, counter: Counter, *, tidy: bool = False) -> Iterator[Faul
         if number:
             yield Faults(kind, number, next((one[EXAMPLE]["S"] for one in examples), "?"))
             continue
-        if scan is None or scan.takes(counter, group):
+        if scan is None or scan.covers(counter, group):
             continue
         for shard in examples:  # an item of these keys may be gone
             key, seen = {name: shard[name] for name in ("PK", "SK")}, {EXAMPLE: shard[EXAMPLE]}

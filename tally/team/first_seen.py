@@ -17,8 +17,8 @@ from ..dynamo.items import Write
 from ..dynamo.keys import Item
 from ..items import Value
 
-KEPT_S = 30 * 24 * 3600
-RESTART_S = KEPT_S // 2  # how long after its beginning a scan holds: no marker that it needs is gone by then
+MARKER_KEPT_S = 30 * 24 * 3600
+RESTART_S = MARKER_KEPT_S // 2  # how long after its beginning a scan holds: no marker that it needs is gone by then
 LIVE = "live"
 """The marker of an item of which a record was applied: its old and new images add up from here on."""
 Marker = str | Value | None
@@ -27,38 +27,38 @@ Moves = tuple[tuple[Value, int], ...]
 """What is added: each value, once or minus once."""
 
 
-def delta(old: Value | None, new: Value | None) -> Moves:
+def moves_between(old: Value | None, new: Value | None) -> Moves:
     """What leaves, and what comes."""
     return (*(((old, -1),) if old else ()), *(((new, 1),) if new else ()))
 
 
-def step(marker: Marker, old: Value | None, new: Value | None) -> tuple[Moves, Marker]:
+def apply_record(marker: Marker, old: Value | None, new: Value | None) -> tuple[Moves, Marker]:
     """What a record moves, and the marker of its item then. `old` and `new` differ: other records move nothing."""
     assert old != new
     if marker is None:
-        return delta(None, new), LIVE
+        return moves_between(None, new), LIVE
     if marker in (LIVE, old):
-        return delta(old, new), LIVE
+        return moves_between(old, new), LIVE
     return (), marker  # the record is older than what the scan read
 
 
-def key(counter: str, generation: int, item_key: Item) -> Item:
+def marker_key(counter: str, generation: int, item_key: Item) -> Item:
     """The key of the marker of an item, by the key of the item."""
     name = hashlib.sha256(json.dumps(item_key, sort_keys=True).encode()).hexdigest()[:32]
     return keys.key(f"SEEN#{counter}#{name}", str(generation))
 
 
-def of(stored: Item) -> Marker:
+def parse_marker(stored: Item) -> Marker:
     """A marker as it is stored; of an empty item none."""
     if not stored:
         return None
     return Value(stored["group"]["S"], items.int_attribute(stored, "amount")) if "group" in stored else LIVE
 
 
-def write(table: str, at: Item, was: Marker, now: Marker, now_s: float) -> Write:
+def marker_write(table: str, at: Item, was: Marker, now: Marker, now_s: float) -> Write:
     """The write of a marker, on condition that it is as it was read."""
     assert now is not None
-    values: dict[str, Any] = {"expiration": int(now_s) + KEPT_S}
+    values: dict[str, Any] = {"expiration": int(now_s) + MARKER_KEPT_S}
     if isinstance(now, Value):
         values |= now._asdict()
     if was is None:
@@ -71,6 +71,6 @@ def write(table: str, at: Item, was: Marker, now: Marker, now_s: float) -> Write
     return items.update_write(table, at, values, remove=gone, expected=seen)
 
 
-def live(table: str, at: Item, now_s: float) -> Write:
+def live_marker_write(table: str, at: Item, now_s: float) -> Write:
     """The write of a marker that no page of a scan rests on any more."""
-    return items.put_write(table, at, {"expiration": int(now_s) + KEPT_S})
+    return items.put_write(table, at, {"expiration": int(now_s) + MARKER_KEPT_S})

@@ -25,11 +25,11 @@ from ..dynamo.keys import Item
 from ..items import KEPT
 
 UP, DOWN = "up#", "down#"
-GONE: Item = {"NULL": True}
+NO_NUMBER: Item = {"NULL": True}
 """The number of a group whose item is gone, or has none."""
 STRETCHES = 6  # of `within`
 STRETCHES_MAX = 200  # up and down, of an item: minutes of a busy group
-AT_ONCE = 100  # in a write: an expression has up to 4 KB
+STRETCHES_PER_WRITE_MAX = 100  # in a write: an expression has up to 4 KB
 PARTITIONS = 16  # of the groups that are looked at: a partition takes 1,000 write units a second
 
 
@@ -40,15 +40,15 @@ def stretch_s(counter: Counter) -> int:
 
 
 @dataclass
-class Noted:
+class TeamNumberNote:
     """What a run notes of one group."""
 
-    kept: Item | None = None
+    team_number: Item | None = None
     """None: no record had it."""
     moves: dict[str, int] = field(default_factory=dict)
     """By attribute: what came and went in which stretch."""
     at_s: int = 0
-    recounted: str = ""
+    recount_attribute: str = ""
     """The attribute for the number beside the recount of an open scan; empty: no scan is open."""
 
     def move(self, counter: Counter, made_s: float, up: int, down: int) -> None:
@@ -62,8 +62,8 @@ class Noted:
 
     def beside(self, update: dict[str, Any]) -> dict[str, Any]:
         """The update of a tally item that notes this, too."""
-        kept = filter(None, (KEPT, self.recounted)) if self.kept is not None else ()
-        return items.extend_update(update, sets=dict.fromkeys(kept, self.kept or GONE), adds=self.moves)
+        kept = filter(None, (KEPT, self.recount_attribute)) if self.team_number is not None else ()
+        return items.extend_update(update, sets=dict.fromkeys(kept, self.team_number or NO_NUMBER), adds=self.moves)
 
 
 def key(counter: str, group: str) -> Item:
@@ -72,7 +72,7 @@ def key(counter: str, group: str) -> Item:
     return keys.key(f"WATCHED#{bucket}", keys.tally_digest(counter, group))
 
 
-def listed(table: str, counter: str, group: str, at_s: int) -> Write:
+def watch_write(table: str, counter: str, group: str, at_s: int) -> Write:
     """The write that lists a group to be looked at. What was found of it before stays."""
     return {
         "Update": {
@@ -85,7 +85,7 @@ def listed(table: str, counter: str, group: str, at_s: int) -> Write:
     }
 
 
-def flight(item: Mapping[str, Any], since_s: float) -> tuple[int, int]:
+def in_flight(item: Mapping[str, Any], since_s: float) -> tuple[int, int]:
     """By how much the number may be too low, and too high, because of what came and went since then."""
     sums = dict.fromkeys((UP, DOWN), 0)
     for name, value in item.items():
@@ -95,18 +95,20 @@ def flight(item: Mapping[str, Any], since_s: float) -> tuple[int, int]:
     return sums[UP], sums[DOWN]
 
 
-def over(item: Mapping[str, Any], since_s: float) -> list[str]:
+def expired_stretches(item: Mapping[str, Any], since_s: float) -> list[str]:
     """Attributes of stretches that ended before that time, as many as one write removes."""
-    return [name for start in (UP, DOWN) for name in _stretches(item, start) if _of(name) <= since_s][:AT_ONCE]
+    return [name for start in (UP, DOWN) for name in _stretches(item, start) if _of(name) <= since_s][
+        :STRETCHES_PER_WRITE_MAX
+    ]
 
 
-def folded(item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int], Sequence[str]]]:
+def merged_stretches(item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int], Sequence[str]]]:
     """Of very many stretches the oldest ones as one: what it has then, and the names of the others. They stay in flight
     for longer. Without this an item grows for as long as a dead letter waits, and every write of it is billed whole."""
     for start in (UP, DOWN):
         names = _stretches(item, start)
         if len(names) > STRETCHES_MAX:
-            *gone, kept = names[:AT_ONCE]
+            *gone, kept = names[:STRETCHES_PER_WRITE_MAX]
             yield {kept: sum(items.int_attribute(dict(item), name) for name in (*gone, kept))}, gone
 
 

@@ -24,16 +24,22 @@ from ..items import HEARTBEAT_START, key_types
 from ..streams import lineage, watermark
 from ..streams.lineage import COMMIT_GRACE, ITEMS, STREAM_RETENTION_S
 from . import scan_state
-from .consumer import counted
+from .consumer import counters_of_table
 
 
-def note(store: Store, shards: StreamShards, counters: Mapping[str, Counter], table: str, now_s: float) -> None:
+def note_progress(
+    store: Store, shards: StreamShards, counters: Mapping[str, Counter], table: str, now_s: float
+) -> None:
     """Note until when the consumer has passed a table.
 
     A record that is a dead letter is not passed, and not lost: `seen` has what comes behind it. The times that were
     noted do not go back. What may be lost is said first: the stream may be gone, too.
     """
-    of_table, ledger, key = counted(counters, table), store.settings.ledger_table, scan_state.passed_key(table)
+    of_table, ledger, key = (
+        counters_of_table(counters, table),
+        store.settings.ledger_table,
+        scan_state.passed_key(table),
+    )
     before, stream = queries.get(store.client, ledger, key), store.settings.own_tables[table].stream
     before_s, other = items.int_attribute(before, "passed"), before.get("stream", {"S": stream}) != {"S": stream}
     seen_s = max(before_s, items.int_attribute(before, "seen"))
@@ -42,13 +48,13 @@ def note(store: Store, shards: StreamShards, counters: Mapping[str, Counter], ta
         and not store.settings.local_port
     )
     if late or other:
-        _lost(store, of_table, table, "another stream" if other else "of more than a day ago", seen_s)
+        _report_lost(store, of_table, table, "another stream" if other else "of more than a day ago", seen_s)
     beats = any(counter.items is not None and counter.items.heartbeats for counter in of_table.values())
     look = lineage.read_streams(store, shards, now_s, (ITEMS,), (table,), peeking=not beats)
     if beats:
         watermark.send_heartbeats(look, lambda table, name: _heartbeat(store, table, name, now_s), ITEMS)
     if shards.is_disabled(table):  # asked after the look: what that has passed was written while the stream was on
-        _lost(store, of_table, table, "the stream is off", seen_s)
+        _report_lost(store, of_table, table, "the stream is off", seen_s)
         return
     through_s = max(seen_s, int(look.passed_s(ITEMS, table)))
     passed_s = max(before_s, min(through_s, watermark.oldest_dead_letter_s(store, ITEMS, table)))
@@ -57,10 +63,10 @@ def note(store: Store, shards: StreamShards, counters: Mapping[str, Counter], ta
         try_commit(store, [items.update_write(ledger, key, values, expected={"passed": before_s or None})])
 
 
-def _lost(store: Store, counters: Iterable[str], table: str, why: str, since_s: int) -> None:
+def _report_lost(store: Store, counters: Iterable[str], table: str, why: str, since_s: int) -> None:
     observe.logger.error("records of a table may be lost", extra={"table": table, "why": why, "since": since_s})
     for counter in counters:
-        scan_state.lost(store, counter)
+        scan_state.invalidate_until_done(store, counter)
 
 
 def _heartbeat(store: Store, table: str, name: str, now_s: float) -> Write:

@@ -20,8 +20,8 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, try_commit
 from ..items import ASIDE, RECOUNTED
 from . import kept_numbers, scan_state
-from .kept_numbers import Noted
-from .scan_reader import GIVEN_UP, GivenUpError, ScanReader
+from .kept_numbers import TeamNumberNote
+from .scan_reader import GIVEN_UP, ScanAbandonedError, ScanReader
 
 GROUPS_MAX = TRANSACTION_ITEMS_MAX - 1  # whose numbers are set at once, on one condition
 STALE_MAX = 3  # recounts of older scans that an item may keep
@@ -41,7 +41,7 @@ class Difference(NamedTuple):
     """The first item of the tally."""
 
     @property
-    def off(self) -> int:
+    def excess(self) -> int:
         """By how much the number is too high."""
         return self.number - self.recount
 
@@ -69,38 +69,39 @@ class Recount(ScanReader):
             yield self._difference(group, list(family), row)
         yield from map(self.difference, known)
 
-    def report(self, off: Difference) -> bool:
+    def report_drift(self, off: Difference) -> bool:
         """Note the difference as drift, which `tally repair` takes back. False if it has changed since: look again.
-        Raises GivenUpError."""
-        if not off.off and not off.drift.drift:
+        Raises ScanAbandonedError."""
+        if not off.excess and not off.drift.drift:
             return True
-        return self._settle(rows.recounted(self.store, off.drift, off.off, self.now()), counted=True)
+        return self._commit_while_open(rows.recounted(self.store, off.drift, off.excess, self.now()), counted=True)
 
-    def set(self, off: Difference) -> bool:
+    def set_number(self, off: Difference) -> bool:
         """Set the number of a group to its recount, once. False if it has changed since: look again. Raises
-        GivenUpError."""
+        ScanAbandonedError."""
         watching = self.counter.watch is not None and not off.group.startswith(ASIDE)
-        if off.settled or not (off.off or off.drift.drift or watching):
+        if off.settled or not (off.excess or off.drift.drift or watching):
             return True
         now_s, add = self.now(), self._setting(off)
         if not watching:
-            return self._settle({"Update": add}, rows.moved(self.store, off.drift, 0, now_s))
-        first = off.first.get(self.scan.kept)  # and the row says by how much the number of the team's is off
-        add = items.with_expected(add, {self.scan.kept: first})
-        add = Noted(kept=first or kept_numbers.GONE).beside(add)
-        listed = kept_numbers.listed(self.store.settings.ledger_table, self.counter.name, off.group, int(now_s))
-        return self._settle({"Update": add}, listed)
+            return self._commit_while_open({"Update": add}, rows.moved(self.store, off.drift, 0, now_s))
+        # and the row says by how much the number of the team's is off
+        first = off.first.get(self.scan.team_number_attribute)
+        add = items.with_expected(add, {self.scan.team_number_attribute: first})
+        add = TeamNumberNote(team_number=first or kept_numbers.NO_NUMBER).beside(add)
+        listed = kept_numbers.watch_write(self.store.settings.ledger_table, self.counter.name, off.group, int(now_s))
+        return self._commit_while_open({"Update": add}, listed)
 
     def set_many(self, off: Sequence[Difference]) -> list[Difference]:
-        """Set the numbers of groups to their recounts, many at once. Returns the differences that are left for `set`.
+        """Set the numbers of groups to their recounts, many at once. Returns the differences for `set_number` to set.
 
         All rest on one condition: the scan is open, and no number stands. Nobody can note a difference as drift then,
-        because `report` rests on the opposite.
+        because `report_drift` rests on the opposite.
         """
-        plain = [one for one in off if one.off and not one.settled and one.drift.upto < 0 and not self.counter.watch]
+        plain = [one for one in off if one.excess and not one.settled and one.drift.upto < 0 and not self.counter.watch]
         left = [one for one in off if one not in plain]
         still: items.Expected = {"generation": self.scan.generation, "closed": None, "counted": None}
-        check = items.check_write(self.store.settings.ledger_table, scan_state.key(self.counter.name), still)
+        check = items.check_write(self.store.settings.ledger_table, scan_state.scan_key(self.counter.name), still)
         for first in range(0, len(plain), GROUPS_MAX):
             some = plain[first : first + GROUPS_MAX]
             if not try_commit(self.store, [*({"Update": self._setting(one)} for one in some), check]):
@@ -112,7 +113,7 @@ class Recount(ScanReader):
         now_s, generation = self.now(), self.scan.generation
         minute = self.store.settings.minute(now_s)
         add = tallies.add_write(
-            Call(self.store), self.counter, off.group, 0, -off.off, minute, nonce_prefix=tallies.REPAIRED
+            Call(self.store), self.counter, off.group, 0, -off.excess, minute, nonce_prefix=tallies.REPAIRED
         )
         add = items.extend_update(add, sets={RECOUNTED: generation})
         names, values = add["ExpressionAttributeNames"], add["ExpressionAttributeValues"]
@@ -120,18 +121,18 @@ class Recount(ScanReader):
         add["ConditionExpression"] = "attribute_not_exists(#recounted) OR #recounted < :generation"
         return add
 
-    def _settle(self, *writes: Write, counted: bool = False) -> bool:
+    def _commit_while_open(self, *writes: Write, counted: bool = False) -> bool:
         """Commit while the scan is open: then nothing moves its recount any more, and a difference is none. `counted`:
         while the number stands, too."""
         table = self.store.settings.ledger_table
         still: items.Expected = {"generation": self.scan.generation, "closed": None}
         still = {**still, "counted": self.counter.digest} if counted else still
-        if try_commit(self.store, [*writes, items.check_write(table, scan_state.key(self.counter.name), still)]):
+        if try_commit(self.store, [*writes, items.check_write(table, scan_state.scan_key(self.counter.name), still)]):
             return True
         self.settled()  # raises if it is closed
         return False
 
-    def tidy(self, group: str) -> None:
+    def remove_stale(self, group: str) -> None:
         """Remove what older scans have left on the items of a group."""
         table = self.store.settings.counts_table
         for item in tallies.read_shards(Call(self.store), self.counter, group):
@@ -142,14 +143,14 @@ class Recount(ScanReader):
 
     def close(self, *, counted: bool = False, found: int | None = None) -> None:
         """Close the scan. `counted`: the scan has counted every number by the declaration. `found`: how many groups
-        have items, if it has read all. Raises GivenUpError."""
+        have items, if it has read all. Raises ScanAbandonedError."""
         if not scan_state.close(self.store, self.scan, self.counter.digest if counted else None, found):
-            raise GivenUpError(GIVEN_UP)
+            raise ScanAbandonedError(GIVEN_UP)
 
     def _difference(self, group: str, shards: Sequence[Item], row: DriftRow) -> Difference:
         mine = [item for item in shards if self.counter.shard_of(item["SK"]["S"]) is not None]
         number = sum(tallies.stored_number(self.counter, item, 0) for item in mine)
-        recount = sum(items.int_attribute(item, self.scan.attribute) for item in mine)
+        recount = sum(items.int_attribute(item, self.scan.recount_attribute) for item in mine)
         stale = any(len(self._stale(item)) > STALE_MAX for item in mine)
         settled = any(items.int_attribute(item, RECOUNTED) >= self.scan.generation for item in mine)
         first = next((item for item in mine if item["SK"]["S"] == self.counter.sort_key), {})
@@ -157,5 +158,5 @@ class Recount(ScanReader):
 
     def _stale(self, item: Item) -> list[str]:
         """The attributes of older scans. A newer one may be at work."""
-        names = (name for name in item if name.startswith((scan_state.RECOUNT, scan_state.KEPT)))
+        names = (name for name in item if name.startswith((scan_state.RECOUNT_START, scan_state.TEAM_NUMBER_START)))
         return [name for name in names if int(name.partition("#")[2]) < self.scan.generation]

@@ -28,7 +28,7 @@ from .scan_state import Scan
 WRITES_MAX = TRANSACTION_ITEMS_MAX - 1  # of items that are added at once: the scan's own note is one more
 
 
-class GivenUpError(TallyError):
+class ScanAbandonedError(TallyError):
     """The scan was abandoned: another scan was begun, or records that the scan needs were skipped or lost."""
 
 
@@ -112,7 +112,7 @@ class ScanReader:
     def steps(self) -> Iterator[Step]:
         """Read and add everything from where the scan stands; then it has ended.
 
-        Raises GivenUpError, UncountableError.
+        Raises ScanAbandonedError, UncountableError.
         """
         if "B" in self.key_types.values():
             raise UncountableError(f"The keys of {self.table} are binary: Tally counts items by texts and numbers.")
@@ -125,19 +125,21 @@ class ScanReader:
                 yield Step(len(pack.items), added, units, written)
                 units = 0.0
             if page and not written and not self.scan.spot:  # if the scan dies, it does not read this page again
-                if not try_commit(self.store, [scan_state.moved(self.store, self.scan, self.key_of(page[-1]), read)]):
-                    self.settled()  # raises GivenUpError if it is closed; if not, the next page notes the place
+                if not try_commit(
+                    self.store, [scan_state.position_write(self.store, self.scan, self.key_of(page[-1]), read)]
+                ):
+                    self.settled()  # raises ScanAbandonedError if it is closed; if not, the next page notes the place
                 yield Step(0, 0, 0.0, 1.0)
         if not scan_state.end(self.store, self.scan, self.now()):
-            raise GivenUpError(GIVEN_UP)
+            raise ScanAbandonedError(GIVEN_UP)
 
     def settled(self) -> bool:
         """Whether what `difference` says is the whole truth: the scan has ended, and the consumer has passed it. Raises
-        GivenUpError."""
+        ScanAbandonedError."""
         there = scan_state.read(self.store, self.counter.name)
-        if there.generation != self.scan.generation or there.closed or there.is_old(self.now()):
-            raise GivenUpError(GIVEN_UP)
-        return scan_state.settled(self.store, there, self.of.table)
+        if there.generation != self.scan.generation or there.closed or there.may_lack_markers(self.now()):
+            raise ScanAbandonedError(GIVEN_UP)
+        return scan_state.is_complete(self.store, there, self.of.table)
 
     def _pages(self) -> Iterator[Page]:
         after = json.loads(self.scan.position) if self.scan.position else None
@@ -155,23 +157,27 @@ class ScanReader:
         """Add those items of a page that nobody has begun with. How many, and the units of it."""
         name, generation = self.counter.name, self.scan.generation
         values = ((self._taken(self.of.value(item)), item) for item in page)
-        left = [(first_seen.key(name, generation, self.key_of(item)), value, item) for value, item in values if value]
+        left = [
+            (first_seen.marker_key(name, generation, self.key_of(item)), value, item) for value, item in values if value
+        ]
         kept = dict(value for item in page if (value := self._taken(self.of.kept(item))))  # by group
         last = self.key_of(page[-1])
         if not left and not kept:
             return 0, 0.0
         store, retries, now_s, units = self.store, Call(self.store).retries(), self.now(), 0.0
         while True:
-            writes = [first_seen.write(store.settings.ledger_table, key, None, value, now_s) for key, value, _ in left]
+            writes = [
+                first_seen.marker_write(store.settings.ledger_table, key, None, value, now_s) for key, value, _ in left
+            ]
             writes += [{"Update": update} for update in self._updates(left, kept, now_s)]
-            writes.append(scan_state.moved(store, self.scan, last, read))
+            writes.append(scan_state.position_write(store, self.scan, last, read))
             sent = send(store.client, writes)
             units += 2 * len(writes)
             if sent.committed:
                 return len(left), units
             if sent.condition_failed:
                 if sent.codes[-1] == CONDITION_FAILED:
-                    raise GivenUpError(GIVEN_UP)
+                    raise ScanAbandonedError(GIVEN_UP)
                 left = [one for one, code in zip(left, sent.codes, strict=False) if code != CONDITION_FAILED]
                 continue
             sent.raise_unless_busy()
@@ -192,7 +198,7 @@ class ScanReader:
             yield pack
 
     def _taken(self, value: Value | None) -> Value | None:
-        return value if value and self.scan.takes(self.counter, value.group) else None
+        return value if value and self.scan.covers(self.counter, value.group) else None
 
     def _updates(self, counting: Sequence[Counted], kept: Mapping[str, int], now_s: float) -> Iterator[dict[str, Any]]:
         sums: dict[str, int] = defaultdict(int, dict.fromkeys(kept, 0))
@@ -204,9 +210,10 @@ class ScanReader:
         minute = self.store.settings.minute(now_s)
         for group, amount in sums.items():
             add = tallies.add_write(Call(self.store), self.counter, group, 0, 0, minute, nonce_prefix=tallies.REPAIRED)
-            read = {self.scan.kept: kept[group]} if group in kept else {}  # unless a record has said it since it began
+            # unless a record has said it since it began
+            read = {self.scan.team_number_attribute: kept[group]} if group in kept else {}
             sets = {EXAMPLE: examples[group]} if group in examples else {}
-            yield items.extend_update(add, adds={self.scan.attribute: amount}, unless_there=read, sets=sets)
+            yield items.extend_update(add, adds={self.scan.recount_attribute: amount}, unless_there=read, sets=sets)
 
     def key_of(self, item: Item) -> Item:
         """The key of an item."""

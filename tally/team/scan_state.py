@@ -25,13 +25,13 @@ from ..dynamo.transactions import try_commit
 from ..errors import NotCountedError, StoreBusyError
 from . import first_seen
 
-SLACK = 5  # minutes: how far the clock of a scan and the stamps of DynamoDB may differ
+CLOCK_SLACK = 5  # minutes: how far the clock of a scan and the stamps of DynamoDB may differ
 
 ITEMS = "ITEMS"
 TRIES_MAX = 5
-RECOUNT = "recount#"
+RECOUNT_START = "recount#"
 """How the attributes of tally items begin that scans count into."""
-KEPT = "kept#"
+TEAM_NUMBER_START = "kept#"
 
 
 class Scan(NamedTuple):
@@ -74,42 +74,42 @@ class Scan(NamedTuple):
         return cls(stored["SK"]["S"], generation, closed=closed, items=read, found=found, **times, **texts)
 
     @property
-    def attribute(self) -> str:
+    def recount_attribute(self) -> str:
         """The attribute of tally items that it counts into. No counter has it."""
-        return f"{RECOUNT}{self.generation}"
+        return f"{RECOUNT_START}{self.generation}"
 
     @property
-    def kept(self) -> str:
+    def team_number_attribute(self) -> str:
         """The attribute of tally items for a number of the team's as it finds it (team/kept_numbers.py)."""
-        return f"{KEPT}{self.generation}"
+        return f"{TEAM_NUMBER_START}{self.generation}"
 
-    def is_of_another(self, counter: Counter | None) -> bool:
+    def is_for_other_declaration(self, counter: Counter | None) -> bool:
         """Whether the number, or an open scan, counts by another declaration. `counter`: as it is declared now; None:
         it is not declared."""
         known = "" if counter is None else counter.digest
         return not {self.counted, "" if self.closed else self.digest} <= {"", known}
 
-    def takes(self, counter: Counter, group: str) -> bool:
+    def covers(self, counter: Counter, group: str) -> bool:
         """Whether what counts in a group moves the recount."""
-        return self.is_of(counter) and (not self.groups or group in self.groups)
+        return self.is_open_for(counter) and (not self.groups or group in self.groups)
 
-    def is_old(self, now_s: float) -> bool:
+    def may_lack_markers(self, now_s: float) -> bool:
         """Whether markers of it may be gone, which say who began with an item."""
         return now_s >= self.began_s + first_seen.RESTART_S
 
-    def is_of(self, counter: Counter) -> bool:
+    def is_open_for(self, counter: Counter) -> bool:
         """Whether it is open, and of the counter as it is declared."""
         return not self.closed and self.digest == counter.digest
 
 
-def key(counter: str) -> Item:
+def scan_key(counter: str) -> Item:
     """The key of a counter's scan."""
     return keys.key(ITEMS, counter)
 
 
 def read(store: Store, counter: str) -> Scan:
     """The last scan of a counter, strongly consistent."""
-    stored = queries.get(store.client, store.settings.ledger_table, key(counter))
+    stored = queries.get(store.client, store.settings.ledger_table, scan_key(counter))
     return Scan.of(stored) if stored else Scan(counter)
 
 
@@ -130,19 +130,21 @@ def begin(
     }  # fmt: skip
     gone = ("ended", "closed", "position", *(() if spot else ("spot",)))
     gone = gone if seen.counted == counter.digest else (*gone, "counted")
-    _changed(store, seen, values, gone)
+    _try_change(store, seen, values, gone)
     there = read(store, counter.name)  # an answer may be lost; the same scan, begun by somebody else, is as good
     ours = (generation, counter.digest, groups, int(now_s))
     return there if (there.generation, there.digest, there.groups, there.began_s) == ours else None
 
 
-def moved(store: Store, scan: Scan, position: Item, read: int) -> Write:
+def position_write(store: Store, scan: Scan, position: Item, read: int) -> Write:
     """The write that notes how far a scan has come: the key of the last item that it has read, and how many it has."""
     values: dict[str, Any] = {"items": read, "position": json.dumps(position)}
-    return items.update_write(store.settings.ledger_table, key(scan.counter), values, expected=still(scan))
+    return items.update_write(
+        store.settings.ledger_table, scan_key(scan.counter), values, expected=expect_counting(scan)
+    )
 
 
-def still(scan: Scan) -> items.Expected:
+def expect_counting(scan: Scan) -> items.Expected:
     """That a scan still counts: it has not ended, was not closed, and no other one was begun."""
     return {"generation": scan.generation, "ended": None, "closed": None}
 
@@ -153,12 +155,12 @@ def same(store: Store, scan: Scan) -> Write:
         "generation": scan.generation or None,
         "closed": 1 if scan.generation and scan.closed else None,
     }
-    return items.check_write(store.settings.ledger_table, key(scan.counter), was)
+    return items.check_write(store.settings.ledger_table, scan_key(scan.counter), was)
 
 
 def end(store: Store, scan: Scan, now_s: float) -> bool:
     """Note that a scan has read all. False if it was closed, or another one was begun."""
-    if _changed(store, scan, {"ended": int(now_s)}, was=still(scan)):
+    if _try_change(store, scan, {"ended": int(now_s)}, was=expect_counting(scan)):
         return True
     there = read(store, scan.counter)
     return there.generation == scan.generation and there.ended_s > 0
@@ -169,13 +171,13 @@ def close(store: Store, scan: Scan, counted: str | None = None, found: int | Non
     many groups have items. None: the scan does not say, so the item keeps what it has."""
     given = {"counted": counted, "found": found}
     values: dict[str, Any] = {"closed": 1, **{name: value for name, value in given.items() if value is not None}}
-    if _changed(store, scan, values, was={"generation": scan.generation, "closed": None}):
+    if _try_change(store, scan, values, was={"generation": scan.generation, "closed": None}):
         return True
     there = read(store, scan.counter)
     return there.generation == scan.generation and (counted is None or there.counted == counted)
 
 
-def seen_by(store: Store, table: str, counters: Mapping[str, Counter]) -> dict[str, Scan]:
+def scans_for_consumer(store: Store, table: str, counters: Mapping[str, Counter]) -> dict[str, Scan]:
     """The last scans of the counters of a table, read by a consumer that knows them as they are declared, by name.
 
     A number may belong to another declaration, or to a counter that is declared no more. The consumer gives such a
@@ -184,43 +186,45 @@ def seen_by(store: Store, table: str, counters: Mapping[str, Counter]) -> dict[s
     for _ in range(TRIES_MAX):
         listed = [Scan.of(item) for item in queries.partition_items(store, store.settings.ledger_table, ITEMS)]
         seen = {scan.counter: scan for scan in listed if scan.table == table}
-        others = [scan for scan in seen.values() if scan.is_of_another(counters.get(scan.counter))]
+        others = [scan for scan in seen.values() if scan.is_for_other_declaration(counters.get(scan.counter))]
         if not others:
             return {name: seen.get(name, Scan(name)) for name in counters}
         for scan in others:
-            spoil(store, scan)
+            invalidate(store, scan)
     raise StoreBusyError("The scans of the items keep changing.")
 
 
-def spoil(store: Store, scan: Scan) -> bool:
+def invalidate(store: Store, scan: Scan) -> bool:
     """Note that the items are not counted by any declaration, and give up an open scan: records are skipped or lost.
     False if the scan has changed since it was read: then nothing happens."""
     if not scan.counted and scan.closed:
         return True
     was: items.Expected = {"generation": scan.generation or None, "counted": scan.counted or None}
-    return _changed(store, scan, {"closed": 1}, ("counted",), was)
+    return _try_change(store, scan, {"closed": 1}, ("counted",), was)
 
 
-def lost(store: Store, counter: str) -> None:
+def invalidate_until_done(store: Store, counter: str) -> None:
     """Note that records of its items are lost, whatever its scan becomes meanwhile. Raises StoreBusyError."""
     for _ in range(TRIES_MAX):
-        if spoil(store, read(store, counter)):
+        if invalidate(store, read(store, counter)):
             return
     raise StoreBusyError(f"The scan of {counter} keeps changing.")
 
 
-def _changed(
+def _try_change(
     store: Store, seen: Scan, values: items.Values, removed: tuple[str, ...] = (), was: items.Expected | None = None
 ) -> bool:
     """Change what the ledger has, on condition that it is as it was. False if it is not."""
     before = was or {"generation": seen.generation or None}
-    write = items.update_write(store.settings.ledger_table, key(seen.counter), values, remove=removed, expected=before)
+    write = items.update_write(
+        store.settings.ledger_table, scan_key(seen.counter), values, remove=removed, expected=before
+    )
     return try_commit(store, [write])
 
 
-def settled(store: Store, scan: Scan, table: str) -> bool:
+def is_complete(store: Store, scan: Scan, table: str) -> bool:
     """Whether the recount of a scan that has ended holds all that it should: the consumer has passed it."""
-    return 0 < scan.ended_s <= passed_s(store, table) - SLACK * store.settings.minute_s
+    return 0 < scan.ended_s <= passed_s(store, table) - CLOCK_SLACK * store.settings.minute_s
 
 
 def as_of(store: Store, counter: Counter) -> int | None:

@@ -26,7 +26,7 @@ ITEMS_READ = 20  # to find them
 GIVEN_UP_MIN = 60  # a check that is not settled by then is given up: the consumer stalled
 
 
-def check(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:
+def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:
     """Go on with the check of each counter, or begin one, as far as the time goes (`until_s`, on the store's clock).
     How many groups were compared, and how many numbers were off."""
     done = {"groups_checked": 0, "groups_off": 0}
@@ -50,21 +50,21 @@ def _check(recount: Recount) -> Iterator[bool]:
     if scan.counted != recount.counter.digest or not (scan.closed or scan.spot):
         return  # its items are not counted yet, or somebody counts them again
     if scan.closed:
-        _begin(recount, now_s)
-    elif scan.ended_s and not scan.is_old(now_s) and recount.settled():
+        _begin_check(recount, now_s)
+    elif scan.ended_s and not scan.may_lack_markers(now_s) and recount.settled():
         for group in scan.groups:
             difference = recount.difference(group)
-            settle = recount.report if recount.counter.watch is None else recount.set
+            settle = recount.report_drift if recount.counter.watch is None else recount.set_number
             settle(difference)
             if difference.stale:
-                recount.tidy(group)
-            yield difference.off != 0
+                recount.remove_stale(group)
+            yield difference.excess != 0
         recount.close()
     elif not scan.ended_s or now_s > scan.began_s + GIVEN_UP_MIN * store.settings.minute_s:
         recount.close()
 
 
-def _begin(recount: Recount, now_s: float) -> None:
+def _begin_check(recount: Recount, now_s: float) -> None:
     """Choose groups that have items, at a place in the table that chance chooses, and count their items, if that is not
     too much."""
     store, units = recount.store, 0.0
@@ -90,10 +90,10 @@ def some_items(recount: Recount, most: int) -> Page:
     def page(after: Item | None) -> Page:
         return next(queries.team_pages(recount.store, recount.table, after=after, Limit=most))
 
-    return page({name: _any(kind) for name, kind in recount.key_types.items()}) or page(None)
+    return page({name: _random_key(kind) for name, kind in recount.key_types.items()}) or page(None)
 
 
-def _any(kind: str) -> Item:
+def _random_key(kind: str) -> Item:
     """A key attribute of this type, by chance."""
     text = secrets.token_hex(8)
     return {"N": str(int(text, 16) % 10**9)} if kind == "N" else {kind: text.encode() if kind == "B" else text}

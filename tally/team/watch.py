@@ -22,10 +22,10 @@ from ..dynamo.transactions import try_commit
 from ..items import KEPT
 from . import kept_numbers, scan_state
 
-LOOKS_S = 600  # looks of so long are taken together: the number may change for good
+BOUNDS_WINDOW_S = 600  # looks of so long are taken together: the number may change for good
 
 
-def judge(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> int:
+def check_numbers(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> int:
     """Look at the groups that are listed, as far as the time goes (`until_s`, on the store's clock). How many."""
     looked = 0
     watching = {name: counter for name, counter in counters.items() if counter.watch}
@@ -35,11 +35,11 @@ def judge(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: 
         if store.clock() >= until_s:
             break
         if passed.get(name):
-            look(store, watching[name], listed, passed[name], now_s)
+            check_group(store, watching[name], listed, passed[name], now_s)
             looked += 1
         elif name in watching:  # its items are being counted: that may take hours
             at = tallies.key(watching[name], listed["target"]["S"], 0)
-            _tidy(store, at, queries.get(store.client, store.settings.counts_table, at))
+            _compact(store, at, queries.get(store.client, store.settings.counts_table, at))
     return looked
 
 
@@ -49,15 +49,15 @@ def _listed(store: Store) -> Iterator[Item]:
         yield from queries.partition_items(store, store.settings.ledger_table, f"WATCHED#{bucket}")
 
 
-def look_at(store: Store, counter: Counter, group: str, now_s: float) -> None:
+def check_group_now(store: Store, counter: Counter, group: str, now_s: float) -> None:
     """Look at one group now, if it is listed: else nothing has moved since the last look."""
     listed = queries.get(store.client, store.settings.ledger_table, kept_numbers.key(counter.name, group))
     passed_s = _passed_s(store, counter)
     if listed and passed_s:
-        look(store, counter, listed, passed_s, now_s)
+        check_group(store, counter, listed, passed_s, now_s)
 
 
-def kept(store: Store, counter: Counter, group: str) -> int | None:
+def team_number(store: Store, counter: Counter, group: str) -> int | None:
     """The number that the team keeps of a group, as the newest record has it; None: it keeps none."""
     item = queries.get(store.client, store.settings.counts_table, tallies.key(counter, group, 0))
     return items.int_attribute(item, KEPT) if "N" in item.get(KEPT, {}) else None
@@ -70,7 +70,7 @@ def why_unclear(store: Store, counter: Counter, group: str) -> str:
     assert watch is not None
     assert of is not None
     item = queries.get(store.client, store.settings.counts_table, tallies.key(counter, group, 0))
-    known = bounds(counter, item, _passed_s(store, counter))
+    known = excess_bounds(counter, item, _passed_s(store, counter))
     if known is None:
         return f"has no {watch.number}"
     low, high = known
@@ -92,7 +92,7 @@ def _passed_s(store: Store, counter: Counter) -> int:
     return scan_state.passed_s(store, counter.items.table) if counted else 0
 
 
-def look(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: float) -> None:
+def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: float) -> None:
     """Look at one group, and note what is wrong. Nothing happens if somebody else looks, or it moves meanwhile."""
     assert counter.watch is not None
     target, table = listed["target"]["S"], store.settings.ledger_table
@@ -101,33 +101,33 @@ def look(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: flo
     item = queries.get(store.client, store.settings.counts_table, at)
     key, seen = {name: listed[name] for name in ("PK", "SK")}, {"at": items.int_attribute(listed, "at")}
     since_s, rule = passed_s - counter.watch.within, f"{counter.watch.within} {counter.watch.together}"
-    known = bounds(counter, item, passed_s)
-    if known is None or (seen["at"] <= since_s and kept_numbers.flight(item, since_s) == (0, 0)):
+    known = excess_bounds(counter, item, passed_s)
+    if known is None or (seen["at"] <= since_s and kept_numbers.in_flight(item, since_s) == (0, 0)):
         low, high = known or (0, 0)  # it is calm: the next record lists it again
         writes = [{"Delete": items.with_expected({"TableName": table, "Key": key}, seen)}]
     else:
-        low, high, since = with_looks_before(listed, *known, now_s, rule)
+        low, high, since = intersect_bounds(listed, *known, now_s, rule)
         looked: items.Values = {"low": low, "high": high, "since": since, "rule": rule}
         writes = [items.update_write(table, key, looked, expected=seen)]
     off = low if low > 0 else high if high < 0 else 0
     if off != row.drift:
         writes += _row(store, row, off, now_s, together=counter.watch.together)
     if try_commit(store, writes):
-        _tidy(store, at, item, kept_numbers.over(item, since_s))
+        _compact(store, at, item, kept_numbers.expired_stretches(item, since_s))
 
 
-def _tidy(store: Store, at: Item, item: Item, over: Sequence[str] = ()) -> None:
+def _compact(store: Store, at: Item, item: Item, over: Sequence[str] = ()) -> None:
     """Remove stretches that nobody asks for any more; without such ones make few of many."""
     table = store.settings.counts_table
     if over:
         try_commit(store, [items.remove_attributes_write(table, at, over)])
         return
-    for values, gone in kept_numbers.folded(item):
+    for values, gone in kept_numbers.merged_stretches(item):
         was = {name: item[name] for name in (*values, *gone)}
         try_commit(store, [items.update_write(table, at, values, remove=gone, expected=was)])
 
 
-def bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[int, int] | None:
+def excess_bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[int, int] | None:
     """Between which amounts the number of a group is too high, by its tally item; None: there is no number.
 
     `passed_s`: until when the count holds everything, epoch seconds.
@@ -138,17 +138,17 @@ def bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[
     above = items.int_attribute(dict(item), KEPT) - tallies.stored_number(counter, item, 0)
     if counter.watch.together:
         return above, above
-    up, down = kept_numbers.flight(item, passed_s - counter.watch.within)
+    up, down = kept_numbers.in_flight(item, passed_s - counter.watch.within)
     return above - down, above + up
 
 
-def with_looks_before(listed: Item, low: int, high: int, now_s: float, rule: str) -> tuple[int, int, int]:
+def intersect_bounds(listed: Item, low: int, high: int, now_s: float, rule: str) -> tuple[int, int, int]:
     """The bounds of this look and of those before it, and when the first of them was, epoch seconds.
 
     Where they exclude each other, the first one is old, or it followed another `rule`, the looks begin again.
     """
     since = items.int_attribute(listed, "since") if listed.get("rule") == {"S": rule} else 0
-    if since and now_s - since < LOOKS_S:
+    if since and now_s - since < BOUNDS_WINDOW_S:
         both = max(low, items.int_attribute(listed, "low")), min(high, items.int_attribute(listed, "high"))
         if both[0] <= both[1]:
             return (*both, since)

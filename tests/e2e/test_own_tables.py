@@ -56,7 +56,7 @@ def counted(where: dict[str, Any], counters: Path) -> None:
     recount = Recount(store, orders, scan)
     list(recount.steps())
     wait_for(recount.settled)
-    assert all(recount.set(difference) for difference in recount.differences())
+    assert all(recount.set_number(difference) for difference in recount.differences())
     recount.close(counted=True)
 
 

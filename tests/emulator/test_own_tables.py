@@ -132,9 +132,9 @@ class Team:
         list(recount.steps())
         wait_for(recount.settled, every_s=1)
         found = list(recount.differences())
-        assert all(recount.set(one) for one in found if sets)
+        assert all(recount.set_number(one) for one in found if sets)
         recount.close(counted=sets)
-        return [one.off for one in found]
+        return [one.excess for one in found]
 
 
 def count(team: Team, assembly: Path) -> None:

@@ -439,7 +439,7 @@ def test_a_visitor_whom_a_ceiling_refuses_looks_for_expired_holds(
 class OneShard:
     """The streams' shards: one of each, without a heartbeat so far."""
 
-    def listed(self, table: str) -> ShardTree:
+    def list_shards(self, table: str) -> ShardTree:
         return {f"shardId-{table}": None}
 
     def records_after(self, *_: object) -> Iterator[list[Any]]:

@@ -108,7 +108,7 @@ def test_the_consumer_of_items_does_what_it_declares_and_no_more(own: Store) -> 
     shop.write("POST#a", "META", None, {"likes": {"N": "1"}})
     shop.write("CUSTOMER#ann", "ORDER#2", None, {})
     recorded = set(recorder.needs)
-    assert scan_state.end(own, scan, time.time() - scan_state.SLACK * own.settings.minute_s - 1)
+    assert scan_state.end(own, scan, time.time() - scan_state.CLOCK_SLACK * own.settings.minute_s - 1)
     recorder.needs = recorded
     shop.write("CUSTOMER#ann", "ORDER#3", None, OPENED)
     other = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=Items("shop"))
@@ -122,7 +122,7 @@ class OneShard:
     def __init__(self, *gone: str) -> None:
         self.gone = gone
 
-    def listed(self, table: str) -> ShardTree:
+    def list_shards(self, table: str) -> ShardTree:
         if table in self.gone:
             raise StoreRefusedError("there is no such stream")
         return {f"shardId-{table}": None}

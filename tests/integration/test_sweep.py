@@ -35,7 +35,7 @@ class Streams:
     def __init__(self, shards: int = 1) -> None:
         self.shards = shards
 
-    def listed(self, table: str) -> ShardTree:
+    def list_shards(self, table: str) -> ShardTree:
         return {f"shard-{table}" + f"-{number}" * (number > 0): None for number in range(self.shards)}
 
 

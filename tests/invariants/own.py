@@ -94,14 +94,14 @@ class Team:
         """The sweep notes what the consumer has passed, some minutes later."""
         arns = {name: own.stream for name, own in self.store.settings.own_tables.items()}
         shards = StreamShards(arns, lambda: streams_client(endpoint_url=self.endpoint))
-        progress.note(self.store, shards, self.counters, self.name, time.time() + later_s)
+        progress.note_progress(self.store, shards, self.counters, self.name, time.time() + later_s)
 
     def count(self, name: str) -> None:
         """Count what is there, as `tally scan` does."""
         recount = self.begin(name)
         self.finish_reading(recount)
         for off in recount.set_many(list(recount.differences())):
-            assert recount.set(off)
+            assert recount.set_number(off)
         recount.close(counted=True)
 
     def finish_reading(self, recount: Recount) -> None:

@@ -21,7 +21,7 @@ from tally.items import Fault, Items
 from tally.streams.lineage import Checkpoint
 from tally.team import scan_state
 from tally.team.recounts import Recount
-from tally.team.scan_reader import GivenUpError, Step
+from tally.team.scan_reader import ScanAbandonedError, Step
 from tests.contexts import Context
 from tests.delivery import Delivery, Process
 from tests.invariants.own import Team
@@ -163,7 +163,7 @@ class Turns:
         try:
             if next(steps, None) is not None and self.chance.random() > 0.05:
                 self.scanning.append((recount, steps))
-        except (Crash, GivenUpError):
+        except (Crash, ScanAbandonedError):
             pass
 
     def settle(self) -> None:
@@ -178,10 +178,10 @@ class Turns:
                 return
             whole = not recount.scan.groups
             groups = list(recount.differences()) if whole else [recount.difference(one) for one in recount.scan.groups]
-            done = [recount.set(off) for off in recount.set_many(groups)]
+            done = [recount.set_number(off) for off in recount.set_many(groups)]
             if all(done):
                 recount.close(counted=whole)
-        except (Crash, GivenUpError):
+        except (Crash, ScanAbandonedError):
             return
 
     def note_passed(self) -> None:
@@ -231,7 +231,7 @@ class Turns:
         self.write()
         for off in recount.set_many(list(recount.differences())):
             self.write()
-            assert recount.set(off) or recount.set(recount.difference(off.group))
+            assert recount.set_number(off) or recount.set_number(recount.difference(off.group))
             self.rest()
         recount.close(counted=True)
         self.clock.pass_s(400)

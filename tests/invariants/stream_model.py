@@ -111,7 +111,7 @@ class Streams:
         shard.records.append(record | {"dynamodb": change | {"ApproximateCreationDateTime": shard.last_s}})
         return shard
 
-    def listed(self, table: str) -> ShardTree:
+    def list_shards(self, table: str) -> ShardTree:
         """As DescribeStream lists them: a child some seconds after it was made, its sister sooner."""
         known = [shard for shard in self.shards[table] if shard.listed_s <= self.clock()]
         return {shard.id: shard.parent.id if shard.parent else None for shard in known}

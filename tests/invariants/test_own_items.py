@@ -26,7 +26,7 @@ from tally.streams.dead_letters import DeadLetterBucket, RedriveOutcome
 from tally.streams.record import CounterIndex
 from tally.team import consumer, faults, first_seen, progress, scan_state, watch
 from tally.team.recounts import STALE_MAX, Recount
-from tally.team.scan_reader import GivenUpError, UncountableError
+from tally.team.scan_reader import ScanAbandonedError, UncountableError
 from tests.contexts import Context
 from tests.invariants.own import LATER_S, Team
 from tests.invariants.own_turns import COUNTERS, ORDERS_KEPT, Turns, written
@@ -88,12 +88,12 @@ def edit(team: Team, name: str, group: str, amount: int) -> None:
 
 def off(recount: Recount) -> dict[str, int]:
     """By how much which numbers are off, by a scan that is settled."""
-    return {one.group: one.off for one in recount.differences() if one.off}
+    return {one.group: one.excess for one in recount.differences() if one.excess}
 
 
 def sets(recount: Recount) -> None:
     for one in recount.differences():
-        assert recount.set(one)
+        assert recount.set_number(one)
     recount.close(counted=True)
 
 
@@ -236,7 +236,7 @@ def test_a_check_of_a_fault_reads_the_whole_table(team: Team) -> None:
     team.drain()
     recount = team.begin("spent", "~-decimals")
     team.finish_reading(recount)
-    assert (recount.difference("~-decimals").number, recount.difference("~-decimals").off) == (4, 0)
+    assert (recount.difference("~-decimals").number, recount.difference("~-decimals").excess) == (4, 0)
 
 
 def many(team: Team) -> Recount:
@@ -272,7 +272,7 @@ def test_nothing_is_set_at_once_when_the_scan_is_over_or_numbers_stand(team: Tea
     off = list(standing.differences())
     assert standing.set_many(off) == off
     assert team.numbers("all") == {}
-    assert standing.set(off[0])
+    assert standing.set_number(off[0])
 
 
 def test_a_number_with_a_drift_is_set_alone_and_its_drift_goes(team: Team) -> None:
@@ -282,7 +282,7 @@ def test_a_number_with_a_drift_is_set_alone_and_its_drift_goes(team: Team) -> No
     assert try_commit(team.store, [rows.recounted(team.store, row, 5, time.time())])
     left = recount.set_many(list(recount.differences()))
     assert [one.group for one in left] == ["c7"]
-    assert recount.set(left[0])
+    assert recount.set_number(left[0])
     assert (list(rows.every(team.store)), team.numbers("all")) == ([], team.truth("all"))
 
 
@@ -290,7 +290,7 @@ def test_no_difference_is_drift_while_the_numbers_stand_for_nothing(team: Team) 
     """They are about to be set: a repair would move them a second time."""
     recount = many(team)
     off = next(recount.differences())
-    assert not recount.report(off)
+    assert not recount.report_drift(off)
     assert list(rows.every(team.store)) == []
 
 
@@ -350,10 +350,10 @@ def test_a_recount_finds_exactly_the_error_under_traffic_and_a_repair_takes_it_o
         team.put("CUSTOMER#a", f"LATER#{turn}", **opened())
         team.put("CUSTOMER#a", f"ORDER#{turn}", **opened("3"))
         team.drain()
-        found = {group: recount.difference(group).off for group in groups} or off(recount)
+        found = {group: recount.difference(group).excess for group in groups} or off(recount)
         assert found == {"a": 7} | ({} if groups else {"b": -3})
     for one in list(map(recount.difference, groups) if groups else recount.differences()):
-        assert recount.report(one)
+        assert recount.report_drift(one)
     recount.close()
     team.wire.put_item(
         TableName=team.store.settings.ledger_table,
@@ -368,7 +368,10 @@ def test_a_recount_finds_exactly_the_error_under_traffic_and_a_repair_takes_it_o
     team.count("all")
     recount = team.begin("spent", *groups)
     team.finish_reading(recount)
-    assert [recount.difference(group).off for group in "ab"] == [0, 0 if not groups else recount.difference("b").off]
+    assert [recount.difference(group).excess for group in "ab"] == [
+        0,
+        0 if not groups else recount.difference("b").excess,
+    ]
 
 
 def test_a_number_is_set_once_by_whoever_dies_and_looks_again(team: Team) -> None:
@@ -382,9 +385,9 @@ def test_a_number_is_set_once_by_whoever_dies_and_looks_again(team: Team) -> Non
         looked = recount.difference("a")
         dying = replace(recount, store=replace(team.store, client=killed(team.wire, at, committed=committed)))
         with pytest.raises(Crash):
-            dying.set(dying.difference("a"))
+            dying.set_number(dying.difference("a"))
         if committed:
-            assert not recount.set(looked)
+            assert not recount.set_number(looked)
         sets(recount)
         assert team.numbers("spent") == team.truth("spent") == {"a": 120}
 
@@ -395,8 +398,8 @@ def test_two_who_set_a_number_at_once_set_it_once(team: Team) -> None:
     recount = team.begin("spent")
     team.finish_reading(recount)
     looked = recount.difference("a")
-    client = interrupted(team.wire, 0, lambda: recount.set(looked))
-    assert not replace(recount, store=replace(team.store, client=client)).set(looked)
+    client = interrupted(team.wire, 0, lambda: recount.set_number(looked))
+    assert not replace(recount, store=replace(team.store, client=client)).set_number(looked)
     edit(team, "spent", "a", 5)  # for the next scan
     sets(recount)
     assert team.numbers("spent") == {"a": 125}
@@ -411,7 +414,7 @@ def test_a_repair_between_the_look_and_what_is_made_of_it_is_not_repeated(team: 
     recount = team.begin("spent")
     team.finish_reading(recount)
     (looked,) = recount.differences()
-    assert recount.report(looked)
+    assert recount.report_drift(looked)
     (again,) = recount.differences()
     repaired = Reconciler(team.store).look(COUNTERS["spent"], "a")
     assert try_commit(team.store, writes(team.store, replace(repaired, difference=-40, confirmed=40), "ann", "why", 0))
@@ -435,7 +438,7 @@ def test_a_scan_forgets_the_drift_of_numbers_that_were_kept_elsewhere(team: Team
     edit(team, "open", "a", 7)
     recount = team.begin("open")
     team.finish_reading(recount)
-    assert all(recount.report(one) for one in recount.differences())
+    assert all(recount.report_drift(one) for one in recount.differences())
     assert [row.drift for row in rows.every(team.store)] == [7]
     redeclared(team, open=replace(COUNTERS["open"], prefix="ELSEWHERE"))
     team.count("open")
@@ -460,14 +463,14 @@ def test_what_a_scan_says_that_is_open_no_more_is_neither_set_nor_reported(team:
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     team.drain()
     (stale,) = recount.differences()
-    assert stale.off == 1
-    with pytest.raises(GivenUpError):
+    assert stale.excess == 1
+    with pytest.raises(ScanAbandonedError):
         getattr(recount, settle)(stale)
     newer.close()
     for closed in (recount, newer):
-        with pytest.raises(GivenUpError):
+        with pytest.raises(ScanAbandonedError):
             getattr(closed, settle)(stale)
-        with pytest.raises(GivenUpError):
+        with pytest.raises(ScanAbandonedError):
             closed.settled()
     assert (team.numbers("all"), list(rows.every(team.store))) == ({"a": 1}, [])
 
@@ -482,7 +485,7 @@ def test_a_scan_of_weeks_ago_settles_nothing(team: Team) -> None:
         if holds:
             assert late.settled()
         else:
-            with pytest.raises(GivenUpError):
+            with pytest.raises(ScanAbandonedError):
                 late.settled()
 
 
@@ -491,13 +494,13 @@ def test_a_scan_that_another_one_has_replaced_adds_nothing_and_ends_nothing(team
     team.drain()
     first = team.begin("all")
     second = team.begin("all")
-    with pytest.raises(GivenUpError):
+    with pytest.raises(ScanAbandonedError):
         list(first.steps())
-    with pytest.raises(GivenUpError):
+    with pytest.raises(ScanAbandonedError):
         first.close(counted=True)
     assert not scan_state.end(team.store, first.scan, time.time())
     team.finish_reading(second)
-    with pytest.raises(GivenUpError):  # it has ended: a late page adds nothing
+    with pytest.raises(ScanAbandonedError):  # it has ended: a late page adds nothing
         list(replace(second, store=team.store).steps())
     sets(second)
     assert team.numbers("all") == {"a": 1}
@@ -514,10 +517,10 @@ def test_recounts_of_old_scans_do_not_pile_up(team: Team) -> None:
     assert found.stale
     newest = team.begin("all")
     team.finish_reading(newest)
-    recount.tidy("a")
-    assert (newest.difference("a").off, newest.difference("a").stale) == (0, False)
-    left = {name for item in team.tally_items("all", "a") for name in item if name.startswith(scan_state.RECOUNT)}
-    assert left == {recount.scan.attribute, newest.scan.attribute}
+    recount.remove_stale("a")
+    assert (newest.difference("a").excess, newest.difference("a").stale) == (0, False)
+    left = {name for item in team.tally_items("all", "a") for name in item if name.startswith(scan_state.RECOUNT_START)}
+    assert left == {recount.scan.recount_attribute, newest.scan.recount_attribute}
 
 
 def test_a_counter_by_another_name_begins_with_no_recount_of_the_old_one(team: Team, clock: Clock) -> None:
@@ -633,9 +636,9 @@ def test_an_item_that_moves_into_a_group_that_is_counted_again_and_out_is_in_it_
     assert next(steps, None) is None
     team.pass_all()
     assert recount.settled()
-    assert (recount.difference("it").off, recount.difference("it").number) == (0, 2)
+    assert (recount.difference("it").excess, recount.difference("it").number) == (0, 2)
     beside = tallies.read_shards(Call(team.store), recount.counter, "hr")
-    assert not any(recount.scan.attribute in shard for shard in beside), "the scan is of one group"
+    assert not any(recount.scan.recount_attribute in shard for shard in beside), "the scan is of one group"
 
 
 def test_another_declaration_spoils_the_number_before_it_skips_anything(team: Team) -> None:
@@ -673,7 +676,7 @@ def test_a_consumer_of_an_old_declaration_gives_the_scan_of_a_new_one_up(team: T
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     team.handler = old
     team.drain()
-    with pytest.raises(GivenUpError):
+    with pytest.raises(ScanAbandonedError):
         list(recount.steps())
     assert scan_state.read(team.store, "open").closed
     team.handler = team.process()
@@ -708,7 +711,7 @@ def test_a_dead_letter_holds_a_scan_up_and_its_redrive_moves_the_number_alone(te
     kept["record"]["dynamodb"]["NewImage"] = team.item("CUSTOMER#a", "ORDER#1")
     team.bucket.objects[name] = json.dumps(kept).encode()
     recount = team.begin("open")
-    consumers = {consumer.NAME: consumer.consumer(team.counters)}
+    consumers = {consumer.NAME: consumer.items_consumer(team.counters)}
     outcome = dead_letters.redrive(
         call, DeadLetterBucket("bucket", lambda: team.bucket), consumers, CounterIndex(team.counters), letter
     )
@@ -728,10 +731,10 @@ def test_records_that_are_lost_or_of_another_stream_spoil_the_numbers(team: Team
         moved = {"shop": own._replace(stream=stream)}
         store = replace(team.store, settings=team.store.settings._replace(own_tables=moved))
         with pytest.raises(StoreRefusedError):
-            progress.note(store, NoShards(), COUNTERS, "shop", time.time() + later_s)  # type: ignore[arg-type]
+            progress.note_progress(store, NoShards(), COUNTERS, "shop", time.time() + later_s)  # type: ignore[arg-type]
         with pytest.raises(NotCountedError):
             team.read("all", "a")
-        with pytest.raises(GivenUpError):
+        with pytest.raises(ScanAbandonedError):
             recount.settled()
         team.pass_all(later_s)
 
@@ -744,7 +747,7 @@ def test_a_stream_that_is_off_spoils_the_numbers_and_passes_nothing(team: Team, 
         {"shop": team.stream.arn}, lambda: TurnedOff(streams_client(endpoint_url=team.endpoint), status)
     )
     before_s = scan_state.passed_s(team.store, "shop")
-    progress.note(team.store, shards, COUNTERS, "shop", time.time() + 2 * LATER_S)
+    progress.note_progress(team.store, shards, COUNTERS, "shop", time.time() + 2 * LATER_S)
     assert scan_state.passed_s(team.store, "shop") == before_s
     with pytest.raises(NotCountedError):
         team.read("all", "a")
@@ -769,7 +772,7 @@ def test_a_loss_spoils_also_what_is_counted_meanwhile(team: Team) -> None:
     recount = team.begin("all")
     team.finish_reading(recount)
     client = interrupted(team.wire, 0, lambda: recount.close(counted=True))
-    scan_state.lost(replace(team.store, client=client), "all")
+    scan_state.invalidate_until_done(replace(team.store, client=client), "all")
     assert scan_state.read(team.store, "all").counted == ""
 
 
@@ -791,7 +794,7 @@ class TurnedOff:
 class NoShards:
     """A stream that is not there."""
 
-    def listed(self, table: str) -> dict[str, Any]:
+    def list_shards(self, table: str) -> dict[str, Any]:
         raise StoreRefusedError("there is no such stream")
 
 
@@ -841,6 +844,6 @@ def test_whatever_happens_at_once_a_number_that_is_shown_is_right(
     of = ORDERS_KEPT.items
     assert of is not None
     kept = dict(number for item in team.items() if (number := of.kept(item)))
-    assert {group: watch.kept(team.store, ORDERS_KEPT, group) for group in "abc"} == {
+    assert {group: watch.team_number(team.store, ORDERS_KEPT, group) for group in "abc"} == {
         group: kept.get(group) for group in "abc"
     }

@@ -1,8 +1,8 @@
 """The rules by which a scan counts beside the stream, in a model: every interleaving that chance finds.
 
-What the code decides is asked of the code: what a record moves (`ItemsRun`, `_scanned`, `first_seen.step`), and which
-scan counts. The model has the rest: items of few states, so that one often comes back to a state that it had; shards
-that split; batches that come twice and overlap; invocations, scans and settlements that die or sleep between two
+What the code decides is asked of the code: what a record moves (`ItemsRun`, `_scanned`, `first_seen.apply_record`), and
+which scan counts. The model has the rest: items of few states, so that one often comes back to a state that it had;
+shards that split; batches that come twice and overlap; invocations, scans and settlements that die or sleep between two
 requests. Each rule taken away makes a number that is shown a wrong one.
 """
 
@@ -21,8 +21,8 @@ from tally.counter import Counter
 from tally.items import Items, Value
 from tally.streams.fold import BatchContext
 from tally.team import consumer, first_seen
-from tally.team.consumer import Change, ItemsRun
-from tally.team.first_seen import LIVE, Marker, delta
+from tally.team.consumer import ItemChange, ItemsRun
+from tally.team.first_seen import LIVE, Marker, moves_between
 from tally.team.scan_state import Scan
 from tests.tiers import in_long
 
@@ -92,19 +92,19 @@ class Model:
 
     # ---- the consumer ----
 
-    def changes(self, record: Any, scan: Scan | None) -> Change | None:
+    def changes(self, record: Any, scan: Scan | None) -> ItemChange | None:
         _, key, old, new, made_s = record
         if old == new or (scan is None and not self.counted):
             return None
-        change = Change(COUNTER, 0, old, new)
+        change = ItemChange(COUNTER, 0, old, new)
         if scan is None:
             return change
         change = consumer._scanned(change, scan, {"dynamodb": {"Keys": key}}, made_s, SLACK)
         if self.without == "markers":
-            return change._replace(marked=False, late=False)
+            return change._replace(needs_marker=False, is_near_scan_end=False)
         if self.without == "the record's time":
-            return change._replace(marked=not scan.ended_s, late=False)
-        return change._replace(late=False) if self.without == "zone" else change
+            return change._replace(needs_marker=not scan.ended_s, is_near_scan_end=False)
+        return change._replace(is_near_scan_end=False) if self.without == "zone" else change
 
     def consume(self, shard: Shard) -> Process:  # noqa: C901 (a consumer from its read to its commit)
         size, back = self.chance.randint(1, 6), self.chance.choice((0, 0, 0, 2, 50))
@@ -115,7 +115,7 @@ class Model:
             seen = shard.checkpoint
             if self.has("the checkpoint is read first"):
                 yield
-            scan = self.scan if self.scan.is_of(COUNTER) else None
+            scan = self.scan if self.scan.is_open_for(COUNTER) else None
             counts = self.counted
             yield
             known = {key: self.marks.get((scan.generation, key)) for _, key, *_ in batch} if scan else {}
@@ -126,7 +126,7 @@ class Model:
             if not left:
                 break
             run = ItemsRun("1", BatchContext("t", "s"))
-            run.known = {self.spelled(scan, key): marker for key, marker in known.items()} if scan else {}
+            run.markers_before = {self.spelled(scan, key): marker for key, marker in known.items()} if scan else {}
             for record in left:
                 change = self.changes(record, scan) if scan or counts else None
                 if change:
@@ -134,7 +134,7 @@ class Model:
             yield
             if fate < 0.05:
                 return
-            now = {marker: one for marker, one in run.now.items() if one != run.known.get(marker)}
+            now = {marker: one for marker, one in run.markers_after.items() if one != run.markers_before.get(marker)}
             if shard.checkpoint != seen or (self.has("a marker is as it was") and not self.as_known(run, now)):
                 continue
             shard.checkpoint, shard.through = left[-1][0], left[-1][4]
@@ -156,14 +156,14 @@ class Model:
 
     def spelled(self, scan: Scan, key: str) -> str:
         """The marker's name as `_scanned` spells it."""
-        change, open_ = Change(COUNTER, 0, None, Value("a", 1)), scan._replace(ended_s=0, groups=())
+        change, open_ = ItemChange(COUNTER, 0, None, Value("a", 1)), scan._replace(ended_s=0, groups=())
         name = consumer._scanned(change, open_, {"dynamodb": {"Keys": key}}, 0.0, SLACK).marker
         self.places[name] = scan.generation, key
         return name
 
     def as_known(self, run: ItemsRun, now: dict[str, Marker]) -> bool:
-        late = now.keys() - {name for name in now if name in run.known}
-        return all(self.marks.get(self.places[name]) == run.known[name] for name in now if name not in late)
+        late = now.keys() - {name for name in now if name in run.markers_before}
+        return all(self.marks.get(self.places[name]) == run.markers_before[name] for name in now if name not in late)
 
     def poll(self) -> None:
         busy = Multiset(name for name, _ in self.running)
@@ -207,7 +207,7 @@ class Model:
         for first in range(0, len(self.keys), PAGE):
             page = []
             for key in self.keys[first : first + PAGE]:  # a strongly consistent read, at its own time
-                if (value := self.items.get(key)) and scan.takes(COUNTER, value.group):
+                if (value := self.items.get(key)) and scan.covers(COUNTER, value.group):
                     page.append((key, value))
                 yield
             for _ in range(self.chance.choice((0, 0, 1, 5, 40))):
@@ -302,19 +302,19 @@ class Model:
             found[value.group] += value.amount
         for shard in self.shards:
             for _, _, old, new, _ in (one for one in shard.records if one[0] > shard.checkpoint):
-                for value, sign in delta(new, old):
+                for value, sign in moves_between(new, old):
                     found[value.group] += sign * value.amount
         return self.counted and any(self.number[group] != found[group] for group in GROUPS)
 
 
 def without(rule: str, marker: Marker, old: Value | None, new: Value | None) -> Any:
-    """`first_seen.step`, less one rule."""
+    """`first_seen.apply_record`, less one rule."""
     if (rule == "skip" and isinstance(marker, Value)) or (rule == "first in full" and marker is None):
-        return delta(old, new), LIVE
+        return moves_between(old, new), LIVE
     return STEP(marker, old, new)
 
 
-STEP = first_seen.step
+STEP = first_seen.apply_record
 
 
 @pytest.mark.parametrize("seeds", [range(SEEDS), *in_long([range(SEEDS, SEEDS_LONG)])], ids=str)
@@ -325,5 +325,5 @@ def test_a_number_that_is_shown_is_right(seeds: range) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("rule", RULES)
 def test_each_rule_is_needed(rule: str) -> None:
-    with patch.object(first_seen, "step", lambda *states: without(rule, *states)):
+    with patch.object(first_seen, "apply_record", lambda *states: without(rule, *states)):
         assert any(Model(seed, rule).wrong() for seed in range(WITHOUT))

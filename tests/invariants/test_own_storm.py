@@ -21,7 +21,7 @@ from tally.streams.dead_letters import DeadLetterBucket, RedriveOutcome
 from tally.streams.record import CounterIndex
 from tally.team import consumer, scan_reader, scan_state
 from tally.team.recounts import Recount
-from tally.team.scan_reader import GivenUpError
+from tally.team.scan_reader import ScanAbandonedError
 from tests.contexts import Context
 from tests.delivery import Record
 from tests.invariants.own import Team
@@ -51,7 +51,7 @@ def write(port: int, team: Team, seed: int) -> None:
 
 
 def scan(port: int, team: Team, name: str, page: int) -> None:
-    with closing(SyncWire(port)) as wire, suppress(GivenUpError):
+    with closing(SyncWire(port)) as wire, suppress(ScanAbandonedError):
         store = replace(team.store, client=wire)  # type: ignore[arg-type]
         for _ in Recount(store, COUNTERS[name], scan_state.read(store, name), page_items=page).steps():
             pass
@@ -121,7 +121,7 @@ class Storm:
             kept["record"]["dynamodb"]["NewImage"] = self.whole[kept["record"]["dynamodb"]["SequenceNumber"]]
             team.bucket.objects[name] = json.dumps(kept).encode()
         consumers, objects = (
-            {consumer.NAME: consumer.consumer(COUNTERS)},
+            {consumer.NAME: consumer.items_consumer(COUNTERS)},
             DeadLetterBucket("bucket", lambda: team.bucket),
         )
         letters = list(dead_letters.list_markers(call))
@@ -152,4 +152,4 @@ def test_after_a_storm_numbers_and_recounts_are_what_a_count_by_hand_says(
         if not recount.scan.ended_s:
             scan(engine.port, team, name, 0)
         assert recount.settled()
-        assert [one for one in recount.differences() if one.off] == []
+        assert [one for one in recount.differences() if one.excess] == []

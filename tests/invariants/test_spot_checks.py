@@ -39,7 +39,7 @@ def checked(shop: Team) -> dict[str, int]:
     """A sweep, and what it said."""
     shop.drain()
     shop.pass_all()
-    return spot_checks.check(shop.store, shop.counters, time.time(), time.monotonic() + 60)
+    return spot_checks.run_spot_checks(shop.store, shop.counters, time.time(), time.monotonic() + 60)
 
 
 def edited(shop: Team, group: str, amount: int) -> None:
@@ -53,7 +53,7 @@ def edited(shop: Team, group: str, amount: int) -> None:
 def test_an_edit_is_found(shop: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where chance comes to its group: its places are those of all groups here, one after the other."""
     places = iter(range(8))
-    monkeypatch.setattr(spot_checks, "_any", lambda _: {"S": f"CUSTOMER#{next(places) // 2}"})
+    monkeypatch.setattr(spot_checks, "_random_key", lambda _: {"S": f"CUSTOMER#{next(places) // 2}"})
     edited(shop, "5", 4)
     for _ in range(8):
         checked(shop)
@@ -104,7 +104,7 @@ def test_it_leaves_alone_what_a_person_counts(shop: Team) -> None:
     assert checked(shop)["groups_checked"] == 0
     assert scan_state.read(shop.store, "orders") == recount.scan
     recount.close()
-    scan_state.spoil(shop.store, scan_state.read(shop.store, "orders"))
+    scan_state.invalidate(shop.store, scan_state.read(shop.store, "orders"))
     spoiled = scan_state.read(shop.store, "orders")
     checked(shop)
     assert scan_state.read(shop.store, "orders") == spoiled
@@ -112,9 +112,9 @@ def test_it_leaves_alone_what_a_person_counts(shop: Team) -> None:
 
 def test_one_that_is_not_settled_in_time_is_given_up(shop: Team) -> None:
     now_s = time.time()
-    spot_checks.check(shop.store, shop.counters, now_s + LATER_S, time.monotonic() + 60)
+    spot_checks.run_spot_checks(shop.store, shop.counters, now_s + LATER_S, time.monotonic() + 60)
     assert not scan_state.read(shop.store, "orders").closed
-    assert spot_checks.check(shop.store, shop.counters, now_s, time.monotonic() + 60)["groups_checked"] == 0
+    assert spot_checks.run_spot_checks(shop.store, shop.counters, now_s, time.monotonic() + 60)["groups_checked"] == 0
     late_s = now_s + LATER_S + spot_checks.GIVEN_UP_MIN * 60 + 1
-    spot_checks.check(shop.store, shop.counters, late_s, time.monotonic() + 60)
+    spot_checks.run_spot_checks(shop.store, shop.counters, late_s, time.monotonic() + 60)
     assert scan_state.read(shop.store, "orders").closed

@@ -14,7 +14,7 @@ from tally.dynamo.client import Store
 from tally.items import Items
 from tally.maintenance.reconcile import NotProvenError, Reconciler
 from tally.team import faults, scan_state, watch
-from tally.team.kept_numbers import AT_ONCE, STRETCHES_MAX, stretch_s
+from tally.team.kept_numbers import STRETCHES_MAX, STRETCHES_PER_WRITE_MAX, stretch_s
 from tests.invariants.own import LATER_S, Team
 from tests.sync_wire import SyncWire
 
@@ -43,7 +43,7 @@ def off(social: Team) -> dict[str, int]:
     """The sweep looks, some minutes later; by how much which numbers are off now."""
     social.drain()
     social.pass_all()
-    watch.judge(social.store, COUNTERS, time.time() + LATER_S, until_s=time.monotonic() + 60)
+    watch.check_numbers(social.store, COUNTERS, time.time() + LATER_S, until_s=time.monotonic() + 60)
     return {row.target: row.drift for row in rows.every(social.store)}
 
 
@@ -133,7 +133,7 @@ def test_what_is_in_flight_is_no_drift(social: Team) -> None:
     ledger = social.store.settings.ledger_table
     for passed_s, named in ((now_s, {}), (now_s + 30, {}), (now_s + 80, {"a": -1})):
         social.wire.put_item(TableName=ledger, Item={**key, "passed": {"N": str(int(passed_s))}})
-        watch.judge(social.store, COUNTERS, passed_s + LATER_S, until_s=time.monotonic() + 60)
+        watch.check_numbers(social.store, COUNTERS, passed_s + LATER_S, until_s=time.monotonic() + 60)
         assert {row.target: row.drift for row in rows.every(social.store)} == named
 
 
@@ -185,7 +185,7 @@ def test_stretches_of_hours_are_removed_though_no_write_holds_them_all(social: T
         social.put("POST#a", "META", likeTally={"N": str(4 + looks % 2)})  # it is listed again
         assert off(social) == {"a": 2 + looks % 2}
         looks += 1
-    assert looks == -(-before // AT_ONCE) > 1
+    assert looks == -(-before // STRETCHES_PER_WRITE_MAX) > 1
 
 
 @pytest.mark.parametrize("counted", [True, False])
@@ -196,9 +196,9 @@ def test_stretches_are_few_however_long_a_dead_letter_or_a_scan_takes(social: Te
     social.drain()
     busy(social, 90, scan_state.passed_s(social.store, "social"))
     if not counted:
-        scan_state.spoil(social.store, scan_state.read(social.store, "post_likes"))
+        scan_state.invalidate(social.store, scan_state.read(social.store, "post_likes"))
     for _ in range(8):
-        watch.judge(social.store, COUNTERS, time.time(), until_s=time.monotonic() + 60)
+        watch.check_numbers(social.store, COUNTERS, time.time(), until_s=time.monotonic() + 60)
     there, up, down = stretches(social)
     assert (there <= 2 * STRETCHES_MAX < 2 * 540, up >= 540, down >= 540) == (True, True, True)
     assert list(rows.every(social.store)) == []
@@ -228,11 +228,11 @@ def test_a_record_knows_better_than_what_a_scan_has_read(social: Team) -> None:
     assert scan_state.end(social.store, recount.scan, time.time())
     social.pass_all()
     seen = next(one for one in recount.differences() if one.group == "a")
-    assert seen.first[recount.scan.kept] == {"N": "3"}
+    assert seen.first[recount.scan.team_number_attribute] == {"N": "3"}
     social.put("POST#a", "META", likeTally={"N": "4"})
     social.drain()
-    assert not recount.set(seen)
-    assert recount.set(recount.difference("a"))
+    assert not recount.set_number(seen)
+    assert recount.set_number(recount.difference("a"))
     recount.close(counted=True)
     assert off(social) == {"a": 2}
 
@@ -258,7 +258,7 @@ def test_nothing_is_named_while_the_count_stands_for_nothing(social: Team) -> No
     social.count("post_likes")
     post(social, "a", 2, 5)
     social.drain()
-    scan_state.spoil(social.store, scan_state.read(social.store, "post_likes"))
+    scan_state.invalidate(social.store, scan_state.read(social.store, "post_likes"))
     assert off(social) == {}
 
 
@@ -271,6 +271,6 @@ def test_written_together_an_edit_is_confirmed_after_some_minutes(social: Team) 
     post(social, "a", 2, 4)
     social.drain()
     social.pass_all()
-    watch.judge(social.store, social.counters, time.time() + LATER_S, until_s=time.monotonic() + 60)
+    watch.check_numbers(social.store, social.counters, time.time() + LATER_S, until_s=time.monotonic() + 60)
     (row,) = rows.every(social.store)
     assert (row.drift, row.changes != ()) == (2, True)

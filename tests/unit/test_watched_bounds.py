@@ -15,7 +15,7 @@ import pytest
 from tally.counter import Counter, Watched
 from tally.items import Items
 from tally.team import watch as judge
-from tally.team.kept_numbers import Noted
+from tally.team.kept_numbers import TeamNumberNote
 from tests.tiers import in_long
 
 SPAN_S, FAULT_S, LOST = 4 * 3600, 2 * 3600, 3
@@ -68,14 +68,14 @@ def looks(rate: float, kind: str, within: int, seed: int, fault_s: float) -> Ite
             at_s, what, amount = left.pop(0)
             count, number = (count + amount, number) if what == "item" else (count, number + amount)
             up = amount if what == "item" else -amount
-            noted = Noted()
+            noted = TeamNumberNote()
             noted.move(watching, START_S + at_s, max(up, 0), max(-up, 0))
             for name, moved in noted.moves.items():
                 item[name] = {"N": str(int(item.get(name, {"N": "0"})["N"]) + moved)}
         item |= {"kept": {"N": str(number)}, "items": {"N": str(count)}}
-        known = judge.bounds(watching, item, START_S + passed_s)
+        known = judge.excess_bounds(watching, item, START_S + passed_s)
         assert known
-        low, high, since = judge.with_looks_before(listed, *known, START_S + passed_s, RULE)
+        low, high, since = judge.intersect_bounds(listed, *known, START_S + passed_s, RULE)
         listed = noted_look(low, high, since)
         yield passed_s, low if low > 0 else high if high < 0 else 0
 
@@ -102,27 +102,27 @@ def test_looks_begin_again_where_they_exclude_each_other_or_are_old() -> None:
     """The number was put right; or it went wrong since."""
 
     def after(low: int, high: int, *more: Any) -> tuple[int, int, int]:
-        return judge.with_looks_before(noted_look(low, high, START_S), *more)
+        return judge.intersect_bounds(noted_look(low, high, START_S), *more)
 
-    assert judge.with_looks_before({}, -3, -1, START_S, RULE) == (-3, -1, START_S)
+    assert judge.intersect_bounds({}, -3, -1, START_S, RULE) == (-3, -1, START_S)
     assert after(-3, -1, -2, 4, START_S + 60, RULE) == (-2, -1, START_S)
     assert after(-3, -3, 0, 0, START_S + 60, RULE) == (0, 0, START_S + 60)
-    later_s = START_S + judge.LOOKS_S
+    later_s = START_S + judge.BOUNDS_WINDOW_S
     assert after(-3, -1, -2, 4, later_s, RULE) == (-2, 4, later_s)
 
 
 def test_looks_begin_again_with_another_rule() -> None:
     """`together` was declared: a difference that was exact then may have been in flight."""
     looked = noted_look(5, 5, START_S)
-    assert judge.with_looks_before(looked, 0, 5, START_S + 60, "60 False") == (0, 5, START_S + 60)
+    assert judge.intersect_bounds(looked, 0, 5, START_S + 60, "60 False") == (0, 5, START_S + 60)
 
 
 @pytest.mark.parametrize(("before", "after"), [(60, 3600), (3600, 60), (5, 60)])
 def test_what_is_in_flight_stays_so_with_another_patience(before: int, after: int) -> None:
     """The stretches of the first declaration are read by the second one."""
     first, second = counter(before), counter(after)
-    noted = Noted()
+    noted = TeamNumberNote()
     noted.move(first, START_S + 7, 1, 2)
     item = {name: {"N": str(moved)} for name, moved in noted.moves.items()}
-    assert judge.bounds(second, item | NUMBER, START_S + 7 + after) == (-2, 1)
-    assert judge.bounds(second, item | NUMBER, START_S + 7 + before + after) == (0, 0)
+    assert judge.excess_bounds(second, item | NUMBER, START_S + 7 + after) == (-2, 1)
+    assert judge.excess_bounds(second, item | NUMBER, START_S + 7 + before + after) == (0, 0)

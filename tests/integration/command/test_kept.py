@@ -69,7 +69,7 @@ def test_a_number_that_changed_just_now_is_not_called_well(team: Team) -> None:
     said = f"post_likes: {POSTS} groups have likeTally, {POSTS} of them changed within 3600 s and wait to be compared"
     code, _, err = team("check --only drift")
     assert (code, f"cannot tell: {said}" in err) == (2, True)
-    watch.judge(team.store, COUNTERS, time.time(), math.inf)
+    watch.check_numbers(team.store, COUNTERS, time.time(), math.inf)
     assert team("check post_likes 3")[0] == 0
     team.put("POST#3", "LIKE#new")
     team.drain()

@@ -124,7 +124,7 @@ class _Timeline:
         seen = watermark.read(store)
         watermark.advance(store, self._shards, seen, now_s)
         judge.judge(store, seen, now_s, until_s=store.clock() + 50)
-        drifts = {int(drift.target): drift.drift for drift in rows.every(store)}
+        drifts = {int(drift.target): drift.drift for drift in rows.all_rows(store)}
         for number, drift in drifts.items():
             if drift != number + 1:
                 raise RuntimeError(f"{number} drifts by {drift}, not {number + 1}")

@@ -36,11 +36,11 @@ TallyError
 │   ├── ConditionFailedError                  500  another writer was first (dynamo/transactions.py)
 │   ├── ScanAbandonedError                500  a scan of a team's table was abandoned (team/recounts.py)
 │   ├── UncountableError            500  an item cannot be counted as it is declared (team/recounts.py)
-│   ├── NotProvenError              500  the watermark does not allow a repair yet (maintenance/reconcile.py)
-│   ├── RestlessError               500  a tally keeps moving during a recount or repair (maintenance/reconcile.py)
-│   ├── OutOfBoundsError            500  a repair beyond a floor or ceiling (maintenance/reconcile.py)
-│   └── NotAtRestError              500  something writes to the tables of a restore (drift/restored.py)
-└── (control flow inside the core, never answered)
+│   ├── RepairNotReadyError              500  the watermark does not allow a repair yet (maintenance/reconcile.py)
+│   ├── RepairContentionError               500  a tally keeps moving during a recount or repair
+(maintenance/reconcile.py) │   ├── OutOfBoundsError            500  a repair beyond a floor or ceiling
+(maintenance/reconcile.py) │   └── TablesInUseError              500  something writes to the tables of a restore
+(drift/restored.py) └── (control flow inside the core, never answered)
     ├── ReceiptFoundError           the key was counted before
     ├── TallyHotError               the change must spill: the receipt alone, rolled up later
     └── ChangeRefusedError          a condition of the change failed

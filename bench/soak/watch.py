@@ -65,10 +65,10 @@ class Watch:
         if seen.judged >= 0:
             self._first = seen.judged if self._first is None else self._first
             self.judged, self.last_judged = seen.judged - self._first, seen.judged
-        for drift in rows.every(self.store):
-            if drift.confirmed(seen):
+        for drift in rows.all_rows(self.store):
+            if drift.confirmed_amount(seen):
                 self.drifts.add((drift.counter, drift.target, drift.drift))
-            row = (drift.counter, drift.target, drift.upto)
+            row = (drift.counter, drift.target, drift.last_minute)
             self.passing += row not in self._seen
             self._seen.add(row)
         self._check_as_of(seen.as_of(self.store.settings))

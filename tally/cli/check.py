@@ -18,14 +18,14 @@ from typing import NamedTuple
 from tally.counter import Counter
 from tally.counting import periods, tallies
 from tally.drift import recount, rows
-from tally.drift.looks import moment
+from tally.drift.checks import format_time
 from tally.drift.recount import Recount
 from tally.dynamo import queries
 from tally.dynamo.client import Call, Store
 from tally.dynamo.clock import CLOCK
 from tally.maintenance import rebuild
 from tally.maintenance.rebuild import Accepted, Window
-from tally.maintenance.reconcile import Finding, NotProvenError, Reconciler
+from tally.maintenance.reconcile import Finding, Reconciler, RepairNotReadyError
 from tally.settings import MINUTE_DEFAULT_S
 from tally.streams import dead_letters, watermark
 from tally.streams.dead_letters import DeadLetterMarker
@@ -57,12 +57,12 @@ class Checked(NamedTuple):
     @property
     def exact(self) -> int | None:
         """The amount that is missing by an exact count; None if there is no such count."""
-        return self.counted.low if self.counted and not self.counted.unclear else None
+        return self.counted.low if self.counted and not self.counted.unproven_reason else None
 
     @property
     def differs(self) -> bool:
         """Whether something is wrong."""
-        return self.found.differs or (self.counted is not None and not self.counted.low <= 0 <= self.counted.high)
+        return self.found.has_drift or (self.counted is not None and not self.counted.low <= 0 <= self.counted.high)
 
     @property
     def amount(self) -> int:
@@ -79,10 +79,10 @@ class Checked(NamedTuple):
         if row.drift:
             part = f"{finding.confirmed:+d} of it " if finding.confirmed != row.drift else ""
             when = f"{part}confirmed" if finding.confirmed else "not confirmed yet"
-            parts.append(f"drift {row.drift:+d} since {moment(row.since)}, {when}")
-        if counted and counted.unclear:
+            parts.append(f"drift {row.drift:+d} since {format_time(row.since)}, {when}")
+        if counted and counted.unproven_reason:
             bounds = f"{counted.low:+d}" if counted.low == counted.high else f"{counted.low:+d} to {counted.high:+d}"
-            parts.append(f"by its children {bounds}, but {counted.unclear}")
+            parts.append(f"by its children {bounds}, but {counted.unproven_reason}")
         return f"{finding.name}: {', '.join(parts)}"
 
 
@@ -141,9 +141,9 @@ def numbers(given: argparse.Namespace, stack: Stack) -> Numbers:
         with bar(asked, "number", "looked at") as each:
             for counter, id_ in each:
                 counted = reconciler.count(counter, id_) if counter.child else None
-                checked.append(Checked(reconciler.look(counter, id_), counted))
+                checked.append(Checked(reconciler.find(counter, id_), counted))
     wrong = [number for number in checked if number.differs]
-    unclear = [number for number in checked if not number.differs and number.counted and number.counted.unclear]
+    unclear = [number for number in checked if not number.differs and number.counted and number.counted.unproven_reason]
     return Numbers(wrong, unclear, len(missing))
 
 
@@ -153,18 +153,18 @@ def _is_there(store: Store, counter: Counter, id_: str) -> bool:
     if counter.child is not None:
         first, last = min(first, counter.children[0]), max(last, counter.children[1])
     there = queries.query(store, store.settings.counts_table, counter.partition_start + id_, first, last, Limit=1)
-    return bool(there) or rows.read(store, counter.name, id_).upto >= 0
+    return bool(there) or rows.read_row(store, counter.name, id_).last_minute >= 0
 
 
 def _suspects(given: argparse.Namespace, stack: Stack) -> list[Number]:
     """Every number that drifts, of one counter if it is named, and those that differ from their children in a scan."""
     suspects: dict[tuple[str, str], Number] = {}
     if CHILDREN in given.parts:
-        with bar(recount.families(stack.store, stack.counters), "parent", "scanned") as families:
+        with bar(recount.scan_parents(stack.store, stack.counters), "parent", "scanned") as families:
             for counter, id_, number, children in families:
                 if number != children:
                     suspects[counter.name, id_] = Number(counter, id_)
-    for row in rows.every(stack.store) if DRIFT in given.parts else ():
+    for row in rows.all_rows(stack.store) if DRIFT in given.parts else ():
         if given.counter and row.counter != given.counter.name:
             continue
         if row.counter in stack.counters:
@@ -186,18 +186,18 @@ def lost(given: argparse.Namespace, stack: Stack) -> Lost | None:
             raise CommandError(f"{counter.name} has no receipts to rebuild it from: {hint}")
     store, accepted = stack.store, Accepted()
     try:
-        days = rebuild.window(store, watermark.read(store), CLOCK.now_s())
-    except NotProvenError:
+        days = rebuild.rebuild_window(store, watermark.read(store), CLOCK.now_s())
+    except RepairNotReadyError:
         if given.only:
             raise
         note("receipts: not known yet: that takes two whole days of a stack")
         return None
-    with bar(rebuild.accepted(store, stack.counters, days, accepted), "page", "scanned") as pages:
+    with bar(rebuild.sum_receipts(store, stack.counters, days, accepted), "page", "scanned") as pages:
         for _ in pages:
             pass
     only = {(counter.name, id_) for counter, id_ in given.named} or set(accepted)
     with bar(sorted(only.intersection(accepted)), "number", "looked at") as each:
-        looks = [rebuild.look(store, stack.counters[name[0]], name[1], accepted[name]) for name in each]
+        looks = [rebuild.missing_of(store, stack.counters[name[0]], name[1], accepted[name]) for name in each]
     return Lost([loss for loss in looks if loss.difference], days)
 
 
@@ -205,7 +205,7 @@ def say_letters(given: argparse.Namespace, markers: list[DeadLetterMarker]) -> N
     """A line for each dead letter."""
     for marker in markers:
         body = {"found": "dead letter", "object": marker.object, "at": marker.at_s, "reason": marker.reason}
-        what = f"{marker.object}, a dead letter since {moment(marker.at_s)}: {marker.reason}"
+        what = f"{marker.object}, a dead letter since {format_time(marker.at_s)}: {marker.reason}"
         show(given, body, f"waits    {what}: a repair applies it")
 
 
@@ -242,7 +242,7 @@ def say_losses(given: argparse.Namespace, gaps: list[Loss]) -> None:
     """A line for each."""
     for gap in gaps:
         times = {"since": gap.since_s, "until": gap.until_s}
-        when = f"from {moment(gap.since_s)} to {moment(gap.until_s)}"
+        when = f"from {format_time(gap.since_s)} to {format_time(gap.until_s)}"
         what = "a dead letter" if gap.name.startswith(LETTER) else "records"
         line = f"gap      {gap.consumer} may have lost {what}, {when}: as_of waits for `repair --acknowledge`"
         show(given, {"found": "gap", "consumer": gap.consumer, **times}, line)
@@ -273,11 +273,11 @@ def say_lost(given: argparse.Namespace, store: Store, gone: Lost) -> None:
         days = ", ".join(f"{_day(store, day)} {amount}" for day, amount in loss.days.items())
         repaired = sum(loss.days.values()) - loss.difference
         known = f", of which {repaired} was repaired" if repaired else ""
-        first = f", drifts by {loss.drift.drift:+d}, which is repaired first" if loss.differs else ""
+        first = f", drifts by {loss.drift.drift:+d}, which is repaired first" if loss.has_drift else ""
         body = {"found": "lost", **_named(loss), "repair": loss.difference}
         line = f"{loss.name}: {loss.tally}, its receipts say more: {days}{known}{first}"
-        if loss.unclear:
-            show(given, {**body, "found": "unclear"}, f"unclear  {line}: cannot tell: {loss.unclear}")
+        if loss.unproven_reason:
+            show(given, {**body, "found": "unclear"}, f"unclear  {line}: cannot tell: {loss.unproven_reason}")
         else:
             show(given, body, f"lost     {line}: a repair adds {loss.difference:+d}")
 
@@ -288,7 +288,7 @@ def _named(finding: Finding) -> Mapping[str, object]:
 
 def _day(store: Store, day: int) -> str:
     begins_s = day * tallies.MINUTES_PER_DAY * store.settings.minute_s
-    return moment(begins_s) if store.settings.minute_s < MINUTE_DEFAULT_S else moment(begins_s)[:10]
+    return format_time(begins_s) if store.settings.minute_s < MINUTE_DEFAULT_S else format_time(begins_s)[:10]
 
 
 def check(given: argparse.Namespace, stack: Stack) -> int:

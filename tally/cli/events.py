@@ -6,7 +6,7 @@ import argparse
 from itertools import islice
 from typing import Any
 
-from tally.drift.looks import moment
+from tally.drift.checks import format_time
 from tally.ids import id_of
 from tally.streams import events
 
@@ -57,7 +57,9 @@ def _line(detail: Any, *, sent: bool) -> str:
     moved = f"{detail['before']} to {detail['value']}" if "before" in detail else f"at {detail['value']}"
     by = "" if detail.get("by", "change") == "change" else f", by {detail['by']}"
     crossed = f"{'reached' if detail['direction'] == 'up' else 'fell below'} {detail['threshold']}{of}: {moved}{by}"
-    return f"{moment(detail['at'])}  {detail['counter']} {_full(detail)} {crossed}{'' if sent else '; not sent yet'}"
+    return (
+        f"{format_time(detail['at'])}  {detail['counter']} {_full(detail)} {crossed}{'' if sent else '; not sent yet'}"
+    )
 
 
 EVENTS = Command(

@@ -1,4 +1,7 @@
-"""The command `forget`: what there is of a user, and its removal. The history keeps a digest of the user's name."""
+"""The command `forget_trace`:
+
+what there is of a user, and its removal. The history keeps a digest of the user's name.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from tally import fields
 from tally.drift import history
-from tally.drift.history import Forgetting
-from tally.drift.looks import moment
+from tally.drift.checks import format_time
+from tally.drift.history import ForgetRun
 from tally.dynamo import clock
 from tally.dynamo.client import Call
 from tally.errors import TallyError
@@ -50,7 +53,7 @@ def _forget(given: argparse.Namespace, stack: Stack) -> int:
             else "there is nothing of this user"
         )
         return 1 if traces else 0
-    run = Forgetting(stack.store, given.user, given.by, given.why, int(clock.now_s()), len(traces))
+    run = ForgetRun(stack.store, given.user, given.by, given.why, int(clock.now_s()), len(traces))
     left = _removed(stack, user, traces, run)
     say(f"removed  {_counts({kind: run.removed[kind.plural] for kind in TraceKind})}")
     if run.removed["posts"]:
@@ -66,13 +69,13 @@ def _forget(given: argparse.Namespace, stack: Stack) -> int:
 def _found(stack: Stack, user: str) -> list[Trace]:
     """What there is. Posts come last: the likes of a post that is deleted are left to the sweep."""
     traces: list[Trace] = []
-    with bar(forgetting.traces(stack.store, stack.counters, user), "page", "scanned") as pages:
+    with bar(forgetting.find_traces(stack.store, stack.counters, user), "page", "scanned") as pages:
         for page in pages:
             traces += page
     return sorted(traces, key=lambda trace: trace.kind is TraceKind.POST)
 
 
-def _removed(stack: Stack, user: str, to_remove: Sequence[Trace], run: Forgetting) -> int:
+def _removed(stack: Stack, user: str, to_remove: Sequence[Trace], run: ForgetRun) -> int:
     """Remove these, and note it in the history, also when somebody stops it. Returns how many are left."""
     left, finished = 0, False
     run.note(finished=False)
@@ -80,7 +83,7 @@ def _removed(stack: Stack, user: str, to_remove: Sequence[Trace], run: Forgettin
         with bar(to_remove, "item", "removed") as traces:
             for number, trace in enumerate(traces, 1):
                 try:
-                    forgetting.forget(Call(stack.store, user), stack.counters, trace)
+                    forgetting.forget_trace(Call(stack.store, user), stack.counters, trace)
                     run.removed[trace.kind.plural] += 1
                 except TallyError as error:
                     note(f"{trace.kind.value} {trace.id}: {explained(error)}")
@@ -95,11 +98,11 @@ def _removed(stack: Stack, user: str, to_remove: Sequence[Trace], run: Forgettin
 
 def past(given: argparse.Namespace, stack: Stack) -> int:
     """Print the runs that removed what there was of a user."""
-    runs = list(history.forgotten(stack.store, given.user))
+    runs = list(history.forget_runs(stack.store, given.user))
     for entry in runs:
         done = _counts({kind: entry[kind.plural] for kind in TraceKind})
         more = "" if entry["finished"] else f", not finished, of {entry['found']}"
-        show(given, entry, f"{moment(entry['at'])}  removed {done}{more}, by {entry['by']}: {entry['why']}")
+        show(given, entry, f"{format_time(entry['at'])}  removed {done}{more}, by {entry['by']}: {entry['why']}")
     if not runs and not given.json:
         say("this user was never forgotten")
     return 0

@@ -28,9 +28,9 @@ def _get(given: argparse.Namespace, stack: Stack) -> int:
     stack.check_counted(counter)
     call = Call(stack.store)
     shards = recount.shards_of(call, counter, given.id)
-    row = rows.read(stack.store, counter.name, given.id)
-    numbers = {str(shard): recount.number(counter, {shard: item}) for shard, item in sorted(shards.items())}
-    number = recount.number(counter, shards)
+    row = rows.read_row(stack.store, counter.name, given.id)
+    numbers = {str(shard): recount.stored_sum(counter, {shard: item}) for shard, item in sorted(shards.items())}
+    number = recount.stored_sum(counter, shards)
     named = {"counter": counter.name, **periods.answer_members(given.id)}
     limited = limits.members(
         counter, given.id, number, limits.limits_after_refusal(call, counter, given.id, shards.get(0, {}))

@@ -10,7 +10,7 @@ from typing import Any
 
 from tally.counting import periods
 from tally.drift import history
-from tally.drift.looks import moment
+from tally.drift.checks import format_time
 from tally.errors import InvalidInputError
 from tally.series import progress, read
 from tally.series.progress import HOUR_S
@@ -46,13 +46,13 @@ def _past(given: argparse.Namespace, stack: Stack) -> int:
     lines = [
         (entry["at"], *_repair(name, id_, entry))
         for name, id_ in named
-        for entry in history.read(stack.store, name, id_)
+        for entry in history.read_repairs(stack.store, name, id_)
     ]
     at = progress.read(stack.store)
     for name, id_ in {name: id_.partition("#")[0] for name, id_ in named}.items():
         lines += _imports(name, id_, read.ever_imported(stack.store, name, id_, at))
     for at_s, body, line in sorted(lines, key=itemgetter(0)):
-        show(given, body, f"{moment(at_s)}  {line}")
+        show(given, body, f"{format_time(at_s)}  {line}")
     if not lines and not given.json:
         say(f"{given.id} was never repaired, and no import is known")
     return 0
@@ -60,9 +60,9 @@ def _past(given: argparse.Namespace, stack: Stack) -> int:
 
 def _losses(given: argparse.Namespace, stack: Stack) -> int:
     """Print what was acknowledged. Returns 0."""
-    for entry in history.losses(stack.store):
-        what = f"{entry['consumer']}'s records from {moment(entry['since'])} to {moment(entry['until'])}"
-        show(given, entry, f"{moment(entry['at'])}  {what}, acknowledged by {entry['by']}: {entry['why']}")
+    for entry in history.acknowledged_losses(stack.store):
+        what = f"{entry['consumer']}'s records from {format_time(entry['since'])} to {format_time(entry['until'])}"
+        show(given, entry, f"{format_time(entry['at'])}  {what}, acknowledged by {entry['by']}: {entry['why']}")
     return 0
 
 

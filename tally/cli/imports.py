@@ -20,8 +20,8 @@ from typing import IO, Any
 from tally.counter import Counter
 from tally.counting import periods
 from tally.drift import history
-from tally.drift.history import Importing
-from tally.drift.looks import moment
+from tally.drift.checks import format_time
+from tally.drift.history import ImportRun
 from tally.dynamo import clock
 from tally.dynamo.client import Call, Store
 from tally.errors import RetryableError, StoreRefusedError, TallyError
@@ -100,13 +100,13 @@ class RowSource:
     def chunks(self) -> Iterator[Chunk[NumberRow] | Chunk[ChildRow]]:
         """The rows that are none of RefusedRow, in chunks. They depend on the file alone."""
         good: Iterator[Any] = (row for row in self.rows() if not isinstance(row, RefusedRow))
-        return imports.families(good) if self.children else imports.chunks(self.counter, good)
+        return imports.child_chunks(good) if self.children else imports.number_chunks(self.counter, good)
 
 
 def _run(given: argparse.Namespace, stack: Stack) -> int:
     """Check a file; import it with --yes. Returns 1 if a row was refused, 2 for bad rows."""
     counter: Counter = given.children or given.counter
-    if wrong := imports.refused(counter, children=bool(given.children)):
+    if wrong := imports.refusal_of_import(counter, children=bool(given.children)):
         raise CommandError(wrong)
     store = stack.store
     with files.opened(given.file) as file:
@@ -124,7 +124,7 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         if not given.yes:
             _would(source, store, check, name)
             return 0
-        begun = Importing(store, counter.name, name, given.by, given.why, int(clock.now_s()), check.digest, check.rows)
+        begun = ImportRun(store, counter.name, name, given.by, given.why, int(clock.now_s()), check.digest, check.rows)
         return _import(source, store, begun)
 
 
@@ -167,7 +167,7 @@ def _check_parents(
 
 def _would(source: RowSource, store: Store, check: CheckedFile, name: str) -> None:
     """Say what an import would do, and what was imported before."""
-    before = [_told(entry) for entry in history.imports(store, source.counter.name)]
+    before = [_told(entry) for entry in history.import_runs(store, source.counter.name)]
     total = "" if source.children else f", {check.total} in all"
     skipped = f", {counted(check.bad_rows)} left out" if check.bad_rows else ""
     what = f"{source.counter.name}: {counted(check.rows - check.orphans)}{total}{skipped}"
@@ -176,7 +176,7 @@ def _would(source: RowSource, store: Store, check: CheckedFile, name: str) -> No
         note(line)
 
 
-def _import(source: RowSource, store: Store, asked: Importing) -> int:
+def _import(source: RowSource, store: Store, asked: ImportRun) -> int:
     """Import what the run has not imported yet. Returns 1 if a row was refused."""
     before = asked.begin()
     if before is not None:
@@ -206,12 +206,12 @@ def _import(source: RowSource, store: Store, asked: Importing) -> int:
     return 1 if refused else 0
 
 
-def _check_again(before: Mapping[str, Any], asked: Importing) -> None:
+def _check_again(before: Mapping[str, Any], asked: ImportRun) -> None:
     """Raise CommandError if this is another file than the one that the run began with, or too late to go on."""
     if before["digest"] != asked.digest:
         raise CommandError(f"the run {asked.run} began with another file: another content needs another --run NAME")
     if not before["finished"] and clock.now_s() > before["at"] + imports.RESTART_S:
-        when = moment(before["at"])
+        when = format_time(before["at"])
         raise CommandError(
             f"the run {asked.run} began at {when}: its receipts are gone, and nobody can tell what counted"
         )
@@ -220,8 +220,8 @@ def _check_again(before: Mapping[str, Any], asked: Importing) -> None:
 def _commit(source: RowSource, store: Store, name: str, chunk: Any) -> tuple[list[RefusedRow], int]:
     """Import a chunk once: the rows that were refused, and how many were there before."""
     if not source.children:
-        return imports.add(Call(store), source.counter, name, chunk), 0
-    body = imports.put(Call(store), source.counter, name, chunk)
+        return imports.import_numbers(Call(store), source.counter, name, chunk), 0
+    body = imports.import_children(Call(store), source.counter, name, chunk)
     ids = {row.line: row.id for row in chunk.rows}
     gone = [RefusedRow(line, f"there is no {source.counter.prefix.lower()} {ids[line]}") for line in body["missing"]]
     return gone, int(body["already"])
@@ -245,7 +245,7 @@ def _patiently(commit: Callable[[], tuple[list[RefusedRow], int]]) -> tuple[list
 
 def past(given: argparse.Namespace, stack: Stack) -> int:
     """Print the runs, by counter."""
-    for entry in history.imports(stack.store):
+    for entry in history.import_runs(stack.store):
         show(given, entry, _told(entry))
     return 0
 
@@ -254,7 +254,7 @@ def _told(entry: Mapping[str, Any]) -> str:
     """A run in one line."""
     did = f"{'imported' if entry['finished'] else 'began to import'} {counted(entry['rows'] - entry['refused'])}"
     refused = f", {entry['refused']} refused" if entry["refused"] else ""
-    run = f"{moment(entry['at'])}  {entry['counter']}: the run {entry['run']}"
+    run = f"{format_time(entry['at'])}  {entry['counter']}: the run {entry['run']}"
     return f"{run} {did}{refused}, by {entry['by']}: {entry['why']}"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tally.drift import rows
-from tally.drift.looks import moment
+from tally.drift.checks import format_time
 from tally.drift.recount import Recount
 from tally.dynamo import clock
 from tally.dynamo.client import Call
@@ -98,9 +98,10 @@ def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[DeadLett
             if outcome is RedriveOutcome.OBJECT_LOST and given.drop:
                 _give_up_scans(stack, marker, lost=True)
                 dead_letters.discard(Call(stack.store), marker)
-                say(f"dropped  {marker.object}, a dead letter since {moment(marker.at_s)}: {why}")
+                say(f"dropped  {marker.object}, a dead letter since {format_time(marker.at_s)}: {why}")
             elif outcome is RedriveOutcome.OBJECT_LOST:
-                say(f"lost     {marker.object}, a dead letter since {moment(marker.at_s)}: {why}; --drop forgets it")
+                since = format_time(marker.at_s)
+                say(f"lost     {marker.object}, a dead letter since {since}: {why}; --drop forgets it")
     lost = (
         f", {done[RedriveOutcome.OBJECT_LOST]} {'dropped' if given.drop else 'lost'}"
         if done[RedriveOutcome.OBJECT_LOST]
@@ -146,7 +147,7 @@ def _repaired(given: argparse.Namespace, reconciler: Reconciler, wrong: Sequence
         counter, id_ = look.found.counter, look.found.target
         done = reconciler.repair(counter, id_, given.by, given.why, asked=asked, counted=counts)
         if done is None:
-            say(f"even     {look.found.name}: {reconciler.look(counter, id_).tally}")
+            say(f"even     {look.found.name}: {reconciler.find(counter, id_).tally}")
         else:
             say(f"repaired {_moved(done)}, by {done.how}")
 
@@ -159,10 +160,10 @@ def _forgotten(given: argparse.Namespace, stack: Stack) -> int:
     if given.counter or check.DRIFT not in given.parts:
         return 0
     known = stack.counters.keys() | forms.removed(forms.noted(stack.store), stack.counters).keys()
-    gone = [row for row in rows.every(stack.store) if row.counter not in known]
+    gone = [row for row in rows.all_rows(stack.store) if row.counter not in known]
     if not gone or not agreed(given, f"Forget the drift of {len(gone)}, which counted items?"):
         return len(gone)
-    return sum(not try_commit(stack.store, [rows.moved(stack.store, row, 0, clock.now_s())]) for row in gone)
+    return sum(not try_commit(stack.store, [rows.drift_write(stack.store, row, 0, clock.now_s())]) for row in gone)
 
 
 def _rebuilt(given: argparse.Namespace, reconciler: Reconciler, gone: check.Lost) -> int:
@@ -196,7 +197,7 @@ def _moved(done: Finding) -> str:
 
 def _judged(reconciler: Reconciler, asked: int | None = None) -> int:
     """Wait until the ledger has judged a minute, by default this one; the minute. Shows what it waits for."""
-    asked = reconciler.asked() if asked is None else asked
+    asked = reconciler.minute_to_judge() if asked is None else asked
     with bar(None, "minute", "judged") as shown:
 
         def tell(left: int) -> None:
@@ -206,7 +207,7 @@ def _judged(reconciler: Reconciler, asked: int | None = None) -> int:
                 shown.total = left
             shown.update(shown.total - left - shown.n)
 
-        reconciler.wait(asked, tell)
+        reconciler.wait_until_judged(asked, tell)
     return asked
 
 

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import boto3
 
 from tally.dev.base.words import DEV
-from tally.drift.looks import moment
+from tally.drift.checks import format_time
 from tally.dynamo import clock
 from tally.dynamo.client import Store
 from tally.maintenance import restored
-from tally.maintenance.reconcile import NotProvenError
+from tally.maintenance.reconcile import RepairNotReadyError
 from tally.settings import Settings
 from tally.streams import forms
 
@@ -124,7 +124,7 @@ def _restored_from_vault(given: argparse.Namespace, vault: Vault) -> str:
     names = {table: f"{prefix}-{table}" for table in TABLES}
     there = {table: _described(client, name) is not None for table, name in names.items()}
     for table, copy in copies.items():
-        say(f"copy     {table}: {moment(int(copy.made_s))}")
+        say(f"copy     {table}: {format_time(int(copy.made_s))}")
     jobs = [vault.begin(copies[table], name, there=there[table]) for table, name in names.items()]
     _wait(client, list(names.values()), lambda: vault.check(jobs))
     new = connection.tables(names, vault.region)
@@ -166,7 +166,7 @@ def _check_moment(client: DynamoDBClient, source: str, to_s: int) -> None:
         raise CommandError(f"{source} has no point-in-time recovery")
     first, last = (int(reach[f"{end}RestorableDateTime"].timestamp()) for end in ("Earliest", "Latest"))
     if not first <= to_s <= last:
-        raise CommandError(f"{source} can be restored to any second from {moment(first)} to {moment(last)}")
+        raise CommandError(f"{source} can be restored to any second from {format_time(first)} to {format_time(last)}")
 
 
 def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] = lambda: None) -> None:
@@ -200,28 +200,31 @@ def _settle(given: argparse.Namespace, counters: Counters, new: Store, to_s: int
     if any((_described(new.client, name) or {}).get("StreamSpecification", {}).get("StreamEnabled") for name in names):
         return
     forms.check(forms.noted(new), counters)
-    if apart and not restored.settled(new, to_s):
+    if apart and not restored.is_repaired(new, to_s):
         _say_what_is_apart(new)
-    why = restored.Why(given.by, given.why)
+    why = restored.AuditNote(given.by, given.why)
     try:
         with bar(None, "item", "put right") as scanned:
             how: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update_write}
-            for one in restored.settle(new, counters, why, to_s, clock.now_s(), apart=apart, **how):
+            for one in restored.repair_restored(new, counters, why, to_s, clock.now_s(), apart=apart, **how):
                 after = one.tally + one.difference
                 say(f"put right {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")
-    except NotProvenError as error:
+    except RepairNotReadyError as error:
         raise CommandError(f"{error.detail} Choose another second, or give them up: --without-dead-letters") from None
 
 
 def _say_what_is_apart(new: Store) -> None:
     """Print up to when each table was written, how far apart that is, and the drift that is forgotten for it."""
-    moments = restored.moments(new)
-    say("as of    " + ", ".join(f"{table} {moment(at_s) if at_s else 'unknown'}" for table, at_s in moments.items()))
+    moments = restored.table_moments(new)
+    say(
+        "as of    "
+        + ", ".join(f"{table} {format_time(at_s) if at_s else 'unknown'}" for table, at_s in moments.items())
+    )
     far = "an unknown time, for want of heartbeats"
     if all(moments.values()):  # each is as it was then, or up to a minute later
         far = f"at most {math.ceil((max(moments.values()) - min(moments.values())) / 60) + 1} minutes"
     say(f"apart    {far}: {WHAT_IS_OFF} says what may be off by it")
-    for row in restored.known(new):
+    for row in restored.known_drift(new):
         say(f"forgets  the drift of {row.counter} {row.target}: {row.drift:+d}")
 
 

@@ -14,8 +14,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tally import home
 from tally.dev.base.words import DEV
-from tally.drift import looks
-from tally.drift.looks import Seen, moment
+from tally.drift import checks
+from tally.drift.checks import Check, format_time
 from tally.errors import TallyError
 from tally.team import health
 
@@ -32,14 +32,14 @@ def _status(given: argparse.Namespace, stack: Stack) -> int:
     """Print every part. 0: all is well, 1: something needs a person, 2: nobody can tell of some part."""
     own = any(counter.items is not None for counter in stack.counters.values())
     seen = {name: _seen(look, stack) for name, look in {**LOOKS, **(OF_ITEMS if own else {})}.items()}
-    wrong, unknown = ([name for name, one in seen.items() if one.wrong is way] for way in (True, None))
+    wrong, unknown = ([name for name, one in seen.items() if one.failed is way] for way in (True, None))
     if given.json:
-        parts = {name: {"state": one.word, **one.facts, **_runbook(name, one)} for name, one in seen.items()}
+        parts = {name: {"state": one.state, **one.facts, **_runbook(name, one)} for name, one in seen.items()}
         say(json.dumps({"stack": _name(given), "well": not (wrong or unknown), "parts": parts}))
     else:
-        say(f"{_name(given)}, {moment(int(time.time()))}")
+        say(f"{_name(given)}, {format_time(int(time.time()))}")
         for name, one in seen.items():
-            say(f"{one.word:9}{name:14}{one.line}")
+            say(f"{one.state:9}{name:14}{one.summary}")
             for place in _runbook(name, one).values():
                 say(f"{'':23}see {place}")
         if wrong:
@@ -52,16 +52,16 @@ def _status(given: argparse.Namespace, stack: Stack) -> int:
     return 1 if wrong else 2 if unknown else 0
 
 
-def _runbook(name: str, seen: Seen) -> dict[str, str]:
+def _runbook(name: str, seen: Check) -> dict[str, str]:
     """Where the page is that says what to do about a part that is not well."""
-    return {} if seen.wrong is False else {"runbook": home.page(looks.SECTIONS[name])}
+    return {} if seen.failed is False else {"runbook": home.page(checks.SECTIONS[name])}
 
 
 def _name(given: argparse.Namespace) -> str:
     return DEV.strip("`") if given.local else str(given.stack)
 
 
-def _seen(look: Callable[[Stack], Seen], stack: Stack) -> Seen:
+def _seen(look: Callable[[Stack], Check], stack: Stack) -> Check:
     """One look. What fails is unknown, and the others still look."""
     try:
         return look(stack)
@@ -71,19 +71,19 @@ def _seen(look: Callable[[Stack], Seen], stack: Stack) -> Seen:
         why = explained(error)
     except (BotoCoreError, OSError, ValueError, KeyError) as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())
-    return Seen(why, {"error": why}, None)
+    return Check(why, {"error": why}, None)
 
 
-def _version(stack: Stack) -> Seen:
+def _version(stack: Stack) -> Check:
     """What is deployed, and how the last deploy ended."""
     outputs, ended = stack.outputs, stack.status
     facts = {"version": outputs["Version"], "runtime": outputs["Runtime"], "deploy": ended or None}
     named = f"{facts['version']} on {facts['runtime']}"
     failed = "FAILED" in ended or ended.endswith("ROLLBACK_COMPLETE")
-    return Seen(f"{named}, {ended}" if ended else named, facts, failed)
+    return Check(f"{named}, {ended}" if ended else named, facts, failed)
 
 
-def _answers(stack: Stack) -> Seen:
+def _answers(stack: Stack) -> Check:
     """Whether the API answers: GET /health reads the counts table."""
     url = stack.outputs["ApiUrl"]
     try:
@@ -91,20 +91,20 @@ def _answers(stack: Stack) -> Seen:
             version = json.load(answer)["version"]
     except urllib.error.HTTPError as error:
         with error:
-            return Seen(f"{url}/health: {error.code}", {"url": url, "status": error.code}, True)
-    return Seen(f"{url}, with {version}", {"url": url, "status": 200, "version": version})
+            return Check(f"{url}/health: {error.code}", {"url": url, "status": error.code}, True)
+    return Check(f"{url}, with {version}", {"url": url, "status": 200, "version": version})
 
 
-def _counters(stack: Stack) -> Seen:
+def _counters(stack: Stack) -> Check:
     """The counters that are deployed. The command works with those of the checkout, which must fit what is stored."""
     deployed = [name for name in stack.outputs["Counters"].split(", ") if name] if stack.status else _running(stack)
     lacking, ahead = set(deployed) - set(stack.counters), set(stack.counters) - set(deployed)
     hints = [f"; this checkout lacks {', '.join(sorted(lacking))}"] * bool(lacking)
     hints += [f"; not deployed: {', '.join(sorted(ahead))}"] * bool(ahead)
-    fits = looks.declared(stack.store, stack.counters)
-    hints += [f"; {fits.line}"] * bool(fits.wrong)
+    fits = checks.declarations(stack.store, stack.counters)
+    hints += [f"; {fits.summary}"] * bool(fits.failed)
     facts = {"deployed": deployed, "declared": list(stack.counters), **fits.facts}
-    return Seen((", ".join(deployed) or "none") + "".join(hints), facts, fits.wrong)
+    return Check((", ".join(deployed) or "none") + "".join(hints), facts, fits.failed)
 
 
 def _running(stack: Stack) -> list[str]:
@@ -117,44 +117,44 @@ def _running(stack: Stack) -> list[str]:
         return [counter["name"] for counter in json.load(answer)["counters"]]
 
 
-def _alarms(stack: Stack) -> Seen:
+def _alarms(stack: Stack) -> Check:
     """The alarms that publish to the stack's topic."""
     if not stack.status:
-        return looks.no_alarms()
+        return checks.no_alarms()
     topic = stack.outputs["AlarmTopicArn"]
     pages = boto3.client("cloudwatch", config=PATIENT).get_paginator("describe_alarms").paginate(ActionPrefix=topic)
-    return looks.alarms({alarm["AlarmName"]: alarm["StateValue"] for page in pages for alarm in page["MetricAlarms"]})
+    return checks.alarms({alarm["AlarmName"]: alarm["StateValue"] for page in pages for alarm in page["MetricAlarms"]})
 
 
-def _subscribers(stack: Stack) -> Seen:
+def _subscribers(stack: Stack) -> Check:
     """Who hears of them."""
     if not stack.status:
-        return looks.no_alarms()
+        return checks.no_alarms()
     topic = boto3.client("sns", config=PATIENT).get_topic_attributes(TopicArn=stack.outputs["AlarmTopicArn"])
-    return looks.subscribers(topic["Attributes"], stack.outputs["Stage"])
+    return checks.subscribers(topic["Attributes"], stack.outputs["Stage"])
 
 
-def _failed_events(stack: Stack) -> Seen:
+def _failed_events(stack: Stack) -> Check:
     """The asynchronous events that Lambda gave up: those that wait, and those that a person has taken out just now."""
     if not stack.status:
-        return Seen(f"{DEV} has no queue of them", {"messages": None})
+        return Check(f"{DEV} has no queue of them", {"messages": None})
     queue = stack.outputs["FailedEventsUrl"]
     names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
     sqs = boto3.client("sqs", config=PATIENT)
     attributes = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
     messages = sum(int(attributes[name]) for name in names)
-    return Seen(str(messages), {"messages": messages}, messages > 0)
+    return Check(str(messages), {"messages": messages}, messages > 0)
 
 
-OF_ITEMS: Mapping[str, Callable[[Stack], Seen]] = {"items": lambda stack: health.look(stack.store, stack.counters)}
+OF_ITEMS: Mapping[str, Callable[[Stack], Check]] = {"items": lambda stack: health.look(stack.store, stack.counters)}
 """The part of a stack that counts items of the team's tables."""
-LOOKS: Mapping[str, Callable[[Stack], Seen]] = {
+LOOKS: Mapping[str, Callable[[Stack], Check]] = {
     "version": _version, "API": _answers, "counters": _counters, "alarms": _alarms,
     "subscribers": _subscribers,
-    "lag": lambda stack: looks.lag(stack.store), "judged": lambda stack: looks.judged(stack.store),
-    "drift": lambda stack: looks.drift(stack.store), "failed events": _failed_events,
-    "dead letters": lambda stack: looks.aside(stack.store),
-    "lost records": lambda stack: looks.lost(stack.store),
+    "lag": lambda stack: checks.lag(stack.store), "judged": lambda stack: checks.judging(stack.store),
+    "drift": lambda stack: checks.drift(stack.store), "failed events": _failed_events,
+    "dead letters": lambda stack: checks.dead_letters_check(stack.store),
+    "lost records": lambda stack: checks.lost_records(stack.store),
 }  # fmt: skip
 
 

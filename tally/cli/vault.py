@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import boto3
 
-from tally.drift.looks import moment
+from tally.drift.checks import format_time
 
 from .connection import PATIENT
 from .terminal import CommandError
@@ -50,7 +50,7 @@ class Vault:
                 of_stack[table] = max(of_stack.get(table, copy), copy, key=lambda one: one.made_s)
         whole = {tables: copies for tables, copies in by_tables.items() if len(copies) == len(TABLES)}
         if not whole:
-            raise CommandError(f"the vault {self.name} has no copies of {stack}'s three tables by {moment(to_s)}")
+            raise CommandError(f"the vault {self.name} has no copies of {stack}'s three tables by {format_time(to_s)}")
         stacks = sorted({_first(tables) for tables in whole})
         if len(stacks) > 1:
             raise CommandError(f"the vault {self.name} has copies of {' and '.join(stacks)}: give one as --stack")
@@ -58,7 +58,7 @@ class Vault:
         copies = whole[tables]
         by_time = sorted((int(copy.made_s), table) for table, copy in copies.items())
         if by_time[-1][0] - by_time[0][0] > ONE_DAYS_S:
-            said = ", ".join(f"{table} {moment(made_s)}" for made_s, table in by_time)
+            said = ", ".join(f"{table} {format_time(made_s)}" for made_s, table in by_time)
             raise CommandError(f"the newest copies are not of one day ({said}): choose a time before the last ones")
         return _first(tables).rpartition("/")[2], copies
 

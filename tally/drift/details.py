@@ -21,7 +21,7 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
     """
     store = call.store
     seen = watermark.read(store)
-    row = rows.read(store, counter.name, tally)
+    row = rows.read_row(store, counter.name, tally)
     shards = recount.shards_of(call, counter, tally)
     drift = row.body(seen) if row.drift else None
     return {
@@ -36,6 +36,6 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
         "judged_up_to": seen.judged_up_to(store.settings),
         "repairs": [
             {"at": one["at"], "amount": one["amount"], "how": one["how"], "who": one["by"], "why": one["why"]}
-            for one in history.latest(store, counter.name, tally, REPAIRS_MAX)
+            for one in history.latest_repairs(store, counter.name, tally, REPAIRS_MAX)
         ],
     }

@@ -19,47 +19,49 @@ LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # repaired by its dri
 _REMOVED = ("posts", "children", "holds")
 
 
-def entry(store: Store, counter: str, target: str, now_s: float, numbers: Mapping[str, int], **texts: str) -> Write:
+def repair_entry_write(
+    store: Store, counter: str, target: str, now_s: float, numbers: Mapping[str, int], **texts: str
+) -> Write:
     """The write that records one repair of a tally.
 
     `numbers`: `before`, `amount`, and `added`: how much of it no series has. `texts`: `by`, `why`, `how`.
     """
     values: items.Values = {"at": int(now_s), **texts, **numbers, "after": numbers["before"] + numbers["amount"]}
     return items.put_write(
-        store.settings.ledger_table, keys.key(keys.history_key(counter, target), _name(now_s)), values
+        store.settings.ledger_table, keys.key(keys.history_key(counter, target), _entry_name(now_s)), values
     )
 
 
-def acknowledged(store: Store, lost: Loss, now_s: float, *, by: str, why: str) -> Write:
+def acknowledgement_write(store: Store, lost: Loss, now_s: float, *, by: str, why: str) -> Write:
     """The write that records who knows of a loss."""
     values: items.Values = {**lost.values, "at": int(now_s), "by": by, "why": why}
-    return items.put_write(store.settings.ledger_table, keys.key(keys.LOST_HISTORY_KEY, _name(now_s)), values)
+    return items.put_write(store.settings.ledger_table, keys.key(keys.LOST_HISTORY_KEY, _entry_name(now_s)), values)
 
 
-def losses(store: Store) -> Iterator[dict[str, Any]]:
+def acknowledged_losses(store: Store) -> Iterator[dict[str, Any]]:
     """What was acknowledged, the oldest first: `{"at","by","why","consumer","since","until","again"}`."""
     return map(items.from_wire, queries.partition_items(store, store.settings.ledger_table, keys.LOST_HISTORY_KEY))
 
 
-def _name(now_s: float) -> str:
+def _entry_name(now_s: float) -> str:
     return f"{int(now_s * 1000):015d}#{secrets.token_urlsafe(6)}"
 
 
-def newest(store: Store, counter: str, target: str) -> str:
+def newest_repair(store: Store, counter: str, target: str) -> str:
     """The name of the newest repair of a tally; empty if there was none."""
     repairs = _newest_first(store, counter, target, 1)
     return str(repairs[0]["SK"]["S"]) if repairs else ""
 
 
-def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
+def read_repairs(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
     """The repairs of a tally, the oldest first: `{"at","by","why","how","amount","before","after","added"}`."""
     return map(
         items.from_wire, queries.partition_items(store, store.settings.ledger_table, keys.history_key(counter, target))
     )
 
 
-def latest(store: Store, counter: str, target: str, most: int) -> list[dict[str, Any]]:
-    """The newest repairs of a tally, as `read` gives them, at most so many, the newest first."""
+def latest_repairs(store: Store, counter: str, target: str, most: int) -> list[dict[str, Any]]:
+    """The newest repairs of a tally, as `read_repairs` gives them, at most so many, the newest first."""
     return [items.from_wire(item) for item in _newest_first(store, counter, target, most)]
 
 
@@ -68,7 +70,7 @@ def _newest_first(store: Store, counter: str, target: str, most: int) -> list[It
     return queries.query(store, table, partition, Limit=most, ScanIndexForward=False)
 
 
-def forgotten(store: Store, user: str) -> Iterator[dict[str, Any]]:
+def forget_runs(store: Store, user: str) -> Iterator[dict[str, Any]]:
     """The runs that removed what there was of a user, the oldest first.
 
     Each is `{"at","by","why","found","posts","children","holds","finished"}`.
@@ -77,7 +79,7 @@ def forgotten(store: Store, user: str) -> Iterator[dict[str, Any]]:
 
 
 @dataclass
-class Forgetting:
+class ForgetRun:
     """One run that removes what there is of a user, as the history keeps it. It does not keep the user's name."""
 
     store: Store
@@ -99,7 +101,7 @@ class Forgetting:
 
 
 @dataclass(frozen=True)
-class Importing:
+class ImportRun:
     """One run of an import, as the history keeps it. `digest`: the SHA-256 of its rows."""
 
     store: Store
@@ -116,7 +118,7 @@ class Importing:
         write = items.with_expected(self._item(finished=False, refused=0), items.EXPECT_NO_ITEM)
         if try_commit(self.store, [{"Put": write}]):
             return None
-        return next((entry for entry in imports(self.store, self.counter) if entry["run"] == self.run), None)
+        return next((entry for entry in import_runs(self.store, self.counter) if entry["run"] == self.run), None)
 
     def finish(self, refused: int) -> None:
         """Note that the run has come to its end."""
@@ -131,7 +133,7 @@ class Importing:
         return {"TableName": self.store.settings.ledger_table, "Item": key | items.to_wire(values)}
 
 
-def imports(store: Store, counter: str = "") -> Iterator[dict[str, Any]]:
+def import_runs(store: Store, counter: str = "") -> Iterator[dict[str, Any]]:
     """The runs that imported into a counter, or into any.
 
     Each is `{"counter","run","by","why","at","digest","rows","refused","finished"}`.

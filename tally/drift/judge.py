@@ -18,7 +18,7 @@ from ..errors import StoreBusyError
 from ..streams import segments, watermark
 from ..streams.segments import JournalEntry
 from ..streams.watermark import Watermark
-from . import begun_again, rows
+from . import restarted_ledger, rows
 
 ROWS_READ_MAX = 100  # DynamoDB's limit for one BatchGetItem
 TOGETHER_MIN = 10  # rows of one transaction: it takes twice the write units, and of 100 rows a tenth of the CPU time
@@ -29,7 +29,7 @@ Halves = dict[tuple[str, str, str], int]  # by counter, id and pair: observed le
 
 
 @dataclass
-class Reading:
+class SegmentCache:
     """What a run has read: halves of unlikes by minute; segments of the newest minute, and their compressed bytes."""
 
     halves: dict[int, Halves] = field(default_factory=dict)
@@ -58,10 +58,10 @@ def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Jud
     The next run goes on where this one stopped, also within a minute. `seen`: what may be concluded now.
     """
     if 0 <= seen.judged < min(seen.resume_minute - 1, seen.last_complete_minute(store.settings)):
-        seen = begun_again.begin(store, seen, now_s, until_s)
+        seen = restarted_ledger.restart(store, seen, now_s, until_s)
         if not seen.journal_complete_s:
             return Judged(last=seen.judged, finished=False)
-    result, read = Judged(last=seen.judged), Reading()
+    result, read = Judged(last=seen.judged), SegmentCache()
     for minute in range(seen.judged + 1, seen.last_complete_minute(store.settings) + 1) if seen.judged >= 0 else ():
         assert minute <= seen.last_complete_minute(store.settings), "more may be booked on it"
         net, after = differences(store, minute, read), seen.last_added(minute)
@@ -71,7 +71,7 @@ def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Jud
             if store.clock() >= until_s:
                 watermark.note_judged(store, minute - 1, minute - 1, after)
                 return replace(result, finished=False)
-            _add(store, chunk, minute, now_s)
+            _add_to_rows(store, chunk, minute, now_s)
             result.changes += len(chunk)
             after = list(chunk[-1][:2])
         watermark.note_judged(store, minute, minute - 1)
@@ -85,14 +85,14 @@ def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Jud
     return result
 
 
-def differences(store: Store, minute: int, read: Reading | None = None) -> Net:
+def differences(store: Store, minute: int, read: SegmentCache | None = None) -> Net:
     """How uneven each tally is in a minute. `read`: what a run has read.
 
     An unlike that falls on two neighbouring minutes is even: each half is taken off the other one, that of the older
     minute first. So it is known of every half which other one it meets: none is left out, and none counts twice.
     """
     net: Net = defaultdict(dict)
-    read = read or Reading()
+    read = read or SegmentCache()
     read.segments = read.bytes = 0
     halves: list[JournalEntry] = []
     for segment in segments.read_segments(store, minute):
@@ -103,13 +103,13 @@ def differences(store: Store, minute: int, read: Reading | None = None) -> Net:
             _sum_up(net[counter], ids, expected, observed)
     read.halves[minute] = _by_name(halves)
     for half in read.halves[minute]:
-        amount = _unmet(store, half, minute, read)
+        amount = _unpaired_amount(store, half, minute, read)
         _sum_up(net[half[0]], [half[1]], [0], [amount])
     read.halves = {at: of for at, of in read.halves.items() if at >= minute}
     return net
 
 
-def _unmet(store: Store, half: tuple[str, str, str], minute: int, read: Reading) -> int:
+def _unpaired_amount(store: Store, half: tuple[str, str, str], minute: int, read: SegmentCache) -> int:
     """What is left of a half in a minute. A like that is put back and deleted by hand has halves in many of them: what
     the minute before takes is known from the first one on."""
 
@@ -127,8 +127,8 @@ def _unmet(store: Store, half: tuple[str, str, str], minute: int, read: Reading)
     while half in of(first - 1):
         first -= 1
     for at in range(first, minute + 1):
-        left = _less(of(at)[half], left)
-    return _less(left, of(minute + 1).get(half, 0))
+        left = _offset(of(at)[half], left)
+    return _offset(left, of(minute + 1).get(half, 0))
 
 
 def _by_name(halves: Iterable[JournalEntry]) -> Halves:
@@ -138,7 +138,7 @@ def _by_name(halves: Iterable[JournalEntry]) -> Halves:
     return dict(sums)
 
 
-def _less(amount: int, other: int) -> int:
+def _offset(amount: int, other: int) -> int:
     """What is left of an amount, after another one of the opposite sign is taken off."""
     return amount if amount * other >= 0 else 0 if abs(amount) <= abs(other) else amount + other
 
@@ -151,12 +151,12 @@ def _sum_up(sums: dict[str, int], ids: Sequence[str], expected: Sequence[int], o
             sums[id_] = amount
 
 
-def _add(store: Store, changes: Sequence[tuple[str, str, int]], minute: int, now_s: float) -> None:
+def _add_to_rows(store: Store, changes: Sequence[tuple[str, str, int]], minute: int, now_s: float) -> None:
     """Add a minute to the drift rows of some tallies, unless they have it."""
     for _ in range(TRIES_MAX):
         drift_rows = rows.read_many(store, [change[:2] for change in changes])
-        due = [pair for pair in zip(changes, drift_rows, strict=True) if pair[1].upto < minute]
-        writes = [rows.moved(store, row, row.drift + change[2], now_s, upto=minute) for change, row in due]
+        due = [pair for pair in zip(changes, drift_rows, strict=True) if pair[1].last_minute < minute]
+        writes = [rows.drift_write(store, row, row.drift + change[2], now_s, upto=minute) for change, row in due]
         if _committed_together(store, writes):
             return
         done = map_in_threads(lambda write: try_commit(store, [write]), writes)

@@ -17,25 +17,26 @@ from . import history
 
 Family = tuple[Counter, str, int, int]  # as a scan saw a tally, a hint: counter, id, number, number of children
 TURNS_MAX = 10  # a turn is lost only to a change of the tally while its children are counted
-MOVED = "it moved while its children were counted"
-UNDER_WAY = "as_of is older than the newest child that is rolled up"
+TALLY_MOVED = "it moved while its children were counted"
+ROLLUP_PENDING = "as_of is older than the newest child that is rolled up"
 
 
 @dataclass(frozen=True)
 class Recount:
-    """A tally and its children. `low`, `high`: the bounds of what is missing. `unclear`: why it is not exact; or empty.
+    """A tally and its children. `low`, `high`: the bounds of what is missing.
 
-    `shards`: the tally's items after the count. When it began, `minute` had not passed; `repaired`: the newest repair.
+    `unproven_reason`: why the recount is not exact; empty if it is. `shards`: the tally's items after the count. When
+    it began, `minute` had not passed; `newest_repair`: the newest repair.
     """
 
     tally: int
     children: int
     low: int
     high: int
-    unclear: str
+    unproven_reason: str
     shards: dict[int, Item]
     minute: int = -1
-    repaired: str = ""
+    newest_repair: str = ""
 
 
 def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
@@ -44,16 +45,16 @@ def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
     The result is exact if the tally did not move, and if the rollup has provably added every child that it adds.
     """
     seen, settings = watermark.read(store), store.settings  # before the first look at the tally
-    as_of_s, repaired = seen.as_of(settings), history.newest(store, counter.name, id_)
+    as_of_s, repaired = seen.as_of(settings), history.newest_repair(store, counter.name, id_)
     added_s = None if as_of_s is None else as_of_s - watermark.COMMIT_GRACE * settings.minute_s
     for _ in range(TURNS_MAX):
-        count = counted(store, counter, id_, added_s)
-        if count.unclear != MOVED:
+        count = count_children(store, counter, id_, added_s)
+        if count.unproven_reason != TALLY_MOVED:
             break
-    return replace(count, minute=settings.minute(min(now_s, seen.written_s)), repaired=repaired)
+    return replace(count, minute=settings.minute(min(now_s, seen.written_s)), newest_repair=repaired)
 
 
-def counted(store: Store, counter: Counter, id_: str, added_s: float | None) -> Recount:
+def count_children(store: Store, counter: Counter, id_: str, added_s: float | None) -> Recount:
     """One count. `added_s`: the rollup has added every child that was made before, or never will; None: not known."""
     children = open_ = 0
     before = shards_of(Call(store), counter, id_)
@@ -68,14 +69,14 @@ def counted(store: Store, counter: Counter, id_: str, added_s: float | None) -> 
             at = minute_of(item)
             open_ += added_s is None or at is None or (at + 1) * store.settings.minute_s > added_s
     after = shards_of(Call(store), counter, id_)
-    lowest, highest = sorted((number(counter, before), number(counter, after)))
-    unclear = MOVED if before != after else UNDER_WAY if open_ else ""
+    lowest, highest = sorted((stored_sum(counter, before), stored_sum(counter, after)))
+    unclear = TALLY_MOVED if before != after else ROLLUP_PENDING if open_ else ""
     low, high = children - open_ - highest, children - lowest
     assert low == high if not unclear else low <= high
-    return Recount(number(counter, after), children, low, high, unclear, after)
+    return Recount(stored_sum(counter, after), children, low, high, unclear, after)
 
 
-def number(counter: Counter, shards: Mapping[int, Item]) -> int:
+def stored_sum(counter: Counter, shards: Mapping[int, Item]) -> int:
     """The stored number: the sum of the shards, even below zero; `start` if none has one, but perhaps a plan."""
     numbers = [tallies.stored_number(counter, item, 0) for item in shards.values() if counter.attribute in item]
     return sum(numbers) if numbers else counter.start
@@ -87,7 +88,7 @@ def shards_of(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
     return {shard: item for shard, item in shards if shard is not None}
 
 
-def families(store: Store, counters: Mapping[str, Counter]) -> Iterator[Family]:
+def scan_parents(store: Store, counters: Mapping[str, Counter]) -> Iterator[Family]:
     """Every tally that counts children, from a scan of the counts table: it returns item collections whole."""
     scanned = (item for page in queries.scan_pages(store, store.settings.counts_table) for item in page)
     for partition, family in groupby(scanned, lambda item: str(item["PK"]["S"])):

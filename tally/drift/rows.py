@@ -30,20 +30,20 @@ _DRIFTING: Item = {"FilterExpression": "drift <> :zero", "ExpressionAttributeVal
 
 
 class DriftRow(NamedTuple):
-    """A drift row. `drift`: observed less expected. `upto`: its last minute; -1: there is no row.
+    """A drift row. `drift`: observed less expected. `last_minute`: its last minute; -1: there is no row.
 
     `since`: epoch seconds; 0 if it does not drift. `changes`: by how much it moved in which of the SETTLE minutes up to
-    `upto`, the newest last.
+    `last_minute`, the newest last.
     """
 
     counter: str
     target: str
     drift: int = 0
-    upto: int = -1
+    last_minute: int = -1
     since: int = 0
     changes: tuple[tuple[int, int], ...] = ()
 
-    def confirmed(self, seen: Watermark) -> int:
+    def confirmed_amount(self, seen: Watermark) -> int:
         """What of the drift has stood for SETTLE judged minutes: its value next to 0 since then; 0 if it crossed 0.
 
         Nothing that began with the ledger is confirmed before its first minutes are whole.
@@ -52,7 +52,7 @@ class DriftRow(NamedTuple):
             return 0
         before = least = self.drift
         for minute, amount in reversed(self.changes):
-            if minute > max(seen.judged, self.upto) - watermark.CONFIRM_AFTER:
+            if minute > max(seen.judged, self.last_minute) - watermark.CONFIRM_AFTER:
                 before -= amount
                 if before * least <= 0:
                     return 0
@@ -62,27 +62,27 @@ class DriftRow(NamedTuple):
     def body(self, seen: Watermark) -> dict[str, Any]:
         """The row as `GET /drift` lists it."""
         named = {"counter": self.counter, **periods.answer_members(self.target)}
-        return {**named, "drift": self.drift, "since": self.since, "confirmed": self.confirmed(seen) != 0}
+        return {**named, "drift": self.drift, "since": self.since, "confirmed": self.confirmed_amount(seen) != 0}
 
     @property
-    def was(self) -> Expected:
+    def expected(self) -> Expected:
         """What a write of the row rests on: that it is as it was read."""
-        return items.EXPECT_NO_ITEM if self.upto < 0 else {"drift": self.drift, "upto": self.upto}
+        return items.EXPECT_NO_ITEM if self.last_minute < 0 else {"drift": self.drift, "upto": self.last_minute}
 
 
-def key(counter: str, target: str) -> Item:
+def row_key(counter: str, target: str) -> Item:
     """The key of a tally's drift row."""
     return keys.key(keys.DRIFT_KEY, keys.tally_digest(counter, target))
 
 
-def moved(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | None = None) -> Write:
+def drift_write(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | None = None) -> Write:
     """The write that brings a row as it was read to `drift`. A judge gives the minute `upto`, and may make the row.
     A repair makes none: it checks that there still is none."""
-    assert upto is None or upto > row.upto, "a row takes each minute once"
+    assert upto is None or upto > row.last_minute, "a row takes each minute once"
     assert row.drift or not row.changes, "changes of an older drift"
-    table, name = store.settings.ledger_table, key(row.counter, row.target)
-    if upto is None and row.upto < 0:
-        return items.check_write(table, name, row.was)
+    table, name = store.settings.ledger_table, row_key(row.counter, row.target)
+    if upto is None and row.last_minute < 0:
+        return items.check_write(table, name, row.expected)
     values: dict[str, str | float] = {"drift": drift}
     if upto is not None:
         values |= {"counter": row.counter, "target": row.target, "upto": upto}
@@ -94,48 +94,48 @@ def moved(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | Non
         if row.drift == 0:
             values["since"] = upto * store.settings.minute_s
     return items.update_write(
-        table, name, values, remove=["expiration"] if drift else ["since", "changes"], expected=row.was
+        table, name, values, remove=["expiration"] if drift else ["since", "changes"], expected=row.expected
     )
 
 
-def recounted(store: Store, row: DriftRow, drift: int, now_s: float) -> Write:
+def recount_write(store: Store, row: DriftRow, drift: int, now_s: float) -> Write:
     """The write that brings a row as it was read to what a recount found, as confirmed. It may make the row."""
     if drift == 0:
-        return moved(store, row, 0, now_s)  # DynamoDB removes it days later
+        return drift_write(store, row, 0, now_s)  # DynamoDB removes it days later
     minute = store.settings.minute(now_s)
     values: dict[str, str | float] = {
-        "counter": row.counter, "target": row.target, "drift": drift, "upto": max(minute, row.upto + 1),
+        "counter": row.counter, "target": row.target, "drift": drift, "upto": max(minute, row.last_minute + 1),
         "since": row.since or int(now_s),
     }  # fmt: skip
-    name = key(row.counter, row.target)
+    name = row_key(row.counter, row.target)
     return items.update_write(
-        store.settings.ledger_table, name, values, remove=["changes", "expiration"], expected=row.was
+        store.settings.ledger_table, name, values, remove=["changes", "expiration"], expected=row.expected
     )
 
 
-def forgotten(store: Store, row: DriftRow, kept: int, now_s: float) -> Write:
+def forget_write(store: Store, row: DriftRow, kept: int, now_s: float) -> Write:
     """The write that leaves `kept` of a drift, as confirmed: nobody judges what its other changes waited for."""
     assert min(row.drift, 0) <= kept <= max(row.drift, 0), "what stays is a part of it"
     values = {"drift": kept} if kept else {"drift": 0, "expiration": int(now_s) + segments.SEGMENT_KEPT_S}
     removed = ["changes"] if kept else ["changes", "since"]
     return items.update_write(
-        store.settings.ledger_table, key(row.counter, row.target), values, remove=removed, expected=row.was
+        store.settings.ledger_table, row_key(row.counter, row.target), values, remove=removed, expected=row.expected
     )
 
 
-def read(store: Store, counter: str, target: str) -> DriftRow:
+def read_row(store: Store, counter: str, target: str) -> DriftRow:
     """The drift row of one tally."""
-    return _drift(counter, target, queries.get(store.client, store.settings.ledger_table, key(counter, target)))
+    return _parse_row(counter, target, queries.get(store.client, store.settings.ledger_table, row_key(counter, target)))
 
 
 def read_many(store: Store, tallies: Sequence[tuple[str, str]]) -> list[DriftRow]:
     """The drift rows of up to 100 tallies, in order."""
-    wanted = [key(*tally) for tally in tallies]
+    wanted = [row_key(*tally) for tally in tallies]
     by_digest = {item["SK"]["S"]: item for item in queries.get_many(Call(store), store.settings.ledger_table, wanted)}
-    return [_drift(*tally, by_digest.get(one["SK"]["S"], {})) for tally, one in zip(tallies, wanted, strict=True)]
+    return [_parse_row(*tally, by_digest.get(one["SK"]["S"], {})) for tally, one in zip(tallies, wanted, strict=True)]
 
 
-def _drift(counter: str, target: str, item: Item) -> DriftRow:
+def _parse_row(counter: str, target: str, item: Item) -> DriftRow:
     if not item:
         return DriftRow(counter, target)
     changes = json.loads(item.get("changes", {"S": "[]"})["S"])
@@ -143,21 +143,21 @@ def _drift(counter: str, target: str, item: Item) -> DriftRow:
     return DriftRow(counter, target, drift, upto, since, tuple((minute, amount) for minute, amount in changes))
 
 
-def every(store: Store, after: str = _FIRST) -> Iterator[DriftRow]:
+def all_rows(store: Store, after: str = _FIRST) -> Iterator[DriftRow]:
     """The rows of the tallies that drift, in the order of their digests, from `after` on."""
     table = store.settings.ledger_table
     for item in queries.partition_items(store, table, keys.DRIFT_KEY, after, _LAST, **_DRIFTING):
-        yield _drift(item["counter"]["S"], item["target"]["S"], item)
+        yield _parse_row(item["counter"]["S"], item["target"]["S"], item)
 
 
-def listed(call: Call, limit: int, after: str | None) -> dict[str, Any]:
+def list_drift(call: Call, limit: int, after: str | None) -> dict[str, Any]:
     """Tallies that drift, a page at a time: `{"drift": [{"counter","id","drift","since","confirmed"}], "cursor"}`.
 
     `after`: the digest whose successors follow. `cursor` is null on the last page.
     """
     seen = watermark.read(call.store)
     start = _FIRST if after is None else min(f"{after} ", _LAST)  # a cursor from outside may be anything
-    drifting = list(islice(every(call.store, start), limit + 1))
+    drifting = list(islice(all_rows(call.store, start), limit + 1))
     cursor = to_cursor(keys.tally_digest(*drifting[limit - 1][:2])) if len(drifting) > limit else None
     return {"drift": [drift.body(seen) for drift in drifting[:limit]], "cursor": cursor}
 
@@ -172,12 +172,12 @@ def summary(
     """
     whole = dict.fromkeys((observe.DRIFTING_TALLIES, observe.DRIFT_ABSOLUTE, observe.OLDEST_DRIFT), 0)
     confirmed = dict.fromkeys(counters, 0)
-    for drift in every(store):
+    for drift in all_rows(store):
         whole[observe.DRIFTING_TALLIES] += 1
         whole[observe.DRIFT_ABSOLUTE] += abs(drift.drift)
         whole[observe.OLDEST_DRIFT] = max(whole[observe.OLDEST_DRIFT], int(now_s) - drift.since)
         if drift.counter in confirmed:
-            confirmed[drift.counter] += drift.confirmed(seen) != 0
+            confirmed[drift.counter] += drift.confirmed_amount(seen) != 0
         if whole[observe.DRIFTING_TALLIES] <= LOGGED_MAX:
             observe.logger.warning("drifts", extra=drift.body(seen))
         if store.clock() >= until_s:

@@ -51,7 +51,7 @@ class Trace(NamedTuple):
     counter: Counter | None = None
 
 
-def traces(store: Store, counters: Mapping[str, Counter], user: str) -> Iterator[list[Trace]]:
+def find_traces(store: Store, counters: Mapping[str, Counter], user: str) -> Iterator[list[Trace]]:
     """What there is of a user, page by page of a scan. `user`: percent-encoded; `counters`: the declared ones.
 
     Raises what botocore's errors map to.
@@ -89,7 +89,7 @@ def _trace(of_users: Sequence[Counter], item: Item, user: str) -> Trace | None:
     return Trace(TraceKind.POST, id_, {}, LIKES) if prefix == LIKES.prefix and "authorId" in item else None
 
 
-def forget(call: Call, counters: Mapping[str, Counter], trace: Trace) -> None:
+def forget_trace(call: Call, counters: Mapping[str, Counter], trace: Trace) -> None:
     """Remove one thing as its user would. It may be gone by now. `call.caller` is the user.
 
     Raises LimitReachedError for a hold whose counter has no room for what it gives back, ConfigurationError if the

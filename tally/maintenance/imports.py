@@ -79,12 +79,12 @@ class Chunk(NamedTuple, Generic[Row]):
     rows: list[Row]
 
 
-def sets(counter: Counter) -> bool:
+def sets_number(counter: Counter) -> bool:
     """Whether an import sets a number instead of adding to it: the number has a start, or is given out in turns."""
     return counter.numbered or counter.start != 0
 
 
-def refused(counter: Counter, *, children: bool) -> str:
+def refusal_of_import(counter: Counter, *, children: bool) -> str:
     """Why no numbers, or no `children`, can be imported into a counter; empty if they can."""
     if counter.retired:
         return f"{counter.name} is retired: it takes no more changes"
@@ -97,7 +97,7 @@ def refused(counter: Counter, *, children: bool) -> str:
     return ""
 
 
-def chunks(counter: Counter, rows: Iterable[NumberRow]) -> Iterator[Chunk[NumberRow]]:
+def number_chunks(counter: Counter, rows: Iterable[NumberRow]) -> Iterator[Chunk[NumberRow]]:
     """The rows in chunks, in their order, each of one day. A number with limits is alone in its chunk: its refusal
     holds up no other."""
     rows_max = 1 if counter.known else ROWS_MAX
@@ -108,7 +108,7 @@ def chunks(counter: Counter, rows: Iterable[NumberRow]) -> Iterator[Chunk[Number
             number += 1
 
 
-def families(rows: Iterable[ChildRow]) -> Iterator[Chunk[ChildRow]]:
+def child_chunks(rows: Iterable[ChildRow]) -> Iterator[Chunk[ChildRow]]:
     """The children in chunks, in their order: a receipt, the children and their tallies are one transaction."""
     return _chunked(rows, lambda number, ids: 1 + number + ids <= TRANSACTION_ITEMS_MAX)
 
@@ -126,7 +126,7 @@ def _chunked(rows: Iterable[Row], fits: Callable[[int, int], bool]) -> Iterator[
         yield chunk
 
 
-def add(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRow]) -> list[RefusedRow]:
+def import_numbers(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRow]) -> list[RefusedRow]:
     """Count a chunk once. Returns the rows that a limit refused.
 
     Raises KeyReusedError if the run has counted another content under this number, and the errors of changes.count.
@@ -139,7 +139,7 @@ def add(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRow]) -> list
         tally = Tally(counter, row.id)
         sums[tally] = sums.get(tally, 0) + row.value
     try:
-        if sets(counter):
+        if sets_number(counter):
             for (_, id_), value in sums.items():
                 increments.set_value(
                     call, counter, id_, value, 0, operation=IMPORT, key=name, days=KEPT_DAYS, imported_day=own_day,
@@ -167,7 +167,7 @@ def missing_parents(call: Call, counter: Counter, ids: Sequence[str]) -> set[str
     return set(ids) - there
 
 
-def put(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRow]) -> Body:
+def import_children(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRow]) -> Body:
     """Put the children of a chunk once, and move their tallies: `{"imported","already","missing"}`.
 
     `already`: how many were there before. `missing`: the lines of those whose parents are not there. Raises

@@ -8,15 +8,15 @@ from ..dynamo.client import Store
 from ..dynamo.transactions import try_commit
 from ..streams import watermark
 from ..streams.loss import Loss
-from .reconcile import NotProvenError
+from .reconcile import RepairNotReadyError
 
 
 def acknowledge(store: Store, losses: list[Loss], by: str, why: str) -> None:
-    """Let `as_of` go on past these losses: somebody knows of them. Raises NotProvenError."""
+    """Let `as_of` go on past these losses: somebody knows of them. Raises RepairNotReadyError."""
     seen = watermark.read(store)
     if seen.judged < max(lost.resume_minute for lost in losses) - 1:
-        raise NotProvenError("The ledger has not begun again yet: do its consumers and sweep run?")
+        raise RepairNotReadyError("The ledger has not begun again yet: do its consumers and sweep run?")
     for lost in losses:
         gone = {"Delete": items.with_expected({"TableName": store.settings.ledger_table, "Key": lost.key}, lost.values)}
-        if not try_commit(store, [gone, history.acknowledged(store, lost, clock.now_s(), by=by, why=why)]):
-            raise NotProvenError(f"More of {lost.consumer}'s records may be lost by now: try again.")
+        if not try_commit(store, [gone, history.acknowledgement_write(store, lost, clock.now_s(), by=by, why=why)]):
+            raise RepairNotReadyError(f"More of {lost.consumer}'s records may be lost by now: try again.")

@@ -28,13 +28,13 @@ from ..streams import loss, record
 from ..streams.lineage import BOOKKEEPER
 from ..streams.record import TRUE_ATTRIBUTE, PoisonRecordError
 from ..streams.watermark import Watermark
-from .reconcile import Finding, NotProvenError, OfDay, Reconciler
+from .reconcile import DayReceipts, Finding, Reconciler, RepairNotReadyError
 
-DAYS = PENDING_KEPT_S // (24 * 3600) - 1  # whole days that receipts are there for
-GOING_S = 3600
-UNDELIVERED = 1  # days after its own in which a stream may still deliver a receipt
+RECEIPT_DAYS = PENDING_KEPT_S // (24 * 3600) - 1  # whole days that receipts are there for
+EXPIRY_MARGIN_S = 3600
+DELIVERY_DAYS = 1  # days after its own in which a stream may still deliver a receipt
 
-Accepted = dict[tuple[str, str], dict[int, OfDay]]  # by counter and id, and by day
+Accepted = dict[tuple[str, str], dict[int, DayReceipts]]  # by counter and id, and by day
 
 
 class Window(NamedTuple):
@@ -54,18 +54,23 @@ def notes_began_s(seen: Watermark) -> int:
     return items.int_attribute(seen.item, "notes", items.int_attribute(seen.item, "began"))
 
 
-def window(store: Store, seen: Watermark, now_s: float) -> Window:
-    """The days whose receipts are there, noted from the beginning, and judged. Raises NotProvenError without one."""
+def rebuild_window(store: Store, seen: Watermark, now_s: float) -> Window:
+    """The days whose receipts are there, noted from the beginning, and judged.
+
+    Raises RepairNotReadyError without one.
+    """
     minute = store.settings.minute
     began = minute(notes_began_s(seen))
-    first = max(minute(now_s) // tallies.MINUTES_PER_DAY - DAYS, began // tallies.MINUTES_PER_DAY + 1)
-    last = (seen.judged + 1) // tallies.MINUTES_PER_DAY - 1 - UNDELIVERED
+    first = max(minute(now_s) // tallies.MINUTES_PER_DAY - RECEIPT_DAYS, began // tallies.MINUTES_PER_DAY + 1)
+    last = (seen.judged + 1) // tallies.MINUTES_PER_DAY - 1 - DELIVERY_DAYS
     if seen.judged < 0 or last < first:
-        raise NotProvenError("Cannot tell yet: no whole day since the ledger began is judged, and the one after it.")
+        raise RepairNotReadyError(
+            "Cannot tell yet: no whole day since the ledger began is judged, and the one after it."
+        )
     return Window(first, last)
 
 
-def accepted(store: Store, counters: Mapping[str, Counter], days: Window, sums: Accepted) -> Iterator[int]:
+def sum_receipts(store: Store, counters: Mapping[str, Counter], days: Window, sums: Accepted) -> Iterator[int]:
     """Sum up the receipts that were written alone, into `sums`. Yields the receipts of each page of the scan."""
     attributes = ("rollup", "at", "counter", "target", "amount", record.SOON)
     first, last = days.first * tallies.MINUTES_PER_DAY, (days.last + 1) * tallies.MINUTES_PER_DAY - 1
@@ -82,10 +87,10 @@ def accepted(store: Store, counters: Mapping[str, Counter], days: Window, sums: 
             for name, target, amount in _readable(receipt):
                 counter = counters.get(name)
                 if counter is not None and rebuildable(counter):
-                    of_tally = sums.setdefault((name, target), defaultdict(OfDay))
+                    of_tally = sums.setdefault((name, target), defaultdict(DayReceipts))
                     day = int(receipt["at"]["N"]) // tallies.MINUTES_PER_DAY
                     before = of_tally[day]
-                    of_tally[day] = OfDay(before.amount + amount, before.down + min(amount, 0))
+                    of_tally[day] = DayReceipts(before.amount + amount, before.down + min(amount, 0))
         yield len(page)
 
 
@@ -97,15 +102,15 @@ def _readable(receipt: Item) -> list[tuple[str, str, int]]:
         return []
 
 
-def look(store: Store, counter: Counter, target: str, days: Mapping[int, OfDay]) -> Finding:
+def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, DayReceipts]) -> Finding:
     """What one tally lacks. `days`: its receipts by day.
 
     The tally of a period lacks nothing from an hour before DynamoDB may remove it: its notes may be gone with it, and
     clocks differ. Receipts outlive it, and nobody reads it any more.
     """
-    if not periods.is_kept(counter, target, clock.now_s() + GOING_S):
+    if not periods.is_kept(counter, target, clock.now_s() + EXPIRY_MARGIN_S):
         days = {}
-    row = rows.read(store, counter.name, target)
+    row = rows.read_row(store, counter.name, target)
     shards = recount.shards_of(Call(store), counter, target)
     noted = {
         day: sum(items.int_attribute(item, tallies.day_note(day)) for item in shards.values()) for day in sorted(days)
@@ -116,12 +121,14 @@ def look(store: Store, counter: Counter, target: str, days: Mapping[int, OfDay])
     finding = Finding(counter, target, shards, row, missing, history.REBUILD, days=lost, accepted=days)
     repaired = _repaired(store, counter, target, min(lost), missing) if lost else 0
     if repaired and (abs(repaired) > abs(missing) or _ledger_lost(store, lost)):
-        return replace(finding, unclear=f"{repaired:+d} was repaired since then, for this or for something else")
+        return replace(
+            finding, unproven_reason=f"{repaired:+d} was repaired since then, for this or for something else"
+        )
     assert abs(missing - repaired) <= abs(missing), "more than the receipts say"
     return replace(finding, difference=missing - repaired)
 
 
-def _lost(counter: Counter, amount: int, of_day: OfDay) -> bool:
+def _lost(counter: Counter, amount: int, of_day: DayReceipts) -> bool:
     """Whether receipts of this amount may be lost. One that somebody removed leaves a difference of the other sign, as
     voids do that were lost: of a counter with a step there were so many."""
     if counter.delta is None or amount * counter.delta > 0:
@@ -133,7 +140,7 @@ def _lost(counter: Counter, amount: int, of_day: OfDay) -> bool:
 def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
     """Whether the ledger may have lost something of these days. Otherwise it knew what the rollup has lost."""
     known = [(lost.consumer, lost.since_s, lost.until_s) for lost in loss.list_losses(store)]
-    known += [(entry["consumer"], entry["since"], entry["until"]) for entry in history.losses(store)]
+    known += [(entry["consumer"], entry["since"], entry["until"]) for entry in history.acknowledged_losses(store)]
     minute = store.settings.minute
     return any(
         consumer == BOOKKEEPER
@@ -143,18 +150,18 @@ def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
     )
 
 
-def losses(store: Store, counters: Mapping[str, Counter], accepted: Accepted) -> Iterator[Finding]:
+def find_missing(store: Store, counters: Mapping[str, Counter], accepted: Accepted) -> Iterator[Finding]:
     """The tallies that provably lack something of what was `accepted`."""
     for (name, target), days in sorted(accepted.items()):
-        finding = look(store, counters[name], target, days)
-        if finding.difference and not finding.unclear:
+        finding = missing_of(store, counters[name], target, days)
+        if finding.difference and not finding.unproven_reason:
             yield finding
 
 
 def _repaired(store: Store, counter: Counter, target: str, day: int, missing: int) -> int:
     """What repairs have added since a day, and since the last rebuild, of the sign of what is missing."""
     total = 0
-    for entry in history.read(store, counter.name, target):
+    for entry in history.read_repairs(store, counter.name, target):
         if entry["how"] == history.REBUILD:
             total = 0
         elif store.settings.minute(entry["at"]) >= day * tallies.MINUTES_PER_DAY and entry["amount"] * missing > 0:
@@ -165,15 +172,15 @@ def _repaired(store: Store, counter: Counter, target: str, day: int, missing: in
 def rebuild(reconciler: Reconciler, lost: Finding, by: str, why: str, asked: int) -> Finding | None:
     """Add what one tally lacks by its receipts, once; the finding, None if there is none by now.
 
-    `asked`: the minute to be judged. Raises NotProvenError, RestlessError.
+    `asked`: the minute to be judged. Raises RepairNotReadyError, RepairContentionError.
     """
 
     def proven(_: Watermark) -> Finding | None:
-        now = look(reconciler.store, lost.counter, lost.target, lost.accepted)
-        if now.difference and now.differs:
-            raise NotProvenError(f"{now.name} drifts by {now.drift.drift:+d}: that is repaired first.")
-        if now.unclear:
-            raise NotProvenError(f"{now.name}: cannot tell: {now.unclear}.")
+        now = missing_of(reconciler.store, lost.counter, lost.target, lost.accepted)
+        if now.difference and now.has_drift:
+            raise RepairNotReadyError(f"{now.name} drifts by {now.drift.drift:+d}: that is repaired first.")
+        if now.unproven_reason:
+            raise RepairNotReadyError(f"{now.name}: cannot tell: {now.unproven_reason}.")
         return now if now.difference else None
 
     return reconciler.commit(lost.name, proven, asked, by, why)

@@ -41,11 +41,11 @@ COUNTS_BEFORE = 2  # of the children, judged since, before a count is believed t
 SHARDS_HELD_MAX = 90  # of a tally in a repair: a transaction takes 100 items
 
 
-class NotProvenError(TallyError):
+class RepairNotReadyError(TallyError):
     """The watermark does not allow a repair yet. The message says what is missing."""
 
 
-class RestlessError(TallyError):
+class RepairContentionError(TallyError):
     """A tally or its drift row changed at each attempt to repair it."""
 
 
@@ -54,7 +54,7 @@ class OutOfBoundsError(TallyError):
     be taken back."""
 
 
-class OfDay(NamedTuple):
+class DayReceipts(NamedTuple):
     """What the receipts of a day come to. `down`: those of negative amounts."""
 
     amount: int = 0
@@ -73,8 +73,8 @@ class Finding:
     how: str = history.LEDGER
     confirmed: int = 0  # what of the drift is
     days: Mapping[int, int] = field(default_factory=dict)  # amounts of lost receipts, by day
-    accepted: Mapping[int, OfDay] = field(default_factory=dict)  # all receipts of the days that were looked at
-    unclear: str = ""  # why nobody can tell whether the difference is one
+    accepted: Mapping[int, DayReceipts] = field(default_factory=dict)  # all receipts of the days that were looked at
+    unproven_reason: str = ""  # why nobody can tell whether the difference is one
 
     @property
     def name(self) -> str:
@@ -82,10 +82,10 @@ class Finding:
 
     @property
     def tally(self) -> int:
-        return recount.number(self.counter, self.shards)
+        return recount.stored_sum(self.counter, self.shards)
 
     @property
-    def differs(self) -> bool:
+    def has_drift(self) -> bool:
         return self.drift.drift != 0
 
 
@@ -97,10 +97,10 @@ class Reconciler:
     clock: Callable[[], float] = field(default=clock.now_s)
     sleep: Callable[[float], None] = time.sleep
 
-    def look(self, counter: Counter, target: str, seen: Watermark | None = None) -> Finding:
+    def find(self, counter: Counter, target: str, seen: Watermark | None = None) -> Finding:
         """What the ledger says of one tally."""
-        drift = rows.read(self.store, counter.name, target)
-        confirmed = drift.confirmed(seen or watermark.read(self.store))
+        drift = rows.read_row(self.store, counter.name, target)
+        confirmed = drift.confirmed_amount(seen or watermark.read(self.store))
         difference = -confirmed if periods.is_kept(counter, target, self.clock()) else 0
         if counter.numbered and difference * (counter.delta or 0) < 0:
             difference = 0  # a repair would give its numbers out again: accept the number that it has
@@ -111,27 +111,30 @@ class Reconciler:
         """What the children of one tally say."""
         return recount.recount(self.store, counter, target, self.clock())
 
-    def asked(self) -> int:
-        """The minute through which the ledger must be judged for a repair asked for now. Raises NotProvenError."""
-        minute, noted_s = self.store.settings.minute, self._settled().written_s
+    def minute_to_judge(self) -> int:
+        """The minute through which the ledger must be judged for a repair asked for now. Raises RepairNotReadyError."""
+        minute, noted_s = self.store.settings.minute, self._require_settled().written_s
         return max(minute(self.clock()), minute(noted_s) + 1)  # the sweep's clock is better than a laptop's
 
-    def wait(self, asked: int, tell: Callable[[int], object] = lambda left: None) -> None:
-        """Wait until the ledger is judged through this minute. `tell` gets the minutes left. Raises NotProvenError."""
+    def wait_until_judged(self, asked: int, tell: Callable[[int], object] = lambda left: None) -> None:
+        """Wait until the ledger is judged through this minute.
+
+        `tell` gets the minutes left. Raises RepairNotReadyError.
+        """
         for _ in range(WAIT_MAX * WAITS_PER_MINUTE):
             left = asked - watermark.read(self.store).judged
             if left <= 0:
                 return
             tell(left)
             self.sleep(self.store.settings.minute_s / WAITS_PER_MINUTE)
-        self._judged(asked)
+        self._require_judged(asked)
 
     def count_again(self, counter: Counter, target: str, first: Recount | None) -> Sequence[Recount]:
         """The counts that a repair needs, once the ledger is judged through the first one. If they are two, the second
         one's minute is to be judged, too."""
-        if first is None or first.unclear:
+        if first is None or first.unproven_reason:
             return ()
-        if first.low == self.look(counter, target).difference:
+        if first.low == self.find(counter, target).difference:
             return (first,)
         return first, self.count(counter, target)
 
@@ -141,17 +144,19 @@ class Reconciler:
         """Repair one tally; the finding with the amount, None if there is nothing to repair.
 
         `counted`: the counts before, as count_again gives them. `asked`: the minute to be judged. Raises
-        NotProvenError, OutOfBoundsError, RestlessError.
+        RepairNotReadyError, OutOfBoundsError, RepairContentionError.
         """
 
         def proven(seen: Watermark) -> Finding | None:
-            finding = self.look(counter, target, seen)
+            finding = self.find(counter, target, seen)
             if counted:
-                finding = self._counted(finding, counted)
-            if not (finding.differs or finding.difference):
+                finding = self._finding_by_count(finding, counted)
+            if not (finding.has_drift or finding.difference):
                 return None
-            if finding.differs and not finding.confirmed:
-                raise NotProvenError(f"{name}: the drift is not confirmed yet, and may come to 0 by itself: try again.")
+            if finding.has_drift and not finding.confirmed:
+                raise RepairNotReadyError(
+                    f"{name}: the drift is not confirmed yet, and may come to 0 by itself: try again."
+                )
             within = limits.read_limits(Call(self.store), counter, target).with_debt(counter.debt)
             if not within.allows(finding.tally, finding.difference):
                 raise OutOfBoundsError(f"{name} at {finding.tally} does not take {finding.difference:+d}.")
@@ -160,7 +165,7 @@ class Reconciler:
         name = f"{counter.name} {target}"
         if counter.items and counter.items.watch:
             number, table = counter.items.watch.number, counter.items.table
-            raise NotProvenError(f"{name}: {number} in {table} is the team's to repair: Tally never writes it.")
+            raise RepairNotReadyError(f"{name}: {number} in {table} is the team's to repair: Tally never writes it.")
         return self.commit(name, proven, asked, by, why)
 
     def commit(
@@ -168,61 +173,63 @@ class Reconciler:
     ) -> Finding | None:
         """Commit what `proven` finds, asked again if something changed meanwhile; None if that is nothing.
 
-        Raises NotProvenError, RestlessError.
+        Raises RepairNotReadyError, RepairContentionError.
         """
         for _ in range(REPAIRS_MAX):
-            finding = proven(self._judged(asked))
-            if finding is None or try_commit(self.store, writes(self.store, finding, by, why, self.clock())):
+            finding = proven(self._require_judged(asked))
+            if finding is None or try_commit(self.store, repair_writes(self.store, finding, by, why, self.clock())):
                 return finding
             self.sleep(self.store.spread.random.uniform(0, PAUSE_S_MAX))
-        raise RestlessError(f"{name} changed at each attempt to repair it: try again when it is calmer.")
+        raise RepairContentionError(f"{name} changed at each attempt to repair it: try again when it is calmer.")
 
-    def _counted(self, finding: Finding, before: Sequence[Recount]) -> Finding:
-        """The finding by one more count, or by the ledger if that explains it or stands alone. Raises NotProvenError.
+    def _finding_by_count(self, finding: Finding, before: Sequence[Recount]) -> Finding:
+        """Return the finding by one more count, or by the ledger if that explains it or stands alone.
 
         An edit that is undone within its minute leaves no trace in the ledger. So one count alone proves nothing: what
         it found may be gone, and what the next one finds may be an edit that is yet to be judged. While the drift goes
-        on, the ledger alone can tell.
+        on, the ledger alone can tell. Raises RepairNotReadyError.
         """
         if finding.confirmed != finding.drift.drift:
             return finding
         again, first = self.count(finding.counter, finding.target), before[0]
-        newest = history.newest(self.store, finding.counter.name, finding.target)
-        if again.unclear and not finding.differs:
-            raise NotProvenError(f"{finding.name}: cannot tell yet: {again.unclear}.")
-        if again.unclear or (finding.differs and again.low == finding.difference):
+        newest = history.newest_repair(self.store, finding.counter.name, finding.target)
+        if again.unproven_reason and not finding.has_drift:
+            raise RepairNotReadyError(f"{finding.name}: cannot tell yet: {again.unproven_reason}.")
+        if again.unproven_reason or (finding.has_drift and again.low == finding.difference):
             return finding
-        if finding.drift.upto >= first.minute or newest != first.repaired:
-            raise NotProvenError(f"{finding.name} was edited or repaired after the first count: try again.")
+        if finding.drift.last_minute >= first.minute or newest != first.newest_repair:
+            raise RepairNotReadyError(f"{finding.name} was edited or repaired after the first count: try again.")
         for count in [*before, again]:
             if count.low != first.low:
                 said = f"the first count found {first.low:+d}, and a later one {count.low:+d}"
-                raise NotProvenError(f"{finding.name}: {said}: try again.")
+                raise RepairNotReadyError(f"{finding.name}: {said}: try again.")
         if again.low != finding.difference and len(before) < COUNTS_BEFORE:
-            raise NotProvenError(f"{finding.name}: one count before does not prove {again.low:+d}: try again.")
+            raise RepairNotReadyError(f"{finding.name}: one count before does not prove {again.low:+d}: try again.")
         return replace(finding, difference=again.low, shards=again.shards, how=history.RECOUNT)
 
-    def _judged(self, asked: int) -> Watermark:
-        """The watermark. Raises NotProvenError if the ledger is not judged through this minute, or not settled."""
-        seen = self._settled()
+    def _require_judged(self, asked: int) -> Watermark:
+        """The watermark. Raises RepairNotReadyError if the ledger is not judged through this minute, or not settled."""
+        seen = self._require_settled()
         if seen.judged < max(0, asked):
             late = self.store.settings.minute(self.clock()) - seen.judged
             until = f"judged up to {late} minutes ago only" if seen.judged >= 0 else "not judged yet"
-            raise NotProvenError(f"The ledger is {until}: do its consumers and sweep run?")
+            raise RepairNotReadyError(f"The ledger is {until}: do its consumers and sweep run?")
         return seen
 
-    def _settled(self) -> Watermark:
-        """The watermark. Raises NotProvenError while there is a dead letter, which a redrive would add again, and while
-        the ledger has to begin again."""
+    def _require_settled(self) -> Watermark:
+        """Return the watermark. Raises RepairNotReadyError while there is a dead letter, which a redrive would add
+        again, and while the ledger has to begin again."""
         if dead_letters.any_waiting(self.store):
-            raise NotProvenError("There are dead letters. They may be what drifts: `tally repair` applies them first.")
+            raise RepairNotReadyError(
+                "There are dead letters. They may be what drifts: `tally repair` applies them first."
+            )
         seen = watermark.read(self.store)
         if seen.judged < watermark.pending_resume_minute(self.store, seen) - 1:
-            raise NotProvenError("Records may be lost, and the ledger has not begun again yet: try again.")
+            raise RepairNotReadyError("Records may be lost, and the ledger has not begun again yet: try again.")
         return seen
 
 
-def writes(store: Store, finding: Finding, by: str, why: str, now_s: float) -> list[Write]:
+def repair_writes(store: Store, finding: Finding, by: str, why: str, now_s: float) -> list[Write]:
     """One repair, as one transaction: the tally moved, its drift row, the history; each shard as its watermark was
     read.
 
@@ -230,7 +237,7 @@ def writes(store: Store, finding: Finding, by: str, why: str, now_s: float) -> l
     becomes less. A count brings it to 0.
     """
     counter, target, amount = finding.counter, finding.target, finding.difference
-    held, transaction = _held(finding), list[Write]()
+    held, transaction = _expectations(finding), list[Write]()
     if amount:
         shard = min(finding.shards, default=min(1, counter.max_shards - 1))  # never 0: that would make a post
         at = store.settings.minute(now_s)
@@ -244,27 +251,30 @@ def writes(store: Store, finding: Finding, by: str, why: str, now_s: float) -> l
         transaction.append({"Update": items.with_expected(add, was) if was else add})
     table, drift = store.settings.counts_table, finding.drift.drift
     transaction += [items.check_write(table, tallies.key(counter, target, shard), was) for shard, was in held.items()]
-    lefts = {history.LEDGER: drift - finding.confirmed, history.REBUILD: _less(drift, amount)}
+    lefts = {history.LEDGER: drift - finding.confirmed, history.REBUILD: _offset(drift, amount)}
     left = lefts.get(finding.how, 0)
     assert min(drift, 0) <= left <= max(drift, 0), "a repair turns no drift"
     assert finding.how != history.LEDGER or amount in (0, -finding.confirmed)
-    transaction.append(rows.moved(store, finding.drift, left, now_s))
+    transaction.append(rows.drift_write(store, finding.drift, left, now_s))
     numbers = {"before": finding.tally, "amount": amount, "added": amount + drift - left}
-    return [*transaction, history.entry(store, counter.name, target, now_s, numbers, by=by, why=why, how=finding.how)]
+    return [
+        *transaction,
+        history.repair_entry_write(store, counter.name, target, now_s, numbers, by=by, why=why, how=finding.how),
+    ]
 
 
-def _less(drift: int, amount: int) -> int:
+def _offset(drift: int, amount: int) -> int:
     """What is left of a drift that an amount may be about."""
     return drift if drift * amount >= 0 else 0 if abs(drift) <= abs(amount) else drift + amount
 
 
-def _held(finding: Finding) -> dict[int, Expected]:
+def _expectations(finding: Finding) -> dict[int, Expected]:
     """What a repair rests on, by shard: after a count its number and nonce, for lost receipts the notes of the days.
     Shards that may come to exist, too, while there is room: one beyond is harmless, for it comes with its child."""
     counted = [finding.counter.attribute, "nonce"] if finding.how == history.RECOUNT else []
     names = counted or [tallies.day_note(day) for day in finding.days]
     if counted and len(finding.shards) > SHARDS_HELD_MAX:
-        raise RestlessError(f"{finding.name} has too many shards for one repair.")
+        raise RepairContentionError(f"{finding.name} has too many shards for one repair.")
     missing = [shard for shard in range(finding.counter.max_shards) if shard not in finding.shards]
     shards = [*sorted(finding.shards), *missing][:SHARDS_HELD_MAX] if names else []
     assert not counted or finding.shards.keys() <= set(shards), "a count rests on each shard"

@@ -34,7 +34,7 @@ from ..streams.lineage import BOOKKEEPER, COUNTS, RECEIPTS, ROLLUP
 from ..team import scan_state
 from . import rebuild
 from .rebuild import Accepted, Window
-from .reconcile import Finding, NotProvenError, writes
+from .reconcile import Finding, RepairNotReadyError, repair_writes
 
 DELETED_AT_ONCE = 100  # items in a transaction
 EVER = float("inf")
@@ -43,20 +43,20 @@ Tell = Callable[[int], object]
 """Gets how many items were read."""
 
 
-class NotAtRestError(TallyError):
+class TablesInUseError(TallyError):
     """Something writes to the restored tables."""
 
 
-class Why(NamedTuple):
+class AuditNote(NamedTuple):
     """What the history keeps of each tally that is put right: who restores, and why."""
 
     by: str
     why: str
 
 
-def moments(store: Store) -> dict[str, int]:
+def table_moments(store: Store) -> dict[str, int]:
     """Up to when each table was written, epoch seconds, to the minute: by the newest heartbeat that a sweep has left in
-    it. 0: it has none. Not after `settle`.
+    it. 0: it has none. Not after `repair_restored`.
     """
 
     def newest(table: str, key: str, start: str) -> int:
@@ -77,20 +77,20 @@ def moments(store: Store) -> dict[str, int]:
     }
 
 
-def known(store: Store) -> list[DriftRow]:
-    """The drift that the ledger knows and that `settle` forgets if the tables are of different moments."""
-    return [row for row in rows.every(store) if row.drift]
+def known_drift(store: Store) -> list[DriftRow]:
+    """The drift that the ledger knows and that `repair_restored` forgets if the tables are of different moments."""
+    return [row for row in rows.all_rows(store) if row.drift]
 
 
-def settled(store: Store, restored_s: float) -> bool:
+def is_repaired(store: Store, restored_s: float) -> bool:
     """Whether all is put right since the tables were restored to this moment."""
     return items.int_attribute(watermark.read(store).item, "restored") == int(restored_s)
 
 
-def settle(
+def repair_restored(
     store: Store,
     counters: Mapping[str, Counter],
-    why: Why,
+    why: AuditNote,
     restored_s: float,
     now_s: float,
     *,
@@ -102,14 +102,14 @@ def settle(
 
     `restored_s`: the moment that the tables were restored to. `tell` gets how many items were read. `apart`: the tables
     are of different moments, so no drift is known.
-    `without_dead_letters`: give up the dead letters. Raises NotProvenError if there are any otherwise: a
-    redrive would add again what is added here. Raises NotAtRestError if somebody writes to the tables.
+    `without_dead_letters`: give up the dead letters. Raises RepairNotReadyError if there are any otherwise: a
+    redrive would add again what is added here. Raises TablesInUseError if somebody writes to the tables.
     """
-    if settled(store, restored_s):
+    if is_repaired(store, restored_s):
         return
     waits = dead_letters.any_waiting(store)
     if waits and not without_dead_letters:
-        raise NotProvenError("There were dead letters at that moment, and a redrive would add them once more.")
+        raise RepairNotReadyError("There were dead letters at that moment, and a redrive would add them once more.")
     _drop_drift(store, now_s, everything=waits or apart or watermark.read(store).has_unjudged_redrive)
     _forget(store, keys.DEAD_LETTER_KEY)
     _forget(store, keys.LOST_KEY)
@@ -117,7 +117,7 @@ def settle(
         if counter.items is not None:  # the team's tables are not of that moment
             scan_state.invalidate_until_done(store, counter.name)
     for finding in chain(_lost_receipts(store, counters, restored_s, tell), _wrong_parents(store, counters, tell)):
-        _write(store, finding.name, writes(store, finding, *why, now_s))
+        _write_or_raise(store, finding.name, repair_writes(store, finding, *why, now_s))
         yield finding
     _keep_what_runs(store, restored_s)
     _begin_again(store, restored_s)
@@ -134,16 +134,18 @@ def _keep_what_runs(store: Store, restored_s: float) -> None:
         partitions += segments.partitions(at_minute)
     for item in chain.from_iterable(queries.partition_items(store, table, partition) for partition in partitions):
         item.pop("expiration", None)
-        _write(store, "The ledger", [{"Put": {"TableName": table, "Item": item}}])
+        _write_or_raise(store, "The ledger", [{"Put": {"TableName": table, "Item": item}}])
 
 
 def _drop_drift(store: Store, now_s: float, *, everything: bool) -> None:
     """Remove the drift that proves nothing: what was not confirmed, or everything."""
     seen = watermark.read(store)
-    for row in list(rows.every(store)):
-        confirmed = 0 if everything else row.confirmed(seen)
+    for row in list(rows.all_rows(store)):
+        confirmed = 0 if everything else row.confirmed_amount(seen)
         if confirmed != row.drift:
-            _write(store, f"The drift of {row.counter} {row.target}", [rows.forgotten(store, row, confirmed, now_s)])
+            _write_or_raise(
+                store, f"The drift of {row.counter} {row.target}", [rows.forget_write(store, row, confirmed, now_s)]
+            )
 
 
 def window(store: Store, restored_s: float) -> Window | None:
@@ -154,29 +156,29 @@ def window(store: Store, restored_s: float) -> Window | None:
         return None
     today = minute(restored_s) // tallies.MINUTES_PER_DAY
     return Window(
-        max(today - rebuild.DAYS, minute(began_s) // tallies.MINUTES_PER_DAY + 1), today + 1
+        max(today - rebuild.RECEIPT_DAYS, minute(began_s) // tallies.MINUTES_PER_DAY + 1), today + 1
     )  # a label may be ahead
 
 
 def _lost_receipts(store: Store, counters: Mapping[str, Counter], restored_s: float, tell: Tell) -> Iterator[Finding]:
     """What tallies lack of the receipts that were written alone and that they have not noted."""
     days, accepted = window(store, restored_s), Accepted()
-    for scanned in rebuild.accepted(store, counters, days, accepted) if days else ():
+    for scanned in rebuild.sum_receipts(store, counters, days, accepted) if days else ():
         tell(scanned)
-    return rebuild.losses(store, counters, accepted)
+    return rebuild.find_missing(store, counters, accepted)
 
 
 def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) -> Iterator[Finding]:
     """What tallies lack of the number of their children. Those that drift are among them: their drift comes to 0."""
-    drifting = {(row.counter, row.target) for row in rows.every(store)}
-    for counter, target, tally, children in recount.families(store, counters):
+    drifting = {(row.counter, row.target) for row in rows.all_rows(store)}
+    for counter, target, tally, children in recount.scan_parents(store, counters):
         tell(1 + children)
         if tally == children and (counter.name, target) not in drifting:
             continue
-        counted = recount.counted(store, counter, target, EVER)
-        if counted.unclear:
-            raise NotAtRestError(f"{counter.name} {target}: {counted.unclear}.")
-        row = rows.read(store, counter.name, target)
+        counted = recount.count_children(store, counter, target, EVER)
+        if counted.unproven_reason:
+            raise TablesInUseError(f"{counter.name} {target}: {counted.unproven_reason}.")
+        row = rows.read_row(store, counter.name, target)
         yield Finding(counter, target, counted.shards, row, counted.low, history.RECOUNT)
 
 
@@ -187,7 +189,9 @@ def _begin_again(store: Store, restored_s: float) -> None:
             _forget(store, keys.checkpoint_key(consumer, table, "")[0])
     began_s = rebuild.notes_began_s(watermark.read(store))
     values = {"format": keys.FORMAT, "restored": int(restored_s)} | ({"notes": began_s} if began_s else {})
-    _write(store, "The ledger", [items.put_write(store.settings.ledger_table, watermark.WATERMARK_KEY, values)])
+    _write_or_raise(
+        store, "The ledger", [items.put_write(store.settings.ledger_table, watermark.WATERMARK_KEY, values)]
+    )
 
 
 def _forget(store: Store, partition: str) -> None:
@@ -196,9 +200,9 @@ def _forget(store: Store, partition: str) -> None:
     item_keys = [keys.key(partition, item["SK"]["S"]) for item in queries.partition_items(store, table, partition)]
     for start in range(0, len(item_keys), DELETED_AT_ONCE):
         chunk = item_keys[start : start + DELETED_AT_ONCE]
-        _write(store, "The ledger", [{"Delete": {"TableName": table, "Key": key}} for key in chunk])
+        _write_or_raise(store, "The ledger", [{"Delete": {"TableName": table, "Key": key}} for key in chunk])
 
 
-def _write(store: Store, name: str, writes: list[Write]) -> None:
+def _write_or_raise(store: Store, name: str, writes: list[Write]) -> None:
     if not try_commit(store, writes):
-        raise NotAtRestError(f"{name} changed while it was put right: something writes to these tables.")
+        raise TablesInUseError(f"{name} changed while it was put right: something writes to these tables.")

@@ -11,7 +11,7 @@ from tally.api.operation import RARE, SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Count, PeriodName, Seconds
 from tally.counter import Counter
 from tally.counting import periods
-from tally.drift import details, looks, rows
+from tally.drift import checks, details, rows
 from tally.dynamo import clock
 from tally.errors import CallerError, InvalidInputError, NotCountedError, NotFoundError
 from tally.series import read
@@ -197,7 +197,7 @@ def get_drift(call: Call, *, limit: Limit = fields.PAGE_SIZE_DEFAULT, cursor: Cu
 
     How far each is above (or below) the counted number, and since when. Empty if all is well.
     """
-    return Answer(rows.listed(call, limit, cursor))
+    return Answer(rows.list_drift(call, limit, cursor))
 
 
 @operation(
@@ -287,7 +287,7 @@ def get_status(call: Call) -> Answer[Status]:
     """
     of_items = _of_items(call.counters)
     return Answer(
-        looks.status(call, call.counters, {"items": lambda: health.look(call.store, of_items)} if of_items else {})
+        checks.status(call, call.counters, {"items": lambda: health.look(call.store, of_items)} if of_items else {})
     )
 
 

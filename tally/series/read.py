@@ -134,7 +134,7 @@ def _begins(hour: int, asked: Range) -> int:
 def _repairs(call: Call, counter: Counter, id_: str, asked: Range) -> Iterator[dict[str, Any]]:
     """The repairs in the range. They are no traffic. `added`: what of one is in no series, for it was accepted before
     `since`, or its record is lost. The rest brings the tally to what the series says."""
-    for repair in history.read(call.store, counter.name, id_):
+    for repair in history.read_repairs(call.store, counter.name, id_):
         if asked.first * HOUR_S <= repair["at"] < asked.end * HOUR_S:
             yield {"at": repair["at"], "value": repair["amount"], "how": repair["how"], "added": repair["added"]}
 

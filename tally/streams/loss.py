@@ -5,7 +5,8 @@ when it is back: it was off, it was stuck in a shard, or the sweep was off, whic
 other ARNs begin with nothing. A dead letter that was dropped is lost for certain.
 
 Until then `as_of` does not pass what may be lost. What the bookkeeper lost is in no segment: the ledger begins again,
-and judges from `resume_minute` on (drift/begun_again.py). What the rollup alone lost is drift that the ledger knows.
+and judges from `resume_minute` on (drift/restarted_ledger.py). What the rollup alone lost is drift that the ledger
+knows.
 """
 
 from __future__ import annotations

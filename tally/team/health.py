@@ -8,14 +8,14 @@ from typing import Any
 
 from ..counter import Counter
 from ..counting import tallies
-from ..drift.looks import Seen
+from ..drift.checks import Check
 from ..dynamo.client import Call, Store
 from ..items import ASIDE, NUMBERS
 from . import faults, scan_state
 from .scan_state import Scan
 
 
-def look(store: Store, counters: Mapping[str, Counter]) -> Seen:
+def look(store: Store, counters: Mapping[str, Counter]) -> Check:
     """`wrong`: some counter is not counted. None: of some counter no group has the number that it is held against."""
     facts, lines, wrong = dict[str, Any](), list[str](), set[bool | None]()
     for name, counter in counters.items():
@@ -37,7 +37,7 @@ def look(store: Store, counters: Mapping[str, Counter]) -> Seen:
         lines += [f"{name} {word}{reading}", *(f"{name} does not count {one}" for one in found)]
         lines += [f"{name}: {missing}"] * bool(missing)
         wrong.add(not counted or (None if missing else False))
-    return Seen("; ".join(lines), facts, True if True in wrong else None if None in wrong else False)
+    return Check("; ".join(lines), facts, True if True in wrong else None if None in wrong else False)
 
 
 def numbers(store: Store, counter: Counter) -> int:

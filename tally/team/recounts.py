@@ -51,13 +51,13 @@ class Recount(ScanReader):
 
     def difference(self, group: str) -> Difference:
         """The number of one group and its recount."""
-        row = rows.read(self.store, self.counter.name, group)  # before the number: a repair moves both
+        row = rows.read_row(self.store, self.counter.name, group)  # before the number: a repair moves both
         return self._difference(group, tallies.read_shards(Call(self.store), self.counter, group), row)
 
     def differences(self) -> Iterator[Difference]:
         """Those of every group that has a tally, from a scan of the counts table, or a drift that is known: it may be
         that of a number which was kept elsewhere."""
-        known = {row.target: row for row in rows.every(self.store) if row.counter == self.counter.name}
+        known = {row.target: row for row in rows.all_rows(self.store) if row.counter == self.counter.name}
         start = self.counter.partition_start
         filtered = {
             "FilterExpression": "begins_with(PK, :start)", "ExpressionAttributeValues": {":start": {"S": start}},
@@ -74,7 +74,7 @@ class Recount(ScanReader):
         Raises ScanAbandonedError."""
         if not off.excess and not off.drift.drift:
             return True
-        return self._commit_while_open(rows.recounted(self.store, off.drift, off.excess, self.now()), counted=True)
+        return self._commit_while_open(rows.recount_write(self.store, off.drift, off.excess, self.now()), counted=True)
 
     def set_number(self, off: Difference) -> bool:
         """Set the number of a group to its recount, once. False if it has changed since: look again. Raises
@@ -84,7 +84,7 @@ class Recount(ScanReader):
             return True
         now_s, add = self.now(), self._setting(off)
         if not watching:
-            return self._commit_while_open({"Update": add}, rows.moved(self.store, off.drift, 0, now_s))
+            return self._commit_while_open({"Update": add}, rows.drift_write(self.store, off.drift, 0, now_s))
         # and the row says by how much the number of the team's is off
         first = off.first.get(self.scan.team_number_attribute)
         add = items.with_expected(add, {self.scan.team_number_attribute: first})
@@ -98,7 +98,11 @@ class Recount(ScanReader):
         All rest on one condition: the scan is open, and no number stands. Nobody can note a difference as drift then,
         because `report_drift` rests on the opposite.
         """
-        plain = [one for one in off if one.excess and not one.settled and one.drift.upto < 0 and not self.counter.watch]
+        plain = [
+            one
+            for one in off
+            if one.excess and not one.settled and one.drift.last_minute < 0 and not self.counter.watch
+        ]
         left = [one for one in off if one not in plain]
         still: items.Expected = {"generation": self.scan.generation, "closed": None, "counted": None}
         check = items.check_write(self.store.settings.ledger_table, scan_state.scan_key(self.counter.name), still)

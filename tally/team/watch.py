@@ -97,7 +97,7 @@ def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now
     assert counter.watch is not None
     target, table = listed["target"]["S"], store.settings.ledger_table
     at = tallies.key(counter, target, 0)
-    row = rows.read(store, counter.name, target)
+    row = rows.read_row(store, counter.name, target)
     item = queries.get(store.client, store.settings.counts_table, at)
     key, seen = {name: listed[name] for name in ("PK", "SK")}, {"at": items.int_attribute(listed, "at")}
     since_s, rule = passed_s - counter.watch.within, f"{counter.watch.within} {counter.watch.together}"
@@ -162,5 +162,5 @@ def _row(store: Store, row: rows.DriftRow, off: int, now_s: float, *, together: 
     """
     minute = store.settings.minute(now_s)
     if not together or off == 0:
-        return [rows.recounted(store, row, off, now_s)]
-    return [rows.moved(store, row, off, now_s, minute)] if minute > row.upto else []
+        return [rows.recount_write(store, row, off, now_s)]
+    return [rows.drift_write(store, row, off, now_s, minute)] if minute > row.last_minute else []

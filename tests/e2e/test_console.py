@@ -138,14 +138,16 @@ def history(dev: Dev) -> Iterator[None]:
     moves.append(Moved.of("plays", f"{VIDEO}#{datetime.fromtimestamp(now_s, UTC).date()}", 70))  # imported
     repair = {"by": HOSTILE[0], "why": HOSTILE[1], "how": repairs.LEDGER}
     writes = [hours._hour(store.settings, hour - 1, move) for move in moves]
-    writes.append(repairs.entry(store, "plays", VIDEO, now_s, {"before": 1239, "amount": -5, "added": 0}, **repair))
+    writes.append(
+        repairs.repair_entry_write(store, "plays", VIDEO, now_s, {"before": 1239, "amount": -5, "added": 0}, **repair)
+    )
     drifts = [rows.DriftRow("plays", id_) for id_ in (VIDEO, HOSTILE[0])]
-    writes += [rows.moved(store, row, 5, now_s, store.settings.minute(now_s - 3600)) for row in drifts]
+    writes += [rows.drift_write(store, row, 5, now_s, store.settings.minute(now_s - 3600)) for row in drifts]
     for write in writes:
         commit_writes(Call(store), [write])
     yield
     for row in drifts:
-        store.client.delete_item(TableName=table, Key=rows.key(row.counter, row.target))
+        store.client.delete_item(TableName=table, Key=rows.row_key(row.counter, row.target))
 
 
 def begun(store: Store) -> bool:
@@ -273,10 +275,11 @@ def drifting(dev: Dev, counter: str, id_: str, by: int) -> Iterator[None]:
     """A row of drift, as the judge wrote it an hour ago."""
     store, now_s = connection.local(dev.port, {}).store, time.time()
     commit_writes(
-        Call(store), [rows.moved(store, rows.DriftRow(counter, id_), by, now_s, store.settings.minute(now_s - 3600))]
+        Call(store),
+        [rows.drift_write(store, rows.DriftRow(counter, id_), by, now_s, store.settings.minute(now_s - 3600))],
     )
     yield
-    store.client.delete_item(TableName=store.settings.ledger_table, Key=rows.key(counter, id_))
+    store.client.delete_item(TableName=store.settings.ledger_table, Key=rows.row_key(counter, id_))
 
 
 def test_the_sentence_under_a_number_follows_from_its_details(console: Console) -> None:

@@ -14,7 +14,7 @@ from botocore.stub import Stubber
 import counters
 from tally.counter import Counter
 from tally.counting import holds, tallies
-from tally.drift import history, looks
+from tally.drift import checks, history
 from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tally.streams import dead_letters, forms, watermark
@@ -36,7 +36,7 @@ def stored(store: Store, counter: Counter, id_: str, *shards: int) -> None:
 def repaired(store: Store, counter: str, id_: str, amounts: range) -> None:
     for amount in amounts:
         texts = {"by": "ann", "why": f"repair {amount}", "how": history.LEDGER}
-        write = history.entry(
+        write = history.repair_entry_write(
             store, counter, id_, 1_800_000_000 + amount, {"before": 0, "amount": amount, "added": 0}, **texts
         )
         store.client.put_item(**write["Put"])
@@ -85,7 +85,7 @@ class Looked:
         self.refuses = False
         self.stack = "Tally-prod"
         self.subscribers = {"SubscriptionsConfirmed": "2", "SubscriptionsPending": "1"}
-        monkeypatch.setattr(looks, "_client", self.client)
+        monkeypatch.setattr(checks, "_client", self.client)
 
     def client(self, service: str) -> Any:
         made = boto3.client(service, region_name="eu-west-1")  # type: ignore[call-overload]
@@ -191,7 +191,7 @@ def test_a_list_that_is_cut_says_nothing_of_the_rest(
     looked: Looked, wrong: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first drifts are not confirmed, and what is first in a bucket is no hold: neither part is ok."""
-    monkeypatch.setattr(looks, "READ_MAX", 2)
+    monkeypatch.setattr(checks, "READ_MAX", 2)
     monkeypatch.setattr(holds, "UNRETURNED_MAX", 2)
     for number in range(3):
         drifts(looked.store, "plays", f"v{number}", 3, ago=0)

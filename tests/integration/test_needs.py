@@ -529,7 +529,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     wanted["parents_removed"] = len(WITH_CHILDREN)
     assert {name: swept[name] for name in wanted} == wanted
     assert swept["hours"] == 2  # of the tally, and of all together
-    assert [(drift.target, drift.drift) for drift in rows.every(store)] == [("begins", 8)]
+    assert [(drift.target, drift.drift) for drift in rows.all_rows(store)] == [("begins", 8)]
     assert recorder.needs == DECLARED.needs["sweep"]
 
 

@@ -58,7 +58,7 @@ def fill(tables: Store) -> None:
     names = tables.settings
     count(tables, noted_s=MADE_S + 130)
     drift = {"drift": {"N": "5"}, "upto": {"N": "1"}, "counter": {"S": "plays"}, "target": {"S": "9f3a"}}
-    tables.client.put_item(TableName=names.ledger_table, Item=rows.key("plays", "9f3a") | drift)
+    tables.client.put_item(TableName=names.ledger_table, Item=rows.row_key("plays", "9f3a") | drift)
     for table, at_s in ((watermark.COUNTS, MADE_S), (watermark.RECEIPTS, MADE_S + 60)):
         write = watermark.heartbeat_write(names, table, "a", at_s)["Put"]
         tables.client.put_item(TableName=write["TableName"], Item=write["Item"])

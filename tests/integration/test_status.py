@@ -21,7 +21,7 @@ from tally import home
 from tally.cli import status
 from tally.cli.connection import Stack
 from tally.dev.base.engine import Engine
-from tally.drift import looks
+from tally.drift import checks
 from tally.dynamo import items, keys
 from tally.dynamo.client import Store
 from tally.streams import forms, watermark
@@ -132,7 +132,7 @@ def test_make_dev_has_the_counters_that_it_runs_now(store: Store, monkeypatch: p
     monkeypatch.setattr(urllib.request, "urlopen", api)
     outputs = {"ApiUrl": "http://localhost:9", "Counters": "plays"}
     seen = status.LOOKS["counters"](Stack(store, None, counters.COUNTERS, outputs))
-    assert seen.line == ", ".join(counters.COUNTERS)
+    assert seen.summary == ", ".join(counters.COUNTERS)
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,10 @@ def test_what_needs_a_person_is_1_and_named(
     more = "; `tally check` says what would repair it" if part == "drift" else ""
     assert out.splitlines()[-1] == f"needs a person: {part}{more}"
     lines = out.splitlines()
-    assert lines[lines.index(line) + 1].split() == ["see", f"docs/{looks.SECTIONS[part]}"]
+    assert lines[lines.index(line) + 1].split() == ["see", f"docs/{checks.SECTIONS[part]}"]
     monkeypatch.setattr(home, "IN_A_WHEEL", True)
     [found] = [one for one in json.loads(run(*STATUS, "--json")[1])["parts"].values() if "runbook" in one]
-    assert found["runbook"] == f"docs/{looks.SECTIONS[part]}, in Tally's repository"
+    assert found["runbook"] == f"docs/{checks.SECTIONS[part]}, in Tally's repository"
 
 
 def test_what_cannot_be_told_is_2_and_what_is_wrong_goes_before_it(deployed: Deployed, run: Run) -> None:

@@ -70,7 +70,7 @@ class Ledger:
         )
 
     def drift(self) -> list[int]:
-        return [drift.drift for drift in rows.every(self.store)]
+        return [drift.drift for drift in rows.all_rows(self.store)]
 
     def page_bytes(self) -> int:
         """The compressed bytes of all pages."""
@@ -202,14 +202,14 @@ def test_drift_beyond_the_time_of_the_report_is_told_as_at_least_so_much(
     ledger.sweep()
     capsys.readouterr()
     clock, read = [0.0], list[float]()
-    drifting = rows.every
+    drifting = rows.all_rows
 
     def slowly(*how: Any) -> Any:
         for row in drifting(*how):
             clock[0] += 1
             yield row
 
-    monkeypatch.setattr(rows, "every", slowly)
+    monkeypatch.setattr(rows, "all_rows", slowly)
     monkeypatch.setattr(hours, "sum_up", lambda *_, until_s: read.append(until_s - clock[0]) or 0)
     ledger.sweep(
         Context(remaining_ms=int(1000 * (80 + RESERVE_S))), store=replace(ledger.store, clock=lambda: clock[0])

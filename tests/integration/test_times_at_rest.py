@@ -66,8 +66,8 @@ def imported(invoke: Invoke) -> None:
     """`tally import --children` of what `tally export` wrote elsewhere."""
     hearts = COUNTERS["hearts"]
     child = ChildRow(1, "home", anonymous.child_name(hearts, "home", SECRET), int(time.time()))
-    [chunk] = imports.families([child])
-    assert imports.put(Call(invoke.store), hearts, "run", chunk)["imported"] == 1
+    [chunk] = imports.child_chunks([child])
+    assert imports.import_children(Call(invoke.store), hearts, "run", chunk)["imported"] == 1
 
 
 CASES: dict[str, tuple[Callable[[Invoke], None], dict[str, set[str]]]] = {

@@ -143,7 +143,7 @@ class Deployment(World):
         assert self.drifts() == {}
 
     def tally(self, counter: Counter = LIKES, target: str = "p") -> int:
-        return recount.number(counter, recount.shards_of(Call(self.store), counter, target))
+        return recount.stored_sum(counter, recount.shards_of(Call(self.store), counter, target))
 
 
 @contextmanager

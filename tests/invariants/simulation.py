@@ -228,7 +228,7 @@ class World(Tables):
 
     def drifts(self) -> dict[Tally, int]:
         """The rows that are listed."""
-        return {(row.counter, row.target): row.drift for row in rows.every(self.store)}
+        return {(row.counter, row.target): row.drift for row in rows.all_rows(self.store)}
 
     # ---- what happens next ----
 

@@ -84,10 +84,10 @@ def test_a_like_that_the_rollup_has_still_to_add_is_no_difference_though_its_ite
     wish(hot, "a", SECRET, True)
     judged.run(1)
     found = recount.recount(judged.store, HEARTS, "a", judged.now_s)
-    assert (found.children, found.low, found.unclear) == (1, 0, recount.UNDER_WAY)
+    assert (found.children, found.low, found.unproven_reason) == (1, 0, recount.ROLLUP_PENDING)
     wish(Call(judged.store), "a", SECRET, False)
     found = recount.recount(judged.store, HEARTS, "a", judged.now_s)
-    assert (found.low, found.high, found.unclear) == (0, 1, recount.UNDER_WAY)
+    assert (found.low, found.high, found.unproven_reason) == (0, 1, recount.ROLLUP_PENDING)
     judged.resume()
     judged.even()
     assert judged.tally(HEARTS, "a") == 0

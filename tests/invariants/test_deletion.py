@@ -194,7 +194,7 @@ def test_removed_parent_is_gone_at_once_and_its_id_is_taken_until_its_children_a
     with pytest.raises(family.refusal):  # written alone
         family.put("new", store=hot)
     chunk = imports.Chunk(0, [imports.ChildRow(1, ID, "new", 1)])
-    assert imports.put(Call(family.store), family.counter, "run", chunk)["missing"] == [1]
+    assert imports.import_children(Call(family.store), family.counter, "run", chunk)["missing"] == [1]
     assert family.world.items() == before
     for _ in range(3):
         with pytest.raises(ParentRemovedError, match="quarter of an hour"):

@@ -89,7 +89,7 @@ def leave_traces(judged: Deployment) -> None:
 
 
 def traces(judged: Deployment) -> list[str]:
-    found = [trace for page in forgetting.traces(judged.store, counters.COUNTERS, QUOTED) for trace in page]
+    found = [trace for page in forgetting.find_traces(judged.store, counters.COUNTERS, QUOTED) for trace in page]
     return sorted(
         f"{trace.kind.value} {trace.id if trace.kind is not TraceKind.HOLD else ''}".strip() for trace in found
     )
@@ -124,16 +124,16 @@ def test_a_hold_that_is_changed_or_settled_after_it_was_found_goes_too(
 ) -> None:
     stock(judged, 10)
     changed, settled = hold(judged), hold(judged)
-    forget = forgetting.forget
+    forget = forgetting.forget_trace
 
     def meanwhile(*given: Any) -> None:
-        monkeypatch.setattr(forgetting, "forget", forget)
+        monkeypatch.setattr(forgetting, "forget_trace", forget)
         how: dict[str, str] = {"operation": "change_hold", "key": random.randbytes(12).hex()}
         changing.change(Call(judged.store), counters.STOCK, ITEM, changed, 5, ttl_s, **how)
         settling.settle(Call(judged.store), counters.STOCK, ITEM, settled, holds.COMMITTED)
         forget(*given)
 
-    monkeypatch.setattr(forgetting, "forget", meanwhile)
+    monkeypatch.setattr(forgetting, "forget_trace", meanwhile)
     assert remove(run)[:2] == (0, "removed  0 posts, 0 children, 2 holds\nnothing is left\n")
     assert (traces(judged), named(world), world.tally(counters.STOCK, ITEM)) == ([], [], 9)
 
@@ -154,7 +154,7 @@ def test_everything_of_the_user_goes_and_nothing_of_others_and_the_history_says_
     known: list[Any] = []
     plain = replace(judged.store, client=world.raw)
     world.proxy.forget()
-    world.proxy.plan = meanwhile({0: lambda: known.extend(history.forgotten(plain, USER))})
+    world.proxy.plan = meanwhile({0: lambda: known.extend(history.forget_runs(plain, USER))})
     code, out, err = remove(run)
     assert (code, out) == (0, "removed  2 posts, 6 children, 3 holds\nnothing is left\n")
     assert len(known) == 1
@@ -194,7 +194,7 @@ def test_run_that_is_stopped_goes_on_when_it_is_run_again(judged: Deployment, ru
     judged.skip(5)
     assert remove(run)[0] == 0
     assert traces(judged) == []
-    first, second = history.forgotten(judged.store, USER)
+    first, second = history.forget_runs(judged.store, USER)
     assert (first["found"], first["finished"], second["found"], second["finished"]) == (10, False, left, True)
     assert sum(second[kind] for kind in ("posts", "children", "holds")) == left
     assert run("history", "--user", USER)[1].count("not finished, of 10") == 1
@@ -214,22 +214,22 @@ def test_what_cannot_go_is_said_and_stops_nothing_else(judged: Deployment, run: 
     assert (code, out) == (1, "removed  2 posts, 5 children, 2 holds\n2 left: run it again\n")
     assert "child a: There is no post a." in err
     assert "hold 1-x: The counter old is not declared." in err
-    [entry] = history.forgotten(judged.store, USER)
+    [entry] = history.forget_runs(judged.store, USER)
     assert entry["finished"] is False
 
 
 def test_children_of_parents_that_are_removed_meanwhile_are_the_sweeps(judged: Deployment) -> None:
     leave_traces(judged)
-    found = [trace for page in forgetting.traces(judged.store, counters.COUNTERS, QUOTED) for trace in page]
+    found = [trace for page in forgetting.find_traces(judged.store, counters.COUNTERS, QUOTED) for trace in page]
     posts.delete_post(Call(judged.store, "author"), LIKES, "a")
     deletion.remove_parent(Call(judged.store), counters.MEMBERS, "acme")
     for trace in found:
         if trace.id in ("a", "acme"):
-            forgetting.forget(Call(judged.store, QUOTED), counters.COUNTERS, trace)
+            forgetting.forget_trace(Call(judged.store, QUOTED), counters.COUNTERS, trace)
     assert {"child acme", "child a"} <= {*traces(judged)}
     [post] = [trace for trace in found if (trace.kind, trace.id) == (TraceKind.POST, "own1")]
     for trace in (post, post, post._replace(id="removed for good")):
-        forgetting.forget(Call(judged.store, QUOTED), counters.COUNTERS, trace)
+        forgetting.forget_trace(Call(judged.store, QUOTED), counters.COUNTERS, trace)
     assert "child own1" in traces(judged)
     deletion.sweep(judged.store, counters.COUNTERS, float("inf"))
     assert traces(judged) == ["child b", "child c", "child hot", "hold", "hold", "post own2"]
@@ -257,7 +257,7 @@ def test_looking_for_a_user_costs_what_the_docs_say(judged: Deployment, world: W
     for _ in range(200):
         judged.like(str(uuid.uuid4()), post=post)
     with world.capacity() as measured:
-        list(forgetting.traces(judged.store, counters.COUNTERS, "nobody"))
+        list(forgetting.find_traces(judged.store, counters.COUNTERS, "nobody"))
     assert [units for name, units in measured if name == "Query"] == [1.0] * 16
     [units] = [units for name, units in measured if name == "Scan"]
     assert units == 7

@@ -143,10 +143,10 @@ def test_another_content_under_the_name_of_a_run_counts_nothing(store: Store, ru
             run.import_(run.file(*changed), *move)
     assert (value(store, PLAYS, "o0"), value(store, PLAYS, "o109")) == before
     chunk = chunks.Chunk(0, [chunks.NumberRow(1, "o0", 5)])
-    chunks.add(Call(store), PLAYS, "bound", chunk)
+    chunks.import_numbers(Call(store), PLAYS, "bound", chunk)
     chunk.rows[0] = chunks.NumberRow(1, "o0", 6)
     with pytest.raises(Exception, match="used for another change"):
-        chunks.add(Call(store), PLAYS, "bound", chunk)
+        chunks.import_numbers(Call(store), PLAYS, "bound", chunk)
     assert run.import_(run.file(*lines), *move) == 0
 
 
@@ -529,7 +529,9 @@ def test_numbers_with_limits_refuse_rows_and_those_with_a_start_are_set(store: S
         run("import", path, "--children", "plays")
     for counter in (counters.MEMBERS, USAGE):
         retired = replace(counter, retired=True)
-        assert "is retired: it takes no more changes" in chunks.refused(retired, children=counter.counts_children)
+        assert "is retired: it takes no more changes" in chunks.refusal_of_import(
+            retired, children=counter.counts_children
+        )
 
 
 def test_rows_of_periods_that_are_kept_no_more_are_said(store: Store, run: Command) -> None:
@@ -545,7 +547,7 @@ def test_rows_of_periods_that_are_kept_no_more_are_said(store: Store, run: Comma
 def test_a_debt_is_imported_as_far_as_commits_may_go(store: Store, start: int, own: bool) -> None:
     stock = replace(STOCK, start=start, debt=50, own_limits=own)
     rows = [chunks.NumberRow(line, id_, number) for line, id_, number in ((2, "a", -50), (3, "b", -51))]
-    refused = [chunks.add(Call(store), stock, "run", chunk) for chunk in chunks.chunks(stock, rows)]
+    refused = [chunks.import_numbers(Call(store), stock, "run", chunk) for chunk in chunks.number_chunks(stock, rows)]
     assert [[row.line for row in of_chunk] for of_chunk in refused] == [[], [3]]
     assert [value(store, stock, id_) for id_ in "ab"] == [-50, start]
     tally = Tally(stock, "b")
@@ -566,9 +568,9 @@ def test_the_receipts_of_an_import_live_longer_than_it_may_take_whatever_counter
     """A number that is set in a period goes with it."""
     id_ = periods.tally_id(counter, "x", time.time())
     if counter.counts_children:
-        chunks.put(Call(store), counter, "run", chunks.Chunk(0, [chunks.ChildRow(1, "x", "ann", 5)]))
+        chunks.import_children(Call(store), counter, "run", chunks.Chunk(0, [chunks.ChildRow(1, "x", "ann", 5)]))
     else:
-        chunks.add(Call(store), counter, "run", chunks.Chunk(0, [chunks.NumberRow(1, id_, 5)]))
+        chunks.import_numbers(Call(store), counter, "run", chunks.Chunk(0, [chunks.NumberRow(1, id_, 5)]))
     [receipt] = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     assert int(receipt["expiration"]["N"]) > time.time() + chunks.RESTART_S
     if counter is BUDGET:

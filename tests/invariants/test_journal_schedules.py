@@ -30,7 +30,7 @@ from tally.drift.recount import Recount
 from tally.dynamo import items
 from tally.dynamo.client import Call
 from tally.maintenance import losses
-from tally.maintenance.reconcile import WAIT_MAX, Finding, NotProvenError, Reconciler, RestlessError
+from tally.maintenance.reconcile import WAIT_MAX, Finding, Reconciler, RepairContentionError, RepairNotReadyError
 from tally.operations.bookkeeper import READER as BOOKKEEPER
 from tally.series import hours
 from tally.series import read as series
@@ -136,12 +136,12 @@ class Schedule:
             self.acknowledge()
         if self.repairs:
             for tally in {**self.world.drifts(), ("likes", "p0"): 0}:
-                with contextlib.suppress(NotProvenError):
+                with contextlib.suppress(RepairNotReadyError):
                     self._repair_later(tally, self.ask(tally))
 
     def acknowledge(self) -> None:
         """Somebody knows of what may be lost, and lets `as_of` go on."""
-        with contextlib.suppress(NotProvenError):
+        with contextlib.suppress(RepairNotReadyError):
             if found := loss.list_losses(self.world.store):
                 losses.acknowledge(self.world.store, found, "ann", "test")
                 for number in self.truth.lost:
@@ -155,14 +155,14 @@ class Schedule:
         elif again:
             self._repair_roughly(tally, asked, self.chance.randrange(2))
         else:
-            with contextlib.suppress(NotProvenError):
+            with contextlib.suppress(RepairNotReadyError):
                 self._repair_later(tally, self.ask_again(tally, asked), again=True)
 
     def _repair_roughly(self, tally: Tally, asked: Asked, at: int) -> None:
         """The command may die, or sleep, at any step."""
 
         def repair(client: Any) -> None:
-            with contextlib.suppress(NotProvenError, RestlessError):
+            with contextlib.suppress(RepairNotReadyError, RepairContentionError):
                 self.mend(tally, asked, client)
 
         if self.world.faulty() and self.chance.random() < 0.5:
@@ -175,20 +175,20 @@ class Schedule:
         self.world.written()
 
     def ask(self, tally: Tally) -> Asked:
-        """Ask for the repair of a tally. Raises NotProvenError."""
+        """Ask for the repair of a tally. Raises RepairNotReadyError."""
         counter, command = counters.COUNTERS[tally[0]], self._command()
         by_children = counter.child and not self.world.plan.losing  # they know what the ledger has forgotten
         counted = [command.count(counter, tally[1])] if by_children else []
-        return Asked(command.asked(), counted)
+        return Asked(command.minute_to_judge(), counted)
 
     def ask_again(self, tally: Tally, asked: Asked) -> Asked:
-        """Count once more what the ledger does not explain. Raises NotProvenError."""
+        """Count once more what the ledger does not explain. Raises RepairNotReadyError."""
         counter, command = counters.COUNTERS[tally[0]], self._command()
         counted = command.count_again(counter, tally[1], asked.counted[0] if asked.counted else None)
-        return Asked(command.asked() if len(counted) > 1 else asked.minute, counted)
+        return Asked(command.minute_to_judge() if len(counted) > 1 else asked.minute, counted)
 
     def mend(self, tally: Tally, asked: Asked, client: Any = None) -> Finding | None:
-        """Repair it, as the command does once the ledger is judged. Raises NotProvenError."""
+        """Repair it, as the command does once the ledger is judged. Raises RepairNotReadyError."""
         counter, command = counters.COUNTERS[tally[0]], self._command(client)
         return command.repair(counter, tally[1], "ann", "test", asked=asked.minute, counted=asked.counted)
 
@@ -207,7 +207,7 @@ class Schedule:
             self.wait(of_it)
             try:
                 self.mend(tally, of_it)
-            except NotProvenError:
+            except RepairNotReadyError:
                 self.bad["repair refused at rest"] += 1
         self.world.written()
 
@@ -259,14 +259,14 @@ class Schedule:
         if self.again != seen.resume_minute:
             self._begun_again(seen)
         self.judged_before = judged
-        stored = {(row.counter, row.target): row for row in rows.every(self.world.store)}
+        stored = {(row.counter, row.target): row for row in rows.all_rows(self.world.store)}
         for tally in {*stored, *self.truth.edits} - self._untold() - self._before_the_ledger():
-            row = stored.get(tally) or rows.read(self.world.store, *tally)
-            if row.upto > judged:
+            row = stored.get(tally) or rows.read_row(self.world.store, *tally)
+            if row.last_minute > judged:
                 continue  # the judge died between the row and its minute
             stood = [self.truth.drift(tally, judged - ago) for ago in range(CONFIRMED_BY)]
             self.bad["wrong row-minutes"] += row.drift != stood[0]
-            confirmed = row.confirmed(watermark.Watermark(judged))
+            confirmed = row.confirmed_amount(watermark.Watermark(judged))
             if confirmed:
                 self.bad["confirmed"] += stood[0] * confirmed <= 0 or abs(confirmed) > abs(stood[0])
             else:
@@ -276,10 +276,10 @@ class Schedule:
         """Of each drift some of what was confirmed may stay; the rest is forgotten."""
         self.again, truth = seen.resume_minute, self.truth
         for tally in {*self.world.drifts(), *truth.edits}:
-            row = rows.read(self.world.store, *tally)
+            row = rows.read_row(self.world.store, *tally)
             known = truth.drift(tally, self.judged_before)
             later = [edit for edit in truth.edits[tally] if edit[0] >= seen.resume_minute]
-            kept = row.drift - sum(amount for minute, amount in later if minute <= max(seen.judged, row.upto))
+            kept = row.drift - sum(amount for minute, amount in later if minute <= max(seen.judged, row.last_minute))
             if tally not in self._untold():
                 self.bad["kept what proves nothing"] += kept != 0 and not 0 < kept / (known or -kept) <= 1
             truth.edits[tally] = [(0, kept - truth.repaired[tally]), *later]

@@ -54,12 +54,12 @@ def run(store: Store, closed: int, now_s: float = NOW_S, until_s: float = FOREVE
 
 
 def row(store: Store, target: str = "v", counter: str = "plays") -> DriftRow | None:
-    found = rows.read(store, counter, target)
-    return found._replace(changes=()) if found.upto >= 0 else None
+    found = rows.read_row(store, counter, target)
+    return found._replace(changes=()) if found.last_minute >= 0 else None
 
 
 def drifts(store: Store) -> dict[str, int]:
-    return {drift.target: drift.drift for drift in rows.every(store)}
+    return {drift.target: drift.drift for drift in rows.all_rows(store)}
 
 
 def through(store: Store, client: Watched) -> Store:
@@ -77,7 +77,7 @@ def test_a_minute_is_summed_up_over_its_segments_and_what_is_even_has_no_row(sto
     assert run(store, M) == judge.Judged(minutes=1, changes=2)
     assert row(store) == DriftRow("plays", "v", 7, M, 60 * M)
     assert row(store, counter="likes") == DriftRow("likes", "v", -3, M, 60 * M)
-    assert len(list(rows.every(store))) == 2
+    assert len(list(rows.all_rows(store))) == 2
     assert watermark.last_judged_minute(store) == M
 
 
@@ -140,7 +140,7 @@ def test_no_half_is_lost_nor_counted_twice_however_they_follow_each_other(
 
 
 def stored(store: Store) -> dict[str, str]:
-    item = queries.get(store.client, store.settings.ledger_table, rows.key("plays", "v"))
+    item = queries.get(store.client, store.settings.ledger_table, rows.row_key("plays", "v"))
     return {name: next(iter(value.values())) for name, value in item.items() if name not in ("PK", "SK")}
 
 
@@ -183,11 +183,11 @@ def test_what_has_stood_for_five_judged_minutes_is_confirmed_however_it_goes_on(
     for minute, amount in amounts.items():
         book(store, M + minute, plays(amount))
     run(store, M + last)
-    found = rows.read(store, "plays", "v")
-    assert found.confirmed(seen(store, 0)) == confirmed
+    found = rows.read_row(store, "plays", "v")
+    assert found.confirmed_amount(seen(store, 0)) == confirmed
     assert all(minute > M + last - watermark.CONFIRM_AFTER for minute, _ in found.changes)
     run(store, M + last + watermark.CONFIRM_AFTER)
-    assert found.confirmed(seen(store, 0)) == found.drift == sum(amounts.values())
+    assert found.confirmed_amount(seen(store, 0)) == found.drift == sum(amounts.values())
 
 
 # Whatever happens meanwhile
@@ -250,7 +250,7 @@ def test_row_at_zero_outlives_a_judge_that_died_over_its_minute_and_comes_back_d
 
 def repair(store: Store, found: DriftRow | None) -> bool:
     assert found
-    return try_commit(store, [rows.moved(store, found, 0, NOW_S)])
+    return try_commit(store, [rows.drift_write(store, found, 0, NOW_S)])
 
 
 def test_repair_between_a_judges_reading_and_writing_is_not_undone(store: Store) -> None:
@@ -283,7 +283,7 @@ def test_row_that_keeps_changing_ends_in_an_error_and_the_minute_is_judged_again
     amounts: Iterator[int] = iter(range(1, 100))
 
     def change(*_: object) -> None:
-        key = rows.key("plays", "v")
+        key = rows.row_key("plays", "v")
         item = key | {"counter": {"S": "plays"}, "target": {"S": "v"}, "drift": {"N": str(next(amounts))}}
         store.client.put_item(TableName=store.settings.ledger_table, Item=item | {"upto": {"N": "1"}})
 
@@ -419,7 +419,7 @@ def test_drifting_tallies_are_listed_a_page_at_a_time_past_any_number_that_do_no
     run(store, M + 9)
     call, found, after = Call(store), list[Any](), None
     for _ in range(7):
-        body = rows.listed(call, 7, after)
+        body = rows.list_drift(call, 7, after)
         found += body["drift"]
         after = keys.tally_digest("plays", found[-1]["id"])
     assert body["cursor"] is None
@@ -429,4 +429,4 @@ def test_drifting_tallies_are_listed_a_page_at_a_time_past_any_number_that_do_no
     assert len(found) == 48
     assert {one["confirmed"] for one in found} == {True}
     for behind_all in ("z", "g ", "~"):  # what a caller may send
-        assert rows.listed(call, 7, behind_all) == {"drift": [], "cursor": None}
+        assert rows.list_drift(call, 7, behind_all) == {"drift": [], "cursor": None}

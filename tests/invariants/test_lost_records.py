@@ -10,11 +10,11 @@ import pytest
 
 import counters
 from tally.counter import Counter
-from tally.drift import begun_again, history, looks, rows
+from tally.drift import checks, history, restarted_ledger, rows
 from tally.dynamo.client import Call
 from tally.maintenance import losses, rebuild
 from tally.maintenance.rebuild import Accepted, Window
-from tally.maintenance.reconcile import NotProvenError
+from tally.maintenance.reconcile import RepairNotReadyError
 from tally.series import hours, progress, top
 from tally.series import read as series
 from tally.series.read import Range
@@ -70,8 +70,8 @@ def without_sweep(world: Deployment, *consumers: str) -> None:
 def repaired(world: Deployment, counter: Counter, target: str) -> int:
     """By how much the command repairs it."""
     reconciler = world.reconciler()
-    asked = reconciler.asked()
-    reconciler.wait(asked)
+    asked = reconciler.minute_to_judge()
+    reconciler.wait_until_judged(asked)
     found = reconciler.repair(counter, target, "ann", "test", asked=asked)
     return found.difference if found else 0
 
@@ -105,7 +105,7 @@ def test_a_right_number_stays_right_when_its_records_are_lost(
     acknowledge(world)
     world.run(3)
     assert (world.as_of() or 0) > at + DAY * 60
-    assert {entry["by"] for entry in history.losses(world.store)} == {"ann"}
+    assert {entry["by"] for entry in history.acknowledged_losses(world.store)} == {"ann"}
 
 
 def test_what_was_confirmed_stays_and_what_was_not_goes(world: Deployment) -> None:
@@ -131,7 +131,7 @@ def test_a_sweep_that_slept_forgets_nothing_that_was_judged_since(world: Deploym
     world.edit(2, PLAYS, "new")
     world.run(10)
     seen = watermark.read(world.store)
-    begun_again.begin(world.store, replace(seen, judged=before), world.now_s, float("inf"))
+    restarted_ledger.restart(world.store, replace(seen, judged=before), world.now_s, float("inf"))
     assert world.drifts() == {("plays", "new"): 2}
 
 
@@ -189,14 +189,16 @@ def test_what_both_have_lost_is_in_the_receipts(world: Deployment, monkeypatch: 
     world.resume()
     world.even(14)
     day, found = world.store.settings.minute(world.now_s) // (24 * 60), Accepted()
-    list(rebuild.accepted(world.store, {"visits": VISITS}, Window(day - 1, day), found))
-    missing = rebuild.look(world.store, VISITS, PAGE, found["visits", PAGE]).difference
+    list(rebuild.sum_receipts(world.store, {"visits": VISITS}, Window(day - 1, day), found))
+    missing = rebuild.missing_of(world.store, VISITS, PAGE, found["visits", PAGE]).difference
     assert (world.tally(VISITS, PAGE), missing) == (5, 10)
     world.edit(-7, VISITS, PAGE)
     world.run(14)
     assert repaired(world, VISITS, PAGE) == 7
-    found_again = rebuild.look(world.store, VISITS, PAGE, found["visits", PAGE])
-    assert (found_again.difference, found_again.unclear[:2]) == (10, "+7"), "the repair may have been for the loss"
+    found_again = rebuild.missing_of(world.store, VISITS, PAGE, found["visits", PAGE])
+    assert (found_again.difference, found_again.unproven_reason[:2]) == (10, "+7"), (
+        "the repair may have been for the loss"
+    )
 
 
 def test_streams_under_other_names_have_none_of_the_old_records(world: Deployment) -> None:
@@ -213,7 +215,7 @@ def test_streams_under_other_names_have_none_of_the_old_records(world: Deploymen
     assert {one.consumer for one in loss.list_losses(world.store)} == set(BOTH)
     acknowledge(world)
     world.even(5)
-    assert (loss.list_losses(world.store), looks.lost(world.store).wrong) == ([], False)
+    assert (loss.list_losses(world.store), checks.lost_records(world.store).failed) == ([], False)
 
 
 def test_the_engine_of_make_dev_keeps_every_record(world: Deployment) -> None:
@@ -225,23 +227,23 @@ def test_the_engine_of_make_dev_keeps_every_record(world: Deployment) -> None:
 
 def test_a_loss_is_said_until_somebody_acknowledges_it(world: Deployment) -> None:
     without_sweep(world)
-    assert looks.lost(world.store).word == "ok"
+    assert checks.lost_records(world.store).state == "ok"
     world.run(1)
-    seen = looks.lost(world.store)
-    assert (seen.word, seen.facts["since"] < world.now_s - DAY * 60) == ("wrong", True)
-    with pytest.raises(NotProvenError, match="has not begun again yet"):
+    seen = checks.lost_records(world.store)
+    assert (seen.state, seen.facts["since"] < world.now_s - DAY * 60) == ("wrong", True)
+    with pytest.raises(RepairNotReadyError, match="has not begun again yet"):
         acknowledge(world)
-    with pytest.raises(NotProvenError, match="has not begun again yet"):
-        world.reconciler().asked()
+    with pytest.raises(RepairNotReadyError, match="has not begun again yet"):
+        world.reconciler().minute_to_judge()
     world.run(8)
     stale = loss.list_losses(world.store)
     without_sweep(world)
     world.run(8)
-    with pytest.raises(NotProvenError, match="try again"):
+    with pytest.raises(RepairNotReadyError, match="try again"):
         losses.acknowledge(world.store, stale, "ann", "of the first one")
     acknowledge(world)
     world.run(1)
-    assert looks.lost(world.store).word == "ok"
+    assert checks.lost_records(world.store).state == "ok"
 
 
 def test_series_have_what_the_segments_have(world: Deployment) -> None:
@@ -314,11 +316,11 @@ def test_a_dropped_letter_of_the_bookkeeper_is_no_drift(world: Deployment) -> No
     world.play(times=4)
     world.run(16)
     mend()
-    row = rows.read(world.store, "plays", "v")
-    assert (row.drift, row.confirmed(watermark.read(world.store))) == (4, 4)
+    row = rows.read_row(world.store, "plays", "v")
+    assert (row.drift, row.confirmed_amount(watermark.read(world.store))) == (4, 4)
     drop_all(world)
-    with pytest.raises(NotProvenError, match="has not begun again yet"):
-        world.reconciler().asked()
+    with pytest.raises(RepairNotReadyError, match="has not begun again yet"):
+        world.reconciler().minute_to_judge()
     world.run(12)
     assert (repaired(world, PLAYS, "v"), world.tally(PLAYS, "v"), world.drifts()) == (0, 4, {})
     assert (world.as_of() or 0) <= at

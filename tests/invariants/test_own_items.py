@@ -20,7 +20,7 @@ from tally.dynamo.shards import StreamShards, streams_client
 from tally.dynamo.transactions import TRANSACTION_ITEMS_MAX, try_commit
 from tally.errors import NotCountedError, StoreRefusedError
 from tally.items import Items
-from tally.maintenance.reconcile import Reconciler, writes
+from tally.maintenance.reconcile import Reconciler, repair_writes
 from tally.streams import dead_letters, watermark
 from tally.streams.dead_letters import DeadLetterBucket, RedriveOutcome
 from tally.streams.record import CounterIndex
@@ -278,12 +278,12 @@ def test_nothing_is_set_at_once_when_the_scan_is_over_or_numbers_stand(team: Tea
 def test_a_number_with_a_drift_is_set_alone_and_its_drift_goes(team: Team) -> None:
     """A repair of that drift would move the number a second time."""
     recount = many(team)
-    row = rows.read(team.store, "all", "c7")
-    assert try_commit(team.store, [rows.recounted(team.store, row, 5, time.time())])
+    row = rows.read_row(team.store, "all", "c7")
+    assert try_commit(team.store, [rows.recount_write(team.store, row, 5, time.time())])
     left = recount.set_many(list(recount.differences()))
     assert [one.group for one in left] == ["c7"]
     assert recount.set_number(left[0])
-    assert (list(rows.every(team.store)), team.numbers("all")) == ([], team.truth("all"))
+    assert (list(rows.all_rows(team.store)), team.numbers("all")) == ([], team.truth("all"))
 
 
 def test_no_difference_is_drift_while_the_numbers_stand_for_nothing(team: Team) -> None:
@@ -291,7 +291,7 @@ def test_no_difference_is_drift_while_the_numbers_stand_for_nothing(team: Team) 
     recount = many(team)
     off = next(recount.differences())
     assert not recount.report_drift(off)
-    assert list(rows.every(team.store)) == []
+    assert list(rows.all_rows(team.store)) == []
 
 
 def test_items_that_move_make_no_drift_of_the_journal(team: Team) -> None:
@@ -360,11 +360,11 @@ def test_a_recount_finds_exactly_the_error_under_traffic_and_a_repair_takes_it_o
         Item=watermark.WATERMARK_KEY | {"judged": {"N": str(10**9)}, "began": {"N": "1"}, "noted": {"N": "1"}},
     )
     reconciler = Reconciler(team.store)
-    for row in list(rows.every(team.store)):
+    for row in list(rows.all_rows(team.store)):
         done = reconciler.repair(COUNTERS["spent"], row.target, "ann", "a test")
         assert done is not None
         assert done.difference == -found.pop(row.target)
-    assert (found, list(rows.every(team.store))) == ({}, [])
+    assert (found, list(rows.all_rows(team.store))) == ({}, [])
     team.count("all")
     recount = team.begin("spent", *groups)
     team.finish_reading(recount)
@@ -416,13 +416,15 @@ def test_a_repair_between_the_look_and_what_is_made_of_it_is_not_repeated(team: 
     (looked,) = recount.differences()
     assert recount.report_drift(looked)
     (again,) = recount.differences()
-    repaired = Reconciler(team.store).look(COUNTERS["spent"], "a")
-    assert try_commit(team.store, writes(team.store, replace(repaired, difference=-40, confirmed=40), "ann", "why", 0))
+    repaired = Reconciler(team.store).find(COUNTERS["spent"], "a")
+    assert try_commit(
+        team.store, repair_writes(team.store, replace(repaired, difference=-40, confirmed=40), "ann", "why", 0)
+    )
     for found in (looked, again):
         assert not getattr(recount, settle)(found)
     assert off(recount) == {}
     assert getattr(recount, settle)(recount.difference("a"))
-    assert (team.numbers("spent"), list(rows.every(team.store))) == ({"a": 120}, [])
+    assert (team.numbers("spent"), list(rows.all_rows(team.store))) == ({"a": 120}, [])
 
 
 def test_a_table_with_binary_keys_is_not_counted(team: Team) -> None:
@@ -439,18 +441,18 @@ def test_a_scan_forgets_the_drift_of_numbers_that_were_kept_elsewhere(team: Team
     recount = team.begin("open")
     team.finish_reading(recount)
     assert all(recount.report_drift(one) for one in recount.differences())
-    assert [row.drift for row in rows.every(team.store)] == [7]
+    assert [row.drift for row in rows.all_rows(team.store)] == [7]
     redeclared(team, open=replace(COUNTERS["open"], prefix="ELSEWHERE"))
     team.count("open")
-    assert (list(rows.every(team.store)), team.numbers("open")) == ([], {})
+    assert (list(rows.all_rows(team.store)), team.numbers("open")) == ([], {})
 
 
 def test_a_drift_that_a_recount_finds_no_more_goes_days_later(team: Team) -> None:
     for found in (5, 0):
-        row = rows.read(team.store, "open", "a")
-        assert try_commit(team.store, [rows.recounted(team.store, row, found, time.time())])
+        row = rows.read_row(team.store, "open", "a")
+        assert try_commit(team.store, [rows.recount_write(team.store, row, found, time.time())])
     (item,) = [one for one in team.wire.scan(TableName=team.store.settings.ledger_table)["Items"] if "drift" in one]
-    assert (item["drift"], "expiration" in item, list(rows.every(team.store))) == ({"N": "0"}, True, [])
+    assert (item["drift"], "expiration" in item, list(rows.all_rows(team.store))) == ({"N": "0"}, True, [])
 
 
 @pytest.mark.parametrize("settle", ["set", "report"])
@@ -472,7 +474,7 @@ def test_what_a_scan_says_that_is_open_no_more_is_neither_set_nor_reported(team:
             getattr(closed, settle)(stale)
         with pytest.raises(ScanAbandonedError):
             closed.settled()
-    assert (team.numbers("all"), list(rows.every(team.store))) == ({"a": 1}, [])
+    assert (team.numbers("all"), list(rows.all_rows(team.store))) == ({"a": 1}, [])
 
 
 def test_a_scan_of_weeks_ago_settles_nothing(team: Team) -> None:

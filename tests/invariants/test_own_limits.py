@@ -511,7 +511,7 @@ def test_a_value_is_set_within_the_limit_of_its_id(counting: Counting) -> None:
 def test_an_imported_number_is_judged_by_the_limit_of_its_id(world: World) -> None:
     give(world.store, SEATS, 30)
     rows = [NumberRow(1, ITEM, 25), NumberRow(2, "another", 25)]
-    refused_rows = [imports.add(world.call(), SEATS, "run", Chunk(row.line, [row])) for row in rows]
+    refused_rows = [imports.import_numbers(world.call(), SEATS, "run", Chunk(row.line, [row])) for row in rows]
     assert [len(one) for one in refused_rows] == [0, 1]
     assert world.tally(SEATS, ITEM) == 25
 
@@ -520,15 +520,15 @@ def test_a_number_with_a_start_is_imported_after_the_limit_of_its_id_and_once(co
     """The plan has moved the version, and there is no number yet."""
     call, rows = counting.world.call(), [NumberRow(1, ITEM, -25)]
     give(counting.world.store, CREDIT, -20)
-    assert [one.why for one in imports.add(call, CREDIT, "run", Chunk(0, rows))] == [
+    assert [one.why for one in imports.import_numbers(call, CREDIT, "run", Chunk(0, rows))] == [
         "-25 is not within the limits of credit."
     ]
     give(counting.world.store, CREDIT, -30)
     assert counting.read(CREDIT)["version"] == 2
     for _ in range(2):
-        assert imports.add(counting.world.call(), CREDIT, "run", Chunk(0, rows)) == []
+        assert imports.import_numbers(counting.world.call(), CREDIT, "run", Chunk(0, rows)) == []
     assert (counting.stored(CREDIT), counting.read(CREDIT)["version"]) == (-25, 3)
-    assert len(imports.add(counting.world.call(), CREDIT, "another run", Chunk(0, rows))) == 1
+    assert len(imports.import_numbers(counting.world.call(), CREDIT, "another run", Chunk(0, rows))) == 1
     assert counting.set(CREDIT, -24, 3)[0]["version"] == 4
 
 
@@ -613,12 +613,12 @@ def test_no_number_drifts_and_a_repair_keeps_to_the_limit(calm: Deployment) -> N
     count(calm.store, SEATS, 6)  # 7 are accepted, and 6 are stored
     calm.run(9)
     reconciler = calm.reconciler()
-    asked = reconciler.asked()
-    reconciler.wait(asked)
+    asked = reconciler.minute_to_judge()
+    reconciler.wait_until_judged(asked)
     with pytest.raises(OutOfBoundsError):
         reconciler.repair(SEATS, ITEM, "ann", "edited by hand", asked=asked)
     give(other, SEATS, 7)
     assert reconciler.repair(SEATS, ITEM, "ann", "edited by hand", asked=asked) is not None
     assert calm.tally(SEATS, ITEM) == 7
     give(other, CREDIT, 1, id_="new")
-    assert reconciler.look(CREDIT, "new").tally == 5, "its item has a plan, and no number yet"
+    assert reconciler.find(CREDIT, "new").tally == 5, "its item has a plan, and no number yet"

@@ -12,7 +12,7 @@ from tally.drift import history, recount
 from tally.dynamo.client import Call
 from tally.maintenance import rebuild
 from tally.maintenance.rebuild import Accepted, Window
-from tally.maintenance.reconcile import Finding, NotProvenError, Reconciler
+from tally.maintenance.reconcile import Finding, Reconciler, RepairNotReadyError
 from tally.streams import watermark
 from tests.invariants.judged import PLAYS, VISITS, Deployment, deployed
 from tests.invariants.processes import interrupted
@@ -58,15 +58,15 @@ def judge_on(world: Deployment, days: int = 2) -> None:
 
 def losses(reconciler: Reconciler) -> dict[tuple[str, str], Finding]:
     store, found = reconciler.store, Accepted()
-    days = rebuild.window(store, watermark.read(store), reconciler.clock())
-    list(rebuild.accepted(store, counters.COUNTERS, days, found))
-    return {(loss.counter.name, loss.target): loss for loss in rebuild.losses(store, counters.COUNTERS, found)}
+    days = rebuild.rebuild_window(store, watermark.read(store), reconciler.clock())
+    list(rebuild.sum_receipts(store, counters.COUNTERS, days, found))
+    return {(loss.counter.name, loss.target): loss for loss in rebuild.find_missing(store, counters.COUNTERS, found)}
 
 
 def mend(reconciler: Reconciler) -> dict[tuple[str, str], int]:
     """As the command does; what was added."""
-    asked = reconciler.asked()
-    reconciler.wait(asked)
+    asked = reconciler.minute_to_judge()
+    reconciler.wait_until_judged(asked)
     done = {
         name: rebuild.rebuild(reconciler, loss, "ann", "outage", asked) for name, loss in losses(reconciler).items()
     }
@@ -100,7 +100,7 @@ def test_what_both_consumers_lost_is_added_exactly_and_once(world: Deployment, r
     assert losses(reconciler) == mend(reconciler) == {}
     world.run(14)
     assert world.drifts() == {}
-    [entry] = history.read(world.store, "plays", "v")
+    [entry] = history.read_repairs(world.store, "plays", "v")
     assert (entry["how"], entry["amount"], entry["before"], entry["after"]) == ("rebuild", 5, 17, 22)
     assert entry["added"] == 5, "the journal has lost them too"
 
@@ -139,7 +139,7 @@ def test_what_the_ledger_knows_is_repaired_by_it_and_not_added_again(world: Depl
     judge_on(world)
     lose(world, EVERYBODY, lambda: world.spill(times=4))  # too new to be looked at
     assert world.drifts() == {("plays", "v"): -7}
-    with pytest.raises(NotProvenError, match="drifts by -7: that is repaired first"):
+    with pytest.raises(RepairNotReadyError, match="drifts by -7: that is repaired first"):
         mend(reconciler)
     assert reconciler.repair(PLAYS, "v", "ann", "x") is not None
     assert mend(reconciler) == {("plays", "v"): 2}
@@ -154,14 +154,14 @@ def test_repair_of_something_else_does_not_hide_what_was_lost(world: Deployment,
     lose(world, EVERYBODY, lambda: world.spill(times=3))
     world.edit(-5, PLAYS, "v")
     judge_on(world)
-    asked = reconciler.asked()
-    reconciler.wait(asked)
+    asked = reconciler.minute_to_judge()
+    reconciler.wait_until_judged(asked)
     assert reconciler.repair(PLAYS, "v", "ann", "x", asked=asked) is not None
-    days, found = rebuild.window(world.store, watermark.read(world.store), world.now_s), Accepted()
-    list(rebuild.accepted(world.store, counters.COUNTERS, days, found))
-    unclear = rebuild.look(world.store, PLAYS, "v", found["plays", "v"])
-    assert (unclear.difference, unclear.unclear[:2]) == (3, "+5")
-    with pytest.raises(NotProvenError, match=r"cannot tell: \+5 was repaired"):
+    days, found = rebuild.rebuild_window(world.store, watermark.read(world.store), world.now_s), Accepted()
+    list(rebuild.sum_receipts(world.store, counters.COUNTERS, days, found))
+    unclear = rebuild.missing_of(world.store, PLAYS, "v", found["plays", "v"])
+    assert (unclear.difference, unclear.unproven_reason[:2]) == (3, "+5")
+    with pytest.raises(RepairNotReadyError, match=r"cannot tell: \+5 was repaired"):
         rebuild.rebuild(reconciler, unclear, "ann", "x", -1)
     assert (losses(reconciler), world.tally(PLAYS, "v")) == ({}, 0)
 
@@ -223,22 +223,22 @@ def test_days_before_notes_were_kept_are_not_looked_at(world: Deployment, reconc
     began = int(int(item["began"]["N"]) // 60 // DAY)
     now_s = (began + 20) * DAY * 60.0
     seen = watermark.Watermark(judged=(began + 4) * DAY - 1, item=item)
-    assert rebuild.window(world.store, seen, (began + 4) * DAY * 60.0) == Window(began + 1, began + 2)
+    assert rebuild.rebuild_window(world.store, seen, (began + 4) * DAY * 60.0) == Window(began + 1, began + 2)
     seen = watermark.Watermark(judged=(began + 20) * DAY - 1, item=item)
-    assert rebuild.window(world.store, seen, now_s) == Window(began + 13, began + 18)
+    assert rebuild.rebuild_window(world.store, seen, now_s) == Window(began + 13, began + 18)
     for judged in (-1, (began + 3) * DAY - 2):
-        with pytest.raises(NotProvenError, match="Cannot tell yet"):
-            rebuild.window(world.store, watermark.Watermark(judged=judged, item=item), now_s - 17 * DAY * 60)
+        with pytest.raises(RepairNotReadyError, match="Cannot tell yet"):
+            rebuild.rebuild_window(world.store, watermark.Watermark(judged=judged, item=item), now_s - 17 * DAY * 60)
 
 
 def test_rebuild_waits_for_the_judge_and_for_dead_letters(world: Deployment, reconciler: Reconciler) -> None:
     lose(world, EVERYBODY, world.spill)
     judge_on(world)
     (loss,) = losses(reconciler).values()
-    with pytest.raises(NotProvenError, match="judged up to"):
-        rebuild.rebuild(reconciler, loss, "ann", "x", reconciler.asked())
+    with pytest.raises(RepairNotReadyError, match="judged up to"):
+        rebuild.rebuild(reconciler, loss, "ann", "x", reconciler.minute_to_judge())
     set_one_aside(world)
-    with pytest.raises(NotProvenError, match="dead letters"):
+    with pytest.raises(RepairNotReadyError, match="dead letters"):
         rebuild.rebuild(reconciler, loss, "ann", "x", -1)
 
 
@@ -263,7 +263,7 @@ def test_what_comes_before_the_write_sends_the_rebuild_back(
 
     late = world.reconciler(interrupted(world.wire, 0, act))
     if first == "a row":
-        with pytest.raises(NotProvenError, match="drifts by"):
+        with pytest.raises(RepairNotReadyError, match="drifts by"):
             rebuild.rebuild(late, loss, "ann", "x", -1)
         assert world.tally(PLAYS, "v") == 1
     else:

@@ -12,11 +12,11 @@ import pytest
 import counters
 from tally.counter import Counter
 from tally.counting import tallies
-from tally.drift import history, looks, recount, rows
+from tally.drift import checks, history, recount, rows
 from tally.dynamo import keys
 from tally.dynamo.client import Call
 from tally.maintenance import imports, reconcile
-from tally.maintenance.reconcile import NotProvenError, Reconciler
+from tally.maintenance.reconcile import Reconciler, RepairNotReadyError
 from tally.series import hours
 from tally.series import read as series
 from tally.streams import watermark
@@ -48,12 +48,12 @@ def counted_again(
     reconciler: Reconciler, first: recount.Recount | None, counter: Counter = LIKES, target: str = "p"
 ) -> dict[str, Any]:
     """What it asks with after the first count."""
-    asked = reconciler.asked()
-    reconciler.wait(asked)
+    asked = reconciler.minute_to_judge()
+    reconciler.wait_until_judged(asked)
     counts = reconciler.count_again(counter, target, first)
     if len(counts) > 1:
-        asked = reconciler.asked()
-        reconciler.wait(asked)
+        asked = reconciler.minute_to_judge()
+        reconciler.wait_until_judged(asked)
     return {"asked": asked, "counted": counts}
 
 
@@ -66,11 +66,11 @@ def off(world: Deployment, reconciler: Reconciler, amount: int, likers: int = 3,
 
 
 def amounts(world: Deployment, counter: Counter = LIKES, target: str = "p") -> list[tuple[int, str]]:
-    return [(entry["amount"], entry["how"]) for entry in history.read(world.store, counter.name, target)]
+    return [(entry["amount"], entry["how"]) for entry in history.read_repairs(world.store, counter.name, target)]
 
 
 def put_row(world: Deployment, amount: int, counter: Counter, target: str, **more: Any) -> None:
-    item = rows.key(counter.name, target) | {"counter": {"S": counter.name}, "target": {"S": target}}
+    item = rows.row_key(counter.name, target) | {"counter": {"S": counter.name}, "target": {"S": target}}
     numbers = {"drift": amount, "since": int(world.now_s) - 900, "upto": world.judged - 9} | more
     item |= {name: {"N": str(value)} for name, value in numbers.items() if value is not None}
     world.wire.put_item(TableName=world.settings.ledger_table, Item=item)
@@ -82,7 +82,7 @@ def test_manual_edit_is_found_and_taken_back_once(world: Deployment, reconciler:
     world.edit(amount)
     world.run(14)
     assert world.drifts() == {("likes", "p"): amount}
-    found = reconciler.look(LIKES, "p")
+    found = reconciler.find(LIKES, "p")
     assert (found.tally, found.difference, found.confirmed) == (3 + amount, -amount, amount)
     assert mend(reconciler) is not None
     assert (world.tally(), world.drifts(), amounts(world)) == (3, {}, [(-amount, "ledger")])
@@ -108,7 +108,7 @@ def test_busy_post_is_repaired_by_the_ledger(
 
     monkeypatch.setattr(recount.queries, "partition_pages", pages)
     counted = reconciler.count(LIKES, "p")
-    assert counted.unclear == recount.MOVED
+    assert counted.unproven_reason == recount.TALLY_MOVED
     assert counted.low <= -5 <= counted.high < 0
     assert mend(reconciler) is not None
     likers = next(users)
@@ -131,14 +131,14 @@ def test_drift_that_goes_on_is_confirmed_and_what_has_stood_is_repaired(
 
     move()
     world.run(20)
-    row, seen = rows.read(world.store, "likes", "p"), watermark.read(world.store)
-    assert 0 < row.confirmed(seen) < row.drift
-    assert looks.drift(world.store).wrong
+    row, seen = rows.read_row(world.store, "likes", "p"), watermark.read(world.store)
+    assert 0 < row.confirmed_amount(seen) < row.drift
+    assert checks.drift(world.store).failed
     done = mend(reconciler)
     assert done is not None
     assert (world.tally(), done.how) == (done.tally + done.difference, "ledger")
     assert 0 < -done.difference == done.confirmed < done.drift.drift
-    assert rows.read(world.store, "likes", "p").drift == done.drift.drift - done.confirmed
+    assert rows.read_row(world.store, "likes", "p").drift == done.drift.drift - done.confirmed
     world.run(30)
     assert mend(reconciler) is not None
     assert (world.tally(), world.drifts()) == (5, {})
@@ -158,9 +158,9 @@ def test_edit_that_was_undone_before_the_repair_was_asked_for_is_not_repaired(
 ) -> None:
     """p7: the row says -5, and nobody has judged the minute yet in which the edit was undone."""
     edited.edit(5, PLAYS, "v")
-    assert reconciler.look(PLAYS, "v").difference == 5
-    with pytest.raises(NotProvenError, match="judged up to"):
-        reconciler.repair(PLAYS, "v", *MENDED, asked=reconciler.asked())
+    assert reconciler.find(PLAYS, "v").difference == 5
+    with pytest.raises(RepairNotReadyError, match="judged up to"):
+        reconciler.repair(PLAYS, "v", *MENDED, asked=reconciler.minute_to_judge())
     assert mend(reconciler, PLAYS, "v") is None
     edited.run(10)
     assert (edited.tally(PLAYS, "v"), edited.drifts()) == (10, {})
@@ -196,9 +196,9 @@ def test_record_that_becomes_a_dead_letter_is_redriven_or_repaired_never_both(
     set_one_aside(world)
     world.run(14)
     assert world.drifts() == {("plays", "v"): -1}
-    with pytest.raises(NotProvenError, match="dead letters"):
-        reconciler.asked()
-    with pytest.raises(NotProvenError, match="dead letters"):
+    with pytest.raises(RepairNotReadyError, match="dead letters"):
+        reconciler.minute_to_judge()
+    with pytest.raises(RepairNotReadyError, match="dead letters"):
         reconciler.repair(PLAYS, "v", *MENDED)
     world.redrive()
     mend(reconciler, PLAYS, "v")
@@ -214,8 +214,8 @@ def test_without_watermark_a_count_with_a_child_written_alone_is_unclear_and_not
     world.like_alone("u1")
     world.run(10)
     world.wire.delete_item(TableName=world.settings.ledger_table, Key=watermark.WATERMARK_KEY)
-    assert reconciler.count(LIKES, "p").unclear == recount.UNDER_WAY
-    with pytest.raises(NotProvenError, match="not judged yet"):
+    assert reconciler.count(LIKES, "p").unproven_reason == recount.ROLLUP_PENDING
+    with pytest.raises(RepairNotReadyError, match="not judged yet"):
         reconciler.repair(PLAYS, "v", *MENDED)
 
 
@@ -239,10 +239,10 @@ def test_edit_that_is_undone_within_its_minute_proves_no_later_one(world: Deploy
     first = reconciler.count(LIKES, "p")
     world.edit(-5)
     world.written()
-    reconciler.wait(reconciler.asked())
+    reconciler.wait_until_judged(reconciler.minute_to_judge())
     world.edit(5)
     world.written()
-    with pytest.raises(NotProvenError, match="one count before does not prove -5"):
+    with pytest.raises(RepairNotReadyError, match="one count before does not prove -5"):
         reconciler.repair(LIKES, "p", *MENDED, counted=[first])
     reconciler.repair(LIKES, "p", *MENDED, **counted_again(reconciler, first))
     assert (world.tally(), amounts(world)) == (3, [(-5, "ledger")])
@@ -266,7 +266,7 @@ def test_count_that_comes_to_the_same_for_another_reason_repairs_nothing(
         world.delete_child("first")
         world.run(10)
     world.add_child("second")
-    with pytest.raises(NotProvenError, match="edited or repaired after the first count"):
+    with pytest.raises(RepairNotReadyError, match="edited or repaired after the first count"):
         reconciler.repair(LIKES, "p", *MENDED, counted=[first, reconciler.count(LIKES, "p")])
     world.run(14)
     assert world.drifts() == {("likes", "p"): -1}
@@ -293,13 +293,13 @@ def test_unlike_of_a_like_that_is_under_way_is_no_difference(world: Deployment, 
     world.like_alone("late")
     world.like("late", liked=False)
     under_way = reconciler.count(LIKES, "p")
-    assert (under_way.low, under_way.high, under_way.unclear) == (0, 1, recount.UNDER_WAY)
+    assert (under_way.low, under_way.high, under_way.unproven_reason) == (0, 1, recount.ROLLUP_PENDING)
     world.like("late")
     first = reconciler.count(LIKES, "p")
     assert first.low == 1
     world.resume()
     how = counted_again(reconciler, first)
-    with pytest.raises(NotProvenError, match=r"the first count found \+1, and a later one \+0"):
+    with pytest.raises(RepairNotReadyError, match=r"the first count found \+1, and a later one \+0"):
         reconciler.repair(LIKES, "p", *MENDED, **how)
     assert world.tally() == 3
 
@@ -323,7 +323,7 @@ def test_like_between_the_second_count_and_the_write_sends_the_repair_back(
 def test_row_that_appears_before_the_write_sends_the_repair_back(world: Deployment, reconciler: Reconciler) -> None:
     how = off(world, reconciler, 1)
     client = interrupted(world.wire, 0, lambda: put_row(world, 2, LIKES, "p", upto=world.judged))
-    with pytest.raises(NotProvenError, match="edited or repaired after the first count"):
+    with pytest.raises(RepairNotReadyError, match="edited or repaired after the first count"):
         world.reconciler(client).repair(LIKES, "p", *MENDED, **how)
     assert (client.writes, world.tally()) == (1, 4)
 
@@ -331,7 +331,7 @@ def test_row_that_appears_before_the_write_sends_the_repair_back(world: Deployme
 def test_child_alone_in_the_second_count_is_unclear(world: Deployment, reconciler: Reconciler) -> None:
     how = off(world, reconciler, 1)
     world.like_alone("late")
-    with pytest.raises(NotProvenError, match="cannot tell yet: as_of is older"):
+    with pytest.raises(RepairNotReadyError, match="cannot tell yet: as_of is older"):
         reconciler.repair(LIKES, "p", *MENDED, **how)
     assert world.tally() == 4
 
@@ -374,7 +374,7 @@ def test_two_repairs_at_once_repair_once(world: Deployment, reconciler: Reconcil
     how = looked(reconciler, counter, target)
     other = Sleeper(world.wire, 0, lambda client: world.reconciler(client).repair(counter, target, *MENDED, **how))
     assert reconciler.repair(counter, target, *MENDED, **how) is not None
-    with suppress(NotProvenError):  # this one's repair is in its second count
+    with suppress(RepairNotReadyError):  # this one's repair is in its second count
         other.wake()
     assert world.tally(counter, target) == (3 if counter is LIKES else 0)
     assert len(amounts(world, counter, target)) == 1
@@ -382,7 +382,7 @@ def test_two_repairs_at_once_repair_once(world: Deployment, reconciler: Reconcil
 
 def test_laptop_whose_clock_is_behind_waits_all_the_same(world: Deployment) -> None:
     behind = Reconciler(world.store, clock=lambda: world.now_s - 3600, sleep=world.sleep)
-    assert behind.asked() >= world.store.settings.minute(world.now_s)
+    assert behind.minute_to_judge() >= world.store.settings.minute(world.now_s)
 
 
 def test_scan_finds_every_family_that_may_differ(world: Deployment) -> None:
@@ -391,7 +391,7 @@ def test_scan_finds_every_family_that_may_differ(world: Deployment) -> None:
     world.edit(2, target="p4")
     world.delete(keys.key("POST#p2", "META"))
     world.edit(9, PLAYS, "p1")
-    found = recount.families(world.store, counters.COUNTERS)
+    found = recount.scan_parents(world.store, counters.COUNTERS)
     assert {target: (tally, children) for _, target, tally, children in found} == {
         "p0": (0, 0), "p1": (1, 1), "p2": (0, 2), "p3": (3, 3), "p4": (6, 4), "p5": (5, 5),
     }  # fmt: skip
@@ -407,7 +407,7 @@ def test_a_tally_has_moved_by_its_series_its_imports_and_what_repairs_have_added
     world.play(times=3)
     world.edit(50, PLAYS, "v")
     world.like("late")
-    imports.add(Call(world.store), PLAYS, "run", imports.Chunk(0, [imports.NumberRow(1, "v", 1200)]))
+    imports.import_numbers(Call(world.store), PLAYS, "run", imports.Chunk(0, [imports.NumberRow(1, "v", 1200)]))
     assert reconciler.repair(LIKES, "p", *MENDED, **how)
     world.add_child("by hand")
     world.run(20)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tally.drift import history
-from tally.maintenance.reconcile import NotProvenError
+from tally.maintenance.reconcile import RepairNotReadyError
 from tests.invariants.judged import LIKES, PLAYS, Deployment, deployed
 from tests.invariants.processes import Watched
 from tests.tiers import in_long
@@ -79,14 +79,14 @@ def test_change_in_the_middle_of_any_step_is_kept_and_the_rest_repaired_once(
         each = world.reconciler(client)
         counted = [one.count(counter, target) for one in (world.reconciler(), each)] if counter is LIKES else ()
         client.writes = 0
-        with suppress(NotProvenError):
+        with suppress(RepairNotReadyError):
             each.repair(counter, target, "ann", "x", counted=counted)
     world.run(5)
     again = world.reconciler()
     for counter, target in ((LIKES, "p"), (PLAYS, "v")):
         counted = [again.count(counter, target) for _ in range(2)] if counter is LIKES else ()
         again.repair(counter, target, "ann", "x", counted=counted)
-        assert sum(entry["amount"] for entry in history.read(world.store, counter.name, target)) == -5
+        assert sum(entry["amount"] for entry in history.read_repairs(world.store, counter.name, target)) == -5
     world.run(10)
     assert (world.drifts(), world.tally(PLAYS, "v")) == ({}, 3)
     assert again.count(LIKES, "p").low == again.count(LIKES, "p").high == 0

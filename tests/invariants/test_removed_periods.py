@@ -83,7 +83,7 @@ def test_what_a_person_removes_is_drift_and_so_is_what_goes_before_its_time(worl
     assert expire(world) == 1
     judge(world)
     assert world.drifts() == {("short", target): -3, ("hourly", later): -4}
-    listed = rows.listed(Call(world.store), 2, None)["drift"]
+    listed = rows.list_drift(Call(world.store), 2, None)["drift"]
     assert {(row["id"], row["period"]) for row in listed} == {tuple(each.split("#")) for each in (target, later)}
 
 

@@ -18,8 +18,8 @@ from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import FORMAT, Item
 from tally.maintenance import rebuild, restored
 from tally.maintenance.rebuild import Accepted
-from tally.maintenance.reconcile import Finding, NotProvenError
-from tally.maintenance.restored import NotAtRestError, Why
+from tally.maintenance.reconcile import Finding, RepairNotReadyError
+from tally.maintenance.restored import AuditNote, TablesInUseError
 from tally.series import progress
 from tally.series import read as series
 from tally.series.progress import minutes_of
@@ -37,7 +37,7 @@ from tests.tiers import in_long
 TABLES = ("counts", "receipts", "ledger")
 BACKWARDS = ("ledger", "receipts", "counts")
 PAGE = "https://example.com/a"
-WHY = Why("ann", "INC-9")
+WHY = AuditNote("ann", "INC-9")
 Adopt = Callable[..., Deployment]
 _numbers = itertools.count()
 
@@ -82,7 +82,7 @@ def everything(store: Store, table: str) -> list[Item]:
 
 def settle(world: Deployment, rest: Store, moment_s: float | None = None, **how: Any) -> list[Finding]:
     moment_s = world.now_s if moment_s is None else moment_s
-    return list(restored.settle(rest, counters.COUNTERS, WHY, moment_s, world.now_s, **how))
+    return list(restored.repair_restored(rest, counters.COUNTERS, WHY, moment_s, world.now_s, **how))
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def of_receipts(rest: Store, target: str) -> int:
 
 
 def children(rest: Store, post: str) -> int:
-    return recount.counted(rest, LIKES, post, float("inf")).children
+    return recount.count_children(rest, LIKES, post, float("inf")).children
 
 
 @pytest.mark.parametrize("order", [TABLES, pytest.param(BACKWARDS, marks=pytest.mark.long)], ids="-".join)
@@ -166,7 +166,7 @@ def test_every_number_is_right_after_a_restore_under_traffic(
     assert numbers() == {"v": wanted["v"] + 6, PAGE: wanted[PAGE] + 3, "p": wanted["p"] + 5}
     assert after.drifts() == losses(reconciler) == {}
     counted = reconciler.count(LIKES, "p")
-    assert (counted.low, counted.unclear) == (0, "")
+    assert (counted.low, counted.unproven_reason) == (0, "")
     as_of = after.as_of()
     assert as_of is not None
     assert after.now_s - as_of < 240
@@ -190,7 +190,7 @@ def test_nothing_is_left_of_the_old_streams_and_the_history_is(world: Deployment
         "restored": {"N": str(int(world.now_s))},
         "notes": began,
     }
-    assert [one["by"] for one in history.read(rest, "likes", "p")] == ["ann"]
+    assert [one["by"] for one in history.read_repairs(rest, "likes", "p")] == ["ann"]
 
 
 @pytest.mark.parametrize("more", [1, *in_long([0])])
@@ -240,8 +240,8 @@ def test_loss_after_a_restore_is_found_on_any_day(world: Deployment, adopt: Adop
     reconciler = after.reconciler()
     assert {name: loss.difference for name, loss in losses(reconciler).items()} == {("plays", "v"): 4}
     found = Accepted()
-    days = rebuild.window(after.store, watermark.read(after.store), after.now_s)
-    list(rebuild.accepted(after.store, counters.COUNTERS, days, found))
+    days = rebuild.rebuild_window(after.store, watermark.read(after.store), after.now_s)
+    list(rebuild.sum_receipts(after.store, counters.COUNTERS, days, found))
     assert sum(day.amount for day in found["plays", "v"].values()) == 9
 
 
@@ -278,7 +278,7 @@ def test_records_that_are_dead_letters_are_a_choice(world: Deployment, adopt: Ad
     world.run(14)
     assert world.drifts()
     rest = copied(world)
-    with pytest.raises(NotProvenError, match="There were dead letters at that moment"):
+    with pytest.raises(RepairNotReadyError, match="There were dead letters at that moment"):
         settle(world, rest)
     settle(world, rest, without_dead_letters=True)
     assert not dead_letters.any_waiting(rest)
@@ -319,7 +319,7 @@ def test_interrupted_at_any_write_it_is_finished_by_the_next_run(world: Deployme
         settle(world, rest)
         looked = ((LIKES, "p"), (PLAYS, "v"), (VISITS, PAGE))
         shards = [recount.shards_of(Call(rest), counter, target) for counter, target in looked]
-        found = [recount.number(counter, of) for (counter, _), of in zip(looked, shards, strict=True)]
+        found = [recount.stored_sum(counter, of) for (counter, _), of in zip(looked, shards, strict=True)]
         assert found == [2, 2, 3]
         kinds = sorted(one["PK"]["S"] for one in everything(rest, "ledger"))
         wanted = wanted or kinds
@@ -339,7 +339,7 @@ def test_writes_to_the_restored_tables_stop_it(world: Deployment) -> None:
         add = tallies.add_write(Call(rest), PLAYS, "v", 0, 1, 0, nonce_prefix=tallies.ROLLED_UP)
         world.wire.update_item(**tallies.with_day_notes(add, {world.settings.minute(world.now_s) // DAY: 1}))
 
-    with pytest.raises(NotAtRestError, match="plays v changed while it was put right"):
+    with pytest.raises(TablesInUseError, match="plays v changed while it was put right"):
         settle(world, replace(rest, client=interrupted(world.wire, 0, roll_up)))
 
 
@@ -402,7 +402,7 @@ def test_tables_tell_up_to_when_they_were_written(world: Deployment) -> None:
         world.run(5)
 
     rest = copied(world, between=between)
-    found = restored.moments(rest)
+    found = restored.table_moments(rest)
     assert list(found) == list(TABLES)
     for table, at_s in found.items():
         assert 0 <= made[table] - at_s <= 61, table
@@ -410,7 +410,7 @@ def test_tables_tell_up_to_when_they_were_written(world: Deployment) -> None:
     unknown = replace(
         rest, settings=rest.settings._replace(counts_table=empty, ledger_table=rest.settings.counts_table)
     )
-    assert [restored.moments(unknown)[table] for table in ("counts", "ledger")] == [0, 0]
+    assert [restored.table_moments(unknown)[table] for table in ("counts", "ledger")] == [0, 0]
 
 
 def test_drift_that_a_ledger_of_another_moment_knows_is_forgotten(world: Deployment, adopt: Adopt) -> None:
@@ -424,7 +424,7 @@ def test_drift_that_a_ledger_of_another_moment_knows_is_forgotten(world: Deploym
 
     edits = iter([edited])
     rest = copied(world, between=lambda: next(edits, lambda: None)())
-    assert [(row.counter, row.target, row.drift) for row in restored.known(rest)] == [("plays", "v", 5)]
+    assert [(row.counter, row.target, row.drift) for row in restored.known_drift(rest)] == [("plays", "v", 5)]
     settle(world, rest, apart=True)
     after = adopt(rest)
     after.run(14)

@@ -553,7 +553,7 @@ def test_how_much_was_imported_is_unknown_before_anything_is_summed_up(store: St
 def test_a_repair_is_in_it_as_a_repair(store: Store) -> None:
     fold(store, M - 1)
     numbers = {"before": 60, "amount": -50, "added": -3}
-    repair = history.entry(store, "plays", "v", 3600.0 * H, numbers, by="ann", why="w", how=history.LEDGER)
+    repair = history.repair_entry_write(store, "plays", "v", 3600.0 * H, numbers, by="ann", why="w", how=history.LEDGER)
     assert try_commit(store, [repair])
     book(store, M, plays(10))
     fold(store, M + 3)

@@ -57,7 +57,7 @@ def test_an_edit_is_found(shop: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     edited(shop, "5", 4)
     for _ in range(8):
         checked(shop)
-    off = list(rows.every(shop.store))
+    off = list(rows.all_rows(shop.store))
     assert [(row.target, row.drift) for row in off] == [("5", 4)]
     assert shop.numbers("orders") == {**shop.truth("orders"), "5": 7}  # it repairs nothing
 
@@ -71,7 +71,7 @@ def test_nothing_is_said_of_numbers_that_are_right(shop: Team) -> None:
         looked += done["groups_checked"]
         assert done["groups_off"] == 0
     shop.drain()
-    assert (looked > 0, list(rows.every(shop.store)), shop.numbers("orders")) == (True, [], shop.truth("orders"))
+    assert (looked > 0, list(rows.all_rows(shop.store)), shop.numbers("orders")) == (True, [], shop.truth("orders"))
 
 
 def test_it_takes_no_more_units_than_are_allowed(shop: Team) -> None:

@@ -67,13 +67,13 @@ def test_changes_from_before_the_ledger_began_are_not_confirmed_drift() -> None:
         drifted, confirmed = set[int](), set[int]()
         for _ in range(30):
             world.run(1)
-            row = rows.read(world.store, "plays", "v")
+            row = rows.read_row(world.store, "plays", "v")
             drifted.add(row.drift)
-            confirmed.add(row.confirmed(watermark.read(world.store)))
+            confirmed.add(row.confirmed_amount(watermark.read(world.store)))
         assert (drifted, confirmed, world.drifts()) == ({0, -3}, {0}, {})
         world.edit(5, counters.PLAYS, "v")
         world.run(15)
-        assert rows.read(world.store, "plays", "v").confirmed(watermark.read(world.store)) == 5
+        assert rows.read_row(world.store, "plays", "v").confirmed_amount(watermark.read(world.store)) == 5
         world.wire.close()
 
 

@@ -12,7 +12,7 @@ from tally.dev.base.engine import Engine
 from tally.drift import rows
 from tally.dynamo.client import Store
 from tally.items import Items
-from tally.maintenance.reconcile import NotProvenError, Reconciler
+from tally.maintenance.reconcile import Reconciler, RepairNotReadyError
 from tally.team import faults, scan_state, watch
 from tally.team.kept_numbers import STRETCHES_MAX, STRETCHES_PER_WRITE_MAX, stretch_s
 from tests.invariants.own import LATER_S, Team
@@ -44,7 +44,7 @@ def off(social: Team) -> dict[str, int]:
     social.drain()
     social.pass_all()
     watch.check_numbers(social.store, COUNTERS, time.time() + LATER_S, until_s=time.monotonic() + 60)
-    return {row.target: row.drift for row in rows.every(social.store)}
+    return {row.target: row.drift for row in rows.all_rows(social.store)}
 
 
 def test_those_that_were_off_before_are_named(social: Team) -> None:
@@ -79,7 +79,7 @@ def test_an_edit_is_named_until_the_team_repairs_it(social: Team) -> None:
     post(social, "a", 2)
     post(social, "b", 2, 5)
     assert off(social) == {"b": 3}
-    with pytest.raises(NotProvenError, match="post_likes b: likeTally in social is the team's to repair"):
+    with pytest.raises(RepairNotReadyError, match="post_likes b: likeTally in social is the team's to repair"):
         Reconciler(social.store).repair(POST_LIKES, "b", "ann", "a test")
     assert social.item("POST#b", "META")["likeTally"] == {"N": "5"}
     social.put("POST#b", "META", likeTally={"N": "2"})
@@ -134,7 +134,7 @@ def test_what_is_in_flight_is_no_drift(social: Team) -> None:
     for passed_s, named in ((now_s, {}), (now_s + 30, {}), (now_s + 80, {"a": -1})):
         social.wire.put_item(TableName=ledger, Item={**key, "passed": {"N": str(int(passed_s))}})
         watch.check_numbers(social.store, COUNTERS, passed_s + LATER_S, until_s=time.monotonic() + 60)
-        assert {row.target: row.drift for row in rows.every(social.store)} == named
+        assert {row.target: row.drift for row in rows.all_rows(social.store)} == named
 
 
 def test_only_groups_of_the_team_are_looked_at(social: Team) -> None:
@@ -201,7 +201,7 @@ def test_stretches_are_few_however_long_a_dead_letter_or_a_scan_takes(social: Te
         watch.check_numbers(social.store, COUNTERS, time.time(), until_s=time.monotonic() + 60)
     there, up, down = stretches(social)
     assert (there <= 2 * STRETCHES_MAX < 2 * 540, up >= 540, down >= 540) == (True, True, True)
-    assert list(rows.every(social.store)) == []
+    assert list(rows.all_rows(social.store)) == []
 
 
 def test_a_scan_finds_the_number_that_a_lost_record_had(social: Team) -> None:
@@ -272,5 +272,5 @@ def test_written_together_an_edit_is_confirmed_after_some_minutes(social: Team) 
     social.drain()
     social.pass_all()
     watch.check_numbers(social.store, social.counters, time.time() + LATER_S, until_s=time.monotonic() + 60)
-    (row,) = rows.every(social.store)
+    (row,) = rows.all_rows(social.store)
     assert (row.drift, row.changes != ()) == (2, True)

@@ -194,7 +194,7 @@ class Traffic:
         ])  # fmt: skip
         self._spread(counter, id_, hot)
         row = imports.NumberRow(1, id_, amount)
-        imports.add(Call(self.world.store), counter, secrets.token_hex(6), imports.Chunk(0, [row]))
+        imports.import_numbers(Call(self.world.store), counter, secrets.token_hex(6), imports.Chunk(0, [row]))
         self.truth.accepted[counter.name, id_] += amount
         self.truth.imported[counter.name, id_] += amount
         self._written()
@@ -203,7 +203,7 @@ class Traffic:
         """Likes from elsewhere, of two days that are long over."""
         post = f"p{self._low(POSTS)}"
         rows = [imports.ChildRow(number, post, self._user(), 1_700_000_000 + 86_400 * number) for number in range(2)]
-        imports.put(Call(self.world.store), counters.LIKES, secrets.token_hex(6), imports.Chunk(0, rows))
+        imports.import_children(Call(self.world.store), counters.LIKES, secrets.token_hex(6), imports.Chunk(0, rows))
         self.likes += [(post, row.child) for row in rows]
         self.truth.accepted["likes", post] += len(rows)
         self.truth.imported["likes", post] += len(rows)

@@ -13,7 +13,7 @@ import pytest
 from tally import counter, operations
 from tally.cli import status
 from tally.counter import Counter
-from tally.drift import looks
+from tally.drift import checks
 from tally.dynamo import items
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,8 +57,8 @@ def test_the_list_of_pages_has_each_page_once() -> None:
 
 
 def test_each_part_of_status_names_a_section_that_exists() -> None:
-    assert looks.SECTIONS.keys() >= {*status.LOOKS, *status.OF_ITEMS}
-    for place in looks.SECTIONS.values():
+    assert checks.SECTIONS.keys() >= {*status.LOOKS, *status.OF_ITEMS}
+    for place in checks.SECTIONS.values():
         page, _, section = place.partition("#")
         assert section in anchors(ROOT / "docs" / page), place
 

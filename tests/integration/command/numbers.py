@@ -56,7 +56,7 @@ def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -
     """A drift row that was changed so many judged minutes ago."""
     upto = watermark.last_judged_minute(store) - ago
     facts = {"drift": amount, "upto": upto, "since": 1_800_000_000, "changes": f"[[{upto}, {amount}]]"}
-    item = rows.key(counter, target) | items.to_wire({**facts, "counter": counter, "target": target})
+    item = rows.row_key(counter, target) | items.to_wire({**facts, "counter": counter, "target": target})
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)
 
 

@@ -265,7 +265,8 @@ def folded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     summed_up(store, since, HOUR * 60 + 20, [*plays, *rows])
     repaired = {"before": 900, "amount": -5, "added": 0}
     try_commit(
-        store, [history.entry(store, "plays", "a", HOUR * 3600 - 600, repaired, by="ann", why="x", how="ledger")]
+        store,
+        [history.repair_entry_write(store, "plays", "a", HOUR * 3600 - 600, repaired, by="ann", why="x", how="ledger")],
     )
 
 

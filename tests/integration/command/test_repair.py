@@ -132,7 +132,7 @@ def test_what_the_ledger_does_not_explain_waits_for_one_more_count(
 ) -> None:
     """It was wrong before the streams."""
     waited: list[int] = []
-    monkeypatch.setattr(reconcile.Reconciler, "wait", lambda self, asked, tell: waited.append(asked))
+    monkeypatch.setattr(reconcile.Reconciler, "wait_until_judged", lambda self, asked, tell: waited.append(asked))
     post(store, "off", off_by=5)
     code, out, err = run("repair", "likes", "off", *SIGNED, "--yes")
     assert (code, out.splitlines()[1:]) == (0, ["repaired likes off: -5 (7 to 2), by recount", "all is well"])

@@ -354,11 +354,11 @@ def test_a_repair_forgets_the_drift_of_a_counter_of_items_that_is_declared_no_mo
     assert team("check orders a")[0] == 1
     noted = {"PK": {"S": keys.FORM_KEY}, "SK": {"S": "calls"}, "form": {"S": json.dumps(forms.form(COUNTERS["usage"]))}}
     team.wire.put_item(TableName=team.store.settings.ledger_table, Item=noted)
-    row = rows.recounted(team.store, rows.read(team.store, "calls", "x"), 3, time.time())
+    row = rows.recount_write(team.store, rows.read_row(team.store, "calls", "x"), 3, time.time())
     assert try_commit(team.store, [row])
     team.counters = {"usage": COUNTERS["usage"]}
     assert team(f"repair --only drift {SIGNED}")[0] == 0
-    assert [(row.counter, row.drift) for row in rows.every(team.store)] == [("calls", 3)]
+    assert [(row.counter, row.drift) for row in rows.all_rows(team.store)] == [("calls", 3)]
 
 
 def test_what_has_counted_items_never_counts_changes(team: Team) -> None:
@@ -457,7 +457,7 @@ def test_an_item_that_was_corrected_is_in_no_example(team: Team) -> None:
     team.order("a", 1, shop={"S": "x"}, total={"N": "12.505"})
     team.drain()
     bad = health.look(team.store, team.counters)
-    assert (bad.facts["spent"]["uncounted"]["decimals"]["items"], bad.wrong) == (1, True)  # the others are not counted
+    assert (bad.facts["spent"]["uncounted"]["decimals"]["items"], bad.failed) == (1, True)  # the others are not counted
     team.order("a", 1, shop={"S": "x"}, total={"N": "12.5"})
     team.drain()
     assert (team.numbers("spent"), team.bucket.objects) == ({"x": 1250}, {})

@@ -135,7 +135,9 @@ def test_json_has_every_id_and_a_terminal_draws(
 ) -> None:
     repaired = {"before": 900, "amount": -5, "added": -3}
     at_s = (HOUR - 1) * 3600 + 5
-    try_commit(store, [history.entry(store, "plays", "a", at_s, repaired, by="ann", why="x", how="ledger")])
+    try_commit(
+        store, [history.repair_entry_write(store, "plays", "a", at_s, repaired, by="ann", why="x", how="ledger")]
+    )
     given = ("shadow", "plays", files.of("b", [0, 0, 10, 10]), files.of("a", [0, 90, 305, 605, 999, 999]), *UTC)
     code, out, _ = run(*given, "--json")
     body = json.loads(out)

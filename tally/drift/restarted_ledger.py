@@ -17,10 +17,10 @@ from ..streams import dead_letters, watermark
 from ..streams.watermark import Watermark
 from . import rows
 
-FORGOTTEN_AT_ONCE = 100  # rows between two looks at the time
+ROWS_AT_ONCE = 100  # rows between two looks at the time
 
 
-def begin(store: Store, seen: Watermark, now_s: float, until_s: float) -> Watermark:
+def restart(store: Store, seen: Watermark, now_s: float, until_s: float) -> Watermark:
     """Forget the drift that proves nothing, and pass over what is closed of the minutes before `resume_minute`.
 
     The watermark then. If the time runs out (`until_s`, on the store's clock) or a row moves, nothing is closed in it:
@@ -29,10 +29,12 @@ def begin(store: Store, seen: Watermark, now_s: float, until_s: float) -> Waterm
     # A letter that was dropped counts as redriven: sweeps saw it wait while they judged what its half left uneven.
     letters = seen.has_unjudged_redrive or dead_letters.any_waiting(store)
     drifts = (
-        (row, 0 if letters else row.confirmed(seen)) for row in rows.every(store) if row.upto < seen.resume_minute
+        (row, 0 if letters else row.confirmed_amount(seen))
+        for row in rows.all_rows(store)
+        if row.last_minute < seen.resume_minute
     )
-    writes = ([rows.forgotten(store, row, kept, now_s)] for row, kept in drifts if kept != row.drift or row.changes)
-    while chunk := list(islice(writes, FORGOTTEN_AT_ONCE)):
+    writes = ([rows.forget_write(store, row, kept, now_s)] for row, kept in drifts if kept != row.drift or row.changes)
+    while chunk := list(islice(writes, ROWS_AT_ONCE)):
         if store.clock() >= until_s or not all(map_in_threads(lambda write: try_commit(store, write), chunk)):
             return replace(seen, journal_complete_s=0)
     last = min(seen.last_complete_minute(store.settings), seen.resume_minute - 1)

@@ -57,6 +57,11 @@ def _fill(store: Store, tallies: int) -> bytes:
     chance = random.Random(SEED)
     ids = [str(UUID(int=chance.getrandbits(128))) for _ in range(tallies)]
     for part in range(1, 4):
-        put(store, FIRST + part * hours.PART - 1, "r", [segments.JournalEntry("plays", id_, "", 1, 1) for id_ in ids])
+        put(
+            store,
+            FIRST + part * hours.PART_MINUTES - 1,
+            "r",
+            [segments.JournalEntry("plays", id_, "", 1, 1) for id_ in ids],
+        )
     hours._note(store, Progress(), Progress(FIRST, FIRST - 1, HOUR))
     return json.dumps([(id_, 1) for id_ in ids] * 3).encode()

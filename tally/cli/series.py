@@ -16,7 +16,7 @@ from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
 from tally.series import read as reading
 from tally.series import top as lists
-from tally.series.hours import TOTAL
+from tally.series.hours import TOTAL_ID
 from tally.series.progress import HOUR_S
 
 from . import values
@@ -44,7 +44,7 @@ def _series_arguments(parser: Parser, counters: Counters) -> None:
 
 def _top_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "whose numbers")
-    parser.add_argument("--by", choices=tuple(lists.FORMS), help="default: day, or as SPAN says")
+    parser.add_argument("--by", choices=tuple(lists.SPAN_FORMATS), help="default: day, or as SPAN says")
     span = "2026-11-22T13, 2026-11-22 or 2026-11, of UTC; default: the newest"
     parser.add_argument("--span", metavar="SPAN", help=span)
     most = values.whole(1, LIMIT_MAX)
@@ -55,7 +55,7 @@ def _top_arguments(parser: Parser, counters: Counters) -> None:
 def _check_top(given: argparse.Namespace) -> None:
     """Completes the `by` of a top list. Raises UsageError."""
     check_series(given.counter)
-    named = {len(datetime.now(UTC).strftime(form)): by for by, form in lists.FORMS.items()}
+    named = {len(datetime.now(UTC).strftime(form)): by for by, form in lists.SPAN_FORMATS.items()}
     given.by = given.by or named.get(len(given.span or ""), lists.DAY)
     try:
         given.span = given.span and lists.checked_span(given.span, given.by)
@@ -86,7 +86,7 @@ def _check_series(given: argparse.Namespace) -> None:
 
 def _series(given: argparse.Namespace, stack: Stack) -> int:
     """Print the series of a tally. Returns 2 if nothing is summed up yet."""
-    body = reading.read(Call(stack.store), given.counter, given.id or TOTAL, given.range)
+    body = reading.read_series(Call(stack.store), given.counter, given.id or TOTAL_ID, given.range)
     if body["as_of"] is None or given.json:
         return _only(body, given)
     zone: tzinfo = given.zone
@@ -117,7 +117,7 @@ def _series(given: argparse.Namespace, stack: Stack) -> int:
 
 def _top(given: argparse.Namespace, stack: Stack) -> int:
     """Print the tallies of a counter that moved most. Returns 2 if nothing is summed up yet."""
-    body = lists.over(Call(stack.store), given.counter, given.by, given.span, given.limit)
+    body = lists.top_list(Call(stack.store), given.counter, given.by, given.span, given.limit)
     if body["as_of"] is None or given.json:
         return _only(body, given)
     listed = [(tally["id"], tally["value"]) for tally in body["top"]]
@@ -181,7 +181,7 @@ def _of_top(body: Mapping[str, Any]) -> Iterator[str]:
 def _span(body: Mapping[str, Any]) -> str:
     """The span as people read it; the one that runs is in the list up to `as_of`."""
     span, runs = body["span"].replace("T", " "), datetime.fromtimestamp(body["as_of"], UTC)
-    so_far = " so far" if runs.strftime(lists.FORMS[body["by"]]) == body["span"] else ""
+    so_far = " so far" if runs.strftime(lists.SPAN_FORMATS[body["by"]]) == body["span"] else ""
     return f"{span}{':00' if body['by'] == lists.HOUR else ''} UTC{so_far}"
 
 

@@ -159,8 +159,8 @@ def _compared(store: Store, counter: Counter, old: Old) -> Compared:
         if not spans:
             alone += 1
             continue
-        asked = series.Range(series.HOUR, spans[0][0], spans[-1][1])
-        body = series.read(Call(store), counter, id_, asked)
+        asked = series.SeriesRange(series.HOUR, spans[0][0], spans[-1][1])
+        body = series.read_series(Call(store), counter, id_, asked)
         known, since = dict(_known(body, as_of)), body["since"]
         added += sum(repair["added"] for repair in body["repairs"])
         of_id = [_gap(first, end, read, known) for first, end in spans]

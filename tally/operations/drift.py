@@ -238,7 +238,7 @@ def get_details(
         scan_state.as_of(call.store, counter)
     counted = fields.counted_id(counter, id, "id", call.pages)
     number = details.details(call, counter, periods.tally_id(counter, counted, clock.now_s(), period))
-    return Answer({**number, "imported": read.imported_in_all(call, counter, counted)})
+    return Answer({**number, "imported": read.total_imported(call, counter, counted)})
 
 
 @operation(

@@ -164,7 +164,7 @@ def get_top(
     its hours: `error_max` says by how much a value may be off at most. Without `span` it is the newest one, up to
     `as_of`.
     """
-    return Answer(top.over(call, counter, by, span, limit), max_age_s=counter.kept_s)
+    return Answer(top.top_list(call, counter, by, span, limit), max_age_s=counter.kept_s)
 
 
 @operation(
@@ -183,7 +183,7 @@ def get_any_top(
 
     As `GET /top`.
     """
-    return Answer(top.over(call, counter, by, span, limit))
+    return Answer(top.top_list(call, counter, by, span, limit))
 
 
 def _public(call: Call, name: str) -> Counter:
@@ -198,7 +198,7 @@ def _series(
 ) -> Answer[Series]:
     if refusal := fields.no_series(counter, "of"):
         raise refusal
-    named = fields.counted_id(counter, id_, "of", call.pages) if id_ else hours.TOTAL
+    named = fields.counted_id(counter, id_, "of", call.pages) if id_ else hours.TOTAL_ID
     zone = zone or (counter.timezone if counter.unique else None)
-    series = read.read(call, counter, named, read.range_of(by, from_s, to_s, zone, clock.now_s()))
+    series = read.read_series(call, counter, named, read.range_of(by, from_s, to_s, zone, clock.now_s()))
     return Answer(series, max_age_s=counter.kept_s)

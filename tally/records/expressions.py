@@ -47,7 +47,7 @@ class Operand:
 class Formula(Operand):
     """An operand of others, and of values."""
 
-    form: str
+    template: str
     parts: tuple[object, ...]
 
 
@@ -147,7 +147,7 @@ class _Aliases:
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
         self.values: dict[str, Item] = {}
-        self._at = ""  # the path that stood last: an error of a value names it
+        self._last_path = ""  # the path that stood last: an error of a value names it
 
     def action(self, action: Action) -> str:
         path = self.text(action.path)
@@ -161,13 +161,13 @@ class _Aliases:
             of = part.get_expression()
             return of["format"].format(*(self._of(part, value) for value in of["values"]), operator=of["operator"])
         if isinstance(part, Formula):
-            return part.form.format(*map(self.text, part.parts))
+            return part.template.format(*map(self.text, part.parts))
         if isinstance(part, AttributeBase):
-            self._at = part.name
+            self._last_path = part.name
             steps = _path(part).steps
             return "".join(f"[{step}]" if isinstance(step, int) else f".{self._name(step)}" for step in steps)[1:]
         alias = f":v{len(self.values)}"
-        self.values[alias] = part.value if isinstance(part, Encoded) else encode(part, Any, self._at)
+        self.values[alias] = part.value if isinstance(part, Encoded) else encode(part, Any, self._last_path)
         return alias
 
     def _of(self, condition: ConditionBase, value: Any) -> str:

@@ -29,7 +29,7 @@ KEY_BYTES_MAX = {"partition key": 2048, "sort key": 1024}
 NESTING_MAX = 32  # levels; DynamoDB takes no more
 _DECLARATION, _ATTRIBUTES = "tally", "__tally_attributes__"
 _SERIALIZER, _DESERIALIZER = TypeSerializer(), TypeDeserializer()
-_TAKEN: dict[Any, Any] = {  # what each type takes; a bool is an int as well, so it comes first
+_ACCEPTED_TYPES: dict[Any, Any] = {  # what each type takes; a bool is an int as well, so it comes first
     bool: bool,
     str: str,
     int: (int, Decimal),
@@ -68,7 +68,7 @@ class Attribute:
     has_default: bool
 
     @property
-    def nullable(self) -> bool:
+    def is_nullable(self) -> bool:
         """Whether it may be unset."""
         return self.type is Any or NoneType in get_args(self.type)
 
@@ -85,15 +85,15 @@ class Attribute:
     def decode(self, wire: Any) -> Any:
         """The value of a wire form. Raises RecordMismatchError with the attribute."""
         try:
-            return fitting(_DESERIALIZER.deserialize(wire), self.type, self.name)
+            return coerced(_DESERIALIZER.deserialize(wire), self.type, self.name)
         except ValueError as error:
             raise RecordMismatchError(f"A stored item does not fit its class: {error}.", field=self.name) from None
         except ArithmeticError:  # boto3's
             raise RecordMismatchError(f"{self.name} has a number of more than 38 digits.", field=self.name) from None
 
-    def wrong(self) -> str | None:
+    def invalid_reason(self) -> str | None:
         """Why this declaration cannot work; None if it can."""
-        if not _storable(self.type):
+        if not _is_storable(self.type):
             return f"has the type {self.type!r}, which is none of those in docs/records.md"
         if self.key and self.type not in (str, int, Decimal, bytes):
             return f"is the {self.key}: it must be str, int, Decimal or bytes"
@@ -139,7 +139,7 @@ def record(cls: type[R]) -> type[R]:
         name, key, counter = field.metadata.get(_DECLARATION, (None, None, None))
         has_default = {field.default, field.default_factory} != {dataclasses.MISSING}
         a = Attribute(field.name, name or field.name, types[field.name], key, counter, has_default)
-        wrong = a.wrong() if field.init else "has init=False, and could not be read"
+        wrong = a.invalid_reason() if field.init else "has init=False, and could not be read"
         if wrong or a.name in attributes:
             raise ConfigurationError(
                 f"record {cls.__name__}: {a.field} {wrong or f'is a second {a.name} in the table'}"
@@ -166,7 +166,7 @@ def attributes_of(cls: type[object]) -> Mapping[str, Attribute]:
 def encode(value: object, type_: Any, where: str) -> Item:
     """The value on the wire. Raises InvalidInputError, which names `where`, if it cannot be stored as it is."""
     try:
-        wire: Any = _SERIALIZER.serialize(fitting(value, type_, where))
+        wire: Any = _SERIALIZER.serialize(coerced(value, type_, where))
     except ValueError as error:
         raise InvalidInputError(f"{error}.", field=where) from None
     except (ArithmeticError, TypeError):  # boto3's, for a number that it would round and for a mixed set
@@ -175,7 +175,7 @@ def encode(value: object, type_: Any, where: str) -> Item:
     return dict(wire)
 
 
-def fitting(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
+def coerced(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
     """A value as the declared type has it, whether a caller gave it or boto3 read it. ValueError says why it is none.
 
     `Any` has whole numbers as int, and bytes as bytes.
@@ -184,12 +184,12 @@ def fitting(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
     if value is None and (kind is Any or NoneType in inner):
         return None
     if kind in (Union, UnionType):
-        return fitting(value, _given(inner), where, depth)
+        return coerced(value, _not_none(inner), where, depth)
     if depth > NESTING_MAX:
         raise ValueError(f"{where} lies deeper than {NESTING_MAX} levels")
     if kind is Any:
-        kind = next((kind for kind, taken in _TAKEN.items() if isinstance(value, taken)), Any)
-    if not isinstance(value, _TAKEN.get(kind, ())) or (isinstance(value, bool) and kind is not bool):
+        kind = next((kind for kind, taken in _ACCEPTED_TYPES.items() if isinstance(value, taken)), Any)
+    if not isinstance(value, _ACCEPTED_TYPES.get(kind, ())) or (isinstance(value, bool) and kind is not bool):
         given = "None" if value is None else f"a {type(value).__name__}"
         raise ValueError(f"{where} must be {getattr(type_, '__name__', type_)}, and is {given}")
     if kind in (int, Decimal):
@@ -198,10 +198,10 @@ def fitting(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
         return kind(_members(value, inner, where))
     if kind is list:
         of = inner[0] if inner else Any
-        return [fitting(member, of, f"{where}[{n}]", depth + 1) for n, member in enumerate(value)]
+        return [coerced(member, of, f"{where}[{n}]", depth + 1) for n, member in enumerate(value)]
     if kind is dict:
         of = inner[1] if inner else Any
-        return {fitting(k, str, f"{where}, a key"): fitting(v, of, f"{where}.{k}", depth + 1) for k, v in value.items()}
+        return {coerced(k, str, f"{where}, a key"): coerced(v, of, f"{where}.{k}", depth + 1) for k, v in value.items()}
     if kind is str:
         value.encode()  # half a surrogate pair is a ValueError
     return bytes(value) if kind is bytes else value
@@ -219,23 +219,23 @@ def _number(value: int | Decimal, type_: Any, where: str) -> int | Decimal:
 
 
 def _members(value: Any, inner: tuple[Any, ...], where: str) -> list[Any]:
-    members = [fitting(member, inner[0] if inner else Any, where) for member in value]
+    members = [coerced(member, inner[0] if inner else Any, where) for member in value]
     if not members or any(isinstance(member, bool) for member in members):
         raise ValueError(f"{where} is {'a set of bool' if members else 'an empty set'}, which DynamoDB cannot store")
     return members
 
 
-def _storable(type_: Any) -> bool:
+def _is_storable(type_: Any) -> bool:
     kind, inner = get_origin(type_) or type_, get_args(type_)
     if kind in (Union, UnionType):
-        return len(inner) == 2 and NoneType in inner and _storable(_given(inner))
+        return len(inner) == 2 and NoneType in inner and _is_storable(_not_none(inner))
     if kind in (set, frozenset):
         return inner in ((str,), (int,), (Decimal,), (bytes,))
     if kind is dict and inner:
-        return inner[0] is str and _storable(inner[1])
-    return kind is Any or (kind in _TAKEN and all(map(_storable, inner)))
+        return inner[0] is str and _is_storable(inner[1])
+    return kind is Any or (kind in _ACCEPTED_TYPES and all(map(_is_storable, inner)))
 
 
-def _given(inner: tuple[Any, ...]) -> Any:
+def _not_none(inner: tuple[Any, ...]) -> Any:
     """Which of `X | None` is not None."""
     return inner[0] if inner[1] is NoneType else inner[1]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
-_SEEN = "_tally_seen"  # a record's counters as they were read
+_COUNTERS_READ = "_tally_seen"  # a record's counters as they were read
 
 
 class RecordExistsError(CallerError):
@@ -105,7 +105,7 @@ class Records(Generic[R]):
         """
         write = self.put_write(record, condition=condition, reset_counters=reset_counters)["Put"]
         guarded = bool(self._counters) and not reset_counters
-        self._send({"Put": write}, lambda item: self._refused(write["Item"], item, guarded))
+        self._send({"Put": write}, lambda item: self._condition_error(write["Item"], item, guarded))
         return self.from_item(write["Item"])
 
     def update_item(
@@ -130,15 +130,16 @@ class Records(Generic[R]):
         """
         write = self.update_write(record, condition=condition, actions=actions, ignore_nulls=ignore_nulls)["Update"]
         extra = {} if self._exact else {"ReturnValues": "ALL_NEW", "ReturnConsumedCapacity": "TOTAL"}
-        answer = self._send({"Update": write | extra}, lambda item: self._refused(write["Key"], item, guarded=False))
+        answer = self._send(
+            {"Update": write | extra}, lambda item: self._condition_error(write["Key"], item, guarded=False)
+        )
         if self._exact:
             stored = self._read_back(write["Key"])
         else:
             stored = require_part(dict(answer), "ConsumedCapacity").get("Attributes", {})
         if not stored:  # aws-sdk-java-v2 issue 2761: a REMOVE makes no item, and reports nothing
-            raise NotFoundError(
-                f"There is no {self._cls.__name__} {_shown(write['Key'])}, and an update that only removes makes none."
-            )
+            name = f"{self._cls.__name__} {_key_text(write['Key'])}"
+            raise NotFoundError(f"There is no {name}, and an update that only removes makes none.")
         return self.from_item(stored)
 
     def put_write(
@@ -148,12 +149,12 @@ class Records(Generic[R]):
 
         Raises what put_item raises locally.
         """
-        values, actions, conditions = self._extended("put_item", record, condition)
+        values, actions, conditions = self._apply_extensions("put_item", record, condition)
         if actions:
             raise ExpressionError(f"{actions[0]}: put_item takes no actions.")
         if self._counters and not reset_counters:
             conditions.append(Path(self._keys[0].name).not_exists())
-        write = {"TableName": self._table_name, "Item": self._encoded(values)}
+        write = {"TableName": self._table_name, "Item": self._encode_values(values)}
         return {"Put": write | parameters([], conditions)}
 
     def update_write(
@@ -168,10 +169,10 @@ class Records(Generic[R]):
 
         Raises what update_item raises locally. If there is nothing to write, no transaction takes it.
         """
-        values, asked, conditions = self._extended("update_item", record, condition, ignore_nulls)
+        values, asked, conditions = self._apply_extensions("update_item", record, condition, ignore_nulls)
         asked += actions
         changed = {action.path.steps[0] for action in asked}
-        item = self._encoded(values)
+        item = self._encode_values(values)
         key = {a.name: item.pop(a.name) for a in self._keys}
         if not changed.isdisjoint(key):
             raise ExpressionError(f"{', '.join(key)}: a key cannot be changed by an update.")
@@ -187,13 +188,15 @@ class Records(Generic[R]):
         """
         values = {}
         for name, a in self._attributes.items():  # what may be unset is None if it is: the default says nothing of it
-            if name in item or a.nullable or not a.has_default:
+            if name in item or a.is_nullable or not a.has_default:
                 values[a.field] = a.decode(item.get(name, {"NULL": True}))
         record = self._cls(**values)
-        object.__setattr__(record, _SEEN, {name: values[self._attributes[name].field] for name in self._counters})
+        object.__setattr__(
+            record, _COUNTERS_READ, {name: values[self._attributes[name].field] for name in self._counters}
+        )
         return record
 
-    def _extended(
+    def _apply_extensions(
         self, operation: Operation, record: R, condition: ConditionBase | None, ignore_nulls: bool = False
     ) -> tuple[Mapping[str, object], list[Action], list[ConditionBase]]:
         """A write of this record after all extensions: its values, and the actions and conditions of all."""
@@ -216,21 +219,21 @@ class Records(Generic[R]):
 
     def _check_counters(self, record: R) -> None:
         """Raises InvalidInputError for a counter that the caller set: one that is neither None nor as it was read."""
-        seen = getattr(record, _SEEN, {})
+        seen = getattr(record, _COUNTERS_READ, {})
         for name in self._counters:
             value = getattr(record, self._attributes[name].field)
             if value is not None and value != seen.get(name):
                 why = f"{name} is an atomic counter and moves by itself: leave it None, or as it was read."
                 raise InvalidInputError(why, field=name)
 
-    def _encoded(self, values: Mapping[str, object]) -> Item:
+    def _encode_values(self, values: Mapping[str, object]) -> Item:
         """The set values on the wire, with the keys. It refuses None if the class requires a value."""
         item = {}
         for name, value in values.items():
             declared = self._attributes.get(name)
             if declared is None and value is not None:
                 item[name] = encode(value, Any, name)
-            elif declared is not None and (value is not None or not declared.nullable):
+            elif declared is not None and (value is not None or not declared.is_nullable):
                 item[name] = declared.encode(value)
         for a in self._keys:
             if a.name not in item:
@@ -261,9 +264,9 @@ class Records(Generic[R]):
         except RetryableError as error:
             raise type(error)("The record is updated, but could not be read. Do not send the update again.") from error
 
-    def _refused(self, key: Item, item: Item | None, guarded: bool) -> CallerError:
+    def _condition_error(self, key: Item, item: Item | None, guarded: bool) -> CallerError:
         """The error for a failed condition. The guard of put_item fails only if the item exists."""
-        where = f"{self._cls.__name__} {_shown({a.name: key[a.name] for a in self._keys})}"
+        where = f"{self._cls.__name__} {_key_text({a.name: key[a.name] for a in self._keys})}"
         if guarded and item:
             counters = ", ".join(self._counters)
             return RecordExistsError(
@@ -284,5 +287,5 @@ def _get(client: DynamoDBClient, table: str, key: Item) -> Item:
                 raise
 
 
-def _shown(key: Item) -> str:
+def _key_text(key: Item) -> str:
     return ", ".join(f"{name}={next(iter(wire.values()))!r}" for name, wire in key.items())

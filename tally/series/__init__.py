@@ -3,7 +3,7 @@
 The other rooms use:
 
     hours   `sum_up`: the sweep sums up the journal's segments into the hours of each tally
-    read    `read`: the series of a tally, and as of when it is complete
+    read    `read_series`: the series of a tally, and as of when it is complete
 
 It reads the journal's segments after they are judged. Nothing else depends on it: it may stand still, and numbers do
 not.

@@ -40,26 +40,28 @@ from ..streams import loss, segments, watermark
 from ..streams.lineage import BOOKKEEPER
 from ..streams.loss import Loss
 from . import progress, top
-from .progress import HOUR_S, LATE_DAYS, PROGRESS, Progress, hour_of, minutes_of
+from .progress import EXPIRY_GRACE_DAYS, HOUR_S, PROGRESS, Progress, hour_of, minutes_of
 
-PART = 20  # minutes between two sets of running segments: a tally and hour then costs less than 1.1 WCU
+PART_MINUTES = 20  # minutes between two sets of running segments: a tally and hour then costs less than 1.1 WCU
 DAY_S = 24 * HOUR_S
-BEFORE = 20  # minutes before the first sweep whose segments are read too: changes were booked before there was one
+LOOKBACK_MINUTES = (
+    20  # minutes before the first sweep whose segments are read too: changes were booked before there was one
+)
 LONG_LOSS_S = segments.SEGMENT_KEPT_S - 2 * DAY_S  # it ended a day ago, and TTL need not wait
 LONG_LOSS_HOURS_S = 2 * HOUR_S  # the hour in which it began, and the one before: its days may not be written
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are summed up in more parts
 SEGMENT_BYTES = 60_000  # of a running segment, before it is compressed: a reader takes one
 ENTRY_BYTES = 20  # of an entry, beside its id
-DAYS_AT_ONCE = 500  # between two looks at the time, and two notes of how far it has come
+ROWS_AT_ONCE = 500  # between two looks at the time, and two notes of how far it has come
 EPOCH = date(1970, 1, 1).toordinal()
-TOTAL = ""  # the id of all tallies of a counter together
+TOTAL_ID = ""  # the id of all tallies of a counter together
 IMPORT = "IMPORT#"  # how the sort key of a day of imports begins
 
 Sums = dict[tuple[str, str], int]
 """The amount by counter and id; of an import with its day."""
 
 
-class Moved(NamedTuple):
+class HourAmount(NamedTuple):
     """By how much one tally moved. `digest` names it in sort keys, and gives the order. That of an import has its day,
     as `id` has."""
 
@@ -69,7 +71,7 @@ class Moved(NamedTuple):
     amount: int
 
     @classmethod
-    def of(cls, counter: str, id_: str, amount: int) -> Moved:
+    def of(cls, counter: str, id_: str, amount: int) -> HourAmount:
         """Of a tally by its counter and id."""
         name, mark, day = id_.partition("#")
         return cls(keys.tally_digest(counter, name) + mark + day, counter, id_, amount)
@@ -91,29 +93,29 @@ def sum_up(store: Store, judged: int, *, until_s: float) -> int:
     written, at = 0, progress.read(store)
     if at.since < 0:
         newest = judged if judged >= 0 else store.settings.minute(clock.now_s())
-        since = newest + 1 - BEFORE
+        since = newest + 1 - LOOKBACK_MINUTES
         at = _note(store, at, Progress(since, since - 1, hour_of(store.settings, since)))
-    began = at = _lacking(store, at)
+    began = at = _note_missing(store, at)
     while store.clock() < until_s:
         last = minutes_of(store.settings, at.hour)[-1]
         if at.through < last:
-            if min(judged, last) - at.through < PART and judged < last:
+            if min(judged, last) - at.through < PART_MINUTES and judged < last:
                 break
-            at = _part(store, at, min(judged, last), until_s)
+            at = _sum_up_part(store, at, min(judged, last), until_s)
             if at == began:
                 raise StoreBusyError(f"There was no time for one part of the hour {top.span_of(at.hour)}.")
             continue
-        more, at = _days(store, at, until_s)
+        more, at = _write_days(store, at, until_s)
         written += more
     return written
 
 
-def _lacking(store: Store, at: Progress) -> Progress:
+def _note_missing(store: Store, at: Progress) -> Progress:
     """Note since when changes may be in no hour: those of the bookkeeper's dead letters, and those that it may have
     lost and nobody has acknowledged. What is judged has its markers."""
     letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # before the losses: one may be dropped meanwhile
     lost = [_whole_s(gap) for gap in loss.list_losses(store) if gap.consumer == BOOKKEEPER]
-    now = at.lacking(min([letter_s, *lost]), store.settings.minute(clock.now_s()))
+    now = at.with_missing(min([letter_s, *lost]), store.settings.minute(clock.now_s()))
     return at if now == at else _note(store, at, now)
 
 
@@ -127,13 +129,13 @@ def _note(store: Store, was: Progress, now: Progress) -> Progress:
     assert now.through >= was.through, "it only moves on"
     assert (now.hour, now.after) >= (was.hour, was.after), "it only moves on"
     seen = {**was.values, **dict.fromkeys(was.unset)} if was.since >= 0 else items.EXPECT_NO_ITEM
-    now = replace(now, kept=was.keeping(store.settings.series_days), unset=())
+    now = replace(now, kept=was.retention_for(store.settings.series_days), unset=())
     noted = {**now.values, "kept": now.kept}
     write = items.update_write(store.settings.ledger_table, PROGRESS, noted, expected=seen)
     return now if try_commit(store, [write]) else progress.read(store)
 
 
-def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
+def _sum_up_part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
     """Sum up the minutes up to `last` in new running segments of their hour: fewer if half of the time or the memory
     runs out; none if there is no time to write them."""
     sums: Sums = defaultdict(int)
@@ -146,19 +148,19 @@ def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
             break
     for (counter, id_), amount in list(sums.items()):
         _, mark, day = id_.partition("#")
-        sums[counter, TOTAL + mark + day] += amount
-    new = sorted(Moved.of(*tally, amount) for tally, amount in sums.items())
-    together = _merged(running(store, at.hour, at.through), new)
-    board, cut = top.Board(), _cut(together)
+        sums[counter, TOTAL_ID + mark + day] += amount
+    new = sorted(HourAmount.of(*tally, amount) for tally, amount in sums.items())
+    together = _merged(running_amounts(store, at.hour, at.through), new)
+    board, cut = top.TopListBuilder(), _in_segments(together)
     while ready := list(islice(cut, WRITER_THREADS)):
         if store.clock() >= until_s:
             return at
         writes = [_running_segment(store.settings, at.hour, through, entries) for entries in ready]
         map_in_threads(partial(put_alone, Call(store, deadline_s=until_s)), writes)
         for moved in chain.from_iterable(ready):
-            if moved.id != TOTAL and not moved.day:
+            if moved.id != TOTAL_ID and not moved.day:
                 board.add(*moved[1:])
-    top.write(store, at.hour, through, board, {counter for counter, _ in sums})
+    top.write_lists(store, at.hour, through, board, {counter for counter, _ in sums})
     return _note(store, at, replace(at, through=through))
 
 
@@ -178,20 +180,20 @@ def _add_minute(store: Store, sums: Sums, minute: int) -> None:
             sums[half.counter, half.id.partition("#")[0]] += half.expected
 
 
-def _merged(*in_order: Iterable[Moved]) -> Iterator[Moved]:
+def _merged(*in_order: Iterable[HourAmount]) -> Iterator[HourAmount]:
     """The sums by tally, in order; those that come to nothing are left out."""
     for tally, same in groupby(heapq.merge(*in_order), key=lambda moved: moved[:3]):
         if amount := sum(moved.amount for moved in same):
-            yield Moved(*tally, amount)  # type: ignore[call-arg]  # mypy takes the slice for the whole tuple
+            yield HourAmount(*tally, amount)  # type: ignore[call-arg]  # mypy takes the slice for the whole tuple
 
 
-def running(store: Store, hour: int, through: int) -> Iterator[Moved]:
+def running_amounts(store: Store, hour: int, through: int) -> Iterator[HourAmount]:
     """What an hour has up to the minute `through`, in order; nothing if no part of it is summed up."""
     for item in queries.partition_items(store, store.settings.ledger_table, keys.running_partition(hour, through)):
         yield from _entries(item)
 
 
-def running_of(store: Store, at: Progress, counter: str, id_: str) -> Iterator[Moved]:
+def running_amounts_of(store: Store, at: Progress, counter: str, id_: str) -> Iterator[HourAmount]:
     """What one tally has in the hour that runs, in any order: one Query of one page, unless its imports go over two."""
     partition, digest, table = (
         keys.running_partition(at.hour, at.through),
@@ -204,13 +206,13 @@ def running_of(store: Store, at: Progress, counter: str, id_: str) -> Iterator[M
             return  # what is before it is of other tallies
 
 
-def _entries(item: Item) -> Iterator[Moved]:
-    return (Moved.of(*entry) for entry in items.decompress(item["body"]))
+def _entries(item: Item) -> Iterator[HourAmount]:
+    return (HourAmount.of(*entry) for entry in items.decompress(item["body"]))
 
 
-def _cut(moves: Iterable[Moved]) -> Iterator[list[Moved]]:
+def _in_segments(moves: Iterable[HourAmount]) -> Iterator[list[HourAmount]]:
     """The entries of one running segment after the other."""
-    entries, size = list[Moved](), 0
+    entries, size = list[HourAmount](), 0
     for moved in moves:
         entries.append(moved)
         size += len(moved.id) + ENTRY_BYTES
@@ -221,7 +223,7 @@ def _cut(moves: Iterable[Moved]) -> Iterator[list[Moved]]:
         yield entries
 
 
-def _running_segment(settings: Settings, hour: int, through: int, entries: list[Moved]) -> Write:
+def _running_segment(settings: Settings, hour: int, through: int, entries: list[HourAmount]) -> Write:
     assert all(one.digest < next_.digest for one, next_ in pairwise(entries)), "each once, in order"
     key, body = (
         keys.key(keys.running_partition(hour, through), entries[0].digest),
@@ -232,23 +234,23 @@ def _running_segment(settings: Settings, hour: int, through: int, entries: list[
     )
 
 
-def _days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:
+def _write_days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:
     """Write the hour that is over into the items of its day, as far as the time goes; how many, and how far it is."""
     written, hour = 0, at.hour
     assert at.through >= minutes_of(store.settings, hour)[-1], "an hour is written once, when it is whole"
-    left = (moved for moved in running(store, hour, at.through) if moved.digest > at.after)
+    left = (moved for moved in running_amounts(store, hour, at.through) if moved.digest > at.after)
     while at.hour == hour and store.clock() < until_s:
-        chunk = list(islice(left, DAYS_AT_ONCE))
-        writes = [[_hour(store.settings, hour, moved)] for moved in chunk]
+        chunk = list(islice(left, ROWS_AT_ONCE))
+        writes = [[_hour_write(store.settings, hour, moved)] for moved in chunk]
         map_in_threads(partial(commit_writes, Call(store, deadline_s=until_s)), writes)
         written += len(chunk)
-        whole = len(chunk) < DAYS_AT_ONCE
+        whole = len(chunk) < ROWS_AT_ONCE
         done = replace(at, hour=hour + 1, after="") if whole else replace(at, after=chunk[-1].digest)
         at = _note(store, at, done)
     return written, at
 
 
-def _hour(settings: Settings, hour: int, moved: Moved) -> Write:
+def _hour_write(settings: Settings, hour: int, moved: HourAmount) -> Write:
     """The write of one tally's hour into its item of the day. An import stays for ever."""
     day, of_day = divmod(hour, 24)
     sets, values, into = f"SET h{of_day} = :amount", {":amount": {"N": str(moved.amount)}}, day_name(day)
@@ -257,7 +259,7 @@ def _hour(settings: Settings, hour: int, moved: Moved) -> Write:
         into = f"{IMPORT}{moved.day}"
     elif settings.series_days:
         sets += ", expiration = :expires"
-        values[":expires"] = {"N": str((day + settings.series_days + LATE_DAYS) * DAY_S)}
+        values[":expires"] = {"N": str((day + settings.series_days + EXPIRY_GRACE_DAYS) * DAY_S)}
     return {
         "Update": {
             "TableName": settings.ledger_table,
@@ -278,6 +280,6 @@ def day_name(day: int) -> str:
     return str(date.fromordinal(EPOCH + day))
 
 
-def day_of(name: str) -> int:
+def parse_day(name: str) -> int:
     """The number of a day, since 1970, by the name that `day_name` gives it."""
     return date.fromisoformat(name).toordinal() - EPOCH

@@ -13,7 +13,7 @@ from ..streams.loss import NOTHING_LOST_S
 
 HOUR_S = 3600
 DAY_H = 24
-LATE_DAYS = 7  # by which an item outlives what is shown of it: sweeps may be late
+EXPIRY_GRACE_DAYS = 7  # by which an item outlives what is shown of it: sweeps may be late
 PROGRESS = keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY)
 
 
@@ -55,10 +55,10 @@ class Progress:
         It moves on by the clock, too: while no sweep runs, days go all the same.
         """
         kept = json.loads(self.kept)
-        kept = kept and json.loads(self.keeping(kept[-1][1]))
+        kept = kept and json.loads(self.retention_for(kept[-1][1]))
         return max(hour_of(settings, self.since), kept[0][0] * DAY_H if kept else 0)
 
-    def keeping(self, option: int) -> str:
+    def retention_for(self, option: int) -> str:
         """`kept`, while the items of its hour are written to be kept for `option` days; 0: for ever.
 
         A longer life holds for the days after this one: what was written before goes when it was to go.
@@ -67,7 +67,7 @@ class Progress:
         was = kept[-1][1]
         if was != option:
             kept.append([day + (option == 0 or 0 < was < option), option])
-        at = max(day, int(clock.now_s()) // (DAY_H * HOUR_S) - LATE_DAYS + 1)
+        at = max(day, int(clock.now_s()) // (DAY_H * HOUR_S) - EXPIRY_GRACE_DAYS + 1)
         ends = [*(first for first, _ in kept[1:]), at + 2]
         gone = [min(end, at - days) for (first, days), end in zip(kept, ends, strict=True) if 0 < days < at - first]
         least = max(gone, default=0)
@@ -83,7 +83,7 @@ class Progress:
         whole_s = min(self.through * settings.minute_s, int(self.lacking_s - CLOCK_SKEW * settings.minute_s))
         return max(0, whole_s) if self.through >= self.since >= 0 else None
 
-    def lacking(self, lost_s: int, minute: int) -> Progress:
+    def with_missing(self, lost_s: int, minute: int) -> Progress:
         """As it is if a sweep finds, in `minute`, that the oldest record in no segment is of `lost_s`."""
         redriven = minute + 1 if lost_s > self.lost_s else self.redriven
         lacking_s = lost_s if self.through >= redriven else min(lost_s, self.lacking_s)

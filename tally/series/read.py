@@ -14,7 +14,7 @@ from ..dynamo import queries
 from ..dynamo.client import Call, Store
 from ..errors import InvalidInputError
 from . import hours, progress, spans
-from .hours import Moved
+from .hours import HourAmount
 from .progress import HOUR_S, Progress, minutes_of
 
 HOUR, DAY = "hour", "day"
@@ -22,7 +22,7 @@ HOURS_DEFAULT, DAYS_DEFAULT = 24, 30
 POINTS_MAX = {HOUR: 2400, DAY: 400}  # in one answer: hours of 100 days, days of more than a year
 
 
-class Range(NamedTuple):
+class SeriesRange(NamedTuple):
     """What is asked for: `by` hour or day, from the hour `first` up to but not including `end` (hours since 1970)."""
 
     by: str
@@ -31,10 +31,10 @@ class Range(NamedTuple):
     zone: tzinfo = UTC
 
 
-EVER = Range(DAY, 0, 24 * 365 * 1000)  # no import belongs to another day
+ALL_TIME = SeriesRange(DAY, 0, 24 * 365 * 1000)  # no import belongs to another day
 
 
-def read(call: Call, counter: Counter, id_: str, asked: Range) -> dict[str, Any]:
+def read_series(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> dict[str, Any]:
     """`{"counter","id","by","series":[{"from","value"}],"imports","repairs","since","as_of"}`.
 
     `from` is the beginning of an hour or a day, in epoch seconds. What is newer than `as_of` is not in it yet, nor is
@@ -43,30 +43,30 @@ def read(call: Call, counter: Counter, id_: str, asked: Range) -> dict[str, Any]
     imported into, also before `since`. `repairs`: `{"at","value","how","added"}`. A tally that is younger than the
     series is the sum of its series, of all of its imports, and of what repairs have `added`.
     """
-    spans.check(counter, asked.by, asked.zone)
+    spans.require_single_period(counter, wanted.by, wanted.zone)
     store, settings = call.store, call.store.settings
     at = progress.read(store)  # before the numbers: the hours that it names are whole
-    body = {"counter": counter.name, "id": id_, "by": asked.by}
+    body = {"counter": counter.name, "id": id_, "by": wanted.by}
     if at.as_of(settings) is None:
         return {**body, "series": [], "imports": [], "repairs": [], "since": None, "as_of": None}
-    first = max(asked.first, at.first_hour(settings))
-    end = min(asked.end, at.hour + (at.through >= minutes_of(settings, at.hour)[0]))
-    running = list(hours.running_of(store, at, counter.name, id_))
+    first = max(wanted.first, at.first_hour(settings))
+    end = min(wanted.end, at.hour + (at.through >= minutes_of(settings, at.hour)[0]))
+    running = list(hours.running_amounts_of(store, at, counter.name, id_))
     values: dict[int, int] = {}
     if first < end:
         low, high = hours.day_name(first // 24), hours.day_name((end - 1) // 24)
         for day, of_day, amount in _stored(store, counter.name, id_, low, high):
-            values[24 * hours.day_of(day) + of_day] = amount
+            values[24 * hours.parse_day(day) + of_day] = amount
     values[at.hour] = sum(moved.amount for moved in running if not moved.day)
     points: dict[int, int] = {}
     for hour in range(first, end):
-        from_s = _begins(hour, asked)
+        from_s = _start_s(hour, wanted)
         points[from_s] = points.get(from_s, 0) + values.get(hour, 0)
     return {
         **body,
         "series": [{"from": from_s, "value": value} for from_s, value in points.items()],
-        "imports": list(_imports(imported(store, counter.name, id_, at, running, asked))),
-        "repairs": list(_repairs(call, counter, id_, asked)),
+        "imports": list(_imports(imported(store, counter.name, id_, at, running, wanted))),
+        "repairs": list(_repairs(call, counter, id_, wanted)),
         "since": max(at.since * settings.minute_s, at.first_hour(settings) * HOUR_S),
         "as_of": at.as_of(settings),
     }
@@ -90,7 +90,7 @@ class ImportedHour(NamedTuple):
 
 
 def imported(
-    store: Store, counter: str, id_: str, at: Progress, running: Iterable[Moved], asked: Range
+    store: Store, counter: str, id_: str, at: Progress, running: Iterable[HourAmount], asked: SeriesRange
 ) -> Iterator[ImportedHour]:
     """What was imported of a tally into the days of UTC that a range touches. `running`: what the running hour has."""
     first, last = (hours.day_name(max(-1, hour // 24)) for hour in (asked.first, asked.end - 1))
@@ -103,16 +103,16 @@ def imported(
 
 def ever_imported(store: Store, counter: str, id_: str, at: Progress) -> Iterator[ImportedHour]:
     """What was imported of a tally, into any day."""
-    return imported(store, counter, id_, at, hours.running_of(store, at, counter, id_), EVER)
+    return imported(store, counter, id_, at, hours.running_amounts_of(store, at, counter, id_), ALL_TIME)
 
 
 def _imports(imported_hours: Iterable[ImportedHour]) -> Iterator[dict[str, int]]:
     """What was imported into each day, the oldest first."""
     for day, same in groupby(sorted(imported_hours), attrgetter("day")):
-        yield {"from": hours.day_of(day) * hours.DAY_S, "value": sum(one.amount for one in same)}
+        yield {"from": hours.parse_day(day) * hours.DAY_S, "value": sum(one.amount for one in same)}
 
 
-def imported_in_all(call: Call, counter: Counter, tally: str) -> dict[str, int] | None:
+def total_imported(call: Call, counter: Counter, tally: str) -> dict[str, int] | None:
     """`{"amount","as_of"}`: how much of a tally was imported, in all. None before anything is summed up, and for one of
     a counter with periods: its series has all of them."""
     at = progress.read(call.store)
@@ -123,7 +123,7 @@ def imported_in_all(call: Call, counter: Counter, tally: str) -> dict[str, int] 
     return {"amount": sum(one.amount for one in imported_hours), "as_of": as_of}
 
 
-def _begins(hour: int, asked: Range) -> int:
+def _start_s(hour: int, asked: SeriesRange) -> int:
     """When the hour, or the day that it is in, begins: epoch seconds."""
     if asked.by == HOUR:
         return hour * HOUR_S
@@ -131,7 +131,7 @@ def _begins(hour: int, asked: Range) -> int:
     return int(local.replace(hour=0, minute=0, second=0, fold=0).timestamp())
 
 
-def _repairs(call: Call, counter: Counter, id_: str, asked: Range) -> Iterator[dict[str, Any]]:
+def _repairs(call: Call, counter: Counter, id_: str, asked: SeriesRange) -> Iterator[dict[str, Any]]:
     """The repairs in the range. They are no traffic. `added`: what of one is in no series, for it was accepted before
     `since`, or its record is lost. The rest brings the tally to what the series says."""
     for repair in history.read_repairs(call.store, counter.name, id_):
@@ -139,7 +139,7 @@ def _repairs(call: Call, counter: Counter, id_: str, asked: Range) -> Iterator[d
             yield {"at": repair["at"], "value": repair["amount"], "how": repair["how"], "added": repair["added"]}
 
 
-def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, now_s: float) -> Range:
+def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, now_s: float) -> SeriesRange:
     """The range that a caller asks for: by default the last day of hours, or the last month of days, to now.
 
     Raises InvalidInputError for a range that is empty or has too many points, for a time zone that is not known, and
@@ -147,7 +147,7 @@ def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, no
     """
     end = int(now_s) // HOUR_S + 1 if to_s is None else -(-to_s // HOUR_S)
     span = HOURS_DEFAULT if by == HOUR else 24 * DAYS_DEFAULT
-    asked = Range(by, end - span if from_s is None else from_s // HOUR_S, end, _zone(zone))
+    asked = SeriesRange(by, end - span if from_s is None else from_s // HOUR_S, end, _timezone(zone))
     if asked.first >= asked.end:
         raise InvalidInputError("from must be before to.", field="from")
     asked = _whole_days(asked) if by == DAY else asked
@@ -155,22 +155,22 @@ def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, no
     if points > POINTS_MAX[by]:
         raise InvalidInputError(f"That is {points} {by}s: ask for {POINTS_MAX[by]} at most.", field="from")
     half_days = (*range(asked.first, asked.end, 12), asked.end) if by == DAY else ()
-    if any(_begins(hour, asked) % HOUR_S for hour in half_days):  # each day: some zones change by half an hour
+    if any(_start_s(hour, asked) % HOUR_S for hour in half_days):  # each day: some zones change by half an hour
         raise InvalidInputError(
             "tz must be a time zone whose days begin with an hour of UTC, all of these.", field="tz"
         )
     return asked
 
 
-def _whole_days(asked: Range) -> Range:
+def _whole_days(asked: SeriesRange) -> SeriesRange:
     """The range with the days whole in which it begins and ends."""
     end = asked.end
-    while _begins(end, asked) == _begins(end - 1, asked):
+    while _start_s(end, asked) == _start_s(end - 1, asked):
         end += 1
-    return asked._replace(first=_begins(asked.first, asked) // HOUR_S, end=end)
+    return asked._replace(first=_start_s(asked.first, asked) // HOUR_S, end=end)
 
 
-def _zone(name: str | None) -> tzinfo:
+def _timezone(name: str | None) -> tzinfo:
     if name is None or name == "UTC":
         return UTC
     from zoneinfo import ZoneInfo  # only where somebody asks for it

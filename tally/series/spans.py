@@ -13,7 +13,7 @@ from ..errors import InvalidInputError
 HOUR, MONTH = "hour", "month"
 
 
-def check(counter: Counter, by: str, zone: tzinfo = UTC) -> None:
+def require_single_period(counter: Counter, by: str, zone: tzinfo = UTC) -> None:
     """Raise InvalidInputError for spans that would add up the visitors of several periods."""
     if not counter.unique or by == HOUR:
         return

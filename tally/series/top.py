@@ -29,14 +29,14 @@ from ..errors import InvalidInputError, NotFoundError
 from . import progress, spans
 from .progress import HOUR_S, hour_of
 
-LISTED = 200  # that moved up; callers see 100 at most
-FALLEN = 50  # that moved down
+UP_MAX = 200  # that moved up; callers see 100 at most
+DOWN_MAX = 50  # that moved down
 BYTES_MAX = 150_000  # of either, before it is compressed: an id may be a page of 1,024 bytes
 HOURS_KEPT_S = 90 * 24 * HOUR_S  # the lists of days are kept
 HOURS, DAYS = "TOP#hour#", "TOP#day#"
 HOUR, DAY, MONTH = "hour", "day", "month"
-FORMS = {HOUR: "%Y-%m-%dT%H", DAY: "%Y-%m-%d", MONTH: "%Y-%m"}
-LENGTHS = {HOUR: 13, DAY: 10, MONTH: 7}
+SPAN_FORMATS = {HOUR: "%Y-%m-%dT%H", DAY: "%Y-%m-%d", MONTH: "%Y-%m"}
+SPAN_LENGTHS = {HOUR: 13, DAY: 10, MONTH: 7}
 
 
 class Ranked(NamedTuple):
@@ -52,22 +52,22 @@ class Ranked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class List:
+class TopList:
     """What moved up most, the first one first; then what moved down most."""
 
-    listed: Sequence[Ranked] = ()
-    least: int = 0
+    entries: Sequence[Ranked] = ()
+    cutoff: int = 0
     """No tally that is missing has a sum farther from 0 than this; 0: none is missing."""
     error: int = 0
     """By how much a value may be too low or too high, at most."""
 
     @property
-    def unknown(self) -> int:
+    def missing_max(self) -> int:
         """By how much a tally that is missing may have moved up or down, at most."""
-        return self.least + self.error
+        return self.cutoff + self.error
 
 
-class Board:
+class TopListBuilder:
     """The lists of one hour in the making, by counter."""
 
     def __init__(self) -> None:
@@ -77,31 +77,31 @@ class Board:
         """One tally. A heap has one more than is listed: the farthest from 0 of those that are missing."""
         fell = amount < 0
         heap = self._heaps[counter][fell]
-        push = heapq.heappush if len(heap) <= (FALLEN if fell else LISTED) else heapq.heappushpop
+        push = heapq.heappush if len(heap) <= (DOWN_MAX if fell else UP_MAX) else heapq.heappushpop
         push(heap, Ranked(abs(amount), id_))
 
-    def list(self, counter: str) -> List:
+    def list(self, counter: str) -> TopList:
         """The list of a counter."""
         up, down = self._heaps[counter]
-        return _cut([*up, *(Ranked(-fallen.value, fallen.id) for fallen in down)], 0)
+        return _truncate([*up, *(Ranked(-fallen.value, fallen.id) for fallen in down)], 0)
 
 
-def merged(lists: Iterable[List]) -> List:
+def merge_lists(lists: Iterable[TopList]) -> TopList:
     """The list over several spans."""
     sums: dict[str, int] = defaultdict(int)
     error = 0
     for of_span in lists:
-        error += of_span.unknown
-        for value, id_ in of_span.listed:
+        error += of_span.missing_max
+        for value, id_ in of_span.entries:
             sums[id_] += value
-    return _cut([Ranked(value, id_) for id_, value in sums.items()], error)
+    return _truncate([Ranked(value, id_) for id_, value in sums.items()], error)
 
 
-def _cut(moved: Collection[Ranked], error: int) -> List:
+def _truncate(moved: Collection[Ranked], error: int) -> TopList:
     """As many as a list takes of those that moved up most, and of those that moved down most."""
-    up, least_up = _farthest([ranked for ranked in moved if ranked.value > 0], LISTED)
-    down, least_down = _farthest([ranked for ranked in moved if ranked.value < 0], FALLEN)
-    return List([*up, *down], max(least_up, least_down), error)
+    up, least_up = _farthest([ranked for ranked in moved if ranked.value > 0], UP_MAX)
+    down, least_down = _farthest([ranked for ranked in moved if ranked.value < 0], DOWN_MAX)
+    return TopList([*up, *down], max(least_up, least_down), error)
 
 
 def _farthest(moved: list[Ranked], most: int) -> tuple[list[Ranked], int]:
@@ -112,7 +112,7 @@ def _farthest(moved: list[Ranked], most: int) -> tuple[list[Ranked], int]:
     return moved[:kept], abs(moved[kept].value) if kept < len(moved) else 0
 
 
-def write(store: Store, hour: int, through: int, board: Board, moved: Iterable[str]) -> None:
+def write_lists(store: Store, hour: int, through: int, board: TopListBuilder, moved: Iterable[str]) -> None:
     """Write the lists of an hour, and those of its day (of UTC), as they are after the minute `through`.
 
     `moved`: the counters that did since the lists were written. The others keep theirs.
@@ -120,19 +120,19 @@ def write(store: Store, hour: int, through: int, board: Board, moved: Iterable[s
     day, expires_s = span_of(hour)[:10], (hour + 1) * HOUR_S + HOURS_KEPT_S
     for counter in sorted(moved):
         _write(store, f"{HOURS}{counter}", span_of(hour), board.list(counter), through, expiration=expires_s)
-        so_far = read(store, f"{HOURS}{counter}", f"{day}T00", span_of(hour))
-        _write(store, f"{DAYS}{counter}", day, merged(so_far.values()), through)
+        so_far = read_lists(store, f"{HOURS}{counter}", f"{day}T00", span_of(hour))
+        _write(store, f"{DAYS}{counter}", day, merge_lists(so_far.values()), through)
 
 
 def span_of(hour: int) -> str:
     """The name of an hour since 1970, in UTC: `2026-11-22T13`."""
-    return datetime.fromtimestamp(hour * HOUR_S, UTC).strftime(FORMS[HOUR])
+    return datetime.fromtimestamp(hour * HOUR_S, UTC).strftime(SPAN_FORMATS[HOUR])
 
 
-def _write(store: Store, partition: str, span: str, list_: List, through: int, **more: int) -> None:
+def _write(store: Store, partition: str, span: str, list_: TopList, through: int, **more: int) -> None:
     """Put a list, unless another sweep has put a newer one."""
     values: items.Values = {
-        "body": items.compress(list_.listed), "least": list_.least, "error": list_.error, "through": through, **more,
+        "body": items.compress(list_.entries), "least": list_.cutoff, "error": list_.error, "through": through, **more,
     }  # fmt: skip
     write = items.put_write(store.settings.ledger_table, keys.key(partition, span), values)
     write["Put"] |= {
@@ -142,7 +142,7 @@ def _write(store: Store, partition: str, span: str, list_: List, through: int, *
     try_commit(store, [write])
 
 
-def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) -> dict[str, Any]:
+def top_list(call: Call, counter: Counter, by: str, span: str | None, limit: int) -> dict[str, Any]:
     """`{"counter","by","span","top":[{"id","value"}],"error_max","as_of"}`: what moved most in an hour, day or month.
 
     `span`: `2026-11-22T13`, `2026-11-22` or `2026-11`, of UTC; None: the newest. `error_max`: by
@@ -150,24 +150,24 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
     changes after it are not in the list yet; null before there is one. Raises InvalidInputError, and NotFoundError for
     a span whose list is gone, or that was over before the series began: nobody knows what moved.
     """
-    spans.check(counter, by)
+    spans.require_single_period(counter, by)
     at = progress.read(call.store)
     settings = call.store.settings
-    newest = span_of(hour_of(settings, at.through))[: LENGTHS[by]] if at.as_of(settings) is not None else ""
+    newest = span_of(hour_of(settings, at.through))[: SPAN_LENGTHS[by]] if at.as_of(settings) is not None else ""
     asked = newest if span is None else checked_span(span, by)
-    begun = span_of(hour_of(settings, at.since))[: LENGTHS[by]] if newest else ""
+    begun = span_of(hour_of(settings, at.since))[: SPAN_LENGTHS[by]] if newest else ""
     kept = span_of((int(clock.now_s()) - HOURS_KEPT_S) // HOUR_S) if by == HOUR else ""
     if asked and asked < max(begun, kept):
         raise NotFoundError(f"There is no list of {asked}: they begin with {max(begun, kept)}.")
     partition = f"{HOURS if by == HOUR else DAYS}{counter.name}"
     last = f"{asked}-31" if by == MONTH else asked
-    lists = list(read(call.store, partition, asked, last).values()) if asked else []
-    top = lists[0] if len(lists) == 1 else merged(lists)
+    lists = list(read_lists(call.store, partition, asked, last).values()) if asked else []
+    top = lists[0] if len(lists) == 1 else merge_lists(lists)
     return {
         "counter": counter.name,
         "by": by,
         "span": asked or None,
-        "top": [{"id": ranked.id, "value": ranked.value} for ranked in top.listed[:limit] if ranked.value > 0],
+        "top": [{"id": ranked.id, "value": ranked.value} for ranked in top.entries[:limit] if ranked.value > 0],
         "error_max": top.error,
         "as_of": at.as_of(settings),
     }
@@ -176,20 +176,23 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
 def checked_span(span: str, by: str) -> str:
     """The span, in the form that `by` asks for. Raises InvalidInputError."""
     try:
-        if len(span) == LENGTHS[by] and datetime.strptime(span, FORMS[by]).strftime(FORMS[by]) == span:
+        if (
+            len(span) == SPAN_LENGTHS[by]
+            and datetime.strptime(span, SPAN_FORMATS[by]).strftime(SPAN_FORMATS[by]) == span
+        ):
             return span
     except ValueError:
         pass
-    example = span_of(0)[: LENGTHS[by]]
+    example = span_of(0)[: SPAN_LENGTHS[by]]
     raise InvalidInputError(f"span must have the form of {example!r} for by={by}.", field="span")
 
 
-def read(store: Store, partition: str, first: str, last: str) -> dict[str, List]:
+def read_lists(store: Store, partition: str, first: str, last: str) -> dict[str, TopList]:
     """The lists from one span to another, both included, by span. `partition`: HOURS or DAYS, and the counter."""
     stored = queries.partition_items(store, store.settings.ledger_table, partition, first, last)
     return {item["SK"]["S"]: _list(item) for item in stored}
 
 
-def _list(item: Item) -> List:
+def _list(item: Item) -> TopList:
     listed = [Ranked(*parts) for parts in items.decompress(item["body"])]
-    return List(listed, items.int_attribute(item, "least"), items.int_attribute(item, "error"))
+    return TopList(listed, items.int_attribute(item, "least"), items.int_attribute(item, "error"))

@@ -151,7 +151,7 @@ def _fit_range(case: Case) -> None:
         if _name(case) in ("get_series", "get_any_series") and not _is_range(query):
             query.pop(name, None)
     if "span" in query:
-        form = top.FORMS[query.get("by", top.DAY)]
+        form = top.SPAN_FORMATS[query.get("by", top.DAY)]
         query["span"] = datetime.fromtimestamp(next(_NUMBERS) * 3600, UTC).strftime(form)
     if query != case.query:
         case.query = query

@@ -30,7 +30,7 @@ from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import commit_writes, try_commit
 from tally.ids import id_of
 from tally.series import hours, progress, top
-from tally.series.hours import Moved
+from tally.series.hours import HourAmount
 from tests.e2e import chromium
 from tests.e2e.accessible import AXE, NARROW, WIDE, complaints
 from tests.e2e.dev import KEY, ROOT, Dev
@@ -127,17 +127,17 @@ def history(dev: Dev) -> Iterator[None]:
     store, now_s = connection.local(dev.port, {}).store, time.time()
     wait_for(lambda: begun(store))
     table, hour = store.settings.ledger_table, progress.read(store).hour  # the hour before may still be summed up
-    moves = [Moved.of("plays", VIDEO, 1234), *(Moved.of("plays", id_, 10) for id_ in HOSTILE)]
-    board = top.Board()
+    moves = [HourAmount.of("plays", VIDEO, 1234), *(HourAmount.of("plays", id_, 10) for id_ in HOSTILE)]
+    board = top.TopListBuilder()
     for move in moves:
         board.add(*move[1:])
     now_h = int(now_s) // 3600
     listed = hour - 1 if (hour - 1) // 24 == now_h // 24 else now_h  # pages ask for the list of today
-    top.write(store, listed, store.settings.minute(now_s), board, ["plays"])
-    moves.append(Moved.of("plays", hours.TOTAL, 1294))
-    moves.append(Moved.of("plays", f"{VIDEO}#{datetime.fromtimestamp(now_s, UTC).date()}", 70))  # imported
+    top.write_lists(store, listed, store.settings.minute(now_s), board, ["plays"])
+    moves.append(HourAmount.of("plays", hours.TOTAL_ID, 1294))
+    moves.append(HourAmount.of("plays", f"{VIDEO}#{datetime.fromtimestamp(now_s, UTC).date()}", 70))  # imported
     repair = {"by": HOSTILE[0], "why": HOSTILE[1], "how": repairs.LEDGER}
-    writes = [hours._hour(store.settings, hour - 1, move) for move in moves]
+    writes = [hours._hour_write(store.settings, hour - 1, move) for move in moves]
     writes.append(
         repairs.repair_entry_write(store, "plays", VIDEO, now_s, {"before": 1239, "amount": -5, "added": 0}, **repair)
     )

@@ -23,7 +23,7 @@ from tally.dynamo import items, keys
 from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import commit_writes
 from tally.series import hours, progress, top
-from tally.series.hours import Moved
+from tally.series.hours import HourAmount
 from tally.shipped import PAGE_VISITORS
 from tests import events
 from tests.contexts import Context
@@ -47,7 +47,7 @@ def planted(counter: Counter) -> str:
 def stored(store: Store, now: SimpleNamespace) -> Store:
     """Each counter has a number, its children, an hour of its series and a place in the list of that hour."""
     invoke, hour = Invoke(store), int(time.time()) // 3600
-    table, board, moves = store.settings.ledger_table, top.Board(), []
+    table, board, moves = store.settings.ledger_table, top.TopListBuilder(), []
     new = progress.Progress(progress.minutes_of(store.settings, hour - 20)[0], store.settings.minute(time.time()), hour)
     commit_writes(
         Call(store), [items.update_write(table, progress.PROGRESS, new.values, expected=items.EXPECT_NO_ITEM)]
@@ -62,10 +62,10 @@ def stored(store: Store, now: SimpleNamespace) -> Store:
             like = {"likedAt": {"N": "1"}, "at": {"N": "1"}, "nonce": {"S": "n"}}
             store.client.put_item(TableName=store.settings.counts_table, Item={**child, **like})
         board.add(counter.name, id_, 7)
-        moves += [Moved.of(counter.name, id_, 7), Moved.of(counter.name, hours.TOTAL, 7)]
-    top.write(store, hour - 1, store.settings.minute(time.time()), board, list(COUNTERS))
+        moves += [HourAmount.of(counter.name, id_, 7), HourAmount.of(counter.name, hours.TOTAL_ID, 7)]
+    top.write_lists(store, hour - 1, store.settings.minute(time.time()), board, list(COUNTERS))
     for move in moves:
-        commit_writes(Call(store), [hours._hour(store.settings, hour - 1, move)])
+        commit_writes(Call(store), [hours._hour_write(store.settings, hour - 1, move)])
     invoke.direct("put_post", id=f"{SECRET}-post", body="x", caller="alice")
     return store
 

@@ -310,9 +310,11 @@ def test_a_quiet_sweep_takes_what_the_calculator_bills(
     assert sum(map(len, emf)) == pytest.approx(cost.SWEEP_LINES, rel=0.15)  # and the line of the sweep itself
     assert len(list(metrics_of(emf))) == pytest.approx(cost.METRICS, rel=0.2)  # each counter has one
     meter.reset()
-    hours.sum_up(ledger.store, (through := progress.read(ledger.store).through) + 2 * hours.PART, until_s=float("inf"))
+    hours.sum_up(
+        ledger.store, (through := progress.read(ledger.store).through) + 2 * hours.PART_MINUTES, until_s=float("inf")
+    )
     minutes = progress.read(ledger.store).through - through
-    assert minutes >= hours.PART
+    assert minutes >= hours.PART_MINUTES
     assert meter.read_units / minutes == pytest.approx(cost.FOLD_READS, rel=0.05)
 
 

@@ -34,7 +34,7 @@ from tally.errors import InvalidInputError, LimitReachedError
 from tally.maintenance import imports as chunks
 from tally.series import hours, top
 from tally.series import read as series
-from tally.series.read import HOUR, Range
+from tally.series.read import HOUR, SeriesRange
 from tests import faults
 from tests.commands import BY, Command
 from tests.conftest import fresh_tables
@@ -205,15 +205,15 @@ def test_children_are_put_once_with_their_time_and_their_tally(judged: Deploymen
 def told(judged: Deployment, counter: Counter, id_: str) -> tuple[int, dict[str, int]]:
     """The traffic of today, and what was imported by day."""
     now_h = int(judged.now_s) // 3600 + 1
-    traffic = series.read(Call(judged.store), counter, id_, Range(HOUR, now_h - 24, now_h))
-    ever = series.read(Call(judged.store), counter, id_, Range(HOUR, 0, now_h))
+    traffic = series.read_series(Call(judged.store), counter, id_, SeriesRange(HOUR, now_h - 24, now_h))
+    ever = series.read_series(Call(judged.store), counter, id_, SeriesRange(HOUR, 0, now_h))
     by_day = {str(datetime.fromtimestamp(one["from"], UTC).date()): one["value"] for one in ever["imports"]}
     return sum(point["value"] for point in traffic["series"]), by_day
 
 
 def top_list(judged: Deployment, counter: Counter) -> dict[str, int]:
     """The list of today."""
-    return {one["id"]: one["value"] for one in top.over(Call(judged.store), counter, top.DAY, None, 100)["top"]}
+    return {one["id"]: one["value"] for one in top.top_list(Call(judged.store), counter, top.DAY, None, 100)["top"]}
 
 
 def test_what_is_imported_is_no_traffic_but_of_its_own_day_however_it_comes_and_wherever_the_run_is_killed(
@@ -259,7 +259,7 @@ def test_what_is_imported_is_no_traffic_but_of_its_own_day_however_it_comes_and_
     assert told(judged, PLAYS, "d") == (0, {"2024-05-03": 10, "2024-05-04": 9, today: 2})
     assert told(judged, PLAYS, "e") == (0, {"2024-05-03": 1})
     assert told(judged, counters.CONTEST, "y") == (0, {"2024-05-03": 97 - counters.CONTEST.start})
-    assert told(judged, PLAYS, hours.TOTAL) == (5, {"2024-05-03": 11, "2024-05-04": 9, today: 1277})
+    assert told(judged, PLAYS, hours.TOTAL_ID) == (5, {"2024-05-03": 11, "2024-05-04": 9, today: 1277})
     assert told(judged, LIKES, "p") == (1, {"2024-05-03": 2, "2024-05-04": 1, today: 1})
     assert (top_list(judged, PLAYS), top_list(judged, LIKES)) == ({"v": 3, "hot": 2}, {"p": 1})
     assert [value(judged.store, PLAYS, id_) for id_ in ("hot", "d")] == [72, 21]

@@ -34,7 +34,7 @@ from tally.maintenance.reconcile import WAIT_MAX, Finding, Reconciler, RepairCon
 from tally.operations.bookkeeper import READER as BOOKKEEPER
 from tally.series import hours
 from tally.series import read as series
-from tally.series.read import Range
+from tally.series.read import SeriesRange
 from tally.streams import forms, lineage, loss, watermark
 from tally.streams.record import CounterIndex
 from tally.streams.watermark import Watermark
@@ -334,13 +334,13 @@ class Schedule:
         """
         store, judged = self.world.store, self.judged()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(hours, "PART", 1)
+            patch.setattr(hours, "PART_MINUTES", 1)
             hours.sum_up(store, judged, until_s=float("inf"))
-        asked = Range(series.HOUR, 0, 10**6)
+        asked = SeriesRange(series.HOUR, 0, 10**6)
         for tally in self.truth.accepted:
             if DECLARED[tally[0]].period:
                 continue  # its periods are one series
-            told = series.read(Call(store), counters.COUNTERS[tally[0]], tally[1], asked)
+            told = series.read_series(Call(store), counters.COUNTERS[tally[0]], tally[1], asked)
             moved, imported = (sum(point["value"] for point in told[kind]) for kind in ("series", "imports"))
             self.bad["series wrong"] += moved + imported != self.truth.accepted[tally] - self.truth.began.get(tally, 0)
             self.bad["imports wrong"] += imported != self.truth.imported[tally]

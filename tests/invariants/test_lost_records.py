@@ -17,7 +17,7 @@ from tally.maintenance.rebuild import Accepted, Window
 from tally.maintenance.reconcile import RepairNotReadyError
 from tally.series import hours, progress, top
 from tally.series import read as series
-from tally.series.read import Range
+from tally.series.read import SeriesRange
 from tally.streams import dead_letters, lineage, loss, watermark
 from tally.streams.record import PoisonRecordError
 from tests.invariants.judged import PLAYS, VISITS, Deployment, deployed
@@ -256,9 +256,9 @@ def test_series_have_what_the_segments_have(world: Deployment) -> None:
     world.resume()
     world.run(10)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hours, "PART", 1)
+        patch.setattr(hours, "PART_MINUTES", 1)
         hours.sum_up(world.store, world.judged, until_s=float("inf"))
-    told = series.read(Call(world.store), PLAYS, "v", Range(series.HOUR, 0, 10**6))
+    told = series.read_series(Call(world.store), PLAYS, "v", SeriesRange(series.HOUR, 0, 10**6))
     assert sum(point["value"] for point in told["series"]) == 6
 
 
@@ -268,7 +268,7 @@ def test_series_have_what_the_segments_have(world: Deployment) -> None:
 def test_the_ledger_of_an_older_sweep_has_lost_nothing_and_its_series_go_on(
     world: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hours, "PART", 1)
+    monkeypatch.setattr(hours, "PART_MINUTES", 1)
     world.series = True
     world.play(times=3)
     world.run(DAY + 10)
@@ -331,18 +331,19 @@ def test_a_dropped_letter_of_the_bookkeeper_is_no_drift(world: Deployment) -> No
 
 def dated(world: Deployment) -> dict[str, float]:
     """Up to when each answer with a part of the series says that it is complete."""
-    call, ever = Call(world.store), Range(series.HOUR, 0, 10**6)
+    call, ever = Call(world.store), SeriesRange(series.HOUR, 0, 10**6)
     answers = {
-        "series": series.read(call, PLAYS, "v", ever),
-        "top": top.over(call, PLAYS, top.HOUR, None, 10),
-        "imported": series.imported_in_all(call, PLAYS, "v") or {},
+        "series": series.read_series(call, PLAYS, "v", ever),
+        "top": top.top_list(call, PLAYS, top.HOUR, None, 10),
+        "imported": series.total_imported(call, PLAYS, "v") or {},
     }
     return {name: answer["as_of"] for name, answer in answers.items()}
 
 
 def in_series(world: Deployment) -> int:
     return sum(
-        point["value"] for point in series.read(Call(world.store), PLAYS, "v", Range(series.HOUR, 0, 10**6))["series"]
+        point["value"]
+        for point in series.read_series(Call(world.store), PLAYS, "v", SeriesRange(series.HOUR, 0, 10**6))["series"]
     )
 
 
@@ -351,7 +352,7 @@ def test_series_are_not_complete_past_a_letter_of_the_bookkeeper(
     world: Deployment, monkeypatch: pytest.MonkeyPatch, *, drops: bool
 ) -> None:
     """Until what is redriven is summed up, or until somebody acknowledges what was dropped."""
-    monkeypatch.setattr(hours, "PART", 1)
+    monkeypatch.setattr(hours, "PART_MINUTES", 1)
     world.series = True
     mend = set_aside(world, "bookkeeper")
     at = world.now_s

@@ -401,7 +401,7 @@ def test_a_tally_has_moved_by_its_series_its_imports_and_what_repairs_have_added
     """A repair of an edit brings the tally to its series. What was wrong before there were series is added to them."""
     reconciler = world.reconciler()
     how = off(world, reconciler, 4)
-    world.run(hours.BEFORE + 5)
+    world.run(hours.LOOKBACK_MINUTES + 5)
     before, world.series = world.tally(), True
     world.run(2)
     world.play(times=3)
@@ -419,7 +419,7 @@ def test_a_tally_has_moved_by_its_series_its_imports_and_what_repairs_have_added
         (PLAYS, "v", world.tally(PLAYS, "v"), [1200], [0]),
         (LIKES, "p", world.tally() - before, [], [-4, 0]),
     ):
-        told = series.read(Call(world.store), counter, id_, series.Range(series.HOUR, end - 9, end))
+        told = series.read_series(Call(world.store), counter, id_, series.SeriesRange(series.HOUR, end - 9, end))
         assert [repair["added"] for repair in told["repairs"]] == added
         assert [day["value"] for day in told["imports"]] == imported
         assert moved == sum(point["value"] for point in told["series"]) + sum(imported) + sum(added)

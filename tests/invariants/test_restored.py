@@ -23,7 +23,7 @@ from tally.maintenance.restored import AuditNote, TablesInUseError
 from tally.series import progress
 from tally.series import read as series
 from tally.series.progress import minutes_of
-from tally.series.read import Range
+from tally.series.read import SeriesRange
 from tally.streams import dead_letters, segments, watermark
 from tests.engines import new_engine
 from tests.invariants.judged import LIKES, PLAYS, SEED, VISITS, Deployment, deployed
@@ -266,7 +266,7 @@ def test_the_hour_that_ran_at_a_moment_long_ago_is_whole(
     after = adopt(rest)
     after.series = True
     after.run(10)
-    told = series.read(Call(rest), PLAYS, "v", Range(series.HOUR, 0, 10**6))
+    told = series.read_series(Call(rest), PLAYS, "v", SeriesRange(series.HOUR, 0, 10**6))
     assert sum(point["value"] for point in told["series"]) == after.tally(PLAYS, "v") == 100
     assert told["as_of"] > moment_s
 

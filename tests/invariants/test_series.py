@@ -31,7 +31,7 @@ from tally.dynamo.keys import DEAD_LETTER_KEY, key
 from tally.dynamo.transactions import try_commit
 from tally.errors import InvalidInputError, NotFoundError, StoreBusyError
 from tally.series import hours, progress, read, top
-from tally.series.read import DAY, HOUR, Range, range_of
+from tally.series.read import DAY, HOUR, SeriesRange, range_of
 from tally.shipped import PLAYS
 from tally.streams import fold as streams_fold
 from tally.streams.lineage import CLOCK_SKEW
@@ -46,13 +46,13 @@ H = 500_000  # an hour since 1970
 M = 4 * H  # its first minute: here an hour has four, so that there is less to read
 MINUTE_S = 900
 FOREVER = float("inf")
-EVER = Range(HOUR, H - 24, H + 24)
+EVER = SeriesRange(HOUR, H - 24, H + 24)
 
 
 @pytest.fixture
 def store(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(hours, "PART", 1)
-    monkeypatch.setattr(hours, "BEFORE", 4)
+    monkeypatch.setattr(hours, "PART_MINUTES", 1)
+    monkeypatch.setattr(hours, "LOOKBACK_MINUTES", 4)
     monkeypatch.setattr(streams_fold, "BUCKETS", 1)  # fewer partitions to read; test_segments reads them all
     return replace(store, settings=store.settings._replace(minute_s=MINUTE_S))
 
@@ -65,9 +65,9 @@ def fold(store: Store, judged: int) -> int:
     return hours.sum_up(store, judged, until_s=FOREVER)
 
 
-def series(store: Store, video: str = "v", asked: Range = EVER, counter: Counter = PLAYS) -> dict[int, int]:
+def series(store: Store, video: str = "v", asked: SeriesRange = EVER, counter: Counter = PLAYS) -> dict[int, int]:
     """By hour, or by the hour in which a day begins."""
-    told = read.read(Call(store), counter, video, asked)
+    told = read.read_series(Call(store), counter, video, asked)
     return {point["from"] // 3600: point["value"] for point in told["series"] if point["value"]}
 
 
@@ -75,8 +75,8 @@ def test_series_begin_with_the_first_sweep_however_late_the_first_judge_is(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: M * MINUTE_S + 1)
-    assert (fold(store, -1), progress.read(store).since) == (0, M + 1 - hours.BEFORE)
-    told = read.read(Call(store), PLAYS, "v", EVER)
+    assert (fold(store, -1), progress.read(store).since) == (0, M + 1 - hours.LOOKBACK_MINUTES)
+    told = read.read_series(Call(store), PLAYS, "v", EVER)
     assert (told["series"], told["since"], told["as_of"]) == ([], None, None)
     book(store, M - 1, plays(2))  # before the first sweep
     book(store, M + 1, plays(3))
@@ -101,9 +101,11 @@ def test_series_that_are_kept_for_some_days_expire_and_say_since_when_they_are_s
     fold(brief, M - 1)
     book(brief, M, plays(5))
     fold(brief, M + 3)
-    assert {item["expiration"]["N"] for item in days(brief)} == {str((H // 24 + 2 + hours.LATE_DAYS) * hours.DAY_S)}
+    assert {item["expiration"]["N"] for item in days(brief)} == {
+        str((H // 24 + 2 + hours.EXPIRY_GRACE_DAYS) * hours.DAY_S)
+    }
     fold(brief, M + 4 * 24 * 3)  # three days later
-    told = read.read(Call(store), PLAYS, "v", EVER._replace(end=H + 24 * 4))  # a command has no such setting
+    told = read.read_series(Call(store), PLAYS, "v", EVER._replace(end=H + 24 * 4))  # a command has no such setting
     first = (H // 24 + 1) * 24
     assert told["since"] == 3600 * first
     assert told["series"][0] == {"from": 3600 * first, "value": 0}
@@ -140,7 +142,7 @@ def test_days_that_go_while_the_sweep_is_off_are_not_shown_as_zeros(
     now_s = float((first + 3) * hours.DAY_S + days_off * hours.DAY_S)
     monkeypatch.setattr(time, "time", lambda: now_s)
     Stored(store, store.client).expire(now_s)
-    told = read.read(Call(store), PLAYS, "v", Range(DAY, midnight, midnight + 24 * 3))
+    told = read.read_series(Call(store), PLAYS, "v", SeriesRange(DAY, midnight, midnight + 24 * 3))
     shown = {point["from"] // hours.DAY_S - first: point["value"] for point in told["series"]}
     assert shown == dict.fromkeys(range(1 + since, 3), 5)
     assert told["since"] == hours.DAY_S * (first + 1 + since)
@@ -159,7 +161,7 @@ def test_days_that_are_gone_do_not_come_back_as_zeros_when_series_are_kept_longe
         for _ in range(2):  # as two sweeps do
             at = progress.read(store)
             hours._note(kept(option), at, replace(at, through=4 * hour - 1, hour=hour))
-        return int(read.read(Call(store), PLAYS, "v", EVER)["since"]) // hours.DAY_S - first
+        return int(read.read_series(Call(store), PLAYS, "v", EVER)["since"]) // hours.DAY_S - first
 
     first = H // 24
     fold(kept(30), 4 * 24 * first + 3)
@@ -175,7 +177,7 @@ def test_days_that_are_gone_do_not_come_back_as_zeros_when_series_are_kept_longe
 def test_a_list_that_is_gone_or_was_over_before_the_series_began_is_not_an_empty_one(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert top.over(Call(store), PLAYS, HOUR, None, 10)["top"] == []
+    assert top.top_list(Call(store), PLAYS, HOUR, None, 10)["top"] == []
     fold(store, M - 1)
     book(store, M, plays(5))
     fold(store, M + 3)
@@ -184,7 +186,7 @@ def test_a_list_that_is_gone_or_was_over_before_the_series_began_is_not_an_empty
     hour, begun = top.span_of(H), top.span_of(H - 1)
 
     def listed_at(by: str, span: str) -> list[int]:
-        return [one["value"] for one in top.over(Call(store), PLAYS, by, span, 10)["top"]]
+        return [one["value"] for one in top.top_list(Call(store), PLAYS, by, span, 10)["top"]]
 
     assert (listed_at(HOUR, hour), listed_at(HOUR, begun)) == ([5], [])
     for by, span in ((HOUR, top.span_of(H - 2)), (DAY, top.span_of(H - 24)[:10]), ("month", "2020-01")):
@@ -201,8 +203,8 @@ def test_a_list_that_is_gone_or_was_over_before_the_series_began_is_not_an_empty
 def test_an_hour_is_in_the_series_up_to_its_last_part_and_whole_when_it_is_over(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert read.read(Call(store), PLAYS, "v", EVER)["as_of"] is None
-    monkeypatch.setattr(hours, "PART", 2)
+    assert read.read_series(Call(store), PLAYS, "v", EVER)["as_of"] is None
+    monkeypatch.setattr(hours, "PART_MINUTES", 2)
     fold(store, M - 1)
     for minute in range(4):
         book(store, M + minute, plays(1))
@@ -211,7 +213,7 @@ def test_an_hour_is_in_the_series_up_to_its_last_part_and_whole_when_it_is_over(
     fold(store, M + 1)
     assert series(store) == {H: 2}
     assert listed(store) == {"v": 2}
-    told = read.read(Call(store), PLAYS, "v", EVER)
+    told = read.read_series(Call(store), PLAYS, "v", EVER)
     assert told["as_of"] == MINUTE_S * (M + 1)  # a change may be booked one minute later
     fold(store, M + 2)
     assert series(store) == {H: 2}
@@ -229,23 +231,23 @@ def test_an_hour_is_in_the_series_up_to_its_last_part_and_whole_when_it_is_over(
 
 def listed(store: Store, by: str = "hour") -> dict[str, int]:
     """The newest list."""
-    return {one["id"]: one["value"] for one in top.over(Call(store), PLAYS, by, None, 100)["top"]}
+    return {one["id"]: one["value"] for one in top.top_list(Call(store), PLAYS, by, None, 100)["top"]}
 
 
 def test_the_list_of_an_hour_forgets_what_was_taken_back_and_no_slow_fold_puts_an_old_one(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hours, "PART", 1)
+    monkeypatch.setattr(hours, "PART_MINUTES", 1)
     fold(store, M - 1)
     book(store, M, plays(3), plays(5, "w"))
     fold(store, M)
     assert listed(store) == listed(store, "day") == {"w": 5, "v": 3}
-    slow = top.Board()
+    slow = top.TopListBuilder()
     slow.add("plays", "v", 3)
     book(store, M + 1, plays(-3), plays(-5, "w"))
     fold(store, M + 1)
     assert listed(store) == listed(store, "day") == {}
-    top.write(store, H, M, slow, ["plays"])
+    top.write_lists(store, H, M, slow, ["plays"])
     assert listed(store) == listed(store, "day") == {}
 
 
@@ -268,7 +270,7 @@ def test_what_is_in_no_segment_holds_as_of_up_until_it_is_summed_up(
     def as_of(judged: int) -> float:
         """The minute up to which the series are complete, as a sweep notes it."""
         fold(store, judged)
-        return float(read.read(Call(store), PLAYS, "v", EVER)["as_of"] + CLOCK_SKEW * MINUTE_S) / MINUTE_S
+        return float(read.read_series(Call(store), PLAYS, "v", EVER)["as_of"] + CLOCK_SKEW * MINUTE_S) / MINUTE_S
 
     fold(store, M - 1)
     for name in (letter("rollup", M), letter("bookkeeper", M + 1), letter("bookkeeper", M + 3)):
@@ -295,7 +297,7 @@ def test_what_the_bookkeeper_may_have_lost_holds_as_of_up_until_somebody_knows(
     store.client.put_item(**lost.as_write(store.settings)["Put"])
     fold(store, M + 7)
     whole_s = (M + 7) * MINUTE_S if held is None else since_s - 3600 * held - CLOCK_SKEW * MINUTE_S
-    assert read.read(Call(store), PLAYS, "v", EVER)["as_of"] == whole_s
+    assert read.read_series(Call(store), PLAYS, "v", EVER)["as_of"] == whole_s
 
 
 def test_halves_of_unlikes_and_what_was_booked_before_the_judge_began_are_in_it(store: Store) -> None:
@@ -322,7 +324,7 @@ def test_running_segments_are_written_side_by_side_and_no_longer_than_the_time_g
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hours, "SEGMENT_BYTES", 1)  # a segment for each tally
-    monkeypatch.setattr(hours, "PART", 4)
+    monkeypatch.setattr(hours, "PART_MINUTES", 4)
     tallies = 3 * WRITER_THREADS - 1  # and all together
     fold(store, M - 1)
     book(store, M, *(plays(1, f"v{number}") for number in range(tallies)))
@@ -338,11 +340,11 @@ def test_running_segments_are_written_side_by_side_and_no_longer_than_the_time_g
         hours.sum_up(timed, M + 3, until_s=WRITER_THREADS + 1)
     assert (client.writes, progress.read(store).through) == (2 * WRITER_THREADS, M - 1)
     fold(store, M + 3)
-    assert (series(store, "v1"), series(store, hours.TOTAL)) == ({H: 1}, {H: tallies})
+    assert (series(store, "v1"), series(store, hours.TOTAL_ID)) == ({H: 1}, {H: tallies})
 
 
 def test_half_of_the_time_is_left_to_write_what_was_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hours, "PART", 4)
+    monkeypatch.setattr(hours, "PART_MINUTES", 4)
     fold(store, M - 1)
     for minute in range(4):
         book(store, M + minute, plays(1))
@@ -362,9 +364,9 @@ def test_a_sweep_that_dies_anywhere_comes_to_the_same_series_and_lists(
     store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before and after each write, in small parts, segments, steps and lists. Some rows are imported."""
-    monkeypatch.setattr(top, "LISTED", 15)
+    monkeypatch.setattr(top, "UP_MAX", 15)
     monkeypatch.setattr(hours, "SEGMENT_BYTES", 150)
-    monkeypatch.setattr(hours, "DAYS_AT_ONCE", 11)
+    monkeypatch.setattr(hours, "ROWS_AT_ONCE", 11)
     monkeypatch.setattr(hours, "SUMS_MAX", 23)
     chance, truth = random.Random(seed), defaultdict[int, Sums[str]](Sums)
     imported = defaultdict[str, Sums[int]](Sums)
@@ -374,7 +376,7 @@ def test_a_sweep_that_dies_anywhere_comes_to_the_same_series_and_lists(
         truth[H + minute // 4].update(moved)
         into = [(f"v{chance.randrange(9)}", OLD + chance.randrange(3), chance.randint(1, 9)) for _ in range(12)]
         for video, day, amount in into:
-            for id_ in (video, hours.TOTAL):
+            for id_ in (video, hours.TOTAL_ID):
                 imported[id_][day] += amount
         rows = (plays(amount, video, day) for video, day, amount in into)
         book(store, M + minute, *(plays(amount, video) for video, amount in moved.items()), *rows)
@@ -383,18 +385,18 @@ def test_a_sweep_that_dies_anywhere_comes_to_the_same_series_and_lists(
             with contextlib.suppress(Crash):
                 fold(dying, M + minute)
     fold(store, M + 3 * 4 - 1)
-    assert series(store, hours.TOTAL) == {hour: sum(moved.values()) for hour, moved in truth.items()}
+    assert series(store, hours.TOTAL_ID) == {hour: sum(moved.values()) for hour, moved in truth.items()}
     for video in {video for moved in truth.values() for video in moved}:
         assert series(store, video) == {hour: moved[video] for hour, moved in truth.items() if video in moved}
     assert {video: imports(store, video) for video in imported} == imported
     for hour, moved in truth.items():
-        told = top.over(Call(store), PLAYS, "hour", top.span_of(hour), 100)
+        told = top.top_list(Call(store), PLAYS, "hour", top.span_of(hour), 100)
         assert told["error_max"] == 0
         assert [one["value"] for one in told["top"]] == sorted(moved.values(), reverse=True)[:15]
         check_bound(told["top"], 0, moved)
     for day in {top.span_of(hour)[:10] for hour in truth}:
         of_day = (moved for hour, moved in truth.items() if top.span_of(hour).startswith(day))
-        told = top.over(Call(store), PLAYS, "day", day, 100)
+        told = top.top_list(Call(store), PLAYS, "day", day, 100)
         check_bound(told["top"], told["error_max"], sum(of_day, Sums[str]()))
 
 
@@ -415,20 +417,20 @@ def test_the_error_of_a_merged_list_is_a_bound_in_both_directions(
 ) -> None:
     """Days from hours and months from days, against a recount: a tally that is not listed may have moved down."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(top, "LISTED", up)
-        patch.setattr(top, "FALLEN", down)
+        patch.setattr(top, "UP_MAX", up)
+        patch.setattr(top, "DOWN_MAX", down)
         truth, days_ = Sums[str](), []
         for day in months:
             hours_ = []
             for moved in day:
-                board = top.Board()
+                board = top.TopListBuilder()
                 for id_, amount in moved.items():
                     truth[id_] += amount
                     board.add("likes", id_, amount)
                 hours_ += [board.list("likes")] if moved else []
-            days_.append(top.merged(hours_))
-        found = top.merged(days_)
-    shown = [{"id": one.id, "value": one.value} for one in found.listed if one.value > 0]
+            days_.append(top.merge_lists(hours_))
+        found = top.merge_lists(days_)
+    shown = [{"id": one.id, "value": one.value} for one in found.entries if one.value > 0]
     check_bound(shown, found.error, truth)
 
 
@@ -443,10 +445,10 @@ def test_all_tallies_of_a_counter_are_one_more_and_an_id_has_one_series_over_its
         JournalEntry("calls", "d#2026-12", "0123456789ab", -1, 0),
     )
     fold(store, M + 5)
-    assert series(store, hours.TOTAL) == {H: 7}
+    assert series(store, hours.TOTAL_ID) == {H: 7}
     assert series(store, "c", counter=calls) == {H: 5, H + 1: 6}
-    assert series(store, hours.TOTAL, counter=calls) == {H: 5, H + 1: 5}
-    assert [one["id"] for one in top.over(Call(store), PLAYS, "hour", top.span_of(H), 100)["top"]] == ["w", "v"]
+    assert series(store, hours.TOTAL_ID, counter=calls) == {H: 5, H + 1: 5}
+    assert [one["id"] for one in top.top_list(Call(store), PLAYS, "hour", top.span_of(H), 100)["top"]] == ["w", "v"]
 
 
 def test_days_are_sums_of_hours_in_any_zone_whose_days_begin_with_an_hour(store: Store) -> None:
@@ -463,10 +465,10 @@ def test_days_are_sums_of_hours_in_any_zone_whose_days_begin_with_an_hour(store:
 
 @pytest.mark.parametrize("now_s", [3600 * H, 3600 * H + 0.5, 3600 * H + 1, 3600 * H + 3599.9])
 def test_a_range_without_an_end_has_the_hour_that_runs_from_its_first_moment(now_s: float) -> None:
-    assert range_of(HOUR, None, None, None, now_s) == Range(HOUR, H - 23, H + 1)
-    assert range_of(HOUR, 3600 * H, None, None, now_s) == Range(HOUR, H, H + 1)
+    assert range_of(HOUR, None, None, None, now_s) == SeriesRange(HOUR, H - 23, H + 1)
+    assert range_of(HOUR, 3600 * H, None, None, now_s) == SeriesRange(HOUR, H, H + 1)
     midnight_s = now_s - 3600 * (H % 24)
-    assert range_of(DAY, int(midnight_s), None, None, midnight_s) == Range(DAY, H - H % 24, H - H % 24 + 24)
+    assert range_of(DAY, int(midnight_s), None, None, midnight_s) == SeriesRange(DAY, H - H % 24, H - H % 24 + 24)
 
 
 @pytest.mark.parametrize(("of", "taken"), [("2026-01-10", True), ("2026-06-10", False), ("2026-04-03", False)])
@@ -484,7 +486,7 @@ OLD = 19_846  # 3 May 2024
 
 def imports(store: Store, video: str = "v", counter: Counter = PLAYS) -> dict[int, int]:
     """By day, since 1970."""
-    told = read.read(Call(store), counter, video, Range(DAY, 24 * OLD, H + 24))
+    told = read.read_series(Call(store), counter, video, SeriesRange(DAY, 24 * OLD, H + 24))
     return {point["from"] // hours.DAY_S: point["value"] for point in told["imports"]}
 
 
@@ -496,19 +498,19 @@ def test_what_is_imported_is_in_its_own_days_and_in_no_hour_and_no_list(store: S
         assert fold(store, M + 3 * (not running)) or running
         assert (series(store), imports(store)) == ({H: 3}, {OLD: 1200, OLD + 1: 5})
         assert (series(store, "w"), imports(store, "w")) == ({}, {OLD: 7})
-        assert (series(store, hours.TOTAL), imports(store, hours.TOTAL)) == ({H: 3}, {OLD: 1207, OLD + 1: 5})
-        assert top.over(Call(store), PLAYS, "hour", top.span_of(H), 100)["top"] == [{"id": "v", "value": 3}]
+        assert (series(store, hours.TOTAL_ID), imports(store, hours.TOTAL_ID)) == ({H: 3}, {OLD: 1207, OLD + 1: 5})
+        assert top.top_list(Call(store), PLAYS, "hour", top.span_of(H), 100)["top"] == [{"id": "v", "value": 3}]
     assert imports(store, "other") == {}
     book(store, M + 4, plays(100, day=OLD), JournalEntry("plays", "v", "", -1, -1))
     fold(store, M + 4)
     assert (series(store), imports(store)) == ({H: 3, H + 1: -1}, {OLD: 1300, OLD + 1: 5})
-    for other in (EVER, Range(HOUR, -(10**8), -(10**8) + 1)):
-        assert read.read(Call(store), PLAYS, "v", other)["imports"] == [], "it asks for other days"
+    for other in (EVER, SeriesRange(HOUR, -(10**8), -(10**8) + 1)):
+        assert read.read_series(Call(store), PLAYS, "v", other)["imports"] == [], "it asks for other days"
 
 
 def test_what_is_imported_counts_once_while_its_hour_is_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fold dies at one write after the other, and another one goes on."""
-    monkeypatch.setattr(hours, "DAYS_AT_ONCE", 1)
+    monkeypatch.setattr(hours, "ROWS_AT_ONCE", 1)
     fold(store, M - 1)
     book(store, M, plays(3), plays(5, day=OLD), plays(7, "w", OLD))
     for at, committed in itertools.product(range(12), (True, False)):
@@ -516,7 +518,7 @@ def test_what_is_imported_counts_once_while_its_hour_is_written(store: Store, mo
         with contextlib.suppress(Crash):
             fold(dying, M + 3)
         assert (series(store), imports(store)) in (({}, {}), ({H: 3}, {OLD: 5}))
-    assert (progress.read(store).hour, imports(store, hours.TOTAL)) == (H + 1, {OLD: 12})
+    assert (progress.read(store).hour, imports(store, hours.TOTAL_ID)) == (H + 1, {OLD: 12})
 
 
 def test_imports_of_the_hour_that_runs_are_read_over_all_of_its_segments(
@@ -541,13 +543,13 @@ def test_imports_are_kept_for_ever_and_periods_are_one(store: Store) -> None:
 
 def test_how_much_was_imported_is_unknown_before_anything_is_summed_up(store: Store) -> None:
     call = Call(store)
-    assert read.imported_in_all(call, PLAYS, "v") is None
+    assert read.total_imported(call, PLAYS, "v") is None
     fold(store, M - 1)
     book(store, M, plays(1200, day=OLD), plays(5, day=OLD + 1), plays(3))
     fold(store, M)
-    assert read.imported_in_all(call, PLAYS, "v") == {"amount": 1205, "as_of": MINUTE_S * M}
-    assert read.imported_in_all(call, PLAYS, "w") == {"amount": 0, "as_of": MINUTE_S * M}
-    assert read.imported_in_all(call, CALLS, "v#2026-11-22") is None, "its series has every period of the id"
+    assert read.total_imported(call, PLAYS, "v") == {"amount": 1205, "as_of": MINUTE_S * M}
+    assert read.total_imported(call, PLAYS, "w") == {"amount": 0, "as_of": MINUTE_S * M}
+    assert read.total_imported(call, CALLS, "v#2026-11-22") is None, "its series has every period of the id"
 
 
 def test_a_repair_is_in_it_as_a_repair(store: Store) -> None:
@@ -557,7 +559,7 @@ def test_a_repair_is_in_it_as_a_repair(store: Store) -> None:
     assert try_commit(store, [repair])
     book(store, M, plays(10))
     fold(store, M + 3)
-    told = read.read(Call(store), PLAYS, "v", EVER)
+    told = read.read_series(Call(store), PLAYS, "v", EVER)
     assert told["repairs"] == [{"at": 3600 * H, "value": -50, "how": "ledger", "added": -3}]
     assert series(store) == {H: 10}
 

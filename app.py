@@ -18,7 +18,7 @@ from tally.cdk.bundling import Bundle, BundlingError
 from tally.cdk.options import Options, OptionsError
 from tally.contract.declarations import Declarations
 from tally.errors import ConfigurationError
-from tally.home import LAMBDAS
+from tally.paths import LAMBDAS
 
 
 def build(

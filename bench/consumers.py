@@ -193,7 +193,7 @@ def one_minute() -> Iterator[tuple[Clients, WallClock]]:
 def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> float:
     """The write units of some work, for which the minute before this one is judged, and the forms of counters noted."""
     Forms(clients.store).note(CounterIndex(counters.COUNTERS), counters.COUNTERS)  # once in the life of a ledger
-    note_judged(clients.store, SETTINGS.minute(clock.now_s) - 1)
+    note_judged(clients.store, SETTINGS.minute_of(clock.now_s) - 1)
     meter = Meter(clients.store.client)
     work()
     return meter.write_units
@@ -208,7 +208,7 @@ def note_judged(store: Store, minute: int) -> None:
 def track(clients: Clients, clock: WallClock, skipped: int = 0) -> None:
     """Deliver the records to the bookkeeper, but for the first `skipped` of counts, and judge their minute."""
     hand_over(clients, bookkeeper.CONSUMER, made_s=clock.now_s, skipped=skipped)
-    minute = SETTINGS.minute(clock.now_s)
+    minute = SETTINGS.minute_of(clock.now_s)
     known_s = (minute + 1 + watermark.COMMIT_GRACE + 1) * SETTINGS.minute_s
     seen = Watermark(judged=minute - 1, journal_complete_s=known_s)
     judged = judge.judge(clients.store, seen, known_s, until_s=clients.store.clock() + 60)

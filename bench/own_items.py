@@ -10,7 +10,7 @@ from typing import Any
 from tally.counter import Counter
 from tally.dynamo.client import Store
 from tally.items import Items
-from tally.settings import OwnTable
+from tally.settings import TeamTable
 from tally.streams.dead_letters import DeadLetterBucket
 from tally.team import scan_state
 from tally.team.consumer import ItemsHandler
@@ -55,8 +55,8 @@ def measure(quick: bool) -> Rows:
         )
         wire = SyncWire(int(endpoint.rpartition(":")[2]))
         stream = Stream(wire, SHOP)
-        own = {"shop": OwnTable(SHOP, stream.arn)}
-        store = replace(clients.store, settings=clients.store.settings._replace(own_tables=own))
+        own = {"shop": TeamTable(SHOP, stream.arn)}
+        store = replace(clients.store, settings=clients.store.settings._replace(team_tables=own))
         consumer = ItemsHandler(COUNTERS, store, DeadLetterBucket("none"))
         delivery = Delivery(consumer, SHOP, stream.shard)
         meter = Meter(store.client)

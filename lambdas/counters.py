@@ -4,10 +4,10 @@ Add a declaration to COUNTERS and deploy. The API, the roles, the metrics and th
 `tally/counter.py` explains the fields; importing this file checks them.
 """
 
+from tally.builtin import BOT_VISITS, LIKES, PLAYS, VISITS
 from tally.counter import ANYONE, Counter, declared
 from tally.notify import Notify
 from tally.pages import CREDENTIALS, TRACKING, Pages
-from tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS
 
 USAGE = Counter("usage", prefix="USER", sort_key="USAGE", attribute="usage")
 STOCK = Counter("stock", prefix="ITEM", sort_key="STOCK", attribute="qty", floor=0)

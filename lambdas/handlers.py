@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tally.dynamo.client import Store
 
 COUNTERS = counters.COUNTERS
-PAGES = pages.declared(vars(counters))
+PAGES = pages.declared_pages(vars(counters))
 
 
 def __getattr__(name: str) -> Callable[[Any, Any], Any]:

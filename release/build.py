@@ -1,6 +1,6 @@
 """`make wheel`: the distribution `tallystick`: `tally/` as git knows it, and what a team's synth and `tally dev` need:
 
-    tally/cdk/lambdas/     the handlers and their pins (tally/home.py)
+    tally/cdk/lambdas/     the handlers and their pins (tally/paths.py)
     tally/cdk/packages/    the functions' packages for Lambda's processor
     tally/console/uPlot.*  the charts
     tally/cli/cdk.json     the settings that `tally init` writes

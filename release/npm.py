@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tally.home import version
+from tally.paths import version
 
 from .build import ROOT, BuildError, known
 

@@ -9,23 +9,23 @@ from functools import cached_property
 from typing import ClassVar
 
 from .errors import ConfigurationError
-from .items import EXAMPLE, KEPT, RECOUNTED, Items, Watch, digest
-from .notify import LARGEST, Notify
+from .items import EXAMPLE, RECOUNT_GENERATION, TEAM_NUMBER, Items, Watch, short_digest
+from .notify import THRESHOLD_MAX, Notify
 
-AMOUNT_MAX = LARGEST  # the largest change and limit; a tally itself may grow to DynamoDB's 38 digits
+AMOUNT_MAX = THRESHOLD_MAX  # the largest change and limit; a tally itself may grow to DynamoDB's 38 digits
 MAX_SHARDS_DEFAULT = 16  # with more, one partition is the limit: see docs/how-it-works.md
-AUTOMATIC = 0
+MAX_SHARDS_AUTOMATIC = 0
 RECEIPT_DAYS_MAX = 365
 RECORD_WRITES_MAX = 98  # of one record: DynamoDB takes 100 in a transaction, and one is the checkpoint
 WRITES, WATCHED_WRITES = 3, 5  # of a counter: two numbers and a marker; a third number, and the group is listed
-OF_TABLE_MAX, WATCHED_MAX = RECORD_WRITES_MAX // WRITES, RECORD_WRITES_MAX // WATCHED_WRITES
+COUNTERS_PER_TABLE_MAX, WATCHED_MAX = RECORD_WRITES_MAX // WRITES, RECORD_WRITES_MAX // WATCHED_WRITES
 MAX_SHARDS_LIMIT = 256  # a read of 256 shards still is one Query page, at 32 read units
 PARENT_SHARDS_MAX = 64  # of a counter with children: DynamoDB takes 100 writes in a transaction
-USER_CHILD = "USER"  # the last part of `child` where its items are named by users
+USER_CHILD_PART = "USER"  # the last part of `child` where its items are named by users
 PERIODS = ("minute", "hour", "day", "week", "month", "year")
 LOCAL_PERIODS = PERIODS[2:]  # an hour of local time may come twice, and visitors of an hour are few
 KEEP_PERIODS_MAX = 5000  # of years: the last one that any tally is kept to has four digits
-_SHARD_DIGITS_MAX = 3
+_SHARD_NUMBER_DIGITS_MAX = 3
 NOW, SOON = "now", "soon"
 ANYONE, CALLER, SERVICE = "anyone", "caller", "service"
 CHANGES, CHILDREN, VISITORS, ITEMS = "changes", "children", "visitors", "items"
@@ -36,9 +36,9 @@ KINDS = {
 }  # fmt: skip
 """What a counter may count, and what moves its number."""
 MAX_AGE_DEFAULT_S, MAX_AGE_MAX_S = 1, 24 * 3600  # the front door keeps nothing for longer than a day
-NAME_FORM = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-_FORMS = {
-    "name": NAME_FORM,
+NAME_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_PATTERNS = {
+    "name": NAME_PATTERN,
     "prefix": re.compile(r"[A-Z][A-Z0-9]{0,15}"),
     "sort_key": re.compile(r"[A-Z][A-Z0-9.]{0,31}(#[A-Z][A-Z0-9.]{0,31})*"),  # no `#1`: that is a shard's
     "attribute": re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}"),
@@ -48,7 +48,7 @@ _FORMS = {
 _RESERVED_ATTRIBUTES = frozenset(
     {"PK", "SK", "at", "nonce", "version", "expiration", "gone", "removal", "imported", "start"}
 )
-_NOT_OF_ITEMS = {
+_FORBIDDEN_WITH_ITEMS = {
     "delta": None, "start": 0, "floor": None, "ceiling": None, "numbered": False, "child": None, "period": None,
     "pages": False, "receipt_days": None, "changes": SERVICE, "retired": False, "debt": 0, "notify": None,
 }  # fmt: skip
@@ -88,7 +88,7 @@ class Counter:
     """Whether an id may have a floor or ceiling of its own, which `PUT …/limit` sets; without one the declared hold."""
     numbered: bool = False
     """Whether each change returns the number that it took: no number twice, none missing."""
-    max_shards: int = AUTOMATIC
+    max_shards: int = MAX_SHARDS_AUTOMATIC
     """How many shards a contended tally may use. Default: 16, or 1 if a change depends on the number."""
     pages: bool = False
     """Whether its ids are URLs of pages, of the hosts that the deployment lists. `/visits` serves it."""
@@ -127,27 +127,27 @@ class Counter:
     """Whether an item with the counter's own sort key must be there before a child is put. Posts alone have that."""
 
     def __post_init__(self) -> None:
-        for field, form in _FORMS.items():
+        for field, form in _PATTERNS.items():
             value = getattr(self, field)
             if value is None and field in ("child", "path"):
                 continue
             if not isinstance(value, str) or not form.fullmatch(value):
-                raise self._wrong(field, f"must have the form {form.pattern}")
+                raise self._error(field, f"must have the form {form.pattern}")
         if self.attribute in _RESERVED_ATTRIBUTES:
-            raise self._wrong("attribute", "is an attribute of Tally itself")
+            raise self._error("attribute", "is an attribute of Tally itself")
         if self.prefix in _RESERVED_PREFIXES:
-            raise self._wrong("prefix", "is a prefix of Tally itself")
+            raise self._error("prefix", "is a prefix of Tally itself")
         if self.items is not None:
             self._check_items()
         self._check_choice("visible", NOW, SOON)
         for field in ("own_limits", "numbered", "pages", "retired", "unique"):
             if not isinstance(getattr(self, field), bool):
-                raise self._wrong(field, "must be True or False")
+                raise self._error(field, "must be True or False")
         if self.unique:
             self._check_unique()
         self._check_numbers()
         if self.receipt_days is not None:
-            self._check_whole("receipt_days", 1, RECEIPT_DAYS_MAX)
+            self._check_integer("receipt_days", 1, RECEIPT_DAYS_MAX)
         self._check_shards()
         self._check_child()
         self._check_access()
@@ -156,12 +156,12 @@ class Counter:
 
     def _check_choice(self, field: str, *choices: str) -> None:
         if getattr(self, field) not in choices:
-            raise self._wrong(field, f"must be one of: {', '.join(choices)}")
+            raise self._error(field, f"must be one of: {', '.join(choices)}")
 
-    def _check_whole(self, field: str, least: int, most: int) -> None:
+    def _check_integer(self, field: str, minimum: int, maximum: int) -> None:
         value = getattr(self, field)
-        if type(value) is not int or not least <= value <= most:  # True and False are none
-            raise self._wrong(field, f"must be a whole number from {least} to {most}")
+        if type(value) is not int or not minimum <= value <= maximum:  # True and False are none
+            raise self._error(field, f"must be a whole number from {minimum} to {maximum}")
 
     def _check_numbers(self) -> None:
         for field, optional in (("delta", True), ("start", False), ("floor", True), ("ceiling", True)):
@@ -169,33 +169,33 @@ class Counter:
             if value is None and optional:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or abs(value) > AMOUNT_MAX:
-                raise self._wrong(field, f"must be a whole number within ±{AMOUNT_MAX}")
+                raise self._error(field, f"must be a whole number within ±{AMOUNT_MAX}")
         if self.delta == 0:
-            raise self._wrong("delta", "would never change anything")
+            raise self._error("delta", "would never change anything")
         if self.floor is not None and self.start < self.floor:
-            raise self._wrong("floor", f"is above start, which is {self.start}")
+            raise self._error("floor", f"is above start, which is {self.start}")
         if self.ceiling is not None and self.start > self.ceiling:
-            raise self._wrong("ceiling", f"is below start, which is {self.start}")
-        self._check_whole("debt", 0, AMOUNT_MAX)
-        if self.debt and not self.holdable:
-            raise self._wrong("debt", "goes with holds: it needs a limit, and takes any amount")
+            raise self._error("ceiling", f"is below start, which is {self.start}")
+        self._check_integer("debt", 0, AMOUNT_MAX)
+        if self.debt and not self.takes_holds:
+            raise self._error("debt", "goes with holds: it needs a limit, and takes any amount")
         if self.debt and self.changes != SERVICE:
-            raise self._wrong("debt", f"needs changes={SERVICE!r}: a browser could call all that it sends used")
+            raise self._error("debt", f"needs changes={SERVICE!r}: a browser could call all that it sends used")
         if self.numbered and self.delta is None:
-            raise self._wrong("numbered", "needs a delta: numbers that are given out have a fixed step")
+            raise self._error("numbered", "needs a delta: numbers that are given out have a fixed step")
         if self.own_limits and ((self.floor is None and self.ceiling is None) or self.numbered or self.pages):
-            raise self._wrong("own_limits", "needs a floor or a ceiling for ids without one, no numbers and no pages")
-        if self.soon and self.known:
-            raise self._wrong(
+            raise self._error("own_limits", "needs a floor or a ceiling for ids without one, no numbers and no pages")
+        if self.is_rolled_up and self.is_conditional:
+            raise self._error(
                 "visible", "a start, a floor, a ceiling and numbered need 'now': a change sees the number"
             )
 
     def _check_shards(self) -> None:
-        if type(self.max_shards) is int and self.max_shards == AUTOMATIC:
-            object.__setattr__(self, "max_shards", 1 if self.known else MAX_SHARDS_DEFAULT)
-        self._check_whole("max_shards", 1, MAX_SHARDS_LIMIT)
-        if self.max_shards > 1 and self.known:
-            raise self._wrong(
+        if type(self.max_shards) is int and self.max_shards == MAX_SHARDS_AUTOMATIC:
+            object.__setattr__(self, "max_shards", 1 if self.is_conditional else MAX_SHARDS_DEFAULT)
+        self._check_integer("max_shards", 1, MAX_SHARDS_LIMIT)
+        if self.max_shards > 1 and self.is_conditional:
+            raise self._error(
                 "max_shards", "must be 1: a start, floor, ceiling or number belongs to the whole, not to a shard"
             )
 
@@ -203,64 +203,64 @@ class Counter:
         """A child is one, whatever the others do: its item and the tally move in one transaction."""
         if self.child is None:
             return
-        if self.soon:
-            raise self._wrong("visible", "must be 'now': it counts items, each with its tally in one transaction")
+        if self.is_rolled_up:
+            raise self._error("visible", "must be 'now': it counts items, each with its tally in one transaction")
         for field, default in (("delta", None), ("start", 0), ("floor", None), ("ceiling", None), ("numbered", False)):
             if getattr(self, field) != default:
-                raise self._wrong(field, f"must be left out: its number is that of the items {self.child}…")
+                raise self._error(field, f"must be left out: its number is that of the items {self.child}…")
         if self.max_shards > PARENT_SHARDS_MAX:
-            raise self._wrong("max_shards", f"must be at most {PARENT_SHARDS_MAX}: they are removed in one transaction")
+            raise self._error("max_shards", f"must be at most {PARENT_SHARDS_MAX}: they are removed in one transaction")
 
     def _check_items(self) -> None:
         """Its number is that of the items, seconds after they are written."""
         if not isinstance(self.items, Items):
-            raise self._wrong("items", "must be Items(…)")
-        if self.attribute in (RECOUNTED, KEPT, EXAMPLE):
-            raise self._wrong("attribute", "is one that scans write")
-        for field, default in _NOT_OF_ITEMS.items():
+            raise self._error("items", "must be Items(…)")
+        if self.attribute in (RECOUNT_GENERATION, TEAM_NUMBER, EXAMPLE):
+            raise self._error("attribute", "is one that scans write")
+        for field, default in _FORBIDDEN_WITH_ITEMS.items():
             if getattr(self, field) != default:
-                raise self._wrong(field, f"must be left out: its number is that of the items of {self.items.table}")
+                raise self._error(field, f"must be left out: its number is that of the items of {self.items.table}")
         object.__setattr__(self, "visible", SOON)
 
     def _check_unique(self) -> None:
         """A visitor counts as one in a period, from whichever service the visit comes."""
         if self.period not in LOCAL_PERIODS:
-            raise self._wrong("unique", f"needs a period, one of: {', '.join(LOCAL_PERIODS)}")
+            raise self._error("unique", f"needs a period, one of: {', '.join(LOCAL_PERIODS)}")
         if self.delta not in (None, 1):
-            raise self._wrong("delta", "a visitor is one")
+            raise self._error("delta", "a visitor is one")
         object.__setattr__(self, "delta", 1)
         for field, default in (("start", 0), ("floor", None), ("receipt_days", None), ("changes", SERVICE)):
             if getattr(self, field) != default:
-                raise self._wrong(field, "must be left out: services name its visitors, and nobody takes one back")
+                raise self._error(field, "must be left out: services name its visitors, and nobody takes one back")
         if self.child is not None:
-            raise self._wrong("unique", "it counts visitors, and no items")
+            raise self._error("unique", "it counts visitors, and no items")
 
     def _check_access(self) -> None:
         self._check_choice("changes", ANYONE, CALLER, SERVICE)
         self._check_choice("read", ANYONE, SERVICE)
         self._check_choice("lists", ANYONE, SERVICE)
         if self.lists == ANYONE and not self.public:
-            raise self._wrong("lists", f"needs read={ANYONE!r}: a list has the numbers, too")
+            raise self._error("lists", f"needs read={ANYONE!r}: a list has the numbers, too")
         if self.child is not None and self.changes != SERVICE and not self.counts_users:
-            raise self._wrong("changes", f"its child must end with {USER_CHILD}#: the caller is a user")
+            raise self._error("changes", f"its child must end with {USER_CHILD_PART}#: the caller is a user")
         if self.path is not None and self.pages:
-            raise self._wrong("path", "the URL of a page is no part of a path")
+            raise self._error("path", "the URL of a page is no part of a path")
         if self.max_age_s is not None:
-            self._check_whole("max_age_s", 0, MAX_AGE_MAX_S)
+            self._check_integer("max_age_s", 0, MAX_AGE_MAX_S)
             if not self.public:
-                raise self._wrong("max_age_s", f"needs read={ANYONE!r}: caches keep nothing else")
+                raise self._error("max_age_s", f"needs read={ANYONE!r}: caches keep nothing else")
 
     def _check_period(self) -> None:
         if self.period is None:
             for field in ("keep_periods", "timezone"):
                 if getattr(self, field) is not None:
-                    raise self._wrong(field, "goes with a period")
+                    raise self._error(field, "goes with a period")
             return
         self._check_choice("period", *PERIODS)
         if self.numbered or self.child is not None:
-            raise self._wrong("period", "a number that is given out, or a child, belongs to no period")
+            raise self._error("period", "a number that is given out, or a child, belongs to no period")
         if self.keep_periods is not None:
-            self._check_whole("keep_periods", 1, KEEP_PERIODS_MAX)
+            self._check_integer("keep_periods", 1, KEEP_PERIODS_MAX)
         if self.timezone is not None:
             self._check_timezone()
 
@@ -268,78 +268,78 @@ class Counter:
         from zoneinfo import ZoneInfo  # 6 ms, and few counters have a timezone
 
         if self.period not in LOCAL_PERIODS:
-            raise self._wrong("timezone", f"a {self.period} is one of UTC: in local time one may come twice")
+            raise self._error("timezone", f"a {self.period} is one of UTC: in local time one may come twice")
         try:
             ZoneInfo(str(self.timezone))
         except (KeyError, ValueError, OSError):  # OSError: `Europe` is a folder
-            raise self._wrong("timezone", "must be a name of the IANA database, like Europe/Paris") from None
+            raise self._error("timezone", "must be a name of the IANA database, like Europe/Paris") from None
 
     def _check_notify(self) -> None:
         notify = self.notify
         if notify is None:
             return
-        wrong = notify.wrong if isinstance(notify, Notify) else "must be Notify(…)"
+        wrong = notify.invalid_reason if isinstance(notify, Notify) else "must be Notify(…)"
         if wrong:
-            raise self._wrong("notify", wrong)
+            raise self._error("notify", wrong)
         if notify.percent and (self.ceiling or 0) <= 0:
-            raise self._wrong("notify", "a percentage is one of a ceiling above 0")
-        if not (self.versioned or self.counts_children or self.unique or (self.delta or 0) > 0):
-            raise self._wrong("notify", "nobody sees a sum of shards go down: give a delta above 0, or max_shards=1")
+            raise self._error("notify", "a percentage is one of a ceiling above 0")
+        if not (self.has_version or self.counts_children or self.unique or (self.delta or 0) > 0):
+            raise self._error("notify", "nobody sees a sum of shards go down: give a delta above 0, or max_shards=1")
         if notify.every is not None and self.numbered and (self.delta or 0) < 0:
-            raise self._wrong("notify", f"every is of numbers that go up, and its delta is {self.delta}: give at")
+            raise self._error("notify", f"every is of numbers that go up, and its delta is {self.delta}: give at")
         low, high = self._low_and_high()
         own_ceiling = self.own_limits and self.ceiling is not None
         if never := notify.never(None if own_ceiling else self.ceiling, low, high):
-            raise self._wrong("notify", never)
+            raise self._error("notify", never)
 
     def _low_and_high(self) -> tuple[int | None, int | None]:
         """Between which numbers its changes move it; None: there is no bound. A sum counts up from 0, and children are
         never less. A `delta` counts one way from the start, but where callers set the number: they move a numbered one
         that way only, by any step."""
-        if not self.versioned or (self.counts != CHANGES and self.delta is None):
+        if not self.has_version or (self.counts != CHANGES and self.delta is None):
             return 0, None
         own_floor, own_ceiling = (self.own_limits and has for has in (self.ceiling is None, self.ceiling is not None))
         low = None if self.floor is None or own_floor else self.floor - self.debt
         high = None if self.ceiling is None or own_ceiling else self.ceiling + self.debt
-        if self.delta is None or (self.settable and not self.numbered and self.counts == CHANGES):
+        if self.delta is None or (self.may_be_set and not self.numbered and self.counts == CHANGES):
             return low, high
         step = 1 if self.numbered else abs(self.delta)
         if self.delta > 0:
             return self.start, high if high is None else high - (high - self.start) % step
         return low if low is None else low + (self.start - low) % step, self.start
 
-    def _wrong(self, field: str, why: str) -> ConfigurationError:
+    def _error(self, field: str, why: str) -> ConfigurationError:
         return ConfigurationError(f"counter {self.name!r}: {field} is {getattr(self, field)!r}, but {why}")
 
     @cached_property
-    def soon(self) -> bool:
+    def is_rolled_up(self) -> bool:
         """Whether the rollup makes every change of it: `visible="soon"`."""
         return self.visible == SOON
 
     @cached_property
-    def known(self) -> bool:
+    def is_conditional(self) -> bool:
         """Whether a change depends on the present number, which therefore is in one item."""
         return self.numbered or self.start != 0 or self.floor is not None or self.ceiling is not None
 
     @cached_property
-    def versioned(self) -> bool:
+    def has_version(self) -> bool:
         """Whether its item has a version: it has one shard and is not rolled up."""
-        return self.max_shards == 1 and not self.soon
+        return self.max_shards == 1 and not self.is_rolled_up
 
     @cached_property
-    def settable(self) -> bool:
+    def may_be_set(self) -> bool:
         """Whether callers can set it. A version of today's tally must not set tomorrow's."""
-        return self.versioned and self.period is None and self.child is None
+        return self.has_version and self.period is None and self.child is None
 
     @cached_property
-    def spills(self) -> bool:
+    def may_spill(self) -> bool:
         """Whether a change of a hot tally may spill: nothing depends on its turn."""
-        return not self.soon and not self.versioned
+        return not self.is_rolled_up and not self.has_version
 
     @cached_property
-    def rolls_up(self) -> bool:
+    def may_roll_up(self) -> bool:
         """Whether the rollup may add to it: no change depends on the number."""
-        return not self.versioned and self.items is None
+        return not self.has_version and self.items is None
 
     @cached_property
     def counts(self) -> str:
@@ -349,20 +349,20 @@ class Counter:
         return next((kind for kind, is_it in is_kind.items() if is_it), CHANGES)
 
     @cached_property
-    def joins(self) -> bool:
+    def is_batchable(self) -> bool:
         """Whether changes of it can be counted together with those of other counters, under one key."""
         return self.counts == CHANGES and not self.numbered
 
     @cached_property
-    def holdable(self) -> bool:
+    def takes_holds(self) -> bool:
         """Whether callers can hold an amount: it has one limit, a stock's floor or a quota's ceiling, and any step."""
         return self.delta is None and (self.floor is None) != (self.ceiling is None)
 
     @cached_property
-    def may_have_holds(self) -> bool:
+    def may_settle_holds(self) -> bool:
         """Whether holds of it can be settled: it is holdable, or may have been under an earlier declaration. It keeps
         its one shard, and whether it is numbered (streams/forms.py)."""
-        return self.versioned and self.child is None and not self.numbered
+        return self.has_version and self.child is None and not self.numbered
 
     @property
     def notifies(self) -> bool:
@@ -380,7 +380,7 @@ class Counter:
         return self.lists == ANYONE
 
     @cached_property
-    def kept_s(self) -> int:
+    def cache_s(self) -> int:
         """For how long a cache may keep its number, in seconds."""
         return MAX_AGE_DEFAULT_S if self.max_age_s is None else self.max_age_s
 
@@ -392,7 +392,7 @@ class Counter:
     @cached_property
     def counts_users(self) -> bool:
         """Whether the ids of its children are those of users: `tally forget` removes them."""
-        return self.child is not None and self.child.split("#")[-2] == USER_CHILD
+        return self.child is not None and self.child.split("#")[-2] == USER_CHILD_PART
 
     @cached_property
     def watch(self) -> Watch | None:
@@ -405,10 +405,10 @@ class Counter:
         return self.watch.number if self.watch else None
 
     @cached_property
-    def digest(self) -> str:
+    def items_digest(self) -> str:
         """Of a counter of items: a name of what they count for, and where. A number of another one is not its own."""
         assert self.items is not None
-        return digest(self.prefix, self.sort_key, self.attribute, self.items.fields)
+        return short_digest(self.prefix, self.sort_key, self.attribute, self.items.as_facts)
 
     @cached_property
     def partition_start(self) -> str:
@@ -420,10 +420,10 @@ class Counter:
         return f"{self.sort_key}#{shard}" if shard else self.sort_key
 
     @cached_property
-    def children(self) -> tuple[str, str]:
+    def child_range(self) -> tuple[str, str]:
         """First and last sort key of the items that it counts. Raises ConfigurationError if it counts none."""
         if self.child is None:
-            raise self._wrong("child", "is needed: it counts no items")
+            raise self._error("child", "is needed: it counts no items")
         return self.child, f"{self.child[:-1]}{chr(ord(self.child[-1]) + 1)}"
 
     @cached_property
@@ -439,7 +439,7 @@ class Counter:
         if sort_key == self.sort_key:
             return 0
         digits = sort_key[len(self.sort_key) + 1 :]
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= _SHARD_DIGITS_MAX):
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= _SHARD_NUMBER_DIGITS_MAX):
             return None
         shard = int(digits)
         return shard if shard and sort_key == self.shard_key(shard) else None
@@ -449,11 +449,11 @@ def Watched(
     name: str,
     *,
     table: str,
-    number: str,
-    of: Items,
+    attribute: str,
+    items: Items,
     at: str = "",
-    within: int = 60,
-    together: bool = False,
+    within_s: int = 60,
+    same_transaction: bool = False,
     read: str = SERVICE,
 ) -> Counter:
     """A number that the team's own code keeps, held against an exact count of the items that it should count.
@@ -464,17 +464,19 @@ def Watched(
         )
 
     The counter of this name is the exact count. The number is an attribute of the item of the same partition whose sort
-    key is `at`. Nothing but the team writes this item, and it does not count. The number may be `within` seconds behind
-    the items, or before them; `together`: it never is.
+    key is `at`. Nothing but the team writes this item, and it does not count. The number may be `within_s` seconds
+    behind the items, or before them; `same_transaction`: it never is.
     """
-    if not (isinstance(name, str) and isinstance(of, Items)):
-        raise ConfigurationError(f"counter {name!r}: of is {of!r}, but the name must be text, and of must be Items(…)")
-    if of.table != table:
-        raise ConfigurationError(f"counter {name!r}: table is {table!r}, but its items are those of {of.table!r}")
+    if not (isinstance(name, str) and isinstance(items, Items)):
+        raise ConfigurationError(
+            f"counter {name!r}: of is {items!r}, but the name must be text, and of must be Items(…)"
+        )
+    if items.table != table:
+        raise ConfigurationError(f"counter {name!r}: table is {table!r}, but its items are those of {items.table!r}")
     start = re.sub("[^A-Z0-9]", "", f"W{name.upper()}")[:16]  # other names may begin so
     return Counter(
-        name, prefix=start, sort_key=f"ITEMS.{digest(name).upper()}", attribute="items", read=read, max_shards=1,
-        items=replace(of, watch=Watch(number, at, within, together)),
+        name, prefix=start, sort_key=f"ITEMS.{short_digest(name).upper()}", attribute="items", read=read, max_shards=1,
+        items=replace(items, watch=Watch(attribute, at, within_s, same_transaction)),
     )  # fmt: skip
 
 
@@ -520,8 +522,8 @@ def _check_tables(counters: Iterable[Counter]) -> None:
         if sum(WATCHED_WRITES if other.watch else WRITES for other in others) > RECORD_WRITES_MAX:
             raise ConfigurationError(
                 f"counter {counter.name!r}: too many counters count items of the table {table!r}. One record moves the"
-                f" numbers of them all in one transaction: of at most {OF_TABLE_MAX} counters, or of {WATCHED_MAX} that"
-                " `Watched` makes"
+                f" numbers of them all in one transaction: of at most {COUNTERS_PER_TABLE_MAX} counters, or of"
+                f" {WATCHED_MAX} that `Watched` makes"
             )
 
 

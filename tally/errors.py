@@ -41,8 +41,8 @@ TallyError
 (maintenance/reconcile.py) │   ├── OutOfBoundsError            500  a repair beyond a floor or ceiling
 (maintenance/reconcile.py) │   └── TablesInUseError              500  something writes to the tables of a restore
 (drift/restored.py) └── (control flow inside the core, never answered)
-    ├── ReceiptFoundError           the key was counted before
-    ├── TallyHotError               the change must spill: the receipt alone, rolled up later
+    ├── AlreadyCountedError           the key was counted before
+    ├── HotTallyError               the change must spill: the receipt alone, rolled up later
     └── ChangeRefusedError          a condition of the change failed
 """
 
@@ -206,7 +206,7 @@ class ConfigurationError(TallyError):
     slug, status, title = "misconfigured", 500, "The deployment is misconfigured"
 
 
-class ReceiptFoundError(TallyError):
+class AlreadyCountedError(TallyError):
     """The key has a live receipt. `item` is the stored receipt, in DynamoDB's wire form."""
 
     def __init__(self, item: Mapping[str, Any]) -> None:
@@ -214,7 +214,7 @@ class ReceiptFoundError(TallyError):
         self.item = item
 
 
-class TallyHotError(TallyError):
+class HotTallyError(TallyError):
     """The tally is hot: the change must spill. Nothing was written."""
 
     def __init__(self) -> None:
@@ -269,7 +269,7 @@ def from_botocore(error: ClientError | BotoCoreError) -> TallyError:
     return StoreRefusedError("The store refused the request. This is a fault of the deployment, not of the request.")
 
 
-def problem(error: TallyError, *, request_id: str | None = None) -> dict[str, Any]:
+def problem_document(error: TallyError, *, request_id: str | None = None) -> dict[str, Any]:
     """The RFC 9457 problem document of an error."""
     document: dict[str, Any] = {
         "type": PROBLEM_TYPE_PREFIX + error.slug,

@@ -23,8 +23,8 @@ ID_CHARACTERS_MAX = 256  # WordPress cuts a slug at 200 bytes, percent-encoded: 
 KEY_CHARACTERS_MAX = 255
 ANONYMOUS_KEY_CHARACTERS_MIN = 22  # 22 base64 characters carry 128 bits: nobody guesses another's key
 PAGE_BYTES_MAX = 1024
-SPELT_PAGE_BYTES_MAX = 8192  # before what PAGES drops is gone: an advertisement adds a thousand bytes and more
-TALLY_BYTES_MAX = 33 + SPELT_PAGE_BYTES_MAX  # a counter, `:`, and an id or a page
+RAW_PAGE_BYTES_MAX = 8192  # before what PAGES drops is gone: an advertisement adds a thousand bytes and more
+TALLY_BYTES_MAX = 33 + RAW_PAGE_BYTES_MAX  # a counter, `:`, and an id or a page
 USER_BYTES_MAX = 512
 TEXT_BYTES_MAX = 10_240
 CHANGES_MAX = 1000  # under one key
@@ -39,19 +39,19 @@ TIME_S_MAX = 10**11 - 1  # eleven digits; a calendar goes on for long after it
 CURSOR_CHARACTERS_MAX = 683  # the base64 of USER_BYTES_MAX
 # The OpenAPI document uses these patterns too: they must mean the same in Python and in ECMA 262.
 # Visible ASCII but the comma, with which gateways join repeated headers. A quotation mark begins a quoted header.
-KEY_FORM = re.compile(r"[!#-+\--~][!-+\--~]*")
+KEY_PATTERN = re.compile(r"[!#-+\--~][!-+\--~]*")
 _QUOTED_USER = re.compile(rf"[A-Za-z0-9._~%-]{{1,{USER_BYTES_MAX}}}")
-HOLD_FORM = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
-ETAG_FORM = re.compile(r'"([0-9]{1,15})"')
-SPAN_FORM = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2}(T[0-9]{2})?)?")
+HOLD_PATTERN = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
+ETAG_PATTERN = re.compile(r'"([0-9]{1,15})"')
+SPAN_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2}(T[0-9]{2})?)?")
 # Every time matches. Not every match is a time.
-TIME_FORM = re.compile(
+TIME_PATTERN = re.compile(
     r"[0-9]{1,11}|[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
 )
-PERIOD_FORM = re.compile(r"2[0-9]{3}(-W[0-9]{2}|-[0-9]{2}(-[0-9]{2}(T[0-9]{2}(:[0-9]{2})?)?)?)?")
-CURSOR_FORM = re.compile(r"[A-Za-z0-9_-]+")
+PERIOD_PATTERN = re.compile(r"2[0-9]{3}(-W[0-9]{2}|-[0-9]{2}(-[0-9]{2}(T[0-9]{2}(:[0-9]{2})?)?)?)?")
+CURSOR_PATTERN = re.compile(r"[A-Za-z0-9_-]+")
 # Every page matches: a scheme, a host without a user before it, no spaces. Not every match is a page.
-PAGE_FORM = re.compile(
+PAGE_PATTERN = re.compile(
     r"[Hh][Tt][Tt][Pp][Ss]?://[^\x00-\x20\x7f\\/?#@:][^\x00-\x20\x7f\\/?#@]*([/?#][^\x00-\x20\x7f\\]*)?"
 )
 _FLAGS = {"true": True, "false": False}
@@ -65,8 +65,8 @@ def counts_otherwise(counter: Counter, *kinds: str) -> InvalidInputError | None:
     return InvalidInputError(f"{counter.name} counts {what}: {KINDS[counter.counts]}.", field="counter")
 
 
-def string(value: object, field: str, longest: int = sys.maxsize, unit: str = "bytes") -> str:
-    """Text that is not empty, and has `longest` bytes in UTF-8 at most, or characters."""
+def string(value: object, field: str, maximum: int = sys.maxsize, unit: str = "bytes") -> str:
+    """Text that is not empty, and has `maximum` bytes in UTF-8 at most, or characters."""
     if not isinstance(value, str):
         raise InvalidInputError(f"{field} must be a string.", field=field)
     if not value:
@@ -75,8 +75,8 @@ def string(value: object, field: str, longest: int = sys.maxsize, unit: str = "b
         encoded = value.encode()
     except UnicodeEncodeError:
         raise InvalidInputError(f"{field} holds half a surrogate pair: it is not valid Unicode.", field=field) from None
-    if len(value if unit == "characters" else encoded) > longest:
-        raise InvalidInputError(f"{field} is longer than {longest} {unit}.", field=field)
+    if len(value if unit == "characters" else encoded) > maximum:
+        raise InvalidInputError(f"{field} is longer than {maximum} {unit}.", field=field)
     return value
 
 
@@ -115,7 +115,7 @@ def idempotency_key(value: object, field: str, *, anonymous: bool) -> str:
         raise InvalidInputError(
             f"{field} must have {shortest} to {KEY_CHARACTERS_MAX} characters; a UUID fits.", field=field
         )
-    if not KEY_FORM.fullmatch(text):
+    if not KEY_PATTERN.fullmatch(text):
         raise InvalidInputError(
             f"{field} must be visible ASCII characters without commas, and not begin with a quotation mark.",
             field=field,
@@ -138,7 +138,7 @@ def child(value: object, field: str) -> str:
     return user(value, field)
 
 
-def user_name(quoted: str) -> str:
+def decoded_user(quoted: str) -> str:
     """The name that `user` encoded."""
     return unquote(quoted)
 
@@ -152,9 +152,9 @@ def page(value: object, field: str, pages: Pages) -> str:
     from url_normalize import url_normalize  # 40 ms to import, and only visits have pages
 
     raw = string(value, field)
-    if len(raw.encode()) > SPELT_PAGE_BYTES_MAX or not PAGE_FORM.fullmatch(raw):
+    if len(raw.encode()) > RAW_PAGE_BYTES_MAX or not PAGE_PATTERN.fullmatch(raw):
         raise InvalidInputError(
-            f"{field} must be an absolute http or https URL of at most {SPELT_PAGE_BYTES_MAX} bytes without spaces.",
+            f"{field} must be an absolute http or https URL of at most {RAW_PAGE_BYTES_MAX} bytes without spaces.",
             field=field,
         )
     try:
@@ -164,13 +164,13 @@ def page(value: object, field: str, pages: Pages) -> str:
             raise ValueError("no usable host")
     except ValueError:  # url_normalize and idna raise subclasses of it
         raise InvalidInputError(f"{field} must be an absolute http or https URL.", field=field) from None
-    url = pages.named(normal).geturl()
+    url = pages.canonical(normal).geturl()
     if "#" in url or len(url.encode()) > PAGE_BYTES_MAX:
         raise InvalidInputError(f"{field} is longer than {PAGE_BYTES_MAX} bytes when normalised.", field=field)
     return url
 
 
-def listed_page(value: object, field: str, pages: Pages, page_hosts: frozenset[str]) -> str:
+def page_of_listed_host(value: object, field: str, pages: Pages, page_hosts: frozenset[str]) -> str:
     """A page of one of the hosts that the deployment lists."""
     url = page(value, field, pages)
     host = urlsplit(url).hostname
@@ -188,33 +188,33 @@ def counted_id(
     """
     if not counter.pages:
         return identifier(value, field, GROUP_ID_CHARACTERS_MAX if counter.items else ID_CHARACTERS_MAX)
-    return page(value, field, pages) if page_hosts is None else listed_page(value, field, pages, page_hosts)
+    return page(value, field, pages) if page_hosts is None else page_of_listed_host(value, field, pages, page_hosts)
 
 
 def cursor(value: object, field: str) -> str:
-    """The user, percent-encoded, after whom a listing continues; from the opaque form that `to_cursor` makes."""
+    """The user, percent-encoded, after whom a listing continues; from the opaque form that `encode_cursor` makes."""
     opaque = string(value, field)
     try:
         quoted = base64.b64decode(opaque.encode("ascii") + b"=" * (-len(opaque) % 4), altchars=b"-_", validate=True)
         user_quoted = quoted.decode("ascii")
     except (UnicodeError, binascii.Error):
         user_quoted = ""
-    if not _QUOTED_USER.fullmatch(user_quoted) or to_cursor(user_quoted) != opaque:
+    if not _QUOTED_USER.fullmatch(user_quoted) or encode_cursor(user_quoted) != opaque:
         raise InvalidInputError(f"{field} is not a cursor of this listing.", field=field)
     return user_quoted
 
 
-def to_cursor(user_quoted: str) -> str:
+def encode_cursor(user_quoted: str) -> str:
     """The opaque form of a place in a listing."""
     return base64.urlsafe_b64encode(user_quoted.encode()).decode().rstrip("=")
 
 
 def amount(value: object, field: str) -> int:
     """A whole number within ±10^15."""
-    return whole(value, field, -AMOUNT_MAX, AMOUNT_MAX)
+    return integer_between(value, field, -AMOUNT_MAX, AMOUNT_MAX)
 
 
-def step(counter: Counter, given: int | None, field: str) -> int:
+def amount_or_step(counter: Counter, given: int | None, field: str) -> int:
     """By how much a change moves the counter: its own step, or the amount that is given."""
     if counter.delta is not None and given not in (None, counter.delta):
         raise InvalidInputError(f"{counter.name} moves by {counter.delta} at a time.", field=field)
@@ -233,44 +233,44 @@ def changes(value: object, field: str) -> list[dict[str, object]]:
     return value
 
 
-def whole(value: object, field: str, least: int, most: int) -> int:
-    """A whole number from `least` to `most`."""
-    number = value if type(value) is int else integer(value)
-    if number is None or not least <= number <= most:
-        raise InvalidInputError(f"{field} must be a whole number from {least} to {most}.", field=field)
+def integer_between(value: object, field: str, minimum: int, maximum: int) -> int:
+    """A whole number from `minimum` to `maximum`."""
+    number = value if type(value) is int else integer_or_none(value)
+    if number is None or not minimum <= number <= maximum:
+        raise InvalidInputError(f"{field} must be a whole number from {minimum} to {maximum}.", field=field)
     return number
 
 
-def integer(value: object) -> int | None:
+def integer_or_none(value: object) -> int | None:
     """The whole number that a value is; None if it is none. JSON has one kind of number: 7.0 and 7e0 are 7."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def version(value: object, field: str) -> int:
+def version_of_etag(value: object, field: str) -> int:
     """The version in an `ETag`, `"7"`, or as a number."""
-    etag = ETAG_FORM.fullmatch(value) if isinstance(value, str) else None
+    etag = ETAG_PATTERN.fullmatch(value) if isinstance(value, str) else None
     if isinstance(value, str) and not etag:
         raise InvalidInputError(f'{field} must be the one ETag that you read, with its quotes, as "7".', field=field)
-    return whole(int(etag[1]) if etag else value, field, 0, 10**15)
+    return integer_between(int(etag[1]) if etag else value, field, 0, 10**15)
 
 
-def declared(name: str, field: str, counters: Mapping[str, Counter]) -> Counter:
+def declared_counter(name: str, field: str, counters: Mapping[str, Counter]) -> Counter:
     """The counter of this name. Raises NotFoundError."""
     if name not in counters:
         raise NotFoundError(f"There is no counter {name[:64]!r}.", field=field)
     return counters[name]
 
 
-def no_series(counter: Counter, field: str = "counter") -> InvalidInputError | None:
+def refusal_of_series(counter: Counter, field: str = "counter") -> InvalidInputError | None:
     """Why a counter has no series; None if it has. Items say what they are, and not when they came."""
     if counter.items is None:
         return None
     return InvalidInputError(f"{counter.name} counts items: it has no series.", field=field)
 
 
-def closed(counter: Counter, **members: str) -> ForbiddenError | None:
+def refusal_of_public_read(counter: Counter, **members: str) -> ForbiddenError | None:
     """Why not anyone may read a counter; None if anyone may. `members`: those of the problem document."""
     if counter.public:
         return None
@@ -284,13 +284,13 @@ def unlisted(counter: Counter) -> ForbiddenError | None:
     return ForbiddenError(f"Only callers with the scope tally/read may list the ids of {counter.name}.")
 
 
-def tally(value: object, field: str) -> tuple[str, str]:
+def split_tally(value: object, field: str) -> tuple[str, str]:
     """The counter and the id in `counter:id`, neither of them checked: a wrong one is refused for itself."""
     name, _, id_ = string(value, field, TALLY_BYTES_MAX).partition(":")
     return name, id_
 
 
-def flag(value: object, field: str) -> bool:
+def boolean(value: object, field: str) -> bool:
     """True or false; in a query, the words `true` and `false`."""
     if isinstance(value, str) and value in _FLAGS:
         return _FLAGS[value]
@@ -306,14 +306,14 @@ def user_agent(value: object, field: str) -> str:
     return value[:USER_AGENT_CHARACTERS_MAX]
 
 
-def time(value: object, field: str) -> int:
+def epoch_s(value: object, field: str) -> int:
     """A time in epoch seconds: a number, or ISO 8601 (`2026-11-22`, `2026-11-22T13:00Z`); without an offset UTC."""
     from datetime import UTC, datetime
 
-    number = integer(value)
+    number = integer_or_none(value)
     given = string(value, field) if number is None else str(number)
     try:
-        if not TIME_FORM.fullmatch(given):
+        if not TIME_PATTERN.fullmatch(given):
             raise ValueError(given)
         if given.isdigit():
             return int(given)

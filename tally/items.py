@@ -20,7 +20,7 @@ AMOUNT_LIMIT = 10**15
 """What an item counts for is less than this, up or down, in units of its scale."""
 SCALE_MAX = 6
 _EXACT = Context(prec=50)  # DynamoDB's numbers have up to 38 digits; Python's own context rounds to 28
-RECOUNTED, KEPT, EXAMPLE = "recounted", "kept", "example"
+RECOUNT_GENERATION, TEAM_NUMBER, EXAMPLE = "recounted", "kept", "example"
 """The attributes beside the number of a tally item: the last scan that set it, the number that the team keeps, and the
 newest item of a fault."""
 ASIDE = "~-"
@@ -31,11 +31,11 @@ HEARTBEAT_START = "HEARTBEAT#"
 WITHIN_MAX_S = 3600
 GROUP_CHARACTERS_MAX = 128  # as the item spells it
 GROUP_ID_CHARACTERS_MAX = 12 * GROUP_CHARACTERS_MAX  # a character has up to four bytes, and `quoted` writes 3 for each
-_TABLE_FORM = re.compile(r"[A-Za-z0-9_.-]{1,255}")  # as DynamoDB's own names: it becomes part of a key
+_TABLE_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,255}")  # as DynamoDB's own names: it becomes part of a key
 _RESERVED_TABLES = frozenset({"counts", "receipts", "ledger"})
 
 
-class Value(NamedTuple):
+class Contribution(NamedTuple):
     """What one item counts for. `group`: an id (`ids.quoted`)."""
 
     group: str
@@ -132,44 +132,44 @@ class Items:
     def __post_init__(self) -> None:
         for name in ("table", "key", "starts", "sort_starts"):
             if not isinstance(getattr(self, name), str):
-                raise self._wrong(name, "must be text")
+                raise self._error(name, "must be text")
         self._check_table()
         self._check_attributes()
-        if not _is_name(self.amount) and not _whole(self.amount):
-            raise self._wrong("amount", "must be a whole number other than 0, or the name of an attribute")
+        if not _is_name(self.amount) and not _is_valid_amount(self.amount):
+            raise self._error("amount", "must be a whole number other than 0, or the name of an attribute")
         if type(self.scale) is not int or not 0 <= self.scale <= SCALE_MAX:
-            raise self._wrong("scale", f"must be a whole number from 0 to {SCALE_MAX}")
+            raise self._error("scale", f"must be a whole number from 0 to {SCALE_MAX}")
         if self.scale and not isinstance(self.amount, str):
-            raise self._wrong("scale", "goes with an attribute as the amount")
+            raise self._error("scale", "goes with an attribute as the amount")
         if not isinstance(self.heartbeats, bool):
-            raise self._wrong("heartbeats", "must be True or False")
+            raise self._error("heartbeats", "must be True or False")
         if self.watch is not None and self.group is not None:
-            raise self._wrong("group", "must be left out: the number is in the partition of the items")
+            raise self._error("group", "must be left out: the number is in the partition of the items")
         if self.watch is not None and self.sort is None:
-            raise self._wrong("sort", f"must name the sort key: the number is in the item with {self.watch.at!r} there")
+            raise self._error("sort", f"must name the sort key: the number is in the item with {self.watch.at!r} there")
 
     def _check_table(self) -> None:
         if not self.table or not self.key:
-            raise self._wrong("table" if not self.table else "key", "must have a name")
-        if not _TABLE_FORM.fullmatch(self.table):
-            raise self._wrong("table", f"must have the form {_TABLE_FORM.pattern}")
+            raise self._error("table" if not self.table else "key", "must have a name")
+        if not _TABLE_PATTERN.fullmatch(self.table):
+            raise self._error("table", f"must have the form {_TABLE_PATTERN.pattern}")
         if self.table in _RESERVED_TABLES:
-            raise self._wrong("table", "is a table of Tally itself")
+            raise self._error("table", "is a table of Tally itself")
 
     def _check_attributes(self) -> None:
         for name in ("sort", "group"):
             if not (getattr(self, name) is None or _is_name(getattr(self, name))):
-                raise self._wrong(name, "must be the name of an attribute, or left out")
+                raise self._error(name, "must be the name of an attribute, or left out")
         if self.sort == self.key:
-            raise self._wrong("sort", "is the partition key")
+            raise self._error("sort", "is the partition key")
         if self.sort is None and self.sort_starts:
-            raise self._wrong("sort_starts", "goes with sort")
+            raise self._error("sort_starts", "goes with sort")
         if not isinstance(self.where, Mapping) or not all(
             _is_name(name) and isinstance(one, str | int) for name, one in self.where.items()
         ):
-            raise self._wrong("where", "must have a text, a whole number, True or False for each name of an attribute")
+            raise self._error("where", "must have a text, a whole number, True or False for each name of an attribute")
 
-    def _wrong(self, name: str, why: str) -> ConfigurationError:
+    def _error(self, name: str, why: str) -> ConfigurationError:
         return ConfigurationError(f"items of {self.table!r}: {name} is {getattr(self, name)!r}, but {why}")
 
     @property
@@ -179,7 +179,7 @@ class Items:
         return by_image or self.watch is not None
 
     @property
-    def fields(self) -> dict[str, Any]:
+    def as_facts(self) -> dict[str, Any]:
         """All that decides what an item counts for, and which item has the number that the team keeps."""
         fields = asdict(self)
         if self.watch is not None:
@@ -188,16 +188,16 @@ class Items:
             del fields["heartbeats"]
         return fields
 
-    def value(self, image: Image) -> Value | None:
+    def contribution(self, image: Image) -> Contribution | None:
         """What an item counts for; None: nothing. An item that cannot be counted is 1 in the group of its fault."""
         judged = self.judged(image)
-        return Value(judged.group, 1) if isinstance(judged, Fault) else judged
+        return Contribution(judged.group, 1) if isinstance(judged, Fault) else judged
 
-    def judged(self, image: Image) -> Value | Fault | None:
+    def judged(self, image: Image) -> Contribution | Fault | None:
         """What an item counts for. An item that lacks an attribute counts for nothing, as a NULL does in SQL."""
         if self.may_keep(image):
             kept = self._kept(image)
-            return Value(NUMBERS, 1) if isinstance(kept, Value) else kept
+            return Contribution(NUMBERS, 1) if isinstance(kept, Contribution) else kept
         if not self.may_count(image):
             return None
         for name, wanted in self.where.items():
@@ -211,12 +211,12 @@ class Items:
         group = self._group(image)
         if isinstance(group, Fault):
             return group
-        return Value(group, amount) if group and amount else None
+        return Contribution(group, amount) if group and amount else None
 
-    def kept(self, image: Image) -> Value | None:
+    def team_number(self, image: Image) -> Contribution | None:
         """The number that the team keeps of a group, if this is the item that has it, and Tally can read it."""
         found = self._kept(image) if self.may_keep(image) else None
-        return found if isinstance(found, Value) else None
+        return found if isinstance(found, Contribution) else None
 
     def may_keep(self, keys: Image) -> bool:
         """Whether an item of these keys is the one that may have the number that the team keeps. It counts for none."""
@@ -233,18 +233,18 @@ class Items:
         key = images.text(keys, self.key)  # empty: it is binary
         return key != "" and key.startswith(self.starts) and not (self.heartbeats and key.startswith(HEARTBEAT_START))
 
-    def partition(self, group: str) -> str:
+    def partition_key_of(self, group: str) -> str:
         """The partition key of a group: what the items that count in it share. Only of those that the key groups."""
         assert self.group is None, "an attribute says the group"
         return self.starts + unquote(group.replace("~", "%"))
 
-    def _kept(self, image: Image) -> Value | Fault | None:
+    def _kept(self, image: Image) -> Contribution | Fault | None:
         assert self.watch is not None
         number = self._number(image, self.watch.number)
         if isinstance(number, Fault):
             return Fault("kept", number.why)
         group = self._group(image)
-        return group if isinstance(group, Fault) else None if number is None else Value(group, number)
+        return group if isinstance(group, Fault) else None if number is None else Contribution(group, number)
 
     def _group(self, image: Image) -> str | Fault:
         """The id of the group of an item; empty if it has none."""
@@ -293,7 +293,7 @@ def key_types(table: Mapping[str, Any]) -> dict[str, str]:
     return {name: types[name] for name in key_names(table["KeySchema"])}
 
 
-def digest(*facts: object) -> str:
+def short_digest(*facts: object) -> str:
     """A short name of what these facts are: it changes with each of them."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -302,5 +302,5 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _whole(value: object) -> bool:
+def _is_valid_amount(value: object) -> bool:
     return type(value) is int and value != 0 and abs(value) < AMOUNT_LIMIT

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 THRESHOLDS_MAX = 16  # of a counter: one change may cross all of them, and its events are in one transaction
 MULTIPLES_MAX = 10  # of `every`, that one change makes events of: the last ones
-LARGEST = 10**15  # a Number of JavaScript has nine of them exactly
+THRESHOLD_MAX = 10**15  # a Number of JavaScript has nine of them exactly
 
 
 def part(ceiling: int, percent: int) -> int:
@@ -32,14 +32,14 @@ class Notify:
     """Each multiple of this, upwards."""
 
     @property
-    def wrong(self) -> str | None:
+    def invalid_reason(self) -> str | None:
         """Why these are no thresholds; None if they are."""
-        for name, least, most in (("percent", 1, 100), ("at", -LARGEST, LARGEST)):
+        for name, least, most in (("percent", 1, 100), ("at", -THRESHOLD_MAX, THRESHOLD_MAX)):
             given = getattr(self, name)
             if not isinstance(given, tuple) or not all(type(one) is int and least <= one <= most for one in given):
                 return f"{name} must be a tuple of whole numbers from {least} to {most}, like (80,)"
-        if self.every is not None and (type(self.every) is not int or not 1 <= self.every <= LARGEST):
-            return f"every must be a whole number from 1 to {LARGEST}"
+        if self.every is not None and (type(self.every) is not int or not 1 <= self.every <= THRESHOLD_MAX):
+            return f"every must be a whole number from 1 to {THRESHOLD_MAX}"
         if not 0 < len(self.percent) + len(self.at) + (self.every is not None) <= THRESHOLDS_MAX:
             return f"it must have 1 to {THRESHOLDS_MAX} thresholds"
         return None

@@ -18,7 +18,7 @@ from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 SERVICE = os.environ.get("POWERTOOLS_SERVICE_NAME", "tally")
 """The dimension of every metric, and a field of every log line: the name of the stack. The stack sets it."""
-CODE = os.environ.get("TALLY_VERSION", "dev")
+CODE_VERSION = os.environ.get("TALLY_VERSION", "dev")
 """The version of the code that runs."""
 NAMESPACE = "Tally"
 COUNTER, CONSUMER, VERSION = "counter", "consumer", "version"  # the other dimensions: a metric has one, or none
@@ -64,7 +64,7 @@ def version_of(code: str, handler: str) -> str:
 
 def count_failure() -> None:
     """Counts an answer that is Tally's own fault, by the code and the function that gave it."""
-    count(FAILED, version=version_of(CODE, os.environ.get("_HANDLER", "")))
+    count(FAILED, version=version_of(CODE_VERSION, os.environ.get("_HANDLER", "")))
 
 
 @contextmanager
@@ -77,10 +77,10 @@ def metrics() -> Iterator[None]:
     finally:
         _gathered.reset(token)
         for (dimension, name), values in sorted(gathered.items()):
-            gauges(values, **({dimension: name} if dimension else {}))
+            write_metrics(values, **({dimension: name} if dimension else {}))
 
 
-def gauges(values: Mapping[str, int], **of: str) -> None:
+def write_metrics(values: Mapping[str, int], **of: str) -> None:
     """Write metrics at once, of the stack, of `counter=…` or of `consumer=…`, zeros too: an alarm must see data."""
     emf = EphemeralMetrics(namespace=NAMESPACE, service=SERVICE)
     for dimension, name in of.items():

@@ -12,13 +12,13 @@ from .errors import ConfigurationError
 
 KEEP, DROP = "keep", "drop"
 _NAME = r"[A-Za-z0-9._~\[\]-]+"
-_PARAMETER = re.compile(rf"\*|\*?{_NAME}\*?|{_NAME}(\+{_NAME})+")
+_PARAMETER_PATTERN = re.compile(rf"\*|\*?{_NAME}\*?|{_NAME}(\+{_NAME})+")
 _PARTS = re.compile(r"(?=;|%3B)")  # each part but the first begins with its sign
 _SIGN = re.compile(r"^(;|%3B)")
 _INNER_SIGN = re.compile(r"([?&]|%(?:25)*(?:3F|26|3B|23))", re.IGNORECASE)  # `?`, `&`, `;` or `#` within a part
 _INNER_EQUALS = re.compile(r"=|%(?:25)*3D", re.IGNORECASE)
 QUOTED_MAX = 4  # times, that the name of a parameter in a value is read
-_FILE = re.compile(r"[A-Za-z0-9._~-]+")
+_FILE_PATTERN = re.compile(r"[A-Za-z0-9._~-]+")
 
 # Brave, uBlock Origin, AdGuard and ClearURLs take most of these off the addresses of every site.
 # `tests/unit/page_parameters.txt` says of each name here and below which public lists have it. Left out are names that
@@ -72,7 +72,7 @@ class Pages:
     """Files that stand for their folder. With `index.html`, `/a/index.html` is `/a/`."""
 
     def __post_init__(self) -> None:
-        for field, form in (("drop", _PARAMETER), ("index", _FILE)):
+        for field, form in (("drop", _PARAMETER_PATTERN), ("index", _FILE_PATTERN)):
             names = getattr(self, field)
             if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
                 raise ConfigurationError(f"PAGES: {field} is {names!r}, but must be a tuple of names")
@@ -82,7 +82,7 @@ class Pages:
         if self.trailing_slash not in (KEEP, DROP):
             raise ConfigurationError(f"PAGES: trailing_slash is {self.trailing_slash!r}, but must be {KEEP} or {DROP}")
 
-    def named(self, address: SplitResult) -> SplitResult:
+    def canonical(self, address: SplitResult) -> SplitResult:
         """The page's own address. `address` is normalised by RFC 3986; applied again, this changes nothing."""
         return address._replace(path=self._path(address.path), query=self._query(address.query))
 
@@ -113,8 +113,8 @@ class Pages:
         paired = self._paired({_name(part) for parts in parameters for part in parts})
         kept = []
         for first, *others in parameters:
-            parts = [self._parameter(one) for one in others if not self._drops(one, paired)]
-            if not self._drops(first, paired):
+            parts = [self._parameter(one) for one in others if not self._is_dropped(one, paired)]
+            if not self._is_dropped(first, paired):
                 kept.append("".join([self._parameter(first), *parts]))
             elif parts:
                 kept.append(_SIGN.sub("", "".join(parts)).replace("%3D", "=", 1))
@@ -145,7 +145,7 @@ class Pages:
                 kept, place = f"{kept}{sign if place is None else place}{part}", None
         return kept
 
-    def _drops(self, part: str, paired: set[str]) -> bool:
+    def _is_dropped(self, part: str, paired: set[str]) -> bool:
         name = _name(part)
         return name in paired or self._in_query.fullmatch(name) is not None
 
@@ -185,13 +185,13 @@ def _inner_name(part: str) -> str:
     return name.lower() if value else ""
 
 
-AS_SPELT = Pages(drop=())
+DROP_NOTHING = Pages(drop=())
 """Nothing is dropped: RFC 3986 alone."""
 UNDECLARED = Pages()
 """Credentials are dropped: of a `counters.py` without PAGES."""
 
 
-def declared(counters: Mapping[str, object]) -> Pages:
+def declared_pages(counters: Mapping[str, object]) -> Pages:
     """Returns PAGES of what `counters.py` declares, or the defaults of Pages. Raises ConfigurationError."""
     pages = counters.get("PAGES", UNDECLARED)
     if not isinstance(pages, Pages):

@@ -16,7 +16,7 @@ MINUTE_DEFAULT_S = 60
 CONSOLE_DEFAULT = '{"stage": "", "stack": "", "region": "", "sign_in": {"kind": "token"}, "try_it": false, "docs": ""}'
 
 
-class OwnTable(NamedTuple):
+class TeamTable(NamedTuple):
     """A table of the team's, whose items are counted. `stream`: the ARN of its stream."""
 
     name: str
@@ -35,7 +35,7 @@ class Settings(NamedTuple):
     version: str
     salts_table: str = ""
     """Empty where no visitors of pages are counted."""
-    cdn: bool = False
+    has_cdn: bool = False
     """Whether CloudFront is before the API, and the address of a caller in a header."""
     minute_s: int = MINUTE_DEFAULT_S
     """The length of a minute of the ledger: 60; less in `make dev`, where every wait is scaled down with it."""
@@ -58,12 +58,12 @@ class Settings(NamedTuple):
     """What `/console/config.json` says; the default for functions that do not serve it."""
     console_client: str = ""
     """The pool's client that people sign in to the console with; empty if the deployment has an issuer of its own."""
-    own_tables: Mapping[str, OwnTable] = MappingProxyType({})
+    team_tables: Mapping[str, TeamTable] = MappingProxyType({})
     """The team's tables, by the names that `Items` give them; empty for functions that do not read them."""
-    own_check_units: int = 0
+    spot_check_units: int = 0
     """How many units a spot check of a counter of their items may take; 0: there are none."""
 
-    def minute(self, epoch_s: float) -> int:
+    def minute_of(self, epoch_s: float) -> int:
         """The minute of the ledger that a time is in."""
         return int(epoch_s // self.minute_s)
 
@@ -82,7 +82,7 @@ class Settings(NamedTuple):
             receipt_ttl_s=_seconds(environment, "TALLY_RECEIPT_TTL_S", RECEIPT_TTL_DEFAULT_S),
             version=environment.get("TALLY_VERSION", "dev"),
             salts_table=environment.get("TALLY_SALTS_TABLE", "").strip(),
-            cdn=environment.get("TALLY_CDN", "") == "true",
+            has_cdn=environment.get("TALLY_CDN", "") == "true",
             minute_s=_seconds(environment, "TALLY_MINUTE_S", MINUTE_DEFAULT_S),
             counts_stream=environment.get("TALLY_COUNTS_STREAM", "").strip(),
             receipts_stream=environment.get("TALLY_RECEIPTS_STREAM", "").strip(),
@@ -94,15 +94,15 @@ class Settings(NamedTuple):
             series_days=int(environment.get("TALLY_SERIES_DAYS", "0")),
             console=_object(environment, "TALLY_CONSOLE", CONSOLE_DEFAULT),
             console_client=environment.get("TALLY_CONSOLE_CLIENT", "").strip(),
-            own_check_units=int(environment.get("TALLY_OWN_CHECK_UNITS", "0")),
-            own_tables=own_tables(environment.get("TALLY_OWN_TABLES", "{}")),
+            spot_check_units=int(environment.get("TALLY_OWN_CHECK_UNITS", "0")),
+            team_tables=parse_team_tables(environment.get("TALLY_OWN_TABLES", "{}")),
         )
 
 
-def own_tables(document: str) -> dict[str, OwnTable]:
+def parse_team_tables(document: str) -> dict[str, TeamTable]:
     """The team's tables, from `{"shop": {"name": "Shop-1X", "stream": "arn:…"}}`. Raises ConfigurationError."""
     try:
-        return {str(name): OwnTable(**table) for name, table in json.loads(document).items()}
+        return {str(name): TeamTable(**table) for name, table in json.loads(document).items()}
     except (ValueError, TypeError, AttributeError):
         raise ConfigurationError(
             "TALLY_OWN_TABLES must be a JSON object of tables, each with name and stream"

@@ -40,7 +40,7 @@ from .settings import Settings
 
 OPERATION = "change"  # as POST /changes: one key never counts twice, whichever of the two it is sent by
 ANSWER_BYTES_MAX = 2048  # the receipt bills each KB
-DYNAMODB_SAID_MAX = 300  # characters: what it says of one error. An answer that was cut may be an item
+DYNAMODB_MESSAGE_CHARACTERS_MAX = 300  # characters: what it says of one error. An answer that was cut may be an item
 _DIGITS_MAX = 18  # no change is as large, and an integer of a billion digits takes all memory
 
 Change = tuple[str, str] | tuple[str, str, int | Decimal]
@@ -73,7 +73,7 @@ class Transactions:
 
         Raises ConfigurationError: a function that would count otherwise than Tally does must not start.
         """
-        settings, counters = _granted(environment, variable)
+        settings, counters = _parse_grant(environment, variable)
         return cls(Store(dynamodb_client(), settings), counters, caller)
 
     def commit(
@@ -110,7 +110,7 @@ class Transactions:
         try:
             body, replayed = changes_.count(self._call(context), wanted, operation=OPERATION, key=key, soon=False)
         except StoreRefusedError as refused:  # a right or a table that is missing: DynamoDB says which
-            said = f"{refused.detail} DynamoDB: {str(refused.__cause__)[:DYNAMODB_SAID_MAX]}"
+            said = f"{refused.detail} DynamoDB: {str(refused.__cause__)[:DYNAMODB_MESSAGE_CHARACTERS_MAX]}"
             raise StoreRefusedError(said) from refused.__cause__
         return Committed(body.get("answer"), replayed, body["visible"])
 
@@ -127,7 +127,7 @@ class Transactions:
         if not isinstance(name, str) or name not in self._counters:
             may = ", ".join(self._counters)
             raise InvalidInputError(f"{at}: this function may change {may}, and not {name!r:.64}.", field=at)
-        return dict(zip(("counter", "id", "amount"), (name, *map(_whole, rest)), strict=False))
+        return dict(zip(("counter", "id", "amount"), (name, *map(_as_int, rest)), strict=False))
 
     def _call(self, context: Any) -> Call:
         left_s = CALL_TIME_DEFAULT_S
@@ -139,7 +139,7 @@ class Transactions:
         return Call(self._store, self._caller, deadline_s=self._store.clock() + left_s)
 
 
-def _whole(value: object) -> object:
+def _as_int(value: object) -> object:
     """The number as an int, if it is a whole Decimal: boto3 reads every number as a Decimal."""
     if not isinstance(value, Decimal) or not value.is_finite() or value.adjusted() >= _DIGITS_MAX:
         return value
@@ -160,7 +160,7 @@ def _as_json(value: Any, field: str, bytes_max: int | None = None) -> Any:
     return json.loads(text)
 
 
-def _granted(environment: Mapping[str, str], variable: str) -> tuple[Settings, dict[str, Counter]]:
+def _parse_grant(environment: Mapping[str, str], variable: str) -> tuple[Settings, dict[str, Counter]]:
     """What `grant_transact` says (tally/contract/described.py). Raises ConfigurationError."""
     if variable not in environment:
         raise ConfigurationError(f"{variable} is not set: tally.grant_transact(function, …) sets it")

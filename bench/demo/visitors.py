@@ -168,7 +168,7 @@ class Server:
             raise LocalError("the server does not count the demo's pages: start it without TALLY_PAGE_HOSTS")
         if status == 404 and path == "/visits":
             raise LocalError(
-                "the server counts no visits: counters.py must list VISITS and BOT_VISITS of tally.shipped"
+                "the server counts no visits: counters.py must list VISITS and BOT_VISITS of tally.builtin"
             )
         if status >= 400:
             reason = document.get("detail") or document.get("message") or ""

@@ -13,8 +13,8 @@ from tally.contract.declarations import Declarations
 from tally.dev.base.errors import LocalError
 from tally.errors import ConfigurationError, InvalidInputError
 from tally.fields import page
-from tally.home import LAMBDAS
 from tally.pages import Pages
+from tally.paths import LAMBDAS
 
 SITE = "http://kennedy.example"
 _GZIP_MAGIC = b"\x1f\x8b"

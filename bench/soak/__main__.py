@@ -142,7 +142,7 @@ class Soak:
                 until_s, judged = now_s + JUDGED_S_MAX, watch.last_judged
             if rest_at is None:
                 stored = {name: amount for name, amount in verdict.counted(stage).tallies.items() if amount}
-                rest_at = stage.settings.minute(time.time()) if stored == wanted else None
+                rest_at = stage.settings.minute_of(time.time()) if stored == wanted else None
             elif watch.last_judged > rest_at:
                 return True
             time.sleep(LOOK_S)

@@ -95,7 +95,7 @@ def increment(store: Store, entry: WishEntry, key: str) -> Wish:
     def noted(body: Body) -> list[Note]:
         return [_counted(entry, periods.tally_id_of_answer(id_, body), wish.made_s, key, body.get("number", ""))]
 
-    back = partial(changes.void, counter=counter, id=id_, key=key) if counter.joins else None
+    back = partial(changes.void, counter=counter, id=id_, key=key) if counter.is_batchable else None
     wish = Wish(key, [entry], send, noted, void=back)
     return wish
 

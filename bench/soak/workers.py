@@ -63,7 +63,7 @@ FAMILIES = {counters.LIKES: _ids("p{}", 10), counters.HEARTS: _ids("h{}", 5), co
 WEIGHTS = {"batch": 8.0, "change": 4, "child": 25, "hold": 4, "set": 2, "load": 0.4, "reader": 3}
 WEIGHTS |= {name: move.weight for name, move in MOVES.items()}
 """How often a client intends which kind: its method of this name, or an increment."""
-JOINED = [move for move in MOVES.values() if move.counter.joins]
+JOINED = [move for move in MOVES.values() if move.counter.is_batchable]
 LOADED = [move.counter for move in MOVES.values() if not move.counter.pages] + list(FAMILIES)
 LONG_S, LONG_SHARE = 30.0, 0.1  # some changes are sent again much later
 REPEATED_SHARE = 0.02  # of the answers never reach the client: it sends the change again
@@ -208,7 +208,7 @@ class Client:
     def _change(self, most: int) -> Wish:
         """Move many counters together."""
         moves = self._chance.choices(JOINED, k=min(most, self._chance.randint(1, CHANGES_MAX)))
-        soon = all(move.counter.rolls_up for move in moves) and self._chance.random() < 0.5
+        soon = all(move.counter.may_roll_up for move in moves) and self._chance.random() < 0.5
         entries = [self._entry(move) for move in moves]
         return self._wishes.change(self._stores.weather, self._stores.plain, entries, soon, self._key())
 
@@ -228,7 +228,7 @@ class Client:
     def _load(self, most: int) -> Wish:
         """Import a file: half of its rows are of ids that the others change too, and half are of its own."""
         counter, key, size = self._chance.choice(LOADED), self._key(), self._chance.randint(1, IMPORT_MAX)
-        size = min(most, size // 10 + 1 if counter.known else size)  # each of these takes a transaction
+        size = min(most, size // 10 + 1 if counter.is_conditional else size)  # each of these takes a transaction
         entries = [self._row(counter, f"{key}-{number}") for number in range(size)]
         writes = [self._chance.randint(1, CRASH_WRITES_MAX) for _ in range(self._chance.randint(0, CRASHES_MAX))]
         return self._wishes.load(self._stores.loads, self._stores.crasher, self._stage.folder, entries, writes, key)
@@ -237,7 +237,7 @@ class Client:
         if counter.counts_children:
             return self._wishes.WishEntry(counter, self._chance.choice(FAMILIES[counter]), 0, own)
         (move,) = [move for move in MOVES.values() if move.counter is counter]
-        shared = self._chance.random() < 0.5 and not counter.known  # the others may use a quota up
+        shared = self._chance.random() < 0.5 and not counter.is_conditional  # the others may use a quota up
         at_s = time.time() - self._chance.randint(0, 600)
         id_ = periods.tally_id(counter, self._entry(move).id if shared else own, at_s)
         return self._wishes.WishEntry(counter, id_, abs(self._chance.choice(move.amounts)) * (counter.delta or 1))

@@ -25,7 +25,7 @@ from tally.errors import (
     PayloadTooLargeError,
     StoreBusyError,
     TallyError,
-    problem,
+    problem_document,
 )
 from tally.observe import logger
 from tally.pages import Pages
@@ -104,7 +104,7 @@ class Entry:
                 raise NotFoundError("There is no such operation.")
             client = self.store.settings.console_client
             caller = http.caller(event, route, client) if route.needs_caller else None
-            raw = http.raw_fields(event, route, cdn=self.store.settings.cdn)
+            raw = http.raw_fields(event, route, cdn=self.store.settings.has_cdn)
             asked = STORE_METER.attempts, STORE_METER.elapsed_s
             return UncheckedRequest(route.operation, route.needs_caller, caller, raw, time.monotonic(), asked)
 
@@ -266,7 +266,7 @@ def _text(answer: Answer[Any]) -> Text:
 
 def _direct_response(outcome: Outcome, request_id: str) -> dict[str, Any]:
     if isinstance(outcome, TallyError):
-        return {"status": outcome.status, "replayed": False, "body": problem(outcome, request_id=request_id)}
+        return {"status": outcome.status, "replayed": False, "body": problem_document(outcome, request_id=request_id)}
     return {"status": outcome.status, "replayed": outcome.replayed, "body": _as_json(outcome.body)}
 
 

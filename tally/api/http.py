@@ -21,7 +21,7 @@ from tally.errors import (
     TallyError,
     UnauthenticatedError,
     UnsupportedMediaTypeError,
-    problem,
+    problem_document,
 )
 
 from .kinds import KEY, Source
@@ -236,7 +236,7 @@ def version_tag(body: Mapping[str, Any]) -> str:
 
 def error_response(error: TallyError, request_id: str) -> dict[str, Any]:
     """An RFC 9457 problem document for API Gateway."""
-    answer = response(error.status, problem(error, request_id=request_id))
+    answer = response(error.status, problem_document(error, request_id=request_id))
     answer["headers"]["content-type"] = PROBLEM
     if isinstance(error, RetryableError):
         answer["headers"]["retry-after"] = str(RETRY_AFTER_S)

@@ -122,7 +122,7 @@ def _whole(least: int, most: int, words: str, example: Any) -> Kind:
     """A whole number."""
 
     def check(value: object, field: str, _: Context) -> int:
-        return fields.whole(value, field, least, most)
+        return fields.integer_between(value, field, least, most)
 
     return Kind(check, {"type": "integer", "minimum": least, "maximum": most}, words, example)
 
@@ -132,7 +132,7 @@ def _size(most: int, default: int, words: str, example: int) -> Kind:
 
     def check(value: object, field: str, _: Context) -> int:
         written = isinstance(value, str) and _NUMBER.fullmatch(value)
-        return fields.whole(float(written[0]) if written else value, field, 1, most)
+        return fields.integer_between(float(written[0]) if written else value, field, 1, most)
 
     return Kind(check, {"type": "integer", "minimum": 1, "maximum": most, "default": default}, words, example)
 
@@ -161,7 +161,7 @@ def _formed(form: re.Pattern[str], schema: Schema, must: str, words: str, exampl
 def _hold(value: object, field: str, _: Context) -> str:
     """The id of a hold. Raises NotFoundError for one that Tally cannot have made."""
     given = fields.string(value, field)
-    if not fields.HOLD_FORM.fullmatch(given):
+    if not fields.HOLD_PATTERN.fullmatch(given):
         raise NotFoundError("There is no such hold.", field=field)
     return given
 
@@ -189,7 +189,7 @@ def _any_amount(asked: RouteContext) -> Counter:
 
 
 def _counter(value: object, field: str, context: Context) -> Counter:
-    return fields.declared(fields.string(value, field), field, context.counters)
+    return fields.declared_counter(fields.string(value, field), field, context.counters)
 
 
 def _changes(asked: RouteContext) -> Schema:
@@ -212,7 +212,7 @@ def _changes(asked: RouteContext) -> Schema:
 
 def _key(asked: RouteContext) -> Schema:
     shortest = fields.ANONYMOUS_KEY_CHARACTERS_MIN if asked.anonymous else 1
-    return _string(shortest, fields.KEY_CHARACTERS_MAX, fields.KEY_FORM)
+    return _string(shortest, fields.KEY_CHARACTERS_MAX, fields.KEY_PATTERN)
 
 
 def _check_key(value: object, field: str, context: Context) -> str:
@@ -222,7 +222,7 @@ def _check_key(value: object, field: str, context: Context) -> str:
 KEY_EXAMPLE = "5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11"
 PAGE_EXAMPLE = "https://example.com/a"
 HOLD_EXAMPLE = "1785542401-mFYxsn9wM2rBbRkD"
-_PAGE = _string(8, fields.SPELT_PAGE_BYTES_MAX, fields.PAGE_FORM)  # no format: `uri` would rule out other alphabets
+_PAGE = _string(8, fields.RAW_PAGE_BYTES_MAX, fields.PAGE_PATTERN)  # no format: `uri` would rule out other alphabets
 _URL = (
     "An absolute http or https URL. Its fragment and the parameters that the deployment drops (`utm_source`, …) are no"
     f" part of the page. What is left, normalised (RFC 3986), has at most {fields.PAGE_BYTES_MAX} bytes."
@@ -256,7 +256,7 @@ KEY = Kind(
 )
 SECRET = Kind(
     lambda value, field, _: fields.idempotency_key(value, field, anonymous=True),
-    _string(fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX, fields.KEY_FORM),
+    _string(fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX, fields.KEY_PATTERN),
     "What this browser alone knows, such as a UUID. Tally stores a hash of it and the id.",
     "0b1f6c64-7d0e-4a52-9c3b-8e2f5a7d9c10",
     source=Source.HEADER,  # a URL would be logged
@@ -269,7 +269,7 @@ VOIDED_KEY = replace(KEY, words="The key that the change was counted under.", so
 TEXT = _free(fields.TEXT_BYTES_MAX, f"At most {fields.TEXT_BYTES_MAX} bytes in UTF-8.", "Hello", "bytes in UTF-8")
 PAGE = Kind(lambda value, field, context: fields.page(value, field, context.pages), _PAGE, _URL, PAGE_EXAMPLE)
 LISTED_PAGE = Kind(
-    lambda value, field, context: fields.listed_page(value, field, context.pages, context.page_hosts),
+    lambda value, field, context: fields.page_of_listed_host(value, field, context.pages, context.page_hosts),
     _PAGE,
     f"{_URL} The deployment must list its host.",
     PAGE_EXAMPLE,
@@ -278,9 +278,9 @@ LISTED_PAGE = Kind(
 LIMIT = _size(fields.PAGE_SIZE_MAX, fields.PAGE_SIZE_DEFAULT, "How many entries a page has.", fields.PAGE_SIZE_DEFAULT)
 CURSOR = Kind(
     _plain(fields.cursor),
-    _string(2, fields.CURSOR_CHARACTERS_MAX, fields.CURSOR_FORM),
+    _string(2, fields.CURSOR_CHARACTERS_MAX, fields.CURSOR_PATTERN),
     "The `cursor` of the page before.",
-    fields.to_cursor("auth0%7C7c20"),
+    fields.encode_cursor("auth0%7C7c20"),
 )
 AMOUNT = _whole(
     -AMOUNT_MAX,
@@ -309,14 +309,14 @@ NEW_AMOUNT = replace(HELD_AMOUNT, words="How much it is to hold in all. Without 
 TTL = _whole(1, fields.HOLD_TTL_MAX_S, "For how many seconds. Then the hold expires and gives the amount back.", 600)
 NEW_TTL = replace(TTL, words="For how many seconds from now. Without it: the time stays.", example=1200)
 VERSION = Kind(
-    _plain(fields.version),
-    {"type": "string", "pattern": f"^{fields.ETAG_FORM.pattern}$"},
+    _plain(fields.version_of_etag),
+    {"type": "string", "pattern": f"^{fields.ETAG_PATTERN.pattern}$"},
     "The `ETag` that you read.",
     '"7"',
     source=Source.HEADER,
     wire="If-Match",
 )
-HOLD = Kind(_hold, _form(fields.HOLD_FORM), "The `hold` from the answer.", HOLD_EXAMPLE)
+HOLD = Kind(_hold, _form(fields.HOLD_PATTERN), "The `hold` from the answer.", HOLD_EXAMPLE)
 NAME = Kind(
     _plain(fields.child),
     _string(1, fields.USER_BYTES_MAX),
@@ -325,7 +325,7 @@ NAME = Kind(
     source=Source.QUERY,  # API Gateway decodes a path before it routes: `a%3Fb` would arrive as `a`
 )
 FLAG = Kind(
-    _plain(fields.flag),
+    _plain(fields.boolean),
     {"type": "boolean", "default": False},
     "Whether the answer has the number as well, read right after the change. It costs a read unit.",
     True,
@@ -336,7 +336,7 @@ USED = replace(
     words="Whether it is used already. Then it goes beyond the limit, as far as the counter's `debt`.",
 )
 TALLY = Kind(
-    _plain(fields.tally),
+    _plain(fields.split_tally),
     _string(1, fields.TALLY_BYTES_MAX),
     "`counter:id`, as `likes:a91f`, or `visits:` and a page's URL. Repeat it for each.",
     lambda asked: f"{next((one.name for one in asked.counters if one.public), asked.counters[0].name)}:a91f",
@@ -344,14 +344,14 @@ TALLY = Kind(
 LISTED_TALLY = replace(TALLY, knows_hosts=True)
 OF_SERIES = replace(TALLY, words="`counter:id`, as `plays:9f3a`; a counter alone is all of its numbers together.")
 TARGET = _free(
-    fields.SPELT_PAGE_BYTES_MAX,
+    fields.RAW_PAGE_BYTES_MAX,
     "What was changed: `counter/id`, a page's URL, or `changes` for many together.",
     "plays/9f3a",
 )
 ANY_ID = replace(TARGET, words="The id of what is counted; of `visits` the page's URL.", example="7c20")
 PERIOD = _formed(  # whether the counter has such periods, and whether there is this one, is checked later
-    fields.PERIOD_FORM,
-    _string(4, 16, fields.PERIOD_FORM),
+    fields.PERIOD_PATTERN,
+    _string(4, 16, fields.PERIOD_PATTERN),
     "a period, like 2026-11-22, 2026-W47 or 2026-11",
     "Of a counter with periods: the minute (`2026-11-22T14:05`), hour, day, week (`2026-W47`), month or year that you"
     " ask for. Without it: the current one.",
@@ -374,8 +374,8 @@ ADDRESS = replace(
 )
 CALLER = Kind(_plain(fields.user), _string(1, fields.USER_BYTES_MAX), "Whose change it was.", "auth0|7c20")
 TIME = Kind(
-    _plain(fields.time),
-    _form(fields.TIME_FORM),
+    _plain(fields.epoch_s),
+    _form(fields.TIME_PATTERN),
     "A time: `2026-07-31`, `2026-07-31T13:00Z`, or seconds since 1970. UTC without an offset.",
     "2026-07-30",
 )
@@ -398,8 +398,8 @@ ZONE = _free(
     "characters",
 )
 SPAN = _formed(
-    fields.SPAN_FORM,
-    {"type": "string", "pattern": f"^{fields.SPAN_FORM.pattern}$"},
+    fields.SPAN_PATTERN,
+    {"type": "string", "pattern": f"^{fields.SPAN_PATTERN.pattern}$"},
     "2026-11, 2026-11-22 or 2026-11-22T13",
     "An hour `2026-07-31T13`, a day `2026-07-31` or a month `2026-07`, as `by` says. In UTC.",
     "2026-07-31T13",

@@ -96,7 +96,7 @@ def find_before_refusal(counters: Iterable[Counter]) -> Needs:
 
 def release_expired(counters: Iterable[Counter]) -> Needs:
     """Before a 409, and in the sweep, expired holds give back what they have taken."""
-    holding = [counter for counter in counters if counter.may_have_holds]
+    holding = [counter for counter in counters if counter.may_settle_holds]
     moved = on_ledger({"HOLDS#": ["Query", "PutItem", "DeleteItem"]}) | on(holding, "UpdateItem")
     return (PUT_RECEIPT | moved | read_limits(holding)) if holding else NOTHING
 
@@ -112,8 +112,8 @@ def change_child(counters: Iterable[Counter]) -> Needs:
 def read_tallies(counters: Iterable[Counter]) -> Needs:
     """Those with one item are read together, and those with shards each by itself."""
     readable = list(counters)
-    single = [counter for counter in readable if counter.versioned]
-    spread = [counter for counter in readable if not counter.versioned]
+    single = [counter for counter in readable if counter.has_version]
+    spread = [counter for counter in readable if not counter.has_version]
     return on(single, "BatchGetItem") | on(spread, "Query") | dated(readable)
 
 
@@ -132,7 +132,7 @@ def dated(counters: Iterable[Counter]) -> Needs:
 def make_events(counters: Iterable[Counter]) -> Needs:
     """The events of thresholds that numbers cross, and the levels of those that are sums."""
     notifying = [counter for counter in counters if counter.notifies]
-    sums = [counter for counter in notifying if not counter.versioned]
+    sums = [counter for counter in notifying if not counter.has_version]
     written = {"EVENT#": ("PutItem",)} if notifying else {}
     return on_ledger(written | ({"LEVEL#": ("GetItem", "UpdateItem")} if sums else {})) | on(sums, "Query")
 

@@ -18,8 +18,8 @@ from tally.api.console import UPLOT
 from tally.api.operation import Visible
 from tally.api.scripts import CLIENT
 from tally.contract.declarations import Declarations
-from tally.home import PACKAGE, PACKAGES
 from tally.operations.health import BUILT
+from tally.paths import PACKAGE, PACKAGES
 
 SOURCE_SUFFIXES = {".py", ".js", ".html", ".css"}
 # What is imported where something is built or run, and by no function.

@@ -21,7 +21,7 @@ from tally.contract.declarations import Declarations
 from tally.contract.described import of_console, of_transact, own_tables, table_forms
 from tally.counter import Counter
 from tally.dynamo.keys import FORMAT
-from tally.home import LAMBDAS
+from tally.paths import LAMBDAS
 
 from .api import Api
 from .backup import Backup
@@ -149,7 +149,7 @@ class Tally(Construct):
 
     def _joining(self, names: Iterable[str]) -> dict[str, Counter]:
         """The counters of these names. Raises OptionsError."""
-        joining = {name: one for name, one in self._declarations.counters.items() if one.joins}
+        joining = {name: one for name, one in self._declarations.counters.items() if one.is_batchable}
         wanted = {name: joining.get(name) for name in names}
         wrong = [name for name, counter in wanted.items() if counter is None]
         if wrong or not wanted:

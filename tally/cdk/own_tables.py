@@ -13,7 +13,7 @@ from constructs import Construct
 from tally.contract.declarations import Declarations
 from tally.contract.views import Counted, why_unread
 from tally.items import HEARTBEAT_START, key_names
-from tally.settings import OwnTable
+from tally.settings import TeamTable
 
 from .options import OptionsError
 from .tables import of_keys
@@ -48,9 +48,9 @@ class OwnTables:
         self._beating = {of.table for of in of_items if of.heartbeats}
 
     @property
-    def place(self) -> dict[str, OwnTable]:
+    def place(self) -> dict[str, TeamTable]:
         """Their names and streams, as functions get them."""
-        return {name: OwnTable(table.table_name, str(table.table_stream_arn)) for name, table in self.by_name.items()}
+        return {name: TeamTable(table.table_name, str(table.table_stream_arn)) for name, table in self.by_name.items()}
 
     def let_read_streams(self, role: iam.IRole) -> None:
         """Let a role read their streams, which the key of a table encrypts as it does the table."""

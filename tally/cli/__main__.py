@@ -98,10 +98,10 @@ def _command(arguments: Sequence[str]) -> int:
 
 def _with_counters(arguments: Sequence[str]) -> int:
     """Find the counters and the stack, and run the command. The help of a command runs also if the file is wrong."""
+    from tally.builtin import BUILTIN
     from tally.contract.declared import Declared
     from tally.errors import ConfigurationError
     from tally.pages import UNDECLARED
-    from tally.shipped import SHIPPED
 
     from . import commands, connection, folder
     from .terminal import CommandError, note
@@ -110,7 +110,7 @@ def _with_counters(arguments: Sequence[str]) -> int:
     there = file.is_file()  # `tally init` makes it
     looks = commands.looks_at_a_stack(arguments)
     try:
-        app = Declared.load(file) if there else Declared(file, {one.name: one for one in SHIPPED}, UNDECLARED)
+        app = Declared.load(file) if there else Declared(file, {one.name: one for one in BUILTIN}, UNDECLARED)
     except ConfigurationError:
         if looks:
             raise

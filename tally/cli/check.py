@@ -151,7 +151,7 @@ def _is_there(store: Store, counter: Counter, id_: str) -> bool:
     """Whether there is a number, a child of it, or a drift."""
     first, last = counter.shard_range
     if counter.child is not None:
-        first, last = min(first, counter.children[0]), max(last, counter.children[1])
+        first, last = min(first, counter.child_range[0]), max(last, counter.child_range[1])
     there = queries.query(store, store.settings.counts_table, counter.partition_start + id_, first, last, Limit=1)
     return bool(there) or rows.read_row(store, counter.name, id_).last_minute >= 0
 

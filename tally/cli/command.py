@@ -156,7 +156,7 @@ def check_series(counter: Counter) -> None:
     """Raise UsageError for a counter that has no series."""
     from tally import fields
 
-    if refusal := fields.no_series(counter):
+    if refusal := fields.refusal_of_series(counter):
         raise UsageError(refusal.detail)
 
 

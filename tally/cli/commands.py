@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tally.dev.base.words import DEV
-from tally.home import PACKAGE, version
+from tally.paths import PACKAGE, version
 
 from .command import EXIT_STATUS, STACK_DEFAULT, Command, Counters, Parser, UsageError
 from .listed import LISTED, PURPOSES

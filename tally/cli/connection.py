@@ -21,7 +21,7 @@ from tally.dev.base.words import DEV
 from tally.dynamo.client import CLIENT_CONFIG, Store
 from tally.dynamo.keys import FORMAT
 from tally.errors import ConfigurationError
-from tally.settings import MINUTE_DEFAULT_S, OwnTable, Settings, own_tables
+from tally.settings import MINUTE_DEFAULT_S, Settings, TeamTable, parse_team_tables
 from tally.streams.dead_letters import DeadLetterBucket
 from tally.team import scan_state
 
@@ -49,13 +49,13 @@ class Stack:
     status: str = ""
     """CloudFormation's word for how the last deploy ended; empty for `make dev`."""
 
-    def own_table(self, counter: Counter) -> OwnTable:
+    def own_table(self, counter: Counter) -> TeamTable:
         """The team's table whose items a counter counts. Raises CommandError."""
         if counter.items is None:
             raise CommandError(f"{counter.name} counts no items of a table of your own")
         name = counter.items.table
-        if name in self.store.settings.own_tables:
-            return self.store.settings.own_tables[name]
+        if name in self.store.settings.team_tables:
+            return self.store.settings.team_tables[name]
         here = f"make it there, with a stream, and start {DEV} with TALLY_TABLES={name}"
         there = f"give it to the construct, tables={{{name!r}: …}}, and deploy"
         raise CommandError(f"the stack does not read the table {name}: {there if self.status else here}")
@@ -161,5 +161,5 @@ def _settings(tables: Mapping[str, str], bucket: str, minute_s: int, own: str = 
         version="command",
         minute_s=int(minute_s),
         dead_letter_bucket=bucket,
-        own_tables=own_tables(own),
+        team_tables=parse_team_tables(own),
     )

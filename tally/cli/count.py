@@ -6,10 +6,10 @@ import argparse
 import uuid
 from typing import Any
 
+from tally.builtin import VISITS
 from tally.client import Tally
 from tally.counter import AMOUNT_MAX, ANYONE
 from tally.errors import LimitReachedError
-from tally.shipped import VISITS
 
 from . import values
 from .command import Command, Counters, Parser, UsageError, add_counter

@@ -22,7 +22,7 @@ from tally.counting.tallies import TOMBSTONE
 from tally.dynamo import items, queries
 from tally.dynamo.client import Store
 from tally.dynamo.keys import Item
-from tally.fields import user_name
+from tally.fields import decoded_user
 from tally.items import ASIDE
 from tally.maintenance.imports import RefusedRow
 
@@ -153,7 +153,7 @@ def _limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
 def _children(store: Store, counter: Counter) -> Iterator[tuple[str, str, str]]:
     """Each item that the counter counts: its parent, its own name, and when it was made, as ISO 8601. `import` takes no
     bare number for a time before 2000."""
-    first, last = counter.children
+    first, last = counter.child_range
     for id_, found in _collections(store, counter):
         if any(TOMBSTONE in item for item in found if item["SK"]["S"] == counter.sort_key):
             continue
@@ -161,7 +161,7 @@ def _children(store: Store, counter: Counter) -> Iterator[tuple[str, str, str]]:
             if first <= item["SK"]["S"] < last and TOMBSTONE not in item:
                 yield (
                     id_,
-                    user_name(item["SK"]["S"].removeprefix(first)),
+                    decoded_user(item["SK"]["S"].removeprefix(first)),
                     iso(items.int_attribute(item, CREATED_AT), UTC),
                 )
 

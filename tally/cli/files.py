@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from tally import fields
+from tally.builtin import LIKES
 from tally.counter import ANYONE, Counter
 from tally.counting import anonymous
 from tally.counting.receipts import DAY_S
 from tally.errors import CallerError, InvalidInputError
 from tally.maintenance.imports import VALUE_MAX, ChildRow, NumberRow, RefusedRow
-from tally.shipped import LIKES
 
 from .terminal import CommandError
 from .values import stored_id
@@ -170,7 +170,7 @@ def _whole(value: object) -> int | None:
     if isinstance(value, str) and (written := _WRITTEN.fullmatch(value.strip())):
         number = Decimal(written[0])
         return int(number) if number == number.to_integral_value() else None
-    return None if isinstance(value, float) and abs(value) > FLOAT_MAX else fields.integer(value)
+    return None if isinstance(value, float) and abs(value) > FLOAT_MAX else fields.integer_or_none(value)
 
 
 def seconds(value: object) -> int:

@@ -20,7 +20,7 @@ Add a declaration to COUNTERS: the routes, the roles, the metrics and the API do
 """
 
 from tally.counter import ANYONE, Counter, declared
-from tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS
+from tally.builtin import BOT_VISITS, LIKES, PLAYS, VISITS
 
 SHARES = Counter(
     "shares", prefix="ARTICLE", sort_key="SHARES", attribute="shares", delta=1, changes=ANYONE, read=ANYONE,

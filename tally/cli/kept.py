@@ -30,7 +30,7 @@ def say(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
     }  # fmt: skip
     is_, items = "None" if kept is None else of.shown(kept), of.shown(finding.tally)
     line = f"differs  {finding.name}: {number} is {is_}, and its items come to {items}: it is {of.shown(off, '+')} off"
-    if scan.counted != counter.digest:
+    if scan.counted != counter.items_digest:
         repair = f"that is of another declaration: `tally scan {counter.name}` first"
     elif kept is None:
         repair = "the number is gone: the sweep looks again"

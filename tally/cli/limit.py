@@ -29,7 +29,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 def _limit(value: str) -> int:
     """A whole number."""
     try:
-        return fields.whole(int(value), "LIMIT", -AMOUNT_MAX, AMOUNT_MAX)
+        return fields.integer_between(int(value), "LIMIT", -AMOUNT_MAX, AMOUNT_MAX)
     except (ValueError, InvalidInputError):
         raise argparse.ArgumentTypeError(f"{value!r} is not a whole number within ±{AMOUNT_MAX}") from None
 

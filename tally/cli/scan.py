@@ -86,7 +86,7 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
         for line in scan_plan.Plan(there, setting=True, units=given.units).lines():
             say(line)
         return 0
-    if scan_state.read(stack.store, name).counted == counter.digest and not given.again:
+    if scan_state.read(stack.store, name).counted == counter.items_digest and not given.again:
         say(f"{name} is counted: `tally check {name}` says what differs by now, --again counts from the beginning")
         return 0
     recount = _read(given, stack, again=given.again)
@@ -184,7 +184,12 @@ def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, ag
     there = Recount(store, counter, scan)
     _check_letters(there)
     _check_table(there)
-    if not scan.closed and scan.digest == counter.digest and not again and not scan.may_lack_markers(clock.now_s()):
+    if (
+        not scan.closed
+        and scan.digest == counter.items_digest
+        and not again
+        and not scan.may_lack_markers(clock.now_s())
+    ):
         if scan.groups == tuple(groups):
             note(f"the scan goes on: {scan.items:,} items were read")
             return there
@@ -213,7 +218,7 @@ def _check_table(recount: Recount) -> None:
     stream = described.get("StreamSpecification") or {}
     view = stream.get("StreamViewType") if stream.get("StreamEnabled") else None
     why = why_unread(list(recount.key_types), view, {name: (of.key, of.sort, of.needs_images)})
-    read, there = recount.store.settings.own_tables[of.table].stream, described.get("LatestStreamArn")
+    read, there = recount.store.settings.team_tables[of.table].stream, described.get("LatestStreamArn")
     if not why and there != read:
         why = f"the stack reads the stream {read}, and that of the table is {there}: deploy the stack with this stream"
     if not why and "B" in recount.key_types.values():

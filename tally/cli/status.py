@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tally import home
+from tally import paths
 from tally.dev.base.words import DEV
 from tally.drift import checks
 from tally.drift.checks import Check, format_time
@@ -54,7 +54,7 @@ def _status(given: argparse.Namespace, stack: Stack) -> int:
 
 def _runbook(name: str, seen: Check) -> dict[str, str]:
     """Where the page is that says what to do about a part that is not well."""
-    return {} if seen.failed is False else {"runbook": home.page(checks.SECTIONS[name])}
+    return {} if seen.failed is False else {"runbook": paths.page(checks.SECTIONS[name])}
 
 
 def _name(given: argparse.Namespace) -> str:

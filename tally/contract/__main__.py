@@ -15,7 +15,7 @@ from tally import operations
 from tally.contract.declarations import OPERATIONS, Declarations
 from tally.counter import Counter
 from tally.errors import ConfigurationError
-from tally.home import LAMBDAS
+from tally.paths import LAMBDAS
 
 from ..api.operation import Operation
 from . import client, document, javascript, samples

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Self
 
 from tally import pages
+from tally.builtin import BOT_VISITS, BUILTIN, PAGE_VISITORS, VISITS
 from tally.counter import Counter, declared
 from tally.errors import ConfigurationError
 from tally.pages import Pages
-from tally.shipped import BOT_VISITS, PAGE_VISITORS, SHIPPED, VISITS
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Declared:
         undeclared = [
             name
             for name, one in module.items()
-            if isinstance(one, Counter) and one != counters.get(one.name) and one not in SHIPPED
+            if isinstance(one, Counter) and one != counters.get(one.name) and one not in BUILTIN
         ]
-        found = cls(path, counters, pages.declared(module), tuple(undeclared))
+        found = cls(path, counters, pages.declared_pages(module), tuple(undeclared))
         found.check()
         return found
 
@@ -68,11 +68,11 @@ class Declared:
         """Raise ConfigurationError if a counter has the name of a shipped one, and differs in more than `notify` and
         `lists`; and if a shipped one lacks the one that it goes with.
         """
-        for counter in SHIPPED:
+        for counter in BUILTIN:
             given = self.counters.get(counter.name, counter)
             if replace(given, notify=counter.notify, lists=counter.lists) != counter:
                 raise ConfigurationError(
-                    f"counter {counter.name!r}: {self.path} must list the one of tally.shipped,"
+                    f"counter {counter.name!r}: {self.path} must list the one of tally.builtin,"
                     " or name its own otherwise"
                 )
         if (VISITS.name in self.counters) != (BOT_VISITS.name in self.counters):

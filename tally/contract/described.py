@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from tally.api.needs import Table
 from tally.api.operation import Route, Visible
 from tally.api.unattended import Schedule, StreamReader
+from tally.builtin import PAGE_VISITORS, is_listed
 from tally.contract.declarations import Declarations
 from tally.contract.views import IMAGES
 from tally.counter import Counter
 from tally.dynamo.keys import FORMAT
-from tally.home import version
-from tally.settings import OwnTable
-from tally.shipped import PAGE_VISITORS, lists
+from tally.paths import version
+from tally.settings import TeamTable
 
 
 class TableForm(NamedTuple):
@@ -45,7 +45,7 @@ SALTS = TableForm("PK", None, streamed=False, kept=False)  # what is forgotten a
 
 def table_forms(counters: Iterable[Counter]) -> Mapping[Table, TableForm]:
     """The tables of a stack with these counters."""
-    return {**TABLES, Table.SALTS: SALTS} if lists(counters, PAGE_VISITORS) else TABLES
+    return {**TABLES, Table.SALTS: SALTS} if is_listed(counters, PAGE_VISITORS) else TABLES
 
 
 TTL_ATTRIBUTE = "expiration"  # the name that Powertools writes
@@ -111,7 +111,7 @@ class Surroundings(NamedTuple):
     likers: Visible = Visible.ANYONE
     receipt_ttl_hours: int | None = None
     series_days: int | None = None
-    own_tables: Mapping[str, OwnTable] = MappingProxyType({})
+    own_tables: Mapping[str, TeamTable] = MappingProxyType({})
     """The team's tables whose items counters count, by the names that the counters give them."""
     own_check_units: int = 100
     event_bus: str = ""
@@ -304,6 +304,6 @@ def document(declared: Declarations, place: Surroundings, config: str, client: s
             for table in one.own
         ],
         "outputs": {"Version": place.version, "Format": str(FORMAT), "Counters": ", ".join(declared.counters)},
-        "transact": of_transact((one for one in declared.counters.values() if one.joins), place),
+        "transact": of_transact((one for one in declared.counters.values() if one.is_batchable), place),
         "warnings": declared.warnings,
     }

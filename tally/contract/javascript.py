@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NotRequired
 
 from tally import fields
 from tally.api.scripts import CLIENT
-from tally.counter import AMOUNT_MAX, NAME_FORM
+from tally.counter import AMOUNT_MAX, NAME_PATTERN
 from tally.ids import ID_FORM
 
 from ..api.operation import Field, Operation
@@ -51,10 +51,10 @@ def sources(operations: Iterable[Operation]) -> dict[Path, str]:
 
 def _forms() -> str:
     forms = {
-        "counter": _form(NAME_FORM),
+        "counter": _form(NAME_PATTERN),
         "id": _form(ID_FORM, 1, fields.ID_CHARACTERS_MAX),
-        "key": _form(fields.KEY_FORM, 1, fields.KEY_CHARACTERS_MAX),
-        "anyonesKey": _form(fields.KEY_FORM, fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX),
+        "key": _form(fields.KEY_PATTERN, 1, fields.KEY_CHARACTERS_MAX),
+        "anyonesKey": _form(fields.KEY_PATTERN, fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX),
         "amountMax": AMOUNT_MAX,
     }
     return f"const FORMS = {{ {', '.join(f'{name}: {form}' for name, form in forms.items())} }};"

@@ -133,7 +133,7 @@ def _problem(status: int, raised: list[type[TallyError]]) -> Schema:
 
 def _example(error: type[TallyError]) -> Schema:
     detail, members = _EXAMPLES.get(error, (f"{error.title}.", {}))
-    return errors.problem(error(detail, **members), request_id="JKJaXmPLvHcESHA=")
+    return errors.problem_document(error(detail, **members), request_id="JKJaXmPLvHcESHA=")
 
 
 _EXAMPLES: dict[type[TallyError], tuple[str, dict[str, str | int | None]]] = {

@@ -28,11 +28,11 @@ from ..dynamo.transactions import (
     sleep_or_raise_busy,
 )
 from ..errors import (
+    AlreadyCountedError,
     CounterRetiredError,
     InvalidInputError,
     LimitReachedError,
     PayloadTooLargeError,
-    ReceiptFoundError,
     StoreBusyError,
     WriteInvalidError,
     WriteRefusedError,
@@ -116,7 +116,7 @@ def parse_batch(
         id_ = fields.identifier(entry.get("id"), f"{at}.id")
         tally = Tally(counter, periods.tally_id(counter, id_, now_s))
         amount = fields.amount(entry["amount"], f"{at}.amount") if "amount" in entry else None
-        by = fields.step(counter, amount, f"{at}.amount")
+        by = fields.amount_or_step(counter, amount, f"{at}.amount")
         changes.sums[tally] = changes.sums.get(tally, 0) + by
         changes.first_entry.setdefault(tally, place)
     if len(changes.sums) > fields.TALLIES_MAX:
@@ -128,11 +128,11 @@ def _counter(name: object, at: str, counters: Mapping[str, Counter], *, soon: bo
     counter = counters.get(name) if isinstance(name, str) else None
     if counter is None:
         raise InvalidInputError(f"{at} must name a counter of this deployment.", field=at)
-    if not counter.joins:
+    if not counter.is_batchable:
         refusal = fields.counts_otherwise(counter, CHANGES)
         why = refusal.detail if refusal else f"{counter.name} is changed alone: its changes are numbered."
         raise InvalidInputError(f"{at}: {why}", field=at)
-    if soon and not counter.rolls_up:
+    if soon and not counter.may_roll_up:
         detail = f"{at}: a change of {counter.name} is visible now: it has limits, or a version."
         raise InvalidInputError(detail, field=at)
     return counter
@@ -197,7 +197,7 @@ def _attempt(call: Call, changes: Batch, stamp: ReceiptDraft, spilling: SpillPla
         spilling.close_breakers(moved)
         return body
     if sent.codes[0] == CONDITION_FAILED:
-        raise ReceiptFoundError(sent.reasons[0].item or {})
+        raise AlreadyCountedError(sent.reasons[0].item or {})
     if not sent.is_busy:
         _refuse_team_write(sent.reasons[1 + len(moved) :], all_of=sent.reasons)
         if sent.condition_failed:
@@ -251,7 +251,7 @@ def _make_room(call: Call, changes: Batch, moved: Mapping[Tally, int], sent: Sen
 
 
 def _refuse_retired(call: Call, changes: Batch, stamp: ReceiptDraft) -> None:
-    """Raises CounterRetiredError, or ReceiptFoundError if the changes were counted before that."""
+    """Raises CounterRetiredError, or AlreadyCountedError if the changes were counted before that."""
     for tally in changes.sums:
         if tally.counter.retired:
             raise_if_counted(call, stamp)

@@ -20,8 +20,8 @@ from ..dynamo import clock, items, queries
 from ..dynamo.client import Call
 from ..dynamo.keys import Item, key, minute_of, removal_pair_of
 from ..dynamo.transactions import Write, commit_change, put_alone
-from ..errors import ChangeRefusedError, NotFoundError, ParentRemovedError, StoreBusyError, TallyHotError
-from ..fields import to_cursor, user_name
+from ..errors import ChangeRefusedError, HotTallyError, NotFoundError, ParentRemovedError, StoreBusyError
+from ..fields import decoded_user, encode_cursor
 from . import anonymous, tallies
 from .receipts import (
     PENDING_ROLLUP,
@@ -154,10 +154,10 @@ def _put(wish: _ChildRequest, shard: int | None) -> Body:
 
     try:
         receipt = wish.receipt(done)
-        spills = wish.counter.spills and not wish.replaces  # the rollup reads new items only
+        spills = wish.counter.may_spill and not wish.replaces  # the rollup reads new items only
         commit_change(wish.call, wish.counter, wish.parent, writes, receipt, first_shard=shard, may_spill=spills)
         return done
-    except TallyHotError:
+    except HotTallyError:
         return _put_alone(wish)
 
 
@@ -168,7 +168,7 @@ def _put_alone(wish: _ChildRequest) -> Body:
     """
     if not _accepts_children(wish.call, wish.counter, wish.parent):
         raise _refusal(wish.counter, wish.parent)
-    assert wish.counter.spills, "the rollup would not add it"
+    assert wish.counter.may_spill, "the rollup would not add it"
     assert not wish.replaces, "the rollup reads new items only"
     child, done = _child_write(wish, minute_now(wish.call), **PENDING_ROLLUP), wish.answer(True, VISIBLE_SOON)
     if wish.stamp is None:
@@ -197,7 +197,7 @@ def _remove(wish: _ChildRequest, shard: int | None) -> Body:
 
 def removal_writes(call: Call, counter: Counter, parent: str, child: Item, shard: int) -> list[Write]:
     """The writes that remove a child of a removed parent, on a marked shard. `child`: the item, as it was read."""
-    id_ = child["SK"]["S"].removeprefix(counter.children[0])
+    id_ = child["SK"]["S"].removeprefix(counter.child_range[0])
     wish = _ChildRequest(call, counter, parent, id_, False, {})
     move = tallies.add_write(
         call, counter, parent, shard, -1, minute_now(call), nonce_prefix=tallies.removal_nonce(removal_pair_of(child))
@@ -298,8 +298,8 @@ def _make_shard(wish: _ChildRequest, shard: int) -> int | None:
     }
     making: list[Write] = [{"ConditionCheck": there}, {"Put": empty}]
     try:
-        commit_change(call, counter, parent, lambda _: making, may_spill=wish.wanted and counter.spills)
-    except TallyHotError:
+        commit_change(call, counter, parent, lambda _: making, may_spill=wish.wanted and counter.may_spill)
+    except HotTallyError:
         return None
     except ChangeRefusedError as refused:
         if refused.old_items[0] is not None:
@@ -336,7 +336,7 @@ def parent_removed_error(counter: Counter, parent: str) -> ParentRemovedError:
 
 
 def _child_key(counter: Counter, parent: str, child: str) -> Item:
-    return key(counter.partition_start + parent, counter.children[0] + child)
+    return key(counter.partition_start + parent, counter.child_range[0] + child)
 
 
 def has_child(call: Call, counter: Counter, parent: str, child: str) -> bool:
@@ -345,7 +345,7 @@ def has_child(call: Call, counter: Counter, parent: str, child: str) -> bool:
     both = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"SK, {TOMBSTONE}")
     by_key = {item["SK"]["S"]: item for item in both}
     there = _is_accepting(counter, parent, by_key.get(counter.sort_key, {}))
-    return there and TOMBSTONE not in by_key.get(counter.children[0] + child, {TOMBSTONE: True})
+    return there and TOMBSTONE not in by_key.get(counter.child_range[0] + child, {TOMBSTONE: True})
 
 
 def parents_with_child(call: Call, children_of: Mapping[Tally, str]) -> set[Tally]:
@@ -375,7 +375,7 @@ def list_children(
 
     `after`: the child, percent-encoded, whose successors follow. Raises NotFoundError for a parent that is needed.
     """
-    partition, (first, last) = counter.partition_start + parent, counter.children
+    partition, (first, last) = counter.partition_start + parent, counter.child_range
     after_key = None if after is None else first + after
     table = call.store.settings.counts_table
     if not _accepts_children(call, counter, parent):
@@ -384,10 +384,10 @@ def list_children(
     ids = [item["SK"]["S"].removeprefix(first) for item in page]
     children = [
         ListedChild(
-            None if id_.startswith(anonymous.CHILD_NAME_PREFIX) else user_name(id_),
+            None if id_.startswith(anonymous.CHILD_NAME_PREFIX) else decoded_user(id_),
             items.int_attribute(item, CREATED_AT) if CREATED_AT in item else None,
         )
         for id_, item in zip(ids, page, strict=True)
         if TOMBSTONE not in item
     ]
-    return children, to_cursor(ids[-1]) if page.has_more and ids else None
+    return children, encode_cursor(ids[-1]) if page.has_more and ids else None

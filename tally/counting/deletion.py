@@ -75,7 +75,7 @@ def remove_parent(
 def _has_tally_or_child(call: Call, tally: Tally) -> bool:
     """Whether there is a tally or a child. The first child may be one that was written alone."""
     table, of_tally = call.store.settings.counts_table, tallies.read_shards(call, *tally)
-    pages = queries.partition_pages(call.store, table, tally.partition, *tally.counter.children, Limit=PAGE_MAX)
+    pages = queries.partition_pages(call.store, table, tally.partition, *tally.counter.child_range, Limit=PAGE_MAX)
     return bool(of_tally) or any(TOMBSTONE not in item for page in pages for item in page)
 
 
@@ -205,7 +205,7 @@ class _ParentsSweep:
         """The children that are there, as many at a time as the tally has shards."""
         many, table = min(tally.counter.max_shards, TOGETHER_MAX), self.store.settings.counts_table
         for page in queries.partition_pages(
-            self.store, table, tally.partition, *tally.counter.children, Limit=PAGE_MAX
+            self.store, table, tally.partition, *tally.counter.child_range, Limit=PAGE_MAX
         ):
             there = [item for item in page if TOMBSTONE not in item]
             yield from (there[first : first + many] for first in range(0, len(there), many))

@@ -99,7 +99,7 @@ class _HoldsSweep:
     def report(self, *, all_seen: bool) -> None:
         """Write the metric. Without a look at all holds, no number is known to be 0."""
         if all_seen or self.failed_ids:
-            observe.gauges({observe.HOLDS_NOT_RETURNED: len(self.failed_ids)})
+            observe.write_metrics({observe.HOLDS_NOT_RETURNED: len(self.failed_ids)})
 
     def _give_back_one(self, hold: Item) -> list[Write]:
         """Give back one hold; the writes that move it if its return is refused."""

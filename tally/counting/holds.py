@@ -70,7 +70,7 @@ def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, op
     and what `release_expired_for` raises.
     """
     assert amount > 0, "the operation checks it"
-    assert counter.holdable, "which limit does it take from?"
+    assert counter.takes_holds, "which limit does it take from?"
     by = amount if counter.floor is None else -amount
     began_s = int(clock.now_s())
     expires_s, latest_s = began_s + ttl_s, began_s + HOLD_TTL_MAX_S
@@ -126,7 +126,7 @@ def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, rem
     StoreBusyError if more expired holds may exist: the call's time is over, or one query did not return all due holds.
     """
     needed, room, refused = abs(amount) - remaining, 0, math.inf
-    for hold in _due_of_tally(call, counter, id_) if needed > 0 and counter.may_have_holds else ():
+    for hold in _due_of_tally(call, counter, id_) if needed > 0 and counter.may_settle_holds else ():
         if call.store.clock() >= call.deadline_s:
             raise _busy_returning_error()
         back = int(hold["amount"]["N"])
@@ -307,7 +307,7 @@ def _due_of_tally(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
     owner, table = holder_key(counter.name, id_), call.store.settings.ledger_table
     number = bucket(counter, id_)
     facts = {"target": {"S": id_}, "state": {"S": HELD}}.items()
-    if not counter.holdable:  # otherwise a return is refused by a tally that takes no change at all
+    if not counter.takes_holds:  # otherwise a return is refused by a tally that takes no change at all
         first = f"{OVERDUE}{owner}#"
         page = queries.query(call.store, table, f"HOLDS#{number}", first, f"{first}~", Limit=DUE_PAGE_MAX)
         yield from (hold for hold in page if facts <= hold.items())

@@ -12,11 +12,11 @@ from ..dynamo.client import Call
 from ..dynamo.transactions import Write, commit_change, put_receipt
 from ..errors import (
     ChangeRefusedError,
+    HotTallyError,
     KeyReusedError,
     LimitReachedError,
     PreconditionFailedError,
     StoreBusyError,
-    TallyHotError,
 )
 from . import holds, limits, tallies
 from .limits import Limits
@@ -70,8 +70,8 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
     no receipt, CounterRetiredError, and the errors of transactions.transact.
     """
     counter, id_, amount = change.counter, change.id, change.amount
-    move = _take_number if counter.numbered else _spill if counter.soon else _add
-    if counter.unique and not counter.soon:
+    move = _take_number if counter.numbered else _spill if counter.is_rolled_up else _add
+    if counter.unique and not counter.is_rolled_up:
         move = _add_visitor
     if counter.retired:
         move = _refuse_retired_counter
@@ -81,7 +81,7 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
     keyed = ReceiptKey(change.operation, target, change.key, payload, days)
     counted = partial(count_once, call, keyed, partial(move, call, change))
     try:
-        return holds.retry_with_room(call, counter, id_, amount, counted) if counter.may_have_holds else counted()
+        return holds.retry_with_room(call, counter, id_, amount, counted) if counter.may_settle_holds else counted()
     except LimitReachedError:
         if not (change.used and counter.debt):
             raise
@@ -104,9 +104,9 @@ def _add(call: Call, change: Increment, stamp: ReceiptDraft, *, debt: int = 0) -
     try:
         receipt = stamp.receipt(call, body, **tallies.receipt_facts(counter, change.id, change.amount, at))
         tallies.commit_within_limits(
-            call, counter, change.id, change.amount, writes, receipt, spills=counter.spills, debt=debt
+            call, counter, change.id, change.amount, writes, receipt, spills=counter.may_spill, debt=debt
         )
-    except TallyHotError:
+    except HotTallyError:
         body = _spill(call, change, stamp)
         observe.count(observe.SPILLED)
     return body

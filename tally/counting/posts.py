@@ -13,7 +13,7 @@ from ..dynamo.client import Call
 from ..dynamo.keys import Item, key
 from ..dynamo.transactions import Write, commit_change
 from ..errors import ChangeRefusedError, EditConflictError, ForbiddenError, NotFoundError
-from ..fields import user_name
+from ..fields import decoded_user
 from . import deletion
 from .children import parent_removed_error
 from .tallies import TOMBSTONE, sum_of_shards
@@ -44,7 +44,7 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
                 return _create(call, counter, post_id, text), True
             if TOMBSTONE in post:
                 raise parent_removed_error(counter, post_id)
-            if post["author"] != user_name(call.caller or ""):
+            if post["author"] != decoded_user(call.caller or ""):
                 raise ForbiddenError(f"Only its author edits post {post_id}.")
             if post["body"] == text:
                 return post, False
@@ -60,7 +60,7 @@ def delete_post(call: Call, counter: Counter, post_id: str) -> bool:
     A second deletion changes nothing. Raises NotFoundError, ForbiddenError for anybody but the author, and what
     deletion.remove_parent does.
     """
-    author = {"authorId": {"S": user_name(call.caller or "")}}
+    author = {"authorId": {"S": decoded_user(call.caller or "")}}
     meta = queries.get(call.store.client, call.store.settings.counts_table, _meta_key(counter, post_id))
     own = meta.get("authorId") == author["authorId"]
     if not meta or (TOMBSTONE in meta and not own):
@@ -101,7 +101,7 @@ def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
 
 def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, Any]:
     """The post, on condition that there is none."""
-    author, created_s = user_name(call.caller or ""), int(clock.now_s())
+    author, created_s = decoded_user(call.caller or ""), int(clock.now_s())
     values: items.Values = {"authorId": author, "createdAt": created_s, "revision": 0, counter.attribute: 0}
     post = items.put_write(call.store.settings.counts_table, _meta_key(counter, post_id), values)
     meta = {"Put": items.with_expected(post["Put"], items.EXPECT_NO_ITEM)}

@@ -28,8 +28,8 @@ def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, dict[str, int]]:
     They are no snapshot of one moment. It is all or nothing: raises StoreBusyError, or
     what botocore's error maps to, if one of them cannot be read.
     """
-    single = [tally for tally in wanted if tally.counter.versioned]
-    spread = [tally for tally in wanted if not tally.counter.versioned]
+    single = [tally for tally in wanted if tally.counter.has_version]
+    spread = [tally for tally in wanted if not tally.counter.has_version]
     reads = [_pool.submit(_read_sharded, call, tally) for tally in spread]
     try:
         numbers = _read_unsharded(call, single) if single else {}

@@ -21,7 +21,7 @@ from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import get, get_many
 from ..dynamo.transactions import Write
-from ..errors import CounterRetiredError, KeyReusedError, NotCommittedError, NotFoundError, ReceiptFoundError
+from ..errors import AlreadyCountedError, CounterRetiredError, KeyReusedError, NotCommittedError, NotFoundError
 
 KEY_PREFIX = "tally"
 """Constant. By default a function's name is part of the key: one key through two functions would count twice."""
@@ -112,7 +112,7 @@ def count_once(call: Call, keyed: ReceiptKey, change: Change) -> ChangeAnswer:
     named = draft_receipt(call, keyed)
     try:
         return ChangeAnswer(change(named), replayed=False)
-    except ReceiptFoundError as earlier:
+    except AlreadyCountedError as earlier:
         return answer_of_receipt(call, dict(earlier.item), named)
 
 
@@ -193,20 +193,20 @@ def _layer(store: Store) -> DynamoDBPersistenceLayer:
 def lifetime_s(store: Store, counter: Counter) -> int:
     """For how many seconds at least a retry of a change of the counter is recognised."""
     own_s = store.settings.receipt_ttl_s if counter.receipt_days is None else counter.receipt_days * DAY_S
-    return max(own_s, PENDING_KEPT_S) if counter.soon else own_s
+    return max(own_s, PENDING_KEPT_S) if counter.is_rolled_up else own_s
 
 
 def raise_if_counted(call: Call, stamp: ReceiptDraft) -> None:
-    """Look for a live receipt without writing one. Raises ReceiptFoundError if there is one."""
+    """Look for a live receipt without writing one. Raises AlreadyCountedError if there is one."""
     item = get(call.store.client, call.store.settings.receipts_table, {"id": {"S": stamp.id}})
     if item and _is_live(item):
-        raise ReceiptFoundError(item)
+        raise AlreadyCountedError(item)
 
 
 def refuse_retired(call: Call, counter: Counter, stamp: ReceiptDraft) -> NoReturn:
     """Refuse a change of a retired counter. Raises CounterRetiredError.
 
-    Raises ReceiptFoundError if the change was counted before: a retry whose first answer was lost still gets it.
+    Raises AlreadyCountedError if the change was counted before: a retry whose first answer was lost still gets it.
     """
     raise_if_counted(call, stamp)
     raise retired_error(counter)

@@ -29,13 +29,13 @@ class SpillPlan:
     @classmethod
     def at_start(cls, call: Call, moved: Iterable[Tally]) -> SpillPlan:
         """Before the first attempt."""
-        may_spill = {tally for tally in moved if tally.counter.spills}
+        may_spill = {tally for tally in moved if tally.counter.may_spill}
         alone = {tally for tally in may_spill if call.store.breaker.is_open(tally.partition)}
         return cls(call, may_spill, alone, call.retries())
 
     def is_pending(self, tally: Tally) -> bool:
         """Whether the rollup adds its changes."""
-        return tally in self.spilled or tally.counter.soon
+        return tally in self.spilled or tally.counter.is_rolled_up
 
     def updates(self, sums: Mapping[Tally, int], at: int, *, used: bool) -> list[Write]:
         """The writes that move the tallies by their sums, each on a shard of this attempt. `used`: within debts."""

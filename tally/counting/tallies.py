@@ -148,7 +148,7 @@ def add_write(
     write = _move_write(
         call, counter, id_, shard, amount, at, f"{nonce_prefix}{amount}." if nonce_prefix == REPAIRED else nonce_prefix
     )
-    return limits.with_limit_condition(call, write, counter, id_, amount, debt) if counter.known else write
+    return limits.with_limit_condition(call, write, counter, id_, amount, debt) if counter.is_conditional else write
 
 
 def commit_within_limits(
@@ -193,12 +193,12 @@ def _move_write(call: Call, counter: Counter, id_: str, shard: int, amount: int,
         "ExpressionAttributeNames": {"#at": "at", "#number": counter.attribute},
         "ExpressionAttributeValues": {":at": {"N": str(at)}, ":nonce": _nonce(by), ":amount": {"N": str(amount)}},
     }
-    if counter.versioned:
+    if counter.has_version:
         write["UpdateExpression"] = (
             "SET #at = :at, nonce = :nonce, #number = if_not_exists(#number, :start) + :amount ADD version :one"
         )
         write["ExpressionAttributeValues"] |= {":start": {"N": str(counter.start)}, ":one": {"N": "1"}}
-    assert counter.versioned or not counter.start, "each shard would begin with the start"
+    assert counter.has_version or not counter.start, "each shard would begin with the start"
     if counter.start:
         write["UpdateExpression"] = f"SET #start = if_not_exists(#start, :start), {write['UpdateExpression'][4:]}"
         write["ExpressionAttributeNames"] |= {"#start": START_ATTRIBUTE}
@@ -287,7 +287,7 @@ def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
 def assign_write(call: Call, counter: Counter, id_: str, seen: State, value: int, at: int, within: Limits) -> Write:
     """The update that moves an unsharded counter to `value` on condition that it has not moved since it was `seen`, nor
     got other limits than those that the value is `within`: a plan moves the version, too."""
-    assert counter.versioned, "its other shards would keep their numbers"
+    assert counter.has_version, "its other shards would keep their numbers"
     assert within.fits(value)
     write = _move_write(call, counter, id_, 0, value - seen.value, at)
     if seen.version:

@@ -72,7 +72,7 @@ def _voided_amounts(receipt: Item, counters: Mapping[str, Counter], now_s: float
 
 
 def _tally(counter: Counter | None, name: str, id_: str, now_s: float) -> Tally:
-    if counter is None or not counter.joins:
+    if counter is None or not counter.is_batchable:
         raise InvalidInputError(f"Changes of {name} are not voided, as it is declared now.", field="key")
     if not periods.is_kept(counter, id_, now_s):
         raise NotFoundError(f"{name} keeps {periods.answer_members(id_).get('period')} no more.", field="key")

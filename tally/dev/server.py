@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aiohttp.http_exceptions import HttpProcessingError
 
-from tally.home import PACKAGE
+from tally.paths import PACKAGE
 
 from .base.engine import Engine
 from .base.engine_file import trimming

@@ -51,7 +51,7 @@ def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
         count = count_children(store, counter, id_, added_s)
         if count.unproven_reason != TALLY_MOVED:
             break
-    return replace(count, minute=settings.minute(min(now_s, seen.written_s)), newest_repair=repaired)
+    return replace(count, minute=settings.minute_of(min(now_s, seen.written_s)), newest_repair=repaired)
 
 
 def count_children(store: Store, counter: Counter, id_: str, added_s: float | None) -> Recount:
@@ -63,7 +63,7 @@ def count_children(store: Store, counter: Counter, id_: str, added_s: float | No
         "ExpressionAttributeNames": {"#r": "rollup", "#at": "at"},
     }
     partition = counter.partition_start + id_
-    for item in queries.partition_items(store, store.settings.counts_table, partition, *counter.children, **read):
+    for item in queries.partition_items(store, store.settings.counts_table, partition, *counter.child_range, **read):
         children += TOMBSTONE not in item
         if item.get("rollup", {}).get("BOOL"):  # it may be unliked by now
             at = minute_of(item)

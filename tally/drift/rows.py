@@ -20,7 +20,7 @@ from ..dynamo.client import Call, Store
 from ..dynamo.items import Expected
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
-from ..fields import to_cursor
+from ..fields import encode_cursor
 from ..streams import segments, watermark
 from ..streams.watermark import Watermark
 
@@ -102,7 +102,7 @@ def recount_write(store: Store, row: DriftRow, drift: int, now_s: float) -> Writ
     """The write that brings a row as it was read to what a recount found, as confirmed. It may make the row."""
     if drift == 0:
         return drift_write(store, row, 0, now_s)  # DynamoDB removes it days later
-    minute = store.settings.minute(now_s)
+    minute = store.settings.minute_of(now_s)
     values: dict[str, str | float] = {
         "counter": row.counter, "target": row.target, "drift": drift, "upto": max(minute, row.last_minute + 1),
         "since": row.since or int(now_s),
@@ -158,7 +158,7 @@ def list_drift(call: Call, limit: int, after: str | None) -> dict[str, Any]:
     seen = watermark.read(call.store)
     start = _FIRST if after is None else min(f"{after} ", _LAST)  # a cursor from outside may be anything
     drifting = list(islice(all_rows(call.store, start), limit + 1))
-    cursor = to_cursor(keys.tally_digest(*drifting[limit - 1][:2])) if len(drifting) > limit else None
+    cursor = encode_cursor(keys.tally_digest(*drifting[limit - 1][:2])) if len(drifting) > limit else None
     return {"drift": [drift.body(seen) for drift in drifting[:limit]], "cursor": cursor}
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..pages import AS_SPELT, Pages
+from ..pages import DROP_NOTHING, Pages
 from .clock import CLOCK
 from .contention import Breaker, Retries, Spread
 
@@ -155,7 +155,7 @@ class Call:
     nonce: str = field(default_factory=partial(secrets.token_urlsafe, 9))
     counters: Mapping[str, Counter] = field(default_factory=dict)
     """Those that are declared, by name."""
-    pages: Pages = AS_SPELT
+    pages: Pages = DROP_NOTHING
     """What is no part of a page's name."""
 
     def retries(self, since_s: float | None = None, **bounds: Any) -> Retries:

@@ -24,11 +24,11 @@ from .. import observe
 from ..counter import Counter
 from ..errors import (
     BUSY_CODES,
+    AlreadyCountedError,
     ChangeRefusedError,
-    ReceiptFoundError,
+    HotTallyError,
     StoreBusyError,
     TallyError,
-    TallyHotError,
     from_botocore,
 )
 from .client import Call, Store
@@ -194,15 +194,15 @@ def commit_change(
     Each attempt is a call of its own, with a token of its own, on another shard; the first on `first_shard`, if given.
     A calm tally costs no look at its contention: it has none.
 
-    Raises ReceiptFoundError if the key has a live receipt, ChangeRefusedError if a condition of `writes` failed,
+    Raises AlreadyCountedError if the key has a live receipt, ChangeRefusedError if a condition of `writes` failed,
     StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to. `may_spill`: the
-    caller can write the change alone. Then TallyHotError says when to: after throttling (another try would need four
+    caller can write the change alone. Then HotTallyError says when to: after throttling (another try would need four
     times the capacity of a write alone), after SPILL_RETRIES_MAX conflicts, and while the breaker is open. A conflict
     over another item than the tally's, such as the receipt, says nothing of the tally: the change is sent again.
     """
     store, tally = call.store, counter.partition_start + id_
     if may_spill and tally in store.breaker.open_tallies and store.breaker.is_open(tally):
-        raise TallyHotError
+        raise HotTallyError
     since_s, retries, shard = store.clock(), None, first_shard
     if shard is None:
         shard = store.spread.pick_shard(tally, counter.max_shards) if tally in store.spread.widths else 0
@@ -222,7 +222,7 @@ def commit_change(
         retries = retries or call.retries(since_s)
         if may_spill and (not conflict or (contended and retries.attempts >= SPILL_RETRIES_MAX)):
             store.breaker.trip(tally, BREAKER_OPEN_S if conflict else BREAKER_THROTTLED_S)
-            raise TallyHotError
+            raise HotTallyError
         sleep_or_raise_busy(retries)
         shard = store.spread.pick_shard(tally, counter.max_shards, avoid=shard)
 
@@ -243,7 +243,7 @@ def _raise_refusal(sent: SendResult, shard: int, *, has_receipt: bool) -> bool:
     conflict is judged by the retry.
     """
     if has_receipt and sent.codes[:1] == [CONDITION_FAILED]:
-        raise ReceiptFoundError(sent.reasons[0].item or {})
+        raise AlreadyCountedError(sent.reasons[0].item or {})
     if sent.condition_failed and not sent.is_busy:
         raise ChangeRefusedError(sent.old_items()[1 if has_receipt else 0 :], shard)
     return sent.raise_unless_busy()
@@ -273,11 +273,11 @@ def put_alone(call: Call, write: Write) -> None:
 
 
 def put_receipt(call: Call, receipt: Write) -> None:
-    """Commit a receipt by itself. Raises ReceiptFoundError if the key has a live one, and the errors of `put`."""
+    """Commit a receipt by itself. Raises AlreadyCountedError if the key has a live one, and the errors of `put`."""
     try:
         put_alone(call, receipt)
     except ChangeRefusedError as refused:
-        raise ReceiptFoundError(refused.old_items[0] or {}) from None
+        raise AlreadyCountedError(refused.old_items[0] or {}) from None
 
 
 def commit_writes(call: Call, writes: Sequence[Write]) -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any, NamedTuple
 
+from ..builtin import LIKES
 from ..counter import Counter
 from ..counting import children, periods, posts, tallies
 from ..counting.holds import BUCKETS, RELEASED
@@ -21,8 +22,7 @@ from ..dynamo import queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..errors import ConfigurationError, HoldSettledError, NotFoundError, ParentRemovedError
-from ..fields import user_name
-from ..shipped import LIKES
+from ..fields import decoded_user
 
 
 class TraceKind(Enum):
@@ -66,13 +66,13 @@ def find_traces(store: Store, counters: Mapping[str, Counter], user: str) -> Ite
         for page in queries.partition_pages(store, table, f"HOLDS#{bucket}", **of_caller):
             yield [Trace(TraceKind.HOLD, hold["hold_id"]["S"], hold) for hold in page]
     of_users = [counter for counter in counters.values() if counter.counts_users]
-    names = {f":child{number}": counter.children[0] + user for number, counter in enumerate(of_users)}
+    names = {f":child{number}": counter.child_range[0] + user for number, counter in enumerate(of_users)}
     of_user: dict[str, Any] = {
         "FilterExpression": f"attribute_not_exists({TOMBSTONE}) AND"
         f" (SK IN ({', '.join(names)}) OR (begins_with(PK, :posts) AND authorId = :author))",
         "ExpressionAttributeValues": {
             ":posts": {"S": LIKES.partition_start},
-            ":author": {"S": user_name(user)},
+            ":author": {"S": decoded_user(user)},
             **{name: {"S": sort_key} for name, sort_key in names.items()},
         },
     }
@@ -84,7 +84,7 @@ def _trace(of_users: Sequence[Counter], item: Item, user: str) -> Trace | None:
     """What an item of the counts table says of the user; None if it is a child of another prefix."""
     prefix, _, id_ = item["PK"]["S"].partition("#")
     for counter in of_users:
-        if counter.prefix == prefix and item["SK"]["S"] == counter.children[0] + user:
+        if counter.prefix == prefix and item["SK"]["S"] == counter.child_range[0] + user:
             return Trace(TraceKind.CHILD, id_, {}, counter)
     return Trace(TraceKind.POST, id_, {}, LIKES) if prefix == LIKES.prefix and "authorId" in item else None
 

@@ -32,7 +32,7 @@ from ..dynamo.transactions import (
     send,
     sleep_or_raise_busy,
 )
-from ..errors import LimitReachedError, PreconditionFailedError, ReceiptFoundError
+from ..errors import AlreadyCountedError, LimitReachedError, PreconditionFailedError
 
 KEPT_DAYS = 30
 """How long the receipts of an import live, whatever the counter and the deployment say."""
@@ -100,7 +100,7 @@ def refusal_of_import(counter: Counter, *, children: bool) -> str:
 def number_chunks(counter: Counter, rows: Iterable[NumberRow]) -> Iterator[Chunk[NumberRow]]:
     """The rows in chunks, in their order, each of one day. A number with limits is alone in its chunk: its refusal
     holds up no other."""
-    rows_max = 1 if counter.known else ROWS_MAX
+    rows_max = 1 if counter.is_conditional else ROWS_MAX
     number = 0
     for _, same in groupby(rows, attrgetter("day")):
         for chunk in _chunked(same, lambda number, ids: number <= rows_max and ids <= fields.TALLIES_MAX):
@@ -198,7 +198,7 @@ def _put(call: Call, counter: Counter, chunk: Chunk[ChildRow], stamp: ReceiptDra
         if sent.committed:
             return body
         if sent.codes[0] == CONDITION_FAILED:
-            raise ReceiptFoundError(sent.reasons[0].item or {})
+            raise AlreadyCountedError(sent.reasons[0].item or {})
         if sent.condition_failed and not sent.is_busy:
             _leave_out(sent, rows, todo, parents, missing)
             continue
@@ -244,6 +244,6 @@ def _writes(call: Call, counter: Counter, todo: Sequence[ChildRow], parents: Seq
 
 
 def _item(call: Call, counter: Counter, row: ChildRow, at: int) -> Item:
-    where = key(counter.partition_start + row.id, counter.children[0] + row.child)
+    where = key(counter.partition_start + row.id, counter.child_range[0] + row.child)
     numbers = {CREATED_AT: {"N": str(row.at_s)}, "at": {"N": str(at)}}
     return {**where, **numbers, **IMPORTED, "nonce": {"S": call.nonce}}

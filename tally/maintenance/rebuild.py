@@ -46,7 +46,7 @@ class Window(NamedTuple):
 
 def rebuildable(counter: Counter) -> bool:
     """Whether a counter has receipts that are rolled up. Children have none."""
-    return counter.rolls_up and counter.child is None
+    return counter.may_roll_up and counter.child is None
 
 
 def notes_began_s(seen: Watermark) -> int:
@@ -59,7 +59,7 @@ def rebuild_window(store: Store, seen: Watermark, now_s: float) -> Window:
 
     Raises RepairNotReadyError without one.
     """
-    minute = store.settings.minute
+    minute = store.settings.minute_of
     began = minute(notes_began_s(seen))
     first = max(minute(now_s) // tallies.MINUTES_PER_DAY - RECEIPT_DAYS, began // tallies.MINUTES_PER_DAY + 1)
     last = (seen.judged + 1) // tallies.MINUTES_PER_DAY - 1 - DELIVERY_DAYS
@@ -141,7 +141,7 @@ def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
     """Whether the ledger may have lost something of these days. Otherwise it knew what the rollup has lost."""
     known = [(lost.consumer, lost.since_s, lost.until_s) for lost in loss.list_losses(store)]
     known += [(entry["consumer"], entry["since"], entry["until"]) for entry in history.acknowledged_losses(store)]
-    minute = store.settings.minute
+    minute = store.settings.minute_of
     return any(
         consumer == BOOKKEEPER
         and minute(since_s) // tallies.MINUTES_PER_DAY <= max(days)
@@ -164,7 +164,7 @@ def _repaired(store: Store, counter: Counter, target: str, day: int, missing: in
     for entry in history.read_repairs(store, counter.name, target):
         if entry["how"] == history.REBUILD:
             total = 0
-        elif store.settings.minute(entry["at"]) >= day * tallies.MINUTES_PER_DAY and entry["amount"] * missing > 0:
+        elif store.settings.minute_of(entry["at"]) >= day * tallies.MINUTES_PER_DAY and entry["amount"] * missing > 0:
             total += entry["amount"]
     return total
 

@@ -113,7 +113,7 @@ class Reconciler:
 
     def minute_to_judge(self) -> int:
         """The minute through which the ledger must be judged for a repair asked for now. Raises RepairNotReadyError."""
-        minute, noted_s = self.store.settings.minute, self._require_settled().written_s
+        minute, noted_s = self.store.settings.minute_of, self._require_settled().written_s
         return max(minute(self.clock()), minute(noted_s) + 1)  # the sweep's clock is better than a laptop's
 
     def wait_until_judged(self, asked: int, tell: Callable[[int], object] = lambda left: None) -> None:
@@ -211,7 +211,7 @@ class Reconciler:
         """The watermark. Raises RepairNotReadyError if the ledger is not judged through this minute, or not settled."""
         seen = self._require_settled()
         if seen.judged < max(0, asked):
-            late = self.store.settings.minute(self.clock()) - seen.judged
+            late = self.store.settings.minute_of(self.clock()) - seen.judged
             until = f"judged up to {late} minutes ago only" if seen.judged >= 0 else "not judged yet"
             raise RepairNotReadyError(f"The ledger is {until}: do its consumers and sweep run?")
         return seen
@@ -240,7 +240,7 @@ def repair_writes(store: Store, finding: Finding, by: str, why: str, now_s: floa
     held, transaction = _expectations(finding), list[Write]()
     if amount:
         shard = min(finding.shards, default=min(1, counter.max_shards - 1))  # never 0: that would make a post
-        at = store.settings.minute(now_s)
+        at = store.settings.minute_of(now_s)
         add = tallies.add_write(
             Call(store), counter, target, shard, amount, at, nonce_prefix=tallies.REPAIRED, debt=counter.debt
         )

@@ -125,7 +125,7 @@ def repair_restored(
 
 def _keep_what_runs(store: Store, restored_s: float) -> None:
     """Keep what the series have not summed up. It was to expire days after that moment, which may be long ago."""
-    table, minute = store.settings.ledger_table, store.settings.minute
+    table, minute = store.settings.ledger_table, store.settings.minute_of
     at = queries.get(store.client, table, keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY))
     through = items.int_attribute(at, "through", minute(restored_s))
     first = max(through, minute(restored_s - segments.SEGMENT_KEPT_S)) + 1
@@ -150,7 +150,7 @@ def _drop_drift(store: Store, now_s: float, *, everything: bool) -> None:
 
 def window(store: Store, restored_s: float) -> Window | None:
     """The days whose receipts and notes are all there; None if there is no such day."""
-    minute = store.settings.minute
+    minute = store.settings.minute_of
     began_s = rebuild.notes_began_s(watermark.read(store))
     if not began_s:
         return None

@@ -51,7 +51,7 @@ Of = Annotated[str, CALLER]
 
 def _alone(counter: Counter) -> CallerError | None:
     """Why changes of this counter cannot be counted together with others."""
-    alone = None if counter.joins else InvalidInputError(f"{counter.name} is changed alone.", field="changes")
+    alone = None if counter.is_batchable else InvalidInputError(f"{counter.name} is changed alone.", field="changes")
     return fields.counts_otherwise(counter, OF_CHANGES) or alone
 
 

@@ -19,7 +19,7 @@ from tally.errors import (
     InvalidInputError,
     NotFoundError,
     ParentRemovedError,
-    problem,
+    problem_document,
 )
 
 
@@ -421,7 +421,7 @@ def _set(
 
 def _child(counter: Counter, id_: str, quoted: str, present: bool) -> dict[str, Any]:
     """Whether a child is there. What is anonymous has no name to show."""
-    name = {} if quoted.startswith(anonymous.CHILD_NAME_PREFIX) else {"child": fields.user_name(quoted)}
+    name = {} if quoted.startswith(anonymous.CHILD_NAME_PREFIX) else {"child": fields.decoded_user(quoted)}
     return {"counter": counter.name, "id": id_, **name, "present": present}
 
 
@@ -439,7 +439,7 @@ def _which(
 
     def entry(name: str, id_: str) -> dict[str, Any]:
         if error := refused.get((name, id_)):
-            return {"counter": name, "id": id_, "error": problem(error)}
+            return {"counter": name, "id": id_, "error": problem_document(error)}
         tally = Tally(call.counters[name], id_)
         return _child(*tally, names[tally], tally in present)
 
@@ -449,7 +449,7 @@ def _which(
 def _refused(call: Call, name: str, id_: str, refuses: Callable[[Counter], CallerError | None]) -> CallerError | None:
     """Why an entry cannot be answered."""
     try:
-        counter = fields.declared(name, "of", call.counters)
+        counter = fields.declared_counter(name, "of", call.counters)
         fields.identifier(id_, "of")
     except CallerError as error:
         return error

@@ -46,7 +46,7 @@ class Settled(TypedDict):
 
 def _not_holdable(counter: Counter) -> CallerError | None:
     """Why nothing of this counter can be held."""
-    if counter.holdable:
+    if counter.takes_holds:
         return None
     if refusal := fields.counts_otherwise(counter, CHANGES):
         return refusal
@@ -56,7 +56,7 @@ def _not_holdable(counter: Counter) -> CallerError | None:
 
 def _without_holds(counter: Counter) -> CallerError | None:
     """Why this counter has no holds to settle. No limit or step that came later keeps anybody from settling a hold."""
-    return None if counter.may_have_holds else _not_holdable(counter)
+    return None if counter.may_settle_holds else _not_holdable(counter)
 
 
 def _needs_to_move(counters: Sequence[Counter]) -> needs.Needs:

@@ -89,7 +89,7 @@ def _not_moved(counter: Counter) -> CallerError | None:
 
 def _not_set(counter: Counter) -> CallerError | None:
     """Why this counter has no version to compare."""
-    if (refusal := _not_moved(counter)) or counter.settable:
+    if (refusal := _not_moved(counter)) or counter.may_be_set:
         return refusal
     why = f"has a number for each {counter.period}" if counter.period else "is spread over shards"
     return InvalidInputError(f"{counter.name} {why}: it has no version to compare.", field="counter")
@@ -155,7 +155,7 @@ def increment(
     begins. What is `used` already counts beyond the limit, too, as far as the counter's `debt`: then the answer says
     `over`.
     """
-    by = fields.step(counter, amount, "amount")
+    by = fields.amount_or_step(counter, amount, "amount")
     tally, named = id, {"id": id}
     if counter.period:
         tally = periods.tally_id(counter, id, clock.now_s())

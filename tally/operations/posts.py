@@ -6,9 +6,9 @@ from tally.api import needs
 from tally.api.kinds import TEXT, Id
 from tally.api.operation import READS, SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import Count, Seconds
+from tally.builtin import LIKES
 from tally.counting import posts
 from tally.errors import EditConflictError, ForbiddenError, NotFoundError, ParentRemovedError
-from tally.shipped import LIKES
 
 
 class Post(TypedDict):
@@ -64,7 +64,7 @@ def put_post(call: Call, *, id: Id, body: Annotated[str, TEXT]) -> Answer[Post]:
 )
 def get_post(call: Call, *, id: Id) -> Answer[Post]:
     """A post with its likes"""
-    return Answer(posts.read_post(call, LIKES, id), max_age_s=LIKES.kept_s)
+    return Answer(posts.read_post(call, LIKES, id), max_age_s=LIKES.cache_s)
 
 
 @operation(

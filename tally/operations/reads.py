@@ -14,7 +14,14 @@ from tally.counter import MAX_AGE_DEFAULT_S, Counter
 from tally.counting import limits, periods, read_many, tallies
 from tally.counting.tallies import Tally
 from tally.dynamo import clock
-from tally.errors import CallerError, ForbiddenError, InvalidInputError, NotCountedError, NotFoundError, problem
+from tally.errors import (
+    CallerError,
+    ForbiddenError,
+    InvalidInputError,
+    NotCountedError,
+    NotFoundError,
+    problem_document,
+)
 from tally.streams import watermark
 from tally.team import scan_state
 
@@ -64,17 +71,17 @@ def get_counter(call: Call, *, counter: ACounter, id: ReadId, period: Period | N
     first = next((item for item in shards if item["SK"]["S"] == counter.sort_key), {})
     value = tallies.sum_of_shards(counter, shards)
     body: dict[str, Any] = {"counter": counter.name, **periods.answer_members(tally.id), "value": value}
-    if counter.settable:
+    if counter.may_be_set:
         body["version"] = tallies.state_of(counter, first).version
     body |= dated | limits.members(*tally, value, limits.limits_after_refusal(call, *tally, first))
-    return Answer(body, max_age_s=counter.kept_s)
+    return Answer(body, max_age_s=counter.cache_s)
 
 
 @operation(
     "GET /counters/{counter}/{id}/badge.svg",
     access=Access.ANYONE,
     throttle=SELDOM,
-    refuses=lambda counter: fields.closed(counter) or _by_url(counter),
+    refuses=lambda counter: fields.refusal_of_public_read(counter) or _by_url(counter),
     needs=lambda counters: needs.on(counters, "Query") | needs.scanned(counters),
     raises=[ForbiddenError, NotFoundError, NotCountedError],
     example=badge.EXAMPLE,
@@ -89,14 +96,14 @@ def get_counter_badge(call: Call, *, counter: ACounter, id: ReadId) -> Answer[Te
     if counter.items is not None:
         scan_state.as_of(call.store, counter)
     picture = badge.svg(counter.name, tallies.read(call, counter, periods.tally_id(counter, id, clock.now_s())))
-    return Answer(Text(picture, badge.SVG, counter.kept_s))
+    return Answer(Text(picture, badge.SVG, counter.cache_s))
 
 
 @operation(
     "GET /tallies",
     access=Access.ANYONE,
     throttle=SELDOM,  # a request reads up to 100 numbers
-    refuses=fields.closed,
+    refuses=fields.refusal_of_public_read,
     needs=needs.read_tallies,
     example={
         "tallies": [
@@ -113,7 +120,7 @@ def get_tallies(call: Call, *, of: Of) -> Answer[Values]:
     others have their values. API Gateway takes about 10 KB of URL and headers together.
     """
     tallies = {asked: _tally(call, *asked, anyone=True) for asked in of}
-    ages_s = [one.counter.kept_s for one in tallies.values() if isinstance(one, Tally)]
+    ages_s = [one.counter.cache_s for one in tallies.values() if isinstance(one, Tally)]
     return Answer(_read(call, of, tallies), max_age_s=min(ages_s, default=MAX_AGE_DEFAULT_S))
 
 
@@ -137,8 +144,8 @@ def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerEr
     try:
         if not id_:
             raise InvalidInputError("of must be COUNTER:ID, such as plays:9f3a.", field="of")
-        counter = fields.declared(name, "of", call.counters)
-        if anyone and (refusal := fields.closed(counter)):
+        counter = fields.declared_counter(name, "of", call.counters)
+        if anyone and (refusal := fields.refusal_of_public_read(counter)):
             return refusal
         counted = fields.counted_id(counter, id_, "of", call.pages, call.store.settings.page_hosts)
         return Tally(counter, periods.tally_id(counter, counted, clock.now_s()))
@@ -157,10 +164,10 @@ def _read(call: Call, of: list[CounterAndId], resolved: Mapping[CounterAndId, Ta
     def entry(name: str, id_: str) -> dict[str, Any]:
         names, tally = {"counter": name, "id": id_}, resolved[name, id_]
         if isinstance(tally, CallerError):
-            return {**names, "error": problem(tally)}
+            return {**names, "error": problem_document(tally)}
         known = dated[tally.counter]
         if isinstance(known, CallerError):
-            return {**names, "error": problem(known)}
+            return {**names, "error": problem_document(known)}
         return {**names, **periods.answer_members(tally.id), **numbers[tally], **known}
 
     return {"tallies": [entry(*asked) for asked in of]}

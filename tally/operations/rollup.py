@@ -22,7 +22,7 @@ READER = StreamReader(
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
     """What it needs of the tables."""
-    return needs.consume("rollup") | needs.on((one for one in counters if one.rolls_up), "UpdateItem")
+    return needs.consume("rollup") | needs.on((one for one in counters if one.may_roll_up), "UpdateItem")
 
 
 def handler(counters: Mapping[str, Counter]) -> Handler:

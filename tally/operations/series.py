@@ -101,7 +101,7 @@ _TOP_EXAMPLE = {
     needs=lambda _: _SERIES_NEEDS,
     raises=[NotFoundError, ForbiddenError],
     example=_SERIES_EXAMPLE,
-    refuses=fields.closed,
+    refuses=fields.refusal_of_public_read,
     cached=True,
 )
 def get_series(
@@ -142,7 +142,7 @@ def get_any_series(
 
     As `GET /series`.
     """
-    return _series(call, fields.declared(of[0], "of", call.counters), of[1], by, from_, to, tz)
+    return _series(call, fields.declared_counter(of[0], "of", call.counters), of[1], by, from_, to, tz)
 
 
 @operation(
@@ -152,7 +152,7 @@ def get_any_series(
     needs=lambda _: _TOP_NEEDS,
     raises=[NotFoundError, ForbiddenError],
     example=_TOP_EXAMPLE,
-    refuses=lambda counter: fields.unlisted(counter) or fields.no_series(counter),
+    refuses=lambda counter: fields.unlisted(counter) or fields.refusal_of_series(counter),
     cached=True,
 )
 def get_top(
@@ -164,7 +164,7 @@ def get_top(
     its hours: `error_max` says by how much a value may be off at most. Without `span` it is the newest one, up to
     `as_of`.
     """
-    return Answer(top.top_list(call, counter, by, span, limit), max_age_s=counter.kept_s)
+    return Answer(top.top_list(call, counter, by, span, limit), max_age_s=counter.cache_s)
 
 
 @operation(
@@ -174,7 +174,7 @@ def get_top(
     needs=lambda _: _TOP_NEEDS,
     raises=[NotFoundError],
     example={**_TOP_EXAMPLE, "counter": "stock"},
-    refuses=fields.no_series,
+    refuses=fields.refusal_of_series,
 )
 def get_any_top(
     call: Call, *, counter: Of, by: ByMonth = top.DAY, span: Span | None = None, limit: TopSize = fields.TOP_SIZE_MAX
@@ -187,8 +187,8 @@ def get_any_top(
 
 
 def _public(call: Call, name: str) -> Counter:
-    counter = fields.declared(name, "of", call.counters)
-    if refusal := fields.closed(counter, field="of"):
+    counter = fields.declared_counter(name, "of", call.counters)
+    if refusal := fields.refusal_of_public_read(counter, field="of"):
         raise refusal
     return counter
 
@@ -196,9 +196,9 @@ def _public(call: Call, name: str) -> Counter:
 def _series(
     call: Call, counter: Counter, id_: str, by: str, from_s: int | None, to_s: int | None, zone: str | None
 ) -> Answer[Series]:
-    if refusal := fields.no_series(counter, "of"):
+    if refusal := fields.refusal_of_series(counter, "of"):
         raise refusal
     named = fields.counted_id(counter, id_, "of", call.pages) if id_ else hours.TOTAL_ID
     zone = zone or (counter.timezone if counter.unique else None)
     series = read.read_series(call, counter, named, read.range_of(by, from_s, to_s, zone, clock.now_s()))
-    return Answer(series, max_age_s=counter.kept_s)
+    return Answer(series, max_age_s=counter.cache_s)

@@ -10,6 +10,7 @@ from tally import observe
 from tally.api import needs
 from tally.api.needs import Need, Table
 from tally.api.unattended import Schedule
+from tally.builtin import PAGE_VISITORS, is_listed
 from tally.counter import Counter
 from tally.counting import deletion, expired_holds, pseudonyms
 from tally.drift import judge, rows
@@ -19,7 +20,6 @@ from tally.dynamo.shards import StreamShards
 from tally.operations import CONSUMERS
 from tally.series import hours
 from tally.settings import Settings
-from tally.shipped import PAGE_VISITORS, lists
 from tally.streams import events, forms, watermark
 from tally.streams.events import Bus
 from tally.streams.loss import NOTHING_LOST_S
@@ -76,7 +76,7 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     if watching:
         judging |= {"WATCHED#": ("Query", "UpdateItem", "DeleteItem")}
         removing |= needs.on(watching, "GetItem")
-    removing |= needs.FORGET_SALTS if lists(every, PAGE_VISITORS) else needs.NOTHING
+    removing |= needs.FORGET_SALTS if is_listed(every, PAGE_VISITORS) else needs.NOTHING
     left = needs.send_events(every, "Query")
     return needs.release_expired(every) | left | heartbeats | needs.on_ledger(judging) | removing | needs.READ_FORMS
 
@@ -96,7 +96,7 @@ class Sweep:
         settings = self.store.settings
         self.bus = bus or Bus(settings.event_bus)
         arns = {"counts": settings.counts_stream, "receipts": settings.receipts_stream}
-        self.shards = shards or StreamShards(arns | {name: own.stream for name, own in settings.own_tables.items()})
+        self.shards = shards or StreamShards(arns | {name: own.stream for name, own in settings.team_tables.items()})
 
     def __call__(self, event: object, context: Any) -> dict[str, int]:
         """Do the parts, each within its share of the time; the next sweep does what is left. Raise at the end."""
@@ -117,7 +117,7 @@ class Sweep:
     def _parts(self, until_s: float) -> Iterator[Callable[[], Mapping[str, int]]]:
         """The parts, in order; each has its share of the time that those before it have left."""
         store, counters = self.store, self.counters
-        if any(counter.may_have_holds for counter in counters.values()):  # else its role may not look for some
+        if any(counter.may_settle_holds for counter in counters.values()):  # else its role may not look for some
             yield lambda: _holds(store, counters, _share(store, until_s, HOLDS_SHARE))
         seen = watermark.read(store)
         now_s = clock.now_s()  # after an answer, which corrects it
@@ -128,7 +128,7 @@ class Sweep:
             yield lambda: judge_closed(store, seen, now_s, _share(store, until_s, JUDGE_SHARE))
         if store.settings.event_bus:
             yield lambda: _events(store, self.bus, now_s, _share(store, until_s, EVENTS_SHARE))
-        if own := store.settings.own_tables:
+        if own := store.settings.team_tables:
             yield from (partial(_own_table, store, self.shards, counters, name, now_s) for name in own)
             yield lambda: spot_checks.run_spot_checks(store, counters, now_s, _share(store, until_s, WATCHED_SHARE))
             yield lambda: _watched(store, counters, now_s, _share(store, until_s, WATCHED_SHARE))
@@ -149,10 +149,10 @@ def _share(store: Store, until_s: float, share: float) -> float:
 def renew(store: Store, shards: StreamShards, seen: Watermark, now_s: float) -> dict[str, int]:
     """Send the heartbeats, note the watermark, and say how old it is for each consumer."""
     noted = watermark.advance(store, shards, seen, now_s)
-    observe.gauges({observe.RECORDS_LOST: int(seen.lost_s < NOTHING_LOST_S)})
+    observe.write_metrics({observe.RECORDS_LOST: int(seen.lost_s < NOTHING_LOST_S)})
     ages_s = watermark.lags_s(noted, seen, now_s)
     for consumer, age_s in ages_s.items():
-        observe.gauges({observe.WATERMARK_AGE: age_s}, consumer=consumer)
+        observe.write_metrics({observe.WATERMARK_AGE: age_s}, consumer=consumer)
         if age_s > watermark.CONFIRM_AFTER * store.settings.minute_s:
             observe.logger.warning(
                 "behind", extra={"consumer": consumer, "age_s": age_s, "in": noted.most_lagging(consumer)}
@@ -166,7 +166,7 @@ def judge_closed(store: Store, seen: Watermark, now_s: float, until_s: float) ->
     gauged = {observe.SWEEP_UNFINISHED: int(not judged.finished)}
     if judged.last >= 0:
         gauged[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)
-    observe.gauges(gauged)
+    observe.write_metrics(gauged)
     return {
         "minutes": judged.minutes,
         "segments": judged.segments,
@@ -183,16 +183,16 @@ def report_drift(
     metrics have data: CloudWatch bills each one that has."""
     whole, confirmed = rows.summary(store, counters, seen, now_s, until_s)
     if whole[observe.DRIFTING_TALLIES]:
-        observe.gauges(whole)
+        observe.write_metrics(whole)
     for counter, tallies in confirmed.items():
-        observe.gauges({observe.DRIFT_CONFIRMED: tallies}, counter=counter)
+        observe.write_metrics({observe.DRIFT_CONFIRMED: tallies}, counter=counter)
     return {}
 
 
 def _events(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
     """Send the events that the bookkeeper has not, and say how old the oldest one is that is left."""
     done = events.send_unsent(store, bus, now_s, until_s)
-    observe.gauges({observe.OLDEST_EVENT: done["oldest_event_s"]})
+    observe.write_metrics({observe.OLDEST_EVENT: done["oldest_event_s"]})
     return done
 
 
@@ -204,7 +204,7 @@ def _own_table(
         progress.note_progress(store, shards, counters, table, now_s)
     finally:
         if passed_s := scan_state.passed_s(store, table):
-            observe.gauges({observe.WATERMARK_AGE: int(now_s) - passed_s}, consumer=NAME)
+            observe.write_metrics({observe.WATERMARK_AGE: int(now_s) - passed_s}, consumer=NAME)
     return {}
 
 
@@ -218,7 +218,7 @@ def _faults(store: Store, counters: Mapping[str, Counter], until_s: float) -> di
         for one in found:
             observe.logger.warning("items count for nothing", extra={"counter": name, **one._asdict()})
         if found:  # CloudWatch bills each metric that has data
-            observe.gauges({observe.UNCOUNTED: sum(one.items for one in found)}, counter=name)
+            observe.write_metrics({observe.UNCOUNTED: sum(one.items for one in found)}, counter=name)
         uncounted += sum(one.items for one in found)
     return {"uncounted": uncounted}
 

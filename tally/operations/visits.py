@@ -10,13 +10,13 @@ from tally.api.kinds import ADDRESS, CLIENT_FILE, LISTED_PAGE, PAGE, PAGE_EXAMPL
 from tally.api.operation import READS, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Count, WhenVisible
 from tally.api.texts import Text
+from tally.builtin import BOT_VISITS, PAGE_VISITORS, VISITS, is_listed
 from tally.counter import Counter
 from tally.counting import increments, periods, tallies, unique_visitors
 from tally.counting.increments import Increment
 from tally.dynamo import clock
 from tally.errors import ForbiddenError, NotFoundError
-from tally.pages import AS_SPELT
-from tally.shipped import BOT_VISITS, PAGE_VISITORS, VISITS, lists
+from tally.pages import DROP_NOTHING
 from tally.streams import watermark
 
 BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page view reads the table
@@ -24,7 +24,7 @@ BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page 
 # Before Lambda takes a snapshot or provisions capacity nobody waits: load what visits need.
 if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand") != "on-demand":
     crawlers.is_crawler("anyone")
-    fields.page("https://example.com/", "url", AS_SPELT)
+    fields.page("https://example.com/", "url", DROP_NOTHING)
 
 
 class Visited(TypedDict):
@@ -48,7 +48,7 @@ class Visits(TypedDict):
 
 
 def _needs_to_visit(counters: Sequence[Counter]) -> needs.Needs:
-    return needs.count(counters) | (needs.SALT_OF_DAY if lists(counters, PAGE_VISITORS) else needs.NOTHING)
+    return needs.count(counters) | (needs.SALT_OF_DAY if is_listed(counters, PAGE_VISITORS) else needs.NOTHING)
 
 
 @operation(
@@ -102,7 +102,7 @@ def get_visits(call: Call, *, url: Annotated[str, PAGE]) -> Answer[Visits]:
     body: dict[str, Any] = {"counter": VISITS.name, "id": url, "value": visits, "bots": bots, "as_of": as_of}
     if PAGE_VISITORS.name in call.counters:
         body["visitors"] = tallies.read(call, PAGE_VISITORS, periods.tally_id(PAGE_VISITORS, url, clock.now_s()))
-    return Answer(body, max_age_s=VISITS.kept_s)
+    return Answer(body, max_age_s=VISITS.cache_s)
 
 
 @operation(

@@ -92,7 +92,7 @@ def sum_up(store: Store, judged: int, *, until_s: float) -> int:
     """
     written, at = 0, progress.read(store)
     if at.since < 0:
-        newest = judged if judged >= 0 else store.settings.minute(clock.now_s())
+        newest = judged if judged >= 0 else store.settings.minute_of(clock.now_s())
         since = newest + 1 - LOOKBACK_MINUTES
         at = _note(store, at, Progress(since, since - 1, hour_of(store.settings, since)))
     began = at = _note_missing(store, at)
@@ -115,7 +115,7 @@ def _note_missing(store: Store, at: Progress) -> Progress:
     lost and nobody has acknowledged. What is judged has its markers."""
     letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # before the losses: one may be dropped meanwhile
     lost = [_whole_s(gap) for gap in loss.list_losses(store) if gap.consumer == BOOKKEEPER]
-    now = at.with_missing(min([letter_s, *lost]), store.settings.minute(clock.now_s()))
+    now = at.with_missing(min([letter_s, *lost]), store.settings.minute_of(clock.now_s()))
     return at if now == at else _note(store, at, now)
 
 

@@ -106,7 +106,7 @@ def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     moved = tallies.stored_number(counter, new, began) - tallies.stored_number(counter, old, began)
     effect = Effect(counter.name, id_, declared.minute_made(record))
     booked = _tally_effects(effect._replace(observed=moved), new, old) if moved else ()
-    if counter.notify is None or not counter.versioned or not periods.is_kept(counter, id_, created_s(record)):
+    if counter.notify is None or not counter.has_version or not periods.is_kept(counter, id_, created_s(record)):
         return booked  # a hold that comes back to what is kept no more begins at the start again: that crosses nothing
     if not moved and periods.has_ended(counter, id_, created_s(record)):
         return ()  # the limit of the period that follows: it is here, too, while calls may be (plans.py)

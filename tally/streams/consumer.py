@@ -112,7 +112,7 @@ class Batch:
                 past = self._last_closed_minute(first)
                 seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # then: `past` grows
                 self._prefetch(numbered.values())  # then: nothing up to the checkpoint rests on anything newer
-                place = BatchContext(self.table, self.shard, store.settings.minute(clock.now_s()), past)
+                place = BatchContext(self.table, self.shard, store.settings.minute_of(clock.now_s()), past)
                 try:
                     at = int(seen.sequence or -1)  # compared as numbers: as strings "9" is after "10"
                     left = [record for number, record in numbered.items() if number > at]

@@ -83,7 +83,7 @@ def events_of_record(
 ) -> tuple[Event, ...]:
     """The events of a tally item that changed, of a counter with thresholds whose number is one item."""
     assert counter.notify is not None
-    assert counter.versioned, "one item is not the number"
+    assert counter.has_version, "one item is not the number"
     before, value = old.value(counter), new.value(counter)
     crossings = crossings_between(counter.notify, before, value, _ceilings(counter, old.image, new.image))
     if not crossings:

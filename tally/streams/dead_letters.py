@@ -172,7 +172,7 @@ def redrive(
     settings = call.store.settings
     for _ in range(REDRIVES_MAX):
         seen = watermark.read(call.store)
-        minute = settings.minute(clock.now_s())
+        minute = settings.minute_of(clock.now_s())
         again = watermark.pending_resume_minute(call.store, seen)
         place = BatchContext("", f"{REDRIVEN}#{marker.sort_key}", minute)
         outcome = RedriveOutcome.APPLIED

@@ -55,7 +55,7 @@ def form(counter: Counter) -> Form:
     if counter.items is not None:
         return {ITEMS: counter.items.table}
     fields = {field: getattr(counter, field) for field in _FIELDS}
-    return fields | {"shards": ONE if counter.versioned else MANY, "numbered": counter.numbered}
+    return fields | {"shards": ONE if counter.has_version else MANY, "numbered": counter.numbered}
 
 
 def noted(store: Store) -> dict[str, Form]:

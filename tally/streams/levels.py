@@ -36,7 +36,7 @@ def raise_levels(call: Call, declared: CounterIndex, effects: Iterable[Effect]) 
     of_sums = [
         (counter, id_)
         for name, id_ in seen
-        if (counter := declared.by_name[name]).notify is not None and not counter.versioned
+        if (counter := declared.by_name[name]).notify is not None and not counter.has_version
     ]
     return list(chain.from_iterable(map_in_threads(partial(_raise_level, call), of_sums)))
 

@@ -94,4 +94,4 @@ def loss_of_discarded(settings: Settings, marker: str, consumer: str, made_s: in
 
 def _resume_minute(settings: Settings, consumer: str, until_s: float) -> int:
     """The other half of a change is booked on its own minute, or one of its neighbours. The rollup's may be two on."""
-    return settings.minute(until_s) + COMMIT_GRACE + 2 if consumer == BOOKKEEPER else 0
+    return settings.minute_of(until_s) + COMMIT_GRACE + 2 if consumer == BOOKKEEPER else 0

@@ -42,7 +42,7 @@ def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
         return ()
     amounts = amounts_of(image, alone=True)
     for name, id_, _ in amounts:
-        if not require_declared(declared, name, id_).rolls_up:
+        if not require_declared(declared, name, id_).may_roll_up:
             raise PoisonRecordError(f"{name} is not rolled up, as it is declared now")
     return receipt_effects(declared, amounts, record, image)
 
@@ -87,7 +87,7 @@ def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
         refuse_orphan(image)
     at = declared.minute_made(record)
     for counter in owners:
-        if not counter.rolls_up or counter.max_shards == 1:
+        if not counter.may_roll_up or counter.max_shards == 1:
             raise PoisonRecordError(f"{counter.name} is not rolled up, as it is declared now")
     return tuple(Effect(counter.name, id_, at, 1) for counter in owners)
 
@@ -139,7 +139,7 @@ class TallyRun(Run):
         for effect in self.sums.values():
             counter = declared.by_name[effect.counter]
             days = {day: amount for day, amount in self.days[effect.counter, effect.id].items() if amount}
-            assert counter.rolls_up, "its changes depend on its number"
+            assert counter.may_roll_up, "its changes depend on its number"
             assert sum(days.values()) == effect.expected
             if days:
                 shard = shard_of(counter, self.place)

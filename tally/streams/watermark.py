@@ -70,7 +70,7 @@ class Watermark:
     def last_complete_minute(self, settings: Settings) -> int:
         """The last minute whose entries are all on the segments."""
         return (
-            settings.minute(self.journal_complete_s - CLOCK_SKEW * settings.minute_s) - COMMIT_GRACE - 1
+            settings.minute_of(self.journal_complete_s - CLOCK_SKEW * settings.minute_s) - COMMIT_GRACE - 1
             if self.journal_complete_s
             else -1
         )
@@ -82,8 +82,8 @@ class Watermark:
         the moment that they were restored to.
         """
         began_s, restored_s = (items.int_attribute(self.item, name) for name in ("began", "restored"))
-        first = settings.minute(began_s)
-        after = settings.minute(restored_s) + COMMIT_GRACE + 1 if restored_s else 0
+        first = settings.minute_of(began_s)
+        after = settings.minute_of(restored_s) + COMMIT_GRACE + 1 if restored_s else 0
         return max(self.judged, max(first, after) - 1)
 
     def last_added(self, minute: int) -> list[str]:
@@ -243,9 +243,9 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
     }
     assert all(int(values[name]) >= items.int_attribute(item, name) for name in _MONOTONIC)
     assert float(values["shown"]) <= float(values["rolled"])
-    if before.judged < 0 and before.last_complete_minute(store.settings) >= store.settings.minute(began_s):
+    if before.judged < 0 and before.last_complete_minute(store.settings) >= store.settings.minute_of(began_s):
         past, minute_s = before.last_closed_minute(store.settings), store.settings.minute_s
-        values |= {"judged": past, "first": (past + 1) * minute_s, "whole": store.settings.minute(now_s) + 1}
+        values |= {"judged": past, "first": (past + 1) * minute_s, "whole": store.settings.minute_of(now_s) + 1}
     # A sweep that was overtaken by another one, or by the first record, notes nothing.
     seen = {name: item.get(name) for name in ("noted", "began")}
     noted = items.update_write(store.settings.ledger_table, WATERMARK_KEY, values, expected=seen)
@@ -256,7 +256,7 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
 def _redriven(settings: Settings, item: Item, now_s: float) -> int:
     """The last minute on which dead letters that the sweeps before have seen may be booked, now that none waits."""
     before = items.int_attribute(item, "redriven", -1)
-    return settings.minute(now_s) + 1 if before == NOTHING_LOST_S else before
+    return settings.minute_of(now_s) + 1 if before == NOTHING_LOST_S else before
 
 
 def _gaps(settings: Settings, known: list[Loss], before: Watermark, redriven: int, now_s: float) -> list[Loss]:

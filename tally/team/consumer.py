@@ -23,7 +23,7 @@ from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
 from ..errors import ConfigurationError
-from ..items import EXAMPLE, Value
+from ..items import EXAMPLE, Contribution
 from ..streams.consumer import Batch, Handler, table_name
 from ..streams.fold import Effect, Run, StreamConsumer
 from ..streams.record import (
@@ -56,15 +56,15 @@ class ItemChange(NamedTuple):
 
     counter: Counter
     minute: int
-    old: Value | None
-    new: Value | None
+    old: Contribution | None
+    new: Contribution | None
     scan: Scan | None = None
     marker: str = ""
     needs_marker: bool = False
     is_near_scan_end: bool = False
-    team_number: Value | None = None
+    team_number: Contribution | None = None
     """The number of the team's own, as the record leaves it."""
-    team_number_before: Value | None = None
+    team_number_before: Contribution | None = None
     made_s: float = 0.0
     pair: str = ""  # as effects have it: its halves are in one record
     example: str = ""
@@ -94,7 +94,7 @@ class ItemsHandler(Handler):
         self.counters = counters
 
     def batch(self, call: Call, source: str, shard: str) -> Batch:
-        own = self.store.settings.own_tables
+        own = self.store.settings.team_tables
         table = next((name for name, one in own.items() if one.name == table_name(source)), None)
         if table is None or not counters_of_table(self.counters, table):
             raise ConfigurationError(f"The stream {source[:200]!r} is of no table whose items a counter counts")
@@ -127,7 +127,7 @@ class ItemsBatch(Batch):
             counter = counters[name]
             if scan.is_open_for(counter):
                 yield name, scan
-            elif scan.counted == counter.digest:
+            elif scan.counted == counter.items_digest:
                 yield name, None
 
     def _markers(self, wanted: Sequence[str]) -> dict[str, Marker]:
@@ -194,7 +194,7 @@ class ItemsRun(Run):
             if change.scan is not None and change.scan.covers(change.counter, value.group):
                 noted.recount_attribute = change.scan.team_number_attribute
 
-    def _noted(self, change: ItemChange, value: Value) -> TeamNumberNote:
+    def _noted(self, change: ItemChange, value: Contribution) -> TeamNumberNote:
         self._move(change, value, 0)
         return self.noted.setdefault((change.counter.name, value.group), TeamNumberNote())
 
@@ -220,7 +220,7 @@ class ItemsRun(Run):
             _, before = self.recounts.get(at, ("", 0))
             self.recounts[at] = scan.recount_attribute, before + sign * value.amount
 
-    def _move(self, change: ItemChange, value: Value, amount: int) -> None:
+    def _move(self, change: ItemChange, value: Contribution, amount: int) -> None:
         self._add(
             (change.counter.name, value.group), Effect(change.counter.name, value.group, self.place.minute, amount)
         )
@@ -280,7 +280,7 @@ def _item_changes(
         old, new = _contributions(counter, record)
         assert counter.items is not None
         images = (record["dynamodb"].get(image) or {} for image in ("OldImage", "NewImage"))
-        before, now = map(counter.items.kept, images)
+        before, now = map(counter.items.team_number, images)
         if old == new and before == now:
             continue
         scan, made_s = open_[name], created_s(record)
@@ -311,7 +311,7 @@ def _scanned(change: ItemChange, scan: Scan, record: Record, made_s: float, slac
     return change._replace(scan=scan, marker=marker, needs_marker=marked, is_near_scan_end=late)
 
 
-def _contributions(counter: Counter, record: Record) -> tuple[Value | None, Value | None]:
+def _contributions(counter: Counter, record: Record) -> tuple[Contribution | None, Contribution | None]:
     """What the item counted for before, and what it counts for now."""
     of, name, change = counter.items, event_name(record), record["dynamodb"]
     assert of is not None
@@ -320,11 +320,11 @@ def _contributions(counter: Counter, record: Record) -> tuple[Value | None, Valu
         return None, None
     images = ("OldImage", name != INSERT), ("NewImage", name != REMOVE)
     if not of.needs_images:
-        value = of.value(keys)
+        value = of.contribution(keys)
         return tuple(value if there else None for _, there in images)  # type: ignore[return-value]
     if any(there and not change.get(image) for image, there in images):
         raise PoisonRecordError(f"a {name} without its image: the stream must have NEW_AND_OLD_IMAGES")
-    return tuple(of.value(change[image]) if there else None for image, there in images)  # type: ignore[return-value]
+    return tuple(of.contribution(change[image]) if there else None for image, there in images)  # type: ignore[return-value]
 
 
 def _example(counter: Counter, record: Record) -> str:

@@ -15,24 +15,24 @@ from typing import Any
 from ..dynamo import items, keys
 from ..dynamo.items import Write
 from ..dynamo.keys import Item
-from ..items import Value
+from ..items import Contribution
 
 MARKER_KEPT_S = 30 * 24 * 3600
 RESTART_S = MARKER_KEPT_S // 2  # how long after its beginning a scan holds: no marker that it needs is gone by then
 LIVE = "live"
 """The marker of an item of which a record was applied: its old and new images add up from here on."""
-Marker = str | Value | None
+Marker = str | Contribution | None
 """None: nobody has begun with the item; a Value: what the scan read, and added."""
-Moves = tuple[tuple[Value, int], ...]
+Moves = tuple[tuple[Contribution, int], ...]
 """What is added: each value, once or minus once."""
 
 
-def moves_between(old: Value | None, new: Value | None) -> Moves:
+def moves_between(old: Contribution | None, new: Contribution | None) -> Moves:
     """What leaves, and what comes."""
     return (*(((old, -1),) if old else ()), *(((new, 1),) if new else ()))
 
 
-def apply_record(marker: Marker, old: Value | None, new: Value | None) -> tuple[Moves, Marker]:
+def apply_record(marker: Marker, old: Contribution | None, new: Contribution | None) -> tuple[Moves, Marker]:
     """What a record moves, and the marker of its item then. `old` and `new` differ: other records move nothing."""
     assert old != new
     if marker is None:
@@ -52,22 +52,22 @@ def parse_marker(stored: Item) -> Marker:
     """A marker as it is stored; of an empty item none."""
     if not stored:
         return None
-    return Value(stored["group"]["S"], items.int_attribute(stored, "amount")) if "group" in stored else LIVE
+    return Contribution(stored["group"]["S"], items.int_attribute(stored, "amount")) if "group" in stored else LIVE
 
 
 def marker_write(table: str, at: Item, was: Marker, now: Marker, now_s: float) -> Write:
     """The write of a marker, on condition that it is as it was read."""
     assert now is not None
     values: dict[str, Any] = {"expiration": int(now_s) + MARKER_KEPT_S}
-    if isinstance(now, Value):
+    if isinstance(now, Contribution):
         values |= now._asdict()
     if was is None:
         seen: items.Expected = items.EXPECT_NO_ITEM
-    elif isinstance(was, Value):
+    elif isinstance(was, Contribution):
         seen = was._asdict()
     else:
         seen = {"PK": at["PK"]["S"], "group": None}
-    gone = ("group", "amount") if isinstance(was, Value) and not isinstance(now, Value) else ()
+    gone = ("group", "amount") if isinstance(was, Contribution) and not isinstance(now, Contribution) else ()
     return items.update_write(table, at, values, remove=gone, expected=seen)
 
 

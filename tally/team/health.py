@@ -22,7 +22,7 @@ def look(store: Store, counters: Mapping[str, Counter]) -> Check:
         if counter.items is None:
             continue
         scan = scan_state.read(store, name)
-        counted, missing = scan.counted == counter.digest, why_unwatched(store, counter, scan)
+        counted, missing = scan.counted == counter.items_digest, why_unwatched(store, counter, scan)
         found = list(faults.read(store, counter)) if counted else []
         facts[name] = {
             "counted": counted,
@@ -49,7 +49,7 @@ def why_unwatched(store: Store, counter: Counter, scan: Scan | None = None) -> s
     """Why nobody can tell whether the numbers that the team keeps are right: there are none. Empty if there are some,
     and if the items are not counted."""
     watch, scan = counter.watch, scan or scan_state.read(store, counter.name)
-    if watch is None or scan.counted != counter.digest or numbers(store, counter):
+    if watch is None or scan.counted != counter.items_digest or numbers(store, counter):
         return ""
     at = f"item with the sort key {watch.at}"
     if unread := tallies.sum_of_shards(counter, tallies.read_shards(Call(store), counter, f"{ASIDE}kept")):

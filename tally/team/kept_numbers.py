@@ -22,7 +22,7 @@ from ..counter import Counter
 from ..dynamo import items, keys
 from ..dynamo.items import Write
 from ..dynamo.keys import Item
-from ..items import KEPT
+from ..items import TEAM_NUMBER
 
 UP, DOWN = "up#", "down#"
 NO_NUMBER: Item = {"NULL": True}
@@ -62,7 +62,7 @@ class TeamNumberNote:
 
     def beside(self, update: dict[str, Any]) -> dict[str, Any]:
         """The update of a tally item that notes this, too."""
-        kept = filter(None, (KEPT, self.recount_attribute)) if self.team_number is not None else ()
+        kept = filter(None, (TEAM_NUMBER, self.recount_attribute)) if self.team_number is not None else ()
         return items.extend_update(update, sets=dict.fromkeys(kept, self.team_number or NO_NUMBER), adds=self.moves)
 
 

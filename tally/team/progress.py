@@ -40,7 +40,7 @@ def note_progress(
         store.settings.ledger_table,
         scan_state.passed_key(table),
     )
-    before, stream = queries.get(store.client, ledger, key), store.settings.own_tables[table].stream
+    before, stream = queries.get(store.client, ledger, key), store.settings.team_tables[table].stream
     before_s, other = items.int_attribute(before, "passed"), before.get("stream", {"S": stream}) != {"S": stream}
     seen_s = max(before_s, items.int_attribute(before, "seen"))
     late = (
@@ -71,7 +71,7 @@ def _report_lost(store: Store, counters: Iterable[str], table: str, why: str, si
 
 def _heartbeat(store: Store, table: str, name: str, now_s: float) -> Write:
     """The write of one heartbeat. Raises ConfigurationError for a table whose keys are no texts."""
-    own = store.settings.own_tables[table].name
+    own = store.settings.team_tables[table].name
     partition, *sort = _key_names(store, own)
     key = {partition: {"S": f"{HEARTBEAT_START}{name}"}, **{name: {"S": "HEARTBEAT"} for name in sort}}
     return items.put_write(own, key, {"at": int(now_s)})

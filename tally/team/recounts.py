@@ -18,7 +18,7 @@ from ..dynamo.client import Call
 from ..dynamo.items import Write
 from ..dynamo.keys import Item
 from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, try_commit
-from ..items import ASIDE, RECOUNTED
+from ..items import ASIDE, RECOUNT_GENERATION
 from . import kept_numbers, scan_state
 from .kept_numbers import TeamNumberNote
 from .scan_reader import GIVEN_UP, ScanAbandonedError, ScanReader
@@ -115,13 +115,13 @@ class Recount(ScanReader):
     def _setting(self, off: Difference) -> Item:
         """The update that sets the number of a group, once."""
         now_s, generation = self.now(), self.scan.generation
-        minute = self.store.settings.minute(now_s)
+        minute = self.store.settings.minute_of(now_s)
         add = tallies.add_write(
             Call(self.store), self.counter, off.group, 0, -off.excess, minute, nonce_prefix=tallies.REPAIRED
         )
-        add = items.extend_update(add, sets={RECOUNTED: generation})
+        add = items.extend_update(add, sets={RECOUNT_GENERATION: generation})
         names, values = add["ExpressionAttributeNames"], add["ExpressionAttributeValues"]
-        names["#recounted"], values[":generation"] = RECOUNTED, {"N": str(generation)}
+        names["#recounted"], values[":generation"] = RECOUNT_GENERATION, {"N": str(generation)}
         add["ConditionExpression"] = "attribute_not_exists(#recounted) OR #recounted < :generation"
         return add
 
@@ -130,7 +130,7 @@ class Recount(ScanReader):
         while the number stands, too."""
         table = self.store.settings.ledger_table
         still: items.Expected = {"generation": self.scan.generation, "closed": None}
-        still = {**still, "counted": self.counter.digest} if counted else still
+        still = {**still, "counted": self.counter.items_digest} if counted else still
         if try_commit(self.store, [*writes, items.check_write(table, scan_state.scan_key(self.counter.name), still)]):
             return True
         self.settled()  # raises if it is closed
@@ -148,7 +148,7 @@ class Recount(ScanReader):
     def close(self, *, counted: bool = False, found: int | None = None) -> None:
         """Close the scan. `counted`: the scan has counted every number by the declaration. `found`: how many groups
         have items, if it has read all. Raises ScanAbandonedError."""
-        if not scan_state.close(self.store, self.scan, self.counter.digest if counted else None, found):
+        if not scan_state.close(self.store, self.scan, self.counter.items_digest if counted else None, found):
             raise ScanAbandonedError(GIVEN_UP)
 
     def _difference(self, group: str, shards: Sequence[Item], row: DriftRow) -> Difference:
@@ -156,7 +156,7 @@ class Recount(ScanReader):
         number = sum(tallies.stored_number(self.counter, item, 0) for item in mine)
         recount = sum(items.int_attribute(item, self.scan.recount_attribute) for item in mine)
         stale = any(len(self._stale(item)) > STALE_MAX for item in mine)
-        settled = any(items.int_attribute(item, RECOUNTED) >= self.scan.generation for item in mine)
+        settled = any(items.int_attribute(item, RECOUNT_GENERATION) >= self.scan.generation for item in mine)
         first = next((item for item in mine if item["SK"]["S"] == self.counter.sort_key), {})
         return Difference(group, number, recount, row, stale, settled, first)
 

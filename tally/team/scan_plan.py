@@ -44,7 +44,7 @@ class Plan:
     examples: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        scan = Scan(self.recount.counter.name, 1, self.recount.counter.digest, self.only, closed=False)
+        scan = Scan(self.recount.counter.name, 1, self.recount.counter.items_digest, self.only, closed=False)
         scanning, seen = replace(self.recount, scan=scan), dict[str, object]()
         for _ in range(PLACES):
             page = some_items(scanning, AT_EACH)

@@ -21,7 +21,7 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, send, sleep_or_raise_busy, try_commit
 from ..errors import TallyError
-from ..items import ASIDE, EXAMPLE, Items, Value, key_types
+from ..items import ASIDE, EXAMPLE, Contribution, Items, key_types
 from . import faults, first_seen, scan_state
 from .scan_state import Scan
 
@@ -36,7 +36,7 @@ class UncountableError(TallyError):
     """The items of a table cannot be counted."""
 
 
-Counted = tuple[Item, Value, Item]
+Counted = tuple[Item, Contribution, Item]
 """The key of the marker of an item that counts, what it counts for, and the item."""
 
 
@@ -87,7 +87,7 @@ class ScanReader:
     @property
     def table(self) -> str:
         """The name of the team's table."""
-        return self.store.settings.own_tables[self.of.table].name
+        return self.store.settings.team_tables[self.of.table].name
 
     @cached_property
     def described(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class ScanReader:
 
     def partition(self, group: str) -> Item:
         """The value of the partition key of a group."""
-        return {self.key_types[self.of.key]: self.of.partition(group)}
+        return {self.key_types[self.of.key]: self.of.partition_key_of(group)}
 
     def steps(self) -> Iterator[Step]:
         """Read and add everything from where the scan stands; then it has ended.
@@ -156,11 +156,11 @@ class ScanReader:
     def _add(self, page: Sequence[Item], read: int) -> tuple[int, float]:
         """Add those items of a page that nobody has begun with. How many, and the units of it."""
         name, generation = self.counter.name, self.scan.generation
-        values = ((self._taken(self.of.value(item)), item) for item in page)
+        values = ((self._taken(self.of.contribution(item)), item) for item in page)
         left = [
             (first_seen.marker_key(name, generation, self.key_of(item)), value, item) for value, item in values if value
         ]
-        kept = dict(value for item in page if (value := self._taken(self.of.kept(item))))  # by group
+        kept = dict(value for item in page if (value := self._taken(self.of.team_number(item))))  # by group
         last = self.key_of(page[-1])
         if not left and not kept:
             return 0, 0.0
@@ -187,7 +187,7 @@ class ScanReader:
         """The items of a page, as many at a time as one transaction adds."""
         pack = Pack([], 0, frozenset())
         for item in page:
-            value, kept = (self._taken(one) for one in (self.of.value(item), self.of.kept(item)))
+            value, kept = (self._taken(one) for one in (self.of.contribution(item), self.of.team_number(item)))
             groups = {one.group for one in (value, kept) if one}
             more = Pack([*pack.items, item], pack.markers + (value is not None), pack.groups | groups)
             if more.writes > WRITES_MAX:
@@ -197,7 +197,7 @@ class ScanReader:
         if pack.items:
             yield pack
 
-    def _taken(self, value: Value | None) -> Value | None:
+    def _taken(self, value: Contribution | None) -> Contribution | None:
         return value if value and self.scan.covers(self.counter, value.group) else None
 
     def _updates(self, counting: Sequence[Counted], kept: Mapping[str, int], now_s: float) -> Iterator[dict[str, Any]]:
@@ -207,7 +207,7 @@ class ScanReader:
             sums[value.group] += value.amount
             if example := faults.example(self.of, item, self.key_types):
                 examples[value.group] = example
-        minute = self.store.settings.minute(now_s)
+        minute = self.store.settings.minute_of(now_s)
         for group, amount in sums.items():
             add = tallies.add_write(Call(self.store), self.counter, group, 0, 0, minute, nonce_prefix=tallies.REPAIRED)
             # unless a record has said it since it began

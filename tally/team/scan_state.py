@@ -86,7 +86,7 @@ class Scan(NamedTuple):
     def is_for_other_declaration(self, counter: Counter | None) -> bool:
         """Whether the number, or an open scan, counts by another declaration. `counter`: as it is declared now; None:
         it is not declared."""
-        known = "" if counter is None else counter.digest
+        known = "" if counter is None else counter.items_digest
         return not {self.counted, "" if self.closed else self.digest} <= {"", known}
 
     def covers(self, counter: Counter, group: str) -> bool:
@@ -99,7 +99,7 @@ class Scan(NamedTuple):
 
     def is_open_for(self, counter: Counter) -> bool:
         """Whether it is open, and of the counter as it is declared."""
-        return not self.closed and self.digest == counter.digest
+        return not self.closed and self.digest == counter.items_digest
 
 
 def scan_key(counter: str) -> Item:
@@ -125,14 +125,14 @@ def begin(
     seen, groups = read(store, counter.name), tuple(groups)
     generation = max(seen.generation + 1, int(now_s))  # of no scan that the ledger knows no more, or by another name
     values: dict[str, Any] = {
-        "generation": generation, "digest": counter.digest, "groups": " ".join(groups), "began": int(now_s),
+        "generation": generation, "digest": counter.items_digest, "groups": " ".join(groups), "began": int(now_s),
         "items": 0, "table": counter.items.table, **({"spot": 1} if spot else {}),
     }  # fmt: skip
     gone = ("ended", "closed", "position", *(() if spot else ("spot",)))
-    gone = gone if seen.counted == counter.digest else (*gone, "counted")
+    gone = gone if seen.counted == counter.items_digest else (*gone, "counted")
     _try_change(store, seen, values, gone)
     there = read(store, counter.name)  # an answer may be lost; the same scan, begun by somebody else, is as good
-    ours = (generation, counter.digest, groups, int(now_s))
+    ours = (generation, counter.items_digest, groups, int(now_s))
     return there if (there.generation, there.digest, there.groups, there.began_s) == ours else None
 
 
@@ -235,7 +235,7 @@ def as_of(store: Store, counter: Counter) -> int | None:
     """
     assert counter.items is not None
     table = counter.items.table
-    if read(store, counter.name).counted != counter.digest:
+    if read(store, counter.name).counted != counter.items_digest:
         raise NotCountedError(
             f"{counter.name} counts items of the table {table}, and those that are there are not counted yet: run"
             f" `tally scan {counter.name}`."

@@ -31,7 +31,7 @@ def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float,
     How many groups were compared, and how many numbers were off."""
     done = {"groups_checked": 0, "groups_off": 0}
     for counter in counters.values():
-        if counter.items is None or counter.items.group is not None or not store.settings.own_check_units:
+        if counter.items is None or counter.items.group is not None or not store.settings.spot_check_units:
             continue  # one group of many that an attribute names would take a scan of the table
         if store.clock() >= until_s:
             break
@@ -47,7 +47,7 @@ def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float,
 def _check(recount: Recount) -> Iterator[bool]:
     """Whether each group that is compared was off."""
     scan, store, now_s = recount.scan, recount.store, recount.now()
-    if scan.counted != recount.counter.digest or not (scan.closed or scan.spot):
+    if scan.counted != recount.counter.items_digest or not (scan.closed or scan.spot):
         return  # its items are not counted yet, or somebody counts them again
     if scan.closed:
         _begin_check(recount, now_s)
@@ -69,7 +69,7 @@ def _begin_check(recount: Recount, now_s: float) -> None:
     too much."""
     store, units = recount.store, 0.0
     begun: Scan | None = None
-    values = (recount.of.value(item) for item in some_items(recount, ITEMS_READ))
+    values = (recount.of.contribution(item) for item in some_items(recount, ITEMS_READ))
     # What a group of ASIDE counts is anywhere in the table.
     groups = list(dict.fromkeys(value.group for value in values if value and not value.aside))[:GROUPS_MAX]
     if groups:
@@ -79,7 +79,7 @@ def _begin_check(recount: Recount, now_s: float) -> None:
     counting = replace(recount, scan=begun, page_items=ITEMS_READ)
     for step in counting.steps():
         units += step.units
-        if units > store.settings.own_check_units:
+        if units > store.settings.spot_check_units:
             counting.close()
             return
 

@@ -19,7 +19,7 @@ from ..dynamo.client import Store
 from ..dynamo.items import Write
 from ..dynamo.keys import Item
 from ..dynamo.transactions import try_commit
-from ..items import KEPT
+from ..items import TEAM_NUMBER
 from . import kept_numbers, scan_state
 
 BOUNDS_WINDOW_S = 600  # looks of so long are taken together: the number may change for good
@@ -60,7 +60,7 @@ def check_group_now(store: Store, counter: Counter, group: str, now_s: float) ->
 def team_number(store: Store, counter: Counter, group: str) -> int | None:
     """The number that the team keeps of a group, as the newest record has it; None: it keeps none."""
     item = queries.get(store.client, store.settings.counts_table, tallies.key(counter, group, 0))
-    return items.int_attribute(item, KEPT) if "N" in item.get(KEPT, {}) else None
+    return items.int_attribute(item, TEAM_NUMBER) if "N" in item.get(TEAM_NUMBER, {}) else None
 
 
 def why_unclear(store: Store, counter: Counter, group: str) -> str:
@@ -88,7 +88,7 @@ def waiting(store: Store) -> Mapping[str, int]:
 def _passed_s(store: Store, counter: Counter) -> int:
     """Until when the count holds everything; 0: not known, or the items are not counted."""
     assert counter.items is not None
-    counted = scan_state.read(store, counter.name).counted == counter.digest
+    counted = scan_state.read(store, counter.name).counted == counter.items_digest
     return scan_state.passed_s(store, counter.items.table) if counted else 0
 
 
@@ -133,9 +133,9 @@ def excess_bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) ->
     `passed_s`: until when the count holds everything, epoch seconds.
     """
     assert counter.watch is not None
-    if "N" not in item.get(KEPT, {}):
+    if "N" not in item.get(TEAM_NUMBER, {}):
         return None
-    above = items.int_attribute(dict(item), KEPT) - tallies.stored_number(counter, item, 0)
+    above = items.int_attribute(dict(item), TEAM_NUMBER) - tallies.stored_number(counter, item, 0)
     if counter.watch.together:
         return above, above
     up, down = kept_numbers.in_flight(item, passed_s - counter.watch.within)
@@ -160,7 +160,7 @@ def _row(store: Store, row: rows.DriftRow, off: int, now_s: float, *, together: 
 
     A number that is written together with its items has to be off for some minutes before that is confirmed.
     """
-    minute = store.settings.minute(now_s)
+    minute = store.settings.minute_of(now_s)
     if not together or off == 0:
         return [rows.recount_write(store, row, off, now_s)]
     return [rows.drift_write(store, row, off, now_s, minute)] if minute > row.last_minute else []

@@ -127,7 +127,7 @@ def _fit_query(case: Case) -> None:
     if "url" in query:
         query["url"] = _page(str(query["url"]))
     if "cursor" in query:
-        query["cursor"] = fields.to_cursor(quote(str(query["cursor"]), safe="")[: fields.USER_BYTES_MAX])
+        query["cursor"] = fields.encode_cursor(quote(str(query["cursor"]), safe="")[: fields.USER_BYTES_MAX])
     if "target" in query:
         of_pages = query.get("of") == "visit"
         targets = [_page(one) if of_pages else _cut(one, 200) for one in _texts(query["target"])]
@@ -159,7 +159,7 @@ def _fit_range(case: Case) -> None:
 
 def _is_range(query: dict[str, Any]) -> bool:
     try:
-        from_s, to_s = (fields.time(query[name], name) if name in query else None for name in ("from", "to"))
+        from_s, to_s = (fields.epoch_s(query[name], name) if name in query else None for name in ("from", "to"))
         read.range_of(query.get("by", read.HOUR), from_s, to_s, query.get("tz"), time.time())
     except InvalidInputError:
         return False

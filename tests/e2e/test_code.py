@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tally import home
+from tally import paths
 from tally.api.needs import Table
 from tally.contract import described
 from tally.dev.base import engine
@@ -34,8 +34,8 @@ FOUND = {
 def test_the_code_is_the_packages_with_a_copy_of_the_counters(tmp_path: Path) -> None:
     for _ in range(2):  # a second start finds the first one's
         task = code.laid_out(b"COUNTERS = {}", tmp_path / "task/0")
-        assert (task / "handlers.py").resolve() == home.LAMBDAS / "handlers.py"
-        assert (task / "tally").resolve() == home.PACKAGE
+        assert (task / "handlers.py").resolve() == paths.LAMBDAS / "handlers.py"
+        assert (task / "tally").resolve() == paths.PACKAGE
         assert (task / "counters.py").read_bytes() == b"COUNTERS = {}"
         assert {path.name for path in task.iterdir()} == {"counters.py", "handlers.py", "tally"}
 

@@ -133,7 +133,7 @@ def history(dev: Dev) -> Iterator[None]:
         board.add(*move[1:])
     now_h = int(now_s) // 3600
     listed = hour - 1 if (hour - 1) // 24 == now_h // 24 else now_h  # pages ask for the list of today
-    top.write_lists(store, listed, store.settings.minute(now_s), board, ["plays"])
+    top.write_lists(store, listed, store.settings.minute_of(now_s), board, ["plays"])
     moves.append(HourAmount.of("plays", hours.TOTAL_ID, 1294))
     moves.append(HourAmount.of("plays", f"{VIDEO}#{datetime.fromtimestamp(now_s, UTC).date()}", 70))  # imported
     repair = {"by": HOSTILE[0], "why": HOSTILE[1], "how": repairs.LEDGER}
@@ -142,7 +142,7 @@ def history(dev: Dev) -> Iterator[None]:
         repairs.repair_entry_write(store, "plays", VIDEO, now_s, {"before": 1239, "amount": -5, "added": 0}, **repair)
     )
     drifts = [rows.DriftRow("plays", id_) for id_ in (VIDEO, HOSTILE[0])]
-    writes += [rows.drift_write(store, row, 5, now_s, store.settings.minute(now_s - 3600)) for row in drifts]
+    writes += [rows.drift_write(store, row, 5, now_s, store.settings.minute_of(now_s - 3600)) for row in drifts]
     for write in writes:
         commit_writes(Call(store), [write])
     yield
@@ -154,7 +154,7 @@ def begun(store: Store) -> bool:
     """Let the series begin 20 hours ago. False if the sweep wrote at the same time."""
     seen, hour = progress.read(store), int(time.time()) // 3600
     since = progress.minutes_of(store.settings, hour - 20)[0]
-    new = progress.Progress(since, store.settings.minute(time.time()) - 1, hour)
+    new = progress.Progress(since, store.settings.minute_of(time.time()) - 1, hour)
     new = replace(seen, since=since) if seen.since >= 0 else new
     was = seen.values if seen.since >= 0 else items.EXPECT_NO_ITEM
     return try_commit(
@@ -276,7 +276,7 @@ def drifting(dev: Dev, counter: str, id_: str, by: int) -> Iterator[None]:
     store, now_s = connection.local(dev.port, {}).store, time.time()
     commit_writes(
         Call(store),
-        [rows.drift_write(store, rows.DriftRow(counter, id_), by, now_s, store.settings.minute(now_s - 3600))],
+        [rows.drift_write(store, rows.DriftRow(counter, id_), by, now_s, store.settings.minute_of(now_s - 3600))],
     )
     yield
     store.client.delete_item(TableName=store.settings.ledger_table, Key=rows.row_key(counter, id_))

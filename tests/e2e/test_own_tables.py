@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tally.contract.declarations import Declarations
 from tally.dynamo.client import Store
-from tally.settings import OwnTable, Settings
+from tally.settings import Settings, TeamTable
 from tally.team import scan_state
 from tally.team.recounts import Recount
 from tests.e2e.dev import ROOT, Dev, client
@@ -46,9 +46,9 @@ def order(engine: DynamoDBClient, number: int, status: str = "open") -> None:
 
 def counted(where: dict[str, Any], counters: Path) -> None:
     """Count what is there, as `tally scan` does."""
-    tables = {name: OwnTable(**one) for name, one in where["own_tables"].items()}
+    tables = {name: TeamTable(**one) for name, one in where["own_tables"].items()}
     names = where["counts"], where["receipts"], where["ledger"]
-    settings = Settings(*names, frozenset(), 0, "test", minute_s=where["minute_s"], own_tables=tables)
+    settings = Settings(*names, frozenset(), 0, "test", minute_s=where["minute_s"], team_tables=tables)
     store = Store(client(where["dynamodb"]), settings)
     orders = Declarations.load(counters).counters["orders"]
     scan = scan_state.begin(store, orders, time.time())

@@ -12,7 +12,7 @@ import pytest
 
 from tally.contract.declarations import Declarations
 from tally.dynamo.client import Store
-from tally.settings import Settings, own_tables
+from tally.settings import Settings, parse_team_tables
 from tally.team import scan_state
 from tally.team.recounts import Recount
 from tests.emulator.server import Emulator
@@ -108,9 +108,9 @@ class Team:
 
     def __init__(self, stack: Stack, counters: Path) -> None:
         self.stack = stack
-        own = own_tables(stack.outputs["TallyOwnTables"])
+        own = parse_team_tables(stack.outputs["TallyOwnTables"])
         names = [stack.outputs[f"Tally{table}TableName"] for table in ("Counts", "Receipts", "Ledger")]
-        settings = Settings(*names, frozenset(), 0, "test", minute_s=MINUTE_S, own_tables=own)
+        settings = Settings(*names, frozenset(), 0, "test", minute_s=MINUTE_S, team_tables=own)
         self.store = Store(stack.client("dynamodb"), settings)
         self.counter = Declarations.load(counters).counters["orders"]
 

@@ -118,7 +118,7 @@ def test_a_teams_own_counters_replace_those_in_the_sources(tmp_path: Path) -> No
 def test_it_has_the_document_of_its_own_stack(tmp_path: Path) -> None:
     own = tmp_path / "counters.py"
     own.write_text(
-        "from dataclasses import replace\nfrom tally.counter import ANYONE, declared\nfrom tally.shipped import LIKES\n"
+        "from dataclasses import replace\nfrom tally.counter import ANYONE, declared\nfrom tally.builtin import LIKES\n"
         "LIKES = replace(LIKES, lists=ANYONE)\nCOUNTERS = declared([LIKES])\n"
     )
     shown = replace(BUNDLE, declarations=Declarations.load(own))

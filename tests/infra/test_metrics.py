@@ -115,7 +115,7 @@ def consume(function: str, world: StreamWorld) -> None:
             table, change = "counts", record(number, "INSERT", {"Keys": key, "NewImage": image})
         else:
             table, change = "receipts", play(number, target, counter={"S": counter.name})
-            if not counter.rolls_up:
+            if not counter.may_roll_up:
                 del change["dynamodb"]["NewImage"]["rollup"]
         world.deliver(function, table, SHARD, [change])
     world.deliver(function, "receipts", f"{SHARD}-of-{function}", [BAD])

@@ -235,7 +235,7 @@ def test_the_query_of_drift_asks_for_just_the_dimensions_that_the_sweep_writes(
     dev: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With one more or one less it finds nothing, and an alarm that finds nothing is silent."""
-    observe.gauges({observe.DRIFT_CONFIRMED: 1}, counter="plays")
+    observe.write_metrics({observe.DRIFT_CONFIRMED: 1}, counter="plays")
     [described] = json.loads(capsys.readouterr().out)["_aws"]["CloudWatchMetrics"]
     [(namespace, metric, dimensions)] = watched(dev)["Tally-dev-drift"]
     assert (described["Namespace"], [one["Name"] for one in described["Metrics"]]) == (namespace, [metric])

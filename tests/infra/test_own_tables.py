@@ -17,7 +17,7 @@ from tally.cdk import OptionsError, Tally
 from tally.contract.declarations import Declarations
 from tally.contract.described import Surroundings, document
 from tally.dev.stack.template import parse
-from tally.settings import own_tables
+from tally.settings import parse_team_tables
 from tests.infra.conftest import UNBUNDLED
 from tests.infra.mappings import mappings
 from tests.infra.template import Json, Template, joined, listed
@@ -187,14 +187,14 @@ def test_who_reads_the_tables_knows_them_and_nobody_else(shop: Template) -> None
     for module, name in shop.functions().items():
         variable = shop.resources[name]["Properties"]["Environment"]["Variables"].get("TALLY_OWN_TABLES")
         if variable:
-            knowing[module] = own_tables(joined(variable))
+            knowing[module] = parse_team_tables(joined(variable))
     tables = {name.rstrip("0123456789ABCDEF"): name for name in shop.of_type("AWS::DynamoDB::Table")}
     wanted = {
         logical: (f"${{{tables[id_]}}}", f"${{{tables[id_]}.StreamArn}}")
         for logical, id_ in (("shop", "Orders"), ("store", "Store"))
     }
     assert knowing == {"items": wanted, "sweep": wanted}
-    assert own_tables(joined(shop.outputs["TallyOwnTables"]["Value"])) == wanted
+    assert parse_team_tables(joined(shop.outputs["TallyOwnTables"]["Value"])) == wanted
 
 
 def on_own_tables(statements: list[Json], shop: Template) -> dict[str, set[str]]:

@@ -15,7 +15,7 @@ from tests.infra.template import Template, listed
 
 COUNTERS = """
 from tally.counter import declared
-from tally.shipped import BOT_VISITS, PAGE_VISITORS, VISITS
+from tally.builtin import BOT_VISITS, PAGE_VISITORS, VISITS
 
 COUNTERS = declared([VISITS, BOT_VISITS, PAGE_VISITORS])
 """

@@ -63,7 +63,7 @@ class FakeLambda:
             payload, failed = b'{"errorType": "Runtime.ExitError", "errorMessage": "signal: killed"}', True
         if fault == BUSY_ENTRY:
             answer = json.loads(payload)
-            problem = errors.problem(errors.StoreBusyError("x"), request_id="r-1")
+            problem = errors.problem_document(errors.StoreBusyError("x"), request_id="r-1")
             answer["results"][1] = {"status": 503, "replayed": False, "body": problem}
             payload = json.dumps(answer).encode()
         return {"Payload": BytesIO(payload), **({"FunctionError": "Unhandled"} if failed else {})}

@@ -116,7 +116,7 @@ def test_a_consumer_does_what_it_declares_and_no_more(
     for number, counter in enumerate(counters.COUNTERS.values()):
         target = periods.tally_id(counter, "x", 1_800_000_000)
         image = {**first["dynamodb"]["NewImage"], "counter": {"S": counter.name}, "target": {"S": target}}
-        if not counter.rolls_up:
+        if not counter.may_roll_up:
             del image["rollup"]
         receipts["Records"].append(_again(first, 100 + number, NewImage=image))
     receipts["Records"] += [_again(first, 200, NewImage={}), _again(first, 201, NewImage=None)]

@@ -317,7 +317,7 @@ def test_refusals_failures_and_bugs_are_never_sampled_and_the_codes_own_faults_a
     handlers.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "#"}]}, Context())
     printed = capsys.readouterr().out
     found = [line for line in emf(printed) if "Failed" in line]
-    assert [(line["Failed"], line["version"]) for line in found] == [([2.0], f"{observe.CODE}.increments")]
+    assert [(line["Failed"], line["version"]) for line in found] == [([2.0], f"{observe.CODE_VERSION}.increments")]
     lines = logs(printed)[:-1]
     assert [line["status"] for line in lines if line["message"] == "answered"] == [400, 503, 500]
     assert [line["message"] for line in lines] == ["answered", "failed", "answered", "bug", "answered"]

@@ -109,7 +109,7 @@ STOCK: dict[str, Any] = {"counter": "stock", "id": "mug", "caller": "alice"}
 PAGE = "https://example.com/a"
 SECRET = "a-secret-of-22-characters-or-more"
 NO_HOLD = "1700000000-AAAAAAAAAAAAAAAA"
-HOLDABLE = [counter for counter in counters.COUNTERS.values() if counter.holdable]
+HOLDABLE = [counter for counter in counters.COUNTERS.values() if counter.takes_holds]
 DECLARED = Declarations(Path(), counters.COUNTERS, counters.PAGES)
 FUNCTIONS = functions(OPERATIONS, counters.COUNTERS)
 ROOMS = [
@@ -417,7 +417,7 @@ def test_an_operation_does_what_it_declares_and_no_more(
     recorder = Recorder(store)
     list(steps)
     assert recorder.needs == operation.needs(served)
-    limited = LimitReachedError in operation.raises and any(counter.may_have_holds for counter in served)
+    limited = LimitReachedError in operation.raises and any(counter.may_settle_holds for counter in served)
     assert bool(refusals) >= limited, "a refusal looks for expired holds"
 
 

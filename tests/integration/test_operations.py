@@ -26,7 +26,7 @@ from tally.counter import AMOUNT_MAX
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
-from tally.pages import AS_SPELT
+from tally.pages import DROP_NOTHING
 from tests import events
 from tests.conftest import fresh_tables
 from tests.contexts import Context
@@ -87,7 +87,11 @@ def test_a_sample_succeeds_and_is_answered_alike_over_http_and_directly(
 def test_the_smoke_test_calls_every_route_and_expects_what_it_gets(invoke: Invoke) -> None:
     scopes = {"tally/read", "tally/write"}
     calls = smoke.calls(
-        Declarations(Path(), COUNTERS, AS_SPELT), "https://example.com/a", events.KEY, page_given=True, scopes=scopes
+        Declarations(Path(), COUNTERS, DROP_NOTHING),
+        "https://example.com/a",
+        events.KEY,
+        page_given=True,
+        scopes=scopes,
     )
     found = {call.name.removesuffix(" again") for call in calls}
     assert found == {*ROUTES, "no token"}

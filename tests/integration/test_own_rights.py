@@ -25,7 +25,7 @@ from tally.errors import StoreRefusedError
 from tally.items import Items
 from tally.operations import items
 from tally.operations.sweep import Sweep, needed
-from tally.settings import OwnTable
+from tally.settings import TeamTable
 from tally.streams.dead_letters import DeadLetterBucket
 from tally.team import scan_state, spot_checks
 from tests.contexts import Context
@@ -38,18 +38,22 @@ from tests.invariants.streaming import Bucket
 from tests.sync_wire import SyncWire
 
 pytestmark = pytest.mark.sdk
-SHOP = OwnTable("Shop-1X", "arn:aws:dynamodb:eu-west-1:123456789012:table/Shop-1X/stream/2026")
+SHOP = TeamTable("Shop-1X", "arn:aws:dynamodb:eu-west-1:123456789012:table/Shop-1X/stream/2026")
 OPEN = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where={"status": "open"})
 ORDERS = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=OPEN)
 LIKED = Watched(
-    "liked", table="shop", number="likes", at="META", of=Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#")
+    "liked",
+    table="shop",
+    attribute="likes",
+    at="META",
+    items=Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#"),
 )
 COUNTERS = {one.name: one for one in (ORDERS, LIKED)}
 
 
 @pytest.fixture
 def own(store: Store) -> Store:
-    return Store(store.client, store.settings._replace(own_tables={"shop": SHOP}, own_check_units=100))
+    return Store(store.client, store.settings._replace(team_tables={"shop": SHOP}, spot_check_units=100))
 
 
 class Shop:
@@ -100,7 +104,7 @@ def began(store: Store, counter: Counter) -> scan_state.Scan:
 def test_the_consumer_of_items_does_what_it_declares_and_no_more(own: Store) -> None:
     """An open scan, one that has ended, a record that cannot be counted, and a number of another declaration."""
     scan = began(own, ORDERS)
-    scan_state.close(own, began(own, LIKED), LIKED.digest)
+    scan_state.close(own, began(own, LIKED), LIKED.items_digest)
     recorder, shop = ConsumersRecorder(own), Shop(own, ORDERS, LIKED)
     shop.write("CUSTOMER#ann", "ORDER#1", None, OPENED)
     shop.write("CUSTOMER#ann", "ORDER#1", OPENED, SHIPPED)
@@ -159,7 +163,7 @@ def test_the_sweep_of_a_tally_that_counts_items_alone_does_what_it_declares(
     """It notes how far the consumer has come, and what may be lost since yesterday. It looks at the numbers that the
     team keeps: one is wrong, and calm. And it counts some groups again."""
     for counter in (ORDERS, LIKED):
-        scan_state.close(own, began(own, counter), counter.digest)
+        scan_state.close(own, began(own, counter), counter.items_digest)
     shop, now = Shop(own, ORDERS, LIKED), time.time
     shop.write("POST#a", "LIKE#ann", None, {"at": {"N": "1"}})
     shop.write("POST#a", "META", None, {"likes": {"N": "7"}})
@@ -179,7 +183,7 @@ def test_the_sweep_of_a_tally_that_counts_items_alone_does_what_it_declares(
 
 
 def test_a_table_whose_stream_is_gone_keeps_no_other_one_from_being_passed(own: Store) -> None:
-    two = Store(own.client, own.settings._replace(own_tables={"old": SHOP, "shop": SHOP}))
+    two = Store(own.client, own.settings._replace(team_tables={"old": SHOP, "shop": SHOP}))
     old = replace(ORDERS, name="old", sort_key="OLD", items=replace(OPEN, table="old"))
     with pytest.raises(StoreRefusedError):
         Sweep({"old": old, **COUNTERS}, two, OneShard("old"))({}, Context())  # type: ignore[arg-type]

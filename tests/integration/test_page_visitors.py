@@ -12,6 +12,7 @@ import pytest
 
 import counters
 from tally.api.needs import Table
+from tally.builtin import PAGE_VISITORS
 from tally.cli import values
 from tally.contract.declarations import Declarations
 from tally.contract.described import table_forms
@@ -20,7 +21,6 @@ from tally.dynamo.client import Call, Store
 from tally.errors import ConfigurationError, InvalidInputError
 from tally.notify import Notify
 from tally.operations import sweep
-from tally.shipped import PAGE_VISITORS
 from tests import events
 from tests.contexts import Context
 from tests.integration.conftest import Invoke
@@ -127,7 +127,7 @@ def test_the_numbers_of_a_page_have_todays_visitors_and_only_where_they_are_coun
 
 
 def test_behind_cloudfront_a_visitor_is_the_address_that_it_saw_and_not_what_the_caller_claims(store: Store) -> None:
-    invoke = Invoke(replace(store, settings=store.settings._replace(cdn=True)))
+    invoke = Invoke(replace(store, settings=store.settings._replace(has_cdn=True)))
     for claimed in ("", "198.51.100.1, ", "198.51.100.2, 198.51.100.3, "):
         visit(invoke, "130.176.0.1", **{"x-forwarded-for": f"{claimed}{ANN}, 130.176.0.1"})
     visit(invoke, "130.176.0.2", **{"x-forwarded-for": f"{ANN},130.176.0.2"})

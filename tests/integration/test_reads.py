@@ -236,7 +236,7 @@ def test_a_counter_of_items_has_no_number_until_they_are_counted(invoke: Invoke,
         scan_state.close(store, begun, digest)
         begun = scan_state.begin(store, ORDERS, time.time())
         assert begun is not None
-    scan_state.close(store, begun, ORDERS.digest)
+    scan_state.close(store, begun, ORDERS.items_digest)
     answer = events.body_of(invoke.http("get_counter", **ann))
     assert answer == {"counter": "orders", "id": "ann", "value": 4, "as_of": None, "about": True}
     noted = scan_state.passed_key("shop") | items.to_wire({"passed": 1_800_000_000})
@@ -254,7 +254,7 @@ def test_the_status_says_what_items_count_for_nothing(invoke: Invoke, store: Sto
     assert part() == ("wrong", "orders not counted: `tally scan orders`")
     begun = scan_state.begin(store, ORDERS, time.time())
     assert begun is not None
-    scan_state.close(store, begun, ORDERS.digest)
+    scan_state.close(store, begun, ORDERS.items_digest)
     assert part() == ("ok", "orders counted")
     stored(store, ORDERS, "~-group", shard0=3)
     said = "orders counted; orders does not count 3 with a group that no id can be made of, such as ?"
@@ -268,7 +268,7 @@ def test_a_group_is_read_as_long_as_an_item_may_spell_it(invoke: Invoke, store: 
     stored(store, ORDERS, group, shard0=4)
     begun = scan_state.begin(store, ORDERS, time.time())
     assert begun is not None
-    scan_state.close(store, begun, ORDERS.digest)
+    scan_state.close(store, begun, ORDERS.items_digest)
     read = events.body_of(invoke.http("get_counter", counter="orders", id=group))
     [entry] = events.body_of(invoke(refs(f"orders:{group}")))["tallies"]
     details = invoke.direct("get_details", counter="orders", id=group)["body"]

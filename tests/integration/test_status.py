@@ -17,7 +17,7 @@ import pytest
 from botocore.stub import Stubber
 
 import counters
-from tally import home
+from tally import paths
 from tally.cli import status
 from tally.cli.connection import Stack
 from tally.dev.base.engine import Engine
@@ -164,7 +164,7 @@ def test_what_needs_a_person_is_1_and_named(
     assert out.splitlines()[-1] == f"needs a person: {part}{more}"
     lines = out.splitlines()
     assert lines[lines.index(line) + 1].split() == ["see", f"docs/{checks.SECTIONS[part]}"]
-    monkeypatch.setattr(home, "IN_A_WHEEL", True)
+    monkeypatch.setattr(paths, "IS_WHEEL", True)
     [found] = [one for one in json.loads(run(*STATUS, "--json")[1])["parts"].values() if "runbook" in one]
     assert found["runbook"] == f"docs/{checks.SECTIONS[part]}, in Tally's repository"
 

@@ -14,6 +14,7 @@ import pytest
 import counters
 from counters import COUNTERS
 from tally.api.operation import Route
+from tally.builtin import PAGE_VISITORS
 from tally.contract import samples
 from tally.contract.declarations import OPERATIONS
 from tally.contract.document import document
@@ -24,7 +25,6 @@ from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import commit_writes
 from tally.series import hours, progress, top
 from tally.series.hours import HourAmount
-from tally.shipped import PAGE_VISITORS
 from tests import events
 from tests.contexts import Context
 from tests.integration.conftest import Invoke
@@ -48,7 +48,9 @@ def stored(store: Store, now: SimpleNamespace) -> Store:
     """Each counter has a number, its children, an hour of its series and a place in the list of that hour."""
     invoke, hour = Invoke(store), int(time.time()) // 3600
     table, board, moves = store.settings.ledger_table, top.TopListBuilder(), []
-    new = progress.Progress(progress.minutes_of(store.settings, hour - 20)[0], store.settings.minute(time.time()), hour)
+    new = progress.Progress(
+        progress.minutes_of(store.settings, hour - 20)[0], store.settings.minute_of(time.time()), hour
+    )
     commit_writes(
         Call(store), [items.update_write(table, progress.PROGRESS, new.values, expected=items.EXPECT_NO_ITEM)]
     )
@@ -63,7 +65,7 @@ def stored(store: Store, now: SimpleNamespace) -> Store:
             store.client.put_item(TableName=store.settings.counts_table, Item={**child, **like})
         board.add(counter.name, id_, 7)
         moves += [HourAmount.of(counter.name, id_, 7), HourAmount.of(counter.name, hours.TOTAL_ID, 7)]
-    top.write_lists(store, hour - 1, store.settings.minute(time.time()), board, list(COUNTERS))
+    top.write_lists(store, hour - 1, store.settings.minute_of(time.time()), board, list(COUNTERS))
     for move in moves:
         commit_writes(Call(store), [hours._hour_write(store.settings, hour - 1, move)])
     invoke.direct("put_post", id=f"{SECRET}-post", body="x", caller="alice")

@@ -46,7 +46,7 @@ def streamed() -> tuple[str, ...]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing spills: what is tested is what retries and shards do."""
-    monkeypatch.setattr(Counter, "spills", property(lambda _: False))
+    monkeypatch.setattr(Counter, "may_spill", property(lambda _: False))
 
 
 @pytest.fixture

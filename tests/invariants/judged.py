@@ -127,7 +127,7 @@ class Deployment(World):
         child = (
             keys.key(f"{counter.prefix}#p", f"{counter.child}{user}") | {"likedAt": {"N": str(int(self.now_s))}} | more
         )
-        self.put(child | {"at": {"N": str(self.settings.minute(self.now_s))}})
+        self.put(child | {"at": {"N": str(self.settings.minute_of(self.now_s))}})
 
     def delete_child(self, user: str) -> None:
         self.delete(keys.key("POST#p", f"LIKE#USER#{user}"))

@@ -14,7 +14,7 @@ from tally.counting import tallies
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
 from tally.dynamo.shards import StreamShards, streams_client
-from tally.settings import OwnTable
+from tally.settings import TeamTable
 from tally.streams.dead_letters import DeadLetterBucket
 from tally.team import progress, scan_state
 from tally.team.consumer import ItemsHandler
@@ -53,8 +53,8 @@ class Team:
             StreamSpecification={"StreamEnabled": True, "StreamViewType": self.view},
         )  # fmt: skip
         self.stream = Stream(self.wire, self.table)
-        own = {self.name: OwnTable(self.table, self.stream.arn)}
-        self.store = replace(self.base, settings=self.base.settings._replace(own_tables=own))
+        own = {self.name: TeamTable(self.table, self.stream.arn)}
+        self.store = replace(self.base, settings=self.base.settings._replace(team_tables=own))
         self.handler = self.process()
 
     def process(self, client: Any = None) -> ItemsHandler:
@@ -92,7 +92,7 @@ class Team:
 
     def pass_all(self, later_s: float = LATER_S) -> None:
         """The sweep notes what the consumer has passed, some minutes later."""
-        arns = {name: own.stream for name, own in self.store.settings.own_tables.items()}
+        arns = {name: own.stream for name, own in self.store.settings.team_tables.items()}
         shards = StreamShards(arns, lambda: streams_client(endpoint_url=self.endpoint))
         progress.note_progress(self.store, shards, self.counters, self.name, time.time() + later_s)
 
@@ -128,7 +128,7 @@ class Team:
         assert of is not None
         found: Multiset[str] = Multiset()
         for item in self.items():
-            if value := of.value(item):
+            if value := of.contribution(item):
                 found[value.group] += value.amount
         return {group: number for group, number in found.items() if number}
 

@@ -48,9 +48,9 @@ COUNTERS = {
 ORDERS_KEPT = WatchedNumber(
     "kept",
     table="shop",
-    number="orders",
+    attribute="orders",
     at="PROFILE",
-    of=Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="O"),
+    items=Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="O"),
 )
 """What the team's profile of a customer says of the orders: also where it is wrong, or not a number."""
 GOOD_TOTALS: list[Item] = [{"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"N": "5"}]

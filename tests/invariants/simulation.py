@@ -345,7 +345,7 @@ class World(Tables):
                 if (number, amount) not in shard.alone[tally]:
                     continue  # it was added, and the answer was lost; or it is a dead letter
                 shard.alone[tally].remove((number, amount))
-                minute = booking_minute_of(record["dynamodb"]["NewImage"], self.settings.minute(_made_s(record)))
+                minute = booking_minute_of(record["dynamodb"]["NewImage"], self.settings.minute_of(_made_s(record)))
                 self.truth.edited(tally, minute, -amount)
                 self.truth.lost.add(number)
         way.at = max(way.at, shard.trimmed)
@@ -400,9 +400,9 @@ class World(Tables):
                     continue  # a test made it itself
                 consumer, tally, number, amount, made_s, shard = self._dead_letter(marker)
                 if consumer == "bookkeeper":
-                    self.truth.edits[tally].append((self.settings.minute(made_s), amount))
+                    self.truth.edits[tally].append((self.settings.minute_of(made_s), amount))
                     continue
-                self.truth.edited(tally, self.settings.minute(made_s), -amount)
+                self.truth.edited(tally, self.settings.minute_of(made_s), -amount)
                 (of,) = (one for one in self.streams.shards["receipts"] if one.id == shard)
                 of.alone[tally].remove((number, amount))
 
@@ -419,13 +419,13 @@ class World(Tables):
         for marker in list(dead_letters.list_markers(Call(self.through(self.wire)))):
             consumer, tally, number, amount, made_s, _ = self._dead_letter(marker)
             receipt = json.loads(self.bucket.objects[marker.object])["record"]["dynamodb"]["NewImage"]
-            booked = booking_minute_of(receipt, self.settings.minute(made_s))
+            booked = booking_minute_of(receipt, self.settings.minute_of(made_s))
             even = booked < watermark.pending_resume_minute(self.store, watermark.read(self.store))
             with self.clock.off(off_s):
                 assert self.redrive(markers=[marker]) == ["applied"]
             if not even:  # else its other half is forgotten
                 moved = amount if consumer == "rollup" else -amount
-                self.truth.edits[tally].append((self.settings.minute(self.clock.now_s), moved))
+                self.truth.edits[tally].append((self.settings.minute_of(self.clock.now_s), moved))
             if consumer == "rollup":
                 self.truth.off[tally] += amount
                 del self.truth.alone[number]

@@ -69,7 +69,7 @@ def test_who_reads_the_table_links_no_two_likes_and_no_user_has_such_a_name() ->
     assert len(set(names)) == len(names)
     assert {(name[:2], len(name)) for name in names} == {("%~", 26)}
     for name in names:
-        assert fields.cursor(fields.to_cursor(name), "cursor") == name
+        assert fields.cursor(fields.encode_cursor(name), "cursor") == name
         for quoted in (fields.user(name, "caller"), fields.child(name, "name")):
             assert not quoted.startswith(anonymous.CHILD_NAME_PREFIX)
 

@@ -16,7 +16,14 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 
 import tally
 from tally import errors
-from tally.errors import RetryableError, StoreBusyError, StoreUnreachableError, TallyError, from_botocore, problem
+from tally.errors import (
+    RetryableError,
+    StoreBusyError,
+    StoreUnreachableError,
+    TallyError,
+    from_botocore,
+    problem_document,
+)
 from tally.records import RecordChangedError, RecordExistsError
 from tests import faults
 from tests.invariants.world import World, persist
@@ -28,7 +35,7 @@ COMMON_ERRORS = (  # of every AWS service: docs.aws.amazon.com, "Common Errors"
     "RequestExpired", "RequestTimeout", "ServiceUnavailable", "ThrottlingException", "UnrecognizedClientException",
     "ValidationException", "ValidationError", "SerializationException", "400", "", "SomethingNew",
 )  # fmt: skip
-CONTROL_FLOW = (errors.ReceiptFoundError, errors.ChangeRefusedError, errors.TallyHotError)
+CONTROL_FLOW = (errors.AlreadyCountedError, errors.ChangeRefusedError, errors.HotTallyError)
 ABSTRACT = (errors.CallerError, TallyError)
 RECORDS = (RecordExistsError, RecordChangedError)  # made with the stored item
 
@@ -112,7 +119,7 @@ def test_problem_of_every_error_is_complete() -> None:
     for cls in ours():
         if cls not in CONTROL_FLOW:
             error = cls("why", {}) if cls in RECORDS else cls("why", field="id")  # type: ignore[call-arg,arg-type]
-            document = problem(error, request_id="r-1")
+            document = problem_document(error, request_id="r-1")
             assert document.keys() >= {"type", "title", "status", "detail"}
             assert ("field" in document) is (cls not in RECORDS)
             assert document["type"] == errors.PROBLEM_TYPE_PREFIX + cls.slug

@@ -294,7 +294,7 @@ class Schedule:
 
         The clocks of shards differ by seconds: one is still in that minute when another one makes the first record.
         """
-        began = self.world.settings.minute(items.int_attribute(watermark.read(self.world.store).item, "began"))
+        began = self.world.settings.minute_of(items.int_attribute(watermark.read(self.world.store).item, "began"))
         return {tally for tally, edits in self.truth.edits.items() if any(began - 1 == minute for minute, _ in edits)}
 
     def check_as_of(self) -> None:
@@ -352,7 +352,7 @@ class Schedule:
         self.world.until(self.world.clock.now_s + number * self.world.settings.minute_s)
 
     def _minute(self) -> int:
-        return self.world.settings.minute(self.world.clock.now_s)
+        return self.world.settings.minute_of(self.world.clock.now_s)
 
     def rest(self) -> None:
         """Wait until all is delivered and judged. Nothing else happens any more."""

@@ -188,7 +188,7 @@ def test_what_both_have_lost_is_in_the_receipts(world: Deployment, monkeypatch: 
         world.way("rollup", shard).at = max(world.way("rollup", shard).at, edge[shard.id])
     world.resume()
     world.even(14)
-    day, found = world.store.settings.minute(world.now_s) // (24 * 60), Accepted()
+    day, found = world.store.settings.minute_of(world.now_s) // (24 * 60), Accepted()
     list(rebuild.sum_receipts(world.store, {"visits": VISITS}, Window(day - 1, day), found))
     missing = rebuild.missing_of(world.store, VISITS, PAGE, found["visits", PAGE]).difference
     assert (world.tally(VISITS, PAGE), missing) == (5, 10)

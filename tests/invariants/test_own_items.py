@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tally.counter import OF_TABLE_MAX, Counter
+from tally.counter import COUNTERS_PER_TABLE_MAX, Counter
 from tally.counting import tallies
 from tally.dev.base.engine import Engine
 from tally.drift import rows
@@ -264,7 +264,7 @@ def test_nothing_is_set_at_once_when_the_scan_is_over_or_numbers_stand(team: Tea
     """One that stands may have a drift that somebody notes meanwhile: `set` looks at each."""
     recount = many(team)
     off = list(recount.differences())
-    assert scan_state.close(team.store, recount.scan, COUNTERS["all"].digest)
+    assert scan_state.close(team.store, recount.scan, COUNTERS["all"].items_digest)
     assert recount.set_many(off) == off
     assert team.numbers("all") == {}
     standing = team.begin("all")
@@ -576,7 +576,7 @@ def test_a_run_knows_what_the_one_before_it_did_to_markers(team: Team, monkeypat
 def test_a_record_moves_every_counter_of_its_table_at_once(team: Team) -> None:
     """Each from one group to another one, while a scan of each is open."""
     of = Items("shop", starts="TICKET#", group="queue")
-    names = [f"c{number}" for number in range(OF_TABLE_MAX)]
+    names = [f"c{number}" for number in range(COUNTERS_PER_TABLE_MAX)]
     team.counters = {one: Counter(one, prefix=one.upper(), sort_key="N", attribute="n", items=of) for one in names}
     team.handler = team.process()
     for name in team.counters:
@@ -584,7 +584,7 @@ def test_a_record_moves_every_counter_of_its_table_at_once(team: Team) -> None:
     for queue in ("it", "hr"):
         team.put("TICKET#1", "META", queue={"S": queue})
     team.drain()
-    assert (len(everything(team)), team.numbers("c0"), team.bucket.objects) == (OF_TABLE_MAX, {"hr": 1}, {})
+    assert (len(everything(team)), team.numbers("c0"), team.bucket.objects) == (COUNTERS_PER_TABLE_MAX, {"hr": 1}, {})
 
 
 def test_a_batch_of_many_groups_is_as_many_transactions_as_it_takes(team: Team) -> None:
@@ -724,14 +724,14 @@ def test_a_dead_letter_holds_a_scan_up_and_its_redrive_moves_the_number_alone(te
 
 
 def test_records_that_are_lost_or_of_another_stream_spoil_the_numbers(team: Team) -> None:
-    own = team.store.settings.own_tables["shop"]
+    own = team.store.settings.team_tables["shop"]
     for later_s, stream in ((LATER_S + 25 * 3600, own.stream), (LATER_S, f"{own.stream}-2")):
         count_all(team)
         recount = team.begin("all")
         team.pass_all()
         assert team.read("all", "a") == 0
         moved = {"shop": own._replace(stream=stream)}
-        store = replace(team.store, settings=team.store.settings._replace(own_tables=moved))
+        store = replace(team.store, settings=team.store.settings._replace(team_tables=moved))
         with pytest.raises(StoreRefusedError):
             progress.note_progress(store, NoShards(), COUNTERS, "shop", time.time() + later_s)  # type: ignore[arg-type]
         with pytest.raises(NotCountedError):
@@ -830,7 +830,9 @@ def test_whatever_happens_at_once_a_number_that_is_shown_is_right(
     for _ in range(TURNS):
         turns.turn()
     turns.rest()
-    shown = [name for name, counter in counters.items() if scan_state.read(team.store, name).counted == counter.digest]
+    shown = [
+        name for name, counter in counters.items() if scan_state.read(team.store, name).counted == counter.items_digest
+    ]
     assert not seed % 2 or len(shown) == len(counters)
     for name in shown:
         assert team.numbers(name) == team.truth(name), name
@@ -845,7 +847,7 @@ def test_whatever_happens_at_once_a_number_that_is_shown_is_right(
     assert team.bucket.objects == {}
     of = ORDERS_KEPT.items
     assert of is not None
-    kept = dict(number for item in team.items() if (number := of.kept(item)))
+    kept = dict(number for item in team.items() if (number := of.team_number(item)))
     assert {group: watch.team_number(team.store, ORDERS_KEPT, group) for group in "abc"} == {
         group: kept.get(group) for group in "abc"
     }

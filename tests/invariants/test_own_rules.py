@@ -18,7 +18,7 @@ from unittest.mock import patch
 import pytest
 
 from tally.counter import Counter
-from tally.items import Items, Value
+from tally.items import Contribution, Items
 from tally.streams.fold import BatchContext
 from tally.team import consumer, first_seen
 from tally.team.consumer import ItemChange, ItemsRun
@@ -42,7 +42,7 @@ class Shard:
     low: float
     high: float
     open: bool = True
-    records: list[tuple[int, str, Value | None, Value | None, float]] = field(default_factory=list)
+    records: list[tuple[int, str, Contribution | None, Contribution | None, float]] = field(default_factory=list)
     at: int = 0
     checkpoint: int = -1
     through: float = -9.0
@@ -58,7 +58,7 @@ class Model:
         self.chance, self.without, self.now, self.sequence = random.Random(seed), without, 10.0, 0
         self.keys = [f"k{n}" for n in range(self.chance.randint(3, 12))]
         self.place = {key: self.chance.random() for key in self.keys}
-        self.items: dict[str, Value] = {key: value for key in self.keys if (value := self.value())}
+        self.items: dict[str, Contribution] = {key: value for key in self.keys if (value := self.value())}
         self.shards = [Shard(None, 0.0, 1.0)]
         self.scan, self.counted, self.marks = Scan("n"), False, dict[tuple[int, str], Marker]()
         self.number = Multiset({group: self.chance.choice((0, -3, 40)) for group in GROUPS})
@@ -70,9 +70,9 @@ class Model:
     def has(self, rule: str) -> bool:
         return rule != self.without
 
-    def value(self) -> Value | None:
+    def value(self) -> Contribution | None:
         none = self.chance.random() < 0.3
-        return None if none else Value(self.chance.choice(GROUPS), self.chance.choice(AMOUNTS))
+        return None if none else Contribution(self.chance.choice(GROUPS), self.chance.choice(AMOUNTS))
 
     # ---- the team ----
 
@@ -156,7 +156,7 @@ class Model:
 
     def spelled(self, scan: Scan, key: str) -> str:
         """The marker's name as `_scanned` spells it."""
-        change, open_ = ItemChange(COUNTER, 0, None, Value("a", 1)), scan._replace(ended_s=0, groups=())
+        change, open_ = ItemChange(COUNTER, 0, None, Contribution("a", 1)), scan._replace(ended_s=0, groups=())
         name = consumer._scanned(change, open_, {"dynamodb": {"Keys": key}}, 0.0, SLACK).marker
         self.places[name] = scan.generation, key
         return name
@@ -196,7 +196,7 @@ class Model:
 
     def begin(self) -> None:
         groups = self.chance.choice(((), (), ("a",), ("b", "c")))
-        self.scan = Scan("n", self.scan.generation + 1, COUNTER.digest, groups, int(self.now), closed=False)
+        self.scan = Scan("n", self.scan.generation + 1, COUNTER.items_digest, groups, int(self.now), closed=False)
 
     def still(self, scan: Scan) -> bool:
         ended = self.scan.ended_s and self.has("pages before the end")
@@ -307,9 +307,9 @@ class Model:
         return self.counted and any(self.number[group] != found[group] for group in GROUPS)
 
 
-def without(rule: str, marker: Marker, old: Value | None, new: Value | None) -> Any:
+def without(rule: str, marker: Marker, old: Contribution | None, new: Contribution | None) -> Any:
     """`first_seen.apply_record`, less one rule."""
-    if (rule == "skip" and isinstance(marker, Value)) or (rule == "first in full" and marker is None):
+    if (rule == "skip" and isinstance(marker, Contribution)) or (rule == "first in full" and marker is None):
         return moves_between(old, new), LIVE
     return STEP(marker, old, new)
 

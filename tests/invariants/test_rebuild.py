@@ -32,7 +32,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
 
 
 def today(world: Deployment) -> int:
-    return world.store.settings.minute(world.now_s) // DAY
+    return world.store.settings.minute_of(world.now_s) // DAY
 
 
 def next_day(world: Deployment) -> None:
@@ -117,7 +117,7 @@ def test_what_waited_in_receipts_of_many_changes_is_added_too(world: Deployment,
     def outage() -> None:
         together("lost", "v", "v", "w")
         world.spill(times=3)
-        receipt = {"id": {"S": "tally#forged"}, "at": {"N": str(world.store.settings.minute(world.now_s))}}
+        receipt = {"id": {"S": "tally#forged"}, "at": {"N": str(world.store.settings.minute_of(world.now_s))}}
         world.wire.put_item(
             TableName=world.name("receipts"), Item=receipt | {"rollup": {"BOOL": True}, "soon": {"S": "plays"}}
         )

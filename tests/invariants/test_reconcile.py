@@ -382,7 +382,7 @@ def test_two_repairs_at_once_repair_once(world: Deployment, reconciler: Reconcil
 
 def test_laptop_whose_clock_is_behind_waits_all_the_same(world: Deployment) -> None:
     behind = Reconciler(world.store, clock=lambda: world.now_s - 3600, sleep=world.sleep)
-    assert behind.minute_to_judge() >= world.store.settings.minute(world.now_s)
+    assert behind.minute_to_judge() >= world.store.settings.minute_of(world.now_s)
 
 
 def test_scan_finds_every_family_that_may_differ(world: Deployment) -> None:

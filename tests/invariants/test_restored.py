@@ -255,11 +255,11 @@ def test_the_hour_that_ran_at_a_moment_long_ago_is_whole(
     world.deliver()
     moment_s, rest, read = world.now_s, copied(world), segments.read_segments
     at = progress.read(rest)
-    assert minutes_of(rest.settings, at.hour)[0] < at.through < rest.settings.minute(moment_s) - 1
+    assert minutes_of(rest.settings, at.hour)[0] < at.through < rest.settings.minute_of(moment_s) - 1
     world.clock.now_s += 11 * 86400
     settle(world, rest, moment_s)
     Stored(rest, world.wire).expire(world.now_s + 86400)
-    quiet = range(rest.settings.minute(moment_s) + 3, rest.settings.minute(world.now_s) - 2)  # nothing is read
+    quiet = range(rest.settings.minute_of(moment_s) + 3, rest.settings.minute_of(world.now_s) - 2)  # nothing is read
     monkeypatch.setattr(
         segments, "read_segments", lambda store, at, **how: () if at in quiet else read(store, at, **how)
     )
@@ -337,7 +337,7 @@ def test_writes_to_the_restored_tables_stop_it(world: Deployment) -> None:
 
     def roll_up() -> None:
         add = tallies.add_write(Call(rest), PLAYS, "v", 0, 1, 0, nonce_prefix=tallies.ROLLED_UP)
-        world.wire.update_item(**tallies.with_day_notes(add, {world.settings.minute(world.now_s) // DAY: 1}))
+        world.wire.update_item(**tallies.with_day_notes(add, {world.settings.minute_of(world.now_s) // DAY: 1}))
 
     with pytest.raises(TablesInUseError, match="plays v changed while it was put right"):
         settle(world, replace(rest, client=interrupted(world.wire, 0, roll_up)))

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from bench.watch import Meter
 from counters import CALLS
+from tally.builtin import PLAYS
 from tally.counter import Counter
 from tally.drift import history
 from tally.dynamo.client import WRITER_THREADS, Call, Store
@@ -32,7 +33,6 @@ from tally.dynamo.transactions import try_commit
 from tally.errors import InvalidInputError, NotFoundError, StoreBusyError
 from tally.series import hours, progress, read, top
 from tally.series.read import DAY, HOUR, SeriesRange, range_of
-from tally.shipped import PLAYS
 from tally.streams import fold as streams_fold
 from tally.streams.lineage import CLOCK_SKEW
 from tally.streams.loss import Loss

@@ -26,7 +26,7 @@ def shop(store: Store, engine: Engine) -> Team:
     wire = store.client
     assert isinstance(wire, SyncWire)
     made = Team(store, wire, {"orders": ORDERS}, "shop", engine.endpoint)
-    made.store = replace(made.store, settings=made.store.settings._replace(own_check_units=100))
+    made.store = replace(made.store, settings=made.store.settings._replace(spot_check_units=100))
     for customer in range(8):
         for order in range(3):
             made.put(f"CUSTOMER#{customer}", f"ORDER#{order}")
@@ -75,11 +75,11 @@ def test_nothing_is_said_of_numbers_that_are_right(shop: Team) -> None:
 
 
 def test_it_takes_no_more_units_than_are_allowed(shop: Team) -> None:
-    shop.store = replace(shop.store, settings=shop.store.settings._replace(own_check_units=3))
+    shop.store = replace(shop.store, settings=shop.store.settings._replace(spot_check_units=3))
     for _ in range(4):
         assert checked(shop)["groups_checked"] == 0
     assert scan_state.read(shop.store, "orders").closed
-    shop.store = replace(shop.store, settings=shop.store.settings._replace(own_check_units=0))
+    shop.store = replace(shop.store, settings=shop.store.settings._replace(spot_check_units=0))
     before = scan_state.read(shop.store, "orders")
     checked(shop)
     assert scan_state.read(shop.store, "orders") == before

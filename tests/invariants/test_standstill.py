@@ -93,6 +93,6 @@ def test_a_conflict_over_the_beginning_of_the_ledger_books_nothing_before_it() -
         world.sweep_each_minute()
         world.resume()
         world.run(20)
-        assert world.judged > world.settings.minute(world.now_s) - 10
+        assert world.judged > world.settings.minute_of(world.now_s) - 10
         assert world.drifts() == {}
         world.wire.close()

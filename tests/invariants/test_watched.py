@@ -19,7 +19,7 @@ from tests.invariants.own import LATER_S, Team
 from tests.sync_wire import SyncWire
 
 OF = Items("social", starts="POST#", sort="SK", sort_starts="LIKE#")
-POST_LIKES = Watched("post_likes", table="social", number="likeTally", of=OF, at="META")
+POST_LIKES = Watched("post_likes", table="social", attribute="likeTally", items=OF, at="META")
 COUNTERS = {POST_LIKES.name: POST_LIKES}
 POSTS, LIKES = 60, 3
 STRETCH_S = stretch_s(POST_LIKES)
@@ -61,7 +61,7 @@ def test_those_that_were_off_before_are_named(social: Team) -> None:
 def test_one_record_moves_all_that_hold_a_number_against_a_table(social: Team) -> None:
     """In one transaction, which may have up to 100 writes: a scan of each is open, and none has met the item."""
     names = [f"w{number}" for number in range(WATCHED_MAX)]
-    social.counters = {one: Watched(one, table="social", number="likeTally", of=OF, at="META") for one in names}
+    social.counters = {one: Watched(one, table="social", attribute="likeTally", items=OF, at="META") for one in names}
     social.handler = social.process()
     post(social, "a", 0, 5)
     social.drain()
@@ -264,7 +264,9 @@ def test_nothing_is_named_while_the_count_stands_for_nothing(social: Team) -> No
 
 def test_written_together_an_edit_is_confirmed_after_some_minutes(social: Team) -> None:
     """What stands between the two records of a transaction does not stand for minutes."""
-    together = Watched("post_likes", table="social", number="likeTally", at="META", together=True, of=replace(OF))
+    together = Watched(
+        "post_likes", table="social", attribute="likeTally", at="META", same_transaction=True, items=replace(OF)
+    )
     social.counters = {"post_likes": together}
     social.handler = social.process()
     social.count("post_likes")

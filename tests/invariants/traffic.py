@@ -45,7 +45,7 @@ class Traffic:
 
     def _before(self) -> None:
         """What is there when the streams are switched on: posts, likes that are months old, tallies."""
-        now = self.world.settings.minute(self.world.clock.now_s)
+        now = self.world.settings.minute_of(self.world.clock.now_s)
         for number in range(POSTS):
             posts.write_post(Call(self.world.store, "author"), counters.LIKES, f"p{number}", "hello")
         for _ in range(OLD_LIKES):
@@ -262,7 +262,7 @@ class Traffic:
 
     def restore(self) -> None:
         """Put an old image of a tally back, with the nonce of a change, the rollup, a repair or an unlike in it."""
-        number, now = self.chance.randrange(4), self.world.settings.minute(self.world.clock.now_s)
+        number, now = self.chance.randrange(4), self.world.settings.minute_of(self.world.clock.now_s)
         tally = "visits", f"{RESTORED}/{number}"
         by = self.chance.choice(["+", "+", "~60.", "-0123456789ab.", ""])
         old = self._restore(number, self.chance.choice([46, 47, 55]), now - self.chance.randint(60, 1000), by)
@@ -327,7 +327,7 @@ class Traffic:
     def add_child(self) -> None:
         """Put a like, and not its part of the tally."""
         post, user = f"p{self._low(POSTS)}", self._user()
-        now = self.world.settings.minute(self.world.clock.now_s)
+        now = self.world.settings.minute_of(self.world.clock.now_s)
         at = self.chance.choice([None, now, now - 5000, now + 5000])
         self.put_child(post, user, at)
         self.likes.append((post, user))
@@ -352,7 +352,7 @@ class Traffic:
         """Note an edit on the minute of its record, or on `at` if that is near it."""
 
         def note(record: Record, created_s: int) -> None:
-            minute = self.world.settings.minute(created_s)
+            minute = self.world.settings.minute_of(created_s)
             near = at is not None and minute - 1 <= at <= minute + 1
             self.truth.edited(tally, at if near and at is not None else minute, amount)
 

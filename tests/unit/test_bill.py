@@ -10,9 +10,9 @@ import pytest
 import counters
 from bench import ROOT, cost, cost_pages
 from bench.cost import Month, bill, million, prices
+from tally.builtin import PAGE_VISITORS
 from tally.cli.strangers import USD, worst_day
 from tally.contract.declarations import Declarations
-from tally.shipped import PAGE_VISITORS
 
 PAGE = cost.PAGE.read_text()
 

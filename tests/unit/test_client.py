@@ -38,7 +38,7 @@ from tally.errors import (
 LAMBDAS = Path(errors.__file__).parents[1]
 BUNDLE = ("__init__.py", "client", "errors.py", "ids.py")
 OFFERED = [one for one in OPERATIONS if hasattr(requests, one.name)]
-CONTROL_FLOW = {errors.ReceiptFoundError, errors.ChangeRefusedError, errors.TallyHotError}  # never answered
+CONTROL_FLOW = {errors.AlreadyCountedError, errors.ChangeRefusedError, errors.HotTallyError}  # never answered
 
 
 def tree(root: type[TallyError]) -> list[type[TallyError]]:
@@ -104,7 +104,7 @@ def refused(code: str, status: int = 400) -> ClientError:
 
 
 def problem(error: TallyError) -> dict[str, Any]:
-    return {"status": error.status, "replayed": False, "body": errors.problem(error, request_id="r-1")}
+    return {"status": error.status, "replayed": False, "body": errors.problem_document(error, request_id="r-1")}
 
 
 def test_every_operation_that_is_not_for_browsers_is_offered() -> None:
@@ -157,7 +157,7 @@ def test_every_error_that_a_function_answers_or_raises_is_raised_as_the_same_cla
     with pytest.raises(kind) as caught:
         asked.increment(*PLAY)
     assert type(caught.value) is kind
-    assert caught.value.detail == errors.problem(error)["detail"]
+    assert caught.value.detail == errors.problem_document(error)["detail"]
     assert {name: caught.value.members[name] for name in members} == members
     (result,) = tally({"results": [problem(error)]})[0].batch([requests.increment(*PLAY)])
     assert type(result) is kind

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import counters
 from tally.counter import (
     AMOUNT_MAX,
+    COUNTERS_PER_TABLE_MAX,
     KEEP_PERIODS_MAX,
     MAX_SHARDS_LIMIT,
-    OF_TABLE_MAX,
     WATCHED_MAX,
     Counter,
     Watched,
@@ -154,21 +154,21 @@ def test_a_wrong_declaration_says_which_field_of_which_counter_and_why(
 
 def test_a_visitor_is_one_who_joins_no_other_change_and_is_not_held() -> None:
     seats = declare(**UNIQUE, ceiling=25)
-    assert (seats.delta, seats.joins, seats.holdable, seats.settable) == (1, False, False, False)
+    assert (seats.delta, seats.is_batchable, seats.takes_holds, seats.may_be_set) == (1, False, False, False)
     assert dataclasses.replace(seats) == seats, "what a deployment gives to functions is declared again"
 
 
 def test_a_number_of_a_period_is_not_set() -> None:
     """A version of today's tally says nothing of tomorrow's."""
     plain, daily = declare(floor=0), declare(floor=0, period="day")
-    assert (plain.settable, plain.holdable) == (True, True)
-    assert (daily.settable, daily.holdable, daily.versioned) == (False, True, True)
+    assert (plain.may_be_set, plain.takes_holds) == (True, True)
+    assert (daily.may_be_set, daily.takes_holds, daily.has_version) == (False, True, True)
 
 
 def test_nobody_but_its_items_moves_a_counter_of_items() -> None:
     of_items = declare(items=OF)
     assert of_items.visible == "soon"
-    assert (of_items.joins, of_items.rolls_up, of_items.holdable, of_items.settable) == (False,) * 4
+    assert (of_items.is_batchable, of_items.may_roll_up, of_items.takes_holds, of_items.may_be_set) == (False,) * 4
 
 
 def test_the_digest_of_a_counter_of_items_says_what_counts_and_where_its_number_is() -> None:
@@ -180,9 +180,9 @@ def test_the_digest_of_a_counter_of_items_says_what_counts_and_where_its_number_
             {"amount": "a"}, {"amount": "a", "scale": 2},
         )),
     ]  # fmt: skip
-    digests = [declare(**{"items": OF, **change}).digest for change in ({}, *changes)]
+    digests = [declare(**{"items": OF, **change}).items_digest for change in ({}, *changes)]
     assert len(set(digests)) == len(digests)
-    assert declare(items=OF, read="anyone", max_shards=1, name="other").digest == digests[0]
+    assert declare(items=OF, read="anyone", max_shards=1, name="other").items_digest == digests[0]
 
 
 def test_every_field_of_a_declaration_is_checked() -> None:
@@ -193,8 +193,8 @@ def test_every_field_of_a_declaration_is_checked() -> None:
 def test_a_counter_whose_number_decides_has_one_shard_and_a_version(fields: dict[str, Any]) -> None:
     counter = declare(**fields)
     assert counter.max_shards == 1
-    assert counter.versioned
-    assert counter.known is ("max_shards" not in fields)
+    assert counter.has_version
+    assert counter.is_conditional is ("max_shards" not in fields)
 
 
 @pytest.mark.parametrize(
@@ -212,14 +212,14 @@ def test_a_counter_whose_number_decides_has_one_shard_and_a_version(fields: dict
     ],
 )
 def test_what_can_run_out_by_any_amount_can_be_held(fields: dict[str, Any], holdable: bool) -> None:
-    assert declare(**fields).holdable is holdable
+    assert declare(**fields).takes_holds is holdable
 
 
 def test_no_limit_and_no_step_that_came_later_keeps_holds_from_being_settled() -> None:
     for fields in ({"floor": 0, "ceiling": 10}, {"floor": 0, "delta": -1}, {"max_shards": 1}, {**UNIQUE, "ceiling": 9}):
-        assert declare(**fields).may_have_holds
+        assert declare(**fields).may_settle_holds
     for fields in ({}, {"child": "LIKE#USER#", "max_shards": 1}, {"delta": 1, "numbered": True}):
-        assert not declare(**fields).may_have_holds, "it never had one"
+        assert not declare(**fields).may_settle_holds, "it never had one"
 
 
 @pytest.mark.parametrize(("shard", "key"), [(0, "STOCK"), (1, "STOCK#1"), (15, "STOCK#15"), (255, "STOCK#255")])
@@ -266,9 +266,13 @@ def test_two_counters_of_one_name_item_or_path_are_refused(
 
 def test_a_counter_is_declared_by_four_fields() -> None:
     counter = declare()
-    assert (counter.visible, counter.changes, counter.read, counter.versioned) == ("now", "service", "service", False)
+    assert (counter.visible, counter.changes, counter.read, counter.has_version) == ("now", "service", "service", False)
     assert (counter.lists, counter.listed, declare(read="anyone").listed) == ("service", False, False)
-    assert (counter.public, declare(read="anyone").kept_s, declare(read="anyone", max_age_s=0).kept_s) == (False, 1, 0)
+    assert (counter.public, declare(read="anyone").cache_s, declare(read="anyone", max_age_s=0).cache_s) == (
+        False,
+        1,
+        0,
+    )
 
 
 @pytest.mark.parametrize("sort_key", ["META.BODY", "META.A", "LIKE#USER", "LIKE#USER#ALL"])
@@ -345,11 +349,12 @@ def calls_of(work: Callable[[], object]) -> int:
 def test_a_table_has_as_many_counters_as_one_transaction_moves() -> None:
     every = [
         Counter(f"c{number}", prefix=f"P{number}", sort_key="N", attribute="n", items=Items("shop", group="queue"))
-        for number in range(OF_TABLE_MAX + 1)
+        for number in range(COUNTERS_PER_TABLE_MAX + 1)
     ]
-    assert len(declared(every[1:])) == OF_TABLE_MAX
+    assert len(declared(every[1:])) == COUNTERS_PER_TABLE_MAX
     with pytest.raises(
-        ConfigurationError, match=f"'c{OF_TABLE_MAX}': too many counters .* at most {OF_TABLE_MAX} counters"
+        ConfigurationError,
+        match=f"'c{COUNTERS_PER_TABLE_MAX}': too many counters .* at most {COUNTERS_PER_TABLE_MAX} counters",
     ):
         declared(every)
 
@@ -358,15 +363,15 @@ def test_numbers_of_the_team_may_have_names_that_begin_alike() -> None:
     """Nobody names the key of such a counter, so nobody could give it another one."""
     of = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#")
     names = ["customer_orders_open", "customer_orders_old", "post_likes", "postlikes"]
-    assert list(declared(Watched(one, table="shop", number="n", of=of, at="META") for one in names)) == names
+    assert list(declared(Watched(one, table="shop", attribute="n", items=of, at="META") for one in names)) == names
     for name, items in (("x", "shop"), (None, of)):
         with pytest.raises(ConfigurationError, match=r"of must be Items\(…\)"):
-            Watched(name, table="shop", number="n", of=items, at="META")  # type: ignore[arg-type]
+            Watched(name, table="shop", attribute="n", items=items, at="META")  # type: ignore[arg-type]
 
 
 def test_a_table_has_fewer_counters_that_hold_a_number_of_the_team() -> None:
     of = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#")
-    watched = [Watched(f"w{number}", table="shop", number="n", of=of, at="META") for number in range(WATCHED_MAX)]
+    watched = [Watched(f"w{number}", table="shop", attribute="n", items=of, at="META") for number in range(WATCHED_MAX)]
     assert len(declared(watched)) == WATCHED_MAX
     one = Counter("c", prefix="C", sort_key="N", attribute="n", items=of)
     assert len(declared([*watched, one])) == WATCHED_MAX + 1

@@ -19,7 +19,7 @@ from tally.pages import CREDENTIALS
 
 LAMBDAS = Path(counters.__file__).parent
 OPEN = ("increments_open", "children_open")
-HEAD = "from tally.counter import Counter, declared\nfrom tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS\n"
+HEAD = "from tally.counter import Counter, declared\nfrom tally.builtin import BOT_VISITS, LIKES, PLAYS, VISITS\n"
 OWN = """
 TESTED = Counter("tested", prefix="SHOW", sort_key="SEATS", attribute="tested", floor=0, start=80)
 COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, TESTED])
@@ -68,7 +68,7 @@ def test_a_team_s_own_file_is_loaded_and_nothing_is_written_beside_it(tmp_path: 
         (
             HEAD + "PLAYS = Counter('plays', prefix='P', sort_key='S', attribute='a')\n"
             "COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS])",
-            "'plays': .* must list the one of tally.shipped",
+            "'plays': .* must list the one of tally.builtin",
         ),
         (
             HEAD + "T = Counter('t', prefix='VID', sort_key='STATS#TOTAL', attribute='a')\n"
@@ -160,7 +160,7 @@ def test_the_counter_of_the_readme_works_to_the_letter(tmp_path: Path) -> None:
 
 
 def test_a_counter_that_is_made_and_not_listed_is_a_warning(tmp_path: Path) -> None:
-    text = VOTES + "from dataclasses import replace\nfrom tally.shipped import PLAYS\n_BASE = replace(VOTES, delta=2)\n"
+    text = VOTES + "from dataclasses import replace\nfrom tally.builtin import PLAYS\n_BASE = replace(VOTES, delta=2)\n"
     path = written(tmp_path, text)
     assert Declarations.load(path).warnings == []
     path.write_text(f'{text}SEATS = Counter("seats", prefix="FLIGHT", sort_key="SEATS", attribute="free")\n')

@@ -137,7 +137,9 @@ def test_items_count_as_the_page_of_own_tables_says() -> None:
     like = {"PK": "POST#50", "SK": "LIKE#ann"}
     counted = {
         name: [
-            one for item in (order, ticket, like) if counter.items and (one := counter.items.value(items.to_wire(item)))
+            one
+            for item in (order, ticket, like)
+            if counter.items and (one := counter.items.contribution(items.to_wire(item)))
         ]
         for name, counter in counters.items()
     }

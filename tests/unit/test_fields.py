@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tally import fields
 from tally.errors import ForbiddenError, InvalidInputError, TallyError
-from tally.pages import AS_SPELT
+from tally.pages import DROP_NOTHING
 
 ANONYMOUS_KEY = partial(fields.idempotency_key, anonymous=True)
-PAGE = partial(fields.page, pages=AS_SPELT)
+PAGE = partial(fields.page, pages=DROP_NOTHING)
 REFUSED: list[tuple[Callable[[object, str], object], list[object]]] = [
     (fields.identifier, ["", ".", "..", "..\n", "a#b", "a/b", "ä", "a" * 257, "\x00", "%23", 7, None, "\ud800"]),
     (ANONYMOUS_KEY, ["k" * 21, "k" * 256, "with space in the middle", "comma,comma,comma,comma!", "é" * 22, 22, None]),
@@ -57,20 +57,20 @@ def test_a_sub_may_hold_anything_and_comes_back_whole() -> None:
     for name in ("auth0|123", "a#b", "ü", "x y", "%7C"):
         quoted = fields.user(name, "caller")
         assert "#" not in quoted
-        assert fields.user_name(quoted) == name
+        assert fields.decoded_user(quoted) == name
     with pytest.raises(InvalidInputError):
         fields.user("ü" * 100, "caller")  # 600 bytes percent-encoded
 
 
 def test_only_pages_of_listed_hosts_are_counted() -> None:
     hosts = frozenset({"example.com"})
-    assert fields.listed_page("https://EXAMPLE.com/a", "url", AS_SPELT, hosts) == "https://example.com/a"
+    assert fields.page_of_listed_host("https://EXAMPLE.com/a", "url", DROP_NOTHING, hosts) == "https://example.com/a"
     for other in ("https://example.com.evil.example/", "https://sub.example.com/", "https://evil.example/?example.com"):
         with pytest.raises(ForbiddenError):
-            fields.listed_page(other, "url", AS_SPELT, hosts)
-    assert fields.listed_page("https://any.example/", "url", AS_SPELT, frozenset({"*"}))
+            fields.page_of_listed_host(other, "url", DROP_NOTHING, hosts)
+    assert fields.page_of_listed_host("https://any.example/", "url", DROP_NOTHING, frozenset({"*"}))
     with pytest.raises(ForbiddenError):
-        fields.listed_page("https://any.example/", "url", AS_SPELT, frozenset())
+        fields.page_of_listed_host("https://any.example/", "url", DROP_NOTHING, frozenset())
 
 
 @given(st.text(min_size=1, max_size=40))
@@ -79,4 +79,4 @@ def test_cursors_come_back_as_the_user_that_they_stand_for(name: str) -> None:
         quoted = fields.user(name, "caller")
     except TallyError:
         return
-    assert fields.cursor(fields.to_cursor(quoted), "cursor") == quoted
+    assert fields.cursor(fields.encode_cursor(quoted), "cursor") == quoted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tally import home
+from tally import paths
 from tally.contract.declarations import Declarations
 from tests.patience import PATIENCE_S
 
@@ -32,7 +32,7 @@ for name in sys.argv[1:]:
 sys.exit(f"not alone: {failed}" if failed else 0)
 """
 VARIABLES = {
-    "PYTHONPATH": f"{home.LAMBDAS}:{home.PACKAGE.parent}",
+    "PYTHONPATH": f"{paths.LAMBDAS}:{paths.PACKAGE.parent}",
     "AWS_REGION": "eu-west-1",
     "AWS_DEFAULT_REGION": "eu-west-1",
     "AWS_ACCESS_KEY_ID": "none",
@@ -50,7 +50,7 @@ VARIABLES = {
 
 
 def test_each_handler_is_made_alone_in_a_fresh_process() -> None:
-    declared = Declarations.load(home.LAMBDAS / "counters.py")
+    declared = Declarations.load(paths.LAMBDAS / "counters.py")
     names = declared.needs
     assert {"increments", "rollup", "sweep"} <= names.keys()
     run = subprocess.run(

@@ -9,7 +9,7 @@ import pytest
 
 from tally.errors import ConfigurationError
 from tally.ids import quoted as id_of
-from tally.items import ASIDE, GROUP_ID_CHARACTERS_MAX, KINDS, NUMBERS, Fault, Items, Value, Watch
+from tally.items import ASIDE, GROUP_ID_CHARACTERS_MAX, KINDS, NUMBERS, Contribution, Fault, Items, Watch
 
 ORDERS = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#")
 SPENT = Items("shop", amount="total", scale=2)
@@ -40,7 +40,7 @@ def order(**attributes: Any) -> dict[str, Any]:
 )
 def test_which_items_count(where: Any, image: Any, counts: bool) -> None:
     of = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where=where)
-    assert of.value(image) == (Value("ann", 1) if counts else None)
+    assert of.contribution(image) == (Contribution("ann", 1) if counts else None)
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,20 @@ def test_which_items_count(where: Any, image: Any, counts: bool) -> None:
 )
 def test_an_amount_is_in_units_of_the_scale(spelled: str, amount: int | None) -> None:
     image = {"PK": {"S": "a"}, "total": {"N": spelled}}
-    assert SPENT.value(image) == (Value("a", amount) if amount else None)
+    assert SPENT.contribution(image) == (Contribution("a", amount) if amount else None)
 
 
 @pytest.mark.parametrize("there", [{"NULL": True}, {"L": []}, {"B": "eA=="}, {"BOOL": False}])
 def test_what_spells_nothing_is_not_an_empty_text_as_another_type(there: Any) -> None:
     of = Items("shop", starts="CUSTOMER#", where={"closed": ""})
     assert of.judged(order(closed=there)) is None
-    assert of.judged(order(closed={"S": ""})) == Value("ann", 1)
+    assert of.judged(order(closed={"S": ""})) == Contribution("ann", 1)
 
 
 @pytest.mark.parametrize("total", [{}, {"NULL": True}, None])
 def test_what_is_not_there_counts_for_nothing(total: Any) -> None:
-    assert SPENT.value({"PK": {"S": "a"}, "total": total}) is None
-    assert SPENT.value({"PK": {"S": "a"}}) is None
+    assert SPENT.contribution({"PK": {"S": "a"}, "total": total}) is None
+    assert SPENT.contribution({"PK": {"S": "a"}}) is None
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_what_cannot_be_added_up_is_one_item_with_a_fault(total: Any, kind: str,
     judged = SPENT.judged(image)
     assert isinstance(judged, Fault)
     assert (judged.kind, why in judged.why) == (kind, True)
-    assert SPENT.value(image) == Value(f"{ASIDE}{kind}", 1)
+    assert SPENT.contribution(image) == Contribution(f"{ASIDE}{kind}", 1)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_what_cannot_be_added_up_is_one_item_with_a_fault(total: Any, kind: str,
     ],
 )
 def test_a_fault_says_its_kind_and_what_lacks_an_attribute_has_none(of: Any, image: Any, kind: str | None) -> None:
-    value = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", **of).value(image)
-    assert value == (Value(f"{ASIDE}{kind}", 1) if kind else None)
+    value = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", **of).contribution(image)
+    assert value == (Contribution(f"{ASIDE}{kind}", 1) if kind else None)
     assert kind is None or kind in KINDS
 
 
@@ -121,18 +121,18 @@ def test_a_fault_says_its_kind_and_what_lacks_an_attribute_has_none(of: Any, ima
 )  # fmt: skip
 def test_a_group_has_an_id_that_leads_back_to_it(group: str, id_: str) -> None:
     assert id_of(group) == id_
-    assert ORDERS.partition(id_) == f"CUSTOMER#{group}"
+    assert ORDERS.partition_key_of(id_) == f"CUSTOMER#{group}"
 
 
 def test_an_attribute_may_say_the_group_and_a_number_is_one() -> None:
     of = Items("shop", starts="TICKET#", group="queue")
-    assert of.value({"PK": {"S": "TICKET#1"}, "queue": {"S": "hr desk"}}) == Value("hr~20desk", 1)
-    assert of.value({"PK": {"S": "TICKET#1"}}) is None
-    assert Items("shop", key="id").value({"id": {"N": "7"}}) == Value("7", 1)
-    assert Items("shop", key="id").value({"id": {"B": b"7"}}) is None
+    assert of.contribution({"PK": {"S": "TICKET#1"}, "queue": {"S": "hr desk"}}) == Contribution("hr~20desk", 1)
+    assert of.contribution({"PK": {"S": "TICKET#1"}}) is None
+    assert Items("shop", key="id").contribution({"id": {"N": "7"}}) == Contribution("7", 1)
+    assert Items("shop", key="id").contribution({"id": {"B": b"7"}}) is None
     done = Items("todos", key="id", group="done")
-    assert [done.value({"id": {"S": "7"}, "done": {"BOOL": one}}) for one in (True, False)] == [
-        Value("true", 1), Value("false", 1),
+    assert [done.contribution({"id": {"S": "7"}, "done": {"BOOL": one}}) for one in (True, False)] == [
+        Contribution("true", 1), Contribution("false", 1),
     ]  # fmt: skip
 
 
@@ -140,17 +140,20 @@ def test_an_attribute_may_say_the_group_and_a_number_is_one() -> None:
 def test_a_group_is_as_long_as_the_item_spells_it(letter: str) -> None:
     of = Items("shop", starts="TICKET#", group="queue")
     for length in (128, 129):
-        value = of.value({"PK": {"S": "TICKET#1"}, "queue": {"S": letter * length}})
-        assert value == (Value(id_of(letter * 128), 1) if length == 128 else Value("~-group", 1))
+        value = of.contribution({"PK": {"S": "TICKET#1"}, "queue": {"S": letter * length}})
+        assert value == (Contribution(id_of(letter * 128), 1) if length == 128 else Contribution("~-group", 1))
     assert len(id_of(letter * 128)) <= GROUP_ID_CHARACTERS_MAX
 
 
 def test_the_item_with_the_number_of_the_team_is_the_one_at_that_sort_key_and_does_not_count() -> None:
     of = Items("shop", starts="CUSTOMER#", sort="SK", amount="total", watch=Watch("total", at="PROFILE"))
     profile = order(SK={"S": "PROFILE"}, total={"N": "3"})
-    assert (of.kept(profile), of.value(profile)) == (Value("ann", 3), Value(NUMBERS, 1))
-    assert (of.kept(order(total={"N": "3"})), of.value(order(total={"N": "3"}))) == (None, Value("ann", 3))
-    assert of.value(order(SK={"S": "PROFILE"})) is None
+    assert (of.team_number(profile), of.contribution(profile)) == (Contribution("ann", 3), Contribution(NUMBERS, 1))
+    assert (of.team_number(order(total={"N": "3"})), of.contribution(order(total={"N": "3"}))) == (
+        None,
+        Contribution("ann", 3),
+    )
+    assert of.contribution(order(SK={"S": "PROFILE"})) is None
 
 
 def test_a_number_whose_item_is_not_named_is_refused() -> None:
@@ -181,7 +184,7 @@ def test_a_number_whose_item_is_not_named_is_refused() -> None:
 def test_what_items_count_for_is_the_same_with_more_patience_or_another_proof(fields: Any, same: bool) -> None:
     of = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#", watch=Watch("n", "META"))
     before = replace(of, **{name: value for name, value in fields.items() if name == "starts"})
-    assert (replace(of, **fields).fields == before.fields) is same
+    assert (replace(of, **fields).as_facts == before.as_facts) is same
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import counters
 from tally import fields
 from tally.errors import ConfigurationError, InvalidInputError
-from tally.pages import AS_SPELT, Pages
+from tally.pages import DROP_NOTHING, Pages
 
 CASES = Path(__file__).with_name("page_spellings.txt")
 PATHS_ALONE = Pages(drop=("*",), trailing_slash="drop", index=("index.html", "index.php", "default.aspx"))
-DECLARATIONS = {"the shipped declaration": counters.PAGES, "paths alone": PATHS_ALONE, "nothing dropped": AS_SPELT}
+DECLARATIONS = {"the shipped declaration": counters.PAGES, "paths alone": PATHS_ALONE, "nothing dropped": DROP_NOTHING}
 
 QUERY = ["a=1", "", "utm_source=x", "UTM_x", "fbclid", "utm%5Fa=b", "?", "q=%26"]
 QUERY += ["code=1", "state=2", "sid=1;code=2", "a;sid=1", ";", "sid%3D7", "n=/x%3Fsid%3D7%26b", "n=sid%3D7", "/x?sid=7"]
@@ -48,7 +48,7 @@ def test_only_what_is_left_of_an_address_counts_for_its_length() -> None:
     assert fields.page(tracked, "url", counters.PAGES) == "https://example.com/a"
     longest = "https://example.com/".ljust(fields.PAGE_BYTES_MAX, "a")
     assert fields.page(f"{longest}?utm_source=x#part", "url", counters.PAGES) == longest
-    for more in (f"{longest}a", f"{longest}?a", f"{tracked}{'7' * fields.SPELT_PAGE_BYTES_MAX}"):
+    for more in (f"{longest}a", f"{longest}?a", f"{tracked}{'7' * fields.RAW_PAGE_BYTES_MAX}"):
         with pytest.raises(InvalidInputError):
             fields.page(more, "url", counters.PAGES)
 

@@ -16,7 +16,7 @@ from tally.counting import receipts
 from tally.counting.receipts import ReceiptDraft, ReceiptKey
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.clock import OFF_S_MAX
-from tally.errors import NotCommittedError, ReceiptFoundError
+from tally.errors import AlreadyCountedError, NotCommittedError
 from tally.settings import Settings
 from tests.environments import ROOT
 
@@ -53,7 +53,7 @@ def test_broken_receipt_that_a_change_finds_is_not_committed(call: Call, damage:
     def change(stamp: ReceiptDraft) -> Any:
         [write] = stamp.receipt(call, BODY).values()
         item = {**write["Item"], "nonce": {"S": "another"}, **damage}
-        raise ReceiptFoundError({name: value for name, value in item.items() if value is not None})
+        raise AlreadyCountedError({name: value for name, value in item.items() if value is not None})
 
     with pytest.raises(NotCommittedError):
         receipts.count_once(call, KEYED, change)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from release import npm
-from tally.home import version
+from tally.paths import version
 from tests.environments import ROOT
 
 GITHUB = ROOT / ".github"

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tally.home import LAMBDAS, PACKAGE, PACKAGES
+from tally.paths import LAMBDAS, PACKAGE, PACKAGES
 
 from ..base.options import COUNTERS
 from . import zygote

@@ -101,7 +101,7 @@ def read(where: Json) -> tuple[Any, Json]:
     from tally.contract.document import text
     from tally.errors import ConfigurationError
     from tally.operations import health
-    from tally.settings import OwnTable
+    from tally.settings import TeamTable
 
     kinds = [one.value for one in Visible]
     if (likers := where["place"]["likers"]) not in kinds:
@@ -111,7 +111,7 @@ def read(where: Json) -> tuple[Any, Json]:
     tables, streams = ({one: where["place"][name][one.value] for one in forms} for name in ("tables", "streams"))
     place = described.Surroundings(
         **{**where["place"], "tables": tables, "streams": streams, "likers": Visible(likers)},
-        own_tables={name: OwnTable(name, "") for name in declared.own_tables},  # the server knows which are there
+        own_tables={name: TeamTable(name, "") for name in declared.own_tables},  # the server knows which are there
     )
     health.BUILT.write_text(text(declared.operations, declared.counters, likers=place.likers), encoding="utf-8")
     return declared, described.document(declared, place, where["console"], where["console_client"])

@@ -26,7 +26,7 @@ Run = Callable[..., tuple[int, str, str]]
 def judged(store: Store, ahead: int = 5) -> int:
     """The ledger is judged up to some minutes from now, and everything is rolled up. The last minute that is judged."""
     now_s = int(time.time())
-    upto, known_s = store.settings.minute(now_s) + ahead, now_s // 60 * 60 + 5
+    upto, known_s = store.settings.minute_of(now_s) + ahead, now_s // 60 * 60 + 5
     facts = {"judged": upto, "noted": now_s - 99, "began": 1} | dict.fromkeys(("known", "rolled", "shown"), known_s)
     store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.WATERMARK_KEY | items.to_wire(facts))
     return upto

@@ -24,7 +24,7 @@ from tests.sync_wire import SyncWire
 
 SIGNED = "--by ann --why test --yes"
 OF = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#")
-LIKES = Watched("post_likes", table="shop", number="likeTally", of=OF, at="META")
+LIKES = Watched("post_likes", table="shop", attribute="likeTally", items=OF, at="META")
 COUNTERS = declared([LIKES])
 POSTS, EACH, OFF = 300, 2, 20
 
@@ -85,7 +85,7 @@ def test_a_number_with_decimals_is_said_as_the_team_stores_it(
     make_team: Callable[[Mapping[str, Counter]], Team],
 ) -> None:
     of = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#", amount="total", scale=2)
-    team = make_team(declared([Watched("spent", table="shop", number="sum", of=of, at="META")]))
+    team = make_team(declared([Watched("spent", table="shop", attribute="sum", items=of, at="META")]))
     team.put("POST#3", "LIKE#1", total={"N": "12.5"})
     team.put("POST#3", "META", sum={"N": "10.05"})
     assert team("scan spent --yes")[0] == 0

@@ -186,7 +186,7 @@ def test_a_number_that_cannot_be_told_is_unclear_and_1(run: Run, store: Store) -
 
 def lose(store: Store, target: str, amount: int, counter: str = "visits", ago_days: int = 3) -> str:
     """A receipt of some days ago that was written alone, and never rolled up; the day."""
-    at = store.settings.minute(time.time()) - ago_days * tallies.MINUTES_PER_DAY
+    at = store.settings.minute_of(time.time()) - ago_days * tallies.MINUTES_PER_DAY
     texts = {"id": f"tally#{target}{amount}", "counter": counter, "target": target}
     item: Any = {name: {"S": text} for name, text in texts.items()} | {"rollup": {"BOOL": True}}
     item |= {"at": {"N": str(at)}, "amount": {"N": str(amount)}}

@@ -492,7 +492,7 @@ def test_what_says_nothing_of_items_that_are_counted_is_refused_in_one_line(
     (tmp_path / "numbers.csv").write_text("id,value\na,1\n")
     monkeypatch.setenv("TALLY_APP", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    where["own_tables"] = {"shop": team.store.settings.own_tables["shop"]._asdict()}
+    where["own_tables"] = {"shop": team.store.settings.team_tables["shop"]._asdict()}
     assert ran(capsys, *line.split(), "--local", "--port", str(port)) == (2, "", f"tally: {said}\n")
 
 
@@ -514,7 +514,7 @@ def test_status_says_what_is_not_counted_and_which_scan_is_open(team: Team) -> N
 
 
 def test_a_table_that_the_stack_does_not_read_is_said(team: Team) -> None:
-    settings = team.store.settings._replace(own_tables={})
+    settings = team.store.settings._replace(team_tables={})
     for status, what in {
         "": "make it there, with a stream, and start `make dev` with TALLY_TABLES=shop",
         "CREATE_COMPLETE": "give it to the construct, tables={'shop': …}, and deploy",

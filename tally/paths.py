@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
-_BROUGHT = PACKAGE / "cdk/lambdas"
-IN_A_WHEEL = _BROUGHT.is_dir()
-LAMBDAS = _BROUGHT if IN_A_WHEEL else PACKAGE.parent / "lambdas"
+_BUNDLED_LAMBDAS = PACKAGE / "cdk/lambdas"
+IS_WHEEL = _BUNDLED_LAMBDAS.is_dir()
+LAMBDAS = _BUNDLED_LAMBDAS if IS_WHEEL else PACKAGE.parent / "lambdas"
 PACKAGES = PACKAGE / "cdk/packages"
 """What a wheel brings for the deployed functions. A checkout has none, and installs them as they are pinned."""
 
 
 def page(section: str) -> str:
     """Where a person finds a section of docs/, which a wheel does not have."""
-    return f"docs/{section}" + (", in Tally's repository" if IN_A_WHEEL else "")
+    return f"docs/{section}" + (", in Tally's repository" if IS_WHEEL else "")
 
 
 def version() -> str:

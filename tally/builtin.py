@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from .counter import ANYONE, CALLER, SOON, Counter
 
 
-class OfPosts(Counter):
+class PostCounter(Counter):
     """A counter of what belongs to a post: without the post there is no child."""
 
     parent_required = True
@@ -21,7 +21,7 @@ PLAYS = Counter(
     read=ANYONE,
     path="/videos/{id}/plays",
 )
-LIKES = OfPosts(
+LIKES = PostCounter(
     "likes",
     prefix="POST",
     sort_key="META",
@@ -65,9 +65,9 @@ PAGE_VISITORS = Counter(
     read=ANYONE,
 )
 """Visitors of a page in a day, whom nothing is stored with. A stack that counts them has a table more."""
-SHIPPED = (PLAYS, LIKES, VISITS, BOT_VISITS, PAGE_VISITORS)
+BUILTIN = (PLAYS, LIKES, VISITS, BOT_VISITS, PAGE_VISITORS)
 
 
-def lists(counters: Iterable[Counter], shipped: Counter) -> bool:
+def is_listed(counters: Iterable[Counter], builtin: Counter) -> bool:
     """Whether the shipped counter is among these. Its thresholds are the team's."""
-    return any(counter.name == shipped.name for counter in counters)
+    return any(counter.name == builtin.name for counter in counters)

@@ -15,7 +15,7 @@ from io import StringIO
 from typing import Any
 from uuid import UUID
 
-from tally.contract.described import DELIVERY
+from tally.contract.deployment import DELIVERY
 from tally.operations.bookkeeper import READER as BOOKKEEPER
 from tests.engines import new_engine
 from tests.invariants.judged import Deployment

@@ -43,7 +43,7 @@ def measure(quick: bool) -> Rows:
         changed = hold("changed")
         for name, (amount, ttl_s) in CHANGES.items():
             how = {"operation": "change_hold", "key": name}
-            row(name, partial(changing.change, call(), stock, "mug", changed, amount, ttl_s, **how))
+            row(name, partial(changing.change_hold, call(), stock, "mug", changed, amount, ttl_s, **how))
         for name, amount in ((COMMIT, None), (SETTLE, 20)):
             taken = hold(name)
             row(name, partial(settling.settle, call(), stock, "mug", taken, holds.COMMITTED, amount))

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tally.contract.described import DELIVERY, MEMORY_MB
+from tally.contract.deployment import DELIVERY, MEMORY_MB
 from tally.operations.bookkeeper import READER as BOOKKEEPER
 
 from . import ROOT

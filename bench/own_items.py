@@ -71,12 +71,12 @@ def measure(quick: bool) -> Rows:
         counted(480)  # nobody counts yet
         recount = _scan(store)
         meter.reset()
-        for _ in recount.steps():
+        for _ in recount.run_steps():
             pass
         rows[SCANNED] = {"WCU": meter.write_units / 480, "RCU": meter.read_units / 480}
         _put(store.client, 1000, 200)
         rows[WHILE] = counted(200)
-        for off in recount.differences():
+        for off in recount.all_differences():
             recount.set_number(off)
         recount.close(counted=True)
         _put(store.client, 2000, 200)

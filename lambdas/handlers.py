@@ -14,7 +14,7 @@ import counters
 from tally import operations, pages
 
 if TYPE_CHECKING:
-    from tally.api.entry import Entry
+    from tally.api.entry import RequestHandler
     from tally.dynamo.client import Store
 
 COUNTERS = counters.COUNTERS
@@ -23,7 +23,7 @@ PAGES = pages.declared_pages(vars(counters))
 
 def __getattr__(name: str) -> Callable[[Any, Any], Any]:
     """The handler of a function. Raises AttributeError if there is none of this name."""
-    if name in (*operations.CONSUMERS, operations.OF_ITEMS, *operations.SCHEDULES):
+    if name in (*operations.CONSUMERS, operations.ITEMS_CONSUMER, *operations.SCHEDULES):
         made: Callable[[Any, Any], Any] = importlib.import_module(f"tally.operations.{name}").handler(COUNTERS)
         return made
     if name.partition("_")[0] in operations.SERVING:
@@ -31,14 +31,14 @@ def __getattr__(name: str) -> Callable[[Any, Any], Any]:
     raise AttributeError(name)
 
 
-def entry(name: str, store: Store | None = None) -> Entry:
+def entry(name: str, store: Store | None = None) -> RequestHandler:
     """The handler of a function that serves callers. Raises AttributeError if there is none of this name."""
-    from tally.api.entry import Entry
-    from tally.api.operation import functions, of_file, of_function, served_by
+    from tally.api.entry import RequestHandler
+    from tally.api.operation import counters_of_function, operations_of, operations_of_function, routes_by_function
 
-    found = of_file(importlib.import_module(f"tally.operations.{name.partition('_')[0]}"))
-    routes = functions(found, COUNTERS).get(name)
+    found = operations_of(importlib.import_module(f"tally.operations.{name.partition('_')[0]}"))
+    routes = routes_by_function(found, COUNTERS).get(name)
     if routes is None:
         raise AttributeError(name)
-    served = {one.name for one in served_by(name, routes, COUNTERS)}
-    return Entry(of_function(name, routes, found, COUNTERS), routes, COUNTERS, PAGES, store, served)
+    served = {one.name for one in counters_of_function(name, routes, COUNTERS)}
+    return RequestHandler(operations_of_function(name, routes, found, COUNTERS), routes, COUNTERS, PAGES, store, served)

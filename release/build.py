@@ -18,10 +18,10 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tally.api.console import UPLOT
+from tally.api.console import UPLOT_FILES
 
 ROOT = Path(__file__).resolve().parents[1]
-BROUGHT = {
+BUNDLED_FILES = {
     "lambdas/handlers.py": "tally/cdk/lambdas",
     "lambdas/requirements.txt": "tally/cdk/lambdas",
     "cdk.json": "tally/cli",
@@ -34,7 +34,7 @@ class BuildError(Exception):
     """The wheel cannot be built. The message is one line."""
 
 
-def known() -> list[str]:
+def git_files() -> list[str]:
     """The paths of the files that git knows or would know, as they are now."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -48,9 +48,9 @@ def lay_out(paths: Iterable[str], target: Path) -> None:
     for path in paths:
         if path.startswith("tally/"):
             _copy(ROOT / path, target / path)
-    for path, folder in BROUGHT.items():
+    for path, folder in BUNDLED_FILES.items():
         _copy(ROOT / path, target / folder / Path(path).name)
-    for name, file in UPLOT.items():
+    for name, file in UPLOT_FILES.items():
         _copy(file, target / "tally/console" / name)
 
 
@@ -61,13 +61,13 @@ def _copy(path: Path, target: Path) -> None:
 
 def build(out: Path) -> Path:
     """Build the wheel into the folder `out`, and return its path. Raises BuildError."""
-    from tally.cdk.bundling import BundlingError, install  # they need the CDK, and `make npm` does not
+    from tally.cdk.bundling import BundlingError, install_packages  # they need the CDK, and `make npm` does not
 
     with tempfile.TemporaryDirectory() as folder:
         stage, made = Path(folder, "stage"), Path(folder, "made")
-        lay_out(known(), stage)
+        lay_out(git_files(), stage)
         try:
-            install(ROOT / "lambdas/requirements.txt", stage / "tally/cdk/packages")
+            install_packages(ROOT / "lambdas/requirements.txt", stage / "tally/cdk/packages")
         except BundlingError as error:
             raise BuildError(str(error)) from None
         command = [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--offline", "--out-dir", str(made)]

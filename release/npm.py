@@ -17,18 +17,18 @@ from pathlib import Path
 
 from tally.paths import version
 
-from .build import ROOT, BuildError, known
+from .build import ROOT, BuildError, git_files
 
-CLIENT = "tally/javascript/"
-REPOSITORY = "GITHUB_REPOSITORY"
+CLIENT_FOLDER = "tally/javascript/"
+REPOSITORY_VARIABLE = "GITHUB_REPOSITORY"
 """`owner/name`, as GitHub's runners have it. npm compares it with the workflow that publishes."""
 
 
-def described() -> dict[str, object]:
+def package_json() -> dict[str, object]:
     """The `package.json` of the package: the client's, with the version and the repository."""
-    own = json.loads((ROOT / CLIENT / "package.json").read_text(encoding="utf-8"))
+    own = json.loads((ROOT / CLIENT_FOLDER / "package.json").read_text(encoding="utf-8"))
     del own["private"]
-    repository = os.environ.get(REPOSITORY)
+    repository = os.environ.get(REPOSITORY_VARIABLE)
     at = {"repository": {"type": "git", "url": f"git+https://github.com/{repository}.git"}} if repository else {}
     return {"name": own.pop("name"), "version": version(), **own, **at}
 
@@ -37,9 +37,9 @@ def pack(out: Path) -> Path:
     """Write the package into the folder `out`, and return its path. Raises BuildError."""
     with tempfile.TemporaryDirectory() as folder:
         stage = Path(folder)
-        for path in (*(path for path in known() if path.startswith(CLIENT)), "LICENSE"):
+        for path in (*(path for path in git_files() if path.startswith(CLIENT_FOLDER)), "LICENSE"):
             shutil.copyfile(ROOT / path, stage / Path(path).name)
-        (stage / "package.json").write_text(json.dumps(described(), indent=2), encoding="utf-8")
+        (stage / "package.json").write_text(json.dumps(package_json(), indent=2), encoding="utf-8")
         out.mkdir(parents=True, exist_ok=True)
         command = ["npm", "pack", "--silent", "--pack-destination", str(out.resolve())]
         run = subprocess.run(command, cwd=stage, capture_output=True, text=True, timeout=60)

@@ -17,9 +17,9 @@ from tally.api.operation import Operation, Route
 from tally.cdk.edge_alarms import BODY_SIZE, CLIENT_RATE, EdgeAlarms
 from tally.cdk.names import edge_stack_name
 from tally.cdk.options import CLIENT_RATE_WINDOW_S, EDGE_REGION, Options
-from tally.cdk.quotas import keep_quotas
+from tally.cdk.quotas import check_quotas
 
-CACHED_MAX = Duration.days(1)  # the API says for how long, and it never says as much
+CACHE_TTL_MAX = Duration.days(1)  # the API says for how long, and it never says as much
 # The errors that CloudFront keeps for 10 s, whatever the API says about them.
 CACHED_ERRORS = (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
 # As API Gateway says it, which refuses 10 MB.
@@ -48,9 +48,9 @@ class Edge(Stack):
             protocol_policy=cloudfront.OriginProtocolPolicy.HTTPS_ONLY,
             origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
         )
-        kept = _as_the_answer_says(self)
-        logs = _logs(self, options.edge_logs) if options.edge_logs else None
-        paths = _patterns(route for route in routes if route.cached)
+        kept = _origin_cache_policy(self)
+        logs = _create_log_bucket(self, options.edge_logs) if options.edge_logs else None
+        paths = _patterns(route for route in routes if route.is_cacheable)
         distribution = cloudfront.Distribution(
             self,
             "Distribution",
@@ -64,24 +64,24 @@ class Edge(Stack):
             enable_logging=logs is not None,
             log_bucket=logs,
             web_acl_id=_web_acl(self, routes, options.client_rate).attr_arn,
-            default_behavior=_forward(origin, cloudfront.CachePolicy.CACHING_DISABLED),
-            additional_behaviors={path: _forward(origin, kept) for path in paths},
+            default_behavior=_forwarding_behavior(origin, cloudfront.CachePolicy.CACHING_DISABLED),
+            additional_behaviors={path: _forwarding_behavior(origin, kept) for path in paths},
             error_responses=[
                 cloudfront.ErrorResponse(http_status=status, ttl=Duration.seconds(0)) for status in CACHED_ERRORS
             ],
         )
         if options.cdn_client_certificate_arn:
-            _present(distribution, options.cdn_client_certificate_arn)
+            _set_client_certificate(distribution, options.cdn_client_certificate_arn)
         _acknowledge(distribution)
         EdgeAlarms(self, "Monitoring", distribution=distribution, options=options)
-        keep_quotas(self)
+        check_quotas(self)
         if logs:
             CfnOutput(self, "EdgeLogsBucketName", value=logs.bucket_name, description="CloudFront's access log")
         target = f"Set a CNAME of {options.domain_name} to this"
         CfnOutput(self, "CnameTarget", value=distribution.domain_name, description=target)
 
 
-def _logs(scope: Construct, days: int) -> s3.Bucket:
+def _create_log_bucket(scope: Construct, days: int) -> s3.Bucket:
     """Where CloudFront writes its access log. It writes by an access control list: buckets refuse those by default."""
     bucket = s3.Bucket(
         scope,
@@ -101,7 +101,7 @@ def _logs(scope: Construct, days: int) -> s3.Bucket:
 
 def _pattern(route: Route) -> str:
     """What CloudFront calls the paths of a route: `/videos/*` for `/videos/{id}/plays`. A distribution takes few."""
-    return f"/{route.path.split('/')[1]}/*" if "{" in route.path or route.fixed else route.path
+    return f"/{route.path.split('/')[1]}/*" if "{" in route.path or route.fixed_fields else route.path
 
 
 def _patterns(routes: Iterable[Route]) -> list[str]:
@@ -111,7 +111,7 @@ def _patterns(routes: Iterable[Route]) -> list[str]:
     return sorted(pattern for pattern in found if pattern.endswith("/*") or not pattern.startswith(wide))
 
 
-def _as_the_answer_says(scope: Construct) -> cloudfront.CachePolicy:
+def _origin_cache_policy(scope: Construct) -> cloudfront.CachePolicy:
     """Keep an answer for as long as its Cache-Control says, and not at all without one.
 
     The key has all that these answers depend on: path, query, encoding, token and a browser's secret, and the origin of
@@ -123,7 +123,7 @@ def _as_the_answer_says(scope: Construct) -> cloudfront.CachePolicy:
         cache_policy_name=Stack.of(scope).stack_name,
         min_ttl=Duration.seconds(0),
         default_ttl=Duration.seconds(0),
-        max_ttl=CACHED_MAX,
+        max_ttl=CACHE_TTL_MAX,
         query_string_behavior=cloudfront.CacheQueryStringBehavior.all(),
         header_behavior=cloudfront.CacheHeaderBehavior.allow_list("Authorization", "Origin", "Tally-Secret"),
         cookie_behavior=cloudfront.CacheCookieBehavior.none(),
@@ -131,7 +131,9 @@ def _as_the_answer_says(scope: Construct) -> cloudfront.CachePolicy:
     )
 
 
-def _forward(origin: cloudfront.IOrigin, cache_policy: cloudfront.ICachePolicy) -> cloudfront.BehaviorOptions:
+def _forwarding_behavior(
+    origin: cloudfront.IOrigin, cache_policy: cloudfront.ICachePolicy
+) -> cloudfront.BehaviorOptions:
     """Forward all that the caller sends, its agent and its token too, but the name that it has called."""
     return cloudfront.BehaviorOptions(
         origin=origin,
@@ -143,7 +145,7 @@ def _forward(origin: cloudfront.IOrigin, cache_policy: cloudfront.ICachePolicy) 
     )
 
 
-def _present(distribution: cloudfront.Distribution, certificate_arn: str) -> None:
+def _set_client_certificate(distribution: cloudfront.Distribution, certificate_arn: str) -> None:
     """Let CloudFront present its certificate to the API. The construct has no option for it yet."""
     resource = distribution.node.default_child
     assert isinstance(resource, cloudfront.CfnDistribution)
@@ -171,14 +173,14 @@ def _web_acl(scope: Construct, routes: Sequence[Route], requests: int) -> waf.Cf
         name=Stack.of(scope).stack_name,
         scope="CLOUDFRONT",
         default_action=waf.CfnWebACL.DefaultActionProperty(allow={}),
-        visibility_config=_seen(Stack.of(scope).stack_name),
+        visibility_config=_visibility_config(Stack.of(scope).stack_name),
         custom_response_bodies={
             name: waf.CfnWebACL.CustomResponseBodyProperty(content_type="APPLICATION_JSON", content=body)
             for name, body in bodies.items()
         },
         rules=[
             _rule(CLIENT_RATE, 0, rate, HTTPStatus.TOO_MANY_REQUESTS, {"Retry-After": str(CLIENT_RATE_WINDOW_S)}),
-            _rule(BODY_SIZE, 1, _too_long(routes), HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {}),
+            _rule(BODY_SIZE, 1, _body_size_statement(routes), HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {}),
         ],
     )
 
@@ -200,11 +202,11 @@ def _rule(
         priority=priority,
         statement=statement,
         action=waf.CfnWebACL.RuleActionProperty(block=waf.CfnWebACL.BlockActionProperty(custom_response=refused)),
-        visibility_config=_seen(name),
+        visibility_config=_visibility_config(name),
     )
 
 
-def _too_long(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProperty:
+def _body_size_statement(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProperty:
     """Finds bodies that are too long, but on the paths of operations that take more: callers need a token there."""
     field = waf.CfnWebACL.FieldToMatchProperty
     plain = [waf.CfnWebACL.TextTransformationProperty(priority=0, type="NONE")]
@@ -239,7 +241,7 @@ def _too_long(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProperty:
     )
 
 
-def _seen(metric: str) -> waf.CfnWebACL.VisibilityConfigProperty:
+def _visibility_config(metric: str) -> waf.CfnWebACL.VisibilityConfigProperty:
     return waf.CfnWebACL.VisibilityConfigProperty(
         cloud_watch_metrics_enabled=True, metric_name=metric, sampled_requests_enabled=True
     )

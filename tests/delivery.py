@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from tally.api.needs import Table
-from tally.contract.described import patterns
+from tally.contract.deployment import filter_patterns
 from tally.dev.stack.mappings import matches
 from tests.sync_wire import SyncWire
 
 if TYPE_CHECKING:
-    from tally.api.unattended import StreamReader
+    from tally.api.background import StreamReader
 
 BATCH_RECORDS = 1000  # of a batch and of a read: the most that the mappings and DynamoDB allow
 Record = dict[str, Any]
@@ -51,7 +51,7 @@ def refused(answer: Mapping[str, Any]) -> str | None:
 def takes(reader: StreamReader, table: str, record: Record) -> bool:
     """Whether the filter of a reader's mapping lets a record through, as the pump of `make dev` reads the patterns that
     the stack has. `table`: `counts` or `receipts`."""
-    filters = [*patterns(reader, Table(table))]
+    filters = [*filter_patterns(reader, Table(table))]
     return not filters or any(matches(pattern, record) for pattern in filters)
 
 

@@ -36,7 +36,7 @@ def names() -> list[str]:
 def direct(operation: str, **fields: Any) -> dict[str, Any]:
     """The sample event of another Lambda, with these fields; what is None goes."""
     [general, *_] = BY_NAME[operation].routes(COUNTERS)
-    made = samples.direct(general, COUNTERS, **fields)
+    made = samples.direct_event(general, COUNTERS, **fields)
     if "caller" in fields:
         made["caller"] = fields["caller"]
     return {name: value for name, value in made.items() if value is not None}
@@ -57,7 +57,7 @@ def http(
     `sub`: who is signed in. `headers`: added. `query` and `document` (a JSON body) take the place of what the fields
     make; `raw` is the body as it is (bytes: in base64).
     """
-    event = samples.http(routes()[route], COUNTERS, **fields)
+    event = samples.http_event(routes()[route], COUNTERS, **fields)
     if sub is not None:
         event["requestContext"]["authorizer"]["jwt"]["claims"]["sub"] = sub
     if query is not None:

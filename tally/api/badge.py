@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-SVG = "image/svg+xml"
+MEDIA_TYPE = "image/svg+xml"
 EXAMPLE = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
 _HEIGHT = 20
 _MARGIN = 6
@@ -14,7 +14,7 @@ _WIDTH_USUAL = 6.9
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 
-def short(number: int) -> str:
+def abbreviate(number: int) -> str:
     """A short form: 999, 1k, 1.2k, 34k, 5.6M. It is cut, not rounded: it never shows more than was counted."""
     for unit, letter in _UNITS:
         if number >= unit:
@@ -25,7 +25,7 @@ def short(number: int) -> str:
 
 def svg(label: str, number: int) -> str:
     """The picture: label on the left, number on the right. Screen readers read the whole number."""
-    left, right = _width(label), _width(short(number))
+    left, right = _width(label), _width(abbreviate(number))
     width, title = left + right, escape(f"{label}: {number:,}")
     left_half = f"M3 0H{left}V{_HEIGHT}H3a3 3 0 0 1-3-3V3a3 3 0 0 1 3-3z"  # round where the whole is round
     return (
@@ -33,7 +33,7 @@ def svg(label: str, number: int) -> str:
         f"<title>{title}</title>"
         f'<rect width="{width}" height="{_HEIGHT}" rx="3" fill="#07609c"/><path d="{left_half}" fill="#555"/>'
         f'<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">'
-        f"{_text(label, 0)}{_text(short(number), left)}</g></svg>\n"
+        f"{_text(label, 0)}{_text(abbreviate(number), left)}</g></svg>\n"
     )
 
 

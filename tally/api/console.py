@@ -15,29 +15,32 @@ from tally.errors import NotFoundError
 from .texts import Text
 
 MAX_AGE_S = 0  # each load asks whether a file has changed: after a deploy, no page runs with modules of two versions
-FOLDER = Path(__file__).parents[1] / "console"
+CONSOLE_FOLDER = Path(__file__).parents[1] / "console"
 _PAGE = "index.html"
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
-_CHARTS = {"uPlot.esm.js": "uPlot.iife.min.js", "uPlot.min.css": "uPlot.min.css"}
-_UPLOT = Path(__file__).resolve().parents[2] / "node_modules/uplot"  # a local run has links
-_THERE = {name: f"dist/{name}" for name in _CHARTS.values()} | {"uPlot.LICENSE": "LICENSE"}
-UPLOT = {name: FOLDER / name if (FOLDER / name).exists() else _UPLOT / path for name, path in _THERE.items()}
+_CHART_FILES = {"uPlot.esm.js": "uPlot.iife.min.js", "uPlot.min.css": "uPlot.min.css"}
+_UPLOT_FOLDER = Path(__file__).resolve().parents[2] / "node_modules/uplot"  # a local run has links
+_UPLOT_PATHS = {name: f"dist/{name}" for name in _CHART_FILES.values()} | {"uPlot.LICENSE": "LICENSE"}
+UPLOT_FILES = {
+    name: CONSOLE_FOLDER / name if (CONSOLE_FOLDER / name).exists() else _UPLOT_FOLDER / path
+    for name, path in _UPLOT_PATHS.items()
+}
 """The charts, and their licence: `make setup` installs them as package-lock.json pins them; a bundle and a wheel have
 them in FOLDER."""
 _HEADERS = (("cross-origin-resource-policy", "same-origin"), ("referrer-policy", "no-referrer"))
 
 
-def page(config: Mapping[str, Any]) -> Text:
+def read_page(config: Mapping[str, Any]) -> Text:
     """The page. Its policy lets it run and load what this stack serves, and sign in at the pool of `config`."""
     headers = (
         *_HEADERS,
-        ("content-security-policy", policy(str(config["sign_in"].get("domain", "")))),
+        ("content-security-policy", content_security_policy(str(config["sign_in"].get("domain", "")))),
         ("cross-origin-opener-policy", "same-origin"),
     )
-    return Text((FOLDER / _PAGE).read_text(encoding="utf-8"), "text/html", MAX_AGE_S, headers=headers)
+    return Text((CONSOLE_FOLDER / _PAGE).read_text(encoding="utf-8"), "text/html", MAX_AGE_S, headers=headers)
 
 
-def policy(domain: str) -> str:
+def content_security_policy(domain: str) -> str:
     """The Content-Security-Policy. `domain`: the origin where a code becomes a token; empty if there is none."""
     return "; ".join(
         (
@@ -53,7 +56,7 @@ def policy(domain: str) -> str:
     )
 
 
-def file(name: str) -> Text:
+def read_file(name: str) -> Text:
     """A module or a style sheet. Raises NotFoundError."""
     path = _files().get(name)
     if path is None:
@@ -68,6 +71,8 @@ def file(name: str) -> Text:
 def _files() -> dict[str, Path]:
     """The files by the names that callers may give. A name is looked up, and never becomes a part of a path."""
     own_files = {
-        path.name: path for path in FOLDER.iterdir() if path.suffix in _TYPES and path.name not in _CHARTS.values()
+        path.name: path
+        for path in CONSOLE_FOLDER.iterdir()
+        if path.suffix in _TYPES and path.name not in _CHART_FILES.values()
     }
-    return own_files | {name: UPLOT[kept] for name, kept in _CHARTS.items()}
+    return own_files | {name: UPLOT_FILES[kept] for name, kept in _CHART_FILES.items()}

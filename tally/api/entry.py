@@ -32,7 +32,7 @@ from tally.pages import Pages
 from tally.settings import Settings
 
 from . import http, texts
-from .kinds import Context
+from .kinds import FieldContext
 from .operation import Access, Answer, Operation, Route
 from .texts import Text
 
@@ -51,11 +51,11 @@ class UncheckedRequest(NamedTuple):
     caller: object
     raw: Mapping[str, object]
     started_s: float
-    asked_before: tuple[int, float]
+    store_usage_before: tuple[int, float]
     """What the process had asked of the store by then: attempts, and seconds that they took."""
 
 
-class Entry:
+class RequestHandler:
     """The handler of one Lambda function. Made at cold start: it reads the settings and makes the client."""
 
     def __init__(
@@ -65,15 +65,15 @@ class Entry:
         counters: Mapping[str, Counter],
         pages: Pages,
         store: Store | None = None,
-        served: Collection[str] | None = None,
+        served_counters: Collection[str] | None = None,
     ) -> None:
         """`operations`: those that direct events may name. `counters`: those that are declared, by name. `pages`: what
-        is no part of a page's name. `served`: the counters that it may touch, if not all.
+        is no part of a page's name. `served_counters`: the counters that it may touch, if not all.
         """
         self.by_name = {operation.name: operation for operation in operations}
         self.by_route = {key: route for route in routes for key in route.keys}
         self.counters = counters
-        self.served = counters if served is None else served
+        self.served_counters = counters if served_counters is None else served_counters
         self.pages = pages
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
 
@@ -86,24 +86,24 @@ class Entry:
             if http.is_request(event):
                 request_id = event["requestContext"]["requestId"]
                 logger.set_correlation_id(request_id)
-                answered = self._http(event, deadline_s, request_id)
+                answered = self._answer_http(event, deadline_s, request_id)
                 return answered | {"body": ""} if event["routeKey"].startswith("HEAD ") else answered
             logger.set_correlation_id(request_id)
             if isinstance(event, Mapping) and "batch" in event:
-                return self._batch(event, deadline_s, request_id)
+                return self._answer_batch(event, deadline_s, request_id)
             answer = self._answer(partial(self._direct_request, event), deadline_s)
-            if _failed(answer):
+            if _is_own_failure(answer):
                 raise answer  # an asynchronous invocation must not be lost
             return _direct_response(answer, request_id)
 
-    def _http(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
+    def _answer_http(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
         route = self.by_route.get(event["routeKey"])
 
         def read() -> UncheckedRequest:
             if route is None:
                 raise NotFoundError("There is no such operation.")
             client = self.store.settings.console_client
-            caller = http.caller(event, route, client) if route.needs_caller else None
+            caller = http.verified_caller(event, route, client) if route.needs_caller else None
             raw = http.raw_fields(event, route, cdn=self.store.settings.has_cdn)
             asked = STORE_METER.attempts, STORE_METER.elapsed_s
             return UncheckedRequest(route.operation, route.needs_caller, caller, raw, time.monotonic(), asked)
@@ -111,19 +111,19 @@ class Entry:
         answer = self._answer(read, deadline_s)
         if isinstance(answer, TallyError):
             return http.error_response(answer, request_id)
-        if isinstance(answer.body, Text) or (route and route.cached):
+        if isinstance(answer.body, Text) or (route and route.is_cacheable):
             return texts.response(_text(answer), event.get("headers", {}))
         return http.response(answer.status, answer.body, replayed=answer.replayed)
 
-    def _batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
+    def _answer_batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
         """Answer each entry by itself, in order. When the time runs out, the rest is not done and gets 503: what the
         slowest one took must be left.
 
         With `"on_failure": "raise"`, raise the first error that is not the caller's, after all entries were tried.
         """
-        refusal = _refused_batch(event)
+        refusal = _batch_refusal(event)
         if refusal:
-            _record(None, refusal)
+            _log_and_meter(None, refusal)
             return _direct_response(refusal, request_id)
         answers: list[Outcome] = []
         slowest_s = 0.0
@@ -131,7 +131,7 @@ class Entry:
             began_s = self.store.clock()
             answers.append(self._answer(partial(self._direct_request, entry), deadline_s - slowest_s))
             slowest_s = max(slowest_s, self.store.clock() - began_s)
-        failed = [answer for answer in answers if _failed(answer)]
+        failed = [answer for answer in answers if _is_own_failure(answer)]
         if failed and "on_failure" in event:
             detail = f"{len(failed)} of {len(answers)} entries are to be sent again. The first: {failed[0].detail}"
             raise type(failed[0])(detail)
@@ -172,7 +172,7 @@ class Entry:
             outcome = request.operation.function(call, **arguments)
         except Exception as error:
             outcome = _as_error(error)
-        _record(request, outcome)
+        _log_and_meter(request, outcome)
         return outcome
 
     def _check(self, request: UncheckedRequest, deadline_s: float) -> tuple[Call, dict[str, Any]]:
@@ -180,28 +180,28 @@ class Entry:
         user = None if request.caller is None else fields.user(request.caller, "caller")
         if user is None and request.needs_caller:
             raise InvalidInputError("caller is missing: who does this?", field="caller")
-        context = Context(user is None, self.store.settings.page_hosts, self.counters, self.pages)
+        context = FieldContext(user is None, self.store.settings.page_hosts, self.counters, self.pages)
         arguments: dict[str, Any] = {}
         for field in request.operation.fields:
             if field.name in request.raw:  # null does not mean "not given": the check refuses it
-                arguments[field.argument] = value = field.kind.value(request.raw[field.name], field.wire, context)
-                if field.kind.names_counter and (refusal := request.operation.refuses(value)):
+                arguments[field.argument] = value = field.kind.parse(request.raw[field.name], field.http_name, context)
+                if field.kind.is_counter and (refusal := request.operation.refusal_for(value)):
                     raise refusal
-                if field.kind.names_counter and value.name not in self.served:  # it serves strangers
+                if field.kind.is_counter and value.name not in self.served_counters:  # it serves strangers
                     raise ForbiddenError(f"Only services change {value.name}.", field="counter")
             elif field.required:
-                raise field.kind.missing(field.wire)
+                raise field.kind.missing_error(field.http_name)
         if self.store.clock() >= deadline_s:
             raise StoreBusyError("There was no time left for this. Send it again.")
         return Call(self.store, user, deadline_s, counters=self.counters, pages=self.pages), arguments
 
 
-def _failed(answer: Outcome) -> TypeGuard[TallyError]:
+def _is_own_failure(answer: Outcome) -> TypeGuard[TallyError]:
     """Whether Tally failed, and not the caller: what Lambda must send again, or keep."""
     return isinstance(answer, TallyError) and not isinstance(answer, CallerError)
 
 
-def _refused_batch(event: Mapping[str, Any]) -> CallerError | None:
+def _batch_refusal(event: Mapping[str, Any]) -> CallerError | None:
     """Why a batch is refused as a whole; None if it is not."""
     entries = event["batch"]
     if not event.keys() <= {"batch", "on_failure"} or not isinstance(entries, list) or not entries:
@@ -226,12 +226,12 @@ def _as_error(error: Exception) -> TallyError:
     return TallyError("Tally failed and logged the error.")
 
 
-def _record(request: UncheckedRequest | None, outcome: Outcome) -> None:
+def _log_and_meter(request: UncheckedRequest | None, outcome: Outcome) -> None:
     """Write the log line of one answer, which may be sampled if it is a success. Meter replays, refusals and failures.
 
     The bookkeeper meters what is counted: a line for each batch of a stream costs less than one for each request.
     """
-    attempts, took_s = request.asked_before if request else (STORE_METER.attempts, STORE_METER.elapsed_s)
+    attempts, took_s = request.store_usage_before if request else (STORE_METER.attempts, STORE_METER.elapsed_s)
     failed = isinstance(outcome, TallyError)
     replayed = isinstance(outcome, Answer) and outcome.replayed
     log = logger.warning if failed else logger.info
@@ -249,7 +249,7 @@ def _record(request: UncheckedRequest | None, outcome: Outcome) -> None:
     )
     if failed and not isinstance(outcome, CallerError):
         observe.count_failure()
-    if request is None or not request.operation.counts:
+    if request is None or not request.operation.changes_numbers:
         return
     if isinstance(outcome, CallerError):
         observe.count(observe.REFUSED)
@@ -261,7 +261,7 @@ def _text(answer: Answer[Any]) -> Text:
     """The answer as caches keep it."""
     if isinstance(answer.body, Text):
         return answer.body
-    return Text(http.dumps(answer.body), http.JSON, answer.max_age_s, http.version_tag(answer.body))
+    return Text(http.dumps(answer.body), http.JSON_MEDIA_TYPE, answer.max_age_s, http.version_tag(answer.body))
 
 
 def _direct_response(outcome: Outcome, request_id: str) -> dict[str, Any]:

@@ -28,13 +28,13 @@ from .kinds import KEY, Source
 from .operation import Route
 
 PARAMETERS_MAX = 16  # in a query, beside the values of fields that have many
-JSON = "application/json"
-PROBLEM = "application/problem+json"
-OPERATORS = "operators"  # the group of the pool's users who may read what needs a scope
-BEACON = "text/plain"  # what navigator.sendBeacon sends without a CORS preflight
+JSON_MEDIA_TYPE = "application/json"
+PROBLEM_MEDIA_TYPE = "application/problem+json"
+OPERATORS_GROUP = "operators"  # the group of the pool's users who may read what needs a scope
+BEACON_MEDIA_TYPE = "text/plain"  # what navigator.sendBeacon sends without a CORS preflight
 
 Event = Mapping[str, Any]
-_QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # a string of RFC 9651
+_QUOTED_PATTERN = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # a string of RFC 9651
 
 
 def is_request(event: object) -> TypeGuard[Event]:
@@ -55,7 +55,7 @@ def _claims(context: object) -> Any:
     return context
 
 
-def caller(event: Event, route: Route, console_client: str) -> object:
+def verified_caller(event: Event, route: Route, console_client: str) -> object:
     """The JWT's `sub`, which the gateway's authorizer verified. Raises UnauthenticatedError if there is none.
 
     Every user of the stack's pool gets the scope tally/read at `console_client`. So its tokens may use a scope only in
@@ -65,8 +65,8 @@ def caller(event: Event, route: Route, console_client: str) -> object:
     if not claims.get("sub"):
         raise UnauthenticatedError("This needs a token with a `sub`.")
     a_persons = console_client and claims.get("client_id") == console_client
-    if route.scope and a_persons and OPERATORS not in _groups(claims.get("cognito:groups")):
-        raise ForbiddenError(f"You are not in the group {OPERATORS} of this stack's user pool.")
+    if route.scope and a_persons and OPERATORS_GROUP not in _groups(claims.get("cognito:groups")):
+        raise ForbiddenError(f"You are not in the group {OPERATORS_GROUP} of this stack's user pool.")
     return claims["sub"]
 
 
@@ -86,22 +86,24 @@ def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, ob
     headers = {name.lower(): value for name, value in event.get("headers", {}).items()}
     sent: dict[Source, Mapping[str, object]] = {
         Source.PATH: event.get("pathParameters") or {},
-        Source.QUERY: _query(event, route) if event.get("rawQueryString") and not route.operation.any_query else {},
-        Source.BODY: _body(event, headers, route),
+        Source.QUERY: _parse_query(event, route)
+        if event.get("rawQueryString") and not route.operation.any_query
+        else {},
+        Source.BODY: _parse_body(event, headers, route),
         Source.HEADER: headers,
-        Source.ADDRESS: _address(event, headers, cdn=cdn) if route.operation.knows_address else {},
+        Source.ADDRESS: _address(event, headers, cdn=cdn) if route.operation.uses_client_address else {},
     }
-    raw: dict[str, object] = dict(route.fixed)
+    raw: dict[str, object] = dict(route.fixed_fields)
     known: dict[Source, set[str]] = {Source.QUERY: set(), Source.BODY: set()}
     for field in route.fields:
-        wire, body_wire = field.wire, field.kind.body_wire
+        wire, body_wire = field.http_name, field.kind.body_name
         known.get(field.source, set()).add(wire)
         name = wire.lower() if field.source is Source.HEADER else wire
         if name in sent[field.source]:
             given = sent[field.source][name]
-            raw[field.name] = _unquoted(headers[name]) if wire == KEY.wire and headers[name][:1] == '"' else given
-        elif field.kind.absent is not None:
-            raw[field.name] = field.kind.absent
+            raw[field.name] = _unquote(headers[name]) if wire == KEY.http_name and headers[name][:1] == '"' else given
+        elif field.kind.http_default is not None:
+            raw[field.name] = field.kind.http_default
         if body_wire:
             known[Source.BODY].add(body_wire)
         if body_wire and body_wire in sent[Source.BODY]:
@@ -129,21 +131,21 @@ def _address(event: Event, headers: Mapping[str, str], *, cdn: bool) -> dict[str
     return {"address": source} if source else {}
 
 
-def _unquoted(key: str) -> str:
+def _unquote(key: str) -> str:
     """The key in its header, if that is a quoted string, as the draft of the IETF has it. Raises InvalidInputError."""
-    if not (quoted := _QUOTED.fullmatch(key)):
-        raise InvalidInputError(f"{KEY.wire} must be a key, or one quoted string.", field=KEY.wire)
+    if not (quoted := _QUOTED_PATTERN.fullmatch(key)):
+        raise InvalidInputError(f"{KEY.http_name} must be a key, or one quoted string.", field=KEY.http_name)
     return re.sub(r"\\(.)", r"\1", quoted[1])
 
 
-def _query(event: Event, route: Route) -> dict[str, object]:
+def _parse_query(event: Event, route: Route) -> dict[str, object]:
     """The raw query string, parsed; a field that has many values as a list.
 
     API Gateway's own parsing joins repeated parameters with commas.
     """
     values: dict[str, object] = {}
-    lists: dict[str, list[str]] = {field.wire: [] for field in route.fields if field.kind.many_max}
-    most = PARAMETERS_MAX + sum(field.kind.many_max for field in route.fields)
+    lists: dict[str, list[str]] = {field.http_name: [] for field in route.fields if field.kind.list_max}
+    most = PARAMETERS_MAX + sum(field.kind.list_max for field in route.fields)
     try:
         pairs = parse_qsl(event.get("rawQueryString", ""), keep_blank_values=True, errors="strict", max_num_fields=most)
     except ValueError:  # broken UTF-8, or too many
@@ -159,7 +161,7 @@ def _query(event: Event, route: Route) -> dict[str, object]:
     return values
 
 
-def _body(event: Event, headers: Mapping[str, str], route: Route) -> dict[str, object]:
+def _parse_body(event: Event, headers: Mapping[str, str], route: Route) -> dict[str, object]:
     text = event.get("body") or ""
     if event.get("isBase64Encoded") and text:
         try:
@@ -185,13 +187,16 @@ def _body(event: Event, headers: Mapping[str, str], route: Route) -> dict[str, o
 @cache
 def media_types(route: Route) -> tuple[str, ...]:
     """The types that a body may have. Where it may hold the key, it is one that a browser's beacon can send."""
-    return (JSON, BEACON) if any(field.kind.body_wire for field in route.fields) else (JSON,)
+    has_key_in_body = any(field.kind.body_name for field in route.fields)
+    return (JSON_MEDIA_TYPE, BEACON_MEDIA_TYPE) if has_key_in_body else (JSON_MEDIA_TYPE,)
 
 
 def parse_object(raw: bytes) -> dict[str, object]:
     """A JSON object, strictly: UTF-8, no NaN, no name twice. Raises InvalidInputError."""
     try:
-        document = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object)
+        document = json.loads(
+            raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object_without_duplicates
+        )
     except (ValueError, RecursionError):  # broken UTF-8 or JSON, huge numbers, deep nesting
         raise InvalidInputError("The body is not valid JSON.") from None
     if not isinstance(document, dict):
@@ -203,7 +208,7 @@ def _refuse_constant(name: str) -> object:
     raise ValueError(name)
 
 
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _object_without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     document = dict(pairs)
     if len(document) != len(pairs):
         raise InvalidInputError("The body names a field twice.")
@@ -212,7 +217,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def response(status: int, body: Mapping[str, Any], *, replayed: bool = False) -> dict[str, Any]:
     """An answer for API Gateway."""
-    headers = {"content-type": JSON, "cache-control": "no-store", "x-content-type-options": "nosniff"}
+    headers = {"content-type": JSON_MEDIA_TYPE, "cache-control": "no-store", "x-content-type-options": "nosniff"}
     if tag := version_tag(body):
         headers["etag"] = tag
     if replayed:
@@ -237,7 +242,7 @@ def version_tag(body: Mapping[str, Any]) -> str:
 def error_response(error: TallyError, request_id: str) -> dict[str, Any]:
     """An RFC 9457 problem document for API Gateway."""
     answer = response(error.status, problem_document(error, request_id=request_id))
-    answer["headers"]["content-type"] = PROBLEM
+    answer["headers"]["content-type"] = PROBLEM_MEDIA_TYPE
     if isinstance(error, RetryableError):
         answer["headers"]["retry-after"] = str(RETRY_AFTER_S)
     if isinstance(error, LimitReachedError) and error.retry_after_s is not None:

@@ -34,7 +34,7 @@ from .kinds import Kind, Source
 from .needs import NOTHING, Needs
 from .texts import Text
 
-OPEN = "_open"
+OPEN_SUFFIX = "_open"
 """The end of the name of a function that serves strangers, where another one of the same module may change more."""
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Access(Enum):
     WRITE = "tally/write"
 
 
-class Visible(Enum):
+class UserVisibility(Enum):
     """Who sees over HTTP which users a counter counts: an option of the deployment."""
 
     ANYONE = "anyone"
@@ -64,7 +64,7 @@ class Throttle(NamedTuple):
     rate_per_s: int
     burst: int
 
-    def at(self, share: float) -> Throttle:
+    def scaled_by(self, share: float) -> Throttle:
         """This share of the rate, and at least one a second. A burst costs little."""
         return self._replace(rate_per_s=max(1, round(self.rate_per_s * share)))
 
@@ -95,62 +95,62 @@ class Field:
     kind: Kind
     source: Source
     """Where an HTTP request has it."""
-    wire: str
+    http_name: str
     """Its name in the HTTP request."""
     required: bool
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Facts:
+class OperationFacts:
     """What a declaration says of an operation."""
 
     access: Access
     throttle: Throttle
     needs: Callable[[Sequence[Counter]], Needs] = lambda _: NOTHING
     """What it needs of the tables, for the counters that its function serves."""
-    as_counter: str = ""
+    audience_field: str = ""
     """`changes`, `read` or `lists`: the field of a counter that says who else may use it. Empty: nobody else."""
-    opens: Throttle | None = None
+    open_throttle: Throttle | None = None
     """The throttle of each route for one counter that more callers may use than `access` says; None: `throttle`."""
-    alias: str = ""
+    short_route: str = ""
     """The form of a counter's short route, such as `POST {path}`; empty if it has none."""
-    alias_of: Callable[[Counter], bool] = lambda _: True
+    has_short_route: Callable[[Counter], bool] = lambda _: True
     """Whether a counter has that short route."""
     raises: Sequence[type[TallyError]] = ()
     """The errors that not every operation has."""
-    refuses: Callable[[Counter], CallerError | None] = lambda _: None
+    refusal_for: Callable[[Counter], CallerError | None] = lambda _: None
     """Why it does not work on this counter; None if it does."""
-    of: Sequence[Counter] = ()
+    only_counters: Sequence[Counter] = ()
     """The counters that it has to itself: without one of them there is no such operation. Empty: it works on any."""
     example: Any = None
-    success: Sequence[int] = (200,)
+    success_statuses: Sequence[int] = (200,)
     """The statuses of its successful answers."""
-    counts: bool = False
+    changes_numbers: bool = False
     """Whether it changes a number. Metrics then show which of its answers were replayed or refused."""
     media_type: str = "application/json"
-    cached: bool = False
+    is_cacheable: bool = False
     """Whether caches may keep its answer on routes for anyone, and then ask whether it has changed (304)."""
     head: bool = False
     """Whether `HEAD` is answered, too: monitors ask so whether something answers."""
     any_query: bool = False
     body_bytes_max: int = 16 * 1024  # of an HTTP request
     names_users: bool = False
-    smoke: Sequence[int] = ()
+    smoke_statuses: Sequence[int] = ()
     """The statuses that the smoke test expects of its sample; none: those of success."""
 
 
 @dataclass(eq=False, repr=False)
-class operation(Facts):
+class operation(OperationFacts):
     """Declares the operation of a function. Raises TypeError for a field without a kind."""
 
-    at: str
+    method_and_path: str
     """Method and path."""
 
     def __call__(self, function: Callable[..., Any]) -> Operation:
         return Operation(self, function)
 
 
-class Operation(Facts):
+class Operation(OperationFacts):
     """One thing that Tally does. `@operation` makes it of a function."""
 
     function: Callable[..., Any]
@@ -168,19 +168,19 @@ class Operation(Facts):
         vars(self).update(vars(declared))
         self.function, self.name = function, function.__name__
         self.module = function.__module__.rpartition(".")[2]
-        self.method, _, self.path = declared.at.partition(" ")
+        self.method, _, self.path = declared.method_and_path.partition(" ")
         self.fields = tuple(_fields(function, self.method, self.path))
-        self.answer = _answer(function)
-        self.smoke = declared.smoke or declared.success
+        self.answer = _answer_type(function)
+        self.smoke_statuses = declared.smoke_statuses or declared.success_statuses
 
     def __call__(self, call: Call, **fields: Any) -> Any:
         """Call its function, with fields that are checked."""
         return self.function(call, **fields)
 
     @cached_property
-    def by_counter(self) -> bool:
+    def has_counter_in_path(self) -> bool:
         """Whether the caller names a counter in the path."""
-        return any(field.kind.names_counter and field.source is Source.PATH for field in self.fields)
+        return any(field.kind.is_counter and field.source is Source.PATH for field in self.fields)
 
     @property
     def writes(self) -> bool:
@@ -188,71 +188,71 @@ class Operation(Facts):
         return self.method != "GET"
 
     @cached_property
-    def keyed(self) -> bool:
+    def leaves_receipt(self) -> bool:
         """Whether a change under an idempotency key leaves a receipt, which callers can ask for."""
-        return self.counts and any(field.name == "idempotency_key" for field in self.fields)
+        return self.changes_numbers and any(field.name == "idempotency_key" for field in self.fields)
 
     @property
-    def knows_hosts(self) -> bool:
+    def uses_page_hosts(self) -> bool:
         """Whether it looks at the hosts whose pages count."""
-        return any(field.kind.knows_hosts for field in self.fields)
+        return any(field.kind.uses_page_hosts for field in self.fields)
 
     @cached_property
-    def knows_address(self) -> bool:
+    def uses_client_address(self) -> bool:
         """Whether it looks at the address of the caller."""
         return any(field.source is Source.ADDRESS for field in self.fields)
 
     @property
     def summary(self) -> str:
         """What it does, in a line."""
-        return _doc(self.function)[0]
+        return _summary_and_description(self.function)[0]
 
     @property
     def description(self) -> str:
         """What a caller should know beside that; may be empty."""
-        return _doc(self.function)[1]
+        return _summary_and_description(self.function)[1]
 
     def serves(self, counter: Counter) -> bool:
         """Whether it works on this counter."""
-        own = not self.of or counter.name in [one.name for one in self.of]
-        return own and self.refuses(counter) is None
+        own = not self.only_counters or counter.name in [one.name for one in self.only_counters]
+        return own and self.refusal_for(counter) is None
 
-    def served(self, counters: Iterable[Counter]) -> list[Counter]:
+    def served_counters(self, counters: Iterable[Counter]) -> list[Counter]:
         """Those that it works on."""
         return [counter for counter in counters if self.serves(counter)]
 
     def access_of(self, counter: Counter) -> Access:
         """Who may use it for this counter."""
-        if not self.as_counter:
+        if not self.audience_field:
             return self.access
-        return _OPEN.get(getattr(counter, self.as_counter), self.access)
+        return _ACCESS_BY_AUDIENCE.get(getattr(counter, self.audience_field), self.access)
 
-    def opened(self, counter: Counter) -> bool:
+    def is_opened_by(self, counter: Counter) -> bool:
         """Whether a counter opens it to more callers: its name in the path then leads to a route of its own."""
-        return self.by_counter and self.access_of(counter) is not self.access
+        return self.has_counter_in_path and self.access_of(counter) is not self.access
 
     def routes(self, counters: Mapping[str, Counter]) -> list[Route]:
         """Its routes: the general one; one for each counter that opens it to more callers; the counters' short ones.
 
         None if it works on no declared counter.
         """
-        served = self.served(counters.values())
+        served = self.served_counters(counters.values())
         general = Route(self, self.method, self.path, self.access, self.throttle)
-        routes = [] if all(map(self.opened, served)) else [general]
-        for counter in served if self.by_counter else ():
+        routes = [] if all(map(self.is_opened_by, served)) else [general]
+        for counter in served if self.has_counter_in_path else ():
             access = self.access_of(counter)
             fixed = {"counter": counter.name}
-            if self.opened(counter):
+            if self.is_opened_by(counter):
                 path = self.path.replace("{counter}", counter.name)
-                routes.append(Route(self, self.method, path, access, self.opens or self.throttle, fixed))
-            if self.alias and counter.path and self.alias_of(counter):
-                method, _, form = self.alias.partition(" ")
+                routes.append(Route(self, self.method, path, access, self.open_throttle or self.throttle, fixed))
+            if self.short_route and counter.path and self.has_short_route(counter):
+                method, _, form = self.short_route.partition(" ")
                 path = form.replace("{path}", counter.path)
-                routes.append(Route(self, method, path, access, self.throttle, fixed, short=True))
+                routes.append(Route(self, method, path, access, self.throttle, fixed, is_short=True))
         return routes
 
 
-_OPEN = {"anyone": Access.ANYONE, "caller": Access.SIGNED_IN}
+_ACCESS_BY_AUDIENCE = {"anyone": Access.ANYONE, "caller": Access.SIGNED_IN}
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,9 +264,9 @@ class Route:
     path: str
     access: Access
     throttle: Throttle
-    fixed: Mapping[str, str] = field(default_factory=dict)
+    fixed_fields: Mapping[str, str] = field(default_factory=dict)
     """The fields that the route has in its path already: `{"counter": "plays"}`."""
-    short: bool = False
+    is_short: bool = False
     """Whether it is a counter's own short route."""
 
     @property
@@ -287,7 +287,7 @@ class Route:
     @property
     def id(self) -> str:
         """A name that no other route has: `increment`, `increment_plays`, `increment_plays_short`."""
-        return "_".join((self.operation.name, *self.fixed.values(), *(["short"] if self.short else [])))
+        return "_".join((self.operation.name, *self.fixed_fields.values(), *(["short"] if self.is_short else [])))
 
     @cached_property
     def needs_caller(self) -> bool:
@@ -300,35 +300,35 @@ class Route:
         return self.access.value if self.access in (Access.READ, Access.WRITE) else None
 
     @cached_property
-    def cached(self) -> bool:
+    def is_cacheable(self) -> bool:
         """Whether caches may keep its answers."""
-        return self.operation.cached and self.access is Access.ANYONE
+        return self.operation.is_cacheable and self.access is Access.ANYONE
 
     @property
     def statuses(self) -> Sequence[int]:
         """Those of its successful answers."""
-        return (*self.operation.success, 304) if self.cached else self.operation.success
+        return (*self.operation.success_statuses, 304) if self.is_cacheable else self.operation.success_statuses
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
         """The fields that a request has beside the fixed ones."""
-        return tuple(field for field in self.operation.fields if field.name not in self.fixed)
+        return tuple(field for field in self.operation.fields if field.name not in self.fixed_fields)
 
-    def served(self, counters: Mapping[str, Counter]) -> list[Counter]:
+    def served_counters(self, counters: Mapping[str, Counter]) -> list[Counter]:
         """The counters that requests of this route can name."""
-        served = self.operation.served(counters.values())
-        if self.fixed:
-            return [counter for counter in served if counter.name == self.fixed["counter"]]
-        return [counter for counter in served if not self.operation.opened(counter)]
+        served = self.operation.served_counters(counters.values())
+        if self.fixed_fields:
+            return [counter for counter in served if counter.name == self.fixed_fields["counter"]]
+        return [counter for counter in served if not self.operation.is_opened_by(counter)]
 
-    def shown(self, likers: Visible) -> Route | None:
+    def as_deployed(self, likers: UserVisibility) -> Route | None:
         """The route as a deployment serves it; None if it does not."""
-        if not self.operation.names_users or self.access is not Access.ANYONE or likers is Visible.ANYONE:
+        if not self.operation.names_users or self.access is not Access.ANYONE or likers is UserVisibility.ANYONE:
             return self
-        return replace(self, access=Access.SIGNED_IN) if likers is Visible.SIGNED_IN else None
+        return replace(self, access=Access.SIGNED_IN) if likers is UserVisibility.SIGNED_IN else None
 
 
-def _answer(function: Callable[..., Any]) -> Any:
+def _answer_type(function: Callable[..., Any]) -> Any:
     """The type of its answer."""
     (answer,) = typing.get_args(typing.get_type_hints(function, include_extras=True)["return"])
     return answer
@@ -348,7 +348,7 @@ def _fields(function: Callable[..., Any], method: str, path: str) -> Iterable[Fi
         if f"{{{name}}}" in path:
             source = Source.PATH
         required = argument.default is inspect.Parameter.empty
-        yield Field(argument.name, name, kind, source, kind.wire or name, required)
+        yield Field(argument.name, name, kind, source, kind.http_name or name, required)
 
 
 def _kind(hint: Any) -> Kind | None:
@@ -359,17 +359,17 @@ def _kind(hint: Any) -> Kind | None:
     return kinds[0] if kinds else None
 
 
-def _doc(function: Callable[..., Any]) -> tuple[str, str]:
+def _summary_and_description(function: Callable[..., Any]) -> tuple[str, str]:
     first, _, rest = (inspect.getdoc(function) or "").partition("\n")
     return first.strip().rstrip("."), " ".join(rest.split())
 
 
-def of_file(module: ModuleType) -> list[Operation]:
+def operations_of(module: ModuleType) -> list[Operation]:
     """The operations of a file, in its order."""
     return [value for value in vars(module).values() if isinstance(value, Operation)]
 
 
-def functions(operations: Iterable[Operation], counters: Mapping[str, Counter]) -> dict[str, list[Route]]:
+def routes_by_function(operations: Iterable[Operation], counters: Mapping[str, Counter]) -> dict[str, list[Route]]:
     """The routes of each Lambda function, by its name.
 
     A module that changes numbers is two functions where strangers may change some: one serves them, and its role lets
@@ -377,29 +377,31 @@ def functions(operations: Iterable[Operation], counters: Mapping[str, Counter]) 
     """
     listed = list(operations)
     routes = [route for operation in listed for route in operation.routes(counters)]
-    closed = {route.operation.module for route in routes if route.operation.counts and route.access is Access.WRITE}
+    closed = {
+        route.operation.module for route in routes if route.operation.changes_numbers and route.access is Access.WRITE
+    }
     by_function: dict[str, list[Route]] = {}
     for route in routes:
         module = route.operation.module
         apart = module in closed and route.access in (Access.ANYONE, Access.SIGNED_IN)
-        by_function.setdefault(module + OPEN if apart else module, []).append(route)
+        by_function.setdefault(module + OPEN_SUFFIX if apart else module, []).append(route)
     return by_function
 
 
-def of_function(
+def operations_of_function(
     name: str, routes: Iterable[Route], operations: Iterable[Operation], counters: Mapping[str, Counter]
 ) -> list[Operation]:
     """The operations that direct events to a function may name: all that its file has for the declared counters, unless
     it serves strangers.
     """
-    if name.endswith(OPEN):
+    if name.endswith(OPEN_SUFFIX):
         return list(dict.fromkeys(route.operation for route in routes))
     return [operation for operation in operations if operation.module == name and operation.routes(counters)]
 
 
-def served_by(name: str, routes: Iterable[Route], counters: Mapping[str, Counter]) -> list[Counter]:
+def counters_of_function(name: str, routes: Iterable[Route], counters: Mapping[str, Counter]) -> list[Counter]:
     """The counters that a function may touch: those that are open, for one that serves strangers."""
-    if not name.endswith(OPEN):
+    if not name.endswith(OPEN_SUFFIX):
         return list(counters.values())
-    served = {counter.name: counter for route in routes for counter in route.served(counters)}
+    served = {counter.name: counter for route in routes for counter in route.served_counters(counters)}
     return [counter for counter in served.values() if counter.changes != "service" or counter.read != "service"]

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 GZIP_BYTES_MIN = 500  # shorter ones hardly shrink
-_NO_GZIP = re.compile(r"q=0(\.0*)?")
-_SAFE = {  # where a text has no headers of its own
+_ZERO_WEIGHT_PATTERN = re.compile(r"q=0(\.0*)?")
+_SAFE_HEADERS = {  # where a text has no headers of its own
     "cross-origin-resource-policy": "cross-origin",  # pages of any origin embed them
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",  # a picture runs nothing
     "x-content-type-options": "nosniff",
@@ -44,27 +44,27 @@ def response(body: Text, request_headers: Mapping[str, str]) -> dict[str, Any]:
     kept = "no-store" if "authorization" in headers else f"public, max-age={body.max_age_s}"
     sent = {"cache-control": kept, "etag": body.etag, "vary": "accept-encoding, authorization"}
     # A deploy of another start or limit changes an answer, and no version.
-    if not body.version_tag and _has(headers.get("if-none-match", ""), body.etag):
+    if not body.version_tag and _matches_etag(headers.get("if-none-match", ""), body.etag):
         return {"statusCode": 304, "headers": sent, "body": "", "isBase64Encoded": False}
     charset = "" if body.media_type.endswith("/json") else "; charset=utf-8"  # JSON has no other
-    sent |= {"content-type": f"{body.media_type}{charset}", **_SAFE, **dict(body.headers)}
-    if len(body.text) < GZIP_BYTES_MIN or not _takes_gzip(headers.get("accept-encoding", "")):
+    sent |= {"content-type": f"{body.media_type}{charset}", **_SAFE_HEADERS, **dict(body.headers)}
+    if len(body.text) < GZIP_BYTES_MIN or not _accepts_gzip(headers.get("accept-encoding", "")):
         return {"statusCode": 200, "headers": sent, "body": body.text, "isBase64Encoded": False}
     packed = base64.b64encode(gzip.compress(body.text.encode(), 9, mtime=0)).decode()
     sent["content-encoding"] = "gzip"
     return {"statusCode": 200, "headers": sent, "body": packed, "isBase64Encoded": True}
 
 
-def _has(if_none_match: str, etag: str) -> bool:
+def _matches_etag(if_none_match: str, etag: str) -> bool:
     """RFC 9110, section 13.1.2: the comparison is weak, and `*` matches anything."""
     tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
     return "*" in tags or etag.removeprefix("W/") in tags
 
 
-def _takes_gzip(accept_encoding: str) -> bool:
+def _accepts_gzip(accept_encoding: str) -> bool:
     """RFC 9110, section 12.5.3. Without the header the answer is `no`: a plain client may not decompress."""
     for offer in accept_encoding.lower().split(","):
         name, _, weight = (part.strip() for part in offer.partition(";"))
         if name == "gzip":
-            return not _NO_GZIP.fullmatch(weight)
+            return not _ZERO_WEIGHT_PATTERN.fullmatch(weight)
     return False

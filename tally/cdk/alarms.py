@@ -26,18 +26,18 @@ class Alarm:
     """One kind of alarm. `name` is also the heading of its section in docs/runbook.md."""
 
     name: str
-    says: str
+    description: str
     threshold: float
     periods: int
     """How many in a row. The metric sets the length of a period."""
-    missing: cloudwatch.TreatMissingData = _Missing.NOT_BREACHING
+    missing_data: cloudwatch.TreatMissingData = _Missing.NOT_BREACHING
     """How missing data counts. NOT_BREACHING: nothing happened, so nothing is wrong."""
     compare: cloudwatch.ComparisonOperator = ABOVE
 
-    def described(self, names: Names, of: str | None = None) -> tuple[str, str]:
+    def name_and_text(self, names: Names, of: str | None = None) -> tuple[str, str]:
         """Its name and its text. `of` names its subject if there are several alarms of the kind."""
-        name, says = (f"{self.name}-{of}", f"{self.says} ({of})") if of else (self.name, self.says)
-        return name, f"{says}. {names.page(f'runbook.md#{self.name}')}"
+        name, says = (f"{self.name}-{of}", f"{self.description} ({of})") if of else (self.name, self.description)
+        return name, f"{says}. {names.help_line(f'runbook.md#{self.name}')}"
 
 
 # IGNORE: missing data from the sweep or a consumer means that it stopped, not that all is well. The alarm keeps its
@@ -96,17 +96,17 @@ NEW_CODE = Alarm("new-code", "Code that was just deployed fails: two calls in a 
 ALARMS = tuple(value for value in list(vars().values()) if isinstance(value, Alarm))
 
 
-def watched(
+def metric_with_alarm(
     names: Names, metric: cloudwatch.Metric | cloudwatch.MathExpression, alarm: Alarm, *, of: str | None = None
 ) -> CustomMetricWithAlarm:
     """The metric with its alarm."""
-    name, description = alarm.described(names, of)
+    name, description = alarm.name_and_text(names, of)
     threshold = CustomThreshold(
         threshold=alarm.threshold,
         comparison_operator=alarm.compare,
         evaluation_periods=alarm.periods,
         datapoints_to_alarm=alarm.periods,
-        treat_missing_data_override=alarm.missing,
+        treat_missing_data_override=alarm.missing_data,
         alarm_name_override=names.alarm(name),
         alarm_description_override=description,
         override_annotation_label=f"alarm: {alarm.name}",
@@ -115,7 +115,7 @@ def watched(
     return CustomMetricWithAlarm(metric=metric, alarm_friendly_name=name, add_alarm={"Alarm": threshold})
 
 
-def alone(
+def create_alarm(
     scope: Construct,
     id: str,
     *,
@@ -126,7 +126,7 @@ def alone(
     of: str | None = None,
 ) -> cloudwatch.Alarm:
     """An alarm that is on no dashboard."""
-    name, description = alarm.described(names, of)
+    name, description = alarm.name_and_text(names, of)
     resource = cloudwatch.Alarm(
         scope,
         id,
@@ -138,14 +138,14 @@ def alone(
         evaluation_periods=alarm.periods,
         datapoints_to_alarm=alarm.periods,
         comparison_operator=alarm.compare,
-        treat_missing_data=alarm.missing,
+        treat_missing_data=alarm.missing_data,
     )
     for add in (resource.add_alarm_action, resource.add_ok_action, resource.add_insufficient_data_action):
         add(actions.SnsAction(topic))
     return resource
 
 
-def counting_subscribers(topic: sns.Topic) -> iam.PolicyStatement:
+def count_subscribers_statement(topic: sns.Topic) -> iam.PolicyStatement:
     """What lets somebody see how many hear of alarms."""
     return iam.PolicyStatement(actions=["sns:GetTopicAttributes"], resources=[topic.topic_arn])
 
@@ -176,7 +176,7 @@ class AlarmTopic(Construct):
         if email:
             self.topic.add_subscription(subscriptions.EmailSubscription(email))
 
-    def let_look(self, alias: lambda_.Alias) -> None:
+    def grant_read_alarms(self, alias: lambda_.Alias) -> None:
         """Let a function see the states of the stack's alarms. It learns the topic, which tells them from others."""
         function, role = alias.version.lambda_, alias.role
         assert isinstance(function, lambda_.Function)
@@ -189,7 +189,7 @@ class AlarmTopic(Construct):
             arn_format=ArnFormat.COLON_RESOURCE_NAME,
         )
         role.add_to_policy(iam.PolicyStatement(actions=["cloudwatch:DescribeAlarms"], resources=[own]))
-        role.add_to_policy(counting_subscribers(self.topic))
+        role.add_to_policy(count_subscribers_statement(self.topic))
         resource = f"arn:<AWS::Partition>:cloudwatch:<AWS::Region>:<AWS::AccountId>:alarm:{self._names.alarm('*')}"
         reason = "It lists the alarms whose names begin with that of the stack, to show their states"
         Validations.of(role).acknowledge(Acknowledgment(id=f"AwsSolutions-IAM5[Resource::{resource}]", reason=reason))

@@ -14,10 +14,10 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from tally.api.operation import Access, Route
-from tally.contract.described import ACCESS_LOG_FIELDS, CORS_EXPOSED, CORS_HEADERS, CORS_MAX_AGE_S, methods
+from tally.contract.deployment import ACCESS_LOG_FIELDS, CORS_EXPOSED, CORS_HEADERS, CORS_MAX_AGE_S, cors_methods
 from tally.operations.console import get_console
 
-from .domain import own_domain
+from .domain import create_custom_domain
 from .names import Names, camel
 from .options import Options
 from .users import Users
@@ -31,7 +31,7 @@ class Api(Construct):
 
     api: http.HttpApi
     domain: http.DomainName | None
-    refused: logs.MetricFilter
+    throttled_requests: logs.MetricFilter
     """The requests that a throttle refused, by the access log: AWS's metric has every 4xx."""
     users: Users | None = None
 
@@ -41,15 +41,15 @@ class Api(Construct):
         id: str,
         *,
         names: Names,
-        served: Mapping[str, Sequence[Route]],
+        routes_by_function: Mapping[str, Sequence[Route]],
         aliases: Mapping[str, lambda_.Alias],
         options: Options,
     ) -> None:
         super().__init__(scope, id)
         self._names = names
         self._options = options
-        routes = [route for found in served.values() for route in found]
-        functions = {route.key: module for module, found in served.items() for route in found}
+        routes = [route for found in routes_by_function.values() for route in found]
+        functions = {route.key: module for module, found in routes_by_function.items() for route in found}
         self.api = http.HttpApi(
             self,
             "Http",
@@ -58,7 +58,7 @@ class Api(Construct):
             disable_execute_api_endpoint=bool(options.domain_name),  # else the domain, and what guards it, is optional
             cors_preflight=http.CorsPreflightOptions(
                 allow_origins=list(options.cors_origins),
-                allow_methods=[http.CorsHttpMethod[method] for method in methods(routes)],
+                allow_methods=[http.CorsHttpMethod[method] for method in cors_methods(routes)],
                 allow_headers=CORS_HEADERS,
                 expose_headers=CORS_EXPOSED,
                 max_age=Duration.seconds(CORS_MAX_AGE_S),
@@ -70,11 +70,11 @@ class Api(Construct):
             module: integrations.HttpLambdaIntegration(camel(module), alias, scope_permission_to_route=False)
             for module, alias in aliases.items()
         }
-        shown = [one for route in routes if (one := route.shown(options.likers_visible))]
+        shown = [one for route in routes if (one := route.as_deployed(options.likers_visible))]
         in_api = [one for route in shown for one in self._routes(route, bound[functions[route.key]], authorizer)]
         self.stage = self._stage(shown, in_api)
-        self._shown = shown
-        self.domain = own_domain(self, options, self.api, self.stage) if options.domain_name else None
+        self._deployed_routes = shown
+        self.domain = create_custom_domain(self, options, self.api, self.stage) if options.domain_name else None
 
     @property
     def url(self) -> str:
@@ -91,14 +91,14 @@ class Api(Construct):
         """How people sign in to the console."""
         if self.users is None:
             return {"kind": "token"}
-        client = self.users.console.user_pool_client_id
+        client = self.users.console_client.user_pool_client_id
         return {"kind": "pkce", "domain": self.users.domain_url, "client_id": client, "redirect": self.console_url}
 
     def busiest_per_s(self, *, writes: bool = False) -> int:
         """How many requests a second the route with the highest throttle takes. `writes`: of those that change; 0 if
         there is none."""
-        routes = [route for route in self._shown if route.operation.writes or not writes]
-        return max((route.throttle.at(self._options.throttle).rate_per_s for route in routes), default=0)
+        routes = [route for route in self._deployed_routes if route.operation.writes or not writes]
+        return max((route.throttle.scaled_by(self._options.throttle).rate_per_s for route in routes), default=0)
 
     def _authorizer(self) -> http.IHttpRouteAuthorizer:
         if self._options.issuer:
@@ -108,7 +108,8 @@ class Api(Construct):
             "Jwt",
             self.users.pool.user_pool_provider_url,
             jwt_audience=[
-                client.user_pool_client_id for client in (self.users.client, self.users.machines, self.users.console)
+                client.user_pool_client_id
+                for client in (self.users.client, self.users.machine_client, self.users.console_client)
             ],
         )
 
@@ -142,7 +143,7 @@ class Api(Construct):
             retention=ACCESS_LOG_RETENTION,
             removal_policy=RemovalPolicy.RETAIN if self._options.keeps_data else RemovalPolicy.DESTROY,
         )
-        self.refused = logs.MetricFilter(
+        self.throttled_requests = logs.MetricFilter(
             self,
             "Refused",
             log_group=log_group,
@@ -174,7 +175,7 @@ class Api(Construct):
             }
             for route in shown
             for key in route.keys
-            for throttle in [route.throttle.at(self._options.throttle)]
+            for throttle in [route.throttle.scaled_by(self._options.throttle)]
         }
         stage.node.add_dependency(*routes)  # a stage may only name routes that exist
         return stage

@@ -10,17 +10,17 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from tally.contract.described import TABLES
+from tally.contract.deployment import TABLES
 
 from .names import Names
 from .tables import Tables
 
 DAILY = "cron(0 3 * * ? *)"  # UTC
 # AWS's lowest: a copy that has not begun by then is given up. So this is how far apart the copies of a day can be.
-BEGUN_WITHIN_MIN = 60
-KEPT_HERE_DAYS = 3  # the way to the other vault: a large table takes hours
-KEPT_THERE_DAYS = 7
-HELP = "restore.md#one-region"
+START_WINDOW_MIN = 60
+LOCAL_RETENTION_DAYS = 3  # the way to the other vault: a large table takes hours
+REMOTE_RETENTION_DAYS = 7
+HELP_PAGE = "restore.md#one-region"
 POLICY = "AWSBackupServiceRolePolicyForBackup"
 
 
@@ -40,14 +40,14 @@ class Backup(Construct):
         vault = backup.CfnBackupVault(self, "Vault", backup_vault_name=names.vault)
         vault.apply_removal_policy(RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE)  # what a deploy undoes goes
         copied = backup.CfnBackupPlan.CopyActionResourceTypeProperty(
-            destination_backup_vault_arn=vault_arn, lifecycle=_kept(KEPT_THERE_DAYS)
+            destination_backup_vault_arn=vault_arn, lifecycle=_delete_after(REMOTE_RETENTION_DAYS)
         )
         rule = backup.CfnBackupPlan.BackupRuleResourceTypeProperty(
             rule_name="daily",
             schedule_expression=DAILY,
-            start_window_minutes=BEGUN_WITHIN_MIN,
+            start_window_minutes=START_WINDOW_MIN,
             target_backup_vault=vault.ref,
-            lifecycle=_kept(KEPT_HERE_DAYS),
+            lifecycle=_delete_after(LOCAL_RETENTION_DAYS),
             copy_actions=[copied],
         )
         plan = backup.CfnBackupPlan(
@@ -75,7 +75,7 @@ class Backup(Construct):
                 resources=copied_tables,
             ),
         )
-        self._tell(copied_tables, topic, names.page(HELP))
+        self._notify_of_failures(copied_tables, topic, names.help_line(HELP_PAGE))
         Validations.of(role).acknowledge(
             Acknowledgment(
                 id=f"AwsSolutions-IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/service-role/{POLICY}]",
@@ -84,7 +84,7 @@ class Backup(Construct):
             )
         )
 
-    def _tell(self, copied_tables: list[str], topic: sns.ITopic, help: str) -> None:
+    def _notify_of_failures(self, copied_tables: list[str], topic: sns.ITopic, help: str) -> None:
         """Tell of each job that failed. A copy that nobody misses would be missed on the day of the loss."""
         job, table, state = map(
             events.EventField.from_path, ("$.detail-type", "$.detail.resourceArn", "$.detail.state")
@@ -116,5 +116,5 @@ class Backup(Construct):
         )
 
 
-def _kept(days: int) -> backup.CfnBackupPlan.LifecycleResourceTypeProperty:
+def _delete_after(days: int) -> backup.CfnBackupPlan.LifecycleResourceTypeProperty:
     return backup.CfnBackupPlan.LifecycleResourceTypeProperty(delete_after_days=days)

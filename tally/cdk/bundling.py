@@ -14,17 +14,17 @@ from aws_cdk import AssetHashType
 from aws_cdk import aws_lambda as lambda_
 
 from tally.api import scripts
-from tally.api.console import UPLOT
-from tally.api.operation import Visible
-from tally.api.scripts import CLIENT
+from tally.api.console import UPLOT_FILES
+from tally.api.operation import UserVisibility
+from tally.api.scripts import CLIENT_FOLDER
 from tally.contract.declarations import Declarations
-from tally.operations.health import BUILT
+from tally.operations.health import OPENAPI_FILE
 from tally.paths import PACKAGE, PACKAGES
 
 SOURCE_SUFFIXES = {".py", ".js", ".html", ".css"}
 # What is imported where something is built or run, and by no function.
-TOOLS = {"cdk", "cli", "contract", "dev", "home.py", "maintenance", "records"}
-COUNTERS = "counters.py"
+NOT_DEPLOYED = {"cdk", "cli", "contract", "dev", "home.py", "maintenance", "records"}
+COUNTERS_FILE = "counters.py"
 PYTHON_VERSION = "3.14"
 PLATFORM = "aarch64-manylinux2014"
 INSTALL_TIMEOUT_S = 300  # five packages take seconds; a registry that hangs must not hang a deploy
@@ -44,9 +44,9 @@ class Bundle:
     """The folder of the sources, with their `requirements.txt`."""
     declarations: Declarations
     """Its file replaces the `counters.py` of the sources."""
-    likers: Visible
+    likers: UserVisibility
     """Who sees which users like a post: the API document says it."""
-    kept_in: Path
+    cache_folder: Path
     """The folder that keeps built bundles, by their digest: a synth without a change installs nothing."""
 
     @property
@@ -55,10 +55,10 @@ class Bundle:
         files = {path.name: path for path in self.lambdas.glob("*.py")}
         for path in PACKAGE.rglob("*"):
             inside = path.relative_to(PACKAGE)
-            if path.suffix in SOURCE_SUFFIXES and _deployed(inside):
+            if path.suffix in SOURCE_SUFFIXES and _is_deployed(inside):
                 files[f"tally/{inside.as_posix()}"] = path
-        charts = {f"tally/console/{name}": path for name, path in UPLOT.items()}
-        return dict(sorted({**files, **charts, COUNTERS: self.declarations.path}.items()))
+        charts = {f"tally/console/{name}": path for name, path in UPLOT_FILES.items()}
+        return dict(sorted({**files, **charts, COUNTERS_FILE: self.declarations.path}.items()))
 
     @property
     def requirements(self) -> Path:
@@ -67,7 +67,7 @@ class Bundle:
 
     def digest(self) -> str:
         """A hash of the sources, the pins and how they are installed: equal on every machine. Raises BundlingError."""
-        if not all(path.exists() for path in UPLOT.values()):
+        if not all(path.exists() for path in UPLOT_FILES.values()):
             raise BundlingError("node_modules/uplot is missing: run `make setup`")
         digest = hashlib.sha256(f"{PYTHON_VERSION} {PLATFORM} {INSTALLER_FILES} {self.likers}\n".encode())
         for name, path in {self.requirements.name: self.requirements, **self.sources}.items():
@@ -89,15 +89,15 @@ class Bundle:
                 asset_hash_type=AssetHashType.CUSTOM,
                 exclude=["**/__pycache__", "**/*.pyc"],
             )
-        target = self.kept_in / f"lambdas-{name[:16]}"
+        target = self.cache_folder / f"lambdas-{name[:16]}"
         if not target.exists():
-            self._keep(target)
+            self._write_to_cache(target)
         return lambda_.Code.from_asset(str(target), asset_hash=name, asset_hash_type=AssetHashType.CUSTOM)
 
-    def _keep(self, target: Path) -> None:
+    def _write_to_cache(self, target: Path) -> None:
         """Write the bundle to `target`, whole or not at all, and remove the bundles of older sources."""
-        self.kept_in.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.kept_in) as folder:
+        self.cache_folder.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.cache_folder) as folder:
             bundle = Path(folder) / "bundle"
             self.write(bundle)
             try:
@@ -105,37 +105,39 @@ class Bundle:
             except OSError:
                 if not target.exists():  # else another synth has just made the same
                     raise
-        for old in self.kept_in.glob("lambdas-*"):
+        for old in self.cache_folder.glob("lambdas-*"):
             if old != target:
                 shutil.rmtree(old, ignore_errors=True)
 
     def write(self, target: Path) -> None:
         """Write sources and packages for Lambda's arm64 Python to the new folder `target`. Raises BundlingError."""
-        if PACKAGES.is_dir():  # a wheel brings them as `install` below made them
+        if PACKAGES.is_dir():  # a wheel brings them as `install_packages` below made them
             shutil.copytree(PACKAGES, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            install(self.requirements, target)
+            install_packages(self.requirements, target)
         for name, path in self.sources.items():
             copy = target / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
-        (target / BUILT.name).write_text(self.openapi(), encoding="utf-8")
+        (target / OPENAPI_FILE.name).write_text(self.openapi(), encoding="utf-8")
         for path in target.rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)  # Lambda reads them as another user, whatever the umask here
 
     def openapi(self) -> str:
         """The OpenAPI document of the declarations. Imported here: it loads the core, which other synths do without."""
-        from tally.contract.document import text
+        from tally.contract.document import document_json
 
-        return text(self.declarations.operations, self.declarations.counters, likers=self.likers)
+        return document_json(self.declarations.operations, self.declarations.counters, likers=self.likers)
 
 
-def _deployed(inside: Path) -> bool:
+def _is_deployed(inside: Path) -> bool:
     """Whether functions have this file of the package."""
-    return inside.parts[0] not in TOOLS and (inside.parts[0] != CLIENT.name or inside.name in scripts.SERVED)
+    return inside.parts[0] not in NOT_DEPLOYED and (
+        inside.parts[0] != CLIENT_FOLDER.name or inside.name in scripts.SERVED_FILES
+    )
 
 
-def install(requirements: Path, target: Path) -> None:
+def install_packages(requirements: Path, target: Path) -> None:
     """Install what is pinned for Lambda's arm64 Python into the new folder `target`. Raises BundlingError."""
     command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--target", str(target)]
     command += ["--python-platform", PLATFORM, "--python-version", PYTHON_VERSION, "--only-binary", ":all:"]

@@ -12,8 +12,8 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from .alarms import NEW_CODE, alone
-from .metrics import failed_of_new_code
+from .alarms import NEW_CODE, create_alarm
+from .metrics import new_code_failures
 from .names import Names, camel
 
 # Behind functions with few callers a tenth of the calls shows nothing: those move at once.
@@ -51,8 +51,8 @@ class Canary(Construct):
             description="Moves the callers of Tally's functions to a new version",
         )
         for module, alias in aliases.items():
-            metric, id_ = failed_of_new_code(failed[module], alias), f"{camel(module)}Failing"
-            failing = alone(self, id_, names=names, metric=metric, alarm=NEW_CODE, topic=topic, of=module)
+            metric, id_ = new_code_failures(failed[module], alias), f"{camel(module)}Failing"
+            failing = create_alarm(self, id_, names=names, metric=metric, alarm=NEW_CODE, topic=topic, of=module)
             codedeploy.LambdaDeploymentGroup(
                 self,
                 camel(module),

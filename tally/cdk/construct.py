@@ -16,9 +16,9 @@ from constructs import Construct
 
 from tally import observe
 from tally.api import needs
-from tally.api.operation import OPEN
+from tally.api.operation import OPEN_SUFFIX
 from tally.contract.declarations import Declarations
-from tally.contract.described import of_console, of_transact, own_tables, table_forms
+from tally.contract.deployment import console_variables, table_schemas, team_tables_json, transact_variable
 from tally.counter import Counter
 from tally.dynamo.keys import FORMAT
 from tally.paths import LAMBDAS
@@ -30,16 +30,16 @@ from .canary import Canary
 from .dead_letters import DeadLetters
 from .event_bus import EventBus
 from .failed_events import FailedEvents
-from .functions import RUNTIME, Functions, statements
-from .metrics import OwnMetrics
+from .functions import RUNTIME, Functions, policy_statements
+from .metrics import TallyMetrics
 from .monitoring import Monitoring, Parts
 from .names import Names, camel
-from .operator import Operator, operator_needs, runbooks
+from .operator import Operator, operator_needs, runbook_statements
 from .options import Options, OptionsError
-from .own_tables import OwnTables
-from .quotas import keep_quotas
+from .quotas import check_quotas
 from .streams import Streams
 from .tables import Tables
+from .team_tables import TeamTables
 
 
 class Tally(Construct):
@@ -86,19 +86,19 @@ class Tally(Construct):
         for line in declarations.warnings:
             Annotations.of(self).add_warning_v2("tally:undeclared", line)
         options = options or Options.from_arguments(given, keep_data=keep_data)
-        bundle = bundle or Bundle(LAMBDAS, declarations, options.likers_visible, kept_in=Path(_outdir(self)))
-        options.check_region(*(None if Token.is_unresolved(one) else one for one in self._place()))
+        bundle = bundle or Bundle(LAMBDAS, declarations, options.likers_visible, cache_folder=Path(_outdir(self)))
+        options.check_region(*(None if Token.is_unresolved(one) else one for one in self._region_and_account()))
         names = Names.of(self, options.docs_url)
         names.check(with_users=not options.issuer)
         self._names = names
-        self._counting: set[tuple[str, str]] = set()
+        self._claimed_variables: set[tuple[str, str]] = set()
         """The functions that count with it, by their paths, each with its variable."""
-        self._transacting: dict[tuple[str, str], dict[str, Counter]] = {}
+        self._transact_counters: dict[tuple[str, str], dict[str, Counter]] = {}
         """The counters that each such function changes by itself."""
         self._declarations = declarations
-        self._own_tables = OwnTables(self, tables, declarations)
+        self._team_tables = TeamTables(self, tables, declarations)
         self._build(declarations, options, bundle)
-        keep_quotas(self)
+        check_quotas(self)
 
     def grant(self, grantee: iam.IGrantable, functions: Iterable[str] | None = None) -> iam.Grant:
         """Let a role, a function or what else has a role invoke these functions; all of them without a list.
@@ -120,7 +120,7 @@ class Tally(Construct):
 
         Raises OptionsError if the variable is another Tally's already: the client would count there, or here.
         """
-        if not self._takes(function, variable):
+        if not self._claim_variable(function, variable):
             return
         self.grant(function)
         arns = {name: alias.function_arn for name, alias in self.functions.items()}
@@ -137,17 +137,17 @@ class Tally(Construct):
         Raises OptionsError for a counter that there is not, or whose changes cannot be counted with others, and if the
         variable is another Tally's already.
         """
-        wanted = self._joining([counters] if isinstance(counters, str) else counters)
-        self._takes(function, variable)
-        granted = self._transacting.setdefault((function.node.path, variable), {})
+        wanted = self._batchable_counters([counters] if isinstance(counters, str) else counters)
+        self._claim_variable(function, variable)
+        granted = self._transact_counters.setdefault((function.node.path, variable), {})
         granted.update(wanted)
-        for statement in statements(self.tables, needs.change_together(wanted.values())):
+        for statement in policy_statements(self.tables, needs.to_change_batch(wanted.values())):
             function.add_to_role_policy(statement)
-        said = of_transact(granted.values(), self._functions.place)
+        said = transact_variable(granted.values(), self._functions.surroundings)
         function.add_environment(variable, Stack.of(function).to_json_string(said))
-        self._streams.precede([function])
+        self._streams.deploy_before([function])
 
-    def _joining(self, names: Iterable[str]) -> dict[str, Counter]:
+    def _batchable_counters(self, names: Iterable[str]) -> dict[str, Counter]:
         """The counters of these names. Raises OptionsError."""
         joining = {name: one for name, one in self._declarations.counters.items() if one.is_batchable}
         wanted = {name: joining.get(name) for name in names}
@@ -157,27 +157,27 @@ class Tally(Construct):
             raise OptionsError(f"grant_transact got {what}: there are {', '.join(joining)}")
         return {name: joining[name] for name in wanted}
 
-    def _takes(self, function: lambda_.Function, variable: str) -> bool:
+    def _claim_variable(self, function: lambda_.Function, variable: str) -> bool:
         """Whether the variable of the function is new. Raises OptionsError if it is another Tally's."""
         marker, path = f"Tally:{variable}", function.node.path
-        if (path, variable) in self._counting:
+        if (path, variable) in self._claimed_variables:
             return False
         if function.node.try_find_child(marker):
             raise OptionsError(
                 f"{path} counts with another Tally by {variable} already: give variable=… here, and the"
                 " same to from_environment(variable=…)"
             )
-        self._counting.add((path, variable))
+        self._claimed_variables.add((path, variable))
         Construct(function, marker)
         return True
 
-    def _place(self) -> tuple[str, str]:
+    def _region_and_account(self) -> tuple[str, str]:
         stack = Stack.of(self)
         return stack.region, stack.account
 
     def _build(self, declarations: Declarations, options: Options, bundle: Bundle) -> None:
         scope, names = self, self._names
-        forms = table_forms(declarations.counters.values())
+        forms = table_schemas(declarations.counters.values())
         tables = Tables(scope, "Tables", names=names, options=options, forms=forms)
         dead_letters = DeadLetters(
             scope, "DeadLetters", names=names, keeps_data=options.keeps_data, expires_days=options.dead_letter_days
@@ -190,7 +190,7 @@ class Tally(Construct):
             declarations=declarations,
             bundle=bundle,
             tables=tables,
-            own_tables=self._own_tables,
+            own_tables=self._team_tables,
             dead_letters=dead_letters,
             event_bus=event_bus,
             options=options,
@@ -200,19 +200,26 @@ class Tally(Construct):
             "Streams",
             declarations=declarations,
             tables=tables,
-            own_tables=self._own_tables,
+            own_tables=self._team_tables,
             consumers=functions.consumers,
         )
-        streams.precede(functions.writers)
+        streams.deploy_before(functions.writers)
         self._functions, self._streams = functions, streams
-        api = Api(scope, "Api", names=names, served=declarations.functions, aliases=functions.aliases, options=options)
+        api = Api(
+            scope,
+            "Api",
+            names=names,
+            routes_by_function=declarations.routes_by_function,
+            aliases=functions.aliases,
+            options=options,
+        )
         self.tables, self.api, self.url = tables, api.api, api.url
-        self.functions = {name: alias for name, alias in functions.aliases.items() if not name.endswith(OPEN)}
-        self._tell_of_console(functions, declarations, api, names, options)
+        self.functions = {name: alias for name, alias in functions.aliases.items() if not name.endswith(OPEN_SUFFIX)}
+        self._configure_console(functions, declarations, api, names, options)
         failed_events = FailedEvents(
             scope,
             "FailedEvents",
-            functions=declarations.functions,
+            functions=declarations.routes_by_function,
             aliases=functions.aliases,
             keeps_data=options.keeps_data,
         )
@@ -227,7 +234,7 @@ class Tally(Construct):
         )
         self.alarm_topic = monitoring.topic
         if options.canary:
-            own = OwnMetrics(names, declarations)
+            own = TallyMetrics(names, declarations)
             failed = {
                 each: own.by_version(observe.FAILED, observe.version_of(functions.version, each))
                 for each in functions.busy
@@ -242,26 +249,26 @@ class Tally(Construct):
             needs=operator_needs(declarations.counters),
             tables=tables,
             dead_letters=dead_letters,
-            beside=[
-                *self._own_tables.scanning,
-                *runbooks(failed_events.queue, streams, functions.unattended["sweep"], monitoring.topic),
+            extra_statements=[
+                *self._team_tables.scan_statements,
+                *runbook_statements(failed_events.queue, streams, functions.background["sweep"], monitoring.topic),
             ],
         )
-        self._name_what_is_deployed(functions, declarations, options)
-        self._name_what_callers_use(tables, functions, api, options)
-        self._name_what_operators_use(dead_letters, failed_events, monitoring, operator)
+        self._output_deployment(functions, declarations, options)
+        self._output_for_callers(tables, functions, api, options)
+        self._output_for_operators(dead_letters, failed_events, monitoring, operator)
 
-    def _tell_of_console(
+    def _configure_console(
         self, functions: Functions, declarations: Declarations, api: Api, names: Names, options: Options
     ) -> None:
         """It names the API, which is made after the functions."""
         known = {"stage": options.stage, "stack": names.stack, "region": Aws.REGION, "sign_in": api.sign_in}
         config = Stack.of(self).to_json_string({**known, "try_it": False, "docs": options.docs_url})
-        client = api.users.console.user_pool_client_id if api.users else ""
-        for module, found in declarations.functions.items():
-            functions.tell(module, of_console(module, found, config, client))
+        client = api.users.console_client.user_pool_client_id if api.users else ""
+        for module, found in declarations.routes_by_function.items():
+            functions.add_variables(module, console_variables(module, found, config, client))
 
-    def _name_what_is_deployed(self, functions: Functions, declarations: Declarations, options: Options) -> None:
+    def _output_deployment(self, functions: Functions, declarations: Declarations, options: Options) -> None:
         self._output("Stage", options.stage, "The stage: any other than dev keeps its data")
         self._output("Version", functions.version, "The code that the functions run, as GET /health says it")
         self._output("Runtime", RUNTIME.name, "What the functions run on")
@@ -269,12 +276,12 @@ class Tally(Construct):
             "Format", str(FORMAT), "The form of what is stored: a Tally of another one refuses to work with it"
         )
         self._output("Counters", ", ".join(declarations.counters), "The counters that are declared")
-        if functions.place.event_bus:
-            self._output("EventBusArn", functions.place.event_bus, "Where the events of thresholds go")
-        if self._own_tables.by_name:
-            self._output("OwnTables", own_tables(functions.place), "The tables whose items are counted")
+        if functions.surroundings.event_bus:
+            self._output("EventBusArn", functions.surroundings.event_bus, "Where the events of thresholds go")
+        if self._team_tables.by_name:
+            self._output("TeamTables", team_tables_json(functions.surroundings), "The tables whose items are counted")
 
-    def _name_what_callers_use(self, tables: Tables, functions: Functions, api: Api, options: Options) -> None:
+    def _output_for_callers(self, tables: Tables, functions: Functions, api: Api, options: Options) -> None:
         self._output("ApiUrl", api.url, "Where the HTTP API answers")
         self._output("ConsoleUrl", api.console_url, "Where people look at the numbers")
         if api.domain:
@@ -287,7 +294,9 @@ class Tally(Construct):
         if api.users:
             self._output("UserPoolId", api.users.pool.user_pool_id, "The Cognito pool of those who sign in")
             self._output("UserPoolClientId", api.users.client.user_pool_client_id, "The audience of their tokens")
-            self._output("MachineClientId", api.users.machines.user_pool_client_id, "The client of programs that count")
+            self._output(
+                "MachineClientId", api.users.machine_client.user_pool_client_id, "The client of programs that count"
+            )
             self._output(
                 "TokenUrl",
                 f"{api.users.domain_url}/oauth2/token",
@@ -310,7 +319,7 @@ class Tally(Construct):
         )
         self._output("InvokePolicyArn", policy.managed_policy_arn, "Attach it to a role that invokes the functions")
 
-    def _name_what_operators_use(
+    def _output_for_operators(
         self,
         dead_letters: DeadLetters,
         failed_events: FailedEvents,

@@ -8,13 +8,13 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from tally.api.unattended import StreamReader
+from tally.api.background import StreamReader
 
 from .names import Names
 
 # Versions below the newest: a record that becomes a dead letter again is the same record, and what is redriven is
 # applied.
-OVERWRITTEN_KEPT = Duration.days(7)
+NONCURRENT_RETENTION = Duration.days(7)
 
 
 class DeadLetters(Construct):
@@ -40,7 +40,7 @@ class DeadLetters(Construct):
             versioned=True,
             lifecycle_rules=[
                 s3.LifecycleRule(
-                    expiration=Duration.days(expires_days), noncurrent_version_expiration=OVERWRITTEN_KEPT
+                    expiration=Duration.days(expires_days), noncurrent_version_expiration=NONCURRENT_RETENTION
                 ),
                 s3.LifecycleRule(expired_object_delete_marker=True),
             ],
@@ -58,7 +58,7 @@ class DeadLetters(Construct):
             )
         )
 
-    def let_put(self, consumer: StreamReader, alias: lambda_.Alias) -> None:
+    def grant_put(self, consumer: StreamReader, alias: lambda_.Alias) -> None:
         """Let a consumer put records under its own name. It may not read, delete, or touch another consumer's."""
         role = alias.role
         assert isinstance(role, iam.Role)

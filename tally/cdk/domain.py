@@ -10,7 +10,9 @@ from constructs import Construct
 from .options import Options
 
 
-def own_domain(scope: Construct, options: Options, api: http.HttpApi, stage: http.HttpStage) -> http.DomainName:
+def create_custom_domain(
+    scope: Construct, options: Options, api: http.HttpApi, stage: http.HttpStage
+) -> http.DomainName:
     """The API's own domain in API Gateway: TLS 1.2 or newer, and a client's certificate if the options ask for one."""
     bucket, _, key = options.origin_trust_store.removeprefix("s3://").partition("/")
     domain = http.DomainName(

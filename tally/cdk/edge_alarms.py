@@ -13,7 +13,7 @@ from .names import Names
 from .options import Options
 
 CLIENT_RATE, BODY_SIZE = "ClientRate", "BodySize"  # the rules of the web ACL
-SEEN_MIN = 100
+REQUESTS_MIN = 100
 """Requests in five minutes, from which on a share of refusals says something: strangers try what is not there."""
 
 
@@ -34,7 +34,7 @@ class EdgeAlarms(Construct):
             return _metric("AWS/CloudFront", name, of, statistic)
 
         refused = cloudwatch.MathExpression(
-            expression=f"IF(requests > {SEEN_MIN}, FILL(refused, 0), 0)",
+            expression=f"IF(requests > {REQUESTS_MIN}, FILL(refused, 0), 0)",
             using_metrics={"requests": seen("Requests", "Sum"), "refused": seen("4xxErrorRate", "Average")},
             period=FIVE_MINUTES,
             label="refused",
@@ -46,7 +46,7 @@ class EdgeAlarms(Construct):
             ("Refusing", refused, alarms.EDGE_REFUSING),
             ("Blocking", _metric("AWS/WAFV2", "BlockedRequests", acl, "Sum"), alarms.EDGE_BLOCKING),
         ):
-            alarms.alone(self, id_, names=names, metric=metric, alarm=kind, topic=topic)
+            alarms.create_alarm(self, id_, names=names, metric=metric, alarm=kind, topic=topic)
         said = "Subscribe to this: every alarm of the front door goes there"
         CfnOutput(self, "TopicArn", value=topic.topic_arn, description=said).override_logical_id("AlarmTopicArn")
 

@@ -20,7 +20,7 @@ class EventBus(Construct):
         super().__init__(scope, id)
         self.arn = arn or events.EventBus(self, "Bus", event_bus_name=names.base).event_bus_arn
 
-    def let_put(self, role: iam.Role) -> None:
+    def grant_put_events(self, role: iam.Role) -> None:
         """Let a function send events to it, of Tally's source alone."""
         of_tally = {"StringEquals": {"events:source": SOURCE}}
         put = iam.PolicyStatement(actions=["events:PutEvents"], resources=[self.arn], conditions=of_tally)

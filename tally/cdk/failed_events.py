@@ -15,7 +15,7 @@ from tally.api.operation import Route
 from .functions import ALIAS
 from .names import camel
 
-KEPT = Duration.days(14)  # the longest that SQS keeps a message
+RETENTION = Duration.days(14)  # the longest that SQS keeps a message
 
 
 class FailedEvents(Construct):
@@ -38,7 +38,7 @@ class FailedEvents(Construct):
             "Queue",
             encryption=sqs.QueueEncryption.SQS_MANAGED,
             enforce_ssl=True,
-            retention_period=KEPT,
+            retention_period=RETENTION,
             removal_policy=RemovalPolicy.RETAIN if keeps_data else RemovalPolicy.DESTROY,
         )
         Validations.of(self.queue).acknowledge(
@@ -49,9 +49,9 @@ class FailedEvents(Construct):
         )
         for module, routes in functions.items():
             if any(route.operation.writes for route in routes):
-                self._catch(module, aliases[module])
+                self._add_failure_destination(module, aliases[module])
 
-    def _catch(self, module: str, alias: lambda_.Alias) -> None:
+    def _add_failure_destination(self, module: str, alias: lambda_.Alias) -> None:
         """Send failed events to the queue. The construct's own destination would grant more than sending."""
         assert isinstance(alias.role, iam.Role)
         alias.role.add_to_policy(iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[self.queue.queue_arn]))

@@ -13,21 +13,21 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
+from tally.api.background import Schedule, StreamReader
 from tally.api.needs import Need, Table
 from tally.api.operation import Route
-from tally.api.unattended import Schedule, StreamReader
-from tally.contract import described
+from tally.contract import deployment
 from tally.contract.declarations import Declarations
-from tally.contract.described import CONSUMER_TIMEOUT_S, MEMORY_MB, SCHEDULED_TIMEOUT_S, TIMEOUT_S, Surroundings
+from tally.contract.deployment import CONSUMER_TIMEOUT_S, MEMORY_MB, SCHEDULED_TIMEOUT_S, TIMEOUT_S, Surroundings
 
 from .bundling import Bundle
-from .ceilings import ceilings
+from .concurrency import concurrency_limits
 from .dead_letters import DeadLetters
 from .event_bus import EventBus
 from .names import Names, camel
 from .options import Options
-from .own_tables import OwnTables
-from .tables import Tables, of_keys
+from .tables import Tables, leading_keys_condition
+from .team_tables import TeamTables
 
 # A whole CPU: a million tallies may change in a minute, which takes its judge seconds and up to 500 MB. In dev they do
 # not, and most of a quiet sweep is waiting.
@@ -48,13 +48,13 @@ class Functions(Construct):
     consumers: dict[str, lambda_.Alias]
     writers: list[lambda_.Alias]
     """Those that write what the consumers read: the operations', and the sweep, which gives back expired holds."""
-    unattended: dict[str, lambda_.Alias]
+    background: dict[str, lambda_.Alias]
     """Those whose failure no caller sees: the consumers and what runs on a schedule."""
     busy: dict[str, lambda_.Alias]
     """Those that serve the routes that strangers and programs call all the time."""
     version: str
     """Of their code: what `GET /health` says."""
-    place: Surroundings
+    surroundings: Surroundings
     """Where they run."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Functions(Construct):
         declarations: Declarations,
         bundle: Bundle,
         tables: Tables,
-        own_tables: OwnTables,
+        own_tables: TeamTables,
         dead_letters: DeadLetters,
         event_bus: EventBus | None,
         options: Options,
@@ -74,49 +74,54 @@ class Functions(Construct):
         super().__init__(scope, id)
         self._names = names
         self._tables = tables
-        self._own_tables = own_tables
+        self._team_tables = own_tables
         self._dead_letters, self._event_bus = dead_letters, event_bus
         self._options = options
         self._code = bundle.code(bundled=Stack.of(self).bundling_required)
         self.version = bundle.digest()[:12]
-        self.place = Surroundings(
+        self.surroundings = Surroundings(
             service=names.base,
             version=self.version,
             tables={table: made.table_name for table, made in tables.by_name.items()},
             streams={
                 one: str(tables.by_name[one].table_stream_arn)
-                for one, form in described.TABLES.items()
-                if form.streamed
+                for one, form in deployment.TABLES.items()
+                if form.has_stream
             },
             dead_letters=dead_letters.bucket.bucket_name,
             page_hosts=",".join(options.page_hosts),
             likers=options.likers_visible,
             receipt_ttl_hours=options.receipt_ttl_hours,
             series_days=options.series_days,
-            own_tables=own_tables.place,
-            own_check_units=options.own_check_units,
+            team_tables=own_tables.names_and_streams,
+            spot_check_units=options.own_check_units,
             event_bus=event_bus.arn if event_bus else "",
-            cdn=options.cdn,
+            has_cdn=options.cdn,
         )
         self._needs = declarations.needs
-        self._ceilings = ceilings(declarations.functions, options)
+        self._concurrency_limits = concurrency_limits(declarations.routes_by_function, options)
         self._functions: dict[str, lambda_.Function] = {}
         self.busy = {}
-        self.aliases = {module: self._serving(module, found) for module, found in declarations.functions.items()}
-        scheduled = {schedule.function: self._scheduled(schedule) for schedule in declarations.schedules}
-        self.consumers = {consumer.function: self._consumer(consumer) for consumer in declarations.readers}
-        self.unattended = {**self.consumers, **scheduled}
+        self.aliases = {
+            module: self._add_serving_function(module, found)
+            for module, found in declarations.routes_by_function.items()
+        }
+        scheduled = {schedule.function: self._add_scheduled_function(schedule) for schedule in declarations.schedules}
+        self.consumers = {consumer.function: self._add_consumer(consumer) for consumer in declarations.readers}
+        self.background = {**self.consumers, **scheduled}
         writing = [
-            module for module, found in declarations.functions.items() if any(one.operation.writes for one in found)
+            module
+            for module, found in declarations.routes_by_function.items()
+            if any(one.operation.writes for one in found)
         ]
         self.writers = [*(self.aliases[module] for module in writing), *scheduled.values()]
 
-    def tell(self, module: str, variables: Mapping[str, str]) -> None:
+    def add_variables(self, module: str, variables: Mapping[str, str]) -> None:
         """Give a function variables that are known only after it is made."""
         for name, value in variables.items():
             self._functions[module].add_environment(name, value)
 
-    def _serving(self, module: str, routes: Sequence[Route]) -> lambda_.Alias:
+    def _add_serving_function(self, module: str, routes: Sequence[Route]) -> lambda_.Alias:
         """A function whose callers wait.
 
         It starts from a snapshot where it is busy, because a cold start takes a second. For what needs no table (the
@@ -124,11 +129,14 @@ class Functions(Construct):
         """
         options = self._options
         busy = bool(self._needs[module]) and any(route.throttle.rate_per_s >= BUSY_PER_S for route in routes)
-        alias = self._function(
+        alias = self._add_function(
             module,
             ", ".join(dict.fromkeys(route.operation.name for route in routes)),
-            environment={**_sampled(options.log_sampling), **described.of_serving(routes, self.place)},
-            reserved=self._ceilings.get(module),
+            environment={
+                **_sampling_variables(options.log_sampling),
+                **deployment.serving_variables(routes, self.surroundings),
+            },
+            reserved=self._concurrency_limits.get(module),
             snapshot=options.snap_start and busy,
             traced=options.tracing != "off",
         )
@@ -136,35 +144,35 @@ class Functions(Construct):
             self.busy[module] = alias
         return alias
 
-    def _consumer(self, consumer: StreamReader) -> lambda_.Alias:
-        alias = self._function(
+    def _add_consumer(self, consumer: StreamReader) -> lambda_.Alias:
+        alias = self._add_function(
             consumer.function,
             consumer.does,
             timeout_s=CONSUMER_TIMEOUT_S,
-            environment=described.of_consumer(consumer, self.place),
+            environment=deployment.consumer_variables(consumer, self.surroundings),
             reserved=self._options.reserved_concurrency,
         )
-        self._dead_letters.let_put(consumer, alias)
-        self._let_send(consumer, alias)
+        self._dead_letters.grant_put(consumer, alias)
+        self._grant_send_events(consumer, alias)
         return alias
 
-    def _scheduled(self, schedule: Schedule) -> lambda_.Alias:
-        alias = self._function(
+    def _add_scheduled_function(self, schedule: Schedule) -> lambda_.Alias:
+        alias = self._add_function(
             schedule.function,
             schedule.does,
             timeout_s=SCHEDULED_TIMEOUT_S,
             memory_mb=SCHEDULED_MEMORY_MB if self._options.keeps_data else SCHEDULED_MEMORY_DEV_MB,
-            environment=described.of_scheduled(schedule, self.place),
+            environment=deployment.schedule_variables(schedule, self.surroundings),
             reserved=1 if self._options.reserved_concurrency else None,  # runs must not overlap
         )
-        if schedule.watches:
+        if schedule.inspected_streams:
             assert isinstance(alias.role, iam.Role)
-            alias.role.add_to_policy(self._tables.reading_streams(schedule.watches))
-            self._own_tables.let_read_streams(alias.role)
-            self._own_tables.let_beat(alias.role)
-            for statement in self._own_tables.scanning if self._options.own_check_units else ():
+            alias.role.add_to_policy(self._tables.read_streams_statement(schedule.inspected_streams))
+            self._team_tables.grant_read_streams(alias.role)
+            self._team_tables.grant_write_heartbeats(alias.role)
+            for statement in self._team_tables.scan_statements if self._options.own_check_units else ():
                 alias.role.add_to_policy(statement)
-        self._let_send(schedule, alias)
+        self._grant_send_events(schedule, alias)
         # EventBridge invokes it asynchronously. Nothing is retried or kept: the next run continues.
         alias.configure_async_invoke(retry_attempts=0, max_event_age=SCHEDULED_AGE_MAX)
         events.Rule(
@@ -176,12 +184,12 @@ class Functions(Construct):
         )
         return alias
 
-    def _let_send(self, sender: StreamReader | Schedule, alias: lambda_.Alias) -> None:
-        if sender.sends and self._event_bus:
+    def _grant_send_events(self, sender: StreamReader | Schedule, alias: lambda_.Alias) -> None:
+        if sender.sends_events and self._event_bus:
             assert isinstance(alias.role, iam.Role)
-            self._event_bus.let_put(alias.role)
+            self._event_bus.grant_put_events(alias.role)
 
-    def _function(
+    def _add_function(
         self,
         module: str,
         does: str,
@@ -204,7 +212,7 @@ class Functions(Construct):
         )
         role = FunctionRole(scope, "Role", description=f"What Tally's {module} function may do")
         log_group.grant_write(role)
-        for statement in statements(self._tables, self._needs[module]):
+        for statement in policy_statements(self._tables, self._needs[module]):
             role.add_to_policy(statement)
         function = lambda_.Function(
             scope,
@@ -225,7 +233,7 @@ class Functions(Construct):
             system_log_level_v2=lambda_.SystemLogLevel.WARN,
             tracing=lambda_.Tracing.ACTIVE if traced else lambda_.Tracing.DISABLED,
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if snapshot else None,
-            environment={**described.common(self.place), **environment},
+            environment={**deployment.common_variables(self.surroundings), **environment},
         )
         _acknowledge(role, function)
         self._functions[module] = function
@@ -252,14 +260,14 @@ class FunctionRole(iam.Role):
         return bool(self.add_to_principal_policy(statement).statement_added)
 
 
-def _sampled(share: float) -> dict[str, str]:
+def _sampling_variables(share: float) -> dict[str, str]:
     """Powertools writes everything in this share of the invocations, and only warnings and errors in the others."""
     if share == 1:
         return {}
     return {"POWERTOOLS_LOG_LEVEL": "WARNING", **({"POWERTOOLS_LOGGER_SAMPLE_RATE": f"{share:g}"} if share else {})}
 
 
-def statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyStatement]:
+def policy_statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyStatement]:
     """The fewest statements that allow `needs`: the actions that share a table and key prefixes go together."""
     prefixes: dict[tuple[Table, str], set[str]] = {}
     for need in needs:
@@ -271,7 +279,7 @@ def statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyStatemen
         iam.PolicyStatement(
             actions=named,
             resources=[tables.by_name[table].table_arn],
-            conditions=of_keys(map(_pattern, found_prefixes)),
+            conditions=leading_keys_condition(map(_pattern, found_prefixes)),
         )
         for (table, found_prefixes), named in actions.items()
     ]

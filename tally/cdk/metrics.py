@@ -21,7 +21,7 @@ Resource = lambda_.Alias | dynamodb.Table | http.HttpApi
 
 
 @dataclass(frozen=True)
-class OwnMetrics:
+class TallyMetrics:
     """The metrics that the functions write themselves (tally/observe.py), of this Tally alone."""
 
     names: Names
@@ -29,11 +29,11 @@ class OwnMetrics:
 
     def of_stack(self, name: str, statistic: str = "Sum") -> cloudwatch.Metric:
         """The one metric of this name."""
-        return self._own(name, {}, statistic, MINUTE, name)
+        return self._metric(name, {}, statistic, MINUTE, name)
 
     def by_counter(self, name: str, *, of: Collection[str], statistic: str = "Sum") -> dict[str, cloudwatch.Metric]:
         """The metric of each of these counters. A counter that never moves has no data, and costs nothing."""
-        return {counter: self._own(name, {observe.COUNTER: counter}, statistic, MINUTE, counter) for counter in of}
+        return {counter: self._metric(name, {observe.COUNTER: counter}, statistic, MINUTE, counter) for counter in of}
 
     def each_counter(self, name: str) -> cloudwatch.MathExpression:
         """The maximum of each counter that has this metric, for one alarm. AWS names the counter in each mail.
@@ -51,13 +51,15 @@ class OwnMetrics:
     def by_consumer(self, name: str, statistic: str, *, period: Duration = MINUTE) -> dict[str, cloudwatch.Metric]:
         """The metric of each stream consumer."""
         consumers = [consumer.function for consumer in self.declarations.readers]
-        return {each: self._own(name, {observe.CONSUMER: each}, statistic, period, each) for each in consumers}
+        return {each: self._metric(name, {observe.CONSUMER: each}, statistic, period, each) for each in consumers}
 
     def by_version(self, name: str, version: str) -> cloudwatch.Metric:
         """The metric of one version of the code."""
-        return self._own(name, {observe.VERSION: version}, "Sum", MINUTE, version)
+        return self._metric(name, {observe.VERSION: version}, "Sum", MINUTE, version)
 
-    def _own(self, name: str, of: Mapping[str, str], statistic: str, period: Duration, label: str) -> cloudwatch.Metric:
+    def _metric(
+        self, name: str, of: Mapping[str, str], statistic: str, period: Duration, label: str
+    ) -> cloudwatch.Metric:
         return cloudwatch.Metric(
             namespace=observe.NAMESPACE,
             metric_name=name,
@@ -68,12 +70,12 @@ class OwnMetrics:
         )
 
 
-def summed(metric: cloudwatch.Metric) -> cloudwatch.Metric:
+def with_sum_label(metric: cloudwatch.Metric) -> cloudwatch.Metric:
     """The metric with its sum over the time that a widget shows, in the legend."""
     return metric.with_(label=f"{metric.label} ${{SUM}}")
 
 
-def of(
+def aws_metric(
     resource: Resource,
     name: str,
     statistic: str = "Sum",
@@ -98,7 +100,7 @@ def of(
     )
 
 
-def failed_of_new_code(failed: cloudwatch.Metric, alias: lambda_.Alias) -> cloudwatch.MathExpression:
+def new_code_failures(failed: cloudwatch.Metric, alias: lambda_.Alias) -> cloudwatch.MathExpression:
     """How many calls of a function's newest version were its own fault, if they are over a tenth of them; else 0.
 
     A busy stack has a few of those a minute from any code, while the store is busy. `failed`: the answers; what got
@@ -125,42 +127,43 @@ def failed_of_new_code(failed: cloudwatch.Metric, alias: lambda_.Alias) -> cloud
     )
 
 
-def failed(api: http.HttpApi) -> cloudwatch.MathExpression:
+def failed_percentage(api: http.HttpApi) -> cloudwatch.MathExpression:
     """The percentage of HTTP requests that failed, in five minutes."""
-    return _made("100 * FILL(failed, 0) / requests", "5xx", failed=(api, "5xx"), requests=(api, "Count"))
+    return _expression("100 * FILL(failed, 0) / requests", "5xx", failed=(api, "5xx"), requests=(api, "Count"))
 
 
-def written(tables: Mapping[str, dynamodb.Table]) -> cloudwatch.MathExpression:
+def write_units(tables: Mapping[str, dynamodb.Table]) -> cloudwatch.MathExpression:
     """The write units of all tables, in five minutes. A table may be silent: the salts get one write a day."""
     units = {name: (table, "ConsumedWriteCapacityUnits") for name, table in tables.items()}
-    return _made(" + ".join(f"FILL({name}, 0)" for name in tables), "all tables", **units)
+    return _expression(" + ".join(f"FILL({name}, 0)" for name in tables), "all tables", **units)
 
 
-def throttled(name: str, table: dynamodb.Table) -> cloudwatch.MathExpression:
+def throttled_writes(name: str, table: dynamodb.Table) -> cloudwatch.MathExpression:
     """Returns the writes that DynamoDB refused in a minute; 0 where it sends nothing.
 
     An alarm on a metric of DynamoDB may ignore missing data, whatever it is set to, and would then stay on.
     """
     return cloudwatch.MathExpression(
         expression=f"FILL({name}, 0)",
-        using_metrics={name: of(table, "WriteThrottleEvents", label=name)},
+        using_metrics={name: aws_metric(table, "WriteThrottleEvents", label=name)},
         period=MINUTE,
         label=name,
     )
 
 
-def ended_well(alias: lambda_.Alias) -> cloudwatch.MathExpression:
+def successful_runs(alias: lambda_.Alias) -> cloudwatch.MathExpression:
     """How many runs of a function ended without an error, in five minutes."""
-    return _made("runs - FILL(failed, 0)", "ended well", runs=(alias, "Invocations"), failed=(alias, "Errors"))
+    return _expression("runs - FILL(failed, 0)", "ended well", runs=(alias, "Invocations"), failed=(alias, "Errors"))
 
 
-def _made(expression: str, label: str, **metrics: tuple[Resource, str]) -> cloudwatch.MathExpression:
+def _expression(expression: str, label: str, **metrics: tuple[Resource, str]) -> cloudwatch.MathExpression:
     """A number that is made of AWS's metrics, over five minutes.
 
     CloudWatch computes it only where each metric has data, so `FILL` replaces what is missing. A metric without `FILL`
     is one whose silence says that there is nothing to judge.
     """
     using = {
-        name: of(resource, metric, period=FIVE_MINUTES, label=name) for name, (resource, metric) in metrics.items()
+        name: aws_metric(resource, metric, period=FIVE_MINUTES, label=name)
+        for name, (resource, metric) in metrics.items()
     }
     return cloudwatch.MathExpression(expression=expression, using_metrics=using, period=FIVE_MINUTES, label=label)

@@ -26,18 +26,18 @@ from tally import observe
 from tally.contract.declarations import Declarations
 
 from . import alarms, metrics
-from .alarms import AlarmTopic, watched
+from .alarms import AlarmTopic, metric_with_alarm
 from .api import Api
 from .failed_events import FailedEvents
 from .functions import Functions
-from .metrics import OwnMetrics
+from .metrics import TallyMetrics
 from .names import Names
 from .options import Options
 from .tables import Tables
 
-NEARLY_ALL = 0.8  # of what a route lets through
-WRITES_OF_A_CHANGE = 4  # write units, of one that is visible now
-Shown = cloudwatch.Metric | cloudwatch.MathExpression | CustomMetricWithAlarm
+TRAFFIC_SHARE = 0.8  # of what a route lets through
+WRITE_UNITS_PER_CHANGE = 4  # write units, of one that is visible now
+WidgetMetric = cloudwatch.Metric | cloudwatch.MathExpression | CustomMetricWithAlarm
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ class Monitoring(Construct):
     ) -> None:
         super().__init__(scope, id)
         self._names = names
-        self._own = OwnMetrics(names, declarations)
+        self._metrics = TallyMetrics(names, declarations)
         self._counters, self._readers = declarations.counters, declarations.readers
         self._parts = parts
         self._options = options
         alarm_topic = AlarmTopic(self, "Alarms", names=names, email=options.alarm_email)
-        alarm_topic.let_look(parts.functions.aliases["drift"])  # GET /status
+        alarm_topic.grant_read_alarms(parts.functions.aliases["drift"])  # GET /status
         self.topic = alarm_topic.topic
-        self.dashboard_name = names.over_all_regions
+        self.dashboard_name = names.dashboard_name
         self._facade = MonitoringFacade(
             self,
             "Facade",
@@ -91,16 +91,16 @@ class Monitoring(Construct):
             # The dashboard is made below: it begins with the alarms, which the sections make.
             dashboard_factory=DynamicDashboardFactory(self, "None", dashboard_configs=[], dashboard_name_prefix="-"),
         )
-        self._numbers()
-        self._callers()
-        self._streams()
-        self._journal()
-        self._machinery()
+        self._add_number_sections()
+        self._add_caller_section()
+        self._add_stream_section()
+        self._add_journal_section()
+        self._add_machinery_sections()
         sections = self._facade.created_monitorings()
-        self._alarms_alone()
-        self._dashboard(sections)
+        self._add_alarms_without_widgets()
+        self._add_dashboard(sections)
 
-    def _section(self, name: str, question: str, widgets: dict[str, Sequence[Shown]]) -> None:
+    def _add_section(self, name: str, question: str, widgets: dict[str, Sequence[WidgetMetric]]) -> None:
         """One question and the widgets that answer it, by title. `name` only appears in construct ids."""
         self._facade.monitor_custom(
             human_readable_name=question,
@@ -108,7 +108,7 @@ class Monitoring(Construct):
             metric_groups=[CustomMetricGroup(title=title, metrics=list(shown)) for title, shown in widgets.items()],
         )
 
-    def _dashboard(self, sections: Sequence[Monitored]) -> None:
+    def _add_dashboard(self, sections: Sequence[Monitored]) -> None:
         """The state of every alarm, then the sections."""
         shown = Duration.hours(1)  # at first: the sums in its legends are then an hour's
         dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self.dashboard_name, default_interval=shown)
@@ -118,44 +118,55 @@ class Monitoring(Construct):
         for section in sections:
             dashboard.add_widgets(*section.widgets())
 
-    def _alarms_alone(self) -> None:
+    def _add_alarms_without_widgets(self) -> None:
         """Alarms whose metrics are not on the dashboard, which has the state of each alarm.
 
         Drift has one for all counters, and a mail for each: a drift that nobody has repaired yet hides none of another
         counter. https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/Acting_Alarm_Changes.html
         """
-        drift = watched(self._names, self._own.each_counter(observe.DRIFT_CONFIRMED), alarms.DRIFT)
-        self._section("Confirmed", "Which counters drift?", {"Drifting tallies, confirmed": [drift]})
-        unjudged = watched(self._names, self._own.of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED)
-        self._section("Unjudged", "Is all judged that could be?", {"Sweeps that did not come to the end": [unjudged]})
+        drift = metric_with_alarm(self._names, self._metrics.each_counter(observe.DRIFT_CONFIRMED), alarms.DRIFT)
+        self._add_section("Confirmed", "Which counters drift?", {"Drifting tallies, confirmed": [drift]})
+        unjudged = metric_with_alarm(
+            self._names, self._metrics.of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED
+        )
+        self._add_section(
+            "Unjudged", "Is all judged that could be?", {"Sweeps that did not come to the end": [unjudged]}
+        )
 
         if any(counter.notifies for counter in self._counters.values()):
-            oldest = watched(self._names, self._own.of_stack(observe.OLDEST_EVENT, "Maximum"), alarms.EVENTS)
-            self._section("Events", "Are the events of thresholds sent?", {"Oldest event left, seconds": [oldest]})
+            oldest = metric_with_alarm(
+                self._names, self._metrics.of_stack(observe.OLDEST_EVENT, "Maximum"), alarms.EVENTS
+            )
+            self._add_section("Events", "Are the events of thresholds sent?", {"Oldest event left, seconds": [oldest]})
 
-        lost = watched(self._names, self._own.of_stack(observe.RECORDS_LOST, "Maximum"), alarms.LOST_RECORDS)
-        self._section("Lost", "May the streams have lost records?", {"Losses that nobody has acknowledged": [lost]})
+        lost = metric_with_alarm(
+            self._names, self._metrics.of_stack(observe.RECORDS_LOST, "Maximum"), alarms.LOST_RECORDS
+        )
+        self._add_section("Lost", "May the streams have lost records?", {"Losses that nobody has acknowledged": [lost]})
 
         api, tables = self._parts.api, {table.value: resource for table, resource in self._parts.tables.by_name.items()}
-        seconds = NEARLY_ALL * metrics.FIVE_MINUTES.to_seconds()
-        requests = metrics.of(api.api, "Count", period=metrics.FIVE_MINUTES, label="requests")
-        refused = api.refused.metric(period=metrics.FIVE_MINUTES, statistic="Sum", label="refused")
-        written, of_writes = metrics.written(tables), seconds * WRITES_OF_A_CHANGE * api.busiest_per_s(writes=True)
+        seconds = TRAFFIC_SHARE * metrics.FIVE_MINUTES.to_seconds()
+        requests = metrics.aws_metric(api.api, "Count", period=metrics.FIVE_MINUTES, label="requests")
+        refused = api.throttled_requests.metric(period=metrics.FIVE_MINUTES, statistic="Sum", label="refused")
+        written, of_writes = (
+            metrics.write_units(tables),
+            seconds * WRITE_UNITS_PER_CHANGE * api.busiest_per_s(writes=True),
+        )
         costs = [
-            watched(self._names, requests, replace(alarms.TRAFFIC, threshold=seconds * api.busiest_per_s())),
-            watched(self._names, refused, alarms.REFUSING),
+            metric_with_alarm(self._names, requests, replace(alarms.TRAFFIC, threshold=seconds * api.busiest_per_s())),
+            metric_with_alarm(self._names, refused, alarms.REFUSING),
         ]
         if of_writes:  # a Tally may count the items of the team's tables alone
-            costs.append(watched(self._names, written, replace(alarms.WRITE_UNITS, threshold=of_writes)))
+            costs.append(metric_with_alarm(self._names, written, replace(alarms.WRITE_UNITS, threshold=of_writes)))
         if self._options.domain_name:  # behind it is what can stop every request before the API
-            hourly = metrics.of(api.api, "Count", period=Duration.hours(1), label="requests")
-            costs.append(watched(self._names, hourly, alarms.SILENCE))
-        self._section("Costly", "Is somebody using up the routes?", {"What strangers cost": costs})
+            hourly = metrics.aws_metric(api.api, "Count", period=Duration.hours(1), label="requests")
+            costs.append(metric_with_alarm(self._names, hourly, alarms.SILENCE))
+        self._add_section("Costly", "Is somebody using up the routes?", {"What strangers cost": costs})
 
-    def _numbers(self) -> None:
-        own = self._own
+    def _add_number_sections(self) -> None:
+        own = self._metrics
         counted = own.by_counter(observe.COUNTED, of=self._counters).values()
-        self._section(
+        self._add_section(
             "Drift",
             "Are the numbers right?",
             {
@@ -163,24 +174,24 @@ class Monitoring(Construct):
                 "Drift, summed without its sign": [own.of_stack(observe.DRIFT_ABSOLUTE, "Maximum")],
                 "Oldest drift, seconds": [own.of_stack(observe.OLDEST_DRIFT, "Maximum")],
                 "Expired holds that could not be given back": [
-                    watched(self._names, own.of_stack(observe.HOLDS_NOT_RETURNED, "Maximum"), alarms.HOLDS)
+                    metric_with_alarm(self._names, own.of_stack(observe.HOLDS_NOT_RETURNED, "Maximum"), alarms.HOLDS)
                 ],
             },
         )
         of_items = {name: counter for name, counter in self._counters.items() if counter.items is not None}
         if of_items:
             uncounted = own.by_counter(observe.UNCOUNTED, of=of_items, statistic="Maximum").values()
-            self._section("Items", "Which items count for nothing?", {"Items that count for nothing": [*uncounted]})
-        self._section(
+            self._add_section("Items", "Which items count for nothing?", {"Items that count for nothing": [*uncounted]})
+        self._add_section(
             "Traffic",
             "How much is counted, and how often would a retry have counted twice?",
             {
-                "Changes counted, by counter": [metrics.summed(metric) for metric in counted],
+                "Changes counted, by counter": [metrics.with_sum_label(metric) for metric in counted],
                 "Retries answered from their receipt": [own.of_stack(observe.REPLAYED)],
                 "Refused: the caller has to correct it": [own.of_stack(observe.REFUSED)],
             },
         )
-        self._section(
+        self._add_section(
             "Heat",
             "Is one key hotter than its shards?",
             {
@@ -189,85 +200,92 @@ class Monitoring(Construct):
             },
         )
 
-    def _callers(self) -> None:
+    def _add_caller_section(self) -> None:
         api = self._parts.api.api
-        p99 = metrics.of(api, "Latency", "p99", label="p99")
+        p99 = metrics.aws_metric(api, "Latency", "p99", label="p99")
         # Without snapshots cold starts alone would set the alarm off.
-        latency: Shown = watched(self._names, p99, alarms.LATENCY) if self._options.snap_start else p99
-        self._section(
+        latency: WidgetMetric = metric_with_alarm(self._names, p99, alarms.LATENCY) if self._options.snap_start else p99
+        self._add_section(
             "Callers",
             "Are callers answered, and fast?",
             {
-                "HTTP requests": [metrics.of(api, "Count", label="all")],
-                "HTTP requests that failed, %": [watched(self._names, metrics.failed(api), alarms.FAILING)],
+                "HTTP requests": [metrics.aws_metric(api, "Count", label="all")],
+                "HTTP requests that failed, %": [
+                    metric_with_alarm(self._names, metrics.failed_percentage(api), alarms.FAILING)
+                ],
                 "Latency, ms": [latency],
             },
         )
 
-    def _streams(self) -> None:
+    def _add_stream_section(self) -> None:
         ages = {
-            consumer: metrics.of(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=consumer)
+            consumer: metrics.aws_metric(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=consumer)
             for consumer, alias in self._parts.functions.consumers.items()
         }
         # No heartbeat goes into the team's tables: one that nobody writes is silent, and nothing is wrong.
-        silent = replace(alarms.ITERATOR_AGE, missing=cloudwatch.TreatMissingData.NOT_BREACHING)
-        ages_of = {one.function: silent if one.own else alarms.ITERATOR_AGE for one in self._readers}
-        watermark = self._own.by_consumer(observe.WATERMARK_AGE, "Maximum")
-        dead = self._own.by_consumer(observe.DEAD_LETTERS, "Sum", period=metrics.FIVE_MINUTES)
-        self._section(
+        silent = replace(alarms.ITERATOR_AGE, missing_data=cloudwatch.TreatMissingData.NOT_BREACHING)
+        ages_of = {one.function: silent if one.team_tables else alarms.ITERATOR_AGE for one in self._readers}
+        watermark = self._metrics.by_consumer(observe.WATERMARK_AGE, "Maximum")
+        dead = self._metrics.by_consumer(observe.DEAD_LETTERS, "Sum", period=metrics.FIVE_MINUTES)
+        self._add_section(
             "Behind",
             "How far behind are the numbers that are rolled up, and the ledger?",
             {
                 "Age of the proof that a consumer passed every shard, seconds": [
-                    watched(self._names, metric, alarms.WATERMARK_AGE, of=consumer)
+                    metric_with_alarm(self._names, metric, alarms.WATERMARK_AGE, of=consumer)
                     for consumer, metric in watermark.items()
                 ],
                 "Age of the oldest record read, ms": [
-                    watched(self._names, age, ages_of[consumer], of=consumer) for consumer, age in ages.items()
+                    metric_with_alarm(self._names, age, ages_of[consumer], of=consumer)
+                    for consumer, age in ages.items()
                 ],
                 "Dead letters": [
-                    watched(self._names, metric, alarms.DEAD_LETTERS, of=consumer) for consumer, metric in dead.items()
+                    metric_with_alarm(self._names, metric, alarms.DEAD_LETTERS, of=consumer)
+                    for consumer, metric in dead.items()
                 ],
             },
         )
 
-    def _journal(self) -> None:
-        self._section(
+    def _add_journal_section(self) -> None:
+        self._add_section(
             "Journal",
             "How far is the journal judged?",
-            {"Age of the newest judged minute, seconds": [self._own.of_stack(observe.JUDGED_AGE, "Maximum")]},
+            {"Age of the newest judged minute, seconds": [self._metrics.of_stack(observe.JUDGED_AGE, "Maximum")]},
         )
 
-    def _machinery(self) -> None:
+    def _add_machinery_sections(self) -> None:
         tables = {table.value: resource for table, resource in self._parts.tables.by_name.items()}
-        self._section(
+        self._add_section(
             "Throttles",
             "Does DynamoDB refuse anything, and what does it bill?",
             {
                 "Writes throttled": [
-                    watched(self._names, metrics.throttled(name, table), alarms.THROTTLES, of=name)
+                    metric_with_alarm(self._names, metrics.throttled_writes(name, table), alarms.THROTTLES, of=name)
                     for name, table in tables.items()
                 ],
                 "Write units": [
-                    metrics.of(table, "ConsumedWriteCapacityUnits", label=name) for name, table in tables.items()
+                    metrics.aws_metric(table, "ConsumedWriteCapacityUnits", label=name)
+                    for name, table in tables.items()
                 ],
             },
         )
         left = self._parts.failed_events.queue.metric_approximate_number_of_messages_visible(
             period=metrics.FIVE_MINUTES, statistic="Maximum", label="events"
         )
-        unattended = self._parts.functions.unattended
-        self._section(
+        unattended = self._parts.functions.background
+        self._add_section(
             "Functions",
             "Do the functions run that nobody waits for?",
             {
                 "Function errors": [
-                    metrics.of(function, "Errors", label=name) for name, function in unattended.items()
+                    metrics.aws_metric(function, "Errors", label=name) for name, function in unattended.items()
                 ],
                 "Functions throttled": [
-                    metrics.of(function, "Throttles", label=name) for name, function in unattended.items()
+                    metrics.aws_metric(function, "Throttles", label=name) for name, function in unattended.items()
                 ],
-                "Sweeps that ended well": [watched(self._names, metrics.ended_well(unattended["sweep"]), alarms.SWEEP)],
-                "Asynchronous events given up": [watched(self._names, left, alarms.FAILED_EVENTS)],
+                "Sweeps that ended well": [
+                    metric_with_alarm(self._names, metrics.successful_runs(unattended["sweep"]), alarms.SWEEP)
+                ],
+                "Asynchronous events given up": [metric_with_alarm(self._names, left, alarms.FAILED_EVENTS)],
             },
         )

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from aws_cdk import Aws, Fn, Stack, Token
 from constructs import Construct
 
-from .options import KEPT_BY_COGNITO, OptionsError
+from .options import RESERVED_BY_COGNITO, OptionsError
 
-BASE_MAX = 41  # AWS Backup takes 50 characters for a vault, which has nine more
+BASE_CHARACTERS_MAX = 41  # AWS Backup takes 50 characters for a vault, which has nine more
 HIDDEN_ID = "Default"  # CDK leaves a construct with this id out of logical ids
 
 
@@ -41,12 +41,12 @@ class Names:
             raise OptionsError(
                 "Tally cannot be in a nested stack, whose name is not known: its tables have fixed names"
             )
-        if not re.fullmatch("[A-Za-z][A-Za-z0-9-]*", self.base) or len(self.base) > BASE_MAX:
+        if not re.fullmatch("[A-Za-z][A-Za-z0-9-]*", self.base) or len(self.base) > BASE_CHARACTERS_MAX:
             raise OptionsError(
                 f"Tally would be {self.base!r}, by the names of its stack and of the constructs that it is in: it must"
-                f" have up to {BASE_MAX} letters, digits and hyphens, and begin with a letter"
+                f" have up to {BASE_CHARACTERS_MAX} letters, digits and hyphens, and begin with a letter"
             )
-        for word in KEPT_BY_COGNITO if with_users else ():
+        for word in RESERVED_BY_COGNITO if with_users else ():
             if word in self.base.lower():
                 raise OptionsError(f"Tally would be {self.base!r}: Cognito takes no domain with {word!r} in it")
 
@@ -59,11 +59,11 @@ class Names:
         return "-".join((self.stack, *self.path))
 
     @property
-    def over_all_regions(self) -> str:
+    def dashboard_name(self) -> str:
         """The dashboard: `Tally-prod-eu-west-1`."""
         return f"{self.base}-{Aws.REGION}"
 
-    def page(self, section: str) -> str:
+    def help_line(self, section: str) -> str:
         """What a mail says of a section of the docs, such as `runbook.md#drift`."""
         return f"What to do: {self.docs}/{section}"
 
@@ -78,7 +78,7 @@ class Names:
         API Gateway writes the name of each access log into one policy of the region, which has 5,120 characters, but
         for names that begin so. A stack that is made again has another id, and meets no log that was kept.
         """
-        return f"/aws/vendedlogs/{self._of_this_stack}"
+        return f"/aws/vendedlogs/{self._base_with_stack_id}"
 
     @property
     def vault(self) -> str:
@@ -86,10 +86,10 @@ class Names:
 
         A vault outlives its stack, so a stack that is made again needs another one.
         """
-        return self._of_this_stack
+        return self._base_with_stack_id
 
     @property
-    def _of_this_stack(self) -> str:
+    def _base_with_stack_id(self) -> str:
         id_of_stack = Fn.select(2, Fn.split("/", Aws.STACK_ID))
         return f"{self.base}-{Fn.select(0, Fn.split('-', id_of_stack))}"
 

@@ -15,14 +15,14 @@ from tally.api import needs as need
 from tally.api.needs import Need, Needs
 from tally.counter import Counter
 
-from .alarms import counting_subscribers
+from .alarms import count_subscribers_statement
 from .dead_letters import DeadLetters
-from .functions import statements
+from .functions import policy_statements
 from .streams import Streams
 from .tables import Tables
 
 
-def runbooks(
+def runbook_statements(
     failed_events: sqs.Queue, streams: Streams, sweep: lambda_.Alias, topic: sns.Topic
 ) -> list[iam.PolicyStatement]:
     """What allows what docs/runbook.md tells an operator to do beside the command `tally`.
@@ -49,7 +49,7 @@ def runbooks(
             },
         ),
         iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[sweep.function_arn]),
-        counting_subscribers(topic),
+        count_subscribers_statement(topic),
     ]
 
 
@@ -84,11 +84,11 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
     if watched:
         on_ledger["WATCHED#"] = ("Query", "GetItem", "UpdateItem", "DeleteItem")
     # BatchGetItem reads limits, and children; with all prefixes it is no statement of its own.
-    repair = need.on(every, "Query", "BatchGetItem", "UpdateItem", "ConditionCheckItem")
-    repair |= need.on(watched, "GetItem")
-    forget = need.on(users, "GetItem", "PutItem", "DeleteItem")
-    import_ = need.on(parents, "PutItem", "UpdateItem")
-    events = need.make_events(every)  # of a record that is redriven
+    repair = need.on_counts(every, "Query", "BatchGetItem", "UpdateItem", "ConditionCheckItem")
+    repair |= need.on_counts(watched, "GetItem")
+    forget = need.on_counts(users, "GetItem", "PutItem", "DeleteItem")
+    import_ = need.on_counts(parents, "PutItem", "UpdateItem")
+    events = need.to_make_events(every)  # of a record that is redriven
     receipts = need.PUT_RECEIPT | need.FIND_RECEIPT | need.FIND_RECEIPTS
     return repair | forget | import_ | events | receipts | need.on_ledger(on_ledger) | need.READ_FORMS
 
@@ -106,7 +106,7 @@ class Operator(Construct):
         needs: Iterable[Need],
         tables: Tables,
         dead_letters: DeadLetters,
-        beside: Sequence[iam.PolicyStatement],
+        extra_statements: Sequence[iam.PolicyStatement],
     ) -> None:
         super().__init__(scope, id)
         stack = Stack.of(self)
@@ -125,7 +125,7 @@ class Operator(Construct):
             description="Lets people run the command tally: look, mend, redrive",
             statements=[
                 iam.PolicyStatement(actions=["cloudformation:DescribeStacks"], resources=[by_name]),
-                *statements(tables, needs),
+                *policy_statements(tables, needs),
                 # A scan names no key, so a condition on keys would refuse it.
                 iam.PolicyStatement(
                     actions=["dynamodb:Scan"], resources=[tables.counts.table_arn, tables.receipts.table_arn]
@@ -135,7 +135,7 @@ class Operator(Construct):
                 ),
                 # Without this S3 answers "forbidden" for a missing object, and a redrive could not see that it is gone.
                 iam.PolicyStatement(actions=["s3:ListBucket"], resources=[bucket.bucket_arn]),
-                *beside,
+                *extra_statements,
             ],
         )
         self._acknowledge(stack, dead_letters)

@@ -14,13 +14,13 @@ from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit
 
-from tally.api.operation import Visible
+from tally.api.operation import UserVisibility
 
 DEV = "dev"
-KEPT = "prod"  # the stage that a construct is like, if its data is kept; else it is like dev
+PROD_STAGE = "prod"  # the stage that a construct is like, if its data is kept; else it is like dev
 STAGE, EDGE = "stage", "edge"
 """What is no argument of a construct: an option of a stack of its own, or of a CDN, which is a second stack."""
-LOGGED_SHARE = 0.05  # of the successes, outside dev
+LOG_SAMPLING_DEFAULT = 0.05  # of the successes, outside dev
 DEV_THROTTLE = 0.1  # strangers find a stage dev, too
 # Lambda takes 4,096 bytes of variables for a function: these, and up to 900 of others (tests/infra/rules.py).
 PAGE_HOSTS_BYTES_MAX = 3200
@@ -28,20 +28,20 @@ EDGE_REGION = "us-east-1"  # CloudFront takes certificates and web ACLs from her
 CLIENT_RATE_WINDOW_S = 300
 # Regions of AWS without Lambda SnapStart (Taipei, New Zealand), on 2026-11-23:
 # https://docs.aws.amazon.com/lambda/latest/dg/snapstart.html
-NO_SNAPSHOTS = ("ap-east-2", "ap-southeast-6")
+REGIONS_WITHOUT_SNAP_START = ("ap-east-2", "ap-southeast-6")
 _STAGE = "[a-z][a-z0-9-]{0,15}"
-KEPT_BY_COGNITO = ("aws", "amazon", "cognito")  # it refuses these in the domain of a user pool, which has the stage
+RESERVED_BY_COGNITO = ("aws", "amazon", "cognito")  # it refuses these in the domain of a user pool, which has the stage
 _HOST = "[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9_])?"  # without a port, as tally/fields.py compares it
 # As a browser sends it: without the port that its scheme has anyway. API Gateway compares it as text.
 _ORIGIN = rf"(?!http:.*:80$|https:.*:443$)https?://(\*|\[[0-9a-f:]+\]|{_HOST})(:[1-9][0-9]{{0,4}})?"
-_NAME = r"(?=.{4,64}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])"
+_DOMAIN_NAME_PATTERN = r"(?=.{4,64}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])"
 _CERTIFICATE = r"arn:aws(?:-[a-z-]+)?:acm:[a-z0-9-]+:[0-9]{12}:certificate/[0-9a-zA-Z-]+"
-VAULT = r"arn:aws(?:-[a-z-]+)?:backup:[a-z0-9-]+:[0-9]{12}:backup-vault:[a-zA-Z0-9_-]{2,50}"
-_BUS = r"arn:aws(?:-[a-z-]+)?:events:[a-z0-9-]+:[0-9]{12}:event-bus/[A-Za-z0-9._/-]{1,256}"
-_OBJECT = "s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[!-~]{1,1024}"
-_TABLES = re.compile(rf"Tally-({_STAGE})-([0-9]{{8}}T[0-9]{{6}})")
+VAULT_PATTERN = r"arn:aws(?:-[a-z-]+)?:backup:[a-z0-9-]+:[0-9]{12}:backup-vault:[a-zA-Z0-9_-]{2,50}"
+_EVENT_BUS_PATTERN = r"arn:aws(?:-[a-z-]+)?:events:[a-z0-9-]+:[0-9]{12}:event-bus/[A-Za-z0-9._/-]{1,256}"
+_S3_OBJECT_PATTERN = "s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[!-~]{1,1024}"
+_RESTORED_TABLES_PATTERN = re.compile(rf"Tally-({_STAGE})-([0-9]{{8}}T[0-9]{{6}})")
 
-Read = Callable[[str], Any]
+Parser = Callable[[str], Any]
 """Text -> the value; None counts as missing. Raises OptionsError with what follows the name of the option."""
 
 
@@ -49,7 +49,7 @@ class OptionsError(Exception):
     """An option is wrong. The message is one line, for the person who deploys."""
 
 
-def _like(form: str, must: str, to: Callable[[str], Any] = str) -> Read:
+def _matching(form: str, must: str, to: Callable[[str], Any] = str) -> Parser:
     """Text of a form, whole."""
 
     def read(text: str) -> Any:
@@ -60,7 +60,7 @@ def _like(form: str, must: str, to: Callable[[str], Any] = str) -> Read:
     return read
 
 
-def _whole(lowest: int, highest: int) -> Read:
+def _whole(lowest: int, highest: int) -> Parser:
     def read(text: str) -> int:
         if not re.fullmatch("0|[1-9][0-9]{0,9}", text) or not lowest <= int(text) <= highest:
             raise OptionsError(f"is {text!r}: it must be a whole number from {lowest} to {highest}")
@@ -69,7 +69,7 @@ def _whole(lowest: int, highest: int) -> Read:
     return read
 
 
-def _one_of(choices: Mapping[str, Any]) -> Read:
+def _one_of(choices: Mapping[str, Any]) -> Parser:
     def read(text: str) -> Any:
         if text not in choices:
             raise OptionsError(f"is {text!r}: it must be one of {', '.join(choices)}")
@@ -78,11 +78,11 @@ def _one_of(choices: Mapping[str, Any]) -> Read:
     return read
 
 
-def _all(fits: Callable[[str], object], what: str) -> Read:
+def _list_of(fits: Callable[[str], object], what: str) -> Parser:
     """Entries between commas that fit, or `*` alone."""
 
     def read(text: str) -> tuple[str, ...] | None:
-        entries = _listed(text)
+        entries = _split_list(text)
         for entry in entries if entries != ("*",) else ():
             if not fits(entry):
                 raise OptionsError(f"has {entry!r}: give {what}, or * alone for any")
@@ -91,14 +91,14 @@ def _all(fits: Callable[[str], object], what: str) -> Read:
     return read
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _split_list(text: str) -> tuple[str, ...]:
     """What is between commas, without empty entries, in the order given, each once."""
     return tuple(dict.fromkeys(entry.strip() for entry in text.split(",") if entry.strip()))
 
 
 def _stage(text: str) -> str:
-    stage: str = _like(_STAGE, "a lower case letter, then up to 15 of a-z 0-9 -")(text)
-    for word in KEPT_BY_COGNITO:
+    stage: str = _matching(_STAGE, "a lower case letter, then up to 15 of a-z 0-9 -")(text)
+    for word in RESERVED_BY_COGNITO:
         if word in stage:
             raise OptionsError(f"is {stage!r}: Cognito takes no domain with {word!r} in it")
     return stage
@@ -111,9 +111,9 @@ def _issuer(text: str) -> str:
 
 
 def _audience(text: str) -> tuple[str, ...]:
-    if not _listed(text):
+    if not _split_list(text):
         raise OptionsError(f"is {text!r}: it names nobody")
-    return _listed(text)
+    return _split_list(text)
 
 
 def _scheme_and_host(url: str) -> tuple[str, str]:
@@ -126,7 +126,7 @@ def _scheme_and_host(url: str) -> tuple[str, str]:
 
 
 def _hosts(text: str) -> tuple[str, ...] | None:
-    hosts: tuple[str, ...] | None = _all(re.compile(_HOST).fullmatch, "hosts like example.com")(text.lower())
+    hosts: tuple[str, ...] | None = _list_of(re.compile(_HOST).fullmatch, "hosts like example.com")(text.lower())
     if hosts and len(",".join(hosts)) > PAGE_HOSTS_BYTES_MAX:
         raise OptionsError(
             f"has {len(hosts)} hosts of {len(','.join(hosts))} bytes together: Lambda takes"
@@ -135,11 +135,11 @@ def _hosts(text: str) -> tuple[str, ...] | None:
     return hosts
 
 
-def _moments(text: str) -> dict[str, str]:
+def _restored_times(text: str) -> dict[str, str]:
     """The moment of each stage's tables: all stages share `cdk.json`."""
     moments: dict[str, str] = {}
-    for entry in _listed(text):
-        table = _TABLES.fullmatch(entry)
+    for entry in _split_list(text):
+        table = _RESTORED_TABLES_PATTERN.fullmatch(entry)
         if not table:
             raise OptionsError(f"has {entry!r}: give what `tally restore` prints, Tally-STAGE-MOMENT")
         if table[1] in moments:
@@ -148,21 +148,21 @@ def _moments(text: str) -> dict[str, str]:
     return moments
 
 
-def _option(read: Read, default: Any, of: str = "", name: str = "") -> Any:
+def _option(read: Parser, default: Any, of: str = "", name: str = "") -> Any:
     """An option. `of`: what has it alone. `name`: in the context, if it is not that of the field in camel case."""
     return field(default=default, metadata={"read": read, "of": of, "name": name})
 
 
-def _folder(url: str) -> str:
+def _without_trailing_slash(url: str) -> str:
     return url.rstrip("/")
 
 
-_name = _like(_NAME, "a name like api.example.com, in lower case")
-_certificate = _like(_CERTIFICATE, "arn:aws:acm:<region>:<account>:certificate/…")
-_vault = _like(VAULT, "arn:aws:backup:<region>:<account>:backup-vault:<name>")
-_bus = _like(_BUS, "arn:aws:events:<region>:<account>:event-bus/<name>")
-_email = _like(r"[^@\s]+@[^@\s]+\.[^@\s]+", "a mail address")
-_origins = _all(re.compile(_ORIGIN).fullmatch, "origins like https://example.com")
+_name = _matching(_DOMAIN_NAME_PATTERN, "a name like api.example.com, in lower case")
+_certificate = _matching(_CERTIFICATE, "arn:aws:acm:<region>:<account>:certificate/…")
+_vault = _matching(VAULT_PATTERN, "arn:aws:backup:<region>:<account>:backup-vault:<name>")
+_bus = _matching(_EVENT_BUS_PATTERN, "arn:aws:events:<region>:<account>:event-bus/<name>")
+_email = _matching(r"[^@\s]+@[^@\s]+\.[^@\s]+", "a mail address")
+_origins = _list_of(re.compile(_ORIGIN).fullmatch, "origins like https://example.com")
 _yes_no = _one_of({"true": True, "false": False})
 
 
@@ -202,12 +202,14 @@ class Options:
     """For how many days CloudFront's access log is kept, which has the addresses of callers; 0: there is none."""
     cdn_client_certificate_arn: str = _option(_certificate, "", EDGE)
     """The certificate that CloudFront presents to the API, in EDGE_REGION."""
-    origin_trust_store: str = _option(_like(_OBJECT, "s3://bucket/key"), "", EDGE)
+    origin_trust_store: str = _option(_matching(_S3_OBJECT_PATTERN, "s3://bucket/key"), "", EDGE)
     """The S3 object with the authorities of such certificates, as PEM, in the region of the API. A live front door gets
     it in a deploy of its own, after CloudFront presents the certificate."""
     alarm_email: str = _option(_email, "")
     """Who gets a mail when an alarm goes off, beside those who subscribe to the topic."""
-    docs_url: str = _option(_like("https://[!-~]+", "https://… of the folder docs", _folder), "docs")
+    docs_url: str = _option(
+        _matching("https://[!-~]+", "https://… of the folder docs", _without_trailing_slash), "docs"
+    )
     """Where people read the pages of docs/, for the links in alarms. Without it they name the page in the checkout."""
     # Every on-demand table starts with the lowest, and AWS refuses less. The highest is far above any quota.
     warm_writes: int | None = _option(_whole(4000, 10**7), None)
@@ -229,15 +231,17 @@ class Options:
     """Whether the functions that callers wait for start from a snapshot, which AWS bills; None: not in dev."""
     canary: bool = _option(_yes_no, None)
     """Whether a tenth of the calls goes to new code first, and back if it fails; None: not in dev."""
-    throttle: float = _option(_like(r"1|0?\.(?!0+$)[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
+    throttle: float = _option(_matching(r"1|0?\.(?!0+$)[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
     """The share of each route's throttle that its callers get, all together; None: all, but a tenth in dev."""
     tracing: str = _option(_one_of({which: which for which in ("callers", "all", "off")}), "off")
     """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`). It shows what Lambda itself
     knows of an invocation, and no call of DynamoDB: the log line of an answer has those."""
-    log_sampling: float = _option(_like(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}", "a share from 0 to 1, as 0.05", float), None)
+    log_sampling: float = _option(
+        _matching(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}", "a share from 0 to 1, as 0.05", float), None
+    )
     """The share of the invocations that log their successes. Errors and refusals always are. None: all in dev."""
-    likers_visible: Visible = _option(  # noqa: RUF009 (a member of an Enum does not change)
-        _one_of({visible.value: visible for visible in Visible}), Visible.ANYONE
+    likers_visible: UserVisibility = _option(  # noqa: RUF009 (a member of an Enum does not change)
+        _one_of({visible.value: visible for visible in UserVisibility}), UserVisibility.ANYONE
     )
     """Who sees over HTTP which users like a post."""
     dead_letter_days: int = _option(_whole(1, 3650), 90)
@@ -249,7 +253,7 @@ class Options:
     is made."""
     event_bus: str = _option(_bus, "")
     """The EventBridge bus that gets the events of counters with thresholds. Without one they get a bus of their own."""
-    restored: str = _option(_moments, "", name="tables")
+    restored: str = _option(_restored_times, "", name="tables")
     """The moment to which the stack's tables were restored: `20261122T103000`; empty: they were never restored."""
     backup_to: str = _option(_vault, "")
     """The vault of AWS Backup, in another region or account, that gets copies of the tables."""
@@ -261,7 +265,7 @@ class Options:
             "snap_start": not dev,
             "canary": not dev,
             "throttle": DEV_THROTTLE if dev else 1,
-            "log_sampling": 1 if dev else LOGGED_SHARE,
+            "log_sampling": 1 if dev else LOG_SAMPLING_DEFAULT,
         }
         for name, value in by_stage.items():
             if getattr(self, name) is None:
@@ -295,7 +299,7 @@ class Options:
     def check_region(self, region: str | None, account: str | None = None) -> None:
         """Refuse a region that is not the certificate's, has no snapshots, or loses its backups with itself. None: not
         known. Raises OptionsError."""
-        if region in NO_SNAPSHOTS and self.snap_start:
+        if region in REGIONS_WITHOUT_SNAP_START and self.snap_start:
             raise OptionsError(f"Lambda has no SnapStart in {region}: give snapStart=false")
         if region and self.certificate_arn and region != self.region:
             raise OptionsError(
@@ -312,44 +316,49 @@ class Options:
     def from_context(cls, context: Mapping[str, object]) -> Options:
         """Read and check the context; CDK's own keys have `:` or `@`. Raises OptionsError."""
         given = {name: value for name, value in context.items() if ":" not in name and "@" not in name}
-        called = {each.name: _in_context(each) for each in fields(cls)}
+        called = {each.name: _context_name(each) for each in fields(cls)}
         try:
-            return cls._read(given, called, "{!r} is unknown: there are")
+            return cls._parse(given, called, "{!r} is unknown: there are")
         except OptionsError as error:
             raise OptionsError(f"context {error}") from None
 
     @classmethod
     def from_arguments(cls, given: Mapping[str, object], *, keep_data: bool) -> Options:
         """Read and check the arguments of a construct. Raises OptionsError."""
-        stage = KEPT if keep_data else DEV
+        stage = PROD_STAGE if keep_data else DEV
         called = {each.name: each.name for each in fields(cls) if not each.metadata["of"]}
         if given.get("restored"):  # in a context each stage has a moment of its own
             given = {**given, "restored": f"Tally-{stage}-{given['restored']}"}
-        return cls._read(given, called, "{} is no option of Tally: there are keep_data,", stage=stage)
+        return cls._parse(given, called, "{} is no option of Tally: there are keep_data,", stage=stage)
 
     @classmethod
-    def _read(cls, given: Mapping[str, object], called: Mapping[str, str], known: str, **fixed: str) -> Options:
-        """An empty value counts as missing. `called`: the name of each field where it is given. `known`: how a name
-        that is none is refused."""
-        for name in sorted(given.keys() - set(called.values())):  # a misspelt `Stage` would deploy without protection
-            raise OptionsError(f"{known.format(name)} {', '.join(called.values())}")
-        texts = fixed | {of: text for of, name in called.items() if (text := _text(name, given.get(name)))}
-        _check_together(texts, called)
-        values = {each.name: _value(each, texts[each.name], called) for each in fields(cls) if each.name in texts}
+    def _parse(
+        cls, given: Mapping[str, object], given_names: Mapping[str, str], unknown_message: str, **fixed: str
+    ) -> Options:
+        """Read options; an empty value counts as missing.
+
+        `given_names`: the name of each field where it is given. `unknown_message`: the refusal of an unknown name.
+        """
+        # a misspelt `Stage` would deploy without protection
+        for name in sorted(given.keys() - set(given_names.values())):
+            raise OptionsError(f"{unknown_message.format(name)} {', '.join(given_names.values())}")
+        texts = fixed | {of: text for of, name in given_names.items() if (text := _text(name, given.get(name)))}
+        _check_combinations(texts, given_names)
+        values = {each.name: _value(each, texts[each.name], given_names) for each in fields(cls) if each.name in texts}
         values["restored"] = values.get("restored", {}).get(values.get("stage", DEV))
         options = cls(**{of: value for of, value in values.items() if value is not None})
         for warm, most in (("warm_writes", "max_writes"), ("warm_reads", "max_reads")):
             if (values.get(warm) or 0) > (values.get(most) or 10**7):
                 raise OptionsError(
-                    f"{called[warm]} is {values[warm]}, and {called[most]} is {values[most]}: a table is not made ready"
-                    f" for more than it may take. Give at most {values[most]} for {called[warm]}"
+                    f"{given_names[warm]} is {values[warm]}, and {given_names[most]} is {values[most]}: a table is not"
+                    f" made ready for more than it may take. Give at most {values[most]} for {given_names[warm]}"
                 )
         if options.cdn:
-            _check_edge(options, called)
+            _check_edge(options, given_names)
         return options
 
 
-def _in_context(option: Field[Any]) -> str:
+def _context_name(option: Field[Any]) -> str:
     """`pageHosts` of `page_hosts`."""
     first, *others = option.name.split("_")
     return option.metadata["name"] or "".join((first, *(word.capitalize() for word in others)))
@@ -373,14 +382,14 @@ def _text(name: str, value: object) -> str:
     raise OptionsError(f"{name} is {value!r}: it must be text, a number, a boolean, or a list of texts")
 
 
-def _value(option: Field[Any], text: str, called: Mapping[str, str]) -> Any:
+def _value(option: Field[Any], text: str, given_names: Mapping[str, str]) -> Any:
     try:
         return option.metadata["read"](text)
     except OptionsError as error:
-        raise OptionsError(f"{called[option.name]} {error}") from None
+        raise OptionsError(f"{given_names[option.name]} {error}") from None
 
 
-def _check_together(given: Mapping[str, str], called: Mapping[str, str]) -> None:
+def _check_combinations(given: Mapping[str, str], given_names: Mapping[str, str]) -> None:
     """Refuse an option without what it needs. `given`: the text of each."""
     pairs = (
         ("issuer", "audience", "neither for a Cognito user pool"),
@@ -388,39 +397,40 @@ def _check_together(given: Mapping[str, str], called: Mapping[str, str]) -> None
     )
     for of in ("mfa", "users_plan", "one_user_per_mailbox"):
         if of in given and "issuer" in given:
-            raise OptionsError(f"{called[of]} is for the stack's own user pool: with issuer there is none")
+            raise OptionsError(f"{given_names[of]} is for the stack's own user pool: with issuer there is none")
     for one, other, or_ in pairs:
         if (one in given) != (other in given):
-            raise OptionsError(f"{called[one]} and {called[other]} go together: give both, or {or_}")
+            raise OptionsError(f"{given_names[one]} and {given_names[other]} go together: give both, or {or_}")
     if "origin_trust_store" in given and "cdn_client_certificate_arn" not in given:
         raise OptionsError(
-            f"{called['origin_trust_store']} needs {called['cdn_client_certificate_arn']}: the API would ask for a"
-            " certificate that CloudFront does not present"
+            f"{given_names['origin_trust_store']} needs {given_names['cdn_client_certificate_arn']}: the API would ask"
+            " for a certificate that CloudFront does not present"
         )
     if given.get("cdn") != "true":
         for option in fields(Options):
             if option.metadata["of"] == EDGE and option.name in given:
-                raise OptionsError(f"{called[option.name]} is for CloudFront: it needs cdn=true")
+                raise OptionsError(f"{given_names[option.name]} is for CloudFront: it needs cdn=true")
         return
     for of in ("domain_name", "origin_name"):
         if of not in given:
             raise OptionsError(
-                f"cdn needs {called[of]}: without names of its own the API can be called around CloudFront"
+                f"cdn needs {given_names[of]}: without names of its own the API can be called around CloudFront"
             )
     if given["origin_name"] == given["domain_name"]:
         raise OptionsError(
-            f"{called['origin_name']} is {called['domain_name']}: the API needs a name that callers do not know"
+            f"{given_names['origin_name']} is {given_names['domain_name']}: the API needs a name that callers do not"
+            " know"
         )
 
 
-def _check_edge(options: Options, called: Mapping[str, str]) -> None:
+def _check_edge(options: Options, given_names: Mapping[str, str]) -> None:
     """Refuse certificates that CloudFront does not take."""
     of_name = "cdn_certificate_arn" if options.cdn_certificate_arn else "certificate_arn"
     of_client = options.cdn_client_certificate_arn or options.edge_certificate_arn
     for of, arn in ((of_name, options.edge_certificate_arn), ("cdn_client_certificate_arn", of_client)):
-        name, partition, region = called[of], arn.split(":")[1], arn.split(":")[3]
+        name, partition, region = given_names[of], arn.split(":")[1], arn.split(":")[3]
         if partition != "aws":
             raise OptionsError(f"cdn is true, and {name} is of the partition {partition}: cdn=true needs aws")
         if region != EDGE_REGION:
-            instead = f"; give one as {called['cdn_certificate_arn']}" if of == "certificate_arn" else ""
+            instead = f"; give one as {given_names['cdn_certificate_arn']}" if of == "certificate_arn" else ""
             raise OptionsError(f"{name} is of {region}: CloudFront takes only certificates of {EDGE_REGION}{instead}")

@@ -58,7 +58,7 @@ QUOTAS = {
     ),
 }
 STATEMENT_LENGTH = 450  # of one permission to invoke an alias, with three ARNs
-PLACE = {"AWS::Partition": "aws", "AWS::Region": "ap-southeast-1", "AWS::AccountId": "123456789012"}
+PSEUDO_PARAMETERS = {"AWS::Partition": "aws", "AWS::Region": "ap-southeast-1", "AWS::AccountId": "123456789012"}
 SUFFIX = "-" + 12 * "x"  # what CloudFormation adds to a name that it makes up
 NAME_MAX = 64  # of a function; it shortens the rest
 # What a reference to a resource becomes: an ARN, where it is not a name.
@@ -73,7 +73,7 @@ ARNS = {
     "AWS::Logs::LogGroup": "logs:{place}:log-group:{name}:*",
 }
 ARN_BY_REF = ("lambda:{place}:function:{name}:live", "sns:")
-STREAM = "/stream/2026-11-25T00:00:00.000"
+STREAM_ARN_SUFFIX = "/stream/2026-11-25T00:00:00.000"
 
 
 @jsii.implements(IPolicyValidationPlugin)
@@ -105,7 +105,7 @@ class _Quotas:
         return PolicyValidationPluginReport(success=True, violations=[])
 
 
-def keep_quotas(scope: Construct) -> None:
+def check_quotas(scope: Construct) -> None:
     """Refuse the app of this construct if one of its stacks passes a quota."""
     app = Stage.of(scope)
     if app and not app.node.try_find_child("TallyQuotas"):
@@ -115,16 +115,16 @@ def keep_quotas(scope: Construct) -> None:
 
 def usage(template: Mapping[str, Any], stack: str) -> Iterator[tuple[str, str, int]]:
     """(quota, what uses it, how much of it) of a template. References count as long as what they become."""
-    body = _Body(template.get("Resources", {}), stack)
+    body = _Template(template.get("Resources", {}), stack)
     yield "resources of a stack", stack, len(body.resources)
     yield "outputs of a stack", stack, len(template.get("Outputs", {}))
     yield "bytes of a template", stack, len(json.dumps(template))
-    yield from _of_callers(body)
-    yield from _of_functions(body)
-    yield from _of_watching(body)
+    yield from _api_usage(body)
+    yield from _function_usage(body)
+    yield from _alarm_usage(body)
 
 
-class _Body(NamedTuple):
+class _Template(NamedTuple):
     """The resources of a template. A reference in a value becomes a text as long as it can be."""
 
     resources: Mapping[str, Any]
@@ -133,7 +133,7 @@ class _Body(NamedTuple):
     def of_type(self, type_: str) -> Iterator[tuple[str, Any]]:
         return ((id_, one.get("Properties", {})) for id_, one in self.resources.items() if one["Type"] == type_)
 
-    def each(self, type_: str, of: str) -> Iterable[tuple[str, int]]:
+    def count_by(self, type_: str, of: str) -> Iterable[tuple[str, int]]:
         """How many resources of a type there are of each value of a property."""
         return Multiset(str(self.resolved(properties[of])) for _, properties in self.of_type(type_)).items()
 
@@ -156,20 +156,22 @@ class _Body(NamedTuple):
         return value
 
     def _reference(self, id_: str, attribute: str) -> str:
-        if id_ in PLACE:
-            return PLACE[id_]
+        if id_ in PSEUDO_PARAMETERS:
+            return PSEUDO_PARAMETERS[id_]
         resource = self.resources.get(id_, {"Type": ""})
         made_up = f"{self.stack}-{id_}"[: NAME_MAX - len(SUFFIX)] + SUFFIX
         name = str(resource.get("Properties", {}).get("TableName", made_up))
         form = ARNS.get(resource["Type"])
         if form is None or not (attribute or form.startswith(ARN_BY_REF)):
             return name
-        place = f"{PLACE['AWS::Region']}:{PLACE['AWS::AccountId']}"
-        return "arn:aws:" + form.format(place=place, name=name) + (STREAM if attribute == "StreamArn" else "")
+        place = f"{PSEUDO_PARAMETERS['AWS::Region']}:{PSEUDO_PARAMETERS['AWS::AccountId']}"
+        return (
+            "arn:aws:" + form.format(place=place, name=name) + (STREAM_ARN_SUFFIX if attribute == "StreamArn" else "")
+        )
 
 
-def _of_callers(body: _Body) -> Iterator[tuple[str, str, int]]:
-    for api, routes in body.each("AWS::ApiGatewayV2::Route", "ApiId"):
+def _api_usage(body: _Template) -> Iterator[tuple[str, str, int]]:
+    for api, routes in body.count_by("AWS::ApiGatewayV2::Route", "ApiId"):
         yield "routes of an API", api, routes
     for id_, properties in body.of_type("AWS::ApiGatewayV2::Authorizer"):
         yield "audiences of an authorizer", id_, len(properties["JwtConfiguration"]["Audience"])
@@ -179,7 +181,7 @@ def _of_callers(body: _Body) -> Iterator[tuple[str, str, int]]:
         yield "cache behaviors of a distribution", id_, len(properties["DistributionConfig"].get("CacheBehaviors", []))
 
 
-def _of_functions(body: _Body) -> Iterator[tuple[str, str, int]]:
+def _function_usage(body: _Template) -> Iterator[tuple[str, str, int]]:
     for id_, properties in body.of_type("AWS::IAM::Role"):
         documents = [policy["PolicyDocument"] for policy in properties.get("Policies", [])]
         yield "characters of all inline policies of a role", id_, sum(map(body.length, documents))
@@ -188,13 +190,13 @@ def _of_functions(body: _Body) -> Iterator[tuple[str, str, int]]:
     for id_, function in body.of_type("AWS::Lambda::Function"):
         yield "bytes of a function's variables", id_, body.length(function.get("Environment", {}).get("Variables", {}))
         yield "characters of a function's description", id_, len(function.get("Description", ""))
-    for alias, allowed in body.each("AWS::Lambda::Permission", "FunctionName"):
+    for alias, allowed in body.count_by("AWS::Lambda::Permission", "FunctionName"):
         yield "bytes of the policy that says who may invoke an alias", alias, allowed * STATEMENT_LENGTH
-    for stream, readers in body.each("AWS::Lambda::EventSourceMapping", "EventSourceArn"):
+    for stream, readers in body.count_by("AWS::Lambda::EventSourceMapping", "EventSourceArn"):
         yield "readers of a table's stream", stream, readers
 
 
-def _of_watching(body: _Body) -> Iterator[tuple[str, str, int]]:
+def _alarm_usage(body: _Template) -> Iterator[tuple[str, str, int]]:
     for id_, properties in body.of_type("AWS::CloudWatch::Alarm"):
         yield "metrics of an alarm's expression", id_, len(properties.get("Metrics", []))
     for _, properties in body.of_type("AWS::CloudWatch::Dashboard"):

@@ -10,12 +10,12 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
-from tally.api.unattended import StreamReader
+from tally.api.background import StreamReader
 from tally.contract.declarations import Declarations
-from tally.contract.described import DELIVERY, patterns
+from tally.contract.deployment import DELIVERY, filter_patterns
 
-from .own_tables import OwnTables
 from .tables import Tables
+from .team_tables import TeamTables
 
 
 class Streams(Construct):
@@ -31,7 +31,7 @@ class Streams(Construct):
         *,
         declarations: Declarations,
         tables: Tables,
-        own_tables: OwnTables,
+        own_tables: TeamTables,
         consumers: Mapping[str, lambda_.Alias],
     ) -> None:
         super().__init__(scope, id)
@@ -42,12 +42,12 @@ class Streams(Construct):
             _let_read(consumer, alias, tables, own_tables)
             for table in consumer.streams:
                 id_, arn = table.value.capitalize(), tables.by_name[table].table_stream_arn
-                self.mappings.append(self._mapping(consumer, alias, id_, arn, patterns(consumer, table)))
-            for name in consumer.own:
+                self.mappings.append(self._mapping(consumer, alias, id_, arn, filter_patterns(consumer, table)))
+            for name in consumer.team_tables:
                 arn = own_tables.by_name[name].table_stream_arn
                 self.mappings.append(self._mapping(consumer, alias, f"Of{name}", arn, ()))
 
-    def precede(self, writers: Iterable[lambda_.Alias | lambda_.Function]) -> None:
+    def deploy_before(self, writers: Iterable[lambda_.Alias | lambda_.Function]) -> None:
         """Let the functions that write go live after the consumers.
 
         A consumer that does not know a new counter yet would set its records aside, or book one side of them.
@@ -90,11 +90,11 @@ def _resource(construct: lambda_.Alias | lambda_.Function) -> CfnResource:
     return resource
 
 
-def _let_read(consumer: StreamReader, alias: lambda_.Alias, tables: Tables, own_tables: OwnTables) -> None:
+def _let_read(consumer: StreamReader, alias: lambda_.Alias, tables: Tables, own_tables: TeamTables) -> None:
     """Let Lambda read the consumer's streams with its role."""
     assert isinstance(alias.role, iam.Role)
-    if consumer.own:
-        own_tables.let_read_streams(alias.role)
+    if consumer.team_tables:
+        own_tables.grant_read_streams(alias.role)
         return
-    alias.role.add_to_policy(tables.reading_streams(consumer.streams))
+    alias.role.add_to_policy(tables.read_streams_statement(consumer.streams))
     alias.role.add_to_policy(iam.PolicyStatement(actions=["dynamodb:ListStreams"], resources=["*"]))  # takes no other

@@ -14,8 +14,8 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from tally.api.needs import Table
-from tally.contract.described import TABLES, TTL_ATTRIBUTE, TableForm
-from tally.contract.views import IMAGES
+from tally.contract.deployment import TABLES, TTL_ATTRIBUTE, TableSchema
+from tally.contract.stream_views import NEW_AND_OLD_IMAGES
 
 from .names import Names
 from .options import Options
@@ -44,31 +44,31 @@ class Tables(Construct):
         *,
         names: Names,
         options: Options,
-        forms: Mapping[Table, TableForm] = TABLES,
+        forms: Mapping[Table, TableSchema] = TABLES,
     ) -> None:
         super().__init__(scope, id)
         self._names, self._options = names, options
         self.restored = options.restored
         # CloudFormation adopts no table that it may delete.
         self._keeps_data = options.keeps_data or bool(self.restored)
-        warm = _warm(options)  # not for the ledger: it takes a few writes a batch, and AWS's start is plenty
+        warm = _warm_throughput(options)  # not for the ledger: it takes a few writes a batch, and AWS's start is plenty
         # No LSI, ever: with one, DynamoDB cannot split a hot item collection by sort key.
         # Only tallies of a period and heartbeats carry the TTL attribute: every other count is kept.
         self.by_name = {
-            table: self._table(table.value.capitalize(), form, warm if form.streamed else None)
+            table: self._table(table.value.capitalize(), form, warm if form.has_stream else None)
             for table, form in forms.items()
         }
         self.counts, self.receipts, self.ledger = (self.by_name[table] for table in TABLES)
 
-    def reading_streams(self, tables: Iterable[Table]) -> iam.PolicyStatement:
+    def read_streams_statement(self, tables: Iterable[Table]) -> iam.PolicyStatement:
         """What lets a role read the streams of these tables."""
         return iam.PolicyStatement(
             actions=["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"],
             resources=[str(self.by_name[table].table_stream_arn) for table in tables],
         )
 
-    def _table(self, name: str, form: TableForm, warm: dynamodb.WarmThroughput | None) -> dynamodb.Table:
-        restored, keeps_data = (self.restored, self._keeps_data) if form.kept else ("", False)
+    def _table(self, name: str, form: TableSchema, warm: dynamodb.WarmThroughput | None) -> dynamodb.Table:
+        restored, keeps_data = (self.restored, self._keeps_data) if form.has_backups else ("", False)
         # Table, not TableV2: the latter is a GlobalTable, which moto cannot create.
         table = dynamodb.Table(
             self,
@@ -76,19 +76,19 @@ class Tables(Construct):
             table_name=self._names.table(name.lower(), restored),
             partition_key=_string(form.partition_key),
             sort_key=_string(form.sort_key) if form.sort_key else None,
-            stream=dynamodb.StreamViewType[IMAGES] if form.streamed else None,
+            stream=dynamodb.StreamViewType[NEW_AND_OLD_IMAGES] if form.has_stream else None,
             time_to_live_attribute=TTL_ATTRIBUTE,
             warm_throughput=warm,
-            max_write_request_units=self._options.max_writes if form.streamed else None,
-            max_read_request_units=self._options.max_reads if form.streamed else None,
+            max_write_request_units=self._options.max_writes if form.has_stream else None,
+            max_read_request_units=self._options.max_reads if form.has_stream else None,
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
-                point_in_time_recovery_enabled=form.kept
+                point_in_time_recovery_enabled=form.has_backups
             ),
             removal_policy=RemovalPolicy.RETAIN if keeps_data else RemovalPolicy.DESTROY,
             deletion_protection=keeps_data,
         )
-        if not form.kept:
+        if not form.has_backups:
             why = "What it holds is forgotten after its day: a backup would remember it"
             Validations.of(table).acknowledge(Acknowledgment(id="AwsSolutions-DDB3", reason=why))
         # A table under another logical id is a new, empty table: no refactoring of the constructs may cause that.
@@ -98,7 +98,7 @@ class Tables(Construct):
         return table
 
 
-def of_keys(patterns: Iterable[str]) -> dict[str, dict[str, list[str] | str]]:
+def leading_keys_condition(patterns: Iterable[str]) -> dict[str, dict[str, list[str] | str]]:
     """The conditions of a statement that allows nothing but items whose partition keys match one of these."""
     return {
         "ForAllValues:StringLike": {"dynamodb:LeadingKeys": list(patterns)},
@@ -107,7 +107,7 @@ def of_keys(patterns: Iterable[str]) -> dict[str, dict[str, list[str] | str]]:
     }
 
 
-def _warm(options: Options) -> dynamodb.WarmThroughput | None:
+def _warm_throughput(options: Options) -> dynamodb.WarmThroughput | None:
     if options.warm_writes is None and options.warm_reads is None:
         return None
     return dynamodb.WarmThroughput(write_units_per_second=options.warm_writes, read_units_per_second=options.warm_reads)

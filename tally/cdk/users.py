@@ -6,7 +6,7 @@ from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Stack, Validations
 from aws_cdk import aws_cognito as cognito
 from constructs import Construct
 
-from tally.api.http import OPERATORS
+from tally.api.http import OPERATORS_GROUP
 
 from .names import Names
 from .options import Options
@@ -19,8 +19,8 @@ class Users(Construct):
 
     pool: cognito.UserPool
     client: cognito.UserPoolClient
-    machines: cognito.UserPoolClient
-    console: cognito.UserPoolClient
+    machine_client: cognito.UserPoolClient
+    console_client: cognito.UserPoolClient
     domain_url: str
     """Where people sign in, and programs get tokens."""
 
@@ -76,7 +76,7 @@ class Users(Construct):
 
     def _add_machines(self, server: cognito.UserPoolResourceServer, scopes: list[cognito.ResourceServerScope]) -> None:
         """The client of programs that count. Its id and secret buy tokens with Tally's scopes."""
-        self.machines = self.pool.add_client(
+        self.machine_client = self.pool.add_client(
             "Machines",
             generate_secret=True,
             # Nobody signs in with it. Without a flow listed Cognito would allow its three defaults; a token of client
@@ -94,7 +94,7 @@ class Users(Construct):
         It has no secret, which a browser could not keep: a code is worth nothing without the verifier of the tab that
         asked for it. Any user gets a token here. Only the group's may read with it (api/http.py).
         """
-        self.console = self.pool.add_client(
+        self.console_client = self.pool.add_client(
             "Console",
             auth_flows=cognito.AuthFlow(user_srp=False),  # on the pool's page only
             prevent_user_existence_errors=True,
@@ -110,6 +110,6 @@ class Users(Construct):
             self,
             "Operators",
             user_pool_id=self.pool.user_pool_id,
-            group_name=OPERATORS,
+            group_name=OPERATORS_GROUP,
             description="May look at every number in the console",
         )

@@ -99,7 +99,7 @@ def _command(arguments: Sequence[str]) -> int:
 def _with_counters(arguments: Sequence[str]) -> int:
     """Find the counters and the stack, and run the command. The help of a command runs also if the file is wrong."""
     from tally.builtin import BUILTIN
-    from tally.contract.declared import Declared
+    from tally.contract.counters_file import CountersFile
     from tally.errors import ConfigurationError
     from tally.pages import UNDECLARED
 
@@ -110,11 +110,11 @@ def _with_counters(arguments: Sequence[str]) -> int:
     there = file.is_file()  # `tally init` makes it
     looks = commands.looks_at_a_stack(arguments)
     try:
-        app = Declared.load(file) if there else Declared(file, {one.name: one for one in BUILTIN}, UNDECLARED)
+        app = CountersFile.load(file) if there else CountersFile(file, {one.name: one for one in BUILTIN}, UNDECLARED)
     except ConfigurationError:
         if looks:
             raise
-        app = Declared(file, {}, UNDECLARED)
+        app = CountersFile(file, {}, UNDECLARED)
     for line in app.warnings if looks else ():
         note(line)
     given = commands.parsed(arguments, commands.parser(app.counters, commands.asked(arguments)))

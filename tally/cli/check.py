@@ -215,15 +215,15 @@ def unwatched(given: argparse.Namespace, stack: Stack) -> list[str]:
     asked = [given.counter] if given.counter else list(stack.counters.values())
     watching = [one for one in asked if one.watch and DRIFT in given.parts]
     if given.named:
-        whys = ((one, watch.why_unclear(stack.store, *one)) for one in given.named if watching)
+        whys = ((one, watch.unproven_reason(stack.store, *one)) for one in given.named if watching)
         return [f"{one.counter.name} {one.id} {why}" for one, why in whys if why]
-    waiting, untold = watch.waiting(stack.store) if watching else {}, list[str]()
+    waiting, untold = watch.count_changed_groups(stack.store) if watching else {}, list[str]()
     for one in watching:
         assert one.watch is not None
-        if why := health.why_unwatched(stack.store, one):
+        if why := health.why_not_comparable(stack.store, one):
             untold.append(f"{one.name}: {why}")
             continue
-        late, have = waiting.get(one.name, 0), health.numbers(stack.store, one)
+        late, have = waiting.get(one.name, 0), health.count_team_numbers(stack.store, one)
         late_ones = f", {late:,} of them changed within {one.watch.within} s and wait to be compared" if late else ""
         said = f"{one.name}: {have:,} groups have {one.watch.number}{late_ones}"
         if late >= have:

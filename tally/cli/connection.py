@@ -106,7 +106,7 @@ def deployed(stack: str, counters: Mapping[str, Counter]) -> Stack:
         tables = {table: outputs[name] for table, name in _TABLES.items()}
         check_format(stack, outputs["Format"], str(FORMAT))
         bucket = outputs.get("DeadLetterBucketName", "")
-        settings = _settings(tables, bucket, MINUTE_DEFAULT_S, outputs.get("OwnTables", "{}"))
+        settings = _settings(tables, bucket, MINUTE_DEFAULT_S, outputs.get("TeamTables", "{}"))
         store = Store(boto3.client("dynamodb", config=CLIENT_CONFIG), settings)
         return Stack(
             store, DeadLetterBucket(bucket) if bucket else None, counters, outputs, described.get("StackStatus", "")

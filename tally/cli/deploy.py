@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from tally.cdk.options import EDGE_REGION, Options
 from tally.contract.declarations import Declarations
-from tally.contract.described import TABLES
+from tally.contract.deployment import TABLES
 from tally.errors import StoreRefusedError
 from tally.streams import forms
 

@@ -20,9 +20,9 @@ def say(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
     counter, group, off = finding.counter, finding.target, finding.drift.drift
     assert counter.watch is not None
     number, kept = counter.watch.number, watch.team_number(stack.store, counter, group)
-    scan = scan_state.read(stack.store, counter.name)
+    scan = scan_state.read_scan(stack.store, counter.name)
     recount = Recount(stack.store, counter, scan)
-    of = recount.of
+    of = recount.items_declaration
     body = {
         "found": "differs", "counter": counter.name, "id": group, "number": number, "value": kept,
         "items": finding.tally, "drift": off, "since": finding.drift.since, "confirmed": finding.confirmed != 0,
@@ -41,7 +41,7 @@ def say(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
 
 def _command(recount: Recount, group: str, number: str, amount: int) -> str:
     """The command that adds the amount: it is right under traffic, too."""
-    added = recount.of.shown(amount)
+    added = recount.items_declaration.shown(amount)
     arguments = {
         "--table-name": recount.table,
         "--key": json.dumps(_key(recount, group)),
@@ -54,7 +54,7 @@ def _command(recount: Recount, group: str, number: str, amount: int) -> str:
 
 def _key(recount: Recount, group: str) -> Item:
     """The key of the item that has the number."""
-    of, watch = recount.of, recount.of.watch
+    of, watch = recount.items_declaration, recount.items_declaration.watch
     assert watch is not None
     assert of.sort is not None
     return {of.key: recount.partition(group), of.sort: {recount.key_types[of.sort]: watch.at}}

@@ -123,7 +123,7 @@ def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False
     if marker.consumer != consumer.NAME:
         return
     for name in consumer.counters_of_table(stack.counters, marker.table):
-        scan = scan_state.read(stack.store, name)
+        scan = scan_state.read_scan(stack.store, name)
         if lost and scan.counted:
             scan_state.invalidate_until_done(stack.store, name)
             note(f"{name} has lost a change: `tally scan {name}` counts its items")

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from tally.contract.views import why_unread
+from tally.contract.stream_views import why_uncountable
 from tally.counter import Counter
 from tally.dynamo import clock
 from tally.dynamo.client import Store
@@ -81,25 +81,25 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
     counter, name = given.counter, given.counter.name
     stack.own_table(counter)
     if given.dry_run:
-        there = Recount(stack.store, counter, scan_state.read(stack.store, name))
+        there = Recount(stack.store, counter, scan_state.read_scan(stack.store, name))
         _check_table(there)
-        for line in scan_plan.Plan(there, setting=True, units=given.units).lines():
+        for line in scan_plan.ScanPlan(there, sets_numbers=True, units_per_s_max=given.units).lines():
             say(line)
         return 0
-    if scan_state.read(stack.store, name).counted == counter.items_digest and not given.again:
+    if scan_state.read_scan(stack.store, name).counted == counter.items_digest and not given.again:
         say(f"{name} is counted: `tally check {name}` says what differs by now, --again counts from the beginning")
         return 0
     recount = _read(given, stack, again=given.again)
     groups, off = _set_all(recount)
     recount.close(counted=True, found=groups)
-    read = scan_state.read(stack.store, name).items
-    found = list(faults.read(stack.store, counter))
+    read = scan_state.read_scan(stack.store, name).items
+    found = list(faults.read_faults(stack.store, counter))
     nothing = f"; {sum(one.items for one in found):,} items count for nothing: " if found else ""
     say(
         f"{name} is counted: {read:,} items read, {groups:,} groups, {off:,} numbers set"
         f"{nothing}{'; '.join(map(str, found))}"
     )
-    if missing := health.why_unwatched(stack.store, counter):
+    if missing := health.why_not_comparable(stack.store, counter):
         note(f"cannot tell: {name}: {missing}")
         return CANNOT_TELL
     if counter.watch:
@@ -110,13 +110,13 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
 def _set_all(recount: Recount) -> tuple[int, int]:
     """Set the number of each group. How many groups have items, and how many numbers were off."""
     groups = off = 0
-    with bar(recount.differences(), "group", "set") as differences:
+    with bar(recount.all_differences(), "group", "set") as differences:
         each = iter(differences)
         while some := list(islice(each, GROUPS_MAX)):
             for difference in some:
                 groups += difference.recount != 0 and not difference.group.startswith(ASIDE)
-                off += difference.excess != 0 and not difference.settled
-                if difference.stale:
+                off += difference.excess != 0 and not difference.is_set
+                if difference.has_stale_recounts:
                     recount.remove_stale(difference.group)
             for left in recount.set_many(some):
                 _settled(recount, left, recount.set_number)
@@ -134,22 +134,26 @@ def recounted(given: argparse.Namespace, stack: Stack) -> None:
         _compare(_read(given, stack, [one.id for one in given.named]))
     except KeyboardInterrupt:  # what is open costs the consumer writes
         with suppress(TallyError):
-            scan_state.close(store, scan_state.read(store, counter.name))
+            scan_state.close(store, scan_state.read_scan(store, counter.name))
         raise
 
 
 def _compare(recount: Recount) -> None:
     name, groups, looked = recount.counter.name, recount.scan.groups, list[str]()
-    with bar(map(recount.difference, groups) if groups else recount.differences(), "group", "compared") as differences:
+    with bar(
+        map(recount.difference, groups) if groups else recount.all_differences(), "group", "compared"
+    ) as differences:
         for difference in differences:
             difference = _settled(
                 recount, difference, recount.set_number if recount.counter.watch else recount.report_drift
             )
             looked.append(difference.group)
             if groups:
-                number, items = (recount.of.shown(one) for one in (difference.number, difference.recount))
+                number, items = (
+                    recount.items_declaration.shown(one) for one in (difference.number, difference.recount)
+                )
                 note(f"{name} {difference.group}: {number}, and its items come to {items}")
-            if difference.stale:
+            if difference.has_stale_recounts:
                 recount.remove_stale(difference.group)
     recount.close()
     if recount.counter.watch:  # the numbers that the team keeps are held against what was set
@@ -166,11 +170,11 @@ def _read(given: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), *
     forms.check(forms.noted(stack.store), stack.counters)
     recount = _begun(given, stack.store, groups, again=again)
     if not recount.scan.ended_s:
-        half, items = scan_plan.half_of(recount), recount.described.get("ItemCount")
+        half, items = scan_plan.half_of_provisioned_reads(recount), recount.table_description.get("ItemCount")
         throttle = Throttle(given.units or half)
         with bar(None, "item", "scanned", None if groups else items) as shown:
             shown.update(recount.scan.items)
-            for step in recount.steps():
+            for step in recount.run_steps():
                 shown.update(step.read)
                 throttle.pay(step.units if given.units else step.read_units)
     _wait(recount)
@@ -180,7 +184,7 @@ def _read(given: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), *
 def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, again: bool) -> Recount:
     """The scan that is open, or a new one. Raises CommandError."""
     counter: Counter = given.counter
-    scan = scan_state.read(store, counter.name)
+    scan = scan_state.read_scan(store, counter.name)
     there = Recount(store, counter, scan)
     _check_letters(there)
     _check_table(there)
@@ -195,9 +199,11 @@ def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, ag
             return there
         if not scan.groups:
             raise CommandError(f"a recount of all is open: `tally check {counter.name}` goes on with it")
-    if not groups or there.of.group is not None:  # else it reads some partitions
+    if not groups or there.items_declaration.group is not None:  # else it reads some partitions
         check_answerable(given.yes)
-        plan = scan_plan.Plan(there, tuple(groups), setting=given.command == "scan", units=given.units)
+        plan = scan_plan.ScanPlan(
+            there, tuple(groups), sets_numbers=given.command == "scan", units_per_s_max=given.units
+        )
         for line in plan.lines():
             note(line)
         if not agreed(given, "Scan it?"):
@@ -214,10 +220,10 @@ def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, ag
 def _check_table(recount: Recount) -> None:
     """Raise CommandError for a table whose items the consumer cannot count. The app may have imported it, and then only
     the table itself says what it is."""
-    of, described, name = recount.of, recount.described, recount.counter.name
+    of, described, name = recount.items_declaration, recount.table_description, recount.counter.name
     stream = described.get("StreamSpecification") or {}
     view = stream.get("StreamViewType") if stream.get("StreamEnabled") else None
-    why = why_unread(list(recount.key_types), view, {name: (of.key, of.sort, of.needs_images)})
+    why = why_uncountable(list(recount.key_types), view, {name: (of.key, of.sort, of.needs_images)})
     read, there = recount.store.settings.team_tables[of.table].stream, described.get("LatestStreamArn")
     if not why and there != read:
         why = f"the stack reads the stream {read}, and that of the table is {there}: deploy the stack with this stream"
@@ -229,7 +235,7 @@ def _check_table(recount: Recount) -> None:
 
 def _check_letters(recount: Recount) -> None:
     """Raise CommandError while a record of the table is a dead letter: the scan may have read what it did, or not."""
-    table = recount.of.table
+    table = recount.items_declaration.table
     if oldest_dead_letter_s(recount.store, ITEMS, table) != NOTHING_LOST_S:
         raise CommandError(f"there are dead letters of the table {table}: `tally repair` first, then scan again")
 
@@ -242,11 +248,11 @@ def _wait(recount: Recount) -> None:
     minute_s = recount.store.settings.minute_s
     for look in range(WAIT_MAX * LOOKS_PER_MINUTE):
         _check_letters(recount)
-        if recount.settled():
+        if recount.is_complete():
             return
         if not look:
             about_s = (scan_state.CLOCK_SLACK + LISTED) * minute_s
-            what = f"what was written to {recount.of.table} until now"
+            what = f"what was written to {recount.items_declaration.table} until now"
             note(f"all is read; it waits until the consumer has passed {what}: about {about_s} s")
         time.sleep(minute_s / LOOKS_PER_MINUTE)
     raise CommandError("the consumer has not come that far: do the functions items and sweep run? Start it again then")

@@ -92,20 +92,24 @@ def _calls(
     named: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page, "version": '"999999999"'}
     named |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}
     if "{counter}" in route.path:  # a counter with a route of its own would be answered by that one
-        own = {other.fixed["counter"] for other in operation.routes(counters) if other.fixed and not other.short}
-        rest = [counter.name for counter in route.served(counters) if counter.name not in own]
+        own = {
+            other.fixed_fields["counter"]
+            for other in operation.routes(counters)
+            if other.fixed_fields and not other.is_short
+        }
+        rest = [counter.name for counter in route.served_counters(counters) if counter.name not in own]
         named |= {"counter": rest[0]} if rest else {}
-    fields = samples.values(route, counters, **named)
+    fields = samples.field_values(route, counters, **named)
     counter = counters.get(fields.get("counter", ""))
     if operation.module == "posts" or (counter and counter.parent_required):
         fields["id"] = f"smoke-{key}"
-    path, headers, body = samples.request(route, fields)
+    path, headers, body = samples.http_request(route, fields)
     members = _members(operation.answer)
 
     def expected(answer: HttpAnswer) -> bool:
         if answer.status in route.statuses:
             return members <= answer.body.keys() if members else isinstance(answer.body, str) and answer.body != ""
-        return answer.status in operation.smoke and "title" in answer.body
+        return answer.status in operation.smoke_statuses and "title" in answer.body
 
     def skip(answer: HttpAnswer) -> str:
         if answer.status == 403 and route.scope and route.scope not in scopes:

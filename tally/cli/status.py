@@ -146,7 +146,9 @@ def _failed_events(stack: Stack) -> Check:
     return Check(str(messages), {"messages": messages}, messages > 0)
 
 
-OF_ITEMS: Mapping[str, Callable[[Stack], Check]] = {"items": lambda stack: health.look(stack.store, stack.counters)}
+OF_ITEMS: Mapping[str, Callable[[Stack], Check]] = {
+    "items": lambda stack: health.items_check(stack.store, stack.counters)
+}
 """The part of a stack that counts items of the team's tables."""
 LOOKS: Mapping[str, Callable[[Stack], Check]] = {
     "version": _version, "API": _answers, "counters": _counters, "alarms": _alarms,

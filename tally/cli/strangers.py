@@ -23,13 +23,13 @@ def worst_day(declared: Declarations, share: float) -> float:
     total = 0.0
     for route in declared.routes:
         if route.access is Access.ANYONE:
-            counted = route.served(declared.counters) if route.operation.by_counter else []
+            counted = route.served_counters(declared.counters) if route.operation.has_counter_in_path else []
             usd = USD[_kind(counted)]
-            if any(counter.unique for counter in route.served(declared.counters)):
+            if any(counter.unique for counter in route.served_counters(declared.counters)):
                 usd += USD["soon"]  # a visit counts a visitor beside it
             if not route.operation.writes:
-                usd = USD["read"] + USD["number"] * (max([1, *(field.kind.many_max for field in route.fields)]) - 1)
-            total += usd * route.throttle.at(share).rate_per_s * 86_400 / 1e6
+                usd = USD["read"] + USD["number"] * (max([1, *(field.kind.list_max for field in route.fields)]) - 1)
+            total += usd * route.throttle.scaled_by(share).rate_per_s * 86_400 / 1e6
     return total
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from tally import fields
-from tally.contract.declared import Declared
+from tally.contract.counters_file import CountersFile
 from tally.counter import Counter
 from tally.counting import periods
 from tally.dynamo import clock
@@ -28,7 +28,7 @@ TIME_MAX_S = 95_617_584_000  # the year 5000
 @functools.cache
 def _pages(file: Path) -> Pages:
     """What a file of counters declares. What is wrong with it, the command has said in one line by then."""
-    return Declared.load(file).pages if file.is_file() else UNDECLARED
+    return CountersFile.load(file).pages if file.is_file() else UNDECLARED
 
 
 def checked_id(counter: Counter, id_: str) -> str:
@@ -109,9 +109,9 @@ def second(value: str) -> int:
 
 def vault(value: str) -> str:
     """The ARN of a vault of AWS Backup."""
-    from tally.cdk.options import VAULT  # not for each command: it imports the operations
+    from tally.cdk.options import VAULT_PATTERN  # not for each command: it imports the operations
 
-    if not re.fullmatch(VAULT, value):
+    if not re.fullmatch(VAULT_PATTERN, value):
         raise argparse.ArgumentTypeError(f"{value!r} is not arn:aws:backup:<region>:<account>:backup-vault:<name>")
     return value
 

@@ -27,7 +27,7 @@ EVENTS = ROOT / "events"
 def files(counters: Mapping[str, Counter]) -> dict[Path, str]:
     """Every file that follows from the operations and these counters, with its text."""
     texts = {client.FILE: formatted(client.source(OPERATIONS)), **javascript.sources(OPERATIONS)}
-    texts[EVENTS / "bus" / "threshold-crossed.json"] = json.dumps(samples.crossed(), indent=2) + "\n"
+    texts[EVENTS / "bus" / "threshold-crossed.json"] = json.dumps(samples.threshold_event(), indent=2) + "\n"
     for operation in OPERATIONS:
         for name, event in _events(operation, counters).items():
             path = EVENTS / operation.module / f"{name.replace('_', '-')}.json"
@@ -35,7 +35,7 @@ def files(counters: Mapping[str, Counter]) -> dict[Path, str]:
     return texts
 
 
-def stale(wanted: Collection[Path]) -> list[Path]:
+def stale_files(wanted: Collection[Path]) -> list[Path]:
     """The generated files that are there and follow from no operation."""
     return [
         path for name in operations.SERVING for path in sorted((EVENTS / name).glob("*.json")) if path not in wanted
@@ -48,9 +48,9 @@ def _events(operation: Operation, counters: Mapping[str, Counter]) -> dict[str, 
     if not (routes := operation.routes(counters)):
         return {}
     general, *others = routes
-    shown = [general, *(route for route in others if route.short)]
-    events = {f"http_{route.id}": samples.http(route, counters) for route in shown}
-    return {f"direct_{operation.name}": samples.direct(general, counters), **events}
+    shown = [general, *(route for route in others if route.is_short)]
+    events = {f"http_{route.id}": samples.http_event(route, counters) for route in shown}
+    return {f"direct_{operation.name}": samples.direct_event(general, counters), **events}
 
 
 def formatted(text: str) -> str:
@@ -66,7 +66,7 @@ def main() -> None:
     except ConfigurationError as error:
         sys.exit(f"tally: {error}")
     if "--openapi" in sys.argv[1:]:
-        print(document.text(OPERATIONS, counters, indent=2))
+        print(document.document_json(OPERATIONS, counters, indent=2))
         return
     wanted = files(counters)
     for path, text in wanted.items():
@@ -74,7 +74,7 @@ def main() -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             print(f"tally: {path.relative_to(EVENTS.parent)} is written")
-    for path in stale(wanted):
+    for path in stale_files(wanted):
         path.unlink()
         print(f"tally: {path.relative_to(EVENTS.parent)} is removed")
 

@@ -36,10 +36,19 @@ from .request import Request, sends
 
 def source(operations: Iterable[Operation]) -> str:
     """The text of the file."""
-    called = listed(operations)
-    keyed = {answer.__name__ for operation in called if operation.keyed for answer in typed(operation.answer)}
-    answers = {answer.__name__: answer for operation in called for answer in typed(operation.answer)}
-    parts = [_HEAD, *(_answer(answer, name in keyed) for name, answer in answers.items()), *map(_function, called)]
+    called = client_operations(operations)
+    keyed = {
+        answer.__name__
+        for operation in called
+        if operation.leaves_receipt
+        for answer in typed_dicts_in(operation.answer)
+    }
+    answers = {answer.__name__: answer for operation in called for answer in typed_dicts_in(operation.answer)}
+    parts = [
+        _HEAD,
+        *(_answer_class(answer, name in keyed) for name, answer in answers.items()),
+        *map(_function, called),
+    ]
     methods = "\n".join(f"    {operation.name} = sends({operation.name})" for operation in called)
     parts.append(
         f'class Methods:\n    """A method for each request above: it makes the request and sends it."""\n\n{methods}\n'
@@ -47,25 +56,25 @@ def source(operations: Iterable[Operation]) -> str:
     return "\n\n".join(parts)
 
 
-def listed(operations: Iterable[Operation]) -> list[Operation]:
+def client_operations(operations: Iterable[Operation]) -> list[Operation]:
     """Those that other functions call: they answer JSON, and are not for browsers."""
     in_json = [one for one in operations if one.answer is not Text and one.media_type == "application/json"]
     return [one for one in in_json if one.module not in ("console",) and one.name != "get_openapi"]
 
 
-def typed(kind: Any) -> list[Any]:
+def typed_dicts_in(kind: Any) -> list[Any]:
     """The TypedDicts in a type, those that others refer to first."""
     dicts: dict[Any, None] = {}
     if typing.is_typeddict(kind):
         for hint in typing.get_type_hints(kind).values():
-            dicts |= dict.fromkeys(typed(hint))
+            dicts |= dict.fromkeys(typed_dicts_in(hint))
         dicts[kind] = None
     for argument in typing.get_args(kind):
-        dicts |= dict.fromkeys(typed(argument))
+        dicts |= dict.fromkeys(typed_dicts_in(argument))
     return list(dicts)
 
 
-def _answer(kind: Any, keyed: bool) -> str:
+def _answer_class(kind: Any, keyed: bool) -> str:
     hints = typing.get_type_hints(kind, include_extras=True)
     members = {name: _hint(hint) for name, hint in hints.items()} | ({"replayed": "bool"} if keyed else {})
     about = inspect.getdoc(kind) or ""
@@ -73,7 +82,7 @@ def _answer(kind: Any, keyed: bool) -> str:
         listed = ", ".join(f'"{name}": {hint}' for name, hint in members.items())
         return f'{kind.__name__} = TypedDict("{kind.__name__}", {{{listed}}})\n"""{about}"""\n'
     body = "\n".join(f"{name}: {hint}" for name, hint in members.items())
-    return f"class {kind.__name__}(TypedDict):\n{_quoted(about)}\n\n{textwrap.indent(body, '    ')}\n"
+    return f"class {kind.__name__}(TypedDict):\n{_docstring(about)}\n\n{textwrap.indent(body, '    ')}\n"
 
 
 def _hint(hint: Any) -> str:
@@ -98,22 +107,24 @@ def _literal(value: object) -> str:
 def _function(operation: Operation) -> str:
     required = [field for field in operation.fields if field.required and field.name != "idempotency_key"]
     optional = [field for field in operation.fields if not field.required and field.name != "idempotency_key"]
-    arguments = [f"{field.argument}: {_taken(operation, field)}" for field in required]
+    arguments = [f"{field.argument}: {_python_argument_type(operation, field)}" for field in required]
     arguments += ["*"]
     arguments += [
-        f"{field.argument}: {_taken(operation, field)} | None = None" for field in optional if field.name != "caller"
+        f"{field.argument}: {_python_argument_type(operation, field)} | None = None"
+        for field in optional
+        if field.name != "caller"
     ]
-    arguments += ["idempotency_key: str | None = None"] if operation.keyed else []
+    arguments += ["idempotency_key: str | None = None"] if operation.leaves_receipt else []
     arguments += ["caller: str | None = None"]
     raised = ", ".join(error.__name__ for error in operation.raises)
     said = f"{operation.summary}." + (f" Raises {raised}." if raised else "")
     return (
         f"def {operation.name}({', '.join(arguments)}) -> Request[{_hint(operation.answer)}]:\n"
-        f'{_quoted(said)}\n    return Request.of("{operation.module}", "{operation.name}", locals())\n'
+        f'{_docstring(said)}\n    return Request.of("{operation.module}", "{operation.name}", locals())\n'
     )
 
 
-def taken(operation: Operation, field: Field, *, texts: str, objects: str) -> str:
+def argument_type(operation: Operation, field: Field, *, texts: str, objects: str) -> str:
     """The type of an argument: an event has counters by their names, and `counter:id` in one string. `texts`,
     `objects`: what a client calls a list of these.
     """
@@ -127,10 +138,10 @@ def taken(operation: Operation, field: Field, *, texts: str, objects: str) -> st
     return "str" if plain is Counter or typing.get_origin(plain) is tuple else str(plain.__name__)
 
 
-_taken = partial(taken, texts="Iterable[str]", objects="Iterable[Mapping[str, Any]]")
+_python_argument_type = partial(argument_type, texts="Iterable[str]", objects="Iterable[Mapping[str, Any]]")
 
 
-def _quoted(text: str) -> str:
+def _docstring(text: str) -> str:
     lines = textwrap.wrap(" ".join(text.split()), 112)
     if len(lines) == 1:
         return f'    """{lines[0]}"""'

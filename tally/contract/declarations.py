@@ -7,16 +7,23 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tally import operations
+from tally.api.background import Schedule, StreamReader
 from tally.api.needs import NOTHING, Needs
-from tally.api.operation import Operation, Route, functions, of_file, of_function, served_by
-from tally.api.unattended import Schedule, StreamReader
-from tally.contract.declared import Declared
-from tally.contract.views import Counted
+from tally.api.operation import (
+    Operation,
+    Route,
+    counters_of_function,
+    operations_of,
+    operations_of_function,
+    routes_by_function,
+)
+from tally.contract.counters_file import CountersFile
+from tally.contract.stream_views import KeysByCounter
 from tally.errors import ConfigurationError
 from tally.operations import items
 
 OPERATIONS: tuple[Operation, ...] = tuple(
-    one for name in operations.SERVING for one in of_file(importlib.import_module(f"tally.operations.{name}"))
+    one for name in operations.SERVING for one in operations_of(importlib.import_module(f"tally.operations.{name}"))
 )
 READERS: tuple[StreamReader, ...] = tuple(
     importlib.import_module(f"tally.operations.{name}").READER for name in operations.CONSUMERS
@@ -27,7 +34,7 @@ SCHEDULES: tuple[Schedule, ...] = tuple(
 
 
 @dataclass(frozen=True)
-class Declarations(Declared):
+class Declarations(CountersFile):
     """What one file `counters.py` declares, with the operations, schedules and stream readers that serve it."""
 
     operations: tuple[Operation, ...] = OPERATIONS
@@ -40,15 +47,14 @@ class Declarations(Declared):
         for route in self.routes:
             other = seen.setdefault(route.key, route)
             if other is not route:
-                own, taken = (route, other) if route.short else (other, route)
-                raise ConfigurationError(
-                    f"counter {own.fixed.get('counter')!r}: path gives {route.key}, which is the route of {taken.id}"
-                )
+                own, taken = (route, other) if route.is_short else (other, route)
+                name = own.fixed_fields.get("counter")
+                raise ConfigurationError(f"counter {name!r}: path gives {route.key}, which is the route of {taken.id}")
 
     @cached_property
-    def functions(self) -> dict[str, list[Route]]:
+    def routes_by_function(self) -> dict[str, list[Route]]:
         """The routes of each function that serves some, by its name."""
-        return functions(self.operations, self.counters)
+        return routes_by_function(self.operations, self.counters)
 
     @cached_property
     def routes(self) -> list[Route]:
@@ -61,7 +67,7 @@ class Declarations(Declared):
         of_items = items.reader(self.counters.values())
         readers = READERS if of_items is None else (*READERS, of_items)
         # Somebody waits for events, so the reader that sends them gathers records for one second.
-        return tuple(one._replace(window_s=1) if one.sends and self.notifies else one for one in readers)
+        return tuple(one._replace(window_s=1) if one.sends_events and self.notifies else one for one in readers)
 
     @property
     def notifies(self) -> bool:
@@ -69,7 +75,7 @@ class Declarations(Declared):
         return any(counter.notifies for counter in self.counters.values())
 
     @cached_property
-    def own_tables(self) -> dict[str, Counted]:
+    def team_tables(self) -> dict[str, KeysByCounter]:
         """What counts the items of the team's tables, by the names of these."""
         counting = [(name, one.items) for name, one in self.counters.items() if one.items is not None]
         return {
@@ -82,12 +88,12 @@ class Declarations(Declared):
         """What the role of each function grants on the tables, by its name."""
         counters = list(self.counters.values())
         unattended = [*(one.function for one in self.readers), *(one.function for one in self.schedules)]
-        return {name: self._needs(name, routes) for name, routes in self.functions.items()} | {
+        return {name: self._needs(name, routes) for name, routes in self.routes_by_function.items()} | {
             name: importlib.import_module(f"tally.operations.{name}").needed(counters) for name in unattended
         }
 
     def _needs(self, name: str, routes: list[Route]) -> Needs:
         """What the operations of a function need, for the counters that it serves."""
-        counters = served_by(name, routes, self.counters)
-        serving = of_function(name, routes, self.operations, self.counters)
-        return NOTHING.union(*(operation.needs(operation.served(counters)) for operation in serving))
+        counters = counters_of_function(name, routes, self.counters)
+        serving = operations_of_function(name, routes, self.operations, self.counters)
+        return NOTHING.union(*(operation.needs(operation.served_counters(counters)) for operation in serving))

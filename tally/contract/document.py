@@ -11,16 +11,16 @@ from tally.counter import Counter
 from tally.counting.receipts import DAY_S, PENDING_KEPT_S
 from tally.settings import RECEIPT_TTL_DEFAULT_S
 
-from ..api.http import BEACON, JSON, media_types
-from ..api.kinds import AMOUNT, RouteContext, Source
-from ..api.operation import Access, Field, Operation, Route, Visible
+from ..api.http import BEACON_MEDIA_TYPE, JSON_MEDIA_TYPE, media_types
+from ..api.kinds import AMOUNT, SchemaContext, Source
+from ..api.operation import Access, Field, Operation, Route, UserVisibility
 from ..api.texts import Text
-from . import refusals, schemas
+from . import error_responses, schemas
 
 API_VERSION = "1.0.0"  # of the HTTP contract, not of a deployment: that is in `GET /health`
 Schema = dict[str, Any]
 _SECURITY = "token"
-_ABOUT = f"""\
+_API_DESCRIPTION = f"""\
 Counting that is right after retries, crashes and viral posts.
 
 - **Retries.** A change with an `Idempotency-Key` counts once, however often you send it. The header may have the key in
@@ -61,11 +61,11 @@ _IF_NONE_MATCH: Schema = {
 }
 
 
-def text(
+def document_json(
     operations: Sequence[Operation],
     counters: Mapping[str, Counter],
     indent: int | None = None,
-    likers: Visible = Visible.ANYONE,
+    likers: UserVisibility = UserVisibility.ANYONE,
 ) -> str:
     """The document as JSON. `likers`: who sees which users a counter counts."""
     openapi = document(operations, counters, likers)
@@ -73,14 +73,14 @@ def text(
 
 
 def document(
-    operations: Sequence[Operation], counters: Mapping[str, Counter], likers: Visible = Visible.ANYONE
+    operations: Sequence[Operation], counters: Mapping[str, Counter], likers: UserVisibility = UserVisibility.ANYONE
 ) -> Schema:
     """The OpenAPI 3.1 document of these operations. It leaves out those that none of the declared counters fits."""
     paths: dict[str, Schema] = {}
-    components: dict[str, Schema] = {"schemas": dict(refusals.SCHEMAS), "headers": _HEADERS, "responses": {}}
+    components: dict[str, Schema] = {"schemas": dict(error_responses.SCHEMAS), "headers": _HEADERS, "responses": {}}
     routes = [route for one in operations for route in one.routes(counters)]
     for route in routes:
-        if shown := route.shown(likers):
+        if shown := route.as_deployed(likers):
             paths.setdefault(route.path, {})[route.method.lower()] = _operation(shown, counters, components)
     token = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
     token["description"] = "A JWT of the deployment's issuer. Its `sub` names the caller; some operations need a scope."
@@ -90,24 +90,24 @@ def document(
         "info": {
             "title": "Tally",
             "version": API_VERSION,
-            "description": _ABOUT,
+            "description": _API_DESCRIPTION,
             "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/", "description": "The host of this document."}],
-        "tags": [{"name": name, "description": _about(name)} for name in tags],
+        "tags": [{"name": name, "description": _module_summary(name)} for name in tags],
         "paths": paths,
         "components": {**components, "securitySchemes": {_SECURITY: token}},
     }
 
 
-def _about(module: str) -> str:
+def _module_summary(module: str) -> str:
     """The first line of a file in `operations/`."""
     return (importlib.import_module(f"tally.operations.{module}").__doc__ or "").strip().partition("\n\n")[0]
 
 
 def _operation(route: Route, counters: Mapping[str, Counter], components: dict[str, Schema]) -> Schema:
-    operation, served = route.operation, route.served(counters)
-    asked = RouteContext(served, anonymous=not route.needs_caller)
+    operation, served = route.operation, route.served_counters(counters)
+    asked = SchemaContext(served, anonymous=not route.needs_caller)
     schema: Schema = {
         "operationId": route.id,
         "tags": [operation.module],
@@ -115,65 +115,70 @@ def _operation(route: Route, counters: Mapping[str, Counter], components: dict[s
         "description": _description(route, served),
         "security": [{_SECURITY: [route.scope] if route.scope else []}] if route.needs_caller else [],
     }
-    if parameters := _parameters(route, asked) + ([_IF_NONE_MATCH] if route.cached else []):
+    if parameters := _parameters(route, asked) + ([_IF_NONE_MATCH] if route.is_cacheable else []):
         schema["parameters"] = parameters
     if body := _body(route, asked):
         components["schemas"][f"{route.id}_body"], schema["requestBody"] = body
-    responses = {str(status): _success(route, status, components["schemas"]) for status in route.statuses}
-    for status, response in refusals.responses(route).items():
-        responses[str(status)] = _shared(status, response, components["responses"])
+    responses = {str(status): _success_response(route, status, components["schemas"]) for status in route.statuses}
+    for status, response in error_responses.responses(route).items():
+        responses[str(status)] = _share_response(status, response, components["responses"])
     schema["responses"] = responses
     return schema
 
 
-def _required(field: Field, asked: RouteContext) -> bool:
+def _is_required(field: Field, context: SchemaContext) -> bool:
     """Whether the route needs the field. An increment needs an amount if none of its counters has a step of its own."""
-    return field.required or (field.kind is AMOUNT and all(one.delta is None for one in asked.counters))
+    return field.required or (field.kind is AMOUNT and all(one.delta is None for one in context.counters))
 
 
-def _parameters(route: Route, asked: RouteContext) -> list[Schema]:
+def _parameters(route: Route, context: SchemaContext) -> list[Schema]:
     """The parameters in path, query and headers."""
     return [
         {
-            "name": field.wire,
+            "name": field.http_name,
             "in": field.source.value,
-            "required": _required(field, asked) and not field.kind.body_wire,
-            "description": field.kind.words,
-            "schema": field.kind.schema_for(asked),
-            "example": field.kind.example_for(asked),
-            **({"style": "form", "explode": True} if field.kind.many_max else {}),
+            "required": _is_required(field, context) and not field.kind.body_name,
+            "description": field.kind.description,
+            "schema": field.kind.schema_for(context),
+            "example": field.kind.example_for(context),
+            **({"style": "form", "explode": True} if field.kind.list_max else {}),
         }
         for field in route.fields
         if field.source is not Source.BODY
-        and field.kind.documented
-        and (field.name != "period" or not route.operation.by_counter or any(one.period for one in asked.counters))
+        and field.kind.is_documented
+        and (
+            field.name != "period"
+            or not route.operation.has_counter_in_path
+            or any(one.period for one in context.counters)
+        )
     ]
 
 
-def _body(route: Route, asked: RouteContext) -> tuple[Schema, Schema] | None:
+def _body(route: Route, context: SchemaContext) -> tuple[Schema, Schema] | None:
     """The schema of the JSON body, and the request body that refers to it as `<route>_body`; else None."""
-    fields = {field.wire: field for field in route.fields if field.source is Source.BODY}
-    fields |= {field.kind.body_wire: field for field in route.fields if field.kind.body_wire}
+    fields = {field.http_name: field for field in route.fields if field.source is Source.BODY}
+    fields |= {field.kind.body_name: field for field in route.fields if field.kind.body_name}
     if not fields:
         return None
     properties = {
-        name: {**field.kind.schema_for(asked), "description": field.kind.words} for name, field in fields.items()
+        name: {**field.kind.schema_for(context), "description": field.kind.description}
+        for name, field in fields.items()
     }
-    needed = [name for name, field in fields.items() if _required(field, asked) and not field.kind.body_wire]
+    needed = [name for name, field in fields.items() if _is_required(field, context) and not field.kind.body_name]
     schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     schema |= {"required": needed} if needed else {}
     reference = {"$ref": f"#/components/schemas/{route.id}_body"}
-    example = {name: field.kind.example_for(asked) for name, field in fields.items()}
-    content: Schema = {JSON: {"schema": reference, "example": example}}
+    example = {name: field.kind.example_for(context) for name, field in fields.items()}
+    content: Schema = {JSON_MEDIA_TYPE: {"schema": reference, "example": example}}
     said = f"At most {route.operation.body_bytes_max} bytes. Other fields, and fields that occur twice, are refused."
-    if BEACON in media_types(route):
-        plain = {"type": "string", "contentMediaType": JSON, "contentSchema": reference}
-        content[BEACON] = {"schema": plain, "example": json.dumps(example)}
+    if BEACON_MEDIA_TYPE in media_types(route):
+        plain = {"type": "string", "contentMediaType": JSON_MEDIA_TYPE, "contentSchema": reference}
+        content[BEACON_MEDIA_TYPE] = {"schema": plain, "example": json.dumps(example)}
         said += " `text/plain` is the same JSON: `navigator.sendBeacon` sends it without a CORS preflight."
     return schema, {"required": bool(needed), "description": said, "content": content}
 
 
-def _shared(status: int, response: Schema, shared: dict[str, Schema]) -> Schema:
+def _share_response(status: int, response: Schema, shared: dict[str, Schema]) -> Schema:
     """A reference to the response among the components, where operations share equal responses."""
     equal = [name for name, other in shared.items() if other == response]
     if not equal:
@@ -183,12 +188,12 @@ def _shared(status: int, response: Schema, shared: dict[str, Schema]) -> Schema:
     return {"$ref": f"#/components/responses/{equal[0]}"}
 
 
-def _success(route: Route, status: int, named: dict[str, Schema]) -> Schema:
+def _success_response(route: Route, status: int, named: dict[str, Schema]) -> Schema:
     operation = route.operation
-    response: Schema = {"description": _SUCCESS[status]}
+    response: Schema = {"description": _SUCCESS_DESCRIPTIONS[status]}
     answer = {"type": "string"} if operation.answer is Text else schemas.schema(operation.answer, named)
-    headers = ["Idempotency-Replayed"] if operation.keyed else []
-    if route.cached or "version" in getattr(operation.answer, "__annotations__", {}):
+    headers = ["Idempotency-Replayed"] if operation.leaves_receipt else []
+    if route.is_cacheable or "version" in getattr(operation.answer, "__annotations__", {}):
         headers.append("ETag")
     if headers:
         response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in headers}
@@ -198,7 +203,12 @@ def _success(route: Route, status: int, named: dict[str, Schema]) -> Schema:
     return response
 
 
-_SUCCESS = {200: "Done.", 201: "Created.", 202: "Accepted, and counted.", 304: "You have the current answer."}
+_SUCCESS_DESCRIPTIONS = {
+    200: "Done.",
+    201: "Created.",
+    202: "Accepted, and counted.",
+    304: "You have the current answer.",
+}
 
 
 def _description(route: Route, served: list[Counter]) -> str:
@@ -219,7 +229,7 @@ def _description(route: Route, served: list[Counter]) -> str:
 def _table(counters: list[Counter]) -> str:
     """The declared counters, in Markdown."""
     rows = [
-        f"| `{counter.name}` | {_step(counter)} | {_limits(counter)} | {_visible(counter)} | {_life(counter)} |"
+        f"| `{counter.name}` | {_step(counter)} | {_limits(counter)} | {_visible(counter)} | {_receipt_life(counter)} |"
         for counter in counters
     ]
     return "\n".join(
@@ -240,7 +250,7 @@ def _limits(counter: Counter) -> str:
     return ", ".join(limits) or "none"
 
 
-def _life(counter: Counter) -> str:
+def _receipt_life(counter: Counter) -> str:
     """How long its receipts live, as far as the declaration says."""
     if counter.visible == "soon":
         return f"{max(counter.receipt_days or 0, PENDING_KEPT_S // DAY_S)} days at least"

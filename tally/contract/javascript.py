@@ -15,33 +15,33 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
 from tally import fields
-from tally.api.scripts import CLIENT
+from tally.api.scripts import CLIENT_FOLDER
 from tally.counter import AMOUNT_MAX, NAME_PATTERN
 from tally.ids import ID_FORM
 
 from ..api.operation import Field, Operation
-from .client import listed, taken, typed
+from .client import argument_type, client_operations, typed_dicts_in
 
 _HEAD = "// `make generate` writes this file from the operations: do not edit it.\n\n"
-_PLAIN = {"str": "string", "int": "number", "bool": "boolean", "NoneType": "null"}
+_JAVASCRIPT_TYPES = {"str": "string", "int": "number", "bool": "boolean", "NoneType": "null"}
 _OPTIONAL = ("idempotency_key", "caller")
-_FORMS = re.compile(r"^const FORMS = .*$", re.MULTILINE)
+_PATTERNS_LINE = re.compile(r"^const FORMS = .*$", re.MULTILINE)
 
 
 def sources(operations: Iterable[Operation]) -> dict[Path, str]:
     """The texts of the files, by their paths: which function serves an operation, the types, and the client."""
-    called = listed(operations)
+    called = client_operations(operations)
     named = "".join(f'  {operation.name}: "{operation.module}",\n' for operation in called)
-    keyed = "".join(f'  "{operation.name}",\n' for operation in called if operation.keyed)
-    answers = {answer.__name__: answer for operation in called for answer in typed(operation.answer)}
+    keyed = "".join(f'  "{operation.name}",\n' for operation in called if operation.leaves_receipt)
+    answers = {answer.__name__: answer for operation in called for answer in typed_dicts_in(operation.answer)}
     methods = "".join(map(_method, called))
     types_ = "\n".join(map(_answer, answers.values()))
-    client = CLIENT / "tally.js"
+    client = CLIENT_FOLDER / "tally.js"
     return {
-        client: _FORMS.sub(lambda _: _forms(), client.read_text(encoding="utf-8")),
-        CLIENT / "requests.js": f"{_HEAD}export const SERVED_BY = {{\n{named}}};\n\n"
+        client: _PATTERNS_LINE.sub(lambda _: _patterns_line(), client.read_text(encoding="utf-8")),
+        CLIENT_FOLDER / "requests.js": f"{_HEAD}export const SERVED_BY = {{\n{named}}};\n\n"
         f"export const KEYED = new Set([\n{keyed}]);\n",
-        CLIENT / "requests.d.ts": f"{_HEAD}{types_}\n"
+        CLIENT_FOLDER / "requests.d.ts": f"{_HEAD}{types_}\n"
         "/** Whether an earlier request with the same key had counted the change. */\n"
         "export interface Replayed {\n  replayed: boolean;\n}\n\n"
         f"/** A method for each operation. `caller`: who asks, a service's name or a user's `sub`. */\n"
@@ -49,18 +49,18 @@ def sources(operations: Iterable[Operation]) -> dict[Path, str]:
     }
 
 
-def _forms() -> str:
+def _patterns_line() -> str:
     forms = {
-        "counter": _form(NAME_PATTERN),
-        "id": _form(ID_FORM, 1, fields.ID_CHARACTERS_MAX),
-        "key": _form(fields.KEY_PATTERN, 1, fields.KEY_CHARACTERS_MAX),
-        "anyonesKey": _form(fields.KEY_PATTERN, fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX),
+        "counter": _pattern(NAME_PATTERN),
+        "id": _pattern(ID_FORM, 1, fields.ID_CHARACTERS_MAX),
+        "key": _pattern(fields.KEY_PATTERN, 1, fields.KEY_CHARACTERS_MAX),
+        "anyonesKey": _pattern(fields.KEY_PATTERN, fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX),
         "amountMax": AMOUNT_MAX,
     }
     return f"const FORMS = {{ {', '.join(f'{name}: {form}' for name, form in forms.items())} }};"
 
 
-def _form(form: re.Pattern[str], shortest: int = 1, longest: int = 255) -> str:
+def _pattern(form: re.Pattern[str], shortest: int = 1, longest: int = 255) -> str:
     return f"/^(?=.{{{shortest},{longest}}}$){form.pattern}$/"
 
 
@@ -69,22 +69,22 @@ def _answer(kind: Any) -> str:
         f"  {name}{'?' if typing.get_origin(hint) is NotRequired else ''}: {_type(hint)};\n"
         for name, hint in typing.get_type_hints(kind, include_extras=True).items()
     )
-    return f"{_said(inspect.getdoc(kind) or '', '')}export interface {kind.__name__} {{\n{members}}}\n"
+    return f"{_jsdoc(inspect.getdoc(kind) or '', '')}export interface {kind.__name__} {{\n{members}}}\n"
 
 
 def _method(operation: Operation) -> str:
     fields = "".join(f"    {_member(operation, field)}\n" for field in operation.fields if field.name not in _OPTIONAL)
-    fields += "    idempotency_key?: string;\n" if operation.keyed else ""
-    answer = _type(operation.answer) + (" & Replayed" if operation.keyed else "")
+    fields += "    idempotency_key?: string;\n" if operation.leaves_receipt else ""
+    answer = _type(operation.answer) + (" & Replayed" if operation.leaves_receipt else "")
     raised = ", ".join(error.slug for error in operation.raises)
-    about = _said(f"{operation.summary}." + (f" Refused as {raised}." if raised else ""), "  ")
+    about = _jsdoc(f"{operation.summary}." + (f" Refused as {raised}." if raised else ""), "  ")
     return f"{about}  {operation.name}(fields: {{\n{fields}    caller?: string;\n  }}): Promise<{answer}>;\n"
 
 
 def _member(operation: Operation, field: Field) -> str:
     """A field of an event."""
-    kind = taken(operation, field, texts="string[]", objects="Record<string, unknown>[]")
-    return f"{field.name}{'' if field.required else '?'}: {_PLAIN.get(kind, kind)};"
+    kind = argument_type(operation, field, texts="string[]", objects="Record<string, unknown>[]")
+    return f"{field.name}{'' if field.required else '?'}: {_JAVASCRIPT_TYPES.get(kind, kind)};"
 
 
 def _type(hint: Any) -> str:
@@ -99,8 +99,8 @@ def _type(hint: Any) -> str:
         return f"({_type(arguments[0])})[]"
     if origin is dict:
         return f"Record<{_type(arguments[0])}, {_type(arguments[1])}>"
-    return "unknown" if hint is Any else _PLAIN.get(hint.__name__, hint.__name__)
+    return "unknown" if hint is Any else _JAVASCRIPT_TYPES.get(hint.__name__, hint.__name__)
 
 
-def _said(text: str, indent: str) -> str:
+def _jsdoc(text: str, indent: str) -> str:
     return f"{indent}/** {' '.join(text.split())} */\n" if text else ""

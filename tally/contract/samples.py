@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from tally.counter import Counter
 from tally.streams import crossings, events
 
-from ..api.kinds import RouteContext, Source
+from ..api.kinds import SchemaContext, Source
 from ..api.operation import Route
 
 CALLER = "auth0|7c20"
@@ -24,43 +24,43 @@ _CLAIMS = {
 _HOST = "api.example.com"
 
 
-def values(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
+def field_values(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
     """The fields of a request by their names: the required ones and those of the body. `given` take their place; what
     is None goes.
     """
-    asked = RouteContext(route.served(counters), anonymous=not route.needs_caller)
+    asked = SchemaContext(route.served_counters(counters), anonymous=not route.needs_caller)
     fields = {
         field.name: field.kind.example_for(asked)
         for field in route.operation.fields
         if field.required or (field.source is Source.BODY and field.name not in ("visible", "at"))  # at: about now
     }
     known = {field.name for field in route.operation.fields}
-    fields |= dict(route.fixed) | {name: value for name, value in given.items() if name in known}
+    fields |= dict(route.fixed_fields) | {name: value for name, value in given.items() if name in known}
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def direct(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
+def direct_event(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
     """The event of another Lambda function."""
     caller = {"caller": CALLER} if route.needs_caller else {}
-    return {"operation": route.operation.name, **values(route, counters, **given), **caller}
+    return {"operation": route.operation.name, **field_values(route, counters, **given), **caller}
 
 
-def request(route: Route, fields: Mapping[str, Any]) -> tuple[str, dict[str, str], dict[str, Any]]:
+def http_request(route: Route, fields: Mapping[str, Any]) -> tuple[str, dict[str, str], dict[str, Any]]:
     """The path with its query, the headers, and the JSON body of an HTTP request with these fields."""
     sent: dict[Source, dict[str, Any]] = {source: {} for source in Source}
     for field in route.fields:
         if field.name in fields:
-            sent[field.source][field.wire] = fields[field.name]
+            sent[field.source][field.http_name] = fields[field.name]
     query = urlencode(sent[Source.QUERY], doseq=True)
     path = route.path.format_map({name: quote(str(value), safe="") for name, value in sent[Source.PATH].items()})
     headers = {name: str(value) for name, value in sent[Source.HEADER].items()}
     return (f"{path}?{query}" if query else path), headers, sent[Source.BODY]
 
 
-def http(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
+def http_event(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
     """The event of API Gateway (payload format 2.0)."""
-    fields = values(route, counters, **given)
-    url, headers, body = request(route, fields)
+    fields = field_values(route, counters, **given)
+    url, headers, body = http_request(route, fields)
     path, _, query = url.partition("?")
     sent = {name.lower(): value for name, value in headers.items()}
     event: dict[str, Any] = {
@@ -89,10 +89,10 @@ def http(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[st
         },
         "isBase64Encoded": False,
     }
-    named = {field.wire: fields[field.name] for field in route.fields if field.source is Source.PATH}
+    named = {field.http_name: fields[field.name] for field in route.fields if field.source is Source.PATH}
     event |= {"pathParameters": named} if named else {}
     asked = {
-        field.wire: _joined(fields[field.name])
+        field.http_name: _joined(fields[field.name])
         for field in route.fields
         if field.source is Source.QUERY and field.name in fields
     }
@@ -106,7 +106,7 @@ def http(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[st
     return event
 
 
-def crossed() -> dict[str, Any]:
+def threshold_event() -> dict[str, Any]:
     """What a rule of EventBridge gets when a number crosses a threshold."""
     detail = crossings.EXAMPLE
     return {

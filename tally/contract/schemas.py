@@ -58,12 +58,12 @@ def _reference(kind: Any, named: dict[str, Schema]) -> Schema:
     if name not in named:
         named[name] = {}  # it may refer to itself
         named[name] = _object(kind, named)
-    if _ORIGINS.setdefault(name, kind) is not kind:
+    if _TYPES_BY_NAME.setdefault(name, kind) is not kind:
         raise TypeError(f"two answers are called {name}")
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-_ORIGINS: dict[str, Any] = {}
+_TYPES_BY_NAME: dict[str, Any] = {}
 
 
 def _object(kind: Any, named: dict[str, Schema]) -> Schema:

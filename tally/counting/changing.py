@@ -16,10 +16,10 @@ from ..errors import CallerError, ChangeRefusedError, HoldSettledError, InvalidI
 from . import holds, periods, tallies
 from .holds import EXPIRED, HELD, MOVED
 from .receipts import Body, ChangeAnswer, ReceiptDraft, ReceiptKey, count_once, raise_if_counted, retired_error
-from .settling import not_kept
+from .settling import period_not_kept_error
 
 
-def change(
+def change_hold(
     call: Call,
     counter: Counter,
     id_: str,
@@ -49,7 +49,7 @@ def change(
                     call, stamp
                 )  # after the read of the hold: a retry of what was done before its end gets its answer
                 raise refused
-            if body := _changed(call, counter, hold, amount, expires_s, stamp):
+            if body := _try_change(call, counter, hold, amount, expires_s, stamp):
                 return body
             retries = retries or call.retries()
             sleep_or_raise_busy(retries)
@@ -61,14 +61,14 @@ def change(
 
 def _refusal(counter: Counter, hold: Item, expires_s: int | None) -> CallerError | None:
     """Why the hold, as it was read, cannot be changed; None if it can."""
-    now, tally, at_s = holds.present(hold), hold["target"]["S"], clock.now_s()
+    now, tally, at_s = holds.current_state(hold), hold["target"]["S"], clock.now_s()
     if now != HELD:
         others = " Others may have what it held." if now == EXPIRED else ""
         return HoldSettledError(f"The hold is {now}, and cannot be changed.{others} Take another hold.")
     if counter.retired:
         return retired_error(counter)
     if not periods.is_kept(counter, tally, at_s):
-        return not_kept(counter, tally)
+        return period_not_kept_error(counter, tally)
     latest_s = int(hold["latest"]["N"])
     if expires_s is not None and expires_s > latest_s:
         most = f"A hold ends seven days after it was taken. Set ttl_s to {latest_s - int(at_s)} or less."
@@ -76,15 +76,15 @@ def _refusal(counter: Counter, hold: Item, expires_s: int | None) -> CallerError
     return None
 
 
-def _changed(
+def _try_change(
     call: Call, counter: Counter, hold: Item, amount: int | None, expires_s: int | None, stamp: ReceiptDraft
 ) -> Body | None:
     """The answer, once the hold has this amount and time. Expired holds make room for it. None: another call changed or
     moved the hold first."""
     tally, at = hold["target"]["S"], tallies.minute_now(call)
     amount, expires_s = amount or abs(int(hold["amount"]["N"])), expires_s or holds.expires_s(hold)
-    by, of_hold = holds.moved(hold, amount), _writes(call, counter, hold, amount, expires_s)
-    body = holds.shown(counter, tally, hold["hold_id"]["S"], amount, expires_s)
+    by, of_hold = holds.amount_to_move(hold, amount), _change_writes(call, counter, hold, amount, expires_s)
+    body = holds.answer_members(counter, tally, hold["hold_id"]["S"], amount, expires_s)
     lives = stamp._replace(expires_s=holds.known_until_s(int(hold["latest"]["N"]), int(hold["kept"]["N"])))
     receipt = lives.receipt(call, body, **(tallies.receipt_facts(counter, tally, by, at) if by else {}))
 
@@ -101,15 +101,15 @@ def _changed(
     return body
 
 
-def _writes(call: Call, counter: Counter, hold: Item, amount: int, expires_s: int) -> list[Write]:
+def _change_writes(call: Call, counter: Counter, hold: Item, amount: int, expires_s: int) -> list[Write]:
     """The writes that give a hold this amount and time, on condition that it is as it was read."""
     table, tally, hold_id = call.store.settings.ledger_table, hold["target"]["S"], hold["hold_id"]["S"]
     signed = amount if int(hold["amount"]["N"]) > 0 else -amount
     place = holds.live_key(counter, tally, hold_id, expires_s)
     put = items.put_write(table, hold | place, {"amount": signed, "expires": expires_s})
     if place["SK"] == hold["SK"]:
-        return [{"Put": items.with_expected(put["Put"], holds.as_read(hold))}]
+        return [{"Put": items.with_expected(put["Put"], holds.expect_as_read(hold))}]
     gone: Item = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
     moved: items.Values = {"target": tally, "hold_id": hold_id, "state": MOVED, "expires": expires_s}
     record = items.put_write(table, holds.settled_key(holds.holder_key(counter.name, tally), hold_id), moved)
-    return [{"Delete": items.with_expected(gone, holds.as_read(hold))}, put, record]
+    return [{"Delete": items.with_expected(gone, holds.expect_as_read(hold))}, put, record]

@@ -21,7 +21,7 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, Write, try_commit
 from ..errors import ConfigurationError, LimitReachedError, RetryableError, StoreRefusedError, TallyError
-from .holds import BUCKETS, EXPIRED, OVERDUE, as_read, due_pages, holder_key, overdue_pages, transition
+from .holds import BUCKETS, EXPIRED, OVERDUE, due_pages, expect_as_read, holder_key, overdue_pages, transition
 
 PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # of a bucket at once; one transaction moves as many
 RETURN_S_MAX = 1.0  # for one hold: the others wait
@@ -129,5 +129,5 @@ class _HoldsSweep:
         """The writes that move a hold as it is, on condition that nobody settles or changes it meanwhile."""
         table = {"TableName": self.store.settings.ledger_table}
         key = {"PK": hold["PK"], "SK": hold["SK"]}
-        removal = items.with_expected({**table, "Key": key}, as_read(hold))
+        removal = items.with_expected({**table, "Key": key}, expect_as_read(hold))
         return [{"Delete": removal}, {"Put": {**table, "Item": {**hold, "SK": {"S": to}}}}]

@@ -58,7 +58,7 @@ SETTLED_KEPT_S = 24 * 3600  # at least, after it could expire: so long, a hold i
 DUE_PAGE_MAX = 80  # holds that one look before a refusal reads: 5 read units, with UUIDs as ids
 HELD, COMMITTED, RELEASED, EXPIRED, VOIDED = "held", "committed", "released", "expired", "voided"
 MOVED = "moved"
-MOVES_MAX = 5  # of a hold between two reads of one call: each is a transaction of another caller
+FIND_ATTEMPTS_MAX = 5  # of a hold between two reads of one call: each is a transaction of another caller
 T = TypeVar("T")
 
 
@@ -75,14 +75,14 @@ def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, op
     began_s = int(clock.now_s())
     expires_s, latest_s = began_s + ttl_s, began_s + HOLD_TTL_MAX_S
     hold_id = f"{expires_s}-{secrets.token_urlsafe(12)}"
-    body = shown(counter, id_, hold_id, amount, expires_s)
+    body = answer_members(counter, id_, hold_id, amount, expires_s)
     payload = {"amount": amount, "ttl_s": ttl_s}
 
     def change(stamp: ReceiptDraft) -> Body:
         if counter.retired:
             refuse_retired(call, counter, stamp)
         at = minute_now(call)
-        kept = kept_s(call.store, counter)
+        kept = record_kept_s(call.store, counter)
         lives = stamp._replace(expires_s=known_until_s(latest_s, kept))
         receipt = lives.receipt(call, body, **tallies.receipt_facts(counter, id_, by, at))
         facts: items.Values = {"latest": latest_s, "kept": kept, "receipt": stamp.id}
@@ -96,7 +96,7 @@ def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, op
     )
 
 
-def shown(counter: Counter, id_: str, hold_id: str, amount: int, expires_s: int) -> Body:
+def answer_members(counter: Counter, id_: str, hold_id: str, amount: int, expires_s: int) -> Body:
     """A hold of a tally, as answers show it."""
     name = {"counter": counter.name, **periods.answer_members(id_)}
     return {**name, "hold": hold_id, "amount": amount, "expires_at": expires_s}
@@ -104,7 +104,7 @@ def shown(counter: Counter, id_: str, hold_id: str, amount: int, expires_s: int)
 
 def with_state(call: Call, counter: Counter, id_: str, answer: ChangeAnswer) -> ChangeAnswer:
     """The answer about a hold, with the `state` of now: that of a replay may be another one than then."""
-    state = present(find(call, counter, id_, answer.body["hold"])) if answer.replayed else HELD
+    state = current_state(find(call, counter, id_, answer.body["hold"])) if answer.replayed else HELD
     return answer._replace(body={**answer.body, "state": state})
 
 
@@ -164,7 +164,7 @@ def _hold_writes(
     return [{"Update": tallies.add_write(call, counter, id_, 0, by, at)}, hold]
 
 
-def moved(hold: Item, kept: int) -> int:
+def amount_to_move(hold: Item, kept: int) -> int:
     """By how much the number moves if the hold, which is in this state, is to have taken `kept` in the end."""
     amount = int(hold["amount"]["N"])
     taken = abs(amount) if hold["state"]["S"] == HELD else items.int_attribute(hold, "used")
@@ -205,14 +205,17 @@ def transition(
     settled = items.put_write(table, settled_key(owner, hold_id), record)
     if hold["state"]["S"] == HELD:
         gone = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
-        writes: list[Write] = [{"Delete": items.with_expected(gone | _timely(state, in_time), as_read(hold))}, settled]
+        writes: list[Write] = [
+            {"Delete": items.with_expected(gone | _time_condition(state, in_time), expect_as_read(hold))},
+            settled,
+        ]
     else:
         writes = [{"Put": items.with_expected(settled["Put"], {"state": hold["state"]["S"]})}]
     receipt = {"id": hold["receipt"]}
     if state == VOIDED and queries.get(call.store.client, call.store.settings.receipts_table, receipt):
-        writes.append(_mark(call, hold))  # a receipt that is gone keeps no commit from being taken back
-    by, debt = moved(hold, kept_amount), counter.debt if state == COMMITTED else 0
-    moves = partial(_moves, call, counter, id_, f"{hold_id}#{state}", by, debt)
+        writes.append(_mark_write(call, hold))  # a receipt that is gone keeps no commit from being taken back
+    by, debt = amount_to_move(hold, kept_amount), counter.debt if state == COMMITTED else 0
+    moves = partial(_move_writes, call, counter, id_, f"{hold_id}#{state}", by, debt)
     try:
         tallies.commit_within_limits(
             call, counter, id_, by, lambda _: [*writes, *moves()], place=len(writes), debt=debt, stays=True
@@ -222,7 +225,7 @@ def transition(
     return True
 
 
-def _mark(call: Call, hold: Item) -> Write:
+def _mark_write(call: Call, hold: Item) -> Write:
     """The write that marks the receipt of a hold with when its commit was taken back, as voids.py marks that of a
     change: its nonce stays. It has to be there, and has not expired."""
     receipt = hold["receipt"]
@@ -230,12 +233,12 @@ def _mark(call: Call, hold: Item) -> Write:
     return items.update_write(call.store.settings.receipts_table, {"id": receipt}, marked, expected={"id": receipt})
 
 
-def as_read(hold: Item) -> items.Expected:
+def expect_as_read(hold: Item) -> items.Expected:
     """The condition that a hold is held, and has the amount that was read. Its key says its time."""
     return {"state": HELD, "amount": hold["amount"]}
 
 
-def _timely(state: str, in_time: bool) -> Item:
+def _time_condition(state: str, in_time: bool) -> Item:
     """The condition on the time at which a hold that is held gets the state."""
     if state != EXPIRED and not in_time:
         return {}
@@ -243,7 +246,7 @@ def _timely(state: str, in_time: bool) -> Item:
     return {"ConditionExpression": f"expires {'>' if in_time else '<='} :now", "ExpressionAttributeValues": now}
 
 
-def _moves(call: Call, counter: Counter, id_: str, name: str, amount: int, debt: int) -> list[Write]:
+def _move_writes(call: Call, counter: Counter, id_: str, name: str, amount: int, debt: int) -> list[Write]:
     """Move the tally by the amount, and put a receipt of it: from receipts, the bookkeeper knows what to expect.
     `name`: of the hold and the state that it gets, so each move of a hold has a receipt of its own."""
     if not amount:
@@ -259,7 +262,7 @@ def _moves(call: Call, counter: Counter, id_: str, name: str, amount: int, debt:
     return [back, {"Put": {"TableName": call.store.settings.receipts_table, "Item": receipt}}]
 
 
-def kept_s(store: Store, counter: Counter) -> int:
+def record_kept_s(store: Store, counter: Counter) -> int:
     """For how many seconds after its time a hold that is taken now is known, with its keys and its record."""
     return max(SETTLED_KEPT_S, lifetime_s(store, counter))
 
@@ -274,7 +277,7 @@ def known_until_s(latest_s: int, kept_for_s: int) -> int:
     return max(int(clock.now_s()), latest_s) + kept_for_s + clock.OFF_S_MAX
 
 
-def present(hold: Item) -> str:
+def current_state(hold: Item) -> str:
     """The state of the hold now. If its time is over, a hold that is held has expired."""
     state = str(hold["state"]["S"])
     return EXPIRED if state == HELD and expires_s(hold) <= clock.now_s() else state
@@ -285,7 +288,7 @@ def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
     Raises NotFoundError, StoreBusyError."""
     owner, time_s = holder_key(counter.name, id_), int(hold_id.split("-")[0])
     overdue = keys.key(f"HOLDS#{bucket(counter, id_)}", f"{OVERDUE}{owner}#{hold_id}")
-    for _ in range(MOVES_MAX):
+    for _ in range(FIND_ATTEMPTS_MAX):
         live = live_key(counter, id_, hold_id, time_s)
         places = (_read_hold(call, key) for key in (live, overdue, settled_key(owner, hold_id)))
         hold = next(filter(None, places), None)

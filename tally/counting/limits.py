@@ -90,7 +90,7 @@ def override_attribute(counter: Counter) -> str:
     return OVERRIDE_FLOOR if counter.ceiling is None else OVERRIDE_CEILING
 
 
-def not_of(plan: Mapping[str, Any]) -> list[str]:
+def attributes_to_remove(plan: Mapping[str, Any]) -> list[str]:
     """The limits that a plan does not have: an item that gets the plan loses those of an earlier one."""
     return [name for name in (OVERRIDE_FLOOR, OVERRIDE_CEILING) if name not in plan]
 
@@ -114,16 +114,18 @@ def read_limits(call: Call, counter: Counter, id_: str) -> Limits:
     wanted = dict.fromkeys((id_, periods.answer_members(id_)["id"]))
     first, *plans = _read_items(call, [key(counter, one) for one in wanted])
     if plans and OVERRIDE not in first:
-        return _of_plan(counter, plans[0], first)
+        return _limits_of_override(counter, plans[0], first)
     return limits_after_refusal(call, counter, id_, first)  # at a mark, one answer may have a plan from before the mark
 
 
 def limits_after_refusal(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
     """Returns the limits of a tally whose item was just read, or has just refused a write."""
-    return learn_each(call, {(counter, id_): item})[counter, id_]
+    return limits_of_each(call, {(counter, id_): item})[counter, id_]
 
 
-def learn_each(call: Call, found: Mapping[tuple[Counter, str], Mapping[str, Any]]) -> dict[tuple[Counter, str], Limits]:
+def limits_of_each(
+    call: Call, found: Mapping[tuple[Counter, str], Mapping[str, Any]]
+) -> dict[tuple[Counter, str], Limits]:
     """Returns the limits of tallies, by the items that were just read of them.
 
     An item names its plan. Where the item of a period has no copy of one, the plan is read after the item: 1 RCU. A
@@ -143,10 +145,10 @@ def learn_each(call: Call, found: Mapping[tuple[Counter, str], Mapping[str, Any]
     plans = (
         _read_items(call, [key(counter, periods.answer_members(id_)["id"]) for counter, id_ in asks]) if asks else []
     )
-    return known | {one: _of_plan(one[0], plan, found[one]) for one, plan in zip(asks, plans, strict=True)}
+    return known | {one: _limits_of_override(one[0], plan, found[one]) for one, plan in zip(asks, plans, strict=True)}
 
 
-def members(counter: Counter, id_: str, value: int, within: Limits) -> dict[str, int]:
+def answer_members(counter: Counter, id_: str, value: int, within: Limits) -> dict[str, int]:
     """Returns what an answer says of the limit of a tally at `value`: nothing, if its counter has no limit.
 
     `left`: how much more it takes; below 0 if `value` is beyond the limit, and then `over` is true. `resets_at`: when
@@ -172,7 +174,7 @@ def with_limit_condition(call: Call, write: Write, counter: Counter, id_: str, a
     if not counter.own_limits:
         return write
     if within.override.get(OVERRIDE) != within.copy_id:  # the item has no copy yet
-        write = items.extend_update(write, sets=within.override, remove=not_of(within.override))
+        write = items.extend_update(write, sets=within.override, remove=attributes_to_remove(within.override))
     return items.with_expected(write, {OVERRIDE: within.copy_id})
 
 
@@ -186,7 +188,7 @@ def _read_items(call: Call, wanted: list[Item]) -> list[Item]:
     return queries.get_each(call, call.store.settings.counts_table, wanted)
 
 
-def _of_plan(counter: Counter, plan: Mapping[str, Any], item: Mapping[str, Any]) -> Limits:
+def _limits_of_override(counter: Counter, plan: Mapping[str, Any], item: Mapping[str, Any]) -> Limits:
     """The limits by the plan of an id, for the `item` of a period that has no copy of it. They are not remembered: the
     next write is to copy them."""
     return parse_limits(counter, plan if OVERRIDE in plan else NO_OVERRIDE)._replace(copy_id=item.get(OVERRIDE))

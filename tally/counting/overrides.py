@@ -77,7 +77,7 @@ def _override_writes(call: Call, counter: Counter, id_: str, plan: Item) -> list
 def _copy_write(call: Call, counter: Counter, tally: str, plan: Item) -> Write:
     """The update that gives a tally's item the plan or a mark, beside its number. A plan takes away what the item had
     of another one. It moves the version: a caller that sets the number by an older one has not seen the plan."""
-    gone = [] if plan[OVERRIDE]["S"].startswith(STALE_COPY_PREFIX) else limits.not_of(plan)
+    gone = [] if plan[OVERRIDE]["S"].startswith(STALE_COPY_PREFIX) else limits.attributes_to_remove(plan)
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": tallies.key(counter, tally, 0),

@@ -43,11 +43,11 @@ def _read_unsharded(call: Call, wanted: Sequence[Tally]) -> dict[Tally, dict[str
     """The numbers of tallies that have one item each, and their limits."""
     keys = [tallies.key(tally.counter, tally.id, 0) for tally in wanted]
     items = queries.get_each(call, call.store.settings.counts_table, keys)
-    within = limits.learn_each(call, dict[tuple[Counter, str], Item](zip(wanted, items, strict=True)))
+    within = limits.limits_of_each(call, dict[tuple[Counter, str], Item](zip(wanted, items, strict=True)))
     numbers: dict[Tally, dict[str, int]] = {}
     for tally, item in zip(wanted, items, strict=True):
         value = tallies.state_of(tally.counter, item).value
-        numbers[tally] = {"value": value, **limits.members(*tally, value, within[tally])}
+        numbers[tally] = {"value": value, **limits.answer_members(*tally, value, within[tally])}
     return numbers
 
 

@@ -18,7 +18,7 @@ from ..observe import logger
 from . import limits, periods
 from .limits import Limits
 
-ROLLED_UP, REPAIRED = "+", "~"
+ROLLUP_NONCE_START, REPAIR_NONCE_START = "+", "~"
 """How the nonce of a tally item begins that the rollup or a repair moved."""
 TOMBSTONE = "gone"
 """The attribute that marks what is there no more: the tally of a removed parent, and what the removal of a child leaves
@@ -146,7 +146,13 @@ def add_write(
     It makes the shard if there is none. A refusal at a limit returns the old item.
     """
     write = _move_write(
-        call, counter, id_, shard, amount, at, f"{nonce_prefix}{amount}." if nonce_prefix == REPAIRED else nonce_prefix
+        call,
+        counter,
+        id_,
+        shard,
+        amount,
+        at,
+        f"{nonce_prefix}{amount}." if nonce_prefix == REPAIR_NONCE_START else nonce_prefix,
     )
     return limits.with_limit_condition(call, write, counter, id_, amount, debt) if counter.is_conditional else write
 
@@ -318,10 +324,10 @@ def removal_nonce(pair: str) -> str:
 
 def is_repair_nonce(nonce: str, moved: int) -> bool:
     """Whether a repair moved a tally item by this, and gave it this nonce. An old image that is put back is none."""
-    return nonce.startswith(f"{REPAIRED}{moved}.")
+    return nonce.startswith(f"{REPAIR_NONCE_START}{moved}.")
 
 
 def _nonce(by: str = "") -> Item:
     """A value that no other write of a tally item carries. After `by` it has letters, digits, `-` and `_` only."""
-    assert by in ("", ROLLED_UP) or (by[0] in f"-{REPAIRED}" and by[-1] == "."), "nobody reads it"
+    assert by in ("", ROLLUP_NONCE_START) or (by[0] in f"-{REPAIR_NONCE_START}" and by[-1] == "."), "nobody reads it"
     return {"S": by + secrets.token_urlsafe(6)}

@@ -38,7 +38,7 @@ class SegmentCache:
 
 
 @dataclass
-class Judged:
+class JudgeRun:
     """What one run did: minutes judged, changes of drift rows (by whomever), and whether it came to the end.
 
     `last`: the last judged minute; -1: none. `segments` and `bytes`: of the minutes that it judged.
@@ -52,7 +52,7 @@ class Judged:
     bytes: int = 0
 
 
-def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Judged:
+def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> JudgeRun:
     """Judge every closed minute, the oldest first, until the time runs out (`until_s`, on the store's clock).
 
     The next run goes on where this one stopped, also within a minute. `seen`: what may be concluded now.
@@ -60,8 +60,8 @@ def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Jud
     if 0 <= seen.judged < min(seen.resume_minute - 1, seen.last_complete_minute(store.settings)):
         seen = restarted_ledger.restart(store, seen, now_s, until_s)
         if not seen.journal_complete_s:
-            return Judged(last=seen.judged, finished=False)
-    result, read = Judged(last=seen.judged), SegmentCache()
+            return JudgeRun(last=seen.judged, finished=False)
+    result, read = JudgeRun(last=seen.judged), SegmentCache()
     for minute in range(seen.judged + 1, seen.last_complete_minute(store.settings) + 1) if seen.judged >= 0 else ():
         assert minute <= seen.last_complete_minute(store.settings), "more may be booked on it"
         net, after = differences(store, minute, read), seen.last_added(minute)
@@ -157,7 +157,7 @@ def _add_to_rows(store: Store, changes: Sequence[tuple[str, str, int]], minute: 
         drift_rows = rows.read_many(store, [change[:2] for change in changes])
         due = [pair for pair in zip(changes, drift_rows, strict=True) if pair[1].last_minute < minute]
         writes = [rows.drift_write(store, row, row.drift + change[2], now_s, upto=minute) for change, row in due]
-        if _committed_together(store, writes):
+        if _try_commit_together(store, writes):
             return
         done = map_in_threads(lambda write: try_commit(store, [write]), writes)
         changes = [change for (change, _), written in zip(due, done, strict=True) if not written]
@@ -166,7 +166,7 @@ def _add_to_rows(store: Store, changes: Sequence[tuple[str, str, int]], minute: 
     raise StoreBusyError("Some drift rows keep changing.")
 
 
-def _committed_together(store: Store, writes: Sequence[Write]) -> bool:
+def _try_commit_together(store: Store, writes: Sequence[Write]) -> bool:
     """Commit many rows in one transaction, and return whether it committed. If the partition of the drift rows is
     throttled, the transaction waits and goes again.
 

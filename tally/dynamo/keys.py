@@ -16,7 +16,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     scan        ITEMS, counter -> table, counted, generation, digest, groups, began, ended, closed, position, items,
                 found (team/scan_state.py)
     passed      PASSED, table of a team -> passed, stream
-    watched     WATCHED#bucket, digest -> counter, target, at, low, high, since, rule (team/kept_numbers.py)
+    watched     WATCHED#bucket, digest -> counter, target, at, low, high, since, rule (team/team_numbers.py)
     marker      SEEN#counter#item's digest, generation -> group, amount (team/first_seen.py)
     secret      SECRET, SECRET -> secret (counting/pseudonyms.py)
     event       EVENT#partition or, once it is sent, SENT#partition, epoch ms#name -> detail (streams/events.py)

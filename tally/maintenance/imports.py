@@ -176,10 +176,10 @@ def import_children(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRo
     chunk = chunk._replace(rows=[row._replace(at_s=anonymous.since_s(row.child, row.at_s)) for row in chunk.rows])
     payload = {"children": [[row.id, row.child, row.at_s] for row in chunk.rows]}
     keyed = ReceiptKey(IMPORT, counter.name, f"{run}/{chunk.number}", payload, KEPT_DAYS)
-    return count_once(call, keyed, lambda stamp: _put(call, counter, chunk, stamp)).body
+    return count_once(call, keyed, lambda stamp: _import_chunk(call, counter, chunk, stamp)).body
 
 
-def _put(call: Call, counter: Counter, chunk: Chunk[ChildRow], stamp: ReceiptDraft) -> Body:
+def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], stamp: ReceiptDraft) -> Body:
     """Each turn leaves out what the last one found to be there, or to have no parent."""
     rows = {(row.id, row.child): row for row in reversed(chunk.rows)}
     missing: set[str] = set()
@@ -194,7 +194,7 @@ def _put(call: Call, counter: Counter, chunk: Chunk[ChildRow], stamp: ReceiptDra
             put_receipt(call, receipt)
             return body
         parents = list(dict.fromkeys(row.id for row in todo))
-        sent = send(call.store.client, [receipt, *_writes(call, counter, todo, parents)], retries=call.retries)
+        sent = send(call.store.client, [receipt, *_import_writes(call, counter, todo, parents)], retries=call.retries)
         if sent.committed:
             return body
         if sent.codes[0] == CONDITION_FAILED:
@@ -221,7 +221,7 @@ def _leave_out(
     missing.update(id_ for id_, code in zip(parents, codes[len(todo) :], strict=False) if code == CONDITION_FAILED)
 
 
-def _writes(call: Call, counter: Counter, todo: Sequence[ChildRow], parents: Sequence[str]) -> list[Write]:
+def _import_writes(call: Call, counter: Counter, todo: Sequence[ChildRow], parents: Sequence[str]) -> list[Write]:
     """A Put for each child that is not there, and an Update for the tally of each parent that is there."""
     table, at = call.store.settings.counts_table, minute_now(call)
     puts: list[Write] = [

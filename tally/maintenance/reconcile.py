@@ -242,7 +242,7 @@ def repair_writes(store: Store, finding: Finding, by: str, why: str, now_s: floa
         shard = min(finding.shards, default=min(1, counter.max_shards - 1))  # never 0: that would make a post
         at = store.settings.minute_of(now_s)
         add = tallies.add_write(
-            Call(store), counter, target, shard, amount, at, nonce_prefix=tallies.REPAIRED, debt=counter.debt
+            Call(store), counter, target, shard, amount, at, nonce_prefix=tallies.REPAIR_NONCE_START, debt=counter.debt
         )
         add = tallies.with_day_notes(add, finding.days) if finding.days else add
         was = {**held.pop(shard, {})}

@@ -111,8 +111,8 @@ def repair_restored(
     if waits and not without_dead_letters:
         raise RepairNotReadyError("There were dead letters at that moment, and a redrive would add them once more.")
     _drop_drift(store, now_s, everything=waits or apart or watermark.read(store).has_unjudged_redrive)
-    _forget(store, keys.DEAD_LETTER_KEY)
-    _forget(store, keys.LOST_KEY)
+    _delete_partition(store, keys.DEAD_LETTER_KEY)
+    _delete_partition(store, keys.LOST_KEY)
     for counter in counters.values():
         if counter.items is not None:  # the team's tables are not of that moment
             scan_state.invalidate_until_done(store, counter.name)
@@ -120,7 +120,7 @@ def repair_restored(
         _write_or_raise(store, finding.name, repair_writes(store, finding, *why, now_s))
         yield finding
     _keep_what_runs(store, restored_s)
-    _begin_again(store, restored_s)
+    _restart_ledger(store, restored_s)
 
 
 def _keep_what_runs(store: Store, restored_s: float) -> None:
@@ -182,11 +182,11 @@ def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) ->
         yield Finding(counter, target, counted.shards, row, counted.low, history.RECOUNT)
 
 
-def _begin_again(store: Store, restored_s: float) -> None:
+def _restart_ledger(store: Store, restored_s: float) -> None:
     """Forget the old streams. What the tallies have noted of each day stays all that was added to them."""
     for consumer in (ROLLUP, BOOKKEEPER):
         for table in (COUNTS, RECEIPTS):
-            _forget(store, keys.checkpoint_key(consumer, table, "")[0])
+            _delete_partition(store, keys.checkpoint_key(consumer, table, "")[0])
     began_s = rebuild.notes_began_s(watermark.read(store))
     values = {"format": keys.FORMAT, "restored": int(restored_s)} | ({"notes": began_s} if began_s else {})
     _write_or_raise(
@@ -194,7 +194,7 @@ def _begin_again(store: Store, restored_s: float) -> None:
     )
 
 
-def _forget(store: Store, partition: str) -> None:
+def _delete_partition(store: Store, partition: str) -> None:
     """Remove every item of a partition of the ledger."""
     table = store.settings.ledger_table
     item_keys = [keys.key(partition, item["SK"]["S"]) for item in queries.partition_items(store, table, partition)]

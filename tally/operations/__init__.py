@@ -12,7 +12,7 @@ SERVING = (
 """The files that serve callers."""
 CONSUMERS = ("rollup", "bookkeeper")
 """Those that read streams."""
-OF_ITEMS = "items"
+ITEMS_CONSUMER = "items"
 """The one that reads the streams of the team's tables. It is there if a counter counts their items."""
 SCHEDULES = ("sweep",)
 """Those that run every few minutes."""

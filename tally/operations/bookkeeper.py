@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from tally.api import needs
+from tally.api.background import StreamReader
 from tally.api.needs import Table
-from tally.api.unattended import StreamReader
 from tally.counter import Counter
 from tally.streams import bookkeeper
 from tally.streams.consumer import Handler
@@ -13,7 +13,7 @@ READER = StreamReader(
     function="bookkeeper",
     does="books what was accepted, and what the numbers did, in the ledger",
     streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ()},
-    sends=True,
+    sends_events=True,
     # Only the judge waits for it. Each minute the judge looks at what was passed a minute before: in a longer window a
     # heartbeat misses that, and the age of a batch comes near the alarm `iterator-age`.
     window_s=30,
@@ -26,7 +26,7 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     every = list(counters)
     written = {"JUDGE": ["GetItem", "UpdateItem"], "SEGMENT#": ["PutItem"], "FORM": ["UpdateItem"]}
     ledger = needs.on_ledger(written)
-    return needs.consume("bookkeeper") | ledger | needs.make_events(every) | needs.send_events(every)
+    return needs.to_consume("bookkeeper") | ledger | needs.to_make_events(every) | needs.to_send_events(every)
 
 
 def handler(counters: Mapping[str, Counter]) -> Handler:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from tally import fields
 from tally.api import needs
-from tally.api.kinds import CALLER, CHANGES, VISIBLE, VOIDED_KEY, ACounter, Id, Key
+from tally.api.kinds import CALLER, CHANGES, VISIBLE, VOIDED_KEY, DeclaredCounter, Id, Key
 from tally.api.operation import SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import PeriodName, WhenVisible
 from tally.counter import CHANGES as OF_CHANGES
@@ -46,10 +46,10 @@ class AllVoided(TypedDict):
 
 
 VoidedKey = Annotated[str, VOIDED_KEY]
-Of = Annotated[str, CALLER]
+ChangeCaller = Annotated[str, CALLER]
 
 
-def _alone(counter: Counter) -> CallerError | None:
+def _refusal_of_batch(counter: Counter) -> CallerError | None:
     """Why changes of this counter cannot be counted together with others."""
     alone = None if counter.is_batchable else InvalidInputError(f"{counter.name} is changed alone.", field="changes")
     return fields.counts_otherwise(counter, OF_CHANGES) or alone
@@ -59,11 +59,11 @@ def _alone(counter: Counter) -> CallerError | None:
     "POST /changes",
     access=Access.WRITE,
     throttle=SELDOM,
-    refuses=_alone,
-    needs=needs.change_together,
+    refusal_for=_refusal_of_batch,
+    needs=needs.to_change_batch,
     raises=[LimitReachedError, CounterRetiredError],
     example={"counted": True, "changes": 2, "tallies": 2, "visible": "now"},
-    counts=True,
+    changes_numbers=True,
     body_bytes_max=256 * 1024,  # 1,000 changes with the longest names, ids and amounts
 )
 def change(
@@ -84,7 +84,7 @@ def change(
     return Answer(body, replayed=replayed)
 
 
-def _not_voided(counter: Counter) -> CallerError | None:
+def _refusal_of_void(counter: Counter) -> CallerError | None:
     """Why no change of this counter is taken back by its key."""
     detail = f"{counter.name} has no voids: nobody gets its numbers twice."
     numbered = InvalidInputError(detail, field="counter") if counter.numbered else None
@@ -95,14 +95,16 @@ def _not_voided(counter: Counter) -> CallerError | None:
     "POST /counters/{counter}/{id}/voids",
     access=Access.WRITE,
     throttle=SELDOM,
-    refuses=_not_voided,
-    needs=needs.void,
+    refusal_for=_refusal_of_void,
+    needs=needs.to_void,
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],
     example={"counter": "stock", "id": "7c20", "amount": -1, "changed": True, "visible": "now"},
-    counts=True,
-    smoke=[404],
+    changes_numbers=True,
+    smoke_statuses=[404],
 )
-def void(call: Call, *, counter: ACounter, id: Id, key: VoidedKey, caller: Of | None = None) -> Answer[Voided]:
+def void(
+    call: Call, *, counter: DeclaredCounter, id: Id, key: VoidedKey, caller: ChangeCaller | None = None
+) -> Answer[Voided]:
     """Take a change back
 
     The first void takes it back, in the period in which it was counted; another one changes nothing. A late copy of
@@ -110,7 +112,7 @@ def void(call: Call, *, counter: ACounter, id: Id, key: VoidedKey, caller: Of | 
     yours, if you leave it out. At a floor or ceiling Tally refuses, and the change stands.
     """
     keyed = ReceiptKey("increment", f"{counter.name}/{id}", key, {})
-    amounts, (body, replayed) = voids.void(_of(call, caller), keyed)
+    amounts, (body, replayed) = voids.void(_call_of(call, caller), keyed)
     ((tally, amount),) = amounts.items()
     named = {"counter": counter.name, **periods.answer_members(tally.id), "amount": amount}
     return Answer({**named, "changed": not replayed, "visible": body["visible"]})
@@ -120,23 +122,23 @@ def void(call: Call, *, counter: ACounter, id: Id, key: VoidedKey, caller: Of | 
     "POST /changes/voids",
     access=Access.WRITE,
     throttle=SELDOM,
-    refuses=_alone,
-    needs=needs.void,
+    refusal_for=_refusal_of_batch,
+    needs=needs.to_void,
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],
     example={"tallies": 2, "changed": True, "visible": "now"},
-    counts=True,
-    smoke=[404],
+    changes_numbers=True,
+    smoke_statuses=[404],
 )
-def void_changes(call: Call, *, key: VoidedKey, caller: Of | None = None) -> Answer[AllVoided]:
+def void_changes(call: Call, *, key: VoidedKey, caller: ChangeCaller | None = None) -> Answer[AllVoided]:
     """Take many changes under one key back
 
     All of them, or none, as one change is taken back.
     """
     keyed = ReceiptKey("change", changes_.RECEIPT_TARGET, key, {})
-    amounts, (body, replayed) = voids.void(_of(call, caller), keyed)
+    amounts, (body, replayed) = voids.void(_call_of(call, caller), keyed)
     return Answer({"tallies": len(amounts), "changed": not replayed, "visible": body["visible"]})
 
 
-def _of(call: Call, caller: str | None) -> Call:
+def _call_of(call: Call, caller: str | None) -> Call:
     """The call, by whose change it was: that names its receipt."""
     return call if caller is None else replace(call, caller=caller)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from tally import fields
 from tally.api import kinds, needs
-from tally.api.kinds import TALLY, ACounter, Cursor, Flag, Id, Key, Limit, Name, Secret
+from tally.api.kinds import TALLY, ChildName, Cursor, DeclaredCounter, Id, IncludeValue, Key, PageSize, Secret
 from tally.api.operation import READS, SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import NewValue, Unreadable, WhenVisible
 from tally.counter import CHILDREN, Counter
@@ -105,40 +105,44 @@ class Removed(TypedDict):
     changed: bool
 
 
-def _no_children(counter: Counter) -> CallerError | None:
+def _refusal_of_children(counter: Counter) -> CallerError | None:
     """Why this counter has none."""
     return fields.counts_otherwise(counter, CHILDREN)
 
 
-def _no_parents(counter: Counter) -> CallerError | None:
+def _refusal_of_removal(counter: Counter) -> CallerError | None:
     """Why nobody removes a parent of this counter here."""
     if counter.parent_required:
         return InvalidInputError(
             f"{counter.name}: a {counter.prefix.lower()} is deleted by its author.", field="counter"
         )
-    return _no_children(counter)
+    return _refusal_of_children(counter)
 
 
-def _not_by_callers(counter: Counter) -> CallerError | None:
+def _refusal_of_callers(counter: Counter) -> CallerError | None:
     """Why a caller is no child of this counter."""
-    if (refusal := _no_children(counter)) or counter.changes != "service":
+    if (refusal := _refusal_of_children(counter)) or counter.changes != "service":
         return refusal
     return ForbiddenError(f"Callers do not change {counter.name} themselves: a service does.", field="counter")
 
 
-def _not_by_anyone(counter: Counter) -> CallerError | None:
+def _refusal_of_anonymous(counter: Counter) -> CallerError | None:
     """Why a browser without sign-in is no child of this counter."""
-    if (refusal := _not_by_callers(counter)) or counter.changes == "anyone":
+    if (refusal := _refusal_of_callers(counter)) or counter.changes == "anyone":
         return refusal
     return ForbiddenError(f"Callers change {counter.name} only when they are signed in.", field="counter")
 
 
 def _needs_to_change(counters: Sequence[Counter]) -> needs.Needs:
-    return needs.change_child(counters) | needs.find_before_refusal(counters) | needs.on(counters, "Query")
+    return (
+        needs.to_change_child(counters)
+        | needs.to_find_receipt_before_refusal(counters)
+        | needs.on_counts(counters, "Query")
+    )
 
 
-def _needs_to_look(counters: Sequence[Counter]) -> needs.Needs:
-    return needs.on(counters, "BatchGetItem")
+def _needs_to_read(counters: Sequence[Counter]) -> needs.Needs:
+    return needs.on_counts(counters, "BatchGetItem")
 
 
 _ERRORS = (NotFoundError, CounterRetiredError, ParentRemovedError)
@@ -151,64 +155,76 @@ _HEART = {"counter": "hearts", "id": "article-1"}
     "PUT /counters/{counter}/{id}/child",
     access=Access.WRITE,
     throttle=WRITES,
-    refuses=_no_children,
+    refusal_for=_refusal_of_children,
     needs=_needs_to_change,
     raises=_ERRORS,
     example={**_MEMBER, "present": True, "changed": True, "visible": "now"},
-    counts=True,
+    changes_numbers=True,
 )
 def put_child(
-    call: Call, *, counter: ACounter, id: Id, name: Name, idempotency_key: Key | None = None, value: Flag = False
+    call: Call,
+    *,
+    counter: DeclaredCounter,
+    id: Id,
+    name: ChildName,
+    idempotency_key: Key | None = None,
+    value: IncludeValue = False,
 ) -> Answer[ChangedChild]:
     """Put a child, which then counts
 
     The child is its own receipt: putting it again changes nothing. The key is optional. With a key, a late retry does
     not put a child that was removed since.
     """
-    return _set(call, "put_child", counter, id, name, True, idempotency_key, value)
+    return _set_child(call, "put_child", counter, id, name, True, idempotency_key, value)
 
 
 @operation(
     "DELETE /counters/{counter}/{id}/child",
     access=Access.WRITE,
     throttle=WRITES,
-    refuses=_no_children,
+    refusal_for=_refusal_of_children,
     needs=_needs_to_change,
     raises=_ERRORS,
     example={**_MEMBER, "present": False, "changed": True, "visible": "now"},
-    counts=True,
+    changes_numbers=True,
 )
 def delete_child(
-    call: Call, *, counter: ACounter, id: Id, name: Name, idempotency_key: Key | None = None, value: Flag = False
+    call: Call,
+    *,
+    counter: DeclaredCounter,
+    id: Id,
+    name: ChildName,
+    idempotency_key: Key | None = None,
+    value: IncludeValue = False,
 ) -> Answer[ChangedChild]:
     """Remove a child, which then counts no more
 
     If there is no such child, nothing changes.
     """
-    return _set(call, "delete_child", counter, id, name, False, idempotency_key, value)
+    return _set_child(call, "delete_child", counter, id, name, False, idempotency_key, value)
 
 
 @operation(
     "GET /counters/{counter}/{id}/child",
     access=Access.READ,
     throttle=READS,
-    refuses=_no_children,
-    needs=_needs_to_look,
+    refusal_for=_refusal_of_children,
+    needs=_needs_to_read,
     raises=[NotFoundError],
     example={**_MEMBER, "present": True},
 )
-def get_child(call: Call, *, counter: ACounter, id: Id, name: Name) -> Answer[Child]:
+def get_child(call: Call, *, counter: DeclaredCounter, id: Id, name: ChildName) -> Answer[Child]:
     """Whether a child counts"""
-    return Answer(_child(counter, id, name, children.has_child(call, counter, id, name)))
+    return Answer(_child_body(counter, id, name, children.has_child(call, counter, id, name)))
 
 
 @operation(
     "GET /counters/{counter}/{id}/children",
     access=Access.READ,
-    as_counter="lists",
+    audience_field="lists",
     throttle=SELDOM,
-    refuses=_no_children,
-    needs=lambda counters: needs.on(counters, "Query", "GetItem"),
+    refusal_for=_refusal_of_children,
+    needs=lambda counters: needs.on_counts(counters, "Query", "GetItem"),
     raises=[NotFoundError],
     example={
         "counter": "members",
@@ -219,7 +235,12 @@ def get_child(call: Call, *, counter: ACounter, id: Id, name: Name) -> Answer[Ch
     names_users=True,
 )
 def list_children(
-    call: Call, *, counter: ACounter, id: Id, limit: Limit = fields.PAGE_SIZE_DEFAULT, cursor: Cursor | None = None
+    call: Call,
+    *,
+    counter: DeclaredCounter,
+    id: Id,
+    limit: PageSize = fields.PAGE_SIZE_DEFAULT,
+    cursor: Cursor | None = None,
 ) -> Answer[Children]:
     """The children that count, a page at a time
 
@@ -237,151 +258,163 @@ def list_children(
     "PUT /counters/{counter}/{id}/mine",
     access=Access.SIGNED_IN,
     throttle=WRITES,
-    alias="PUT {path}",
-    refuses=_not_by_callers,
+    short_route="PUT {path}",
+    refusal_for=_refusal_of_callers,
     needs=_needs_to_change,
     raises=(*_ERRORS, ForbiddenError),
     example={**_LIKE, "present": True, "changed": True, "visible": "now"},
-    counts=True,
+    changes_numbers=True,
 )
 def put_mine(
-    call: Call, *, counter: ACounter, id: Id, idempotency_key: Key | None = None, value: Flag = False
+    call: Call, *, counter: DeclaredCounter, id: Id, idempotency_key: Key | None = None, value: IncludeValue = False
 ) -> Answer[ChangedChild]:
     """Be counted yourself, as by a like
 
     The key is optional. With a key, a late retry does not repeat a like that you have since removed.
     """
-    return _set(call, "put_mine", counter, id, call.caller or "", True, idempotency_key, value)
+    return _set_child(call, "put_mine", counter, id, call.caller or "", True, idempotency_key, value)
 
 
 @operation(
     "DELETE /counters/{counter}/{id}/mine",
     access=Access.SIGNED_IN,
     throttle=WRITES,
-    alias="DELETE {path}",
-    refuses=_not_by_callers,
+    short_route="DELETE {path}",
+    refusal_for=_refusal_of_callers,
     needs=_needs_to_change,
     raises=(*_ERRORS, ForbiddenError),
     example={**_LIKE, "present": False, "changed": True, "visible": "now"},
-    counts=True,
+    changes_numbers=True,
 )
 def delete_mine(
-    call: Call, *, counter: ACounter, id: Id, idempotency_key: Key | None = None, value: Flag = False
+    call: Call, *, counter: DeclaredCounter, id: Id, idempotency_key: Key | None = None, value: IncludeValue = False
 ) -> Answer[ChangedChild]:
     """Be counted no more, as by an unlike
 
     If you are not counted, nothing changes.
     """
-    return _set(call, "delete_mine", counter, id, call.caller or "", False, idempotency_key, value)
+    return _set_child(call, "delete_mine", counter, id, call.caller or "", False, idempotency_key, value)
 
 
 @operation(
     "GET /counters/{counter}/{id}/mine",
     access=Access.SIGNED_IN,
     throttle=READS,
-    alias="GET {path}",
-    refuses=_not_by_callers,
-    needs=_needs_to_look,
+    short_route="GET {path}",
+    refusal_for=_refusal_of_callers,
+    needs=_needs_to_read,
     raises=[NotFoundError, ForbiddenError],
     example={**_LIKE, "present": True},
 )
-def get_mine(call: Call, *, counter: ACounter, id: Id) -> Answer[Child]:
+def get_mine(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[Child]:
     """Whether you are counted"""
     caller = call.caller or ""
-    return Answer(_child(counter, id, caller, children.has_child(call, counter, id, caller)))
+    return Answer(_child_body(counter, id, caller, children.has_child(call, counter, id, caller)))
 
 
 @operation(
     "GET /mine",
     access=Access.SIGNED_IN,
     throttle=READS,
-    refuses=_not_by_callers,
-    needs=_needs_to_look,
+    refusal_for=_refusal_of_callers,
+    needs=_needs_to_read,
     example={"mine": [{**_LIKE, "present": True}]},
 )
-def list_mine(call: Call, *, of: Annotated[list[tuple[str, str]], kinds.many(TALLY, 100)]) -> Answer[Mine]:
+def list_mine(call: Call, *, of: Annotated[list[tuple[str, str]], kinds.list_of(TALLY, 100)]) -> Answer[Mine]:
     """Which of these count you
 
     Up to 100, in the order asked. It reads children and no parents: one that does not exist does not count you, and one
     that is being removed does until it is gone. API Gateway takes about 10 KB of URL and headers together.
     """
     caller = call.caller or ""
-    return Answer({"mine": _which(call, of, _not_by_callers, lambda *_: caller)})
+    return Answer({"mine": _answer_each(call, of, _refusal_of_callers, lambda *_: caller)})
 
 
 @operation(
     "PUT /counters/{counter}/{id}/anonymous",
     access=Access.ANYONE,
     throttle=SELDOM,
-    refuses=_not_by_anyone,
+    refusal_for=_refusal_of_anonymous,
     needs=_needs_to_change,
     raises=(*_ERRORS, ForbiddenError),
     example={**_HEART, "present": True, "changed": True, "visible": "now"},
-    counts=True,
+    changes_numbers=True,
 )
 def put_anonymous(
-    call: Call, *, counter: ACounter, id: Id, secret: Secret, idempotency_key: Key | None = None, value: Flag = False
+    call: Call,
+    *,
+    counter: DeclaredCounter,
+    id: Id,
+    secret: Secret,
+    idempotency_key: Key | None = None,
+    value: IncludeValue = False,
 ) -> Answer[ChangedAnonymous]:
     """Be counted without sign-in
 
     Once for a secret and an id. Tally stores a hash of both, which names nobody. Who has the secret can take it back.
     """
     child = anonymous.child_name(counter, id, secret)
-    return _set(call, "put_anonymous", counter, id, child, True, idempotency_key, value)
+    return _set_child(call, "put_anonymous", counter, id, child, True, idempotency_key, value)
 
 
 @operation(
     "DELETE /counters/{counter}/{id}/anonymous",
     access=Access.ANYONE,
     throttle=SELDOM,
-    refuses=_not_by_anyone,
+    refusal_for=_refusal_of_anonymous,
     needs=_needs_to_change,
     raises=(*_ERRORS, ForbiddenError),
     example={**_HEART, "present": False, "changed": True, "visible": "now"},
-    counts=True,
+    changes_numbers=True,
 )
 def delete_anonymous(
-    call: Call, *, counter: ACounter, id: Id, secret: Secret, idempotency_key: Key | None = None, value: Flag = False
+    call: Call,
+    *,
+    counter: DeclaredCounter,
+    id: Id,
+    secret: Secret,
+    idempotency_key: Key | None = None,
+    value: IncludeValue = False,
 ) -> Answer[ChangedAnonymous]:
     """Be counted no more without sign-in
 
     If this secret is not counted, nothing changes.
     """
     child = anonymous.child_name(counter, id, secret)
-    return _set(call, "delete_anonymous", counter, id, child, False, idempotency_key, value)
+    return _set_child(call, "delete_anonymous", counter, id, child, False, idempotency_key, value)
 
 
 @operation(
     "GET /counters/{counter}/{id}/anonymous",
     access=Access.ANYONE,
     throttle=SELDOM,
-    refuses=_not_by_anyone,
-    needs=_needs_to_look,
+    refusal_for=_refusal_of_anonymous,
+    needs=_needs_to_read,
     raises=[NotFoundError, ForbiddenError],
     example={**_HEART, "present": True},
 )
-def get_anonymous(call: Call, *, counter: ACounter, id: Id, secret: Secret) -> Answer[Anonymous]:
+def get_anonymous(call: Call, *, counter: DeclaredCounter, id: Id, secret: Secret) -> Answer[Anonymous]:
     """Whether this secret is counted"""
     child = anonymous.child_name(counter, id, secret)
-    return Answer(_child(counter, id, child, children.has_child(call, counter, id, child)))
+    return Answer(_child_body(counter, id, child, children.has_child(call, counter, id, child)))
 
 
 @operation(
     "GET /anonymous",
     access=Access.ANYONE,
     throttle=SELDOM,
-    refuses=_not_by_anyone,
-    needs=_needs_to_look,
+    refusal_for=_refusal_of_anonymous,
+    needs=_needs_to_read,
     example={"anonymous": [{**_HEART, "present": True}]},
 )
 def list_anonymous(
-    call: Call, *, of: Annotated[list[tuple[str, str]], kinds.many(TALLY, 100)], secret: Secret
+    call: Call, *, of: Annotated[list[tuple[str, str]], kinds.list_of(TALLY, 100)], secret: Secret
 ) -> Answer[ListedOwn]:
     """Which of these count this secret
 
     As `GET /mine`.
     """
-    own = _which(call, of, _not_by_anyone, lambda counter, id_: anonymous.child_name(counter, id_, secret))
+    own = _answer_each(call, of, _refusal_of_anonymous, lambda counter, id_: anonymous.child_name(counter, id_, secret))
     return Answer({"anonymous": own})
 
 
@@ -389,15 +422,15 @@ def list_anonymous(
     "DELETE /counters/{counter}/{id}",
     access=Access.WRITE,
     throttle=SELDOM,
-    refuses=_no_parents,
+    refusal_for=_refusal_of_removal,
     # It marks the parent and the shards of its number, and names it to the sweep.
     needs=lambda counters: (
-        needs.on(counters, "Query", "GetItem", "UpdateItem") | needs.on_ledger({"DELETED": ["PutItem"]})
+        needs.on_counts(counters, "Query", "GetItem", "UpdateItem") | needs.on_ledger({"DELETED": ["PutItem"]})
     ),
     raises=[NotFoundError, CounterRetiredError],
     example={"counter": "members", "id": "acme", "removed": True, "changed": True},
 )
-def remove_parent(call: Call, *, counter: ACounter, id: Id) -> Answer[Removed]:
+def remove_parent(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[Removed]:
     """Remove an id with all its children
 
     Readers find none of them any more. The children are removed in the background. The id is free again after that, a
@@ -407,32 +440,32 @@ def remove_parent(call: Call, *, counter: ACounter, id: Id) -> Answer[Removed]:
     return Answer({"counter": counter.name, "id": id, "removed": True, "changed": changed})
 
 
-def _set(
-    call: Call, operation: str, counter: Counter, id_: str, name: str, there: bool, key: str | None, value: bool
+def _set_child(
+    call: Call, operation: str, counter: Counter, id_: str, name: str, wanted: bool, key: str | None, value: bool
 ) -> Answer[Any]:
     keyed = None
     if key is not None:
         keyed = ReceiptKey(operation, f"{counter.name}/{id_}", key, {"child": name}, counter.receipt_days)
-    body = {"counter": counter.name, "id": id_, "present": there}  # the receipt keeps it: it names nobody
-    counted, replayed = children.set_child(call, counter, id_, name, there, body, keyed)
-    answer = {**_child(counter, id_, name, there), **counted}
+    body = {"counter": counter.name, "id": id_, "present": wanted}  # the receipt keeps it: it names nobody
+    counted, replayed = children.set_child(call, counter, id_, name, wanted, body, keyed)
+    answer = {**_child_body(counter, id_, name, wanted), **counted}
     return Answer(tallies.with_value(call, counter, id_, answer) if value else answer, replayed=replayed)
 
 
-def _child(counter: Counter, id_: str, quoted: str, present: bool) -> dict[str, Any]:
+def _child_body(counter: Counter, id_: str, quoted: str, present: bool) -> dict[str, Any]:
     """Whether a child is there. What is anonymous has no name to show."""
     name = {} if quoted.startswith(anonymous.CHILD_NAME_PREFIX) else {"child": fields.decoded_user(quoted)}
     return {"counter": counter.name, "id": id_, **name, "present": present}
 
 
-def _which(
+def _answer_each(
     call: Call,
     of: Sequence[tuple[str, str]],
-    refuses: Callable[[Counter], CallerError | None],
+    refusal_for: Callable[[Counter], CallerError | None],
     child_of: Callable[[Counter, str], str],
 ) -> list[dict[str, Any]]:
     """Whether each of these has its child, or why that cannot be answered. `child_of`: the child's encoded name."""
-    refused = {asked: error for asked in of if (error := _refused(call, *asked, refuses))}
+    refused = {asked: error for asked in of if (error := _entry_refusal(call, *asked, refusal_for))}
     wanted = [Tally(call.counters[name], id_) for name, id_ in of if (name, id_) not in refused]
     names = {tally: child_of(*tally) for tally in wanted}
     present = children.parents_with_child(call, names)
@@ -441,16 +474,18 @@ def _which(
         if error := refused.get((name, id_)):
             return {"counter": name, "id": id_, "error": problem_document(error)}
         tally = Tally(call.counters[name], id_)
-        return _child(*tally, names[tally], tally in present)
+        return _child_body(*tally, names[tally], tally in present)
 
     return [entry(*asked) for asked in of]
 
 
-def _refused(call: Call, name: str, id_: str, refuses: Callable[[Counter], CallerError | None]) -> CallerError | None:
+def _entry_refusal(
+    call: Call, name: str, id_: str, refusal_for: Callable[[Counter], CallerError | None]
+) -> CallerError | None:
     """Why an entry cannot be answered."""
     try:
         counter = fields.declared_counter(name, "of", call.counters)
         fields.identifier(id_, "of")
     except CallerError as error:
         return error
-    return refuses(counter)
+    return refusal_for(counter)

@@ -3,13 +3,13 @@
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from tally.api import console
-from tally.api.kinds import FILE
+from tally.api.kinds import CONSOLE_FILE
 from tally.api.operation import RARE, Access, Answer, Call, Throttle, operation
 from tally.api.texts import Text
 from tally.errors import NotFoundError
 
-TRIED = {"plays", "stock"}  # what *Try it* moves
-A_FILE = Throttle(rate_per_s=100, burst=400)  # the console loads a dozen at once
+TRY_IT_COUNTERS = {"plays", "stock"}  # what *Try it* moves
+FILE_THROTTLE = Throttle(rate_per_s=100, burst=400)  # the console loads a dozen at once
 
 
 class SignIn(TypedDict):
@@ -41,7 +41,7 @@ class Config(TypedDict):
     throttle=RARE,
     example="<!doctype html>",
     media_type="text/html",
-    cached=True,
+    is_cacheable=True,
     any_query=True,  # a page reads its own query, which may be the code of a sign-in
 )
 def get_console(call: Call) -> Answer[Text]:
@@ -49,21 +49,21 @@ def get_console(call: Call) -> Answer[Text]:
 
     A page for browsers. Its headers let it load and run nothing from elsewhere.
     """
-    return Answer(console.page(call.store.settings.console))
+    return Answer(console.read_page(call.store.settings.console))
 
 
 @operation(
     "GET /console/{file}",
     access=Access.ANYONE,
-    throttle=A_FILE,
+    throttle=FILE_THROTTLE,
     raises=[NotFoundError],
     example="export {};",
     media_type="text/*",
-    cached=True,
+    is_cacheable=True,
 )
-def get_console_file(call: Call, *, file: Annotated[str, FILE]) -> Answer[Text]:
+def get_console_file(call: Call, *, file: Annotated[str, CONSOLE_FILE]) -> Answer[Text]:
     """A module or a style sheet of the console"""
-    return Answer(console.file(file))
+    return Answer(console.read_file(file))
 
 
 @operation(
@@ -93,7 +93,7 @@ def get_console_config(call: Call) -> Answer[Config]:
     `make dev`.
     """
     known = call.store.settings.console
-    try_it = known["try_it"] and call.counters.keys() >= TRIED
+    try_it = known["try_it"] and call.counters.keys() >= TRY_IT_COUNTERS
     public = [one for one in call.counters.values() if one.public]
     names = {"counters": [one.name for one in public], "listed": [one.name for one in public if one.listed]}
     return Answer({**known, "try_it": try_it, **names})

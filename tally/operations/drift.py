@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from tally import fields
 from tally.api import needs
-from tally.api.kinds import ANY_ID, COUNTER, Cursor, Limit, Period
+from tally.api.kinds import COUNTER, ID_OR_PAGE, Cursor, PageSize, Period
 from tally.api.operation import RARE, SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Count, PeriodName, Seconds
 from tally.counter import Counter
@@ -175,7 +175,7 @@ class Events(TypedDict):
     events: list[Crossed]
 
 
-def _without_events(counter: Counter) -> CallerError | None:
+def _refusal_of_events(counter: Counter) -> CallerError | None:
     """Why this counter has no events."""
     if counter.notifies:
         return None
@@ -186,13 +186,15 @@ def _without_events(counter: Counter) -> CallerError | None:
     "GET /drift",
     access=Access.READ,
     throttle=SELDOM,
-    needs=lambda _: needs.READ_JUDGE | needs.on_ledger({"DRIFT": ["Query"]}),
+    needs=lambda _: needs.READ_WATERMARK | needs.on_ledger({"DRIFT": ["Query"]}),
     example={
         "drift": [{"counter": "likes", "id": "a91f", "drift": 5, "since": 1785542401, "confirmed": True}],
         "cursor": None,
     },
 )
-def get_drift(call: Call, *, limit: Limit = fields.PAGE_SIZE_DEFAULT, cursor: Cursor | None = None) -> Answer[Drifts]:
+def get_drift(
+    call: Call, *, limit: PageSize = fields.PAGE_SIZE_DEFAULT, cursor: Cursor | None = None
+) -> Answer[Drifts]:
     """The numbers that drift, a page at a time
 
     How far each is above (or below) the counted number, and since when. Empty if all is well.
@@ -205,11 +207,11 @@ def get_drift(call: Call, *, limit: Limit = fields.PAGE_SIZE_DEFAULT, cursor: Cu
     access=Access.READ,
     throttle=SELDOM,
     needs=lambda counters: (
-        needs.on(counters, "Query")
-        | needs.READ_JUDGE
+        needs.on_counts(counters, "Query")
+        | needs.READ_WATERMARK
         | needs.on_ledger({"DRIFT": ["GetItem"], "HISTORY#": ["Query"]})
         | needs.on_ledger({"PROGRESS": ["GetItem"], "SERIES#": ["Query"], "RUNNING#": ["Query"]})
-        | needs.scanned(counters)
+        | needs.to_read_scan(counters)
     ),
     raises=[NotFoundError, NotCountedError],
     example={
@@ -227,7 +229,7 @@ def get_details(
     call: Call,
     *,
     counter: Annotated[Counter, COUNTER],
-    id: Annotated[str, ANY_ID],
+    id: Annotated[str, ID_OR_PAGE],
     period: Period | None = None,
 ) -> Answer[Details]:
     """One number: its shards, its drift, who repaired it, and how much of it was imported
@@ -245,11 +247,11 @@ def get_details(
     "GET /status",
     access=Access.READ,
     throttle=RARE,
-    needs=lambda counters: needs.PROBE
-    | needs.READ_JUDGE
+    needs=lambda counters: needs.PING_STORE
+    | needs.READ_WATERMARK
     | needs.READ_FORMS
-    | needs.scanned(counters)
-    | needs.on([one for one in counters if one.items is not None], "Query")
+    | needs.to_read_scan(counters)
+    | needs.on_counts([one for one in counters if one.items is not None], "Query")
     | needs.on_ledger({"DRIFT": ["Query"], "DEADLETTER": ["Query"], "HOLDS#": ["Query"]}),
     example={
         "well": False,
@@ -285,13 +287,15 @@ def get_status(call: Call) -> Answer[Status]:
     Part by part, as far as a function can tell. What nobody can tell is `unknown`, and not well. And the counters that
     are declared.
     """
-    of_items = _of_items(call.counters)
+    of_items = _counters_of_items(call.counters)
     return Answer(
-        checks.status(call, call.counters, {"items": lambda: health.look(call.store, of_items)} if of_items else {})
+        checks.status(
+            call, call.counters, {"items": lambda: health.items_check(call.store, of_items)} if of_items else {}
+        )
     )
 
 
-def _of_items(counters: Mapping[str, Counter]) -> dict[str, Counter]:
+def _counters_of_items(counters: Mapping[str, Counter]) -> dict[str, Counter]:
     return {name: counter for name, counter in counters.items() if counter.items is not None}
 
 
@@ -300,10 +304,10 @@ def _of_items(counters: Mapping[str, Counter]) -> dict[str, Counter]:
     access=Access.READ,
     throttle=SELDOM,
     needs=lambda _: needs.on_ledger({"EVENT#": ["Query"], "SENT#": ["Query"]}),
-    refuses=_without_events,
+    refusal_for=_refusal_of_events,
     example={"events": [{**EXAMPLE, "sent": True}]},
 )
-def get_events(call: Call, *, limit: Limit = fields.PAGE_SIZE_DEFAULT) -> Answer[Events]:
+def get_events(call: Call, *, limit: PageSize = fields.PAGE_SIZE_DEFAULT) -> Answer[Events]:
     """The newest events: numbers that crossed a threshold of their counter
 
     Each is kept for nine days after it was sent.

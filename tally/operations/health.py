@@ -14,7 +14,7 @@ from tally.counting import receipts
 from tally.dynamo import queries
 
 DOCUMENT_MAX_AGE_S = 300  # it changes with a deployment
-BUILT = Path(__file__).parents[2] / "openapi.json"
+OPENAPI_FILE = Path(__file__).parents[2] / "openapi.json"
 """The API document of a stack, beside the handlers: who brings their code together writes it."""
 
 
@@ -44,9 +44,9 @@ class OpenApi(TypedDict):
 
 
 @cache
-def document() -> str:
+def read_openapi() -> str:
     """The OpenAPI document that was made with the functions' code."""
-    return BUILT.read_text(encoding="utf-8")
+    return OPENAPI_FILE.read_text(encoding="utf-8")
 
 
 @operation(
@@ -54,7 +54,7 @@ def document() -> str:
     access=Access.ANYONE,
     head=True,
     throttle=SELDOM,  # clients that come back after a day ask how long receipts live
-    needs=lambda _: needs.PROBE,
+    needs=lambda _: needs.PING_STORE,
     example={"status": "ok", "version": "dev", "receipts_live_s": {"plays": 86400, "visits": 691200}},
 )
 def health(call: Call) -> Answer[Health]:
@@ -67,7 +67,7 @@ def health(call: Call) -> Answer[Health]:
     return Answer({"status": "ok", "version": call.store.settings.version, "receipts_live_s": lives_s})
 
 
-@operation("GET /openapi.json", access=Access.ANYONE, throttle=RARE, cached=True)
+@operation("GET /openapi.json", access=Access.ANYONE, throttle=RARE, is_cacheable=True)
 def get_openapi(call: Call) -> Answer[OpenApi]:
     """This document"""
-    return Answer(Text(document(), "application/json", DOCUMENT_MAX_AGE_S))
+    return Answer(Text(read_openapi(), "application/json", DOCUMENT_MAX_AGE_S))

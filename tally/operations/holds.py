@@ -5,7 +5,18 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from tally import fields
 from tally.api import needs
-from tally.api.kinds import HELD_AMOUNT, HOLD, HOLD_EXAMPLE, NEW_AMOUNT, NEW_TTL, TTL, USED_AMOUNT, ACounter, Id, Key
+from tally.api.kinds import (
+    HELD_AMOUNT,
+    HOLD,
+    HOLD_EXAMPLE,
+    NEW_AMOUNT,
+    NEW_TTL,
+    TTL,
+    USED_AMOUNT,
+    DeclaredCounter,
+    Id,
+    Key,
+)
 from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import Count, PeriodName, Seconds
 from tally.counter import CHANGES, Counter
@@ -44,7 +55,7 @@ class Settled(TypedDict):
     changed: bool
 
 
-def _not_holdable(counter: Counter) -> CallerError | None:
+def _refusal_of_hold(counter: Counter) -> CallerError | None:
     """Why nothing of this counter can be held."""
     if counter.takes_holds:
         return None
@@ -54,14 +65,14 @@ def _not_holdable(counter: Counter) -> CallerError | None:
     return InvalidInputError(f"{counter.name} has {why}: nothing of it can be held.", field="counter")
 
 
-def _without_holds(counter: Counter) -> CallerError | None:
+def _refusal_of_settling(counter: Counter) -> CallerError | None:
     """Why this counter has no holds to settle. No limit or step that came later keeps anybody from settling a hold."""
-    return None if counter.may_settle_holds else _not_holdable(counter)
+    return None if counter.may_settle_holds else _refusal_of_hold(counter)
 
 
-def _needs_to_move(counters: Sequence[Counter]) -> needs.Needs:
+def _needs_to_change_hold(counters: Sequence[Counter]) -> needs.Needs:
     """The hold is read. Expired ones may make room for it first, by writes as its own."""
-    return needs.release_expired(counters) | needs.on_ledger({"HOLDS#": ["GetItem"]})
+    return needs.to_release_expired_holds(counters) | needs.on_ledger({"HOLDS#": ["GetItem"]})
 
 
 _STOCK = {"counter": "stock", "id": "7c20"}
@@ -71,18 +82,18 @@ _STOCK = {"counter": "stock", "id": "7c20"}
     "POST /counters/{counter}/{id}/holds",
     access=Access.WRITE,
     throttle=WRITES,
-    refuses=_not_holdable,
-    needs=lambda counters: _needs_to_move(counters) | needs.find_before_refusal(counters),
+    refusal_for=_refusal_of_hold,
+    needs=lambda counters: _needs_to_change_hold(counters) | needs.to_find_receipt_before_refusal(counters),
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],
     example={**_STOCK, "hold": HOLD_EXAMPLE, "amount": 2, "expires_at": 1785542401, "state": "held"},
-    success=[201],
-    counts=True,
-    smoke=[201, 409],
+    success_statuses=[201],
+    changes_numbers=True,
+    smoke_statuses=[201, 409],
 )
 def hold(
     call: Call,
     *,
-    counter: ACounter,
+    counter: DeclaredCounter,
     id: Id,
     amount: Annotated[int, HELD_AMOUNT],
     ttl_s: Annotated[int, TTL],
@@ -103,17 +114,17 @@ def hold(
     "PATCH /counters/{counter}/{id}/holds/{hold}",
     access=Access.WRITE,
     throttle=WRITES,
-    refuses=_not_holdable,
-    needs=lambda counters: _needs_to_move(counters) | needs.FIND_RECEIPT,
+    refusal_for=_refusal_of_hold,
+    needs=lambda counters: _needs_to_change_hold(counters) | needs.FIND_RECEIPT,
     raises=[NotFoundError, HoldSettledError, LimitReachedError, CounterRetiredError],
     example={**_STOCK, "hold": HOLD_EXAMPLE, "amount": 3, "expires_at": 1785543001, "state": "held"},
-    counts=True,
-    smoke=[404],
+    changes_numbers=True,
+    smoke_statuses=[404],
 )
 def change_hold(
     call: Call,
     *,
-    counter: ACounter,
+    counter: DeclaredCounter,
     id: Id,
     hold: Annotated[str, HOLD],
     amount: Annotated[int, NEW_AMOUNT] | None = None,
@@ -128,7 +139,7 @@ def change_hold(
     """
     if amount is None and ttl_s is None:
         raise InvalidInputError("amount and ttl_s are missing. Send one of them, or both.", field="amount")
-    body, replayed = changing.change(
+    body, replayed = changing.change_hold(
         call, counter, id, hold, amount, ttl_s, operation="change_hold", key=idempotency_key
     )
     return Answer(body, replayed=replayed)
@@ -138,17 +149,17 @@ def change_hold(
     "POST /counters/{counter}/{id}/holds/{hold}/commit",
     access=Access.WRITE,
     throttle=WRITES,
-    refuses=_without_holds,
-    needs=_needs_to_move,
+    refusal_for=_refusal_of_settling,
+    needs=_needs_to_change_hold,
     raises=[NotFoundError, HoldSettledError, LimitReachedError],
     example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "committed", "amount": 2, "changed": True},
-    counts=True,
-    smoke=[404],
+    changes_numbers=True,
+    smoke_statuses=[404],
 )
 def commit_hold(
     call: Call,
     *,
-    counter: ACounter,
+    counter: DeclaredCounter,
     id: Id,
     hold: Annotated[str, HOLD],
     amount: Annotated[int, USED_AMOUNT] | None = None,
@@ -168,14 +179,14 @@ def commit_hold(
     "DELETE /counters/{counter}/{id}/holds/{hold}",
     access=Access.WRITE,
     throttle=WRITES,
-    refuses=_without_holds,
-    needs=_needs_to_move,
+    refusal_for=_refusal_of_settling,
+    needs=_needs_to_change_hold,
     raises=[NotFoundError, HoldSettledError, LimitReachedError],
     example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "released", "changed": True},
-    counts=True,
-    smoke=[404],
+    changes_numbers=True,
+    smoke_statuses=[404],
 )
-def release_hold(call: Call, *, counter: ACounter, id: Id, hold: Annotated[str, HOLD]) -> Answer[Settled]:
+def release_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: Annotated[str, HOLD]) -> Answer[Settled]:
     """Give back the amount of a hold
 
     Releasing twice changes nothing. After that the hold cannot be committed, nor if it had expired before.
@@ -187,14 +198,14 @@ def release_hold(call: Call, *, counter: ACounter, id: Id, hold: Annotated[str, 
     "POST /counters/{counter}/{id}/holds/{hold}/voids",
     access=Access.WRITE,
     throttle=SELDOM,
-    refuses=_without_holds,
-    needs=lambda counters: _needs_to_move(counters) | needs.FIND_RECEIPT | needs.MARK_RECEIPT,
+    refusal_for=_refusal_of_settling,
+    needs=lambda counters: _needs_to_change_hold(counters) | needs.FIND_RECEIPT | needs.MARK_RECEIPT,
     raises=[NotFoundError, HoldSettledError, LimitReachedError, CounterRetiredError],
     example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "voided", "amount": 2, "changed": True},
-    counts=True,
-    smoke=[404],
+    changes_numbers=True,
+    smoke_statuses=[404],
 )
-def void_hold(call: Call, *, counter: ACounter, id: Id, hold: Annotated[str, HOLD]) -> Answer[Settled]:
+def void_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: Annotated[str, HOLD]) -> Answer[Settled]:
     """Void a committed hold
 
     The whole `amount` of the commit, once, in the period of the hold. Tally knows the hold for eight days after it was

@@ -6,18 +6,18 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from tally import fields
 from tally.api import needs
 from tally.api.kinds import (
-    FIRST_TRIED,
-    OWN_LIMIT,
+    FIRST_TRY_TIME,
+    LIMIT_OVERRIDE,
     USED,
     VALUE,
     VERSION,
     VISITOR,
-    ACounter,
     Amount,
-    Flag,
+    DeclaredCounter,
     Id,
+    IncludeValue,
     Key,
-    KeyOrBody,
+    KeyInHeaderOrBody,
 )
 from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import NewValue, PeriodName, Version, WhenVisible
@@ -82,20 +82,20 @@ class NewState(TypedDict):
     version: Version
 
 
-def _not_moved(counter: Counter) -> CallerError | None:
+def _refusal_of_change(counter: Counter) -> CallerError | None:
     """Why changes do not move this counter."""
     return fields.counts_otherwise(counter, CHANGES)
 
 
-def _not_set(counter: Counter) -> CallerError | None:
+def _refusal_of_set(counter: Counter) -> CallerError | None:
     """Why this counter has no version to compare."""
-    if (refusal := _not_moved(counter)) or counter.may_be_set:
+    if (refusal := _refusal_of_change(counter)) or counter.may_be_set:
         return refusal
     why = f"has a number for each {counter.period}" if counter.period else "is spread over shards"
     return InvalidInputError(f"{counter.name} {why}: it has no version to compare.", field="counter")
 
 
-def _without_own(counter: Counter) -> CallerError | None:
+def _refusal_of_override(counter: Counter) -> CallerError | None:
     """Why no id of this counter has a limit of its own."""
     if counter.own_limits:
         return None
@@ -103,50 +103,54 @@ def _without_own(counter: Counter) -> CallerError | None:
     return InvalidInputError(why, field="counter")
 
 
-def _needs_to_limit(plan: str) -> Callable[[Sequence[Counter]], needs.Needs]:
-    """A plan stands beside the number; with periods it is an item of its own, which takes the action `plan`, and has
+def _needs_of_override(action: str) -> Callable[[Sequence[Counter]], needs.Needs]:
+    """A plan stands beside the number; with periods it is an item of its own, which takes the action `action`, and has
     copies beside the numbers."""
 
     def needed(counters: Sequence[Counter]) -> needs.Needs:
         own = [counter for counter in counters if counter.own_limits]
-        return needs.PUT_RECEIPT | needs.on(own, "UpdateItem") | needs.on((one for one in own if one.period), plan)
+        return (
+            needs.PUT_RECEIPT
+            | needs.on_counts(own, "UpdateItem")
+            | needs.on_counts((one for one in own if one.period), action)
+        )
 
     return needed
 
 
-def _needs_to_move(counters: Sequence[Counter]) -> needs.Needs:
+def _needs_to_increment(counters: Sequence[Counter]) -> needs.Needs:
     """A change may read the number for the answer, and a numbered counter before it is taken.
 
     After the last number a receipt is looked for, so that a retry gets that number.
     """
-    needed = needs.count(counters) | needs.on(counters, "Query") | needs.release_expired(counters)
+    needed = needs.to_count(counters) | needs.on_counts(counters, "Query") | needs.to_release_expired_holds(counters)
     if any(counter.numbered for counter in counters):
         needed |= needs.FIND_RECEIPT
-    return needed | needs.find_before_refusal(counters)
+    return needed | needs.to_find_receipt_before_refusal(counters)
 
 
 @operation(
     "POST /counters/{counter}/{id}/increments",
     access=Access.WRITE,
-    as_counter="changes",
+    audience_field="changes",
     throttle=WRITES,
-    opens=SELDOM,
-    alias="POST {path}",
-    refuses=_not_moved,
-    needs=_needs_to_move,
+    open_throttle=SELDOM,
+    short_route="POST {path}",
+    refusal_for=_refusal_of_change,
+    needs=_needs_to_increment,
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],
     example={"counter": "stock", "id": "7c20", "counted": True, "visible": "now"},
-    counts=True,
+    changes_numbers=True,
 )
 def increment(
     call: Call,
     *,
-    counter: ACounter,
+    counter: DeclaredCounter,
     id: Id,
-    idempotency_key: KeyOrBody,
+    idempotency_key: KeyInHeaderOrBody,
     amount: Amount | None = None,
     used: Annotated[bool, USED] = False,
-    value: Flag = False,
+    value: IncludeValue = False,
 ) -> Answer[Counted]:
     """Move a counter
 
@@ -171,19 +175,19 @@ def increment(
     "POST /counters/{counter}/{id}/visitors",
     access=Access.WRITE,
     throttle=WRITES,
-    refuses=lambda counter: fields.counts_otherwise(counter, VISITORS),
-    needs=lambda counters: needs.count_visitors(counters) | needs.find_before_refusal(counters),
+    refusal_for=lambda counter: fields.counts_otherwise(counter, VISITORS),
+    needs=lambda counters: needs.to_count_visitors(counters) | needs.to_find_receipt_before_refusal(counters),
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],
     example={"counter": "readers", "id": "7c20", "period": "2026-07-31", "new": True, "visible": "soon"},
-    counts=True,
+    changes_numbers=True,
 )
 def add_visitor(
     call: Call,
     *,
-    counter: ACounter,
+    counter: DeclaredCounter,
     id: Id,
     visitor: Annotated[str, VISITOR],
-    at: Annotated[int, FIRST_TRIED] | None = None,
+    at: Annotated[int, FIRST_TRY_TIME] | None = None,
 ) -> Answer[Visitor]:
     """Count a visitor
 
@@ -198,22 +202,25 @@ def add_visitor(
     "PUT /counters/{counter}/{id}",
     access=Access.WRITE,
     throttle=WRITES,
-    refuses=_not_set,
+    refusal_for=_refusal_of_set,
     # It reads the number before it sets it, and looks for a receipt if the number has moved.
     needs=lambda counters: (
-        needs.PUT_RECEIPT | needs.FIND_RECEIPT | needs.on(counters, "Query", "UpdateItem") | needs.read_limits(counters)
+        needs.PUT_RECEIPT
+        | needs.FIND_RECEIPT
+        | needs.on_counts(counters, "Query", "UpdateItem")
+        | needs.to_read_limits(counters)
     ),
     raises=[
         NotFoundError, LimitReachedError, CounterRetiredError, PreconditionFailedError, PreconditionRequiredError,
     ],
     example={"counter": "stock", "id": "7c20", "value": 98, "version": 8},
-    counts=True,
-    smoke=[412],
+    changes_numbers=True,
+    smoke_statuses=[412],
 )  # fmt: skip
 def set_counter(
     call: Call,
     *,
-    counter: ACounter,
+    counter: DeclaredCounter,
     id: Id,
     value: Annotated[int, VALUE],
     version: Annotated[int, VERSION],
@@ -237,12 +244,12 @@ _LIMIT = {"counter": "calls", "id": "7c20", "limit": 10_000, "own": True}
     "GET /counters/{counter}/{id}/limit",
     access=Access.READ,
     throttle=SELDOM,
-    refuses=_without_own,
-    needs=needs.read_limits,
+    refusal_for=_refusal_of_override,
+    needs=needs.to_read_limits,
     raises=[NotFoundError],
     example=_LIMIT,
 )
-def get_limit(call: Call, *, counter: ACounter, id: Id) -> Answer[OwnLimit]:
+def get_limit(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[OwnLimit]:
     """The limit of an id
 
     The ceiling; of a counter without one, the floor.
@@ -254,14 +261,14 @@ def get_limit(call: Call, *, counter: ACounter, id: Id) -> Answer[OwnLimit]:
     "PUT /counters/{counter}/{id}/limit",
     access=Access.WRITE,
     throttle=SELDOM,
-    refuses=_without_own,
-    needs=_needs_to_limit("PutItem"),
+    refusal_for=_refusal_of_override,
+    needs=_needs_of_override("PutItem"),
     raises=[NotFoundError],
     example=_LIMIT,
-    counts=True,
+    changes_numbers=True,
 )
 def put_limit(
-    call: Call, *, counter: ACounter, id: Id, limit: Annotated[int, OWN_LIMIT], idempotency_key: Key
+    call: Call, *, counter: DeclaredCounter, id: Id, limit: Annotated[int, LIMIT_OVERRIDE], idempotency_key: Key
 ) -> Answer[OwnLimit]:
     """Give an id a limit of its own
 
@@ -283,13 +290,13 @@ def put_limit(
     "DELETE /counters/{counter}/{id}/limit",
     access=Access.WRITE,
     throttle=SELDOM,
-    refuses=_without_own,
-    needs=_needs_to_limit("DeleteItem"),
+    refusal_for=_refusal_of_override,
+    needs=_needs_of_override("DeleteItem"),
     raises=[NotFoundError],
     example={**_LIMIT, "limit": 1_000, "own": False},
-    counts=True,
+    changes_numbers=True,
 )
-def delete_limit(call: Call, *, counter: ACounter, id: Id, idempotency_key: Key) -> Answer[OwnLimit]:
+def delete_limit(call: Call, *, counter: DeclaredCounter, id: Id, idempotency_key: Key) -> Answer[OwnLimit]:
     """Give an id the declared limit again"""
     body, replayed = overrides.put_override(call, counter, id, None, operation="delete_limit", key=idempotency_key)
     return Answer(body, replayed=replayed)

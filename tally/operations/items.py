@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tally.api import needs
-from tally.api.unattended import StreamReader
+from tally.api.background import StreamReader
 from tally.counter import Counter
 from tally.team.consumer import NAME, ItemsHandler
 
@@ -11,7 +11,9 @@ from tally.team.consumer import NAME, ItemsHandler
 def reader(counters: Iterable[Counter]) -> StreamReader | None:
     """The reader of the tables whose items these count; None: none does."""
     tables = dict.fromkeys(one.items.table for one in counters if one.items is not None)
-    return StreamReader(NAME, "counts the items of the team's tables", {}, own=tuple(tables)) if tables else None
+    return (
+        StreamReader(NAME, "counts the items of the team's tables", {}, team_tables=tuple(tables)) if tables else None
+    )
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
@@ -20,7 +22,7 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     ledger = {"ITEMS": ["Query", "UpdateItem"], "SEEN#": ["BatchGetItem", "UpdateItem", "PutItem"]}
     if any(one.watch for one in counting):
         ledger["WATCHED#"] = ["UpdateItem"]
-    return needs.consume(NAME) | needs.on_ledger(ledger) | needs.on(counting, "UpdateItem")
+    return needs.to_consume(NAME) | needs.on_ledger(ledger) | needs.on_counts(counting, "UpdateItem")
 
 
 handler = ItemsHandler

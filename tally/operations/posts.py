@@ -3,7 +3,7 @@
 from typing import Annotated, Literal, TypedDict
 
 from tally.api import needs
-from tally.api.kinds import TEXT, Id
+from tally.api.kinds import POST_TEXT, Id
 from tally.api.operation import READS, SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import Count, Seconds
 from tally.builtin import LIKES
@@ -37,13 +37,13 @@ _EXAMPLE = {"id": "a91f", "author": "auth0|7c20", "created_at": 1785542401, "rev
     "PUT /posts/{id}",
     access=Access.SIGNED_IN,
     throttle=SELDOM,
-    of=[LIKES],
-    needs=lambda counters: needs.on(counters, "Query", "PutItem", "UpdateItem"),
+    only_counters=[LIKES],
+    needs=lambda counters: needs.on_counts(counters, "Query", "PutItem", "UpdateItem"),
     raises=[ForbiddenError, EditConflictError, ParentRemovedError],
     example=_EXAMPLE,
-    success=[200, 201],
+    success_statuses=[200, 201],
 )
-def put_post(call: Call, *, id: Id, body: Annotated[str, TEXT]) -> Answer[Post]:
+def put_post(call: Call, *, id: Id, body: Annotated[str, POST_TEXT]) -> Answer[Post]:
     """Create a post, or edit your own
 
     Its creator is its author, and only the author may edit it. The same text again changes nothing.
@@ -56,11 +56,11 @@ def put_post(call: Call, *, id: Id, body: Annotated[str, TEXT]) -> Answer[Post]:
     "GET /posts/{id}",
     access=Access.ANYONE,
     throttle=READS,
-    of=[LIKES],
-    needs=lambda counters: needs.on(counters, "Query"),
+    only_counters=[LIKES],
+    needs=lambda counters: needs.on_counts(counters, "Query"),
     raises=[NotFoundError],
     example=_EXAMPLE,
-    cached=True,
+    is_cacheable=True,
 )
 def get_post(call: Call, *, id: Id) -> Answer[Post]:
     """A post with its likes"""
@@ -72,9 +72,9 @@ def get_post(call: Call, *, id: Id) -> Answer[Post]:
     access=Access.SIGNED_IN,
     throttle=SELDOM,
     # It marks the post and the shards of its number, removes its text, and names it to the sweep.
-    of=[LIKES],
+    only_counters=[LIKES],
     needs=lambda counters: (
-        needs.on(counters, "GetItem", "UpdateItem", "DeleteItem") | needs.on_ledger({"DELETED": ["PutItem"]})
+        needs.on_counts(counters, "GetItem", "UpdateItem", "DeleteItem") | needs.on_ledger({"DELETED": ["PutItem"]})
     ),
     raises=[NotFoundError, ForbiddenError],
     example={"id": "a91f", "removed": True, "changed": True},

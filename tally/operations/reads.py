@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypedDict
 
 from tally import fields
 from tally.api import badge, kinds, needs
-from tally.api.kinds import LISTED_TALLY, ACounter, Period, ReadId
+from tally.api.kinds import TALLY_OF_LISTED_HOST, DeclaredCounter, Period, ReadId
 from tally.api.operation import READS, SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import Unreadable, Value
 from tally.api.texts import Text
@@ -26,7 +26,7 @@ from tally.streams import watermark
 from tally.team import scan_state
 
 CounterAndId = tuple[str, str]
-Of = Annotated[list[CounterAndId], kinds.many(LISTED_TALLY, 100)]
+CountersAndIds = Annotated[list[CounterAndId], kinds.list_of(TALLY_OF_LISTED_HOST, 100)]
 
 
 class Values(TypedDict):
@@ -35,7 +35,7 @@ class Values(TypedDict):
     tallies: list[Value | Unreadable]
 
 
-def _by_url(counter: Counter) -> CallerError | None:
+def _refusal_of_pages(counter: Counter) -> CallerError | None:
     """Why a counter of pages is not read by an id in a path."""
     if not counter.pages:
         return None
@@ -45,18 +45,20 @@ def _by_url(counter: Counter) -> CallerError | None:
 @operation(
     "GET /counters/{counter}/{id}",
     access=Access.READ,
-    as_counter="read",
+    audience_field="read",
     throttle=READS,
-    opens=SELDOM,  # many counters may be open to strangers
-    alias="GET {path}",
-    alias_of=lambda counter: not counter.counts_children,  # there it is the caller's own child
-    refuses=_by_url,
-    needs=lambda counters: needs.on(counters, "Query") | needs.dated(counters) | needs.read_limits(counters),
+    open_throttle=SELDOM,  # many counters may be open to strangers
+    short_route="GET {path}",
+    has_short_route=lambda counter: not counter.counts_children,  # there it is the caller's own child
+    refusal_for=_refusal_of_pages,
+    needs=lambda counters: (
+        needs.on_counts(counters, "Query") | needs.to_read_as_of(counters) | needs.to_read_limits(counters)
+    ),
     raises=[NotFoundError, NotCountedError],
     example={"counter": "stock", "id": "7c20", "value": 98, "version": 7, "limit": 0, "left": 98},
-    cached=True,
+    is_cacheable=True,
 )
-def get_counter(call: Call, *, counter: ACounter, id: ReadId, period: Period | None = None) -> Answer[Value]:
+def get_counter(call: Call, *, counter: DeclaredCounter, id: ReadId, period: Period | None = None) -> Answer[Value]:
     """The value of a counter
 
     A counter with periods answers 404 for a period whose number is kept no more. One of items answers 409 until those
@@ -64,7 +66,7 @@ def get_counter(call: Call, *, counter: ACounter, id: ReadId, period: Period | N
     """
     tally = Tally(counter, periods.tally_id(counter, id, clock.now_s(), period))
     # Before the number, which may then be newer but never older.
-    dated = _dated(call, counter, lambda: watermark.as_of(call))
+    dated = _as_of_member(call, counter, lambda: watermark.as_of(call))
     if isinstance(dated, CallerError):
         raise dated
     shards = tallies.read_shards(call, *tally)
@@ -73,7 +75,7 @@ def get_counter(call: Call, *, counter: ACounter, id: ReadId, period: Period | N
     body: dict[str, Any] = {"counter": counter.name, **periods.answer_members(tally.id), "value": value}
     if counter.may_be_set:
         body["version"] = tallies.state_of(counter, first).version
-    body |= dated | limits.members(*tally, value, limits.limits_after_refusal(call, *tally, first))
+    body |= dated | limits.answer_members(*tally, value, limits.limits_after_refusal(call, *tally, first))
     return Answer(body, max_age_s=counter.cache_s)
 
 
@@ -81,14 +83,14 @@ def get_counter(call: Call, *, counter: ACounter, id: ReadId, period: Period | N
     "GET /counters/{counter}/{id}/badge.svg",
     access=Access.ANYONE,
     throttle=SELDOM,
-    refuses=lambda counter: fields.refusal_of_public_read(counter) or _by_url(counter),
-    needs=lambda counters: needs.on(counters, "Query") | needs.scanned(counters),
+    refusal_for=lambda counter: fields.refusal_of_public_read(counter) or _refusal_of_pages(counter),
+    needs=lambda counters: needs.on_counts(counters, "Query") | needs.to_read_scan(counters),
     raises=[ForbiddenError, NotFoundError, NotCountedError],
     example=badge.EXAMPLE,
-    media_type=badge.SVG,
-    cached=True,
+    media_type=badge.MEDIA_TYPE,
+    is_cacheable=True,
 )
-def get_counter_badge(call: Call, *, counter: ACounter, id: ReadId) -> Answer[Text]:
+def get_counter_badge(call: Call, *, counter: DeclaredCounter, id: ReadId) -> Answer[Text]:
     """The value of a counter, as a picture
 
     Of a counter that anyone may read; in the current period, if it has periods.
@@ -96,50 +98,50 @@ def get_counter_badge(call: Call, *, counter: ACounter, id: ReadId) -> Answer[Te
     if counter.items is not None:
         scan_state.as_of(call.store, counter)
     picture = badge.svg(counter.name, tallies.read(call, counter, periods.tally_id(counter, id, clock.now_s())))
-    return Answer(Text(picture, badge.SVG, counter.cache_s))
+    return Answer(Text(picture, badge.MEDIA_TYPE, counter.cache_s))
 
 
 @operation(
     "GET /tallies",
     access=Access.ANYONE,
     throttle=SELDOM,  # a request reads up to 100 numbers
-    refuses=fields.refusal_of_public_read,
-    needs=needs.read_tallies,
+    refusal_for=fields.refusal_of_public_read,
+    needs=needs.to_read_tallies,
     example={
         "tallies": [
             {"counter": "likes", "id": "a91f", "value": 51},
             {"counter": "visits", "id": kinds.PAGE_EXAMPLE, "value": 1204, "as_of": 1785542401},
         ]
     },
-    cached=True,
+    is_cacheable=True,
 )
-def get_tallies(call: Call, *, of: Of) -> Answer[Values]:
+def get_tallies(call: Call, *, of: CountersAndIds) -> Answer[Values]:
     """Many numbers that anyone may read
 
     1 to 100, in the order asked; 0 where nothing was counted. An entry that cannot be read has an `error`, and the
     others have their values. API Gateway takes about 10 KB of URL and headers together.
     """
-    tallies = {asked: _tally(call, *asked, anyone=True) for asked in of}
+    tallies = {asked: _resolve_tally(call, *asked, anyone=True) for asked in of}
     ages_s = [one.counter.cache_s for one in tallies.values() if isinstance(one, Tally)]
-    return Answer(_read(call, of, tallies), max_age_s=min(ages_s, default=MAX_AGE_DEFAULT_S))
+    return Answer(_read_answer(call, of, tallies), max_age_s=min(ages_s, default=MAX_AGE_DEFAULT_S))
 
 
 @operation(
     "GET /tallies/any",
     access=Access.READ,
     throttle=SELDOM,
-    needs=needs.read_tallies,
+    needs=needs.to_read_tallies,
     example={"tallies": [{"counter": "stock", "id": "7c20", "value": 98, "limit": 0, "left": 98}]},
 )
-def get_any_tallies(call: Call, *, of: Of) -> Answer[Values]:
+def get_any_tallies(call: Call, *, of: CountersAndIds) -> Answer[Values]:
     """Many numbers of any counters
 
     As `GET /tallies`, and of counters too that not anyone may read.
     """
-    return Answer(_read(call, of, {asked: _tally(call, *asked, anyone=False) for asked in of}))
+    return Answer(_read_answer(call, of, {asked: _resolve_tally(call, *asked, anyone=False) for asked in of}))
 
 
-def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerError:
+def _resolve_tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerError:
     """The tally that `name:id_` names; the reason if the caller cannot read it."""
     try:
         if not id_:
@@ -153,12 +155,14 @@ def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerEr
         return error
 
 
-def _read(call: Call, of: list[CounterAndId], resolved: Mapping[CounterAndId, Tally | CallerError]) -> dict[str, Any]:
+def _read_answer(
+    call: Call, of: list[CounterAndId], resolved: Mapping[CounterAndId, Tally | CallerError]
+) -> dict[str, Any]:
     """The answer. Each tally is read once, however often it was asked for."""
     wanted = {one for one in resolved.values() if isinstance(one, Tally)}
     # Before the numbers, which may then be newer but never older.
     rolled_up = functools.cache(lambda: watermark.as_of(call))
-    dated = {counter: _dated(call, counter, rolled_up) for counter in {tally.counter for tally in wanted}}
+    dated = {counter: _as_of_member(call, counter, rolled_up) for counter in {tally.counter for tally in wanted}}
     numbers = read_many.read(call, [tally for tally in wanted if not isinstance(dated[tally.counter], CallerError)])
 
     def entry(name: str, id_: str) -> dict[str, Any]:
@@ -173,7 +177,7 @@ def _read(call: Call, of: list[CounterAndId], resolved: Mapping[CounterAndId, Ta
     return {"tallies": [entry(*asked) for asked in of]}
 
 
-def _dated(call: Call, counter: Counter, rolled_up: Callable[[], int | None]) -> dict[str, Any] | CallerError:
+def _as_of_member(call: Call, counter: Counter, rolled_up: Callable[[], int | None]) -> dict[str, Any] | CallerError:
     """What an answer says of the time until which a number is complete; the reason if the counter has none yet.
 
     `rolled_up`: the time of all counters that the rollup adds to.

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from tally import fields
 from tally.api import kinds, needs
-from tally.api.kinds import ASKED_KEY, CALLER, KEY_EXAMPLE, TARGET
+from tally.api.kinds import CALLER, KEY_EXAMPLE, KEYS_IN_QUERY, RECEIPT_TARGET
 from tally.api.operation import READS, Access, Answer, Call, operation
 from tally.counting import receipts
 from tally.errors import InvalidInputError, NotCommittedError
@@ -16,7 +16,7 @@ KeyedOperation = Literal[
     "increment", "change", "set_counter", "put_limit", "delete_limit", "put_child", "delete_child", "put_mine",
     "delete_mine", "put_anonymous", "delete_anonymous", "hold", "change_hold", "visit",
 ]  # fmt: skip
-KEYED = typing.get_args(KeyedOperation)
+KEYED_OPERATIONS = typing.get_args(KeyedOperation)
 """The operations whose changes leave receipts: a test compares them with the declarations."""
 
 
@@ -37,9 +37,11 @@ class Receipts(TypedDict):
     receipts: list[Receipt]
 
 
-Of = Annotated[str, kinds.choice(*KEYED, words="The operation that the key was sent with.")]
-Targets = Annotated[list[str], kinds.many(TARGET, 100)]
-Keys = Annotated[list[str], ASKED_KEY]
+OperationOfKey = Annotated[
+    str, kinds.choice(*KEYED_OPERATIONS, description="The operation that the key was sent with.")
+]
+Targets = Annotated[list[str], kinds.list_of(RECEIPT_TARGET, 100)]
+Keys = Annotated[list[str], KEYS_IN_QUERY]
 _EXAMPLE = {"operation": "increment", "target": "plays/9f3a", "key": KEY_EXAMPLE}
 _ANSWER = {"counter": "plays", "id": "9f3a", "counted": True, "visible": "now"}
 _NEEDS = needs.FIND_RECEIPTS
@@ -53,12 +55,12 @@ _NEEDS = needs.FIND_RECEIPTS
     raises=[NotCommittedError],
     example={"receipts": [{**_EXAMPLE, "state": "counted", "answer": _ANSWER}]},
 )
-def get_receipts(call: Call, *, of: Of, target: Targets, key: Keys) -> Answer[Receipts]:
+def get_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Keys) -> Answer[Receipts]:
     """Did these anonymous changes count?
 
     One entry for each key, up to 100, in the order of the request. Give one target for all keys, or one for each.
     """
-    return _found(call, of, target, key)
+    return _find(call, of, target, key)
 
 
 @operation(
@@ -69,12 +71,12 @@ def get_receipts(call: Call, *, of: Of, target: Targets, key: Keys) -> Answer[Re
     raises=[NotCommittedError],
     example={"receipts": [{**_EXAMPLE, "state": "unknown"}]},
 )
-def get_own_receipts(call: Call, *, of: Of, target: Targets, key: Keys) -> Answer[Receipts]:
+def get_own_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Keys) -> Answer[Receipts]:
     """Did these changes of mine count?
 
     As `GET /receipts`.
     """
-    return _found(call, of, target, key)
+    return _find(call, of, target, key)
 
 
 @operation(
@@ -86,25 +88,25 @@ def get_own_receipts(call: Call, *, of: Of, target: Targets, key: Keys) -> Answe
     example={"receipts": [{**_EXAMPLE, "state": "unknown"}]},
 )
 def get_any_receipts(
-    call: Call, *, of: Of, target: Targets, key: Keys, caller: Annotated[str, CALLER] | None = None
+    call: Call, *, of: OperationOfKey, target: Targets, key: Keys, caller: Annotated[str, CALLER] | None = None
 ) -> Answer[Receipts]:
     """Did these changes of a caller count?
 
     As `GET /receipts`, for any caller; without `caller`, for anonymous changes.
     """
-    return _found(replace(call, caller=caller), of, target, key)
+    return _find(replace(call, caller=caller), of, target, key)
 
 
-def _found(call: Call, operation: str, targets: Sequence[str], keys: Sequence[str]) -> Answer[Receipts]:
+def _find(call: Call, operation: str, targets: Sequence[str], keys: Sequence[str]) -> Answer[Receipts]:
     if len(targets) not in (1, len(keys)):
         raise InvalidInputError("target must be given once, or once for each key.", field="target")
     named = [_target(call, operation, target) for target in targets] * (len(keys) // len(targets))
     counted = receipts.find_many(call, operation, list(zip(named, keys, strict=True)))
     entries = zip(named, keys, counted, strict=True)
-    return Answer({"receipts": [_receipt(operation, *entry) for entry in entries]})
+    return Answer({"receipts": [_receipt_member(operation, *entry) for entry in entries]})
 
 
-def _receipt(operation: str, target: str, key: str, counted: receipts.FoundReceipt | None) -> dict[str, Any]:
+def _receipt_member(operation: str, target: str, key: str, counted: receipts.FoundReceipt | None) -> dict[str, Any]:
     receipt = {"operation": operation, "target": target, "key": key}
     if counted is None:
         return {**receipt, "state": "unknown"}

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from tally.api import needs
+from tally.api.background import StreamReader
 from tally.api.needs import Table
-from tally.api.unattended import StreamReader
 from tally.counter import Counter
 from tally.dynamo.keys import RECEIPT_HEARTBEAT_START
 from tally.items import HEARTBEAT_START
@@ -15,14 +15,14 @@ READER = StreamReader(
     function="rollup",
     does="adds up what was accepted without its number",
     streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ("INSERT",)},
-    marked="rollup",
-    prefixes={Table.RECEIPTS: RECEIPT_HEARTBEAT_START, Table.COUNTS: HEARTBEAT_START},
+    filter_attribute="rollup",
+    key_prefixes={Table.RECEIPTS: RECEIPT_HEARTBEAT_START, Table.COUNTS: HEARTBEAT_START},
 )
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
     """What it needs of the tables."""
-    return needs.consume("rollup") | needs.on((one for one in counters if one.may_roll_up), "UpdateItem")
+    return needs.to_consume("rollup") | needs.on_counts((one for one in counters if one.may_roll_up), "UpdateItem")
 
 
 def handler(counters: Mapping[str, Counter]) -> Handler:

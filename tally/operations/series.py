@@ -4,7 +4,7 @@ from typing import Annotated, Literal, TypedDict
 
 from tally import fields
 from tally.api import needs
-from tally.api.kinds import COUNTER, OF_SERIES, SPAN, TIME, TOP_SIZE, UNTIL, ZONE, choice
+from tally.api.kinds import COUNTER, SERIES_TALLY, SPAN, TIME, TOP_SIZE, UNTIL, ZONE, choice
 from tally.api.operation import RARE, SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Seconds
 from tally.counter import Counter
@@ -61,13 +61,13 @@ class Top(TypedDict):
     as_of: AsOf
 
 
-OfSeries = Annotated[tuple[str, str], OF_SERIES]
+SeriesTally = Annotated[tuple[str, str], SERIES_TALLY]
 ByHour = Annotated[str, choice("hour", "day")]
 ByMonth = Annotated[str, choice("hour", "day", "month")]
 From = Annotated[int, TIME]
 To = Annotated[int, UNTIL]
 Zone = Annotated[str, ZONE]
-Of = Annotated[Counter, COUNTER]
+SeriesCounter = Annotated[Counter, COUNTER]
 Span = Annotated[str, SPAN]
 TopSize = Annotated[int, TOP_SIZE]
 _SERIES_NEEDS = needs.on_ledger(
@@ -101,13 +101,13 @@ _TOP_EXAMPLE = {
     needs=lambda _: _SERIES_NEEDS,
     raises=[NotFoundError, ForbiddenError],
     example=_SERIES_EXAMPLE,
-    refuses=fields.refusal_of_public_read,
-    cached=True,
+    refusal_for=fields.refusal_of_public_read,
+    is_cacheable=True,
 )
 def get_series(
     call: Call,
     *,
-    of: OfSeries,
+    of: SeriesTally,
     by: ByHour = read.HOUR,
     from_: From | None = None,
     to: To | None = None,
@@ -118,7 +118,7 @@ def get_series(
     Of a counter that anyone may read. Every accepted change is in exactly one hour. The hour that runs is in it up to
     `as_of`. `from` and `to` are rounded to whole hours or days.
     """
-    return _series(call, _public(call, of[0]), of[1], by, from_, to, tz)
+    return _read_series(call, _public_counter(call, of[0]), of[1], by, from_, to, tz)
 
 
 @operation(
@@ -132,7 +132,7 @@ def get_series(
 def get_any_series(
     call: Call,
     *,
-    of: OfSeries,
+    of: SeriesTally,
     by: ByHour = read.HOUR,
     from_: From | None = None,
     to: To | None = None,
@@ -142,7 +142,7 @@ def get_any_series(
 
     As `GET /series`.
     """
-    return _series(call, fields.declared_counter(of[0], "of", call.counters), of[1], by, from_, to, tz)
+    return _read_series(call, fields.declared_counter(of[0], "of", call.counters), of[1], by, from_, to, tz)
 
 
 @operation(
@@ -152,11 +152,16 @@ def get_any_series(
     needs=lambda _: _TOP_NEEDS,
     raises=[NotFoundError, ForbiddenError],
     example=_TOP_EXAMPLE,
-    refuses=lambda counter: fields.unlisted(counter) or fields.refusal_of_series(counter),
-    cached=True,
+    refusal_for=lambda counter: fields.unlisted(counter) or fields.refusal_of_series(counter),
+    is_cacheable=True,
 )
 def get_top(
-    call: Call, *, counter: Of, by: ByMonth = top.DAY, span: Span | None = None, limit: TopSize = fields.TOP_SIZE_MAX
+    call: Call,
+    *,
+    counter: SeriesCounter,
+    by: ByMonth = top.DAY,
+    span: Span | None = None,
+    limit: TopSize = fields.TOP_SIZE_MAX,
 ) -> Answer[Top]:
     """What moved most in an hour, a day or a month
 
@@ -174,10 +179,15 @@ def get_top(
     needs=lambda _: _TOP_NEEDS,
     raises=[NotFoundError],
     example={**_TOP_EXAMPLE, "counter": "stock"},
-    refuses=fields.refusal_of_series,
+    refusal_for=fields.refusal_of_series,
 )
 def get_any_top(
-    call: Call, *, counter: Of, by: ByMonth = top.DAY, span: Span | None = None, limit: TopSize = fields.TOP_SIZE_MAX
+    call: Call,
+    *,
+    counter: SeriesCounter,
+    by: ByMonth = top.DAY,
+    span: Span | None = None,
+    limit: TopSize = fields.TOP_SIZE_MAX,
 ) -> Answer[Top]:
     """What moved most of any counter
 
@@ -186,14 +196,14 @@ def get_any_top(
     return Answer(top.top_list(call, counter, by, span, limit))
 
 
-def _public(call: Call, name: str) -> Counter:
+def _public_counter(call: Call, name: str) -> Counter:
     counter = fields.declared_counter(name, "of", call.counters)
     if refusal := fields.refusal_of_public_read(counter, field="of"):
         raise refusal
     return counter
 
 
-def _series(
+def _read_series(
     call: Call, counter: Counter, id_: str, by: str, from_s: int | None, to_s: int | None, zone: str | None
 ) -> Answer[Series]:
     if refusal := fields.refusal_of_series(counter, "of"):

@@ -8,8 +8,8 @@ from typing import Any
 
 from tally import observe
 from tally.api import needs
+from tally.api.background import Schedule
 from tally.api.needs import Need, Table
-from tally.api.unattended import Schedule
 from tally.builtin import PAGE_VISITORS, is_listed
 from tally.counter import Counter
 from tally.counting import deletion, expired_holds, pseudonyms
@@ -31,14 +31,14 @@ SCHEDULE = Schedule(
     function="sweep",
     every_min=1,
     does="judges the ledger, gives back what expired holds have taken, and removes children of removed parents",
-    sends=True,
-    watches=(Table.COUNTS, Table.RECEIPTS),
+    sends_events=True,
+    inspected_streams=(Table.COUNTS, Table.RECEIPTS),
 )
 RESERVE_S = 2.0  # left of the invocation's time, for what was begun
 HOLDS_SHARE = 0.5  # of the time: what holds have taken is money
 JUDGE_SHARE = 0.6  # of the time that is left after the heartbeats
 EVENTS_SHARE = 0.25  # of the time that is left then
-WATCHED_SHARE = 0.4  # of the time that is left then
+TEAM_TABLES_SHARE = 0.4  # of the time that is left then
 REPORT_SHARE = 0.25  # of the time that is left then
 SERIES_SHARE = 0.5  # of the time that is left then; the children of removed parents have the rest
 
@@ -64,21 +64,28 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
         **dict.fromkeys(checkpoints, ("Query",)),
     }
     with_children = [counter for counter in every if counter.counts_children]
-    removing = needs.on(with_children, "Query", "UpdateItem", "PutItem", "DeleteItem")
+    removing = needs.on_counts(with_children, "Query", "UpdateItem", "PutItem", "DeleteItem")
     of_items = [counter for counter in every if counter.items is not None]
     own = {counter.items.table for counter in of_items if counter.items is not None}
     if own:
         judging |= {"ITEMS": ("GetItem", "UpdateItem", "ConditionCheckItem"), "PASSED": ("GetItem", "UpdateItem")}
         judging |= {"SEEN#": ("UpdateItem",), "DRIFT": ("Query", "BatchGetItem", "UpdateItem", "GetItem")}
         judging |= {f"CHECKPOINT#{NAME}#{table}": ("Query",) for table in own}
-    removing |= needs.on(of_items, "Query", "UpdateItem")
+    removing |= needs.on_counts(of_items, "Query", "UpdateItem")
     watching = [counter for counter in of_items if counter.watch]
     if watching:
         judging |= {"WATCHED#": ("Query", "UpdateItem", "DeleteItem")}
-        removing |= needs.on(watching, "GetItem")
+        removing |= needs.on_counts(watching, "GetItem")
     removing |= needs.FORGET_SALTS if is_listed(every, PAGE_VISITORS) else needs.NOTHING
-    left = needs.send_events(every, "Query")
-    return needs.release_expired(every) | left | heartbeats | needs.on_ledger(judging) | removing | needs.READ_FORMS
+    left = needs.to_send_events(every, "Query")
+    return (
+        needs.to_release_expired_holds(every)
+        | left
+        | heartbeats
+        | needs.on_ledger(judging)
+        | removing
+        | needs.READ_FORMS
+    )
 
 
 class Sweep:
@@ -118,35 +125,38 @@ class Sweep:
         """The parts, in order; each has its share of the time that those before it have left."""
         store, counters = self.store, self.counters
         if any(counter.may_settle_holds for counter in counters.values()):  # else its role may not look for some
-            yield lambda: _holds(store, counters, _share(store, until_s, HOLDS_SHARE))
+            yield lambda: _release_holds(store, counters, _share_ends_s(store, until_s, HOLDS_SHARE))
         seen = watermark.read(store)
         now_s = clock.now_s()  # after an answer, which corrects it
         if store.settings.salts_table:
             yield lambda: _forget_salts(store, now_s)
         if not seen.is_too_fresh(store.settings, now_s):  # else another sweep is at it
-            yield lambda: renew(store, self.shards, seen, now_s)  # the judge needs what was noted a sweep ago
-            yield lambda: judge_closed(store, seen, now_s, _share(store, until_s, JUDGE_SHARE))
+            # the judge needs what was noted a sweep ago
+            yield lambda: advance_watermark(store, self.shards, seen, now_s)
+            yield lambda: judge_closed_minutes(store, seen, now_s, _share_ends_s(store, until_s, JUDGE_SHARE))
         if store.settings.event_bus:
-            yield lambda: _events(store, self.bus, now_s, _share(store, until_s, EVENTS_SHARE))
+            yield lambda: _send_events(store, self.bus, now_s, _share_ends_s(store, until_s, EVENTS_SHARE))
         if own := store.settings.team_tables:
-            yield from (partial(_own_table, store, self.shards, counters, name, now_s) for name in own)
-            yield lambda: spot_checks.run_spot_checks(store, counters, now_s, _share(store, until_s, WATCHED_SHARE))
-            yield lambda: _watched(store, counters, now_s, _share(store, until_s, WATCHED_SHARE))
-            yield lambda: _faults(store, counters, _share(store, until_s, WATCHED_SHARE))
-        yield lambda: report_drift(store, counters, seen, now_s, _share(store, until_s, REPORT_SHARE))
-        yield lambda: _sum_up(store, _share(store, until_s, SERIES_SHARE))
-        yield lambda: _removed(store, counters, until_s)
+            yield from (partial(_note_team_table, store, self.shards, counters, name, now_s) for name in own)
+            yield lambda: spot_checks.run_spot_checks(
+                store, counters, now_s, _share_ends_s(store, until_s, TEAM_TABLES_SHARE)
+            )
+            yield lambda: _check_team_numbers(store, counters, now_s, _share_ends_s(store, until_s, TEAM_TABLES_SHARE))
+            yield lambda: _report_faults(store, counters, _share_ends_s(store, until_s, TEAM_TABLES_SHARE))
+        yield lambda: report_drift(store, counters, seen, now_s, _share_ends_s(store, until_s, REPORT_SHARE))
+        yield lambda: _sum_up_series(store, _share_ends_s(store, until_s, SERIES_SHARE))
+        yield lambda: _sweep_removed_parents(store, counters, until_s)
 
 
 handler = Sweep
 
 
-def _share(store: Store, until_s: float, share: float) -> float:
+def _share_ends_s(store: Store, until_s: float, share: float) -> float:
     now_s = store.clock()
     return now_s + share * (until_s - now_s)
 
 
-def renew(store: Store, shards: StreamShards, seen: Watermark, now_s: float) -> dict[str, int]:
+def advance_watermark(store: Store, shards: StreamShards, seen: Watermark, now_s: float) -> dict[str, int]:
     """Send the heartbeats, note the watermark, and say how old it is for each consumer."""
     noted = watermark.advance(store, shards, seen, now_s)
     observe.write_metrics({observe.RECORDS_LOST: int(seen.lost_s < NOTHING_LOST_S)})
@@ -160,7 +170,7 @@ def renew(store: Store, shards: StreamShards, seen: Watermark, now_s: float) -> 
     return {f"{consumer}_age_s": age_s for consumer, age_s in ages_s.items()}
 
 
-def judge_closed(store: Store, seen: Watermark, now_s: float, until_s: float) -> dict[str, int]:
+def judge_closed_minutes(store: Store, seen: Watermark, now_s: float, until_s: float) -> dict[str, int]:
     """Judge what is closed. `until_s`: on the store's clock."""
     judged = judge.judge(store, seen, now_s, until_s=until_s)
     gauged = {observe.SWEEP_UNFINISHED: int(not judged.finished)}
@@ -189,14 +199,14 @@ def report_drift(
     return {}
 
 
-def _events(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
+def _send_events(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
     """Send the events that the bookkeeper has not, and say how old the oldest one is that is left."""
     done = events.send_unsent(store, bus, now_s, until_s)
     observe.write_metrics({observe.OLDEST_EVENT: done["oldest_event_s"]})
     return done
 
 
-def _own_table(
+def _note_team_table(
     store: Store, shards: StreamShards, counters: Mapping[str, Counter], table: str, now_s: float
 ) -> dict[str, int]:
     """Note how far the consumer has come in a team's table, and say how old that is, also if its stream fails."""
@@ -208,13 +218,13 @@ def _own_table(
     return {}
 
 
-def _faults(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
+def _report_faults(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
     """Say how many items each counter of items cannot count, and one of each fault."""
     uncounted = 0
     for name, counter in counters.items():
         if counter.items is None or store.clock() >= until_s:
             continue
-        found = list(faults.read(store, counter, tidy=True))
+        found = list(faults.read_faults(store, counter, remove_stale=True))
         for one in found:
             observe.logger.warning("items count for nothing", extra={"counter": name, **one._asdict()})
         if found:  # CloudWatch bills each metric that has data
@@ -223,15 +233,15 @@ def _faults(store: Store, counters: Mapping[str, Counter], until_s: float) -> di
     return {"uncounted": uncounted}
 
 
-def _watched(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:
+def _check_team_numbers(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:
     return {"watched": watch.check_numbers(store, counters, now_s, until_s)}
 
 
-def _sum_up(store: Store, until_s: float) -> dict[str, int]:
+def _sum_up_series(store: Store, until_s: float) -> dict[str, int]:
     return {"hours": hours.sum_up(store, watermark.last_judged_minute(store), until_s=until_s)}
 
 
-def _holds(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
+def _release_holds(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
     swept = expired_holds.sweep(store, counters, until_s)
     return {"returned": swept.returned, "not_returned": swept.failed, "holds_finished": int(swept.finished)}
 
@@ -241,7 +251,7 @@ def _forget_salts(store: Store, now_s: float) -> dict[str, int]:
     return {}
 
 
-def _removed(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
+def _sweep_removed_parents(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
     """Also says, as an error, which counters are declared in another form than they have counted in: what would be
     removed for one of them might not be its own."""
     forms.check(forms.noted(store), counters)

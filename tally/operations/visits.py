@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from tally import fields
 from tally.api import badge, crawlers, needs, scripts
-from tally.api.kinds import ADDRESS, CLIENT_FILE, LISTED_PAGE, PAGE, PAGE_EXAMPLE, USER_AGENT, KeyOrBody
+from tally.api.kinds import ADDRESS, CLIENT_FILE, PAGE, PAGE_EXAMPLE, PAGE_OF_LISTED_HOST, USER_AGENT, KeyInHeaderOrBody
 from tally.api.operation import READS, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Count, WhenVisible
 from tally.api.texts import Text
@@ -48,25 +48,25 @@ class Visits(TypedDict):
 
 
 def _needs_to_visit(counters: Sequence[Counter]) -> needs.Needs:
-    return needs.count(counters) | (needs.SALT_OF_DAY if is_listed(counters, PAGE_VISITORS) else needs.NOTHING)
+    return needs.to_count(counters) | (needs.SALT_OF_DAY if is_listed(counters, PAGE_VISITORS) else needs.NOTHING)
 
 
 @operation(
     "POST /visits",
     access=Access.ANYONE,
     throttle=WRITES,
-    of=[VISITS, BOT_VISITS, PAGE_VISITORS],
+    only_counters=[VISITS, BOT_VISITS, PAGE_VISITORS],
     needs=_needs_to_visit,
     raises=[ForbiddenError],
     example={"counted": True, "visible": "soon"},
-    success=[202],
-    counts=True,
+    success_statuses=[202],
+    changes_numbers=True,
 )
 def visit(
     call: Call,
     *,
-    url: Annotated[str, LISTED_PAGE],
-    idempotency_key: KeyOrBody,
+    url: Annotated[str, PAGE_OF_LISTED_HOST],
+    idempotency_key: KeyInHeaderOrBody,
     user_agent: Annotated[str, USER_AGENT] | None = None,
     address: Annotated[str, ADDRESS] | None = None,
 ) -> Answer[Visited]:
@@ -87,10 +87,10 @@ def visit(
     "GET /visits",
     access=Access.ANYONE,
     throttle=READS,
-    of=[VISITS, BOT_VISITS, PAGE_VISITORS],
-    needs=lambda counters: needs.on(counters, "Query") | needs.READ_JUDGE,
+    only_counters=[VISITS, BOT_VISITS, PAGE_VISITORS],
+    needs=lambda counters: needs.on_counts(counters, "Query") | needs.READ_WATERMARK,
     example={"counter": "visits", "id": PAGE_EXAMPLE, "value": 1204, "bots": 37, "as_of": 1785542401},
-    cached=True,
+    is_cacheable=True,
 )
 def get_visits(call: Call, *, url: Annotated[str, PAGE]) -> Answer[Visits]:
     """How often a page was visited
@@ -109,16 +109,16 @@ def get_visits(call: Call, *, url: Annotated[str, PAGE]) -> Answer[Visits]:
     "GET /visits/badge.svg",
     access=Access.ANYONE,
     throttle=READS,
-    of=[VISITS],
-    needs=lambda counters: needs.on(counters, "Query"),
+    only_counters=[VISITS],
+    needs=lambda counters: needs.on_counts(counters, "Query"),
     raises=[ForbiddenError],
     example=badge.EXAMPLE,
-    media_type=badge.SVG,
-    cached=True,
+    media_type=badge.MEDIA_TYPE,
+    is_cacheable=True,
 )
-def get_visits_badge(call: Call, *, url: Annotated[str, LISTED_PAGE]) -> Answer[Text]:
+def get_visits_badge(call: Call, *, url: Annotated[str, PAGE_OF_LISTED_HOST]) -> Answer[Text]:
     """How often a page was visited, as a picture"""
-    return Answer(Text(badge.svg("visits", tallies.read(call, VISITS, url)), badge.SVG, BADGE_MAX_AGE_S))
+    return Answer(Text(badge.svg("visits", tallies.read(call, VISITS, url)), badge.MEDIA_TYPE, BADGE_MAX_AGE_S))
 
 
 @operation(
@@ -127,8 +127,8 @@ def get_visits_badge(call: Call, *, url: Annotated[str, LISTED_PAGE]) -> Answer[
     throttle=READS,
     raises=[NotFoundError],
     example="export class Tally {}",
-    media_type=scripts.TYPE,
-    cached=True,
+    media_type=scripts.MEDIA_TYPE,
+    is_cacheable=True,
 )
 def get_client_file(call: Call, *, file: Annotated[str, CLIENT_FILE]) -> Answer[Text]:
     """A script for pages of other sites
@@ -137,6 +137,6 @@ def get_client_file(call: Call, *, file: Annotated[str, CLIENT_FILE]) -> Answer[
     the client that counts each change exactly once, and `elements.js` shows it. `auto.js` defines these elements in one
     tag: `<script type="module" src="…/client/auto.js"></script>`.
     """
-    if file == scripts.BEACON and VISITS.name not in call.counters:
+    if file == scripts.BEACON_FILE and VISITS.name not in call.counters:
         raise NotFoundError("This deployment counts no visits: counters.py declares none.")
-    return Answer(scripts.file(file))
+    return Answer(scripts.read_script(file))

@@ -60,13 +60,13 @@ def _raise_level(call: Call, tally: tuple[Counter, str]) -> list[Event]:
         events = [
             crossings.crossing_event(counter, id_, one, f"{one.threshold:040}", clock.now_s(), value) for one in crossed
         ]
-        values: items.Values = {"level": crossed[-1].threshold, "target": id_, **_expiring(counter)}
+        values: items.Values = {"level": crossed[-1].threshold, "target": id_, **_expiration(counter)}
         raised = items.update_write(settings.ledger_table, key, values, expected={"level": item.get("level")})
         if try_commit(call.store, [raised, *(event.as_write(settings) for event in events)]):
             return events
     raise StoreBusyError("The level of a number keeps moving.")
 
 
-def _expiring(counter: Counter) -> items.Values:
+def _expiration(counter: Counter) -> items.Values:
     """The TTL of the level of a period; every other one stays."""
     return {} if counter.period is None else {"expiration": end_of_day_s(int(clock.now_s()) + PERIOD_KEPT_S)}

@@ -145,7 +145,7 @@ class TallyRun(Run):
                 shard = shard_of(counter, self.place)
                 assert 0 <= shard < counter.max_shards
                 assert shard or not counter.counts_children, "it would make a post"
-                by = tallies.REPAIRED if self.place.is_drift_exempt else tallies.ROLLED_UP
+                by = tallies.REPAIR_NONCE_START if self.place.is_drift_exempt else tallies.ROLLUP_NONCE_START
                 add = tallies.add_write(
                     call, counter, effect.id, shard, effect.expected, effect.minute, nonce_prefix=by
                 )

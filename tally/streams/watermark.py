@@ -304,7 +304,7 @@ def send_heartbeats(streams: StreamsSnapshot, beat: Callable[[str, str], Write],
         tried, guesses = set(), 0
         for leaf in leaves:
             own, before = streams.heartbeat_keys(table, leaf, consumer)
-            if own and _sent(streams.store, beat, table, own):
+            if own and _try_send(streams.store, beat, table, own):
                 streams.heartbeat_reached.add((table, leaf))
                 continue
             if before and not own:
@@ -312,10 +312,10 @@ def send_heartbeats(streams: StreamsSnapshot, beat: Callable[[str, str], Write],
             if own or streams.is_quiet(table, leaf, consumer):
                 guesses = RANDOM_HEARTBEATS
         for name in sorted(tried.union(secrets.token_hex(8) for _ in range(guesses))):
-            _sent(streams.store, beat, table, name)
+            _try_send(streams.store, beat, table, name)
 
 
-def _sent(store: Store, beat: Callable[[str, str], Write], table: str, name: str) -> bool:
+def _try_send(store: Store, beat: Callable[[str, str], Write], table: str, name: str) -> bool:
     try:
         return try_commit(store, [beat(table, name)])
     except TallyError as error:

@@ -10,6 +10,6 @@ faults        how many items cannot be counted, and one of each fault
 health        whether all is well with the counters of items
 spot_checks   the sweep counts some groups again
 progress      how far the consumer has come in each table
-kept_numbers  what is noted of a number that the team keeps itself
+team_numbers  what is noted of a number that the team keeps itself
 watch         holds these numbers against the counts
 """

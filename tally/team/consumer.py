@@ -38,9 +38,9 @@ from ..streams.record import (
 )
 from . import faults, first_seen, scan_state
 from .first_seen import Marker, moves_between
-from .kept_numbers import NO_NUMBER, TeamNumberNote
-from .kept_numbers import watch_write as listed_group
 from .scan_state import CLOCK_SLACK, Scan
+from .team_numbers import NO_NUMBER, TeamNumberNote
+from .team_numbers import watch_write as listed_group
 
 NAME = "items"
 ITEMS_MAX = RECORD_WRITES_MAX
@@ -116,7 +116,7 @@ class ItemsBatch(Batch):
             except (PoisonRecordError, *MALFORMED_ERRORS):
                 continue
             marked |= {change.marker for change in changes if change.needs_marker}
-        known = self._markers(sorted(marked))
+        known = self._read_markers(sorted(marked))
         self.consumer = StreamConsumer(NAME, {self.table: read}, partial(ItemsRun, markers_before=known))
 
     def _open_scans(self) -> Iterable[tuple[str, Scan | None]]:
@@ -130,7 +130,7 @@ class ItemsBatch(Batch):
             elif scan.counted == counter.items_digest:
                 yield name, None
 
-    def _markers(self, wanted: Sequence[str]) -> dict[str, Marker]:
+    def _read_markers(self, wanted: Sequence[str]) -> dict[str, Marker]:
         """The markers as they are, by their keys."""
         known: dict[str, Marker] = {}
         table = self.call.store.settings.ledger_table
@@ -151,7 +151,7 @@ class ItemsRun(Run):
     markers_after: dict[str, Marker] = field(default_factory=dict)
     recounts: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     """By counter and group: the attribute of the recount, and what is added to it."""
-    noted: dict[tuple[str, str], TeamNumberNote] = field(default_factory=dict)
+    team_number_notes: dict[tuple[str, str], TeamNumberNote] = field(default_factory=dict)
     """By counter and group, what is beside the count of numbers that the team keeps."""
     examples: dict[tuple[str, str], str] = field(default_factory=dict)
     """By counter and group of faults, the newest item."""
@@ -164,7 +164,7 @@ class ItemsRun(Run):
         ]
         groups = {(each.counter.name, value.group) for each, value in values if value}
         marked = {each.marker for each in effects if each.needs_marker or each.is_near_scan_end}
-        listed = groups - self.noted.keys() if any(each.counter.watch for each in effects) else ()
+        listed = groups - self.team_number_notes.keys() if any(each.counter.watch for each in effects) else ()
         new = len(groups - self.sums.keys()) + len(marked - self.markers_after.keys()) + len(listed)
         return self._items + new <= ITEMS_MAX
 
@@ -177,16 +177,16 @@ class ItemsRun(Run):
             if change.scan is not None:
                 self._recount(change, change.scan)
             if change.counter.watch:
-                self._note(change)
+                self._note_team_number(change)
 
-    def _note(self, change: ItemChange) -> None:
+    def _note_team_number(self, change: ItemChange) -> None:
         """Note what the number that the team keeps is now, and what it may not know yet."""
         for value, sign in moves_between(change.old, change.new):
             if not value.aside:
-                self._noted(change, value).move(change.counter, change.made_s, *_split_by_sign(sign * value.amount))
+                self._note_of(change, value).move(change.counter, change.made_s, *_split_by_sign(sign * value.amount))
         before, now = change.team_number_before, change.team_number
         for value in filter(None, (before, now)):
-            noted = self._noted(change, value)
+            noted = self._note_of(change, value)
             noted.team_number = {"N": str(now.amount)} if now and now.group == value.group else NO_NUMBER
             moved = (now.amount if now else 0) - (before.amount if before else 0)
             if before != now:
@@ -194,9 +194,9 @@ class ItemsRun(Run):
             if change.scan is not None and change.scan.covers(change.counter, value.group):
                 noted.recount_attribute = change.scan.team_number_attribute
 
-    def _noted(self, change: ItemChange, value: Contribution) -> TeamNumberNote:
+    def _note_of(self, change: ItemChange, value: Contribution) -> TeamNumberNote:
         self._move(change, value, 0)
-        return self.noted.setdefault((change.counter.name, value.group), TeamNumberNote())
+        return self.team_number_notes.setdefault((change.counter.name, value.group), TeamNumberNote())
 
     def _recount(self, change: ItemChange, scan: Scan) -> None:
         old, new = (
@@ -213,7 +213,7 @@ class ItemsRun(Run):
             )
             moves, self.markers_after[change.marker] = first_seen.apply_record(was, old, new)
         elif change.is_near_scan_end:
-            self.markers_after[change.marker] = first_seen.LIVE
+            self.markers_after[change.marker] = first_seen.LIVE_MARKER
         for value, sign in moves:
             self._move(change, value, 0)
             at = change.counter.name, value.group
@@ -227,7 +227,7 @@ class ItemsRun(Run):
 
     @property
     def _items(self) -> int:
-        return len(self.sums) + len(self.markers_after) + len(self.noted) + len(self.dead_letters)
+        return len(self.sums) + len(self.markers_after) + len(self.team_number_notes) + len(self.dead_letters)
 
     @property
     def is_full(self) -> bool:
@@ -239,12 +239,18 @@ class ItemsRun(Run):
         for at, effect in self.sums.items():
             counter = declared.by_name[effect.counter]
             attribute, recount = self.recounts.get(at, ("", 0))
-            noted = self.noted.get(at)
+            noted = self.team_number_notes.get(at)
             if not effect.expected and not recount and not noted and at not in self.examples:
                 continue
             shard = self.place.bucket % counter.max_shards
             add = tallies.add_write(
-                call, counter, effect.id, shard, effect.expected, self.place.minute, nonce_prefix=tallies.REPAIRED
+                call,
+                counter,
+                effect.id,
+                shard,
+                effect.expected,
+                self.place.minute,
+                nonce_prefix=tallies.REPAIR_NONCE_START,
             )
             add = items.extend_update(add, adds={attribute: recount}) if recount else add
             add = items.extend_update(add, sets={EXAMPLE: self.examples[at]}) if at in self.examples else add
@@ -296,11 +302,11 @@ def _item_changes(
             example=example,
         )
         slack_s = CLOCK_SLACK * declared.minute_s
-        changes.append(change if scan is None else _scanned(change, scan, record, made_s, slack_s))
+        changes.append(change if scan is None else _with_scan(change, scan, record, made_s, slack_s))
     return changes
 
 
-def _scanned(change: ItemChange, scan: Scan, record: Record, made_s: float, slack_s: float) -> ItemChange:
+def _with_scan(change: ItemChange, scan: Scan, record: Record, made_s: float, slack_s: float) -> ItemChange:
     """The change as an open scan takes it."""
     if not any(one and scan.covers(change.counter, one.group) for one in (change.old, change.new)):
         return change._replace(scan=scan)

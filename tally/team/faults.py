@@ -19,10 +19,10 @@ from ..images import Image
 from ..items import ASIDE, EXAMPLE, KINDS, Fault, Items
 from . import scan_state
 
-EXAMPLE_MAX = 300  # characters
+EXAMPLE_CHARACTERS_MAX = 300  # characters
 
 
-class Faults(NamedTuple):
+class FaultCount(NamedTuple):
     """How many items of a counter have one fault. `example`: the newest of them, which may be right since."""
 
     kind: str
@@ -39,25 +39,28 @@ def example(of: Items, image: Image, keys: Iterable[str]) -> str:
     if not isinstance(judged, Fault):
         return ""
     named = ", ".join(str(next(iter(image[name].values()))) for name in keys)
-    return f"{named}: {judged.why}"[:EXAMPLE_MAX]
+    return f"{named}: {judged.why}"[:EXAMPLE_CHARACTERS_MAX]
 
 
-def read(store: Store, counter: Counter, *, tidy: bool = False) -> Iterator[Faults]:
-    """Yields the faults that items of a counter have now. `tidy`: removes the example of a fault that no item has.
+def read_faults(store: Store, counter: Counter, *, remove_stale: bool = False) -> Iterator[FaultCount]:
+    """Yields the faults that items of a counter have now.
 
-    While a scan counts such items, it has their examples already, and sets the numbers when it ends.
+    `remove_stale`: removes the example of a fault that no item has. While a scan counts such items, it has their
+    examples already, and sets the numbers when it ends.
     """
-    scan = scan_state.read(store, counter.name) if tidy else None
+    scan = scan_state.read_scan(store, counter.name) if remove_stale else None
     for kind in KINDS:
         group = f"{ASIDE}{kind}"
         shards = tallies.read_shards(Call(store), counter, group)
         number, examples = tallies.sum_of_shards(counter, shards), [one for one in shards if EXAMPLE in one]
         if number:
-            yield Faults(kind, number, next((one[EXAMPLE]["S"] for one in examples), "?"))
+            yield FaultCount(kind, number, next((one[EXAMPLE]["S"] for one in examples), "?"))
             continue
         if scan is None or scan.covers(counter, group):
             continue
         for shard in examples:  # an item of these keys may be gone
             key, seen = {name: shard[name] for name in ("PK", "SK")}, {EXAMPLE: shard[EXAMPLE]}
             removing = items.remove_attributes_write(store.settings.counts_table, key, [EXAMPLE])["Update"]
-            try_commit(store, [{"Update": items.with_expected(removing, seen)}, scan_state.same(store, scan)])
+            try_commit(
+                store, [{"Update": items.with_expected(removing, seen)}, scan_state.same_scan_check_write(store, scan)]
+            )

@@ -18,8 +18,8 @@ from ..dynamo.keys import Item
 from ..items import Contribution
 
 MARKER_KEPT_S = 30 * 24 * 3600
-RESTART_S = MARKER_KEPT_S // 2  # how long after its beginning a scan holds: no marker that it needs is gone by then
-LIVE = "live"
+SCAN_VALID_S = MARKER_KEPT_S // 2  # how long after its beginning a scan holds: no marker that it needs is gone by then
+LIVE_MARKER = "live"
 """The marker of an item of which a record was applied: its old and new images add up from here on."""
 Marker = str | Contribution | None
 """None: nobody has begun with the item; a Value: what the scan read, and added."""
@@ -36,9 +36,9 @@ def apply_record(marker: Marker, old: Contribution | None, new: Contribution | N
     """What a record moves, and the marker of its item then. `old` and `new` differ: other records move nothing."""
     assert old != new
     if marker is None:
-        return moves_between(None, new), LIVE
-    if marker in (LIVE, old):
-        return moves_between(old, new), LIVE
+        return moves_between(None, new), LIVE_MARKER
+    if marker in (LIVE_MARKER, old):
+        return moves_between(old, new), LIVE_MARKER
     return (), marker  # the record is older than what the scan read
 
 
@@ -52,7 +52,9 @@ def parse_marker(stored: Item) -> Marker:
     """A marker as it is stored; of an empty item none."""
     if not stored:
         return None
-    return Contribution(stored["group"]["S"], items.int_attribute(stored, "amount")) if "group" in stored else LIVE
+    return (
+        Contribution(stored["group"]["S"], items.int_attribute(stored, "amount")) if "group" in stored else LIVE_MARKER
+    )
 
 
 def marker_write(table: str, at: Item, was: Marker, now: Marker, now_s: float) -> Write:

@@ -15,15 +15,15 @@ from . import faults, scan_state
 from .scan_state import Scan
 
 
-def look(store: Store, counters: Mapping[str, Counter]) -> Check:
+def items_check(store: Store, counters: Mapping[str, Counter]) -> Check:
     """`wrong`: some counter is not counted. None: of some counter no group has the number that it is held against."""
     facts, lines, wrong = dict[str, Any](), list[str](), set[bool | None]()
     for name, counter in counters.items():
         if counter.items is None:
             continue
-        scan = scan_state.read(store, name)
-        counted, missing = scan.counted == counter.items_digest, why_unwatched(store, counter, scan)
-        found = list(faults.read(store, counter)) if counted else []
+        scan = scan_state.read_scan(store, name)
+        counted, missing = scan.counted == counter.items_digest, why_not_comparable(store, counter, scan)
+        found = list(faults.read_faults(store, counter)) if counted else []
         facts[name] = {
             "counted": counted,
             "scan": not scan.closed,
@@ -31,7 +31,7 @@ def look(store: Store, counters: Mapping[str, Counter]) -> Check:
             "uncounted": {one.kind: {"items": one.items, "example": one.example} for one in found},
         }
         if counted and counter.watch:
-            facts[name]["numbers"] = numbers(store, counter)
+            facts[name]["numbers"] = count_team_numbers(store, counter)
         word = "counted" if counted else f"not counted: `tally scan {name}`"
         reading = "" if scan.closed else f", a scan is open, {scan.items:,} items read"
         lines += [f"{name} {word}{reading}", *(f"{name} does not count {one}" for one in found)]
@@ -40,16 +40,16 @@ def look(store: Store, counters: Mapping[str, Counter]) -> Check:
     return Check("; ".join(lines), facts, True if True in wrong else None if None in wrong else False)
 
 
-def numbers(store: Store, counter: Counter) -> int:
+def count_team_numbers(store: Store, counter: Counter) -> int:
     """How many items have the number that the team keeps."""
     return tallies.sum_of_shards(counter, tallies.read_shards(Call(store), counter, NUMBERS))
 
 
-def why_unwatched(store: Store, counter: Counter, scan: Scan | None = None) -> str:
+def why_not_comparable(store: Store, counter: Counter, scan: Scan | None = None) -> str:
     """Why nobody can tell whether the numbers that the team keeps are right: there are none. Empty if there are some,
     and if the items are not counted."""
-    watch, scan = counter.watch, scan or scan_state.read(store, counter.name)
-    if watch is None or scan.counted != counter.items_digest or numbers(store, counter):
+    watch, scan = counter.watch, scan or scan_state.read_scan(store, counter.name)
+    if watch is None or scan.counted != counter.items_digest or count_team_numbers(store, counter):
         return ""
     at = f"item with the sort key {watch.at}"
     if unread := tallies.sum_of_shards(counter, tallies.read_shards(Call(store), counter, f"{ASIDE}kept")):

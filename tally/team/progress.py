@@ -52,7 +52,7 @@ def note_progress(
     beats = any(counter.items is not None and counter.items.heartbeats for counter in of_table.values())
     look = lineage.read_streams(store, shards, now_s, (ITEMS,), (table,), peeking=not beats)
     if beats:
-        watermark.send_heartbeats(look, lambda table, name: _heartbeat(store, table, name, now_s), ITEMS)
+        watermark.send_heartbeats(look, lambda table, name: _heartbeat_write(store, table, name, now_s), ITEMS)
     if shards.is_disabled(table):  # asked after the look: what that has passed was written while the stream was on
         _report_lost(store, of_table, table, "the stream is off", seen_s)
         return
@@ -69,7 +69,7 @@ def _report_lost(store: Store, counters: Iterable[str], table: str, why: str, si
         scan_state.invalidate_until_done(store, counter)
 
 
-def _heartbeat(store: Store, table: str, name: str, now_s: float) -> Write:
+def _heartbeat_write(store: Store, table: str, name: str, now_s: float) -> Write:
     """The write of one heartbeat. Raises ConfigurationError for a table whose keys are no texts."""
     own = store.settings.team_tables[table].name
     partition, *sort = _key_names(store, own)

@@ -36,7 +36,7 @@ class UncountableError(TallyError):
     """The items of a table cannot be counted."""
 
 
-Counted = tuple[Item, Contribution, Item]
+CountedItem = tuple[Item, Contribution, Item]
 """The key of the marker of an item that counts, what it counts for, and the item."""
 
 
@@ -74,12 +74,12 @@ class ScanReader:
     store: Store
     counter: Counter
     scan: Scan
-    now: Callable[[], float] = field(default=clock.now_s)
+    now_s: Callable[[], float] = field(default=clock.now_s)
     page_items: int = 0
     """How many items it reads at a time; 0: as many as DynamoDB gives."""
 
     @property
-    def of(self) -> Items:
+    def items_declaration(self) -> Items:
         """The items that it counts."""
         assert self.counter.items is not None
         return self.counter.items
@@ -87,29 +87,33 @@ class ScanReader:
     @property
     def table(self) -> str:
         """The name of the team's table."""
-        return self.store.settings.team_tables[self.of.table].name
+        return self.store.settings.team_tables[self.items_declaration.table].name
 
     @cached_property
-    def described(self) -> dict[str, Any]:
+    def table_description(self) -> dict[str, Any]:
         """What DynamoDB says of the team's table."""
         return queries.describe_table(self.store, self.table)
 
     @cached_property
     def key_types(self) -> dict[str, str]:
         """The types of its keys by name, the partition key first."""
-        return key_types(self.described)
+        return key_types(self.table_description)
 
     @property
-    def by_partition(self) -> bool:
+    def is_by_partition(self) -> bool:
         """Whether its groups are partitions of the table. Those of ASIDE are not."""
         groups = self.scan.groups
-        return bool(groups) and self.of.group is None and not any(group.startswith(ASIDE) for group in groups)
+        return (
+            bool(groups)
+            and self.items_declaration.group is None
+            and not any(group.startswith(ASIDE) for group in groups)
+        )
 
     def partition(self, group: str) -> Item:
         """The value of the partition key of a group."""
-        return {self.key_types[self.of.key]: self.of.partition_key_of(group)}
+        return {self.key_types[self.items_declaration.key]: self.items_declaration.partition_key_of(group)}
 
-    def steps(self) -> Iterator[Step]:
+    def run_steps(self) -> Iterator[Step]:
         """Read and add everything from where the scan stands; then it has ended.
 
         Raises ScanAbandonedError, UncountableError.
@@ -119,7 +123,7 @@ class ScanReader:
         read = self.scan.items
         for page in self._pages():
             units, written = page.units, 0.0
-            for pack in self.packed(page):
+            for pack in self.pack(page):
                 read += len(pack.items)
                 added, written = self._add(pack.items, read)
                 yield Step(len(pack.items), added, units, written)
@@ -128,43 +132,47 @@ class ScanReader:
                 if not try_commit(
                     self.store, [scan_state.position_write(self.store, self.scan, self.key_of(page[-1]), read)]
                 ):
-                    self.settled()  # raises ScanAbandonedError if it is closed; if not, the next page notes the place
+                    # raises ScanAbandonedError if it is closed; if not, the next page notes the place
+                    self.is_complete()
                 yield Step(0, 0, 0.0, 1.0)
-        if not scan_state.end(self.store, self.scan, self.now()):
-            raise ScanAbandonedError(GIVEN_UP)
+        if not scan_state.end(self.store, self.scan, self.now_s()):
+            raise ScanAbandonedError(ABANDONED_MESSAGE)
 
-    def settled(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether what `difference` says is the whole truth: the scan has ended, and the consumer has passed it. Raises
         ScanAbandonedError."""
-        there = scan_state.read(self.store, self.counter.name)
-        if there.generation != self.scan.generation or there.closed or there.may_lack_markers(self.now()):
-            raise ScanAbandonedError(GIVEN_UP)
-        return scan_state.is_complete(self.store, there, self.of.table)
+        there = scan_state.read_scan(self.store, self.counter.name)
+        if there.generation != self.scan.generation or there.closed or there.may_lack_markers(self.now_s()):
+            raise ScanAbandonedError(ABANDONED_MESSAGE)
+        return scan_state.is_complete(self.store, there, self.items_declaration.table)
 
     def _pages(self) -> Iterator[Page]:
         after = json.loads(self.scan.position) if self.scan.position else None
         limited: dict[str, Any] = {"Limit": self.page_items} if self.page_items else {}
-        if not self.by_partition:
+        if not self.is_by_partition:
             yield from queries.team_pages(self.store, self.table, after=after, **limited)
             return
         partitions = [self.partition(group) for group in self.scan.groups]
-        first = partitions.index(after[self.of.key]) if after else 0
+        first = partitions.index(after[self.items_declaration.key]) if after else 0
         for number, partition in enumerate(partitions[first:]):
             began = None if number else after
-            yield from queries.team_pages(self.store, self.table, (self.of.key, partition), began, **limited)
+            yield from queries.team_pages(
+                self.store, self.table, (self.items_declaration.key, partition), began, **limited
+            )
 
     def _add(self, page: Sequence[Item], read: int) -> tuple[int, float]:
         """Add those items of a page that nobody has begun with. How many, and the units of it."""
         name, generation = self.counter.name, self.scan.generation
-        values = ((self._taken(self.of.contribution(item)), item) for item in page)
+        values = ((self._if_covered(self.items_declaration.contribution(item)), item) for item in page)
         left = [
             (first_seen.marker_key(name, generation, self.key_of(item)), value, item) for value, item in values if value
         ]
-        kept = dict(value for item in page if (value := self._taken(self.of.team_number(item))))  # by group
+        # by group
+        kept = dict(value for item in page if (value := self._if_covered(self.items_declaration.team_number(item))))
         last = self.key_of(page[-1])
         if not left and not kept:
             return 0, 0.0
-        store, retries, now_s, units = self.store, Call(self.store).retries(), self.now(), 0.0
+        store, retries, now_s, units = self.store, Call(self.store).retries(), self.now_s(), 0.0
         while True:
             writes = [
                 first_seen.marker_write(store.settings.ledger_table, key, None, value, now_s) for key, value, _ in left
@@ -177,17 +185,20 @@ class ScanReader:
                 return len(left), units
             if sent.condition_failed:
                 if sent.codes[-1] == CONDITION_FAILED:
-                    raise ScanAbandonedError(GIVEN_UP)
+                    raise ScanAbandonedError(ABANDONED_MESSAGE)
                 left = [one for one, code in zip(left, sent.codes, strict=False) if code != CONDITION_FAILED]
                 continue
             sent.raise_unless_busy()
             sleep_or_raise_busy(retries)
 
-    def packed(self, page: Sequence[Item]) -> Iterator[Pack]:
+    def pack(self, page: Sequence[Item]) -> Iterator[Pack]:
         """The items of a page, as many at a time as one transaction adds."""
         pack = Pack([], 0, frozenset())
         for item in page:
-            value, kept = (self._taken(one) for one in (self.of.contribution(item), self.of.team_number(item)))
+            value, kept = (
+                self._if_covered(one)
+                for one in (self.items_declaration.contribution(item), self.items_declaration.team_number(item))
+            )
             groups = {one.group for one in (value, kept) if one}
             more = Pack([*pack.items, item], pack.markers + (value is not None), pack.groups | groups)
             if more.writes > WRITES_MAX:
@@ -197,19 +208,23 @@ class ScanReader:
         if pack.items:
             yield pack
 
-    def _taken(self, value: Contribution | None) -> Contribution | None:
+    def _if_covered(self, value: Contribution | None) -> Contribution | None:
         return value if value and self.scan.covers(self.counter, value.group) else None
 
-    def _updates(self, counting: Sequence[Counted], kept: Mapping[str, int], now_s: float) -> Iterator[dict[str, Any]]:
+    def _updates(
+        self, counting: Sequence[CountedItem], kept: Mapping[str, int], now_s: float
+    ) -> Iterator[dict[str, Any]]:
         sums: dict[str, int] = defaultdict(int, dict.fromkeys(kept, 0))
         examples: dict[str, str] = {}
         for _, value, item in counting:
             sums[value.group] += value.amount
-            if example := faults.example(self.of, item, self.key_types):
+            if example := faults.example(self.items_declaration, item, self.key_types):
                 examples[value.group] = example
         minute = self.store.settings.minute_of(now_s)
         for group, amount in sums.items():
-            add = tallies.add_write(Call(self.store), self.counter, group, 0, 0, minute, nonce_prefix=tallies.REPAIRED)
+            add = tallies.add_write(
+                Call(self.store), self.counter, group, 0, 0, minute, nonce_prefix=tallies.REPAIR_NONCE_START
+            )
             # unless a record has said it since it began
             read = {self.scan.team_number_attribute: kept[group]} if group in kept else {}
             sets = {EXAMPLE: examples[group]} if group in examples else {}
@@ -220,7 +235,7 @@ class ScanReader:
         return {name: item[name] for name in self.key_types}
 
 
-GIVEN_UP = (
+ABANDONED_MESSAGE = (
     "The scan was given up: another one was begun, the counter was declared otherwise, records of the table may be"
     " lost, or it began long ago. Begin it again."
 )

@@ -27,8 +27,8 @@ from . import first_seen
 
 CLOCK_SLACK = 5  # minutes: how far the clock of a scan and the stamps of DynamoDB may differ
 
-ITEMS = "ITEMS"
-TRIES_MAX = 5
+SCANS_PARTITION = "ITEMS"
+ATTEMPTS_MAX = 5
 RECOUNT_START = "recount#"
 """How the attributes of tally items begin that scans count into."""
 TEAM_NUMBER_START = "kept#"
@@ -80,7 +80,7 @@ class Scan(NamedTuple):
 
     @property
     def team_number_attribute(self) -> str:
-        """The attribute of tally items for a number of the team's as it finds it (team/kept_numbers.py)."""
+        """The attribute of tally items for a number of the team's as it finds it (team/team_numbers.py)."""
         return f"{TEAM_NUMBER_START}{self.generation}"
 
     def is_for_other_declaration(self, counter: Counter | None) -> bool:
@@ -95,7 +95,7 @@ class Scan(NamedTuple):
 
     def may_lack_markers(self, now_s: float) -> bool:
         """Whether markers of it may be gone, which say who began with an item."""
-        return now_s >= self.began_s + first_seen.RESTART_S
+        return now_s >= self.began_s + first_seen.SCAN_VALID_S
 
     def is_open_for(self, counter: Counter) -> bool:
         """Whether it is open, and of the counter as it is declared."""
@@ -104,10 +104,10 @@ class Scan(NamedTuple):
 
 def scan_key(counter: str) -> Item:
     """The key of a counter's scan."""
-    return keys.key(ITEMS, counter)
+    return keys.key(SCANS_PARTITION, counter)
 
 
-def read(store: Store, counter: str) -> Scan:
+def read_scan(store: Store, counter: str) -> Scan:
     """The last scan of a counter, strongly consistent."""
     stored = queries.get(store.client, store.settings.ledger_table, scan_key(counter))
     return Scan.of(stored) if stored else Scan(counter)
@@ -122,7 +122,7 @@ def begin(
     on must reach it.
     """
     assert counter.items is not None
-    seen, groups = read(store, counter.name), tuple(groups)
+    seen, groups = read_scan(store, counter.name), tuple(groups)
     generation = max(seen.generation + 1, int(now_s))  # of no scan that the ledger knows no more, or by another name
     values: dict[str, Any] = {
         "generation": generation, "digest": counter.items_digest, "groups": " ".join(groups), "began": int(now_s),
@@ -131,7 +131,7 @@ def begin(
     gone = ("ended", "closed", "position", *(() if spot else ("spot",)))
     gone = gone if seen.counted == counter.items_digest else (*gone, "counted")
     _try_change(store, seen, values, gone)
-    there = read(store, counter.name)  # an answer may be lost; the same scan, begun by somebody else, is as good
+    there = read_scan(store, counter.name)  # an answer may be lost; the same scan, begun by somebody else, is as good
     ours = (generation, counter.items_digest, groups, int(now_s))
     return there if (there.generation, there.digest, there.groups, there.began_s) == ours else None
 
@@ -149,7 +149,7 @@ def expect_counting(scan: Scan) -> items.Expected:
     return {"generation": scan.generation, "ended": None, "closed": None}
 
 
-def same(store: Store, scan: Scan) -> Write:
+def same_scan_check_write(store: Store, scan: Scan) -> Write:
     """The check that no other scan was begun, and that this one is open or closed as it was read."""
     was: items.Expected = {
         "generation": scan.generation or None,
@@ -162,7 +162,7 @@ def end(store: Store, scan: Scan, now_s: float) -> bool:
     """Note that a scan has read all. False if it was closed, or another one was begun."""
     if _try_change(store, scan, {"ended": int(now_s)}, was=expect_counting(scan)):
         return True
-    there = read(store, scan.counter)
+    there = read_scan(store, scan.counter)
     return there.generation == scan.generation and there.ended_s > 0
 
 
@@ -173,7 +173,7 @@ def close(store: Store, scan: Scan, counted: str | None = None, found: int | Non
     values: dict[str, Any] = {"closed": 1, **{name: value for name, value in given.items() if value is not None}}
     if _try_change(store, scan, values, was={"generation": scan.generation, "closed": None}):
         return True
-    there = read(store, scan.counter)
+    there = read_scan(store, scan.counter)
     return there.generation == scan.generation and (counted is None or there.counted == counted)
 
 
@@ -183,8 +183,10 @@ def scans_for_consumer(store: Store, table: str, counters: Mapping[str, Counter]
     A number may belong to another declaration, or to a counter that is declared no more. The consumer gives such a
     number up before it skips records: that declaration may come back. Raises StoreBusyError.
     """
-    for _ in range(TRIES_MAX):
-        listed = [Scan.of(item) for item in queries.partition_items(store, store.settings.ledger_table, ITEMS)]
+    for _ in range(ATTEMPTS_MAX):
+        listed = [
+            Scan.of(item) for item in queries.partition_items(store, store.settings.ledger_table, SCANS_PARTITION)
+        ]
         seen = {scan.counter: scan for scan in listed if scan.table == table}
         others = [scan for scan in seen.values() if scan.is_for_other_declaration(counters.get(scan.counter))]
         if not others:
@@ -205,8 +207,8 @@ def invalidate(store: Store, scan: Scan) -> bool:
 
 def invalidate_until_done(store: Store, counter: str) -> None:
     """Note that records of its items are lost, whatever its scan becomes meanwhile. Raises StoreBusyError."""
-    for _ in range(TRIES_MAX):
-        if invalidate(store, read(store, counter)):
+    for _ in range(ATTEMPTS_MAX):
+        if invalidate(store, read_scan(store, counter)):
             return
     raise StoreBusyError(f"The scan of {counter} keeps changing.")
 
@@ -235,7 +237,7 @@ def as_of(store: Store, counter: Counter) -> int | None:
     """
     assert counter.items is not None
     table = counter.items.table
-    if read(store, counter.name).counted != counter.items_digest:
+    if read_scan(store, counter.name).counted != counter.items_digest:
         raise NotCountedError(
             f"{counter.name} counts items of the table {table}, and those that are there are not counted yet: run"
             f" `tally scan {counter.name}`."

@@ -22,8 +22,8 @@ from .recounts import Recount
 from .scan_state import Scan
 
 GROUPS_MAX = 5  # in a check
-ITEMS_READ = 20  # to find them
-GIVEN_UP_MIN = 60  # a check that is not settled by then is given up: the consumer stalled
+SAMPLE_ITEMS = 20  # to find them
+ABANDON_AFTER_MIN = 60  # a check that is not settled by then is given up: the consumer stalled
 
 
 def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:
@@ -36,7 +36,7 @@ def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float,
         if store.clock() >= until_s:
             break
         try:
-            off = list(_check(Recount(store, counter, scan_state.read(store, counter.name), lambda: now_s)))
+            off = list(_check(Recount(store, counter, scan_state.read_scan(store, counter.name), lambda: now_s)))
         except TallyError as error:
             observe.logger.warning("a spot check failed", exc_info=error, extra={"counter": counter.name})
             continue
@@ -46,21 +46,21 @@ def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float,
 
 def _check(recount: Recount) -> Iterator[bool]:
     """Whether each group that is compared was off."""
-    scan, store, now_s = recount.scan, recount.store, recount.now()
+    scan, store, now_s = recount.scan, recount.store, recount.now_s()
     if scan.counted != recount.counter.items_digest or not (scan.closed or scan.spot):
         return  # its items are not counted yet, or somebody counts them again
     if scan.closed:
         _begin_check(recount, now_s)
-    elif scan.ended_s and not scan.may_lack_markers(now_s) and recount.settled():
+    elif scan.ended_s and not scan.may_lack_markers(now_s) and recount.is_complete():
         for group in scan.groups:
             difference = recount.difference(group)
             settle = recount.report_drift if recount.counter.watch is None else recount.set_number
             settle(difference)
-            if difference.stale:
+            if difference.has_stale_recounts:
                 recount.remove_stale(group)
             yield difference.excess != 0
         recount.close()
-    elif not scan.ended_s or now_s > scan.began_s + GIVEN_UP_MIN * store.settings.minute_s:
+    elif not scan.ended_s or now_s > scan.began_s + ABANDON_AFTER_MIN * store.settings.minute_s:
         recount.close()
 
 
@@ -69,22 +69,22 @@ def _begin_check(recount: Recount, now_s: float) -> None:
     too much."""
     store, units = recount.store, 0.0
     begun: Scan | None = None
-    values = (recount.of.contribution(item) for item in some_items(recount, ITEMS_READ))
+    values = (recount.items_declaration.contribution(item) for item in random_items(recount, SAMPLE_ITEMS))
     # What a group of ASIDE counts is anywhere in the table.
     groups = list(dict.fromkeys(value.group for value in values if value and not value.aside))[:GROUPS_MAX]
     if groups:
         begun = scan_state.begin(store, recount.counter, now_s, groups, spot=True)
     if begun is None:
         return
-    counting = replace(recount, scan=begun, page_items=ITEMS_READ)
-    for step in counting.steps():
+    counting = replace(recount, scan=begun, page_items=SAMPLE_ITEMS)
+    for step in counting.run_steps():
         units += step.units
         if units > store.settings.spot_check_units:
             counting.close()
             return
 
 
-def some_items(recount: Recount, most: int) -> Page:
+def random_items(recount: Recount, most: int) -> Page:
     """Up to `most` items that follow a place in the table that chance chooses."""
 
     def page(after: Item | None) -> Page:

@@ -20,7 +20,7 @@ from ..dynamo.items import Write
 from ..dynamo.keys import Item
 from ..dynamo.transactions import try_commit
 from ..items import TEAM_NUMBER
-from . import kept_numbers, scan_state
+from . import scan_state, team_numbers
 
 BOUNDS_WINDOW_S = 600  # looks of so long are taken together: the number may change for good
 
@@ -30,7 +30,7 @@ def check_numbers(store: Store, counters: Mapping[str, Counter], now_s: float, u
     looked = 0
     watching = {name: counter for name, counter in counters.items() if counter.watch}
     passed = {name: _passed_s(store, counter) for name, counter in watching.items()}
-    for listed in _listed(store) if watching else ():  # the role of a sweep that watches none may not look
+    for listed in _listed_groups(store) if watching else ():  # the role of a sweep that watches none may not look
         name = listed["counter"]["S"]
         if store.clock() >= until_s:
             break
@@ -43,15 +43,15 @@ def check_numbers(store: Store, counters: Mapping[str, Counter], now_s: float, u
     return looked
 
 
-def _listed(store: Store) -> Iterator[Item]:
+def _listed_groups(store: Store) -> Iterator[Item]:
     """The groups that changed lately, of every counter."""
-    for bucket in range(kept_numbers.PARTITIONS):
+    for bucket in range(team_numbers.PARTITIONS):
         yield from queries.partition_items(store, store.settings.ledger_table, f"WATCHED#{bucket}")
 
 
 def check_group_now(store: Store, counter: Counter, group: str, now_s: float) -> None:
     """Look at one group now, if it is listed: else nothing has moved since the last look."""
-    listed = queries.get(store.client, store.settings.ledger_table, kept_numbers.key(counter.name, group))
+    listed = queries.get(store.client, store.settings.ledger_table, team_numbers.watch_key(counter.name, group))
     passed_s = _passed_s(store, counter)
     if listed and passed_s:
         check_group(store, counter, listed, passed_s, now_s)
@@ -63,7 +63,7 @@ def team_number(store: Store, counter: Counter, group: str) -> int | None:
     return items.int_attribute(item, TEAM_NUMBER) if "N" in item.get(TEAM_NUMBER, {}) else None
 
 
-def why_unclear(store: Store, counter: Counter, group: str) -> str:
+def unproven_reason(store: Store, counter: Counter, group: str) -> str:
     """Returns why nobody can tell now whether the number of a group is right; empty if it is off by a known amount, 0
     included. Looks from before say nothing of what changed since."""
     watch, of = counter.watch, counter.items
@@ -80,15 +80,15 @@ def why_unclear(store: Store, counter: Counter, group: str) -> str:
     return f"changed within {watch.within} s, and {off}: check it again later"
 
 
-def waiting(store: Store) -> Mapping[str, int]:
+def count_changed_groups(store: Store) -> Mapping[str, int]:
     """How many groups of each counter changed lately: what their numbers are off by for good is not known yet."""
-    return Sums(listed["counter"]["S"] for listed in _listed(store))
+    return Sums(listed["counter"]["S"] for listed in _listed_groups(store))
 
 
 def _passed_s(store: Store, counter: Counter) -> int:
     """Until when the count holds everything; 0: not known, or the items are not counted."""
     assert counter.items is not None
-    counted = scan_state.read(store, counter.name).counted == counter.items_digest
+    counted = scan_state.read_scan(store, counter.name).counted == counter.items_digest
     return scan_state.passed_s(store, counter.items.table) if counted else 0
 
 
@@ -102,7 +102,7 @@ def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now
     key, seen = {name: listed[name] for name in ("PK", "SK")}, {"at": items.int_attribute(listed, "at")}
     since_s, rule = passed_s - counter.watch.within, f"{counter.watch.within} {counter.watch.together}"
     known = excess_bounds(counter, item, passed_s)
-    if known is None or (seen["at"] <= since_s and kept_numbers.in_flight(item, since_s) == (0, 0)):
+    if known is None or (seen["at"] <= since_s and team_numbers.in_flight(item, since_s) == (0, 0)):
         low, high = known or (0, 0)  # it is calm: the next record lists it again
         writes = [{"Delete": items.with_expected({"TableName": table, "Key": key}, seen)}]
     else:
@@ -111,9 +111,9 @@ def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now
         writes = [items.update_write(table, key, looked, expected=seen)]
     off = low if low > 0 else high if high < 0 else 0
     if off != row.drift:
-        writes += _row(store, row, off, now_s, together=counter.watch.together)
+        writes += _row_writes(store, row, off, now_s, together=counter.watch.together)
     if try_commit(store, writes):
-        _compact(store, at, item, kept_numbers.expired_stretches(item, since_s))
+        _compact(store, at, item, team_numbers.expired_stretches(item, since_s))
 
 
 def _compact(store: Store, at: Item, item: Item, over: Sequence[str] = ()) -> None:
@@ -122,7 +122,7 @@ def _compact(store: Store, at: Item, item: Item, over: Sequence[str] = ()) -> No
     if over:
         try_commit(store, [items.remove_attributes_write(table, at, over)])
         return
-    for values, gone in kept_numbers.merged_stretches(item):
+    for values, gone in team_numbers.merged_stretches(item):
         was = {name: item[name] for name in (*values, *gone)}
         try_commit(store, [items.update_write(table, at, values, remove=gone, expected=was)])
 
@@ -138,7 +138,7 @@ def excess_bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) ->
     above = items.int_attribute(dict(item), TEAM_NUMBER) - tallies.stored_number(counter, item, 0)
     if counter.watch.together:
         return above, above
-    up, down = kept_numbers.in_flight(item, passed_s - counter.watch.within)
+    up, down = team_numbers.in_flight(item, passed_s - counter.watch.within)
     return above - down, above + up
 
 
@@ -155,7 +155,7 @@ def intersect_bounds(listed: Item, low: int, high: int, now_s: float, rule: str)
     return low, high, int(now_s)
 
 
-def _row(store: Store, row: rows.DriftRow, off: int, now_s: float, *, together: bool) -> list[Write]:
+def _row_writes(store: Store, row: rows.DriftRow, off: int, now_s: float, *, together: bool) -> list[Write]:
     """The write of the drift row.
 
     A number that is written together with its items has to be off for some minutes before that is confirmed.

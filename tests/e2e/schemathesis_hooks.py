@@ -79,7 +79,7 @@ def map_case(context: HookContext, case: Case) -> Case:
     if "counter" in (case.path_parameters or {}):
         _fit_counter(case, body)
     elif _name(case) == "increment" and "amount" in body:
-        body["amount"] = counters.COUNTERS[_route(case).fixed["counter"]].delta
+        body["amount"] = counters.COUNTERS[_route(case).fixed_fields["counter"]].delta
     if _name(case) == "change" and body.get("visible") == "soon":
         for change in body["changes"]:
             change["counter"] = "usage"  # it has no limits
@@ -172,7 +172,7 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
     A link may bring a counter along that the operation is not for. A version is the one that a link brings along, or
     that of a counter never written. A hold is of a stock that is not empty. No limit is below 0.
     """
-    served = {counter.name for counter in _route(case).served(counters.COUNTERS)}
+    served = {counter.name for counter in _route(case).served_counters(counters.COUNTERS)}
     path = {name: unquote(value) for name, value in case.path_parameters.items()}  # schemathesis has them encoded
     made_up = case.meta is not None and case.meta.phase.name is TestPhase.FUZZING
     if made_up and _name(case) == "hold":
@@ -282,7 +282,7 @@ def filter_failure(context: HookContext, failure: Failure, case: Case, response:
         return False
     if "?" in unquote(urlsplit(str(response.request.url)).path):
         return False  # API Gateway cuts the path there, so another route answers
-    if response.status_code == 200 and _route(case).operation.by_counter:
+    if response.status_code == 200 and _route(case).operation.has_counter_in_path:
         counter = _counter(case)
         bare = "Authorization" not in (response.request.headers or {})
         if counter is not None and counter.public and (bare or isinstance(failure, IgnoredAuth)):

@@ -89,7 +89,9 @@ class Api:
     def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
         cors = {"access-control-allow-origin": "*"}
         if method == "GET":
-            return Reply(200, scripts.file("beacon.js").text.encode(), {**cors, "content-type": "text/javascript"})
+            return Reply(
+                200, scripts.read_script("beacon.js").text.encode(), {**cors, "content-type": "text/javascript"}
+            )
         self.visits.append(json.loads(body))
         self.types.add(headers["content-type"])
         return Reply(self.plan.pop(0) if self.plan else 202, b"{}", cors)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tally.contract.described import DELIVERY
+from tally.contract.deployment import DELIVERY
 from tally.dev.base.errors import LocalError
 from tally.dev.stack.mappings import StreamMapping, read_mapping
 from tally.dev.streams.batches import Buffer, Record, judge

@@ -14,7 +14,7 @@ import pytest
 
 from tally import paths
 from tally.api.needs import Table
-from tally.contract import described
+from tally.contract import deployment
 from tally.dev.base import engine
 from tally.dev.base.dynamodb_local import DynamoDBLocal, chosen, jars
 from tally.dev.base.engine import Engine
@@ -26,8 +26,8 @@ from tests.e2e.dev import client
 
 COUNTS, RECEIPTS = (f"Tally-local-{name}Table" for name in ("Counts", "Receipts"))
 FOUND = {
-    COUNTS: described.arguments(described.TABLES[Table.COUNTS]),
-    RECEIPTS: described.arguments(described.TABLES[Table.RECEIPTS]),
+    COUNTS: deployment.create_table_arguments(deployment.TABLES[Table.COUNTS]),
+    RECEIPTS: deployment.create_table_arguments(deployment.TABLES[Table.RECEIPTS]),
 }
 
 
@@ -58,7 +58,7 @@ def test_a_file_that_is_put_back_with_its_old_time_has_changed(tmp_path: Path) -
 def create(endpoint: str, found: dict[str, object] | None = None) -> dict[str, str]:
     async def whole() -> dict[str, str]:
         async with Wire(endpoint, endpoint) as wire:
-            return await tables.create(found or FOUND, described.TTL_ATTRIBUTE, wire, endpoint)
+            return await tables.create(found or FOUND, deployment.TTL_ATTRIBUTE, wire, endpoint)
 
     return asyncio.run(whole())
 

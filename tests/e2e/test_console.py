@@ -680,7 +680,8 @@ def with_pool(browser: Browser, dev: Dev, pool: Pool) -> Iterator[Console]:
     def page(route: Route) -> None:
         answer = route.fetch()
         route.fulfill(
-            response=answer, headers={**answer.headers, "content-security-policy": served.policy(pool.server.origin)}
+            response=answer,
+            headers={**answer.headers, "content-security-policy": served.content_security_policy(pool.server.origin)},
         )
 
     # Chromium takes a page that a test has changed for one of the internet: it may not call this machine by itself.

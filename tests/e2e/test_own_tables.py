@@ -54,9 +54,9 @@ def counted(where: dict[str, Any], counters: Path) -> None:
     scan = scan_state.begin(store, orders, time.time())
     assert scan is not None
     recount = Recount(store, orders, scan)
-    list(recount.steps())
-    wait_for(recount.settled)
-    assert all(recount.set_number(difference) for difference in recount.differences())
+    list(recount.run_steps())
+    wait_for(recount.is_complete)
+    assert all(recount.set_number(difference) for difference in recount.all_differences())
     recount.close(counted=True)
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from tally.api.needs import Table
-from tally.contract import described
+from tally.contract import deployment
 from tally.dev.base import engine_file
 from tally.dev.base.engine import Engine
 from tally.dev.base.wire import Wire
@@ -43,7 +43,7 @@ def test_what_ttl_removed_is_spelt_as_lambda_spells_it() -> None:
 def fresh(tmp_path: Path) -> Iterator[Engine]:
     with Engine(tmp_path / "engine.db") as engine:
         with closing(client(engine.endpoint)) as made:
-            made.create_table(TableName=TABLE, **described.arguments(described.TABLES[Table.RECEIPTS]))
+            made.create_table(TableName=TABLE, **deployment.create_table_arguments(deployment.TABLES[Table.RECEIPTS]))
         yield engine
 
 

@@ -59,7 +59,7 @@ class Blog:
 
     def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
         if target.startswith("/bundle/"):
-            return Reply(200, scripts.file(target[8:]).text.encode(), {"content-type": "text/javascript"})
+            return Reply(200, scripts.read_script(target[8:]).text.encode(), {"content-type": "text/javascript"})
         text, more = self.pages[target]
         return Reply(200, text.encode(), {"content-type": "text/html", **more})
 

@@ -40,7 +40,7 @@ def synthesize(out: Path, counters: Path = app.LAMBDAS / "counters.py", **option
     cdk = App(context={**context_of_cdk_json(), **options}, outdir=str(out), analytics_reporting=False)
     declarations = Declarations.load(counters)
     known = Options.from_context(cdk.node.get_all_context())
-    bundle = Bundle(app.LAMBDAS, declarations, known.likers_visible, kept_in=out.parent / f"{out.name}.bundle")
+    bundle = Bundle(app.LAMBDAS, declarations, known.likers_visible, cache_folder=out.parent / f"{out.name}.bundle")
     TallyStack(cdk, "Tally", declarations=declarations, options=known, bundle=bundle)
     cdk.synth()
     return out

@@ -129,9 +129,9 @@ class Team:
         scan = scan_state.begin(self.store, self.counter, time.time())
         assert scan is not None
         recount = Recount(self.store, self.counter, scan)
-        list(recount.steps())
-        wait_for(recount.settled, every_s=1)
-        found = list(recount.differences())
+        list(recount.run_steps())
+        wait_for(recount.is_complete, every_s=1)
+        found = list(recount.all_differences())
         assert all(recount.set_number(one) for one in found if sets)
         recount.close(counted=sets)
         return [one.excess for one in found]

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import replace
 
-from tally.api.operation import READS, Access, Visible
+from tally.api.operation import READS, Access, UserVisibility
 from tally.dev.gateway.gateway import LogEntry
 from tally.operations.children import list_children
 from tests.infra.conftest import DECLARED
@@ -30,7 +30,7 @@ def test_no_route_hides_a_tally_of_another() -> None:
 
 def test_only_the_api_or_its_schedule_may_invoke_a_function_and_only_the_alias(dev: Template) -> None:
     """test_described.py looks at which function a route reaches."""
-    principals = {"apigateway.amazonaws.com": DECLARED.functions.keys(), "events.amazonaws.com": SCHEDULED}
+    principals = {"apigateway.amazonaws.com": DECLARED.routes_by_function.keys(), "events.amazonaws.com": SCHEDULED}
     functions, of_the_api = dev.functions(), []
     for permission in dev.of_type("AWS::Lambda::Permission").values():
         properties = permission["Properties"]
@@ -39,7 +39,7 @@ def test_only_the_api_or_its_schedule_may_invoke_a_function_and_only_the_alias(d
         if properties["Principal"] == "apigateway.amazonaws.com":
             of_the_api.append(name)
             assert properties["SourceArn"]["Fn::Join"][1][-1] == "/*/*/*", "any route of this API, and of no other"
-    assert sorted(of_the_api) == sorted(DECLARED.functions)
+    assert sorted(of_the_api) == sorted(DECLARED.routes_by_function)
 
 
 def test_what_reaches_a_function_keeps_its_logical_id(dev: Template) -> None:
@@ -61,10 +61,9 @@ def test_a_deployment_narrows_who_sees_the_children_that_anyone_may_list(
     hearts = replace(DECLARED.counters["hearts"], lists="anyone")
     routes = {route.id: route for route in list_children.routes({"hearts": hearts})}
     likers = routes["list_children_hearts"]
-    assert (likers.shown(Visible.ANYONE), likers.access) == (likers, Access.ANYONE)
-    assert [shown and shown.access for shown in map(likers.shown, (Visible.SIGNED_IN, Visible.NOBODY))] == [
-        Access.SIGNED_IN, None,
-    ]  # fmt: skip
+    assert (likers.as_deployed(UserVisibility.ANYONE), likers.access) == (likers, Access.ANYONE)
+    hidden = map(likers.as_deployed, (UserVisibility.SIGNED_IN, UserVisibility.NOBODY))
+    assert [shown and shown.access for shown in hidden] == [Access.SIGNED_IN, None]
     for template in (dev, lavish, behind_cdn):
         assert stage(template)["RouteSettings"].keys() == template.routes().keys(), "an unknown route fails the deploy"
     assert_told(lavish, "signedIn")
@@ -148,7 +147,7 @@ def test_people_sign_in_to_the_console_on_the_pools_page_with_a_code_and_no_secr
 def test_what_a_scope_guards_knows_whose_tokens_are_those_of_people(dev: Template) -> None:
     """Else a token of the console, which any user of the pool gets, would read every number."""
     client, _ = console_of(dev)
-    guarded = {name for name, routes in DECLARED.functions.items() if any(route.scope for route in routes)}
+    guarded = {name for name, routes in DECLARED.routes_by_function.items() if any(route.scope for route in routes)}
     for module, name in dev.functions().items():
         variables = dev.resources[name]["Properties"]["Environment"]["Variables"]
         assert variables.get("TALLY_CONSOLE_CLIENT") == ({"Ref": client} if module in guarded else None), module

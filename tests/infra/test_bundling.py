@@ -15,14 +15,16 @@ import pytest
 
 from app import LAMBDAS
 from counters import COUNTERS
-from tally.api.operation import Visible
-from tally.cdk.bundling import PYTHON_VERSION, TOOLS, Bundle, BundlingError
+from tally.api.operation import UserVisibility
+from tally.cdk.bundling import NOT_DEPLOYED, PYTHON_VERSION, Bundle, BundlingError
 from tally.contract.declarations import Declarations
 from tally.contract.document import document
 from tests.infra.template import Template
 from tests.patience import PATIENCE_S
 
-BUNDLE = Bundle(LAMBDAS, Declarations.load(LAMBDAS / "counters.py"), Visible.ANYONE, kept_in=LAMBDAS.parent / ".build")
+BUNDLE = Bundle(
+    LAMBDAS, Declarations.load(LAMBDAS / "counters.py"), UserVisibility.ANYONE, cache_folder=LAMBDAS.parent / ".build"
+)
 BYTES_MAX = 6_500_000  # unpacked; Powertools alone is 4 MB, pydantic would add 6, boto3 100
 
 
@@ -52,7 +54,7 @@ def test_handlers_core_and_packages_are_there(bundle: Path) -> None:
         assert (bundle / "tally" / "console" / name).is_file()
     made = json.loads((bundle / "openapi.json").read_text(encoding="utf-8"))
     assert made == document(BUNDLE.declarations.operations, COUNTERS, BUNDLE.likers)
-    assert not [name for name in TOOLS if (bundle / "tally" / name).exists()]
+    assert not [name for name in NOT_DEPLOYED if (bundle / "tally" / name).exists()]
     for package in ("aws_lambda_powertools", "url_normalize", "idna", "jmespath", "typing_extensions.py"):
         assert (bundle / package).exists(), package
 
@@ -122,7 +124,7 @@ def test_it_has_the_document_of_its_own_stack(tmp_path: Path) -> None:
         "LIKES = replace(LIKES, lists=ANYONE)\nCOUNTERS = declared([LIKES])\n"
     )
     shown = replace(BUNDLE, declarations=Declarations.load(own))
-    hidden = replace(shown, likers=Visible.NOBODY)
+    hidden = replace(shown, likers=UserVisibility.NOBODY)
     assert hidden.digest() != shown.digest()
     path = "/counters/likes/{id}/children"
     assert path in json.loads(shown.openapi())["paths"].keys() - json.loads(hidden.openapi())["paths"].keys()

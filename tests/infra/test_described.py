@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tally.api.operation import Visible
-from tally.contract.described import TABLES as FORMS
-from tally.contract.described import Surroundings, document
+from tally.api.operation import UserVisibility
+from tally.contract.deployment import TABLES as FORMS
+from tally.contract.deployment import Surroundings, deployment_document
 from tally.dev.stack.template import parse
 from tests.infra.conftest import DECLARED
 from tests.infra.mappings import mappings
@@ -19,7 +19,7 @@ ONLY_THERE = {"POWERTOOLS_LOGGER_SAMPLE_RATE", "TALLY_ALARM_TOPIC"}
 def described(**more: Any) -> Json:
     streams = {table: f"stream of {name}" for table, name in TABLES.items()}
     place = Surroundings("Tally", "v", TABLES, streams, "bucket", event_bus="bus", **more)
-    return document(DECLARED, place, "config", "console")
+    return deployment_document(DECLARED, place, "config", "console")
 
 
 def test_routes_and_who_may_call_them_how_often_are_the_stacks(prod: Template) -> None:
@@ -47,7 +47,7 @@ def test_routes_and_who_may_call_them_how_often_are_the_stacks(prod: Template) -
 
 def test_functions_have_the_variables_and_times_of_the_stacks(dev: Template, behind_cdn: Template) -> None:
     hosts = "example.com,blog.example.org"
-    given = described(page_hosts=hosts, likers=Visible.NOBODY, receipt_ttl_hours=48)
+    given = described(page_hosts=hosts, likers=UserVisibility.NOBODY, receipt_ttl_hours=48)
     for stack, found in ((dev, described()["functions"]), (behind_cdn, given["functions"])):
         assert found.keys() == stack.functions().keys()
         for module, name in stack.functions().items():

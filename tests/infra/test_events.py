@@ -11,7 +11,7 @@ from aws_cdk.assertions import Match
 from aws_cdk.assertions import Template as Made
 
 from tally.api.needs import Table
-from tally.contract.described import Surroundings, document
+from tally.contract.deployment import Surroundings, deployment_document
 from tests.infra.conftest import DECLARED, ROOT
 from tests.infra.template import Template
 
@@ -32,7 +32,7 @@ def test_without_thresholds_nothing_of_events_is_there() -> None:
     place = Surroundings("Tally", "v", {one: one.value for one in Table}, dict.fromkeys(Table, ""), "b", event_bus=BUS)
 
     def said(declared: Any) -> str:
-        return str(document(declared, place, "", "")) + str(sorted(map(str, declared.needs.values())))
+        return str(deployment_document(declared, place, "", "")) + str(sorted(map(str, declared.needs.values())))
 
     for part in ("TALLY_EVENT_BUS", "/events", "EVENT#", "SENT#"):
         assert part in said(DECLARED), part

@@ -12,7 +12,7 @@ from aws_cdk import aws_apigatewayv2 as http
 import app
 from tally.api.kinds import Source
 from tally.api.operation import Access
-from tally.cdk.domain import own_domain
+from tally.cdk.domain import create_custom_domain
 from tally.cdk.options import CLIENT_RATE_WINDOW_S, Options, OptionsError
 from tests.infra.conftest import BEHIND_CDN, DECLARED, EDGE_CERTIFICATE, LAVISH
 from tests.infra.template import Json, Template
@@ -62,7 +62,7 @@ def test_no_answer_is_kept_but_of_the_paths_that_are_revalidated(edge: Template)
 
 def test_what_is_kept_depends_on_nothing_but_its_key() -> None:
     """A pattern takes every path below it: whatever says no-store there goes through to the API, token and all."""
-    kept = [route for route in ROUTES if route.cached]
+    kept = [route for route in ROUTES if route.is_cacheable]
     assert kept
     for route in kept:
         assert (route.method, route.access) == ("GET", Access.ANYONE), route.id
@@ -90,7 +90,7 @@ def test_a_live_front_door_gets_mutual_tls_in_two_deploys_of_which_none_is_an_ou
         options = Options.from_context(BEHIND_CDN | {"originTrustStore": given})
         stack = Stack()
         api = http.HttpApi(stack, "Api")
-        own_domain(stack, options, api, api.default_stage)  # type: ignore[arg-type]
+        create_custom_domain(stack, options, api, api.default_stage)  # type: ignore[arg-type]
         [domain] = assertions.Template.from_stack(stack).find_resources("AWS::ApiGatewayV2::DomainName").values()
         assert ("MutualTlsAuthentication" in domain["Properties"]) is asks
         assert options.cdn_client_certificate_arn == EDGE_CERTIFICATE, "Edge presents it (test_facts.py)"

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from bench import cost
-from tally.api.operation import OPEN
-from tally.cdk.ceilings import ceilings
+from tally.api.operation import OPEN_SUFFIX
+from tally.cdk.concurrency import concurrency_limits
 from tally.cdk.names import camel
 from tally.cdk.options import Options
 from tally.cli.deploy import CONCURRENCY, UNRESERVED
 from tests.infra.conftest import DECLARED
 from tests.infra.template import Json, Template, listed
 
-CALLED = sorted(DECLARED.functions)
-INVOKED = [name for name in CALLED if not name.endswith(OPEN)]
+CALLED = sorted(DECLARED.routes_by_function)
+INVOKED = [name for name in CALLED if not name.endswith(OPEN_SUFFIX)]
 SCHEDULED = {schedule.function: schedule for schedule in DECLARED.schedules}
 CONSUMERS = {reader.function: reader for reader in DECLARED.readers}
 MODULES = sorted([*CALLED, *SCHEDULED, *CONSUMERS])
 ASYNCHRONOUS = sorted(
-    name for name, routes in DECLARED.functions.items() if any(route.operation.writes for route in routes)
+    name for name, routes in DECLARED.routes_by_function.items() if any(route.operation.writes for route in routes)
 )
 SENDING = ("bookkeeper", "sweep")
 STATUS = "drift"  # the function of GET /status
@@ -269,12 +269,14 @@ def test_what_serves_strangers_has_a_ceiling_in_prod_and_the_rest_of_the_account
     """Neither the consumers nor the sweep nor what only a team calls has to wait for strangers."""
     assert at_once(prod) == CEILINGS
     assert set(CEILINGS) == {
-        module for module, routes in DECLARED.functions.items() if any(not route.needs_caller for route in routes)
+        module
+        for module, routes in DECLARED.routes_by_function.items()
+        if any(not route.needs_caller for route in routes)
     }
     assert 1000 - sum(CEILINGS.values()) > UNRESERVED + CONCURRENCY, "two such stacks fit into an account"
     assert 2 * sum(CEILINGS.values()) + UNRESERVED <= 1000
     for module, most in CEILINGS.items():
-        busiest_per_s = max(route.throttle.rate_per_s for route in DECLARED.functions[module])
+        busiest_per_s = max(route.throttle.rate_per_s for route in DECLARED.routes_by_function[module])
         assert most > busiest_per_s * cost.CHANGE_MS / 1000, "its throttle can be used up"
     assert at_once(dev) == {}, "AWS refuses a reservation that a new account, with ten, cannot give"
 
@@ -300,7 +302,7 @@ def test_concurrency_is_reserved_for_what_nobody_waits_for_and_strangers_share_w
     ],
 )
 def test_the_ceilings_follow_the_throttles_or_the_option(context: dict[str, str], total: int) -> None:
-    assert sum(ceilings(DECLARED.functions, Options.from_context(context)).values()) == total
+    assert sum(concurrency_limits(DECLARED.routes_by_function, Options.from_context(context)).values()) == total
 
 
 def test_an_asynchronous_event_that_is_given_up_is_kept(dev: Template) -> None:

@@ -16,7 +16,7 @@ import pytest
 import counters
 import handlers
 from tally import observe
-from tally.api.operation import functions
+from tally.api.operation import routes_by_function
 from tally.contract import samples
 from tally.contract.declarations import OPERATIONS, READERS
 from tally.counting import periods, tallies
@@ -36,7 +36,7 @@ from tests.invariants.streaming import StreamWorld
 
 Written = dict[Series, str]
 """Each series that was written, with its unit."""
-SERVING = functions(OPERATIONS, counters.COUNTERS)
+SERVING = routes_by_function(OPERATIONS, counters.COUNTERS)
 KEYS = ("k-0123456789-0123456789-0123", "k-9876543210-9876543210-9876")
 
 
@@ -87,7 +87,7 @@ def call_failing(function: str, store: Store) -> None:
     missing = store.settings._replace(**dict.fromkeys(("counts_table", "receipts_table", "ledger_table"), "missing"))
     entry = handlers.entry(function, replace(store, settings=missing))
     for route in SERVING[function]:
-        entry(samples.http(route, counters.COUNTERS), Context())
+        entry(samples.http_event(route, counters.COUNTERS), Context())
 
 
 def call_in_every_way(store: Store, engine: Engine) -> None:

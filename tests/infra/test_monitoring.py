@@ -158,7 +158,9 @@ def test_an_alarm_leads_to_one_screen_that_says_what_to_do(
     assert found, "declared, but watches nothing"
     section = RUNBOOK.partition(f"\n## {alarm.name}\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\*\*(\w+)", section, re.MULTILINE) == ["Symptom", "Meaning", "Check", "Fix", "Escalate"]
-    assert f'**Symptom.** "{alarm.says}".' in " ".join(section.split()), "who searches for the text of a mail finds it"
+    assert f'**Symptom.** "{alarm.description}".' in " ".join(section.split()), (
+        "who searches for the text of a mail finds it"
+    )
     assert len(section.splitlines()) <= SCREEN_LINES
     assert f"| [{alarm.name}](#{alarm.name}) |" in RUNBOOK
 

@@ -15,7 +15,7 @@ from aws_cdk.assertions import Annotations
 from tally.api.needs import Table
 from tally.cdk import OptionsError, Tally
 from tally.contract.declarations import Declarations
-from tally.contract.described import Surroundings, document
+from tally.contract.deployment import Surroundings, deployment_document
 from tally.dev.stack.template import parse
 from tally.settings import parse_team_tables
 from tests.infra.conftest import UNBUNDLED
@@ -137,7 +137,9 @@ def test_the_streams_reach_the_consumer_as_in_the_local_stack(shop: Template, co
     found = {of: one for of, one in mappings(shop).items() if one.function == "items"}
     assert {one.table.rstrip("0123456789ABCDEF") for one in found.values()} == {"Orders", "Store"}
     place = Surroundings("Tally", "v", {one: one.value for one in Table}, dict.fromkeys(Table, "s"), "bucket")
-    local = [one for one in parse(document(Declarations.load(counters), place, "", "")).mappings if one.counters]
+    local = [
+        one for one in parse(deployment_document(Declarations.load(counters), place, "", "")).mappings if one.counters
+    ]
     assert {one.table: one.counters for one in local} == {
         "shop": {"orders": ("PK", "SK", True)},
         "store": {"crates": ("PK", None, False)},

@@ -9,7 +9,7 @@ from aws_cdk import App, Environment, Stack
 
 from tally.cdk import Tally
 from tally.contract.declarations import Declarations
-from tally.contract.described import SALTS, Surroundings, document, table_forms
+from tally.contract.deployment import SALTS_TABLE, Surroundings, deployment_document, table_schemas
 from tests.infra.conftest import BEHIND_CDN, UNBUNDLED, VAULT
 from tests.infra.template import Template, listed
 
@@ -68,13 +68,13 @@ def test_visits_make_a_salt_the_sweep_removes_it_and_nobody_else_sees_it(site: T
 
 
 def test_the_local_stack_has_the_table_too_and_visits_know_of_cloudfront(declared: Declarations) -> None:
-    forms = table_forms(declared.counters.values())
-    assert [form for form in forms.values() if not form.kept] == [SALTS]
+    forms = table_schemas(declared.counters.values())
+    assert [form for form in forms.values() if not form.has_backups] == [SALTS_TABLE]
     for cdn in (False, True):
         place = Surroundings(
-            "Tally", "v", {one: one.value for one in forms}, dict.fromkeys(forms, ""), "bucket", cdn=cdn
+            "Tally", "v", {one: one.value for one in forms}, dict.fromkeys(forms, ""), "bucket", has_cdn=cdn
         )
-        found = document(declared, place, "config", "console")
+        found = deployment_document(declared, place, "config", "console")
         assert found["tables"]["salts"]["KeySchema"] == [{"AttributeName": "PK", "KeyType": "HASH"}]
         environments = {name: one["environment"] for name, one in found["functions"].items()}
         assert [name for name, one in environments.items() if "TALLY_CDN" in one] == ["visits"] * cdn

@@ -11,10 +11,10 @@ import pytest
 import handlers
 from bench.watch import Meter
 from counters import COUNTERS
-from tally.api.entry import Entry
-from tally.api.operation import functions
+from tally.api.entry import RequestHandler
+from tally.api.operation import routes_by_function
 from tally.contract.declarations import OPERATIONS
-from tally.contract.document import text
+from tally.contract.document import document_json
 from tally.dynamo.client import Store
 from tally.operations import health
 from tests import documented, events
@@ -27,8 +27,8 @@ Event = dict[str, Any]
 @pytest.fixture(scope="session", autouse=True)
 def built(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The API document, as a build makes it."""
-    health.BUILT = tmp_path_factory.mktemp("built") / health.BUILT.name
-    health.BUILT.write_text(text(OPERATIONS, COUNTERS), encoding="utf-8")
+    health.OPENAPI_FILE = tmp_path_factory.mktemp("built") / health.OPENAPI_FILE.name
+    health.OPENAPI_FILE.write_text(document_json(OPERATIONS, COUNTERS), encoding="utf-8")
 
 
 @pytest.fixture
@@ -44,12 +44,12 @@ class Invoke:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, RequestHandler] = {}
         self._by_route = {
-            route.key: name for name, routes in functions(OPERATIONS, COUNTERS).items() for route in routes
+            route.key: name for name, routes in routes_by_function(OPERATIONS, COUNTERS).items() for route in routes
         }
 
-    def entry(self, function: str) -> Entry:
+    def entry(self, function: str) -> RequestHandler:
         """The handler of a function."""
         if function not in self._entries:
             self._entries[function] = handlers.entry(function, self.store)

@@ -66,10 +66,10 @@ def test_the_routes_of_a_counter_follow_from_its_declaration() -> None:
 
 def test_strangers_reach_a_function_that_may_change_open_counters_alone() -> None:
     """Two functions for one file: the other has the scope tally/write before it, and every counter."""
-    functions = DECLARED.functions
+    functions = DECLARED.routes_by_function
     assert {name for name in functions if name.endswith("_open")} == {"increments_open", "children_open"}
     for name, routes in functions.items():
-        writes = [route for route in routes if route.operation.writes and route.operation.by_counter]
+        writes = [route for route in routes if route.operation.writes and route.operation.has_counter_in_path]
         closed = name in ("increments", "children", "holds", "changes")
         assert {route.scope is not None for route in writes} <= {closed}, name
     moved = {need.prefix for need in DECLARED.needs["increments_open"] if need.action == "UpdateItem"}

@@ -19,7 +19,7 @@ from tests import events
 from tests.integration.conftest import Invoke
 
 GZIP = {"accept-encoding": "gzip"}
-SCRIPT = scripts.file("beacon.js").text
+SCRIPT = scripts.read_script("beacon.js").text
 ROOT = Path(__file__).parents[2]
 PAGE = "https://example.com/a"
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"

@@ -31,7 +31,7 @@ def test_the_page_may_run_and_load_only_what_this_stack_serves(invoke: Invoke) -
     )
     assert answer["headers"]["referrer-policy"] == "no-referrer"
     assert answer["headers"]["x-content-type-options"] == "nosniff"
-    assert f"connect-src 'self' {POOL};" in console.policy(POOL)
+    assert f"connect-src 'self' {POOL};" in console.content_security_policy(POOL)
     for dropped in ("<style", " style=", "<script>", " onclick="):  # by this policy
         assert dropped not in text(answer)
 
@@ -39,7 +39,10 @@ def test_the_page_may_run_and_load_only_what_this_stack_serves(invoke: Invoke) -
 def test_every_module_and_style_is_served_and_the_browser_asks_each_time_whether_it_has_changed(
     invoke: Invoke,
 ) -> None:
-    names = {path.name for path in console.FOLDER.iterdir()} - {"index.html"} | {"uPlot.esm.js", "uPlot.min.css"}
+    names = {path.name for path in console.CONSOLE_FOLDER.iterdir()} - {"index.html"} | {
+        "uPlot.esm.js",
+        "uPlot.min.css",
+    }
     assert {"app.js", "signin.js"} < names
     for name in names:
         answer = invoke.http("get_console_file", file=name)

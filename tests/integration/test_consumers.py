@@ -12,7 +12,7 @@ import pytest
 import counters
 import handlers
 from tally.api import needs
-from tally.api.unattended import StreamReader
+from tally.api.background import StreamReader
 from tally.contract.declarations import READERS, Declarations
 from tally.counting import periods, tallies
 from tally.dynamo.client import Store
@@ -143,7 +143,7 @@ def test_the_levels_of_sums_need_what_is_declared(store: Store) -> None:
     assert len(world.rows("SENT#")) == 1
     wanted = Declarations(Path(), plays, counters.PAGES).needs["bookkeeper"]
     assert recorder.needs <= wanted | needs.on_ledger({"JUDGE": ["PutItem"]})  # the last is the test's own
-    assert recorder.needs >= needs.make_events(plays.values()) | needs.send_events(plays.values())
+    assert recorder.needs >= needs.to_make_events(plays.values()) | needs.to_send_events(plays.values())
 
 
 def _again(record: dict[str, Any], number: int, **change: Any) -> dict[str, Any]:

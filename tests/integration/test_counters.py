@@ -16,7 +16,7 @@ from tally.counter import AMOUNT_MAX
 from tally.counting import receipts
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
-from tally.operations.receipts import KEYED as KEYED_OPERATIONS
+from tally.operations.receipts import KEYED_OPERATIONS as KEYED_OPERATIONS
 from tests import events
 from tests.integration.conftest import Invoke
 
@@ -336,7 +336,7 @@ def test_a_change_is_voided_by_its_key_and_its_receipt_says_so(invoke: Invoke) -
 
 
 def test_operations_that_leave_receipts_can_be_asked_for() -> None:
-    assert set(KEYED_OPERATIONS) == {one.name for one in OPERATIONS if one.keyed} == {one[1] for one in KEYED}
+    assert set(KEYED_OPERATIONS) == {one.name for one in OPERATIONS if one.leaves_receipt} == {one[1] for one in KEYED}
 
 
 @pytest.mark.sdk

@@ -19,7 +19,7 @@ from bench import cost
 from bench.watch import Meter
 from counters import COUNTERS, PAGES
 from tally import observe
-from tally.api.entry import Entry
+from tally.api.entry import RequestHandler
 from tally.counting import children, tallies
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call, Store, dynamodb_client
@@ -33,12 +33,12 @@ PLAY = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency
 HTTP_PLAY = events.http("increment_plays_short", idempotency_key=events.KEY)
 
 
-def doing(store: Store, function: Callable[..., Any]) -> Entry:
+def doing(store: Store, function: Callable[..., Any]) -> RequestHandler:
     """The entry of an increment that does this instead."""
     [*_, route] = [one for one in events.routes().values() if one.operation.name == "increment"]
     operation = copy.copy(route.operation)
     operation.function = function
-    return Entry([operation], [replace(route, operation=operation)], COUNTERS, PAGES, store)
+    return RequestHandler([operation], [replace(route, operation=operation)], COUNTERS, PAGES, store)
 
 
 class _Stdout:

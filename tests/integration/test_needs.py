@@ -20,7 +20,7 @@ import pytest
 
 import counters
 from tally.api.needs import Need, Table
-from tally.api.operation import Operation, functions, of_function, served_by
+from tally.api.operation import Operation, counters_of_function, operations_of_function, routes_by_function
 from tally.cdk.operator import operator_needs
 from tally.cli import commands, watch
 from tally.cli.connection import Stack
@@ -111,11 +111,11 @@ SECRET = "a-secret-of-22-characters-or-more"
 NO_HOLD = "1700000000-AAAAAAAAAAAAAAAA"
 HOLDABLE = [counter for counter in counters.COUNTERS.values() if counter.takes_holds]
 DECLARED = Declarations(Path(), counters.COUNTERS, counters.PAGES)
-FUNCTIONS = functions(OPERATIONS, counters.COUNTERS)
+FUNCTIONS = routes_by_function(OPERATIONS, counters.COUNTERS)
 ROOMS = [
     (name, operation)
     for name, routes in FUNCTIONS.items()
-    for operation in of_function(name, routes, OPERATIONS, counters.COUNTERS)
+    for operation in operations_of_function(name, routes, OPERATIONS, counters.COUNTERS)
 ]  # fmt: skip
 
 Scenario = Iterator[None]
@@ -407,7 +407,7 @@ def test_an_operation_does_what_it_declares_and_no_more(
     def pass_a_minute() -> None:
         monkeypatch.setattr(clock, "now_s", lambda: time.time() + 61)
 
-    served = operation.served(served_by(function, FUNCTIONS[function], counters.COUNTERS))
+    served = operation.served_counters(counters_of_function(function, FUNCTIONS[function], counters.COUNTERS))
     by_function = partial(invoke, function=function)
     steps = SCENARIOS.get(operation.name, plain)(
         World(operation, served, by_function, invoke, store, pass_a_minute)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from counters import COUNTERS
-from tally.api.kinds import KEY_EXAMPLE, RouteContext, Source
+from tally.api.kinds import KEY_EXAMPLE, SchemaContext, Source
 from tally.api.operation import Field, Operation, Route
 from tally.cli import smoke
 from tally.contract import __main__ as generated
@@ -74,13 +74,13 @@ def test_a_sample_succeeds_and_is_answered_alike_over_http_and_directly(
 ) -> None:
     """`invoke` holds each answer against the document."""
     other = Invoke(Store(store.client, fresh_tables(engine.endpoint)))
-    answer = invoke(samples.http(route, COUNTERS, **prepared(invoke, route.operation.name)))
-    direct = other(samples.direct(route, COUNTERS, **prepared(other, route.operation.name)))
-    assert answer["statusCode"] in route.operation.success, answer["body"]
+    answer = invoke(samples.http_event(route, COUNTERS, **prepared(invoke, route.operation.name)))
+    direct = other(samples.direct_event(route, COUNTERS, **prepared(other, route.operation.name)))
+    assert answer["statusCode"] in route.operation.success_statuses, answer["body"]
     assert answer["statusCode"] == direct["status"]
     if "media_type" not in direct["body"]:
         assert steady(events.body_of(answer)) == steady(direct["body"])
-    kept = "public, max-age=" if route.cached else "no-store"
+    kept = "public, max-age=" if route.is_cacheable else "no-store"
     assert answer["headers"]["cache-control"].startswith(kept), "CloudFront keeps what says so"
 
 
@@ -117,14 +117,14 @@ def test_what_follows_from_the_operations_is_generated() -> None:
     old = [
         path for path, text in generated.files(COUNTERS).items() if not path.exists() or path.read_text("utf-8") != text
     ]
-    assert (old, generated.stale(generated.files(COUNTERS))) == ([], [])
+    assert (old, generated.stale_files(generated.files(COUNTERS))) == ([], [])
     folders = {path.parent.name for path in generated.files(COUNTERS) if path.is_relative_to(generated.EVENTS)}
     assert folders | {"rollup", "bookkeeper"} == {path.name for path in generated.EVENTS.iterdir()}
 
 
 def whole(route: Route) -> bool:
     """Whether a request of the route has whole numbers."""
-    asked = RouteContext(route.served(COUNTERS), anonymous=False)
+    asked = SchemaContext(route.served_counters(COUNTERS), anonymous=False)
     return any(
         field.name == "changes" or field.kind.schema_for(asked).get("type") == "integer" for field in route.fields
     )
@@ -134,7 +134,7 @@ def whole(route: Route) -> bool:
 def test_a_whole_number_is_the_same_with_a_fraction_or_an_exponent(route: Route, invoke: Invoke) -> None:
     """To JSON Schema, and so to the document: some libraries write 7 so."""
     changed = prepared(invoke, route.operation.name) | {"limit": 7}
-    event, direct = samples.http(route, COUNTERS, **changed), samples.direct(route, COUNTERS, **changed)
+    event, direct = samples.http_event(route, COUNTERS, **changed), samples.direct_event(route, COUNTERS, **changed)
     invoke(direct)  # what has changed something by now changes nothing more
     answers = []
     for written in (r"\g<0>", r"\g<0>.0", r"\g<0>0e-1"):
@@ -142,7 +142,7 @@ def test_a_whole_number_is_the_same_with_a_fraction_or_an_exponent(route: Route,
         query = re.sub(r"(?<=limit=)[0-9]+", written, event["rawQueryString"])
         entry = json.loads(re.sub(r"(?<=: )-?[0-9]+", written, json.dumps(direct)))
         answers += [invoke(event | {"body": body, "rawQueryString": query}), invoke(entry)]
-    assert {events.status_of(one) for one in answers} <= {*route.operation.success}
+    assert {events.status_of(one) for one in answers} <= {*route.operation.success_statuses}
     assert [steady(events.body_of(one)) for one in answers] == [steady(events.body_of(answers[0]))] * 6
 
 
@@ -155,8 +155,8 @@ ODD: list[object] = [
 
 def wrong(route: Route, field: Field) -> list[object]:
     """Values that are no value of this field, as the document says."""
-    schema = field.kind.schema_for(RouteContext(route.served(COUNTERS), anonymous=not route.needs_caller))
-    schema = schema["items"] if field.kind.many_max else schema  # a query repeats it
+    schema = field.kind.schema_for(SchemaContext(route.served_counters(COUNTERS), anonymous=not route.needs_caller))
+    schema = schema["items"] if field.kind.list_max else schema  # a query repeats it
     validator = Draft202012Validator(schema)
     words = {"true", "false"} if schema.get("type") == "boolean" else set()
     in_url = [one for one in ODD if isinstance(one, str) and one not in words]
@@ -170,29 +170,31 @@ def _surrogate(value: object, field: Field) -> bool:
 
 def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
     """What is wrong with the event of API Gateway, and the event."""
-    good = samples.values(route, COUNTERS)
+    good = samples.field_values(route, COUNTERS)
     for field in route.fields:
-        if not field.kind.documented:
+        if not field.kind.is_documented:
             continue
         for value in wrong(route, field):
-            given = [value] if field.kind.many_max else value
-            if given is None or (field.source is Source.BODY and field.kind.many_max):
+            given = [value] if field.kind.list_max else value
+            if given is None or (field.source is Source.BODY and field.kind.list_max):
                 continue
-            yield f"{field.name} is {str(value)[:20]!r}", samples.http(route, COUNTERS, **{field.name: given})
+            yield f"{field.name} is {str(value)[:20]!r}", samples.http_event(route, COUNTERS, **{field.name: given})
         if field.required and field.source is not Source.PATH:
-            yield f"no {field.name}", samples.http(route, COUNTERS, **{field.name: None})
+            yield f"no {field.name}", samples.http_event(route, COUNTERS, **{field.name: None})
         if field.source is Source.QUERY:
-            event = samples.http(route, COUNTERS, **{field.name: good.get(field.name, "x")})
-            times = field.kind.many_max + 1 if field.kind.many_max else 2
-            pair = next((one for one in event["rawQueryString"].split("&") if one.startswith(f"{field.wire}=")), "x=1")
+            event = samples.http_event(route, COUNTERS, **{field.name: good.get(field.name, "x")})
+            times = field.kind.list_max + 1 if field.kind.list_max else 2
+            pair = next(
+                (one for one in event["rawQueryString"].split("&") if one.startswith(f"{field.http_name}=")), "x=1"
+            )
             yield f"{field.name} {times} times", {**event, "rawQueryString": "&".join([pair] * times)}
         if field.source is Source.BODY:
-            body = json.loads(samples.http(route, COUNTERS)["body"])
-            sent = {**samples.http(route, COUNTERS), "body": json.dumps(body | {field.wire: None})}
+            body = json.loads(samples.http_event(route, COUNTERS)["body"])
+            sent = {**samples.http_event(route, COUNTERS), "body": json.dumps(body | {field.http_name: None})}
             yield f"{field.name} is null", sent
-            twice = json.dumps(body)[:-1] + f", {json.dumps(field.wire)}: 1}}"
+            twice = json.dumps(body)[:-1] + f", {json.dumps(field.http_name)}: 1}}"
             yield f"{field.name} twice", {**sent, "body": twice}
-    event = samples.http(route, COUNTERS)
+    event = samples.http_event(route, COUNTERS)
     if not route.operation.any_query:
         asked = event["rawQueryString"]
         yield "an unknown query", {**event, "rawQueryString": f"{asked}&" * bool(asked) + "unknown=1"}
@@ -242,10 +244,12 @@ def test_bad_direct_events_are_refused_with_a_problem_and_store_nothing(
     operation: Operation, invoke: Invoke, store: Store
 ) -> None:
     [general, *_] = operation.routes(COUNTERS)
-    event = samples.direct(general, COUNTERS)
+    event = samples.direct_event(general, COUNTERS)
     bad: list[tuple[str, dict[str, Any]]] = [("unknown", event | {"unknown": 1})]
     for field in operation.fields:
-        schema = field.kind.schema_for(RouteContext(general.served(COUNTERS), anonymous=not general.needs_caller))
+        schema = field.kind.schema_for(
+            SchemaContext(general.served_counters(COUNTERS), anonymous=not general.needs_caller)
+        )
         validator = Draft202012Validator(schema)
         bad += [
             (f"{field.name}={str(value)[:20]!r}", event | {field.name: value})

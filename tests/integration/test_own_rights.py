@@ -171,14 +171,14 @@ def test_the_sweep_of_a_tally_that_counts_items_alone_does_what_it_declares(
     own.client.put_item(TableName=SHOP.name, Item=order)
     like = {"PK": {"S": "POST#a"}, "SK": {"S": "LIKE#ann"}, "at": {"N": "1"}}
     chosen = {"orders": [order], "liked": [like]}  # what chance would choose
-    monkeypatch.setattr(spot_checks, "some_items", lambda recount, _: chosen[recount.counter.name])
+    monkeypatch.setattr(spot_checks, "random_items", lambda recount, _: chosen[recount.counter.name])
     recorder = TeamsRecorder(own, SHOP.name)
     for days in (0, 0.1, 0.2, 3):
         monkeypatch.setattr(time, "time", lambda days=days: now() + days * 24 * 3600)
         Sweep(COUNTERS, own, OneShard())({}, Context())  # type: ignore[arg-type]
     found = {(need.action, need.prefix) for need in recorder.needs}
     assert recorder.needs <= needed(COUNTERS.values())
-    assert recorder.of_team <= {"DescribeTable", "Scan", "Query"}, "as OwnTables.scanning allows"
+    assert recorder.of_team <= {"DescribeTable", "Scan", "Query"}, "as TeamTables.scanning allows"
     assert {(need.action, need.prefix) for need in needed(COUNTERS.values()) - needed([])} <= found
 
 
@@ -224,4 +224,4 @@ def test_the_command_does_with_items_what_the_policy_of_operators_allows(
     assert recorder.needs <= operator_needs(team.counters)
     of_items = {need for need in operator_needs(team.counters) - operator_needs({}) if need.table is Table.LEDGER}
     assert of_items <= recorder.needs
-    assert recorder.of_team == {"DescribeTable", "Scan", "Query"}, "as OwnTables.scanning allows"
+    assert recorder.of_team == {"DescribeTable", "Scan", "Query"}, "as TeamTables.scanning allows"

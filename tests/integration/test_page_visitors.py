@@ -15,7 +15,7 @@ from tally.api.needs import Table
 from tally.builtin import PAGE_VISITORS
 from tally.cli import values
 from tally.contract.declarations import Declarations
-from tally.contract.described import table_forms
+from tally.contract.deployment import table_schemas
 from tally.counting import pseudonyms
 from tally.dynamo.client import Call, Store
 from tally.errors import ConfigurationError, InvalidInputError
@@ -46,7 +46,7 @@ def store(store: Store, monkeypatch: pytest.MonkeyPatch, now: SimpleNamespace) -
         AttributeDefinitions=[{**key, "AttributeType": "S"}],
         BillingMode="PAY_PER_REQUEST",
     )
-    monkeypatch.setattr(sweep, "renew", lambda *_: {})  # there are no streams
+    monkeypatch.setattr(sweep, "advance_watermark", lambda *_: {})  # there are no streams
     return replace(store, settings=store.settings._replace(salts_table=table))
 
 
@@ -190,7 +190,7 @@ def test_a_visit_and_the_sweep_do_what_their_roles_grant(store: Store, now: Simp
 
 def test_thresholds_change_nothing_of_what_visitors_of_pages_need(store: Store) -> None:
     notified = {**counters.COUNTERS, PAGE_VISITORS.name: replace(PAGE_VISITORS, notify=Notify(every=100))}
-    assert Table.SALTS in table_forms(notified.values())
+    assert Table.SALTS in table_schemas(notified.values())
     plain, others = (Declarations(Path(), one, counters.PAGES).needs for one in (counters.COUNTERS, notified))
     for function in ("visits", "sweep"):
         assert plain[function] <= others[function]

@@ -105,7 +105,7 @@ def answers(store: Store) -> dict[str, str]:
     for route in open_routes():
         for number, fields in enumerate(requests(route)):
             sent = {**fields, **(KEYS if "idempotency_key" in {one.name for one in route.fields} else {})}
-            event = samples.http(route, COUNTERS, **sent)
+            event = samples.http_event(route, COUNTERS, **sent)
             answer = invoke.entry(invoke._serving(event))(event, Context())
             found[f"{route.key} {number}"] = json.dumps(answer)
     return found

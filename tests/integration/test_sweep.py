@@ -183,7 +183,7 @@ def test_each_part_has_its_share_of_the_time_and_holds_come_first(
 
     monkeypatch.setattr(expired_holds, "sweep", note("holds", expired_holds.SweptHolds(0, 0, True), takes_s=2))
     monkeypatch.setattr(watermark, "advance", slowly)
-    monkeypatch.setattr(judge, "judge", note("judge", judge.Judged()))
+    monkeypatch.setattr(judge, "judge", note("judge", judge.JudgeRun()))
     monkeypatch.setattr(rows, "summary", note("drift", ({observe.DRIFTING_TALLIES: 0}, {})))
     monkeypatch.setattr(hours, "sum_up", note("series", 0))
     monkeypatch.setattr(deletion, "sweep", note("deleted", deletion.SweptParents(0, 0, 0, True)))

@@ -86,7 +86,7 @@ class Counting:
     ) -> Outcome:
         """Give a hold of the stock another amount or time."""
         call, how = self.world.call("ann"), {"operation": "change_hold", "key": key or new_key()}
-        return changing.change(call, counters.STOCK, ITEM, hold_id, amount, ttl_s, **how)
+        return changing.change_hold(call, counters.STOCK, ITEM, hold_id, amount, ttl_s, **how)
 
     def settle(self, hold_id: str, state: str, amount: int | None = None) -> dict[str, Any]:
         """Commit, release or void a hold of the stock."""

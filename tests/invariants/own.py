@@ -88,7 +88,7 @@ class Team:
 
     def recount(self, name: str, scan: Scan | None = None) -> Recount:
         """The scan that is open."""
-        return Recount(self.store, self.counters[name], scan or scan_state.read(self.store, name))
+        return Recount(self.store, self.counters[name], scan or scan_state.read_scan(self.store, name))
 
     def pass_all(self, later_s: float = LATER_S) -> None:
         """The sweep notes what the consumer has passed, some minutes later."""
@@ -100,17 +100,17 @@ class Team:
         """Count what is there, as `tally scan` does."""
         recount = self.begin(name)
         self.finish_reading(recount)
-        for off in recount.set_many(list(recount.differences())):
+        for off in recount.set_many(list(recount.all_differences())):
             assert recount.set_number(off)
         recount.close(counted=True)
 
     def finish_reading(self, recount: Recount) -> None:
         """Read the rest of the table, until the scan is settled."""
-        for _ in recount.steps():
+        for _ in recount.run_steps():
             pass
         self.drain()
         self.pass_all()
-        assert recount.settled()
+        assert recount.is_complete()
 
     def numbers(self, name: str) -> dict[str, int]:
         """The numbers of a counter, by group, but those that are 0."""

@@ -151,13 +151,13 @@ class Turns:
             groups = self.chance.choice([(), (), ("a",), ("it",) if name == "tickets" else ("b", "c")])
             scan_state.begin(self.team.store, self.team.counters[name], time.time(), groups)
         if self.chance.random() < 0.2 or not self.scanning:
-            recount = replace(self.team.recount(self.chance.choice(names)), now=self.clock)
+            recount = replace(self.team.recount(self.chance.choice(names)), now_s=self.clock)
             if recount.scan.closed:
                 return
             recount = replace(
                 recount, store=replace(self.team.store, client=self._client()), page_items=self.chance.choice((0, 3))
             )
-            self.scanning.append((recount, recount.steps()))
+            self.scanning.append((recount, recount.run_steps()))
         at = self.chance.randrange(len(self.scanning))
         recount, steps = self.scanning.pop(at)
         try:
@@ -169,15 +169,17 @@ class Turns:
     def settle(self) -> None:
         """Look whether the numbers may be set, and set some; a process may die, or somebody does anything meanwhile."""
         self.note_passed()
-        recount = replace(self.team.recount(self.chance.choice(list(self.team.counters))), now=self.clock)
+        recount = replace(self.team.recount(self.chance.choice(list(self.team.counters))), now_s=self.clock)
         if recount.scan.closed:
             return
         recount = replace(recount, store=replace(self.team.store, client=self._client()))
         try:
-            if not recount.settled():
+            if not recount.is_complete():
                 return
             whole = not recount.scan.groups
-            groups = list(recount.differences()) if whole else [recount.difference(one) for one in recount.scan.groups]
+            groups = (
+                list(recount.all_differences()) if whole else [recount.difference(one) for one in recount.scan.groups]
+            )
             done = [recount.set_number(off) for off in recount.set_many(groups)]
             if all(done):
                 recount.close(counted=whole)
@@ -219,17 +221,17 @@ class Turns:
         """Count what is there, as `tally scan` does, while the team writes."""
         begun = scan_state.begin(self.team.store, self.team.counters[name], time.time())
         assert begun is not None
-        recount = replace(self.team.recount(name, begun), page_items=5, now=self.clock)
-        for _ in recount.steps():
+        recount = replace(self.team.recount(name, begun), page_items=5, now_s=self.clock)
+        for _ in recount.run_steps():
             self.write()
         for pass_s in (0, 400, 400):
             self.clock.pass_s(pass_s)
             self.write()
             self.rest()
         self.note_passed()
-        assert recount.settled()
+        assert recount.is_complete()
         self.write()
-        for off in recount.set_many(list(recount.differences())):
+        for off in recount.set_many(list(recount.all_differences())):
             self.write()
             assert recount.set_number(off) or recount.set_number(recount.difference(off.group))
             self.rest()

@@ -26,7 +26,7 @@ from tally.errors import (
     PayloadTooLargeError,
 )
 from tally.operations import changes as operations
-from tally.operations.increments import _not_moved
+from tally.operations.increments import _refusal_of_change
 from tests import faults
 from tests.invariants.simulation import Clock
 from tests.invariants.streaming import Tables
@@ -168,7 +168,10 @@ def test_a_counter_that_no_change_moves_gives_one_answer_however_it_is_tried() -
     tried = [(one, why.detail) for one in counters.COUNTERS.values() if (why := fields.counts_otherwise(one, CHANGES))]
     assert len(tried) > 4
     for counter, why in tried:
-        refusals = (refused(counter) for refused in (operations._not_voided, operations._alone, _not_moved))
+        refusals = (
+            refused(counter)
+            for refused in (operations._refusal_of_void, operations._refusal_of_batch, _refusal_of_change)
+        )
         assert [one and one.detail for one in refusals] == [why] * 3
         with pytest.raises(InvalidInputError, match=re.escape(why)):
             batch.parse_batch([{"counter": counter.name, "id": "x"}], counters.COUNTERS, time.time(), soon=False)

@@ -323,7 +323,7 @@ def test_tally_that_moves_at_the_very_end_is_not_removed(family: Family) -> None
     family.sweep()
     family.judged.skip(WAIT_S)
     family.world.proxy.forget()
-    late = tallies.add_write(Call(family.store), family.counter, ID, 3, 1, 0, nonce_prefix=tallies.ROLLED_UP)
+    late = tallies.add_write(Call(family.store), family.counter, ID, 3, 1, 0, nonce_prefix=tallies.ROLLUP_NONCE_START)
     level = {0: lambda: family.world.raw.update_item(**late)}
     family.world.proxy.plan = meanwhile(level)
     assert family.sweep() == SweptParents(0, 0, 1, True)

@@ -379,7 +379,7 @@ def test_the_sweep_says_how_old_what_is_left_is(
 ) -> None:
     deliver(stream, [moved(1, 0, 7)], None)
     gone = replace(bus, name=f"arn:aws:events:{REGION}:123456789012:event-bus/gone")
-    sweeping._events(stream.store, gone, time.time(), float("inf"))
+    sweeping._send_events(stream.store, gone, time.time(), float("inf"))
     assert f'"{observe.OLDEST_EVENT}":[1' in capsys.readouterr().out
 
 

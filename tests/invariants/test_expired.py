@@ -135,7 +135,7 @@ def test_a_hold_whose_return_a_ceiling_refuses_is_reported_and_comes_back_when_t
 
     def settle(hold_id: str, state: str) -> dict[str, Any]:
         change = handler.commit_hold if state == COMMITTED else handler.release_hold
-        assert change.refuses(low) is None  # nobody can hold any more, and what is held can be settled
+        assert change.refusal_for(low) is None  # nobody can hold any more, and what is held can be settled
         return dict(change(counting.world.call("ann"), counter=low, id=ITEM, hold=hold_id).body)
 
     assert refusal(partial(settle, early, RELEASED)).members == {"left": 1}
@@ -243,7 +243,7 @@ def test_the_scheduled_function_sweeps_every_bucket(
         counting.take(id_=id_)
     clock.pass_s(61)
     sweep = sweep_handler.Sweep(counters.COUNTERS, counting.world.store, StreamShards({}))
-    monkeypatch.setattr(sweep_handler, "renew", lambda *_: {})  # it reads streams
+    monkeypatch.setattr(sweep_handler, "advance_watermark", lambda *_: {})  # it reads streams
     assert sweep({}, Context())["returned"] == 40
     assert counting.amounts() == {EXPIRED: 40}
     assert sweep({}, Context())["returned"] == 0

@@ -129,7 +129,7 @@ def test_a_hold_that_is_changed_or_settled_after_it_was_found_goes_too(
     def meanwhile(*given: Any) -> None:
         monkeypatch.setattr(forgetting, "forget_trace", forget)
         how: dict[str, str] = {"operation": "change_hold", "key": random.randbytes(12).hex()}
-        changing.change(Call(judged.store), counters.STOCK, ITEM, changed, 5, ttl_s, **how)
+        changing.change_hold(Call(judged.store), counters.STOCK, ITEM, changed, 5, ttl_s, **how)
         settling.settle(Call(judged.store), counters.STOCK, ITEM, settled, holds.COMMITTED)
         forget(*given)
 

@@ -46,7 +46,7 @@ def seen(store: Store, closed: int) -> Watermark:
     return Watermark(watermark.last_judged_minute(store), 60 * (closed + 2) + 5)
 
 
-def run(store: Store, closed: int, now_s: float = NOW_S, until_s: float = FOREVER) -> judge.Judged:
+def run(store: Store, closed: int, now_s: float = NOW_S, until_s: float = FOREVER) -> judge.JudgeRun:
     """What a run did, without what it read."""
     judged = judge.judge(store, seen(store, closed), now_s, until_s=until_s)
     assert judged.last == watermark.last_judged_minute(store)
@@ -74,7 +74,7 @@ def test_a_minute_is_summed_up_over_its_segments_and_what_is_even_has_no_row(sto
     book(store, M, plays(-1), plays(-2, "halves"), name="s#2")
     book(store, M, plays(5), plays(2, "halves"), bucket=1)
     book(store, M + 1, plays(100))
-    assert run(store, M) == judge.Judged(minutes=1, changes=2)
+    assert run(store, M) == judge.JudgeRun(minutes=1, changes=2)
     assert row(store) == DriftRow("plays", "v", 7, M, 60 * M)
     assert row(store, counter="likes") == DriftRow("likes", "v", -3, M, 60 * M)
     assert len(list(rows.all_rows(store))) == 2
@@ -87,7 +87,7 @@ def test_a_minute_is_summed_up_over_its_segments_and_what_is_even_has_no_row(sto
 def test_without_watermark_nothing_is_judged(store: Store, known: Watermark) -> None:
     book(store, M, plays(3))
     book(store, 0, plays(3))
-    assert judge.judge(store, known, NOW_S, until_s=FOREVER) == judge.Judged(last=known.judged)
+    assert judge.judge(store, known, NOW_S, until_s=FOREVER) == judge.JudgeRun(last=known.judged)
     assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M - 1)
 
 
@@ -320,7 +320,7 @@ def rows_of(number: int) -> dict[str, int]:
 def test_many_rows_are_one_transaction_and_few_go_alone(store: Store, number: int, names: list[str]) -> None:
     client = Watched(store.client)
     book(store, M, *(plays(amount, target) for target, amount in rows_of(number).items()))
-    assert run(through(store, client), M) == judge.Judged(minutes=1, changes=number)
+    assert run(through(store, client), M) == judge.JudgeRun(minutes=1, changes=number)
     assert [name for name, _ in client.sent] == [*names, "update_item"]  # the last one notes the minute
     assert drifts(store) == rows_of(number)
 
@@ -330,7 +330,7 @@ def test_of_many_rows_one_that_somebody_moves_meanwhile_keeps_what_both_wrote(st
     run(store, M)
     book(store, M + 1, *(plays(1000, target) for target in rows_of(50)))
     client = interrupted(store.client, 0, lambda: repair(store, row(store, "v7")))
-    assert run(through(store, client), M + 1) == judge.Judged(minutes=1, changes=50)
+    assert run(through(store, client), M + 1) == judge.JudgeRun(minutes=1, changes=50)
     assert drifts(store) == {target: amount + 1000 for target, amount in rows_of(50).items()} | {"v7": 1000}
 
 
@@ -353,7 +353,7 @@ def test_many_rows_wait_while_their_partition_is_throttled_and_then_go_alone(
     client.before = throttle
     book(store, M, *(plays(amount, target) for target, amount in rows_of(50).items()))
     patient = replace(through(store, client), sleep=waits.append, clock=lambda: 0.0)
-    assert run(patient, M) == judge.Judged(minutes=1, changes=50)
+    assert run(patient, M) == judge.JudgeRun(minutes=1, changes=50)
     assert [name for name, _ in client.sent] == [*names, "update_item"]
     assert len(waits) == min(times, ATTEMPTS_MAX - 1)
     assert drifts(store) == rows_of(50)
@@ -370,12 +370,12 @@ def test_judge_that_runs_out_of_time_in_the_middle_of_a_minute_goes_on_there(sto
         now[0] += 1
 
     client.after = pass_time
-    assert run(passing, M + 1, until_s=2) == judge.Judged(minutes=0, changes=200, finished=False)
+    assert run(passing, M + 1, until_s=2) == judge.JudgeRun(minutes=0, changes=200, finished=False)
     assert (len(drifts(store)), watermark.last_judged_minute(store)) == (200, M - 1)
     now[0] = 0
-    assert run(passing, M + 1, until_s=1) == judge.Judged(minutes=1, changes=250, finished=False)
+    assert run(passing, M + 1, until_s=1) == judge.JudgeRun(minutes=1, changes=250, finished=False)
     assert (drifts(store), watermark.last_judged_minute(store)) == (targets, M)
-    assert run(passing, M + 1) == judge.Judged(minutes=1, changes=1)
+    assert run(passing, M + 1) == judge.JudgeRun(minutes=1, changes=1)
     assert drifts(store) == targets | {"v1": 2 + 7}
 
 
@@ -401,12 +401,12 @@ def test_judge_that_has_no_time_to_begin_again_has_not_finished(store: Store) ->
     book(store, M, plays(3))
     run(store, M)
     lost = replace(seen(store, M + 9), item={"again": {"N": str(M + 3)}})
-    assert judge.judge(store, lost, NOW_S, until_s=-1) == judge.Judged(last=M, finished=False)
+    assert judge.judge(store, lost, NOW_S, until_s=-1) == judge.JudgeRun(last=M, finished=False)
 
 
 def test_judge_that_has_time_for_the_last_minute_only_has_finished(store: Store) -> None:
-    assert run(store, M, until_s=0) == judge.Judged(minutes=1)
-    assert run(store, M + 2, until_s=0) == judge.Judged(minutes=1, finished=False)
+    assert run(store, M, until_s=0) == judge.JudgeRun(minutes=1)
+    assert run(store, M + 2, until_s=0) == judge.JudgeRun(minutes=1, finished=False)
 
 
 # Reading

@@ -56,7 +56,7 @@ def test_a_heartbeat_that_fails_proves_nothing(store: Store, engine: Engine, mon
     shop = team(store, engine, replace(OF, heartbeats=True))
     shop.put("a", "ORDER#1")
     shop.drain()
-    monkeypatch.setattr(watermark, "_sent", lambda *_: False)
+    monkeypatch.setattr(watermark, "_try_send", lambda *_: False)
     assert noted(shop) > LATER_S - 5
 
 
@@ -66,10 +66,10 @@ def test_a_heartbeat_counts_for_nothing(store: Store, engine: Engine) -> None:
     shop.drain()
     shop.pass_all()
     recount = shop.begin("orders")
-    for _ in recount.steps():
+    for _ in recount.run_steps():
         pass
     shop.drain()
-    assert [(off.group, off.recount) for off in recount.differences()] == [("a", 1)]
+    assert [(off.group, off.recount) for off in recount.all_differences()] == [("a", 1)]
 
 
 def test_without_heartbeats_a_record_that_is_left_is_not_passed(

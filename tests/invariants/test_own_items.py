@@ -88,11 +88,11 @@ def edit(team: Team, name: str, group: str, amount: int) -> None:
 
 def off(recount: Recount) -> dict[str, int]:
     """By how much which numbers are off, by a scan that is settled."""
-    return {one.group: one.excess for one in recount.differences() if one.excess}
+    return {one.group: one.excess for one in recount.all_differences() if one.excess}
 
 
 def sets(recount: Recount) -> None:
-    for one in recount.differences():
+    for one in recount.all_differences():
         assert recount.set_number(one)
     recount.close(counted=True)
 
@@ -176,14 +176,17 @@ def test_an_item_that_cannot_be_counted_is_reported_and_its_correction_is_a_move
         team.put("CUSTOMER#a", "ORDER#9", **opened(bad))
         team.drain()
         assert team.numbers("spent") == {"b": 30, f"~-{kind}": 1}
-        (fault,) = faults.read(team.store, COUNTERS["spent"])
+        (fault,) = faults.read_faults(team.store, COUNTERS["spent"])
         assert (fault.kind, fault.items, fault.example[:31]) == (kind, 1, "CUSTOMER#a, ORDER#9: total is " + bad[0])
         if turn:
             team.delete("CUSTOMER#a", "ORDER#9")
         else:
             team.put("CUSTOMER#a", "ORDER#9", **opened("5"))
         team.drain()
-        assert (team.numbers("spent"), list(faults.read(team.store, COUNTERS["spent"]))) == (team.truth("spent"), [])
+        assert (team.numbers("spent"), list(faults.read_faults(team.store, COUNTERS["spent"]))) == (
+            team.truth("spent"),
+            [],
+        )
     assert (team.numbers("spent"), team.bucket.objects) == ({"b": 30}, {})
 
 
@@ -192,7 +195,7 @@ def test_a_scan_counts_and_names_what_cannot_be_counted(team: Team) -> None:
         team.put(f"CUSTOMER#{number}", "ORDER#1", **opened("0.05" if number % 3 else "5"))
     team.drain()
     team.count("spent")
-    (fault,) = faults.read(team.store, COUNTERS["spent"])
+    (fault,) = faults.read_faults(team.store, COUNTERS["spent"])
     assert (fault.kind, fault.items, ": total is 0.05: declare scale=2" in fault.example) == ("decimals", 40, True)
     assert team.numbers("spent") == team.truth("spent")
 
@@ -203,18 +206,18 @@ def test_a_sweep_beside_a_scan_leaves_the_examples_that_the_scan_found(team: Tea
     team.put("CUSTOMER#a", "ORDER#1", **opened("0.05"))
     team.drain()
     recount = team.begin("spent")
-    list(recount.steps())
-    assert list(faults.read(team.store, spent, tidy=True)) == []
+    list(recount.run_steps())
+    assert list(faults.read_faults(team.store, spent, remove_stale=True)) == []
     team.drain()
     team.pass_all()
-    assert recount.set_many(list(recount.differences())) == []
+    assert recount.set_many(list(recount.all_differences())) == []
     recount.close(counted=True)
-    (fault,) = faults.read(team.store, spent)
+    (fault,) = faults.read_faults(team.store, spent)
     assert (fault.items, fault.example) == (1, "CUSTOMER#a, ORDER#1: total is 0.05: declare scale=2")
     assert scan_state.begin(team.store, spent, time.time(), ["a"], spot=True)  # it takes no fault
     team.delete("CUSTOMER#a", "ORDER#1")
     team.drain()
-    assert list(faults.read(team.store, spent, tidy=True)) == []
+    assert list(faults.read_faults(team.store, spent, remove_stale=True)) == []
     assert not any("example" in item for item in team.wire.scan(TableName=team.store.settings.counts_table)["Items"])
 
 
@@ -225,7 +228,7 @@ def test_an_item_that_comes_to_have_a_fault_in_place_of_another_one_is_the_examp
     team.put("CUSTOMER#a", "ORDER#1", **opened("5"))
     team.put("CUSTOMER#b", "ORDER#2", **opened("0.07"))
     team.drain()
-    (fault,) = faults.read(team.store, COUNTERS["spent"])
+    (fault,) = faults.read_faults(team.store, COUNTERS["spent"])
     assert (fault.items, fault.example[:19]) == (1, "CUSTOMER#b, ORDER#2")
 
 
@@ -253,23 +256,23 @@ def test_numbers_are_set_a_hundred_at_once(team: Team) -> None:
     recount = many(team)
     client = Watched(team.wire)
     recount = replace(recount, store=replace(team.store, client=client))
-    assert recount.set_many(list(recount.differences())) == []
+    assert recount.set_many(list(recount.all_differences())) == []
     assert (team.numbers("all"), client.writes) == (team.truth("all"), 3)
-    again = list(recount.differences())
-    assert [one.group for one in recount.set_many(again) if not one.settled] == []
+    again = list(recount.all_differences())
+    assert [one.group for one in recount.set_many(again) if not one.is_set] == []
     assert (team.numbers("all"), client.writes) == (team.truth("all"), 3)
 
 
 def test_nothing_is_set_at_once_when_the_scan_is_over_or_numbers_stand(team: Team) -> None:
     """One that stands may have a drift that somebody notes meanwhile: `set` looks at each."""
     recount = many(team)
-    off = list(recount.differences())
+    off = list(recount.all_differences())
     assert scan_state.close(team.store, recount.scan, COUNTERS["all"].items_digest)
     assert recount.set_many(off) == off
     assert team.numbers("all") == {}
     standing = team.begin("all")
     team.finish_reading(standing)
-    off = list(standing.differences())
+    off = list(standing.all_differences())
     assert standing.set_many(off) == off
     assert team.numbers("all") == {}
     assert standing.set_number(off[0])
@@ -280,7 +283,7 @@ def test_a_number_with_a_drift_is_set_alone_and_its_drift_goes(team: Team) -> No
     recount = many(team)
     row = rows.read_row(team.store, "all", "c7")
     assert try_commit(team.store, [rows.recount_write(team.store, row, 5, time.time())])
-    left = recount.set_many(list(recount.differences()))
+    left = recount.set_many(list(recount.all_differences()))
     assert [one.group for one in left] == ["c7"]
     assert recount.set_number(left[0])
     assert (list(rows.all_rows(team.store)), team.numbers("all")) == ([], team.truth("all"))
@@ -289,7 +292,7 @@ def test_a_number_with_a_drift_is_set_alone_and_its_drift_goes(team: Team) -> No
 def test_no_difference_is_drift_while_the_numbers_stand_for_nothing(team: Team) -> None:
     """They are about to be set: a repair would move them a second time."""
     recount = many(team)
-    off = next(recount.differences())
+    off = next(recount.all_differences())
     assert not recount.report_drift(off)
     assert list(rows.all_rows(team.store)) == []
 
@@ -315,14 +318,14 @@ def test_nothing_is_shown_before_what_is_there_is_counted(team: Team) -> None:
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     team.drain()  # it counts nothing yet
     recount = team.begin("open")
-    for _ in recount.steps():
+    for _ in recount.run_steps():
         team.put("CUSTOMER#a", "ORDER#2", **opened())
         with pytest.raises(NotCountedError, match="run `tally scan open`"):
             team.read("open", "a")
-    assert not recount.settled()
+    assert not recount.is_complete()
     team.drain()
     team.pass_all()
-    assert recount.settled()
+    assert recount.is_complete()
     with pytest.raises(NotCountedError):
         team.read("open", "a")
     sets(recount)
@@ -340,19 +343,19 @@ def test_a_recount_finds_exactly_the_error_under_traffic_and_a_repair_takes_it_o
     edit(team, "spent", "a", 7)
     edit(team, "spent", "b", -3)
     recount = team.begin("spent", *groups)
-    for step, _ in enumerate(recount.steps()):
+    for step, _ in enumerate(recount.run_steps()):
         team.put("CUSTOMER#a", f"ORDER#{step}", **opened("1"))
         team.delete("CUSTOMER#b", f"ORDER#{step + 1}")
     team.drain()
     team.pass_all()
-    assert recount.settled()
+    assert recount.is_complete()
     for turn in range(3):
         team.put("CUSTOMER#a", f"LATER#{turn}", **opened())
         team.put("CUSTOMER#a", f"ORDER#{turn}", **opened("3"))
         team.drain()
         found = {group: recount.difference(group).excess for group in groups} or off(recount)
         assert found == {"a": 7} | ({} if groups else {"b": -3})
-    for one in list(map(recount.difference, groups) if groups else recount.differences()):
+    for one in list(map(recount.difference, groups) if groups else recount.all_differences()):
         assert recount.report_drift(one)
     recount.close()
     team.wire.put_item(
@@ -413,9 +416,9 @@ def test_a_repair_between_the_look_and_what_is_made_of_it_is_not_repeated(team: 
     edit(team, "spent", "a", 40)
     recount = team.begin("spent")
     team.finish_reading(recount)
-    (looked,) = recount.differences()
+    (looked,) = recount.all_differences()
     assert recount.report_drift(looked)
-    (again,) = recount.differences()
+    (again,) = recount.all_differences()
     repaired = Reconciler(team.store).find(COUNTERS["spent"], "a")
     assert try_commit(
         team.store, repair_writes(team.store, replace(repaired, difference=-40, confirmed=40), "ann", "why", 0)
@@ -429,9 +432,9 @@ def test_a_repair_between_the_look_and_what_is_made_of_it_is_not_repeated(team: 
 
 def test_a_table_with_binary_keys_is_not_counted(team: Team) -> None:
     recount = team.begin("open")
-    recount.described["AttributeDefinitions"][0]["AttributeType"] = "B"
+    recount.table_description["AttributeDefinitions"][0]["AttributeType"] = "B"
     with pytest.raises(UncountableError, match="are binary"):
-        next(recount.steps())
+        next(recount.run_steps())
 
 
 def test_a_scan_forgets_the_drift_of_numbers_that_were_kept_elsewhere(team: Team) -> None:
@@ -440,7 +443,7 @@ def test_a_scan_forgets_the_drift_of_numbers_that_were_kept_elsewhere(team: Team
     edit(team, "open", "a", 7)
     recount = team.begin("open")
     team.finish_reading(recount)
-    assert all(recount.report_drift(one) for one in recount.differences())
+    assert all(recount.report_drift(one) for one in recount.all_differences())
     assert [row.drift for row in rows.all_rows(team.store)] == [7]
     redeclared(team, open=replace(COUNTERS["open"], prefix="ELSEWHERE"))
     team.count("open")
@@ -464,7 +467,7 @@ def test_what_a_scan_says_that_is_open_no_more_is_neither_set_nor_reported(team:
     newer = team.begin("all")
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     team.drain()
-    (stale,) = recount.differences()
+    (stale,) = recount.all_differences()
     assert stale.excess == 1
     with pytest.raises(ScanAbandonedError):
         getattr(recount, settle)(stale)
@@ -473,7 +476,7 @@ def test_what_a_scan_says_that_is_open_no_more_is_neither_set_nor_reported(team:
         with pytest.raises(ScanAbandonedError):
             getattr(closed, settle)(stale)
         with pytest.raises(ScanAbandonedError):
-            closed.settled()
+            closed.is_complete()
     assert (team.numbers("all"), list(rows.all_rows(team.store))) == ({"a": 1}, [])
 
 
@@ -482,13 +485,13 @@ def test_a_scan_of_weeks_ago_settles_nothing(team: Team) -> None:
     count_all(team)
     recount = team.begin("all")
     team.finish_reading(recount)
-    for later_s, holds in ((first_seen.RESTART_S - 60, True), (first_seen.RESTART_S, False)):
-        late = replace(recount, now=lambda later_s=later_s: recount.scan.began_s + later_s)
+    for later_s, holds in ((first_seen.SCAN_VALID_S - 60, True), (first_seen.SCAN_VALID_S, False)):
+        late = replace(recount, now_s=lambda later_s=later_s: recount.scan.began_s + later_s)
         if holds:
-            assert late.settled()
+            assert late.is_complete()
         else:
             with pytest.raises(ScanAbandonedError):
-                late.settled()
+                late.is_complete()
 
 
 def test_a_scan_that_another_one_has_replaced_adds_nothing_and_ends_nothing(team: Team) -> None:
@@ -497,13 +500,13 @@ def test_a_scan_that_another_one_has_replaced_adds_nothing_and_ends_nothing(team
     first = team.begin("all")
     second = team.begin("all")
     with pytest.raises(ScanAbandonedError):
-        list(first.steps())
+        list(first.run_steps())
     with pytest.raises(ScanAbandonedError):
         first.close(counted=True)
     assert not scan_state.end(team.store, first.scan, time.time())
     team.finish_reading(second)
     with pytest.raises(ScanAbandonedError):  # it has ended: a late page adds nothing
-        list(replace(second, store=team.store).steps())
+        list(replace(second, store=team.store).run_steps())
     sets(second)
     assert team.numbers("all") == {"a": 1}
 
@@ -516,11 +519,11 @@ def test_recounts_of_old_scans_do_not_pile_up(team: Team) -> None:
         team.finish_reading(recount)
         found = recount.difference("a")
         recount.close()
-    assert found.stale
+    assert found.has_stale_recounts
     newest = team.begin("all")
     team.finish_reading(newest)
     recount.remove_stale("a")
-    assert (newest.difference("a").excess, newest.difference("a").stale) == (0, False)
+    assert (newest.difference("a").excess, newest.difference("a").has_stale_recounts) == (0, False)
     left = {name for item in team.tally_items("all", "a") for name in item if name.startswith(scan_state.RECOUNT_START)}
     assert left == {recount.scan.recount_attribute, newest.scan.recount_attribute}
 
@@ -564,13 +567,13 @@ def test_a_run_knows_what_the_one_before_it_did_to_markers(team: Team, monkeypat
     team.put("TICKET#1", "META", **SHARED, queue={"S": "it"})
     team.drain()
     recount = team.begin("tickets")
-    for _ in recount.steps():
+    for _ in recount.run_steps():
         pass
     for queue in ("hr", "ops"):
         team.put("TICKET#1", "META", **SHARED, queue={"S": queue})
     team.drain()
     team.pass_all()
-    assert (recount.settled(), off(recount), team.numbers("tickets")) == (True, {}, {"ops": 1})
+    assert (recount.is_complete(), off(recount), team.numbers("tickets")) == (True, {}, {"ops": 1})
 
 
 def test_a_record_moves_every_counter_of_its_table_at_once(team: Team) -> None:
@@ -630,14 +633,14 @@ def test_an_item_that_moves_into_a_group_that_is_counted_again_and_out_is_in_it_
         team.put(f"TICKET#{number}", "META", **SHARED, queue={"S": queue})
     team.drain()
     recount = team.begin("tickets", "it")
-    steps = replace(recount, page_items=1).steps()
+    steps = replace(recount, page_items=1).run_steps()
     for number, queue in ((0, "hr"), (3, "it"), (2, "hr"), (2, "it"), (1, "it"), (1, "hr")):
         team.put(f"TICKET#{number}", "META", **SHARED, queue={"S": queue})
         next(steps, None)
         team.drain()
     assert next(steps, None) is None
     team.pass_all()
-    assert recount.settled()
+    assert recount.is_complete()
     assert (recount.difference("it").excess, recount.difference("it").number) == (0, 2)
     beside = tallies.read_shards(Call(team.store), recount.counter, "hr")
     assert not any(recount.scan.recount_attribute in shard for shard in beside), "the scan is of one group"
@@ -652,7 +655,7 @@ def test_another_declaration_spoils_the_number_before_it_skips_anything(team: Te
 
     def before(number: int, name: str, parameters: dict[str, Any]) -> None:
         if name == "transact_write_items":
-            spoiled.append(not scan_state.read(team.store, "open").counted)
+            spoiled.append(not scan_state.read_scan(team.store, "open").counted)
 
     client.before = before
     team.handler = team.process(client)
@@ -679,8 +682,8 @@ def test_a_consumer_of_an_old_declaration_gives_the_scan_of_a_new_one_up(team: T
     team.handler = old
     team.drain()
     with pytest.raises(ScanAbandonedError):
-        list(recount.steps())
-    assert scan_state.read(team.store, "open").closed
+        list(recount.run_steps())
+    assert scan_state.read_scan(team.store, "open").closed
     team.handler = team.process()
     team.count("open")
     assert team.numbers("open") == {"a": 1}
@@ -701,10 +704,10 @@ def test_a_dead_letter_holds_a_scan_up_and_its_redrive_moves_the_number_alone(te
     recount = team.begin("open")
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     poisoned(team)
-    for _ in recount.steps():
+    for _ in recount.run_steps():
         pass
     team.pass_all()
-    assert not recount.settled()
+    assert not recount.is_complete()
     recount.close()
     call = Call(team.store)
     (letter,) = dead_letters.list_markers(call)
@@ -737,7 +740,7 @@ def test_records_that_are_lost_or_of_another_stream_spoil_the_numbers(team: Team
         with pytest.raises(NotCountedError):
             team.read("all", "a")
         with pytest.raises(ScanAbandonedError):
-            recount.settled()
+            recount.is_complete()
         team.pass_all(later_s)
 
 
@@ -775,7 +778,7 @@ def test_a_loss_spoils_also_what_is_counted_meanwhile(team: Team) -> None:
     team.finish_reading(recount)
     client = interrupted(team.wire, 0, lambda: recount.close(counted=True))
     scan_state.invalidate_until_done(replace(team.store, client=client), "all")
-    assert scan_state.read(team.store, "all").counted == ""
+    assert scan_state.read_scan(team.store, "all").counted == ""
 
 
 @dataclass
@@ -831,7 +834,9 @@ def test_whatever_happens_at_once_a_number_that_is_shown_is_right(
         turns.turn()
     turns.rest()
     shown = [
-        name for name, counter in counters.items() if scan_state.read(team.store, name).counted == counter.items_digest
+        name
+        for name, counter in counters.items()
+        if scan_state.read_scan(team.store, name).counted == counter.items_digest
     ]
     assert not seed % 2 or len(shown) == len(counters)
     for name in shown:

@@ -1,7 +1,7 @@
 """The rules by which a scan counts beside the stream, in a model: every interleaving that chance finds.
 
-What the code decides is asked of the code: what a record moves (`ItemsRun`, `_scanned`, `first_seen.apply_record`), and
-which scan counts. The model has the rest: items of few states, so that one often comes back to a state that it had;
+What the code decides is asked of the code: what a record moves (`ItemsRun`, `_with_scan`, `first_seen.apply_record`),
+and which scan counts. The model has the rest: items of few states, so that one often comes back to a state that it had;
 shards that split; batches that come twice and overlap; invocations, scans and settlements that die or sleep between two
 requests. Each rule taken away makes a number that is shown a wrong one.
 """
@@ -22,7 +22,7 @@ from tally.items import Contribution, Items
 from tally.streams.fold import BatchContext
 from tally.team import consumer, first_seen
 from tally.team.consumer import ItemChange, ItemsRun
-from tally.team.first_seen import LIVE, Marker, moves_between
+from tally.team.first_seen import LIVE_MARKER, Marker, moves_between
 from tally.team.scan_state import Scan
 from tests.tiers import in_long
 
@@ -99,7 +99,7 @@ class Model:
         change = ItemChange(COUNTER, 0, old, new)
         if scan is None:
             return change
-        change = consumer._scanned(change, scan, {"dynamodb": {"Keys": key}}, made_s, SLACK)
+        change = consumer._with_scan(change, scan, {"dynamodb": {"Keys": key}}, made_s, SLACK)
         if self.without == "markers":
             return change._replace(needs_marker=False, is_near_scan_end=False)
         if self.without == "the record's time":
@@ -155,9 +155,9 @@ class Model:
     places: dict[str, tuple[int, str]] = {}  # noqa: RUF012 (names, the same in every model)
 
     def spelled(self, scan: Scan, key: str) -> str:
-        """The marker's name as `_scanned` spells it."""
+        """The marker's name as `_with_scan` spells it."""
         change, open_ = ItemChange(COUNTER, 0, None, Contribution("a", 1)), scan._replace(ended_s=0, groups=())
-        name = consumer._scanned(change, open_, {"dynamodb": {"Keys": key}}, 0.0, SLACK).marker
+        name = consumer._with_scan(change, open_, {"dynamodb": {"Keys": key}}, 0.0, SLACK).marker
         self.places[name] = scan.generation, key
         return name
 
@@ -224,7 +224,7 @@ class Model:
                 if not self.still(scan):
                     return
                 for key, value in page:
-                    self.marks[scan.generation, key] = value if self.has("what was read") else LIVE
+                    self.marks[scan.generation, key] = value if self.has("what was read") else LIVE_MARKER
                     self.recounts[scan.generation, value.group] += value.amount
                 break
         if self.still(scan) and not self.scan.ended_s:
@@ -310,7 +310,7 @@ class Model:
 def without(rule: str, marker: Marker, old: Contribution | None, new: Contribution | None) -> Any:
     """`first_seen.apply_record`, less one rule."""
     if (rule == "skip" and isinstance(marker, Contribution)) or (rule == "first in full" and marker is None):
-        return moves_between(old, new), LIVE
+        return moves_between(old, new), LIVE_MARKER
     return STEP(marker, old, new)
 
 

@@ -53,7 +53,7 @@ def write(port: int, team: Team, seed: int) -> None:
 def scan(port: int, team: Team, name: str, page: int) -> None:
     with closing(SyncWire(port)) as wire, suppress(ScanAbandonedError):
         store = replace(team.store, client=wire)  # type: ignore[arg-type]
-        for _ in Recount(store, COUNTERS[name], scan_state.read(store, name), page_items=page).steps():
+        for _ in Recount(store, COUNTERS[name], scan_state.read_scan(store, name), page_items=page).run_steps():
             pass
 
 
@@ -101,7 +101,7 @@ class Storm:
         self.scanners = [one for one in self.scanners if one.is_alive()]
         if chance.random() < 0.1:
             scan_state.begin(self.team.store, COUNTERS[name], time.time())
-        if len(self.scanners) < SCANNERS and not scan_state.read(self.team.store, name).closed:
+        if len(self.scanners) < SCANNERS and not scan_state.read_scan(self.team.store, name).closed:
             self.scanners.append(self.start(scan, name, chance.choice((1, 4, 0))))
         elif self.scanners and chance.random() < 0.5:
             os.kill(self.scanners.pop().pid or 0, signal.SIGKILL)
@@ -115,7 +115,7 @@ class Storm:
         """As `tally repair` does, with records that can be read by now."""
         team, call = self.team, Call(self.team.store)
         for name in COUNTERS:
-            scan_state.close(team.store, scan_state.read(team.store, name))
+            scan_state.close(team.store, scan_state.read_scan(team.store, name))
         for name, body in team.bucket.objects.items():
             kept = json.loads(body)
             kept["record"]["dynamodb"]["NewImage"] = self.whole[kept["record"]["dynamodb"]["SequenceNumber"]]
@@ -146,10 +146,10 @@ def test_after_a_storm_numbers_and_recounts_are_what_a_count_by_hand_says(
     storm.rest()
     for name in COUNTERS:
         assert team.numbers(name) == team.truth(name)
-        if scan_state.read(team.store, name).closed:
+        if scan_state.read_scan(team.store, name).closed:
             scan_state.begin(team.store, COUNTERS[name], time.time())
         recount = team.recount(name)
         if not recount.scan.ended_s:
             scan(engine.port, team, name, 0)
-        assert recount.settled()
-        assert [one for one in recount.differences() if one.excess] == []
+        assert recount.is_complete()
+        assert [one for one in recount.all_differences() if one.excess] == []

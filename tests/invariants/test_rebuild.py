@@ -254,7 +254,9 @@ def test_what_comes_before_the_write_sends_the_rebuild_back(
         if first == "another rebuild":
             rebuild.rebuild(reconciler, loss, "bob", "x", -1)
         elif first == "a redrive":
-            add = tallies.add_write(tallies.Call(world.store), PLAYS, "v", 7, 3, 0, nonce_prefix=tallies.ROLLED_UP)
+            add = tallies.add_write(
+                tallies.Call(world.store), PLAYS, "v", 7, 3, 0, nonce_prefix=tallies.ROLLUP_NONCE_START
+            )
             world.wire.update_item(**tallies.with_day_notes(add, loss.days))
         else:
             world.edit(1, PLAYS, "v")

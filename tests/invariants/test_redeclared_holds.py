@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tally.api.needs import NOTHING, release_expired
+from tally.api.needs import NOTHING, to_release_expired_holds
 from tally.counter import Counter, declared
 from tally.counting import expired_holds, holds, limits, periods, settling, tallies
 from tally.counting.holds import COMMITTED, RELEASED
@@ -64,8 +64,8 @@ def test_a_hold_is_settled_in_each_way_whatever_is_declared_by_then(
 ) -> None:
     tried = 0
     for tried, now in enumerate(redeclared(was, changes), 1):
-        assert operations._without_holds(now) is None, now
-        assert release_expired([now]) != NOTHING
+        assert operations._refusal_of_settling(now) is None, now
+        assert to_release_expired_holds([now]) != NOTHING
         call = Call(replace(store, limit_cache={}))  # of a process that knows the new declaration alone
         for how in (RELEASED, COMMITTED, "expired"):
             id_ = f"{was.name}-{tried}-{how}"

@@ -336,7 +336,7 @@ def test_writes_to_the_restored_tables_stop_it(world: Deployment) -> None:
     rest = copied(world)
 
     def roll_up() -> None:
-        add = tallies.add_write(Call(rest), PLAYS, "v", 0, 1, 0, nonce_prefix=tallies.ROLLED_UP)
+        add = tallies.add_write(Call(rest), PLAYS, "v", 0, 1, 0, nonce_prefix=tallies.ROLLUP_NONCE_START)
         world.wire.update_item(**tallies.with_day_notes(add, {world.settings.minute_of(world.now_s) // DAY: 1}))
 
     with pytest.raises(TablesInUseError, match="plays v changed while it was put right"):

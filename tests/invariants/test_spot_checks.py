@@ -78,11 +78,11 @@ def test_it_takes_no_more_units_than_are_allowed(shop: Team) -> None:
     shop.store = replace(shop.store, settings=shop.store.settings._replace(spot_check_units=3))
     for _ in range(4):
         assert checked(shop)["groups_checked"] == 0
-    assert scan_state.read(shop.store, "orders").closed
+    assert scan_state.read_scan(shop.store, "orders").closed
     shop.store = replace(shop.store, settings=shop.store.settings._replace(spot_check_units=0))
-    before = scan_state.read(shop.store, "orders")
+    before = scan_state.read_scan(shop.store, "orders")
     checked(shop)
-    assert scan_state.read(shop.store, "orders") == before
+    assert scan_state.read_scan(shop.store, "orders") == before
 
 
 def test_records_of_groups_that_it_does_not_count_read_no_marker(shop: Team) -> None:
@@ -102,19 +102,19 @@ def test_records_of_groups_that_it_does_not_count_read_no_marker(shop: Team) -> 
 def test_it_leaves_alone_what_a_person_counts(shop: Team) -> None:
     recount = shop.begin("orders")
     assert checked(shop)["groups_checked"] == 0
-    assert scan_state.read(shop.store, "orders") == recount.scan
+    assert scan_state.read_scan(shop.store, "orders") == recount.scan
     recount.close()
-    scan_state.invalidate(shop.store, scan_state.read(shop.store, "orders"))
-    spoiled = scan_state.read(shop.store, "orders")
+    scan_state.invalidate(shop.store, scan_state.read_scan(shop.store, "orders"))
+    spoiled = scan_state.read_scan(shop.store, "orders")
     checked(shop)
-    assert scan_state.read(shop.store, "orders") == spoiled
+    assert scan_state.read_scan(shop.store, "orders") == spoiled
 
 
 def test_one_that_is_not_settled_in_time_is_given_up(shop: Team) -> None:
     now_s = time.time()
     spot_checks.run_spot_checks(shop.store, shop.counters, now_s + LATER_S, time.monotonic() + 60)
-    assert not scan_state.read(shop.store, "orders").closed
+    assert not scan_state.read_scan(shop.store, "orders").closed
     assert spot_checks.run_spot_checks(shop.store, shop.counters, now_s, time.monotonic() + 60)["groups_checked"] == 0
-    late_s = now_s + LATER_S + spot_checks.GIVEN_UP_MIN * 60 + 1
+    late_s = now_s + LATER_S + spot_checks.ABANDON_AFTER_MIN * 60 + 1
     spot_checks.run_spot_checks(shop.store, shop.counters, late_s, time.monotonic() + 60)
-    assert scan_state.read(shop.store, "orders").closed
+    assert scan_state.read_scan(shop.store, "orders").closed

@@ -14,7 +14,7 @@ from tally.dynamo.client import Store
 from tally.items import Items
 from tally.maintenance.reconcile import Reconciler, RepairNotReadyError
 from tally.team import faults, scan_state, watch
-from tally.team.kept_numbers import STRETCHES_MAX, STRETCHES_PER_WRITE_MAX, stretch_s
+from tally.team.team_numbers import STRETCHES_MAX, STRETCHES_PER_WRITE_MAX, stretch_s
 from tests.invariants.own import LATER_S, Team
 from tests.sync_wire import SyncWire
 
@@ -196,7 +196,7 @@ def test_stretches_are_few_however_long_a_dead_letter_or_a_scan_takes(social: Te
     social.drain()
     busy(social, 90, scan_state.passed_s(social.store, "social"))
     if not counted:
-        scan_state.invalidate(social.store, scan_state.read(social.store, "post_likes"))
+        scan_state.invalidate(social.store, scan_state.read_scan(social.store, "post_likes"))
     for _ in range(8):
         watch.check_numbers(social.store, COUNTERS, time.time(), until_s=time.monotonic() + 60)
     there, up, down = stretches(social)
@@ -227,8 +227,8 @@ def test_a_record_knows_better_than_what_a_scan_has_read(social: Team) -> None:
     recount._add(page, len(page))
     assert scan_state.end(social.store, recount.scan, time.time())
     social.pass_all()
-    seen = next(one for one in recount.differences() if one.group == "a")
-    assert seen.first[recount.scan.team_number_attribute] == {"N": "3"}
+    seen = next(one for one in recount.all_differences() if one.group == "a")
+    assert seen.first_item[recount.scan.team_number_attribute] == {"N": "3"}
     social.put("POST#a", "META", likeTally={"N": "4"})
     social.drain()
     assert not recount.set_number(seen)
@@ -247,18 +247,18 @@ def test_a_number_that_cannot_be_held_against_a_count_is_reported_and_not_watche
     if scanned:
         social.count("post_likes")
     assert off(social) == {}
-    (fault,) = faults.read(social.store, COUNTERS["post_likes"])
+    (fault,) = faults.read_faults(social.store, COUNTERS["post_likes"])
     assert (fault.kind, fault.items, fault.example) == ("kept", 1, "POST#a, META: likeTally is 1.5: declare scale=1")
     social.put("POST#a", "META", likeTally={"N": "3"})
     social.drain()
-    assert (off(social), list(faults.read(social.store, COUNTERS["post_likes"]))) == ({"a": 2}, [])
+    assert (off(social), list(faults.read_faults(social.store, COUNTERS["post_likes"]))) == ({"a": 2}, [])
 
 
 def test_nothing_is_named_while_the_count_stands_for_nothing(social: Team) -> None:
     social.count("post_likes")
     post(social, "a", 2, 5)
     social.drain()
-    scan_state.invalidate(social.store, scan_state.read(social.store, "post_likes"))
+    scan_state.invalidate(social.store, scan_state.read_scan(social.store, "post_likes"))
     assert off(social) == {}
 
 

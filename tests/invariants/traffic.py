@@ -158,7 +158,7 @@ class Traffic:
         id_, hold_id, was = hold
         call, how = Call(self.world.store), {"operation": "change_hold", "key": secrets.token_hex(12)}
         try:
-            changing.change(call, counters.STOCK, id_, hold_id, amount, ttl_s, **how)
+            changing.change_hold(call, counters.STOCK, id_, hold_id, amount, ttl_s, **how)
         except (HoldSettledError, LimitReachedError):
             amount = was
         self.truth.accepted["stock", id_] += was - amount

@@ -15,7 +15,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 @settings(max_examples=300)
 @given(st.integers(min_value=0, max_value=10**15))
 def test_a_badge_never_says_more_than_was_counted_and_little_less(number: int) -> None:
-    text = badge.short(number)
+    text = badge.abbreviate(number)
     said = float(text.rstrip("kMBT")) * {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1], 1)
     assert number * 0.9 < said <= number or number == said == 0
     assert len(text) <= 5
@@ -30,5 +30,5 @@ def test_a_badge_is_well_formed_and_tells_the_whole_number(label: str, number: i
     assert (root.tag, root.get("role")) == (f"{SVG}svg", "img")
     assert title is not None
     assert title.text == root.get("aria-label") == f"{label}: {number:,}"
-    assert [text.text for text in root.iter(f"{SVG}text")] == [label, badge.short(number)]
+    assert [text.text for text in root.iter(f"{SVG}text")] == [label, badge.abbreviate(number)]
     assert {element.tag.removeprefix(SVG) for element in root.iter()} == {"svg", "title", "rect", "path", "g", "text"}

@@ -82,7 +82,7 @@ def test_a_worst_day_has_a_visitor_for_each_visit() -> None:
     declared = Declarations.load(ROOT / "lambdas/counters.py")
     more = replace(declared, counters={**declared.counters, PAGE_VISITORS.name: PAGE_VISITORS})
     (visits,) = [route for route in declared.routes if route.operation.name == "visit"]
-    visitors = visits.throttle.at(1).rate_per_s * 86_400 / 1e6 * USD["soon"]
+    visitors = visits.throttle.scaled_by(1).rate_per_s * 86_400 / 1e6 * USD["soon"]
     assert worst_day(more, 1) - worst_day(declared, 1) >= visitors - 0.01
 
 

@@ -116,12 +116,12 @@ def test_every_operation_that_is_not_for_browsers_is_offered() -> None:
     }  # fmt: skip
     for operation in OFFERED:
         build: Callable[..., Request[Any]] = getattr(requests, operation.name)
-        given = {one.argument: [] if one.kind.many_max or one.name == "changes" else "x" for one in operation.fields}
+        given = {one.argument: [] if one.kind.list_max or one.name == "changes" else "x" for one in operation.fields}
         request = build(**given)
         assert (request.function, request.operation) == (operation.module, operation.name)
         assert set(request.fields) == {one.name for one in operation.fields} - {"caller"}
         assert getattr(Tally, operation.name).__wrapped__ is build
-        if operation.keyed:
+        if operation.leaves_receipt:
             assert inspect.signature(build).parameters["idempotency_key"].default is None
             fields.idempotency_key(build(**{**given, "idempotency_key": None}).idempotency_key, "key", anonymous=True)
 

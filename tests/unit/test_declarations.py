@@ -14,7 +14,7 @@ from tally.cdk.operator import operator_needs
 from tally.contract import document
 from tally.contract.declarations import Declarations
 from tally.errors import ConfigurationError
-from tally.operations import CONSUMERS, OF_ITEMS, SCHEDULES, SERVING
+from tally.operations import CONSUMERS, ITEMS_CONSUMER, SCHEDULES, SERVING
 from tally.pages import CREDENTIALS
 
 LAMBDAS = Path(counters.__file__).parent
@@ -98,7 +98,7 @@ def test_a_team_may_let_anyone_list_a_shipped_counter(tmp_path: Path) -> None:
 def test_every_function_has_its_needs_and_a_handler() -> None:
     found = Declarations.load(LAMBDAS / "counters.py")
     unattended = {one.function for one in (*found.schedules, *found.readers)}
-    assert set(found.needs) == set(found.functions) | unattended == {*SERVING, *CONSUMERS, *SCHEDULES, *OPEN}
+    assert set(found.needs) == set(found.routes_by_function) | unattended == {*SERVING, *CONSUMERS, *SCHEDULES, *OPEN}
     for name in found.needs:
         assert callable(getattr(handlers, name))
     for name in ("posts_open", "nothing", "drift_open"):
@@ -118,11 +118,11 @@ def test_who_declares_votes_gets_votes_and_nothing_of_other_counters(tmp_path: P
     keys = {route.key for route in found.routes}
     assert {"POST /counters/votes/{id}/increments", "GET /counters/votes/{id}", "GET /tallies", "GET /health"} <= keys
     assert not [key for key in keys if key.split("/")[1] in ("posts", "videos", "visits", "holds", "mine")]
-    assert not {"posts", "holds", "children"} & found.functions.keys()
+    assert not {"posts", "holds", "children"} & found.routes_by_function.keys()
     assert not found.needs["visits"]  # it serves the scripts that pages load
     prefixes = {need.prefix for needs in found.needs.values() for need in needs if need.table is Table.COUNTS}
     assert prefixes <= {"POLL#", "HEALTH", "HEARTBEAT#"}
-    text = document.text(found.operations, found.counters)
+    text = document.document_json(found.operations, found.counters)
     assert '"votes"' in text
     assert not re.search(r"/posts|/visits|/mine|#/components/schemas/Post", text)
 
@@ -141,15 +141,15 @@ def test_who_counts_items_has_a_function_that_reads_their_tables_and_none_that_c
     tmp_path: Path,
 ) -> None:
     found = Declarations.load(written(tmp_path, ORDERS))
-    assert (found.readers[-1].function, found.readers[-1].own) == (OF_ITEMS, ("shop", "store"))
-    assert found.own_tables == {"shop": {"orders": ("PK", "SK", True)}, "store": {"crates": ("dock", None, False)}}
+    assert (found.readers[-1].function, found.readers[-1].team_tables) == (ITEMS_CONSUMER, ("shop", "store"))
+    assert found.team_tables == {"shop": {"orders": ("PK", "SK", True)}, "store": {"crates": ("dock", None, False)}}
     updated = {
         name: {need.prefix for need in needs if (need.action, need.table) == ("UpdateItem", Table.COUNTS)}
         for name, needs in found.needs.items()
     }
-    assert {name for name, prefixes in updated.items() if prefixes} == {OF_ITEMS, "sweep"}
-    assert updated[OF_ITEMS] == updated["sweep"] == {"CUSTOMER#", "DOCK#"}
-    assert callable(getattr(handlers, OF_ITEMS))
+    assert {name for name, prefixes in updated.items() if prefixes} == {ITEMS_CONSUMER, "sweep"}
+    assert updated[ITEMS_CONSUMER] == updated["sweep"] == {"CUSTOMER#", "DOCK#"}
+    assert callable(getattr(handlers, ITEMS_CONSUMER))
 
 
 def test_the_counter_of_the_readme_works_to_the_letter(tmp_path: Path) -> None:

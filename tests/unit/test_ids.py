@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tally import fields, ids
-from tally.api.scripts import CLIENT
+from tally.api.scripts import CLIENT_FOLDER
 from tally.client import requests
 from tally.errors import InvalidInputError
 from tests.patience import PATIENCE_S
@@ -55,7 +55,15 @@ def spelled(name: str) -> list[str]:
 
 def in_javascript(names: list[str]) -> list[list[str]]:
     """The same for the client of pages, and the client for functions."""
-    command = ["node", "--input-type=module", "-e", IN_NODE, "--", str(CLIENT / "tally.js"), str(CLIENT / "lambda.js")]
+    command = [
+        "node",
+        "--input-type=module",
+        "-e",
+        IN_NODE,
+        "--",
+        str(CLIENT_FOLDER / "tally.js"),
+        str(CLIENT_FOLDER / "lambda.js"),
+    ]
     ended = subprocess.run(
         command, input=json.dumps(names), capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )

@@ -10,7 +10,7 @@ from bench.imports import imported
 from tally.contract.declarations import READERS, SCHEDULES, Declarations
 from tally.dynamo.client import dynamodb_client
 
-SERVING = sorted(Declarations.load(ROOT / "lambdas/counters.py").functions)
+SERVING = sorted(Declarations.load(ROOT / "lambdas/counters.py").routes_by_function)
 UNATTENDED = [one.function for one in (*READERS, *SCHEDULES)]
 
 

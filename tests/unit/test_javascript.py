@@ -13,7 +13,8 @@ import pytest
 from tally.api import scripts
 from tests.patience import PATIENCE_S
 
-TESTS = scripts.CLIENT.parents[1] / "tests/javascript"  # beside the client that is imported, which may be mutated
+# beside the client that is imported, which may be mutated
+TESTS = scripts.CLIENT_FOLDER.parents[1] / "tests/javascript"
 CORE_BYTES_MAX, ALL_BYTES_MAX = 9100, 13000  # as the API sends them: compressed
 
 
@@ -83,7 +84,7 @@ export const sold = async (): Promise<boolean> => {
 
 def test_a_users_program_is_checked_by_typescript(tmp_path: Path) -> None:
     """Of the program as documented, and of one with a wrong id, it finds the wrong id."""
-    text = A_USER % {"client": scripts.CLIENT}
+    text = A_USER % {"client": scripts.CLIENT_FOLDER}
     wrong = text.replace('tally.like("hearts", "article-1"', 'tally.like("hearts", true')
     for name, program in (("right", text), ("wrong", wrong)):
         (tmp_path / f"{name}.ts").write_text(program)
@@ -97,12 +98,12 @@ def test_a_users_program_is_checked_by_typescript(tmp_path: Path) -> None:
 
 def test_no_bundler_takes_an_address_for_a_file() -> None:
     """They copy what `new URL("..", import.meta.url)` names, and warn."""
-    for name in scripts.SERVED:
-        assert not re.search(r"new URL\([^)]*import\.meta", scripts.file(name).text)
+    for name in scripts.SERVED_FILES:
+        assert not re.search(r"new URL\([^)]*import\.meta", scripts.read_script(name).text)
 
 
 def test_the_client_is_small() -> None:
     names = ("auto.js", "tally.js", "elements.js")
-    sizes = {name: len(gzip.compress(scripts.file(name).text.encode(), 9, mtime=0)) for name in names}
+    sizes = {name: len(gzip.compress(scripts.read_script(name).text.encode(), 9, mtime=0)) for name in names}
     assert sizes["tally.js"] <= CORE_BYTES_MAX, sizes
     assert sum(sizes.values()) <= ALL_BYTES_MAX, sizes

@@ -19,10 +19,10 @@ from counters import COUNTERS, PAGES
 from tally import errors
 from tally.api import kinds
 from tally.api.http import media_types
-from tally.api.kinds import Context, RouteContext, Source
-from tally.api.operation import Field, Route, Visible
+from tally.api.kinds import FieldContext, SchemaContext, Source
+from tally.api.operation import Field, Route, UserVisibility
 from tally.contract.declarations import OPERATIONS
-from tally.contract.document import document, text
+from tally.contract.document import document, document_json
 from tally.counter import Counter, declared
 
 ROOT = Path(__file__).parent.parent.parent
@@ -48,7 +48,7 @@ def validator(schema: dict[str, Any]) -> Draft202012Validator:
 
 def test_it_is_valid_openapi_3_1() -> None:
     OpenAPIV31SpecValidator(DOCUMENT).validate()  # type: ignore[arg-type]
-    assert json.loads(text(OPERATIONS, COUNTERS)) == DOCUMENT
+    assert json.loads(document_json(OPERATIONS, COUNTERS)) == DOCUMENT
 
 
 def test_it_says_who_sees_likers() -> None:
@@ -57,9 +57,9 @@ def test_it_says_who_sees_likers() -> None:
     shown_to_all = document(OPERATIONS, listed)
     assert shown_to_all["paths"].keys() - DOCUMENT["paths"].keys() == {path, "/top"}
     assert shown_to_all["paths"][path]["get"]["security"] == []
-    hidden = document(OPERATIONS, listed, likers=Visible.NOBODY)
+    hidden = document(OPERATIONS, listed, likers=UserVisibility.NOBODY)
     assert shown_to_all["paths"].keys() - hidden["paths"].keys() == {path}
-    signed_in = document(OPERATIONS, listed, likers=Visible.SIGNED_IN)
+    signed_in = document(OPERATIONS, listed, likers=UserVisibility.SIGNED_IN)
     assert signed_in["paths"].keys() == shown_to_all["paths"].keys()
     shown = signed_in["paths"][path]["get"]
     assert (shown["security"], "401" in shown["responses"]) == ([{"token": []}], True)
@@ -78,17 +78,19 @@ def test_the_inputs_of_an_operation_are_those_that_it_declares() -> None:
     for route, made in documented():
         parameters = {(parameter["in"], parameter["name"]) for parameter in made.get("parameters", [])}
         elsewhere = (Source.BODY, Source.ADDRESS)
-        wanted = {(field.source.value, field.wire) for field in route.fields if field.source not in elsewhere}
-        if route.operation.by_counter and not any(counter.period for counter in route.served(COUNTERS)):
+        wanted = {(field.source.value, field.http_name) for field in route.fields if field.source not in elsewhere}
+        if route.operation.has_counter_in_path and not any(
+            counter.period for counter in route.served_counters(COUNTERS)
+        ):
             wanted -= {("query", "period")}
         implied = {("header", "User-Agent"), ("header", "If-None-Match")}
         assert parameters - implied == wanted - implied, route.id
-        assert (("header", "If-None-Match") in parameters) == route.cached
+        assert (("header", "If-None-Match") in parameters) == route.is_cacheable
         body = made.get("requestBody", {"content": {}})["content"]
-        assert bool(body) == any(field.source is Source.BODY or field.kind.body_wire for field in route.fields)
+        assert bool(body) == any(field.source is Source.BODY or field.kind.body_name for field in route.fields)
         schema = resolved(next(iter(body.values()), {}).get("schema", {}))
-        needed = {field.wire for field in route.fields if field.required and field.source is Source.BODY}
-        if route.operation.name == "increment" and all(one.delta is None for one in route.served(COUNTERS)):
+        needed = {field.http_name for field in route.fields if field.required and field.source is Source.BODY}
+        if route.operation.name == "increment" and all(one.delta is None for one in route.served_counters(COUNTERS)):
             needed.add("amount")
         assert not body or set(schema.get("required", [])) == needed, route.id
         beacons = route.operation.name in ("visit", "increment")
@@ -98,10 +100,18 @@ def test_the_inputs_of_an_operation_are_those_that_it_declares() -> None:
 def exact() -> list[tuple[str, Route, Field]]:
     """A field of each kind whose schema says all that is checked, in each way that it is documented."""
     found: dict[tuple[int, bool], tuple[str, Route, Field]] = {}
-    looser = {kinds.PAGE, kinds.LISTED_PAGE, kinds.CURSOR, kinds.USER_AGENT, kinds.TIME, kinds.UNTIL, kinds.CHANGES}
+    looser = {
+        kinds.PAGE,
+        kinds.PAGE_OF_LISTED_HOST,
+        kinds.CURSOR,
+        kinds.USER_AGENT,
+        kinds.TIME,
+        kinds.UNTIL,
+        kinds.CHANGES,
+    }
     for route in ROUTES:
         for field in route.fields:
-            if field.kind not in looser | {kinds.NAME, kinds.CALLER, kinds.ZONE}:
+            if field.kind not in looser | {kinds.CHILD_NAME, kinds.CALLER, kinds.ZONE}:
                 name = f"{route.id}-{field.name}"
                 found.setdefault((id(field.kind), route.needs_caller), (name, route, field))
     return list(found.values())
@@ -109,14 +119,16 @@ def exact() -> list[tuple[str, Route, Field]]:
 
 def accepted(route: Route, field: Field, value: object) -> bool:
     try:
-        field.kind.value(value, field.wire, Context(not route.needs_caller, frozenset({"*"}), COUNTERS, PAGES))
+        field.kind.parse(
+            value, field.http_name, FieldContext(not route.needs_caller, frozenset({"*"}), COUNTERS, PAGES)
+        )
     except errors.CallerError:
         return False
     return True
 
 
 def schema_of(route: Route, field: Field) -> dict[str, Any]:
-    return field.kind.schema_for(RouteContext(route.served(COUNTERS), anonymous=not route.needs_caller))
+    return field.kind.schema_for(SchemaContext(route.served_counters(COUNTERS), anonymous=not route.needs_caller))
 
 
 def near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
@@ -153,7 +165,7 @@ def test_a_schema_takes_what_the_check_takes(name: str, route: Route, field: Fie
 
 def _refused(route: Route, field: Field, value: object) -> bool:
     """Whether the operation refuses the counter: the schema of its name lists those that it works on."""
-    return field.kind.names_counter and not route.operation.serves(COUNTERS[str(value)])
+    return field.kind.is_counter and not route.operation.serves(COUNTERS[str(value)])
 
 
 def test_examples_are_what_their_schemas_say() -> None:

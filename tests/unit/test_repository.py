@@ -79,8 +79,8 @@ def test_updates_are_asked_for_each_folder_of_pins_but_for_the_pins_that_wait() 
 
 
 def test_the_client_is_packed_with_the_version_of_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(npm.REPOSITORY, "someone/tally")
-    assert "version" not in json.loads((ROOT / npm.CLIENT / "package.json").read_text())
+    monkeypatch.setenv(npm.REPOSITORY_VARIABLE, "someone/tally")
+    assert "version" not in json.loads((ROOT / npm.CLIENT_FOLDER / "package.json").read_text())
     package = npm.pack(tmp_path)
     assert package.name == f"tally-client-{version()}.tgz"
     subprocess.run(["tar", "xzf", str(package)], cwd=tmp_path, check=True)

@@ -15,7 +15,7 @@ import pytest
 from tally.counter import Counter, Watched
 from tally.items import Items
 from tally.team import watch as judge
-from tally.team.kept_numbers import TeamNumberNote
+from tally.team.team_numbers import TeamNumberNote
 from tests.tiers import in_long
 
 SPAN_S, FAULT_S, LOST = 4 * 3600, 2 * 3600, 3

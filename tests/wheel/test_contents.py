@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from release.build import BROUGHT
+from release.build import BUNDLED_FILES
 from tests.environments import ROOT
 
 pytestmark = pytest.mark.long
-BROUGHT_TO = {f"{folder}/{Path(path).name}": path for path, folder in BROUGHT.items()}
+BROUGHT_TO = {f"{folder}/{Path(path).name}": path for path, folder in BUNDLED_FILES.items()}
 MADE = ("tally/cdk/packages/", "tally/console/uPlot")
 
 

@@ -163,7 +163,7 @@ def test_the_bare_package_writes_a_first_folder_and_nothing_else(tmp_path: Path,
 def test_the_next_version_changes_code_alone(shop: Path, python: Path, wheel: Path, tmp_path_factory: Any) -> None:
     """A wheel with one handler changed: what differs in the template are the code and the versions of the functions."""
     checkout, out = tmp_path_factory.mktemp("next"), tmp_path_factory.mktemp("dist")
-    for path in build.known():
+    for path in build.git_files():
         (checkout / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(build.ROOT / path, checkout / path)
     (checkout / "node_modules").symlink_to(build.ROOT / "node_modules")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tally.contract.views import Counted
+from tally.contract.stream_views import KeysByCounter
 
 from ..base.errors import LocalError
 
@@ -39,7 +39,7 @@ class StreamMapping:
     tumbling_window_s: int = 0
     """0: none. Then the events name no shard."""
     filters: tuple[Pattern, ...] = ()
-    counters: Counted | None = None
+    counters: KeysByCounter | None = None
     """Of a person's own table: what counts its items. None: the table is one of Tally's."""
     stream: str = ""
     """Of a person's own table: the ARN of its stream as it is now. The table may be made again."""

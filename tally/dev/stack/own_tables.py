@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tally.contract.views import Counted, why_unread
+from tally.contract.stream_views import KeysByCounter, why_uncountable
 from tally.items import key_names
 
 from ..base.wire import Wire, WireError
@@ -67,9 +67,9 @@ def reading(template: Template, tables: Collection[str], variables: Mapping[str,
     )
 
 
-def _why_unread(table: str, counters: Counted, tables: Collection[str], there: Found) -> str:
+def _why_unread(table: str, counters: KeysByCounter, tables: Collection[str], there: Found) -> str:
     if table not in tables:
         return f"start {DEV} with TALLY_TABLES={','.join([*tables, table])}"
     if table not in there:
         return "it is not there yet"
-    return why_unread(there[table].keys, there[table].view, counters)
+    return why_uncountable(there[table].keys, there[table].view, counters)

@@ -95,26 +95,28 @@ def main() -> None:
 
 def read(where: Json) -> tuple[Any, Json]:
     """What the file of counters declares, and what the code describes."""
-    from tally.api.operation import Visible
-    from tally.contract import described
+    from tally.api.operation import UserVisibility
+    from tally.contract import deployment
     from tally.contract.declarations import Declarations
-    from tally.contract.document import text
+    from tally.contract.document import document_json
     from tally.errors import ConfigurationError
     from tally.operations import health
     from tally.settings import TeamTable
 
-    kinds = [one.value for one in Visible]
+    kinds = [one.value for one in UserVisibility]
     if (likers := where["place"]["likers"]) not in kinds:
         raise ConfigurationError(f"TALLY_LIKERS_VISIBLE is {likers!r}: it must be one of {', '.join(kinds)}")
     declared = Declarations.load(Path("counters.py").resolve())
-    forms = described.table_forms(declared.counters.values())
+    forms = deployment.table_schemas(declared.counters.values())
     tables, streams = ({one: where["place"][name][one.value] for one in forms} for name in ("tables", "streams"))
-    place = described.Surroundings(
-        **{**where["place"], "tables": tables, "streams": streams, "likers": Visible(likers)},
-        own_tables={name: TeamTable(name, "") for name in declared.own_tables},  # the server knows which are there
+    place = deployment.Surroundings(
+        **{**where["place"], "tables": tables, "streams": streams, "likers": UserVisibility(likers)},
+        team_tables={name: TeamTable(name, "") for name in declared.team_tables},  # the server knows which are there
     )
-    health.BUILT.write_text(text(declared.operations, declared.counters, likers=place.likers), encoding="utf-8")
-    return declared, described.document(declared, place, where["console"], where["console_client"])
+    health.OPENAPI_FILE.write_text(
+        document_json(declared.operations, declared.counters, likers=place.likers), encoding="utf-8"
+    )
+    return declared, deployment.deployment_document(declared, place, where["console"], where["console_client"])
 
 
 def made(declared: Any, environments: Mapping[str, Mapping[str, str]]) -> dict[str, Handler]:

@@ -37,7 +37,7 @@ from tally.dynamo import keys
 from tally.dynamo.client import CLIENT_CONFIG, Call, Store
 from tally.dynamo.transactions import try_commit
 from tally.notify import Notify
-from tally.operations.receipts import KEYED
+from tally.operations.receipts import KEYED_OPERATIONS
 from tally.streams import fold
 from tally.streams.events import SENT, UNSENT, Event
 from tests.commands import one_line, ran
@@ -175,7 +175,7 @@ def test_receipt_tells_of_any_callers_change_whether_it_was_counted(run: Run, in
 
 def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke, store: Store) -> None:
     known = {*receipt.OF_CHILDREN, *receipt.OF_PAGES, *receipt.OF_OTHERS, receipt.MANY}
-    assert known == set(KEYED)
+    assert known == set(KEYED_OPERATIONS)
     page, day = "https://example.com/a", "calls 7c20#2026-11-22"
     who, k = {"caller": "ann"}, "k" * 22
     invoke({"operation": "visit", "url": page, "idempotency_key": k, "user_agent": "Mozilla/5.0"})

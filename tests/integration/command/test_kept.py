@@ -142,16 +142,16 @@ def test_a_number_that_no_item_has_is_not_called_well(team: Team) -> None:
         assert (code, out, said in err) == (2, "nothing is known to be wrong\n", True), line
     code, _, err = team("check post_likes 7")
     assert (code, "cannot tell: post_likes 7 has no likeCount" in err) == (2, True)
-    looked = health.look(team.store, team.counters)
+    looked = health.items_check(team.store, team.counters)
     assert (looked.state, f"0 of {POSTS} groups have likeCount" in looked.summary) == ("unknown", True)
 
     team.put("POST#7", "META", likeCount={"N": str(EACH)})
     team.drain()
-    assert health.look(team.store, team.counters).state == "ok"
+    assert health.items_check(team.store, team.counters).state == "ok"
     assert team("check post_likes 7")[0] == 0
     team.put("POST#7", "META")
     team.drain()
-    assert health.look(team.store, team.counters).state == "unknown"
+    assert health.items_check(team.store, team.counters).state == "unknown"
 
 
 def test_exactly_the_posts_that_are_off_are_named_and_the_repair_is_printed(team: Team) -> None:

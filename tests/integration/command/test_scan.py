@@ -132,18 +132,18 @@ def test_a_scan_of_another_declaration_or_of_weeks_ago_does_not_go_on(
     team.old_orders()
     with pytest.raises(Crash):
         team("scan orders --yes", killed(team.store.client, 3, committed=True))
-    monkeypatch.setattr(clock, "now_s", lambda: time.time() + first_seen.RESTART_S + 1)
-    first = scan_state.read(team.store, "orders").generation
+    monkeypatch.setattr(clock, "now_s", lambda: time.time() + first_seen.SCAN_VALID_S + 1)
+    first = scan_state.read_scan(team.store, "orders").generation
     with pytest.raises(Crash):
         team("scan orders --yes", killed(team.store.client, 1, committed=True))
-    second = scan_state.read(team.store, "orders").generation
+    second = scan_state.read_scan(team.store, "orders").generation
     assert second > first
     assert ORDERS.items is not None
     other = replace(ORDERS, items=replace(ORDERS.items, where={}))
     team.counters = {**team.counters, "orders": other}
     monkeypatch.setattr(scan, "WAIT_MAX", 0)
     assert "goes on" not in team("scan orders --yes")[2]
-    assert scan_state.read(team.store, "orders").generation > second
+    assert scan_state.read_scan(team.store, "orders").generation > second
 
 
 def test_a_scan_that_is_killed_where_nothing_counts_reads_that_page_once(team: Team) -> None:
@@ -155,7 +155,7 @@ def test_a_scan_that_is_killed_where_nothing_counts_reads_that_page_once(team: T
     team.drain()
     with pytest.raises(Crash):
         team("scan orders --yes", killed(team.store.client, 4, committed=False))
-    read = scan_state.read(team.store, "orders").items
+    read = scan_state.read_scan(team.store, "orders").items
     assert 0 < read < 100
     pages = Watched(team.store.client, frozenset({"scan"}))
     code, _, err = team("scan orders --yes", pages)
@@ -210,7 +210,7 @@ def test_a_table_that_cannot_be_counted_is_refused_before_a_scan_begins(
     code, out, err = team(line, table_with(team, **changed))
     assert (code, out, err.count("\n"), why in err) == (2, "", 1, True), err
     assert err.startswith("tally: the items of the table shop cannot be counted: ")
-    assert scan_state.read(team.store, "orders").generation == 0
+    assert scan_state.read_scan(team.store, "orders").generation == 0
 
 
 def test_a_dry_run_says_what_a_scan_takes_and_writes_nothing(team: Team) -> None:
@@ -226,7 +226,7 @@ def test_a_dry_run_says_what_a_scan_takes_and_writes_nothing(team: Team) -> None
     assert re.match(r"a scan takes about [12] read units of shop, .* s at 10 units a second; ", lines[1])
     assert re.search(r"about \d+ will not count, with a group that no id can be made of", out)
     assert any(line.endswith("they lack an attribute, or `where` differs") for line in lines)
-    assert scan_state.read(team.store, "spent").generation == 0
+    assert scan_state.read_scan(team.store, "spent").generation == 0
     provisioned = {"ProvisionedThroughput": {"ReadCapacityUnits": 10}, "TableSizeBytes": 4096 * 100}
     said = team("scan orders --dry-run", table_with(team, **provisioned))[1]
     assert "100 read units of shop" in said
@@ -293,7 +293,7 @@ def test_a_dead_letter_is_repaired_before_a_scan_and_gives_an_open_one_up(team: 
     code, out, err = team(f"repair --only dead-letters {SIGNED}")
     assert (code, out.splitlines()[1:]) == (0, ["1 applied, 0 already gone, 0 kept", "all is well: dead-letters"])
     assert "tally: the scan for orders was given up: begin it again\n" in err
-    assert scan_state.read(team.store, "orders").closed
+    assert scan_state.read_scan(team.store, "orders").closed
     assert team.numbers("orders") == team.truth("orders")
 
 
@@ -397,7 +397,7 @@ def test_check_of_all_asks_goes_on_after_a_kill_and_finds_what_is_off_anywhere(
     monkeypatch.setattr(scan.time, "sleep", interrupt)
     code, _, err = team("check orders a")
     assert (code, err.splitlines()[-1]) == (130, "tally: stopped")
-    assert scan_state.read(team.store, "orders").closed
+    assert scan_state.read_scan(team.store, "orders").closed
 
 
 def interrupt(_: float) -> None:
@@ -456,13 +456,13 @@ def test_an_item_that_was_corrected_is_in_no_example(team: Team) -> None:
     assert team("scan spent --yes")[0] == 0
     team.order("a", 1, shop={"S": "x"}, total={"N": "12.505"})
     team.drain()
-    bad = health.look(team.store, team.counters)
+    bad = health.items_check(team.store, team.counters)
     assert (bad.facts["spent"]["uncounted"]["decimals"]["items"], bad.failed) == (1, True)  # the others are not counted
     team.order("a", 1, shop={"S": "x"}, total={"N": "12.5"})
     team.drain()
     assert (team.numbers("spent"), team.bucket.objects) == ({"x": 1250}, {})
     assert "example" in team.tally_items("spent", "~-decimals")[0]
-    assert list(faults.read(team.store, team.counters["spent"], tidy=True)) == []
+    assert list(faults.read_faults(team.store, team.counters["spent"], remove_stale=True)) == []
     assert "example" not in team.tally_items("spent", "~-decimals")[0]
 
 

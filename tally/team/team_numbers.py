@@ -27,7 +27,7 @@ from ..items import TEAM_NUMBER
 UP, DOWN = "up#", "down#"
 NO_NUMBER: Item = {"NULL": True}
 """The number of a group whose item is gone, or has none."""
-STRETCHES = 6  # of `within`
+STRETCHES_PER_WINDOW = 6  # of `within`
 STRETCHES_MAX = 200  # up and down, of an item: minutes of a busy group
 STRETCHES_PER_WRITE_MAX = 100  # in a write: an expression has up to 4 KB
 PARTITIONS = 16  # of the groups that are looked at: a partition takes 1,000 write units a second
@@ -36,7 +36,7 @@ PARTITIONS = 16  # of the groups that are looked at: a partition takes 1,000 wri
 def stretch_s(counter: Counter) -> int:
     """The length of a stretch of time, seconds."""
     assert counter.watch is not None
-    return max(1, counter.watch.within // STRETCHES)
+    return max(1, counter.watch.within // STRETCHES_PER_WINDOW)
 
 
 @dataclass
@@ -66,7 +66,7 @@ class TeamNumberNote:
         return items.extend_update(update, sets=dict.fromkeys(kept, self.team_number or NO_NUMBER), adds=self.moves)
 
 
-def key(counter: str, group: str) -> Item:
+def watch_key(counter: str, group: str) -> Item:
     """The key of a group that is looked at."""
     bucket = int(hashlib.sha256(group.encode()).hexdigest()[:8], 16) % PARTITIONS
     return keys.key(f"WATCHED#{bucket}", keys.tally_digest(counter, group))
@@ -77,7 +77,7 @@ def watch_write(table: str, counter: str, group: str, at_s: int) -> Write:
     return {
         "Update": {
             "TableName": table,
-            "Key": key(counter, group),
+            "Key": watch_key(counter, group),
             "UpdateExpression": "SET #at = :at, #counter = :counter, target = :target",
             "ExpressionAttributeNames": {"#at": "at", "#counter": "counter"},
             "ExpressionAttributeValues": {":at": {"N": str(at_s)}, ":counter": {"S": counter}, ":target": {"S": group}},
@@ -90,14 +90,14 @@ def in_flight(item: Mapping[str, Any], since_s: float) -> tuple[int, int]:
     sums = dict.fromkeys((UP, DOWN), 0)
     for name, value in item.items():
         for start in sums:
-            if name.startswith(start) and _of(name) > since_s:
+            if name.startswith(start) and _stretch_end_s(name) > since_s:
                 sums[start] += int(value["N"])
     return sums[UP], sums[DOWN]
 
 
 def expired_stretches(item: Mapping[str, Any], since_s: float) -> list[str]:
     """Attributes of stretches that ended before that time, as many as one write removes."""
-    return [name for start in (UP, DOWN) for name in _stretches(item, start) if _of(name) <= since_s][
+    return [name for start in (UP, DOWN) for name in _stretches(item, start) if _stretch_end_s(name) <= since_s][
         :STRETCHES_PER_WRITE_MAX
     ]
 
@@ -114,8 +114,8 @@ def merged_stretches(item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int
 
 def _stretches(item: Mapping[str, Any], start: str) -> list[str]:
     """The names of those that begin so, the oldest first."""
-    return sorted((name for name in item if name.startswith(start)), key=_of)
+    return sorted((name for name in item if name.startswith(start)), key=_stretch_end_s)
 
 
-def _of(name: str) -> int:
+def _stretch_end_s(name: str) -> int:
     return int(name.partition("#")[2])

@@ -19,7 +19,7 @@ from tally.pages import Pages
 
 
 @dataclass(frozen=True)
-class Declared:
+class CountersFile:
     """The counters and the pages of one file. Which routes they have, it does not know."""
 
     path: Path

@@ -11,57 +11,57 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from tally.contract.declarations import Declarations
-from tally.contract.views import Counted, why_unread
+from tally.contract.stream_views import KeysByCounter, why_uncountable
 from tally.items import HEARTBEAT_START, key_names
 from tally.settings import TeamTable
 
 from .options import OptionsError
-from .tables import of_keys
+from .tables import leading_keys_condition
 
 
-class OwnTables:
+class TeamTables:
     """Those whose items counters count, by the names that the counters give them. The team makes them."""
 
     by_name: Mapping[str, dynamodb.ITable]
 
     def __init__(self, scope: Construct, given: Mapping[str, dynamodb.ITable], declarations: Declarations) -> None:
         """Raises OptionsError for a table that is missing, and for one whose stream does not say what is needed."""
-        for name, counters in declarations.own_tables.items():
+        for name, counters in declarations.team_tables.items():
             if name not in given:
                 raise OptionsError(
                     f"counter {next(iter(counters))!r} counts items of the table {name!r}: give the construct"
                     f" tables={{{name!r}: …}}"
                 )
-            if why := _why_unread(given[name], counters):
+            if why := _why_uncountable(given[name], counters):
                 raise OptionsError(f"the items of the table {name!r} cannot be counted: {why}")
-        for name in given.keys() - declarations.own_tables.keys():
+        for name in given.keys() - declarations.team_tables.keys():
             Annotations.of(scope).add_warning_v2(
                 f"tally:table-{name}", f"tables has {name!r}: no counter counts items of it"
             )
-        self.by_name = {name: given[name] for name in declarations.own_tables}
+        self.by_name = {name: given[name] for name in declarations.team_tables}
         streams: dict[str, str] = {}
         for name, counted in self.by_name.items():
             other = streams.setdefault(json.dumps(Stack.of(scope).resolve(counted.table_stream_arn)), name)
             if other != name:
                 raise OptionsError(f"tables has one table as {other!r} and as {name!r}: call it by one name")
         of_items = [counter.items for counter in declarations.counters.values() if counter.items is not None]
-        self._beating = {of.table for of in of_items if of.heartbeats}
+        self._heartbeat_tables = {of.table for of in of_items if of.heartbeats}
 
     @property
-    def place(self) -> dict[str, TeamTable]:
+    def names_and_streams(self) -> dict[str, TeamTable]:
         """Their names and streams, as functions get them."""
         return {name: TeamTable(table.table_name, str(table.table_stream_arn)) for name, table in self.by_name.items()}
 
-    def let_read_streams(self, role: iam.IRole) -> None:
+    def grant_read_streams(self, role: iam.IRole) -> None:
         """Let a role read their streams, which the key of a table encrypts as it does the table."""
         for table in self.by_name.values():
             table.grant_stream_read(role)
 
-    def let_beat(self, role: iam.IRole) -> None:
+    def grant_write_heartbeats(self, role: iam.IRole) -> None:
         """Let a role write heartbeats into the tables that allow them."""
         for name, table in self.by_name.items():
-            if name in self._beating:
-                conditions = of_keys([f"{HEARTBEAT_START}*"])
+            if name in self._heartbeat_tables:
+                conditions = leading_keys_condition([f"{HEARTBEAT_START}*"])
                 beating = iam.PolicyStatement(
                     actions=["dynamodb:PutItem"], resources=[table.table_arn], conditions=conditions
                 )
@@ -72,7 +72,7 @@ class OwnTables:
                     table.encryption_key.grant_encrypt_decrypt(role)
 
     @property
-    def scanning(self) -> Sequence[iam.PolicyStatement]:
+    def scan_statements(self) -> Sequence[iam.PolicyStatement]:
         """What lets the command, and spot checks, count the items that are there."""
         if not self.by_name:
             return ()
@@ -84,11 +84,13 @@ class OwnTables:
         return [iam.PolicyStatement(actions=actions, resources=[*(table.table_arn for table in tables), *sorted(keys)])]
 
 
-def _why_unread(table: dynamodb.ITable, counters: Counted) -> str:
+def _why_uncountable(table: dynamodb.ITable, counters: KeysByCounter) -> str:
     """Why the items of a table cannot be counted; empty if they can, and where an imported table does not say."""
     resource = table.node.default_child
     if not isinstance(resource, CfnResource):
         return "" if table.table_stream_arn else "it has no stream: import it with table_stream_arn"
     properties = Stack.of(table).resolve(resource._cfn_properties)
     schema = [{"AttributeName": key["attributeName"], "KeyType": key["keyType"]} for key in properties["keySchema"]]
-    return why_unread(key_names(schema), (properties.get("streamSpecification") or {}).get("streamViewType"), counters)
+    return why_uncountable(
+        key_names(schema), (properties.get("streamSpecification") or {}).get("streamViewType"), counters
+    )

@@ -12,40 +12,41 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from tally.api.background import Schedule, StreamReader
 from tally.api.needs import Table
-from tally.api.operation import Route, Visible
-from tally.api.unattended import Schedule, StreamReader
+from tally.api.operation import Route, UserVisibility
 from tally.builtin import PAGE_VISITORS, is_listed
 from tally.contract.declarations import Declarations
-from tally.contract.views import IMAGES
+from tally.contract.stream_views import NEW_AND_OLD_IMAGES
 from tally.counter import Counter
 from tally.dynamo.keys import FORMAT
 from tally.paths import version
 from tally.settings import TeamTable
 
 
-class TableForm(NamedTuple):
-    """The key of a table, and whether it has a stream, with old and new images. `kept`: it has backups."""
+class TableSchema(NamedTuple):
+    """The key of a table, and whether it has a stream, with old and new images. `has_backups`: it has backups."""
 
     partition_key: str
     sort_key: str | None
-    streamed: bool
-    kept: bool = True
+    has_stream: bool
+    has_backups: bool = True
 
 
 # No stream of the ledger: consumers write there, and must not feed themselves.
 # Old images of receipts too: they distinguish a receipt that was edited by hand from a new one (both MODIFY).
-TABLES: Mapping[Table, TableForm] = {
-    Table.COUNTS: TableForm("PK", "SK", streamed=True),
-    Table.RECEIPTS: TableForm("id", None, streamed=True),
-    Table.LEDGER: TableForm("PK", "SK", streamed=False),
+TABLES: Mapping[Table, TableSchema] = {
+    Table.COUNTS: TableSchema("PK", "SK", has_stream=True),
+    Table.RECEIPTS: TableSchema("id", None, has_stream=True),
+    Table.LEDGER: TableSchema("PK", "SK", has_stream=False),
 }
-SALTS = TableForm("PK", None, streamed=False, kept=False)  # what is forgotten after the day is in no backup
+# what is forgotten after the day is in no backup
+SALTS_TABLE = TableSchema("PK", None, has_stream=False, has_backups=False)
 
 
-def table_forms(counters: Iterable[Counter]) -> Mapping[Table, TableForm]:
+def table_schemas(counters: Iterable[Counter]) -> Mapping[Table, TableSchema]:
     """The tables of a stack with these counters."""
-    return {**TABLES, Table.SALTS: SALTS} if is_listed(counters, PAGE_VISITORS) else TABLES
+    return {**TABLES, Table.SALTS: SALTS_TABLE} if is_listed(counters, PAGE_VISITORS) else TABLES
 
 
 TTL_ATTRIBUTE = "expiration"  # the name that Powertools writes
@@ -108,32 +109,32 @@ class Surroundings(NamedTuple):
     """Their ARNs."""
     dead_letters: str
     page_hosts: str = ""
-    likers: Visible = Visible.ANYONE
+    likers: UserVisibility = UserVisibility.ANYONE
     receipt_ttl_hours: int | None = None
     series_days: int | None = None
-    own_tables: Mapping[str, TeamTable] = MappingProxyType({})
+    team_tables: Mapping[str, TeamTable] = MappingProxyType({})
     """The team's tables whose items counters count, by the names that the counters give them."""
-    own_check_units: int = 100
+    spot_check_units: int = 100
     event_bus: str = ""
     """The bus of events, by name or ARN; empty if no counter has thresholds."""
-    cdn: bool = False
+    has_cdn: bool = False
     """Whether CloudFront is before the API."""
 
 
-def common(place: Surroundings) -> dict[str, str]:
+def common_variables(place: Surroundings) -> dict[str, str]:
     """The variables of every function."""
     return {
-        **_stored(place),
+        **_storage_variables(place),
         "TALLY_VERSION": place.version,
         "POWERTOOLS_SERVICE_NAME": place.service,
         "POWERTOOLS_METRICS_NAMESPACE": "Tally",
         "POWERTOOLS_LOG_LEVEL": "INFO",
         **({"TALLY_SERIES_DAYS": str(place.series_days)} if place.series_days else {}),
-        **({} if place.likers is Visible.ANYONE else {"TALLY_LIKERS_VISIBLE": place.likers.value}),
+        **({} if place.likers is UserVisibility.ANYONE else {"TALLY_LIKERS_VISIBLE": place.likers.value}),
     }
 
 
-def _stored(place: Surroundings) -> dict[str, str]:
+def _storage_variables(place: Surroundings) -> dict[str, str]:
     """The variables that say where and how changes are stored."""
     return {
         **{f"TALLY_{table.name}_TABLE": name for table, name in place.tables.items()},
@@ -141,35 +142,35 @@ def _stored(place: Surroundings) -> dict[str, str]:
     }
 
 
-def of_transact(counters: Iterable[Counter], place: Surroundings) -> dict[str, Any]:
+def transact_variable(counters: Iterable[Counter], place: Surroundings) -> dict[str, Any]:
     """What the variable TALLY_TRANSACT says, as JSON, to a team's function that changes these counters by itself
     (tally/transact.py): it counts as Tally does, or does not start."""
     return {
         "format": FORMAT,
         "version": version(),
-        "counters": [_given(counter) for counter in counters],
-        "settings": _stored(place),
+        "counters": [_non_default_fields(counter) for counter in counters],
+        "settings": _storage_variables(place),
     }
 
 
-def _given(counter: Counter) -> dict[str, Any]:
+def _non_default_fields(counter: Counter) -> dict[str, Any]:
     """The fields that are not their defaults. Lambda takes 4 KB of variables. Events are the bookkeeper's to make."""
     every = {field.name: (getattr(counter, field.name), field.default) for field in fields(counter)}
     every.pop("notify")
     return {name: value for name, (value, default) in every.items() if value != default}
 
 
-def of_serving(routes: Sequence[Route], place: Surroundings) -> dict[str, str]:
+def serving_variables(routes: Sequence[Route], place: Surroundings) -> dict[str, str]:
     """Those that a function which serves callers has beside: the hosts may be most of its variables."""
-    knows = any(route.operation.knows_hosts for route in routes)
-    looks = Table.SALTS in place.tables and any(route.operation.knows_address for route in routes)
+    knows = any(route.operation.uses_page_hosts for route in routes)
+    looks = Table.SALTS in place.tables and any(route.operation.uses_client_address for route in routes)
     return {
         **({"TALLY_PAGE_HOSTS": place.page_hosts} if knows and place.page_hosts else {}),
-        **({"TALLY_CDN": "true"} if looks and place.cdn else {}),
+        **({"TALLY_CDN": "true"} if looks and place.has_cdn else {}),
     }
 
 
-def of_console(name: str, routes: Sequence[Route], config: str, client: str) -> dict[str, str]:
+def console_variables(name: str, routes: Sequence[Route], config: str, client: str) -> dict[str, str]:
     """Those that such a function has for people: what `/console/config.json` says, and whose tokens are those of
     people, to functions that scopes guard. `client`: who people sign in with; empty without users of the stack's own.
     """
@@ -180,56 +181,64 @@ def of_console(name: str, routes: Sequence[Route], config: str, client: str) -> 
     }
 
 
-def of_consumer(consumer: StreamReader, place: Surroundings) -> dict[str, str]:
+def consumer_variables(consumer: StreamReader, place: Surroundings) -> dict[str, str]:
     """Those that a stream consumer has beside."""
-    own = {"TALLY_OWN_TABLES": own_tables(place)} if consumer.own else {}
-    return {"TALLY_DEAD_LETTER_BUCKET": place.dead_letters, **own, **_sending(consumer, place)}
+    own = {"TALLY_OWN_TABLES": team_tables_json(place)} if consumer.team_tables else {}
+    return {"TALLY_DEAD_LETTER_BUCKET": place.dead_letters, **own, **_event_bus_variable(consumer, place)}
 
 
-def of_scheduled(schedule: Schedule, place: Surroundings) -> dict[str, str]:
+def schedule_variables(schedule: Schedule, place: Surroundings) -> dict[str, str]:
     """Those that a function on a schedule has beside."""
-    own = {"TALLY_OWN_TABLES": own_tables(place)} if schedule.watches and place.own_tables else {}
-    own |= {"TALLY_OWN_CHECK_UNITS": str(place.own_check_units)} if own and place.own_check_units else {}
+    own = {"TALLY_OWN_TABLES": team_tables_json(place)} if schedule.inspected_streams and place.team_tables else {}
+    own |= {"TALLY_OWN_CHECK_UNITS": str(place.spot_check_units)} if own and place.spot_check_units else {}
     return {
-        **{f"TALLY_{table.name}_STREAM": place.streams[table] for table in schedule.watches},
+        **{f"TALLY_{table.name}_STREAM": place.streams[table] for table in schedule.inspected_streams},
         **own,
-        **_sending(schedule, place),
+        **_event_bus_variable(schedule, place),
     }
 
 
-def _sending(sender: StreamReader | Schedule, place: Surroundings) -> dict[str, str]:
+def _event_bus_variable(sender: StreamReader | Schedule, place: Surroundings) -> dict[str, str]:
     """Those of a function that sends events."""
-    return {"TALLY_EVENT_BUS": place.event_bus} if sender.sends and place.event_bus else {}
+    return {"TALLY_EVENT_BUS": place.event_bus} if sender.sends_events and place.event_bus else {}
 
 
-def own_tables(place: Surroundings) -> str:
+def team_tables_json(place: Surroundings) -> str:
     """The team's tables, as settings read them. Names and ARNs have no character that JSON escapes."""
-    return json.dumps({name: table._asdict() for name, table in place.own_tables.items()})
+    return json.dumps({name: table._asdict() for name, table in place.team_tables.items()})
 
 
-def patterns(consumer: StreamReader, table: Table) -> Iterator[dict[str, Any]]:
+def filter_patterns(consumer: StreamReader, table: Table) -> Iterator[dict[str, Any]]:
     """What a mapping lets through: a record that matches any of these, or every record if there are none.
 
     `marked` of StreamReader is asked for as the one value that its consumer acts on. AWS cannot ask for an attribute of
     any type: `exists` looks at leaves alone, and each type is another leaf.
     """
-    kinds, prefix = consumer.streams[table], consumer.prefixes.get(table)
+    kinds, prefix = consumer.streams[table], consumer.key_prefixes.get(table)
     if kinds:
-        marked = {"dynamodb": {"NewImage": {consumer.marked: {"BOOL": [True]}}}} if consumer.marked else {}
+        marked = (
+            {"dynamodb": {"NewImage": {consumer.filter_attribute: {"BOOL": [True]}}}}
+            if consumer.filter_attribute
+            else {}
+        )
         yield {"eventName": list(kinds), **marked}
         if prefix:
             yield {"dynamodb": {"Keys": {TABLES[table].partition_key: {"S": [{"prefix": prefix}]}}}}
 
 
-def methods(routes: Iterable[Route]) -> list[str]:
+def cors_methods(routes: Iterable[Route]) -> list[str]:
     """Those that browsers of other origins may use."""
     return sorted({route.method for route in routes})
 
 
-def arguments(form: TableForm) -> dict[str, Any]:
+def create_table_arguments(form: TableSchema) -> dict[str, Any]:
     """Those of CreateTable, but the name."""
     keys = [(name, kind) for name, kind in ((form.partition_key, "HASH"), (form.sort_key, "RANGE")) if name]
-    stream = {"StreamSpecification": {"StreamEnabled": True, "StreamViewType": IMAGES}} if form.streamed else {}
+    stream = (
+        {"StreamSpecification": {"StreamEnabled": True, "StreamViewType": NEW_AND_OLD_IMAGES}}
+        if form.has_stream
+        else {}
+    )
     return {
         "KeySchema": [{"AttributeName": name, "KeyType": kind} for name, kind in keys],
         "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name, _ in keys],
@@ -238,24 +247,28 @@ def arguments(form: TableForm) -> dict[str, Any]:
     }
 
 
-def document(declared: Declarations, place: Surroundings, config: str, client: str) -> dict[str, Any]:
-    """All of it as JSON, for a stack that is no CloudFormation. `config` and `client`: as `of_console` takes them."""
+def deployment_document(declared: Declarations, place: Surroundings, config: str, client: str) -> dict[str, Any]:
+    """All of it as JSON, for a stack that is no CloudFormation.
+
+    `config` and `client`: as `console_variables` takes them.
+    """
     place = place if declared.notifies else place._replace(event_bus="")
     functions: dict[str, tuple[int, dict[str, str]]] = {
         **{
-            name: (TIMEOUT_S, {**of_serving(routes, place), **of_console(name, routes, config, client)})
-            for name, routes in declared.functions.items()
+            name: (TIMEOUT_S, {**serving_variables(routes, place), **console_variables(name, routes, config, client)})
+            for name, routes in declared.routes_by_function.items()
         },
-        **{one.function: (SCHEDULED_TIMEOUT_S, of_scheduled(one, place)) for one in declared.schedules},
-        **{one.function: (CONSUMER_TIMEOUT_S, of_consumer(one, place)) for one in declared.readers},
+        **{one.function: (SCHEDULED_TIMEOUT_S, schedule_variables(one, place)) for one in declared.schedules},
+        **{one.function: (CONSUMER_TIMEOUT_S, consumer_variables(one, place)) for one in declared.readers},
     }
     return {
         "tables": {
-            place.tables[table]: arguments(form) for table, form in table_forms(declared.counters.values()).items()
+            place.tables[table]: create_table_arguments(form)
+            for table, form in table_schemas(declared.counters.values()).items()
         },
         "ttl_attribute": TTL_ATTRIBUTE,
         "functions": {
-            name: {"timeout_s": timeout_s, "memory_mb": MEMORY_MB, "environment": {**common(place), **own}}
+            name: {"timeout_s": timeout_s, "memory_mb": MEMORY_MB, "environment": {**common_variables(place), **own}}
             for name, (timeout_s, own) in functions.items()
         },
         "routes": [
@@ -267,13 +280,13 @@ def document(declared: Declarations, place: Surroundings, config: str, client: s
                 "scope": route.scope,
                 "throttle": [route.throttle.rate_per_s, route.throttle.burst],
             }
-            for name, routes in declared.functions.items()
-            for route in filter(None, (one.shown(place.likers) for one in routes))
+            for name, routes in declared.routes_by_function.items()
+            for route in filter(None, (one.as_deployed(place.likers) for one in routes))
             for method in route.methods
         ],
         "cors": {
             "origins": ["*"],
-            "methods": methods(declared.routes),
+            "methods": cors_methods(declared.routes),
             "headers": CORS_HEADERS,
             "exposed": CORS_EXPOSED,
             "max_age_s": CORS_MAX_AGE_S,
@@ -285,7 +298,7 @@ def document(declared: Declarations, place: Surroundings, config: str, client: s
                 "name": f"{one.function}{table.value.capitalize()}",
                 "table": place.tables[table],
                 "function": one.function,
-                "filters": list(patterns(one, table)),
+                "filters": list(filter_patterns(one, table)),
                 **DELIVERY._replace(batch_window_s=one.window_s)._asdict(),
             }
             for one in declared.readers
@@ -297,13 +310,13 @@ def document(declared: Declarations, place: Surroundings, config: str, client: s
                 "table": table,
                 "function": one.function,
                 "filters": [],
-                "counters": declared.own_tables[table],
+                "counters": declared.team_tables[table],
                 **DELIVERY._replace(batch_window_s=one.window_s)._asdict(),
             }
             for one in declared.readers
-            for table in one.own
+            for table in one.team_tables
         ],
         "outputs": {"Version": place.version, "Format": str(FORMAT), "Counters": ", ".join(declared.counters)},
-        "transact": of_transact((one for one in declared.counters.values() if one.is_batchable), place),
+        "transact": transact_variable((one for one in declared.counters.values() if one.is_batchable), place),
         "warnings": declared.warnings,
     }

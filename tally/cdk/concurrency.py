@@ -13,11 +13,11 @@ from tally.api.operation import Route
 
 from .options import Options
 
-CALL_S = 0.05  # three times what a call takes (CHANGE_MS in bench/cost.py), for a store that is slow
-AT_ONCE_MIN = 10  # a page of the console asks for as many files at once
+CALL_S_MAX = 0.05  # three times what a call takes (CHANGE_MS in bench/cost.py), for a store that is slow
+CONCURRENCY_MIN = 10  # a page of the console asks for as many files at once
 
 
-def ceilings(functions: Mapping[str, Sequence[Route]], options: Options) -> dict[str, int]:
+def concurrency_limits(functions: Mapping[str, Sequence[Route]], options: Options) -> dict[str, int]:
     """Returns the ceiling of each function with a route for anyone. Empty: there are none.
 
     Its busiest route fits at the full throttle. If the options give a number for all, each function gets its share.
@@ -26,11 +26,11 @@ def ceilings(functions: Mapping[str, Sequence[Route]], options: Options) -> dict
     if total == 0 or (total is None and not options.keeps_data):
         return {}
     busiest_per_s = {
-        function: max(route.throttle.at(options.throttle).rate_per_s for route in routes)
+        function: max(route.throttle.scaled_by(options.throttle).rate_per_s for route in routes)
         for function, routes in functions.items()
         if any(not route.needs_caller for route in routes)
     }
-    wanted = {function: max(AT_ONCE_MIN, math.ceil(CALL_S * rate)) for function, rate in busiest_per_s.items()}
+    wanted = {function: max(CONCURRENCY_MIN, math.ceil(CALL_S_MAX * rate)) for function, rate in busiest_per_s.items()}
     if total is None:
         return wanted
     return {function: max(1, total * one // sum(wanted.values())) for function, one in wanted.items()}

@@ -7,7 +7,7 @@ from typing import Any
 from tally import errors
 from tally.errors import TallyError
 
-from ..api.http import JSON, PROBLEM
+from ..api.http import JSON_MEDIA_TYPE, PROBLEM_MEDIA_TYPE
 from ..api.kinds import Source
 from ..api.operation import Route
 
@@ -48,7 +48,7 @@ SCHEMAS: dict[str, Schema] = {
     },
 }
 # Any request may get these.
-_ANY: tuple[type[TallyError], ...] = (
+_ERRORS_OF_ANY: tuple[type[TallyError], ...] = (
     errors.InvalidInputError,
     errors.PayloadTooLargeError,
     errors.UnsupportedMediaTypeError,
@@ -58,7 +58,7 @@ _ANY: tuple[type[TallyError], ...] = (
     errors.StoreRefusedError,
 )
 # API Gateway's own answers. An HTTP API cannot change their form.
-_GATEWAY = {
+_GATEWAY_PHRASES = {
     401: "Unauthorized",
     403: "Forbidden",
     404: "Not Found",
@@ -68,15 +68,15 @@ _GATEWAY = {
     500: "Internal Server Error",
     503: "Service Unavailable",
 }
-_GATEWAY_ANY = frozenset({413, 429, 431, 500, 503})
+_GATEWAY_STATUSES_OF_ANY = frozenset({413, 429, 431, 500, 503})
 
 
 def responses(route: Route) -> dict[int, Schema]:
     """The responses to refused requests by status."""
     raised: dict[int, list[type[TallyError]]] = {}
-    for error in {*_ANY, *_implied(route), *route.operation.raises}:
+    for error in {*_ERRORS_OF_ANY, *_implied(route), *route.operation.raises}:
         raised.setdefault(error.status, []).append(error)
-    gateway = _gateway(route)
+    gateway = _gateway_statuses(route)
     return {
         status: _response(status, sorted(raised.get(status, []), key=lambda error: error.slug), status in gateway)
         for status in sorted({*raised, *gateway})
@@ -91,12 +91,12 @@ def _implied(route: Route) -> set[type[TallyError]]:
     if route.scope:
         implied.add(errors.ForbiddenError)  # a token of the console, of somebody who is no operator
     if any(field.name == "idempotency_key" for field in route.fields):
-        implied |= {errors.NotCommittedError} | ({errors.KeyReusedError} if route.operation.counts else set())
+        implied |= {errors.NotCommittedError} | ({errors.KeyReusedError} if route.operation.changes_numbers else set())
     return implied
 
 
-def _gateway(route: Route) -> set[int]:
-    statuses = set(_GATEWAY_ANY)
+def _gateway_statuses(route: Route) -> set[int]:
+    statuses = set(_GATEWAY_STATUSES_OF_ANY)
     if route.needs_caller:
         statuses.add(401)
     if route.scope:
@@ -110,11 +110,11 @@ def _response(status: int, raised: list[type[TallyError]], gateway: bool) -> Sch
     titles = [f"{error.title} (`{error.slug}`)" for error in raised]
     content: Schema = {}
     if raised:
-        content[PROBLEM] = {"schema": _problem(status, raised), "example": _example(raised[0])}
+        content[PROBLEM_MEDIA_TYPE] = {"schema": _problem(status, raised), "example": _example(raised[0])}
     if gateway:
-        phrase = _GATEWAY[status]
+        phrase = _GATEWAY_PHRASES[status]
         titles.append(f"{phrase} (API Gateway)")
-        content[JSON] = {"schema": {"$ref": "#/components/schemas/message"}, "example": {"message": phrase}}
+        content[JSON_MEDIA_TYPE] = {"schema": {"$ref": "#/components/schemas/message"}, "example": {"message": phrase}}
     response: Schema = {"description": "; ".join(titles) + ".", "content": content}
     if any(issubclass(error, (errors.RetryableError, errors.LimitReachedError)) for error in raised):
         response["headers"] = {"Retry-After": {"$ref": "#/components/headers/Retry-After"}}

@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for measure in wanted:
             if given.quick and measure.full_only:
                 continue
-            rows = document[measure.name] = measure.of(given.quick)
+            rows = document[measure.name] = measure.run(given.quick)
             print(*figures(measure, rows), "", sep="\n", flush=True)
             verdicts += [(measure, rows, *judgement) for judgement in judged(measure, rows, given.quick)]
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -18,9 +18,9 @@ from uuid import UUID
 from tally.contract.deployment import DELIVERY
 from tally.operations.bookkeeper import READER as BOOKKEEPER
 from tests.engines import new_engine
-from tests.invariants.judged import Deployment
-from tests.invariants.simulation import CALM, Clock, TimedWire, seeded
-from tests.invariants.stream_model import Modelled
+from tests.invariants.deployment import Deployment
+from tests.invariants.simulation import CALM, Clock, TimedWire, seed_randomness
+from tests.invariants.stream_model import ModelledShard
 
 from . import cost
 from .consumers import SEED, Rows
@@ -47,25 +47,25 @@ class MeteredWire(TimedWire):
         return answer
 
 
-class Stage(Deployment):
+class LambdaDeployment(Deployment):
     """A deployment whose streams are delivered as Lambda does: a window begins with a record, and ends a batch."""
 
     wire_type = MeteredWire
     wire: MeteredWire
 
-    def _wake(self, consumer: str, shard: Modelled, after_s: float | None = None) -> None:
+    def _wake(self, consumer: str, shard: ModelledShard, after_s: float | None = None) -> None:
         window_s = BOOKKEEPER.window_s if consumer == BOOKKEEPER.function else DELIVERY.batch_window_s
         super()._wake(consumer, shard, window_s if after_s is None else after_s)
 
-    def _deliver(self, consumer: str, shard: Modelled) -> None:
-        way = self.way(consumer, shard)
+    def _deliver(self, consumer: str, shard: ModelledShard) -> None:
+        way = self.delivery_to(consumer, shard)
         batch = way.batch(DELIVERY.batch_records)
         if not batch or self._invoke(consumer, shard, batch):
-            way.move(None, DELIVERY.batch_records)
+            way.advance(None, DELIVERY.batch_records)
 
     def plays(self, seconds: int, a_minute: float, spread_s: float, chance: random.Random) -> None:
         """Let time pass with so many plays a minute, each minute's within its first `spread_s`."""
-        began_s, ids = self.now_s, [str(UUID(int=chance.getrandbits(128))) for _ in range(int(cost.NOBODY.ids))]
+        began_s, ids = self.now_s, [str(UUID(int=chance.getrandbits(128))) for _ in range(int(cost.IDLE_MONTH.ids))]
         for number in range(int(a_minute * seconds / 60)):
             minute, part = divmod(number / a_minute, 1)
             self.sleep(began_s + 60 * minute + spread_s * part - self.now_s)
@@ -74,10 +74,10 @@ class Stage(Deployment):
 
 
 @contextmanager
-def _stage() -> Iterator[Stage]:
+def _stage() -> Iterator[LambdaDeployment]:
     clock = Clock()
-    with new_engine() as engine, seeded(clock, SEED), redirect_stdout(StringIO()):
-        stage = Stage(engine, clock, SEED, replace(CALM, window_s=float(BOOKKEEPER.window_s)), cost.SHARDS)
+    with new_engine() as engine, seed_randomness(clock, SEED), redirect_stdout(StringIO()):
+        stage = LambdaDeployment(engine, clock, SEED, replace(CALM, window_s=float(BOOKKEEPER.window_s)), cost.SHARDS)
         stage.sweep_each_minute()
         stage.run(12)  # until every shard has its heartbeat, and the first minutes are judged
         assert stage.judged > 0
@@ -85,13 +85,13 @@ def _stage() -> Iterator[Stage]:
         stage.wire.close()
 
 
-def modelled(millions: int) -> float:
+def modelled_units(millions: int) -> float:
     """The write units a minute of the calculator, without those of the series."""
     month = cost.Month({"now": millions * cost.M})
     return (cost.usage(month, cost.PROD)["write"] - cost.series_writes(month)) / cost.MINUTES
 
 
-def measured(millions: int, minutes: int, spread_s: float) -> float:
+def billed_units(millions: int, minutes: int, spread_s: float) -> float:
     """The write units a minute that the engine bills."""
     a_minute, chance = millions * cost.M / cost.MINUTES, random.Random(SEED)
     with _stage() as stage:
@@ -108,7 +108,7 @@ def measure(quick: bool) -> Rows:
         if quick and millions not in QUICK:
             continue
         for row, spread_s in ((CALM_ROW, 60.0), (BUSY_ROW, BUSY_S)):
-            units, of_model = measured(millions, minutes, spread_s), modelled(millions)
+            units, of_model = billed_units(millions, minutes, spread_s), modelled_units(millions)
             rows[row.format(millions)] = {
                 "WCU a minute": units, "modelled": of_model, "times the model": units / of_model,
             }  # fmt: skip

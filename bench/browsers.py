@@ -9,7 +9,7 @@ from tally.dynamo.client import Call
 from tally.operations import children
 
 from .clients import clients_of, fresh_engine
-from .watch import Meter
+from .instruments import Meter
 
 Rows = dict[str, dict[str, float]]
 LIKE, UNLIKE, LOOK, ADOPT = "a like", "its unlike", "whether this browser likes it", "its user takes the like over"

@@ -11,7 +11,7 @@ from tally.dynamo.client import Call
 from tally.operations import changes, increments
 
 from .clients import clients_of, fresh_engine
-from .watch import Meter
+from .instruments import Meter
 
 Rows = dict[str, dict[str, float]]
 HOLD, COMMIT, SETTLE = "a hold", "its commit", "its commit at another amount"

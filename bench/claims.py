@@ -22,12 +22,12 @@ from . import (
     imports,
     journal,
     judging,
+    limit_overrides,
     local,
     manual_edits,
     many,
-    own_items,
-    own_limits,
     plays,
+    team_items,
     uniques,
 )
 
@@ -57,7 +57,7 @@ class Measure(NamedTuple):
 
     name: str
     title: str
-    of: Callable[[bool], Rows]
+    run: Callable[[bool], Rows]
     claims: tuple[Claim, ...] = ()
     full_only: bool = False
     """A quick run leaves it out."""
@@ -101,10 +101,10 @@ MEASURES = (
         )),
         *(Claim(change, "RCU", "=", 1) for change in (budgets.COMMIT, budgets.SETTLE, budgets.VOID, budgets.VOID_SOON)),
     )),
-    Measure("items", "items of a team's own table, a piece", own_items.measure, (
-        Claim(own_items.RECORDS, "WCU", "≤", 0.12),
-        Claim(own_items.WHILE, "WCU", "≤", 2.4),
-        Claim(own_items.SCANNED, "WCU", "≤", 2.1),
+    Measure("items", "items of a team's own table, a piece", team_items.measure, (
+        Claim(team_items.RECORDS, "WCU", "≤", 0.12),
+        Claim(team_items.WHILE, "WCU", "≤", 2.4),
+        Claim(team_items.SCANNED, "WCU", "≤", 2.1),
     )),
     Measure("browsers", "likes without sign-in", browsers.measure, (
         *(Claim(what, "WCU", "=", units) for what, units in (
@@ -122,15 +122,18 @@ MEASURES = (
         *(Claim(f"{way}: {uniques.AGAIN}", "WCU", "=", 0) for way in (uniques.NOW, uniques.FULL)),
         *(Claim(f"{way}: {uniques.READ}", "RCU", "=", 1) for way in uniques.COUNTERS),
     )),
-    Measure("limits", "a limit of an id's own", own_limits.measure, (
-        *(Claim(f"{name}: {own_limits.FIRST}", "RCU", "=", units) for name, units in own_limits.LOOKS.items()),
-        *(Claim(f"{name}: {which}", "WCU", "=", 4) for name in own_limits.COUNTERS
-          for which in (own_limits.FIRST, own_limits.CHANGE)),
-        *(Claim(f"{name}: {own_limits.CHANGE}", "requests", "=", 1) for name in own_limits.COUNTERS),
-        Claim(f"{own_limits.CEILING}: {own_limits.GIVEN}", "WCU", "=", 4),
-        Claim(f"{own_limits.PERIOD}: {own_limits.GIVEN}", "WCU", "=", 6),
-        *(Claim(f"{name}: {own_limits.LIMIT}", "RCU", "=", 1) for name in own_limits.COUNTERS),
-        *(Claim(f"{name}: {own_limits.NUMBER}", unit, "=", 1) for name in own_limits.COUNTERS
+    Measure("limits", "a limit of an id's own", limit_overrides.measure, (
+        *(
+            Claim(f"{name}: {limit_overrides.FIRST}", "RCU", "=", units)
+            for name, units in limit_overrides.LOOKS.items()
+        ),
+        *(Claim(f"{name}: {which}", "WCU", "=", 4) for name in limit_overrides.COUNTERS
+          for which in (limit_overrides.FIRST, limit_overrides.CHANGE)),
+        *(Claim(f"{name}: {limit_overrides.CHANGE}", "requests", "=", 1) for name in limit_overrides.COUNTERS),
+        Claim(f"{limit_overrides.CEILING}: {limit_overrides.GIVEN}", "WCU", "=", 4),
+        Claim(f"{limit_overrides.PERIOD}: {limit_overrides.GIVEN}", "WCU", "=", 6),
+        *(Claim(f"{name}: {limit_overrides.LIMIT}", "RCU", "=", 1) for name in limit_overrides.COUNTERS),
+        *(Claim(f"{name}: {limit_overrides.NUMBER}", unit, "=", 1) for name in limit_overrides.COUNTERS
           for unit in ("RCU", "requests")),
     )),
     Measure("events", "a record of a tally, for its thresholds", events.measure, (
@@ -184,7 +187,7 @@ MEASURES = (
         *(Claim(f"{counter} {per_s}/s", "failed", "=", 0) for counter in ("plays", "likes") for per_s in (50, 200)),
         *(Claim(f"{counter} 1,000/s", "failed", "<", 0.005) for counter in ("plays", "likes")),
         Claim("plays 5,000/s warm", "failed", "=", 0),
-        *(Claim(heat.name, "off by", "=", 0) for heat in hot_key.HEATS),
+        *(Claim(heat.name, "off by", "=", 0) for heat in hot_key.LOADS),
     )),
     Measure("local", "the local stack", local.measure, (
         Claim(local.SHOWN, "s, median", "<", 2),

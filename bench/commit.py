@@ -8,7 +8,7 @@ import counters
 from tally.transact import Transactions
 
 from .clients import clients_of, fresh_engine
-from .watch import Meter
+from .instruments import Meter
 
 Rows = dict[str, dict[str, float]]
 FIRST, AGAIN = "receipt, 3 tallies, 2 own writes", "sent again"

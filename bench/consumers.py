@@ -24,14 +24,14 @@ from tally.streams.forms import Forms
 from tally.streams.record import CounterIndex
 from tally.streams.watermark import Watermark
 from tests import delivery
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.delivery import BATCH_RECORDS, Delivery, Record, Stream
 from tests.invariants.streaming import CONSUMERS, DECLARED
 from tests.sync_wire import SyncWire
 
 from . import plain
 from .clients import SETTINGS, STREAMED, Clients, clients_of, fresh_engine
-from .watch import Meter, WallClock
+from .instruments import Meter, WallClock
 
 SEED = 1995
 PLAYS = 1000
@@ -154,12 +154,12 @@ def deliver(
     """Deliver the records of a shard of `counts` or `receipts` that a consumer's mapping lets through."""
     (declared,) = [DECLARED[name] for name, known in CONSUMERS.items() if known is consumer]
     handler = Handler(consumer, counters.COUNTERS, clients.store, DeadLetterBucket("bench"))
-    let_through = [record for record in records if delivery.takes(declared, table, record)]
+    let_through = [record for record in records if delivery.passes_filters(declared, table, record)]
     with redirect_stdout(StringIO()):  # hides its metrics
-        Delivery(handler, f"bench-{table}", shard, let_through).all(Context(60_000), size)
+        Delivery(handler, f"bench-{table}", shard, let_through).all(LambdaContext(60_000), size)
 
 
-def hand_over(
+def deliver_streams(
     clients: Clients, consumer: StreamConsumer, *, size: int = BATCH_RECORDS, tables: Sequence[str] = STREAMED,
     made_s: float | None = None, skipped: int = 0,
 ) -> None:  # fmt: skip
@@ -167,7 +167,7 @@ def hand_over(
     with closing(wire_of(clients)) as wire:
         for table in tables:
             stream = Stream(wire, f"bench-{table}")
-            fresh = [stamped(record, made_s) for record in stream.new()][skipped if table == "counts" else 0 :]
+            fresh = [stamped(record, made_s) for record in stream.read_new()][skipped if table == "counts" else 0 :]
             deliver(clients, consumer, table, fresh, size=size, shard=stream.shard)
 
 
@@ -207,7 +207,7 @@ def note_judged(store: Store, minute: int) -> None:
 
 def track(clients: Clients, clock: WallClock, skipped: int = 0) -> None:
     """Deliver the records to the bookkeeper, but for the first `skipped` of counts, and judge their minute."""
-    hand_over(clients, bookkeeper.CONSUMER, made_s=clock.now_s, skipped=skipped)
+    deliver_streams(clients, bookkeeper.CONSUMER, made_s=clock.now_s, skipped=skipped)
     minute = SETTINGS.minute_of(clock.now_s)
     known_s = (minute + 1 + watermark.COMMIT_GRACE + 1) * SETTINGS.minute_s
     seen = Watermark(judged=minute - 1, journal_complete_s=known_s)
@@ -215,6 +215,6 @@ def track(clients: Clients, clock: WallClock, skipped: int = 0) -> None:
     assert (judged.minutes, judged.changes) == (1, 0), f"judged: {judged}"
 
 
-def tracking(clients: Clients, clock: WallClock, skipped: int = 0) -> float:
+def track_units(clients: Clients, clock: WallClock, skipped: int = 0) -> float:
     """The write units of `track`."""
     return metered(clients, clock, partial(track, clients, clock, skipped))

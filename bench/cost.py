@@ -25,7 +25,7 @@ M, KB, GB = 10**6, 1024, 1024**3
 MONTH_S, MINUTES, DAYS = 730 * 3600, 730 * 60, 730 / 24
 
 
-class Takes(NamedTuple):
+class Usage(NamedTuple):
     """What one change or read takes: its units, the stream records that follow, and how many calls it is."""
 
     writes: float = 0
@@ -40,16 +40,16 @@ class Takes(NamedTuple):
 
 
 KINDS = {
-    "now": Takes(writes=4, receipts=1, counts=1),
-    "now, in batches": Takes(writes=4, receipts=1, counts=1, in_batch=90),
-    "soon": Takes(writes=1, receipts=1, receipt_days=8),
-    "like": Takes(writes=4, counts=2, made=1),
-    "like with a key": Takes(writes=6, receipts=1, counts=2, made=1),  # as a browser sends it
-    "hold": Takes(writes=6 + 4, reads=1, receipts=1, counts=1, calls=2),  # and its commit
-    "settled hold": Takes(writes=6 + 8, reads=1, receipts=2, counts=2, calls=2),  # committed at another amount
-    "read": Takes(reads=1),
-    "read of 100": Takes(reads=100, answer=400 + 100 * 144),
-    "read of a post": Takes(reads=4, answer=400 + 10 * KB),
+    "now": Usage(writes=4, receipts=1, counts=1),
+    "now, in batches": Usage(writes=4, receipts=1, counts=1, in_batch=90),
+    "soon": Usage(writes=1, receipts=1, receipt_days=8),
+    "like": Usage(writes=4, counts=2, made=1),
+    "like with a key": Usage(writes=6, receipts=1, counts=2, made=1),  # as a browser sends it
+    "hold": Usage(writes=6 + 4, reads=1, receipts=1, counts=1, calls=2),  # and its commit
+    "settled hold": Usage(writes=6 + 8, reads=1, receipts=2, counts=2, calls=2),  # committed at another amount
+    "read": Usage(reads=1),
+    "read of 100": Usage(reads=100, answer=400 + 100 * 144),
+    "read of a post": Usage(reads=4, answer=400 + 10 * KB),
 }
 
 
@@ -94,12 +94,12 @@ class Month(NamedTuple):
     more: Mapping[str, float] = {}  # quantities by the names of their prices
     notifies: bool = False  # whether a counter has thresholds: the bookkeeper then waits for a second alone
 
-    def sum(self, what: Callable[[Takes], float]) -> float:
+    def sum(self, what: Callable[[Usage], float]) -> float:
         """Of everything that happens."""
         return sum(amount * what(KINDS[kind]) for kind, amount in self.amounts.items())
 
 
-NOBODY = Month()
+IDLE_MONTH = Month()
 
 
 def distinct(drawn: float, of: float) -> float:
@@ -107,24 +107,24 @@ def distinct(drawn: float, of: float) -> float:
     return max(min(drawn, 1.0), of * -math.expm1(-drawn / of))
 
 
-def rolled_up(tallies: float) -> float:
+def rollup_units(tallies: float) -> float:
     """Write units to roll up a batch that moves so many tallies, its checkpoints included: one with 99 tallies."""
     return 2 * (tallies + max(min(1.0, tallies), tallies / 99))
 
 
-def segment(tallies: float) -> float:
+def segment_units(tallies: float) -> float:
     """Write units of a segment of the journal, of a batch that moves so many tallies."""
     return 2 * max(min(1.0, tallies), tallies * ENTRY_BYTES / KB)
 
 
-def booked(tallies: float) -> float:
+def booking_units(tallies: float) -> float:
     """Write units to book a batch that moves so many tallies in the journal, its checkpoint included."""
-    return 2 * min(1.0, tallies) + segment(tallies)
+    return 2 * min(1.0, tallies) + segment_units(tallies)
 
 
-def over_an_edge(tallies: float, spread_s: float) -> float:
+def minute_edge_units(tallies: float, spread_s: float) -> float:
     """Write units more of a batch whose records lie so far apart: over the edge of a minute it has two segments."""
-    return spread_s / 60 * (2 * segment(tallies / 2) - segment(tallies))
+    return spread_s / 60 * (2 * segment_units(tallies / 2) - segment_units(tallies))
 
 
 def usage(month: Month, stage: BilledStage) -> dict[str, float]:
@@ -133,7 +133,7 @@ def usage(month: Month, stage: BilledStage) -> dict[str, float]:
     moved = sum(KINDS[kind].writes > 0 for kind in month.amounts)
     used |= {"snapshot": stage.snapshots * FUNCTION_GB * MONTH_S, "alarm": stage.alarm_metrics, "dashboard": 1}
     used["metric"] = METRICS + (moved + METRICS_OF_TRAFFIC if moved else 0) + METRICS_OF_HEAT * _hot_hours(month)
-    calls(month, stage, used)
+    add_calls(month, stage, used)
     _consume(month, used)
     # The sweep: 60 ms with a whole CPU, beside its requests.
     sweep_ms = 5 * SWEEP_REQUESTS + 60 * max(1.0, CPU_MB / stage.sweep_mb)
@@ -156,7 +156,7 @@ def _hot_hours(month: Month) -> float:
     return -math.expm1(-3600 * a_second * a_second / month.ids * CHANGE_MS / 1000)
 
 
-def calls(month: Month, stage: BilledStage, used: dict[str, float]) -> None:
+def add_calls(month: Month, stage: BilledStage, used: dict[str, float]) -> None:
     """The changes and reads themselves: units, API, functions, logs, data out; receipts, children and series."""
     used["write"] += month.sum(lambda takes: takes.writes)
     used["read"] += month.sum(lambda takes: takes.reads)
@@ -207,12 +207,12 @@ def _consume(month: Month, used: dict[str, float]) -> None:
         return batches, batches * tallies
 
     receipts, waiting = month.sum(lambda takes: takes.receipts), month.amounts.get("soon", 0)
-    _, updated = consume(waiting, waiting, rolled_up)
-    consume(0, 0, rolled_up)
+    _, updated = consume(waiting, waiting, rollup_units)
+    consume(0, 0, rollup_units)
     for records, metered in ((receipts, "receipts"), (month.sum(lambda takes: takes.counts) + updated, "made")):
         window_s = 1 if month.notifies else BOOKKEEPER.window_s
-        batches, tallies = consume(records, records, booked, window_s)
-        used["write"] += batches * over_an_edge(tallies / batches, window_s * (1 - batches / (batches + records)))
+        batches, tallies = consume(records, records, booking_units, window_s)
+        used["write"] += batches * minute_edge_units(tallies / batches, window_s * (1 - batches / (batches + records)))
         used["read"] += tallies * ENTRY_BYTES / KB / 4 * SEGMENT_READS
         lines = sum(min(batches, of) for kind, of in month.amounts.items() if getattr(KINDS[kind], metered))
         used["log"] += lines * METRICS_LINE / GB  # one for each counter
@@ -234,7 +234,7 @@ def prices() -> dict[str, Price]:
     return {row[1].strip("`"): Price(row[2], *(float(cell.replace(",", "") or 0) for cell in row[4:7])) for row in rows}
 
 
-def bill(month: Month = NOBODY, stage: BilledStage = PROD, free_tier: bool = False) -> dict[str, float]:
+def bill(month: Month = IDLE_MONTH, stage: BilledStage = PROD, free_tier: bool = False) -> dict[str, float]:
     """US dollars by service. Raises KeyError for a unit without a price."""
     usd = dict.fromkeys((price.service for price in prices().values()), 0.0)
     for name, quantity in usage(month, stage).items():
@@ -255,8 +255,8 @@ SHOP = Month({"hold": 1e6, "now": 2e6, "soon": 20e6, "read": 30e6}, 5000, {"toke
 BILLS: dict[str, dict[str, tuple[Month, BilledStage, bool]]] = {
     "plays": {"dev": (PLAYS, DEV, False), "prod": (PLAYS, PROD, False)},
     "idle": {
-        "dev": (NOBODY, DEV, False), "prod": (NOBODY, PROD, False),
-        "dev, less the free tier": (NOBODY, DEV, True), "prod, less it": (NOBODY, PROD, True),
+        "dev": (IDLE_MONTH, DEV, False), "prod": (IDLE_MONTH, PROD, False),
+        "dev, less the free tier": (IDLE_MONTH, DEV, True), "prod, less it": (IDLE_MONTH, PROD, True),
     },
     "businesses": {
         "blog": (BLOG, PROD, False), "blog, as dev": (BLOG, DEV, False),

@@ -68,7 +68,7 @@ def _parts() -> str:
         both = bill(month), bill()
         usd = {service: (both[0][service] - both[1][service]) / of for service in both[0]}
         call: dict[str, float] = defaultdict(float)
-        cost.calls(month, PROD, call)
+        cost.add_calls(month, PROD, call)
         series = series_writes(month)
         parts = {"the change's own writes": call["write"] - series, "the hours of the series": series}
         parts = {name: units * prices()["write"].usd / of / M for name, units in parts.items()}
@@ -82,7 +82,7 @@ def _parts() -> str:
     return _table(["a million, visible now", *(f"of {of} million" for of in VOLUMES)], rows)
 
 
-def written(page: str) -> str:
+def fill_page(page: str) -> str:
     """The page with its tables, what its units cost, and the worst day of the counters and routes that there are."""
 
     def priced(row: re.Match[str]) -> str:
@@ -106,4 +106,4 @@ def written(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text("utf-8")), "utf-8")
+    PAGE.write_text(fill_page(PAGE.read_text("utf-8")), "utf-8")

@@ -20,19 +20,19 @@ from tally.streams.events import Bus
 from tally.streams.forms import Forms
 from tally.streams.record import CounterIndex
 from tests import delivery
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.delivery import Record
 
 from .clients import clients_of, fresh_engine
 from .consumers import MINUTE, SHARD, Rows, note_judged
-from .watch import Meter
+from .instruments import Meter
 
 ONE, SUM = counters.STOCK, counters.PLAYS
 AT = Notify(at=(10,))
 PLAIN, BELOW, CROSSING, OF_SUM = "without thresholds", "that crosses none", "that crosses one", "a sum that reaches one"
 
 
-class _Told:
+class _AcceptingBus:
     """A bus that takes everything."""
 
     def put_events(self, Entries: list[Any]) -> Any:
@@ -78,10 +78,10 @@ def _units(counter: Counter, to: int, records: int) -> dict[str, float]:
         batch = [_moved(counter, to, number) for number in range(records)]
         for record in batch:
             store.client.put_item(TableName=store.settings.counts_table, Item=record["dynamodb"]["NewImage"])
-        handler = Handler(bookkeeper.CONSUMER, declared, store, DeadLetterBucket("bench"), Bus("bench", _Told))
+        handler = Handler(bookkeeper.CONSUMER, declared, store, DeadLetterBucket("bench"), Bus("bench", _AcceptingBus))
         meter = Meter(store.client)
         with redirect_stdout(StringIO()):  # hides its metrics
-            assert not handler(delivery.event(batch, SHARD, "bench-counts"), Context(60_000))["batchItemFailures"]
+            assert not handler(delivery.event(batch, SHARD, "bench-counts"), LambdaContext(60_000))["batchItemFailures"]
         return {"WCU": meter.write_units, "RCU": meter.read_units}
 
 

@@ -58,7 +58,7 @@ HOT_ID = "hot"
 QUICK_CHANGES = 2000
 
 
-class Heat(NamedTuple):
+class Load(NamedTuple):
     """A load: changes of one key a second, for some seconds."""
 
     counter: Counter
@@ -73,15 +73,15 @@ class Heat(NamedTuple):
 
 
 # Each lasts longer than a breaker stays open, so that it closes and opens again.
-HEATS = (
+LOADS = (
     *(
-        Heat(counter, per_s, for_s)
+        Load(counter, per_s, for_s)
         for counter in (counters.PLAYS, counters.LIKES)
         for per_s, for_s in ((50, 60.0), (200, 40.0), (1000, 20.0))
     ),
-    Heat(counters.PLAYS, 5000, 11, warm=True),
-    Heat(counters.PLAYS, 5000, 3),  # short: these two exceed the limits, and environments pile up
-    Heat(counters.LIKES, 5000, 3),
+    Load(counters.PLAYS, 5000, 11, warm=True),
+    Load(counters.PLAYS, 5000, 3),  # short: these two exceed the limits, and environments pile up
+    Load(counters.LIKES, 5000, 3),
 )
 
 
@@ -89,7 +89,7 @@ def measure(quick: bool) -> dict[str, dict[str, float]]:
     """Simulate one heat after the other. If it is to be quick, each is shorter."""
     return {
         heat.name: simulate(heat._replace(for_s=min(heat.for_s, QUICK_CHANGES / heat.per_s)) if quick else heat)
-        for heat in HEATS
+        for heat in LOADS
     }
 
 
@@ -115,7 +115,7 @@ def _like(call: Call, number: int) -> dict[str, Any]:
 _CHANGES: dict[str, Callable[[Call, int], dict[str, Any]]] = {"plays": _play, "likes": _like}
 
 
-def simulate(heat: Heat, seed: int = SEED) -> dict[str, float]:
+def simulate(heat: Load, seed: int = SEED) -> dict[str, float]:
     """Simulate a heat on empty tables.
 
     `failed` and `spilled` are shares: of all changes, and of those accepted. `off by`: the tally with what waits for

@@ -61,10 +61,10 @@ def measure(quick: bool) -> dict[str, dict[str, float]]:
     taken_s: dict[str, list[float]] = {name: [] for name in codes}
     for number in range((1 if quick else 15) + 1):
         for name in sorted(codes, reverse=number % 2 == 1):
-            took_s = imported(codes[name]).took_s
+            took_s = time_import(codes[name]).took_s
             if number:  # the first run fills the caches of the file system and of byte code
                 taken_s[name].append(took_s)
-    heavy = {module for handler in HOT_HANDLERS for module in imported(f"import handlers; handlers.{handler}").heavy}
+    heavy = {module for handler in HOT_HANDLERS for module in time_import(f"import handlers; handlers.{handler}").heavy}
     rows = {
         name: {
             "ms": statistics.median(each_s) * 1e3,
@@ -76,7 +76,7 @@ def measure(quick: bool) -> dict[str, dict[str, float]]:
     return {"boto3 with one client": rows.pop("boto3"), "a hot handler": handler, **rows}
 
 
-def imported(what: str) -> Import:
+def time_import(what: str) -> Import:
     """Run `what` in a fresh interpreter with a function's environment. Raises LocalError if it fails."""
     environment = {
         "PATH": os.environ.get("PATH", ""),

@@ -19,7 +19,7 @@ from tally.dynamo.client import Call
 from tally.streams import rollup
 from tests.delivery import Stream
 
-from .consumers import SEED, Rows, hand_over, metered, one_minute, track, tracking, wire_of
+from .consumers import SEED, Rows, deliver_streams, metered, one_minute, track, track_units, wire_of
 
 POSTS = (1, 10, 100, 1000)
 
@@ -45,11 +45,11 @@ def _likes(posts_made: int, likes_made: int) -> float:
         for number in range(posts_made):
             posts.write_post(Call(clients.store, "author"), counters.LIKES, f"post-{number}", "hello")
         with closing(wire_of(clients)) as wire:
-            before = len(list(Stream(wire, "bench-counts").new()))
+            before = len(list(Stream(wire, "bench-counts").read_new()))
         for number in range(likes_made):
             call, post_id = Call(clients.store, f"user-{number}"), f"post-{chance.randrange(posts_made)}"
             children.set_child(call, counters.LIKES, post_id, call.caller or "", True)
-        return tracking(clients, clock, before)
+        return track_units(clients, clock, before)
 
 
 def track_plays(videos: Sequence[str]) -> float:
@@ -58,7 +58,7 @@ def track_plays(videos: Sequence[str]) -> float:
         for video_id in videos:
             body = {"video_id": video_id, "counted": True}
             count(Call(clients.store), Increment(counters.PLAYS, video_id, 1, "play", f"key-of-{video_id:>20}", body))
-        return tracking(clients, clock)
+        return track_units(clients, clock)
 
 
 def _visits(names: Sequence[str]) -> float:
@@ -70,7 +70,7 @@ def _visits(names: Sequence[str]) -> float:
             for page in pages:
                 increment = Increment(counters.VISITS, page, 1, "visit", f"key-of-{page}", {"counted": True})
                 count(Call(clients.store), increment)
-            hand_over(clients, rollup.CONSUMER, made_s=clock.now_s)
+            deliver_streams(clients, rollup.CONSUMER, made_s=clock.now_s)
             track(clients, clock)
 
         units = metered(clients, clock, visit_all)

@@ -7,7 +7,7 @@ import statistics
 import time
 
 from bench.demo.visitors import Server
-from bench.running import bare_environment, running
+from bench.running import bare_environment, run_dev
 from tally.dev.base.errors import LocalError
 
 from . import ROOT
@@ -20,7 +20,7 @@ SHOWN = "a visit, from its answer to the count"
 
 def measure(_: bool) -> dict[str, dict[str, float]]:
     """Send visits one after the other. Raises LocalError."""
-    with running(ROOT, bare_environment()) as dev:
+    with run_dev(ROOT, bare_environment()) as dev:
         shown_s = asyncio.run(_all_shown_s(dev.port))
     return {SHOWN: {"s, median": statistics.median(shown_s), "s, longest": max(shown_s)}}
 

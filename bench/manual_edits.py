@@ -21,7 +21,7 @@ from tests.delivery import Stream
 
 from .clients import LOCAL, SETTINGS, STREAMED, clients_of, fresh_engine
 from .consumers import SEED, Rows, deliver, stamped, wire_of
-from .watch import Meter, WallClock
+from .instruments import Meter, WallClock
 
 PHASES = 6
 EDITS = 12  # in each phase
@@ -100,7 +100,9 @@ class _Timeline:
 
     def _deliver(self, made_s: float) -> bool:
         """Deliver what is new, after DELIVERY_S; whether there was anything."""
-        new = {table: [stamped(one, float(int(made_s))) for one in of.new()] for table, of in self._streams.items()}
+        new = {
+            table: [stamped(one, float(int(made_s))) for one in of.read_new()] for table, of in self._streams.items()
+        }
         if not any(new.values()):
             return False
         self.clock.now_s += DELIVERY_S

@@ -17,8 +17,8 @@ from tally.dynamo.client import Call
 from tally.streams import rollup
 
 from .clients import Clients, clients_of, fresh_engine
-from .consumers import Rows, hand_over, metered, one_minute, track
-from .watch import Meter
+from .consumers import Rows, deliver_streams, metered, one_minute, track
+from .instruments import Meter
 
 PLAYS, VIDEOS = 100, 10
 SETS = (1, 10, 100)
@@ -84,7 +84,7 @@ def _all_in(send: Send, sets: int) -> float:
         def count_all() -> None:
             for number in range(sets):
                 send(clients, f"set-{number}")
-            hand_over(clients, rollup.CONSUMER, made_s=clock.now_s)
+            deliver_streams(clients, rollup.CONSUMER, made_s=clock.now_s)
             track(clients, clock)
 
         units = metered(clients, clock, count_all)

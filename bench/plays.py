@@ -14,9 +14,9 @@ from tally.streams import rollup
 from tests.faults import LOSE_RESPONSE, Fault, FaultProxy
 
 from .clients import clients_of, fresh_engine
-from .consumers import hand_over
+from .consumers import deliver_streams
 from .designs import BARE_TRANSACTION, DESIGNS, NOW, POWERTOOLS, SOON, Design, Play
-from .watch import Crasher, CrashError, Meter
+from .instruments import Crasher, CrashError, Meter
 
 ROUND_PLAYS = 5  # of each design in turn: the machine's noise hits all of them
 WARM_UP_ROUNDS = 4  # they make connections, caches and Powertools' layers
@@ -42,7 +42,7 @@ def measure(quick: bool) -> Rows:
             "µs": times_us[name],
             "to a bare transaction": times_us[name] / times_us[BARE_TRANSACTION.name],
             **costs[name],
-            **_counted(design, schedule),
+            **_count_with_faults(design, schedule),
         }
     rows[NOW.name]["to Powertools"] = times_us[NOW.name] / times_us[POWERTOOLS.name]
     return rows
@@ -108,7 +108,7 @@ class FaultSchedule:
         return cls(plays, frozenset(at_store), frozenset(drawn[:lost_each]), frozenset(drawn[lost_each:]))
 
 
-def _counted(design: Design, schedule: FaultSchedule) -> dict[str, float]:
+def _count_with_faults(design: Design, schedule: FaultSchedule) -> dict[str, float]:
     """Count the plays from THREADS threads, on a fresh engine, with the faults of the schedule."""
     seen = 0
 
@@ -131,7 +131,7 @@ def _counted(design: Design, schedule: FaultSchedule) -> dict[str, float]:
             )
         if design is SOON:  # twice, the second time in other batches
             for cut in (1000, schedule.plays // 3):
-                hand_over(clients_of(endpoint), rollup.CONSUMER, size=cut, tables=("receipts",))
+                deliver_streams(clients_of(endpoint), rollup.CONSUMER, size=cut, tables=("receipts",))
         counted = clients_of(endpoint).counted(design.name)
         lost = proxy.injected(LOSE_RESPONSE)
     return {

@@ -88,7 +88,7 @@ class Dev:
 
 
 @contextlib.contextmanager
-def running(app: Path, environment: Mapping[str, str], port: int = 0) -> Iterator[Dev]:
+def run_dev(app: Path, environment: Mapping[str, str], port: int = 0) -> Iterator[Dev]:
     """A `make dev` with a temporary data folder, while the block runs. Raises LocalError if it does not start."""
     with tempfile.TemporaryDirectory(prefix="tally-dev-") as folder:
         server = Dev(app, Path(folder, "data"), "--port", str(port), environment=environment)

@@ -10,7 +10,7 @@ from tally.dynamo.client import Call
 
 from .clients import clients_of, fresh_engine
 from .consumers import Rows
-from .watch import Meter
+from .instruments import Meter
 
 NEW, AGAIN, READ = "new", "again", "read"
 SOON, NOW, FULL = "soon", "now", "now, with a ceiling"

@@ -15,10 +15,10 @@ from tally.cli.__main__ import main
 from tally.cli.connection import Stack
 from tally.dynamo.client import Store
 
-BY = ("--yes", "--by", "ann", "--why", "INC-9")
+WRITE_OPTIONS = ("--yes", "--by", "ann", "--why", "INC-9")
 
 
-def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """The status of the command, what it printed, and what it said beside it."""
     capsys.readouterr()
     try:
@@ -52,7 +52,7 @@ class Command:
 
     def __call__(self, *arguments: object) -> int:
         """Its exit status."""
-        given = commands.parsed([str(one) for one in arguments], commands.parser(counters.COUNTERS))
+        given = commands.parse_arguments([str(one) for one in arguments], commands.parser(counters.COUNTERS))
         return commands.COMMANDS[given.command].run(given, Stack(self.store, None, counters.COUNTERS))
 
     def file(self, *lines: str, name: str = ".csv") -> Path:
@@ -62,7 +62,7 @@ class Command:
 
     def import_(self, path: Path, counter: str = "plays", *more: str) -> int:
         """Import the file, by somebody and for a reason."""
-        return self("import", path, "--children" if counter == "likes" else "--counter", counter, *BY, *more)
+        return self("import", path, "--children" if counter == "likes" else "--counter", counter, *WRITE_OPTIONS, *more)
 
     def said(self) -> tuple[str, str]:
         """What was printed since, and what went to stderr."""

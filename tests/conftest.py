@@ -102,7 +102,7 @@ def _begins(item: pytest.Item) -> int | None:
 def engine() -> Iterator[Engine]:
     with new_engine() as running:
         yield running
-        assert not (ended := running.ended()), f"the engine died in this module: {ended}"
+        assert not (ended := running.end_reason()), f"the engine died in this module: {ended}"
 
 
 def create_tables(endpoint: str | None, settings: Settings, streamed: tuple[str, ...] = ()) -> None:

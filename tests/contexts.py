@@ -8,7 +8,7 @@ from tests.patience import PATIENCE_S
 
 
 @dataclass(frozen=True)
-class Context:
+class LambdaContext:
     """`remaining_ms`: the time that the invocation has left."""
 
     remaining_ms: int = int(PATIENCE_S * 1000)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BATCH_RECORDS = 1000  # of a batch and of a read: the most that the mappings and DynamoDB allow
 Record = dict[str, Any]
-Process = Callable[[dict[str, Any], Any], Mapping[str, Any]]
+Handler = Callable[[dict[str, Any], Any], Mapping[str, Any]]
 """A handler: an event and a context to an answer."""
 
 
@@ -41,14 +41,14 @@ def event(records: Sequence[Record], shard: str, table: str) -> dict[str, Any]:
     }
 
 
-def refused(answer: Mapping[str, Any]) -> str | None:
+def failed_sequence(answer: Mapping[str, Any]) -> str | None:
     """The sequence number of the record that an answer reports as failed; None: all are done."""
     failures = answer["batchItemFailures"]
     assert (answer["state"], len(failures) <= 1) == ({}, True), f"no answer of Tally's: {json.dumps(answer)}"
     return str(failures[0]["itemIdentifier"]) if failures else None
 
 
-def takes(reader: StreamReader, table: str, record: Record) -> bool:
+def passes_filters(reader: StreamReader, table: str, record: Record) -> bool:
     """Whether the filter of a reader's mapping lets a record through, as the pump of `make dev` reads the patterns that
     the stack has. `table`: `counts` or `receipts`."""
     filters = [*filter_patterns(reader, Table(table))]
@@ -59,43 +59,47 @@ def takes(reader: StreamReader, table: str, record: Record) -> bool:
 class Delivery:
     """One consumer on its way through the records of one stream shard. `source`: the name of the table.
 
-    `records` may grow. Those up to `at` are done.
+    `records` may grow. Those up to `position` are done.
     """
 
-    process: Process
+    process: Handler
     source: str
     shard: str
     records: list[Record] = field(default_factory=list)
     takes: Callable[[Record], bool] = lambda record: True
-    at: int = 0
+    position: int = 0
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether nothing waits."""
-        return self.at >= len(self.records)
+        return self.position >= len(self.records)
 
     def batch(self, size: int = BATCH_RECORDS, back: int = 0) -> list[Record]:
         """The next records, `size` or fewer, and `back` of those before them once more; without what is filtered."""
-        return [one for one in self.records[max(0, self.at - back) : self.at + size] if self.takes(one)]
+        return [one for one in self.records[max(0, self.position - back) : self.position + size] if self.takes(one)]
 
-    def invoke(self, batch: Sequence[Record], context: object, process: Process | None = None) -> str | None:
+    def invoke(self, batch: Sequence[Record], context: object, process: Handler | None = None) -> str | None:
         """The sequence number that the consumer refuses. It is not invoked for nothing."""
-        return refused((process or self.process)(event(batch, self.shard, self.source), context)) if batch else None
+        return (
+            failed_sequence((process or self.process)(event(batch, self.shard, self.source), context))
+            if batch
+            else None
+        )
 
-    def move(self, failed: str | None, size: int = BATCH_RECORDS) -> None:
+    def advance(self, failed: str | None, size: int = BATCH_RECORDS) -> None:
         """Go on behind a batch of this size, or at the record that failed."""
         if failed is None:
-            self.at = min(len(self.records), self.at + size)
+            self.position = min(len(self.records), self.position + size)
             return
         numbers = [int(record["dynamodb"]["SequenceNumber"]) for record in self.records]
-        self.at = numbers.index(int(failed))
+        self.position = numbers.index(int(failed))
 
     def all(self, context: object, size: int = BATCH_RECORDS) -> None:
         """Deliver everything, each record once. Raises RuntimeError if one is refused."""
-        while not self.done:
+        while not self.is_done:
             if failed := self.invoke(self.batch(size), context):
                 raise RuntimeError(f"the consumer refused the record {failed}")
-            self.move(None, size)
+            self.advance(None, size)
 
 
 class Stream:
@@ -133,7 +137,7 @@ class Stream:
         self._has_read |= bool(page["Records"])
         return list(page["Records"])
 
-    def new(self) -> Iterator[Record]:
+    def read_new(self) -> Iterator[Record]:
         """Everything that was written since the last read."""
         full = True
         while full:

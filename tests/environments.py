@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def environment(requirements: Path) -> Path:
+def make_environment(requirements: Path) -> Path:
     """The Python of an environment with what this lock pins, made on first use and again when the pins change."""
     name = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
     folder = ROOT / ".build" / f"{requirements.parent.name}-{name}"

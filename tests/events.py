@@ -28,7 +28,7 @@ def sample(name: str) -> dict[str, Any]:
     return json.loads((EVENTS / f"{name}.json").read_text())  # type: ignore[no-any-return]
 
 
-def names() -> list[str]:
+def sample_names() -> list[str]:
     """Every sample: `increments/http-increment`, …"""
     return sorted(str(path.relative_to(EVENTS).with_suffix("")) for path in EVENTS.rglob("*.json"))
 

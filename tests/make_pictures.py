@@ -40,7 +40,7 @@ from bench.running import Dev, bare_environment
 from tests.e2e import chromium
 from tests.engines import MEMORY
 from tests.infra.template import Json, Template
-from tests.pictured_day import CALLED, EDIT, EDITED, MINUTE_S, PLAYED, Filled, fill
+from tests.pictured_day import CALLED, EDIT, EDITED, MINUTE_S, PLAYED, FilledDay, fill
 from tests.pictured_day import LOG as DAY
 
 FOLDER = ROOT / "docs/pictures"
@@ -93,7 +93,7 @@ def synthesized() -> Json:
         return Template(Path(folder)).dashboard()
 
 
-def drawn(dashboard: Json, reported: list[Json]) -> str:
+def dashboard_page(dashboard: Json, reported: list[Json]) -> str:
     """The dashboard as a page: its questions, their widgets, and the numbers that there are."""
     found = {(one["metric"], *sorted(one["dimensions"].items())): one for one in reported}
     sections: list[str] = []
@@ -135,35 +135,35 @@ def save(page: Page, name: str) -> None:
     print(f"tally: docs/pictures/{name}, {len(webp):,} bytes", file=sys.stderr)
 
 
-def take_day(browser: Browser, server: Dev, filled: Filled) -> None:
+def take_day(browser: Browser, server: Dev, filled: FilledDay) -> None:
     """The console with a day of the log: a drift, its repair, and then the rest.
 
     Raises AssertionError if a number is not that of the day: the log's count of a page, the calls, the plays.
     """
-    page = _signed_in(browser, server.url, filled.zone)
+    page = _sign_in(browser, server.url, filled.zone)
     expect(page.locator(".verdict")).to_contain_text("Needs a person: drift (", timeout=WAIT_MS)  # nothing else
     page.goto(f"{server.url}/console#/drift")
     expect(page.locator("#page")).to_contain_text("1 number, 1 confirmed", timeout=WAIT_MS)
-    _settled(page)
+    _wait_until_loaded(page)
     save(page, DRIFT)
     _repair(server)
     page.goto(f"{server.url}/console#/tally/plays/{EDITED}")
     expect(page.locator(".now")).to_contain_text("Right, judged up to", timeout=WAIT_MS)
     expect(page.locator(".live")).to_have_text(f"{PLAYED[EDITED]:,}")
     expect(page.locator(".legend")).to_contain_text("Repair of", timeout=WAIT_MS)
-    _settled(page)
+    _wait_until_loaded(page)
     save(page, REPAIRED)
     page.goto(f"{server.url}/console#/")
     expect(page.locator(".verdict")).to_contain_text("All is well", timeout=WAIT_MS)
     for client, number in CALLED.items():
         expect(page.locator(".leaders li").filter(has_text=client)).to_contain_text(f"{number:,}")
-    _settled(page)
+    _wait_until_loaded(page)
     save(page, OVERVIEW)
     for visited, number in reversed(filled.visits.most_common(MOST)):
         page.goto(f"{server.url}/console#/tally/visits/{quote(visited, safe='')}")
         expect(page.locator("h1")).to_have_text(visited)
         expect(page.locator(".moves .sum strong")).to_have_text(f"{number:,}", timeout=WAIT_MS)
-    _settled(page)
+    _wait_until_loaded(page)
     save(page, TALLY)
 
 
@@ -175,15 +175,15 @@ def _repair(server: Dev) -> None:
 
 def take_new(browser: Browser, url: str) -> None:
     """The first screen of a new stack: what to do. Raises AssertionError if something was judged by then."""
-    page = _signed_in(browser, url)
+    page = _sign_in(browser, url)
     expect(page.locator(".verdict")).to_contain_text("This stack is new", timeout=WAIT_MS)
-    _settled(page)
+    _wait_until_loaded(page)
     save(page, NEW)
 
 
 def take_edit(browser: Browser, url: str) -> None:
     """A number that somebody edits by hand, and the receipt of one of its changes."""
-    page = _signed_in(browser, url)
+    page = _sign_in(browser, url)
     page.goto(f"{url}/console#/try")
     page.get_by_role("button", name="Edit a number by 50").click()
     steps = page.get_by_role("list", name="Steps: A number that somebody edits").locator("> li")
@@ -198,12 +198,12 @@ def take_edit(browser: Browser, url: str) -> None:
     form.get_by_label("Key").fill(KEY)
     form.get_by_role("button", name="Look").click()
     expect(form.get_by_role("status")).to_contain_text("Counted, once.", timeout=WAIT_MS)
-    _settled(page)
+    _wait_until_loaded(page)
     form.scroll_into_view_if_needed()
     save(page, RECEIPT)
 
 
-def _signed_in(browser: Browser, url: str, zone: str = "UTC") -> Page:
+def _sign_in(browser: Browser, url: str, zone: str = "UTC") -> Page:
     """The overview, as somebody with a name sees it in this time zone."""
     page = browser.new_page(
         viewport=VIEW, device_scale_factor=2, color_scheme="light", locale="en-GB", timezone_id=zone
@@ -217,7 +217,7 @@ def _signed_in(browser: Browser, url: str, zone: str = "UTC") -> Page:
     return page
 
 
-def _settled(page: Page) -> None:
+def _wait_until_loaded(page: Page) -> None:
     """Wait until every part of the page is loaded. Raises AssertionError if one failed."""
     expect(page.locator("#page .card .body > *").first).to_be_visible(timeout=WAIT_MS)
     expect(page.locator("#page .loading")).to_have_count(0, timeout=WAIT_MS)
@@ -262,7 +262,7 @@ def main() -> int:
                 with urlopen(f"{server.url}/dev/metrics") as answer:
                     reported = json.load(answer)["metrics"]
                 page = browser.new_page(viewport=VIEW, device_scale_factor=2)
-                page.set_content(drawn(dashboard, reported))
+                page.set_content(dashboard_page(dashboard, reported))
                 save(page, DASHBOARD)
     MADE_OF.write_text(json.dumps(digests(dashboard), indent=2) + "\n")
     return 0

@@ -29,9 +29,9 @@ from tally.counting.increments import Increment
 from tally.dev.base.engine_file import trim
 from tally.dev.base.options import DevOptions
 from tally.dev.base.wire import Wire
-from tally.dev.functions.code import Code
+from tally.dev.functions.code import CodeVersions
 from tally.dev.stack.code import Spawned
-from tally.dev.stack.prepared import PreparedStack, prepared
+from tally.dev.stack.prepared import PreparedStack, prepare_stack
 from tally.dev.stack.template import Template
 from tally.drift import judge
 from tally.dynamo.client import Call, Store
@@ -39,11 +39,11 @@ from tally.dynamo.shards import StreamShards
 from tally.series import hours
 from tally.settings import Settings
 from tally.streams import watermark
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.delivery import Record, Stream
-from tests.invariants.simulation import Clock, TimedWire, seeded
+from tests.invariants.simulation import Clock, TimedWire, seed_randomness
 from tests.invariants.stream_model import TABLES
-from tests.invariants.streaming import CONSUMERS, Tables
+from tests.invariants.streaming import CONSUMERS, EngineStreams
 
 LOG = Path(__file__).resolve().parent.parent / "bench/data/nasa-http-1995-08-01-pages.tsv.gz"
 SEED = 1995
@@ -60,7 +60,7 @@ CALLED = {"mission-control": 940, "press-site": 412, "school-42": 87}  # of 1,00
 EDITED, EDIT_S, EDIT = "sts-71-landing", 11.4 * HOUR_S, 250  # the video, the time of the log's day, the amount
 
 
-class Filled(NamedTuple):
+class FilledDay(NamedTuple):
     """What was counted: the page views by page, and when the day began (epoch seconds, a whole hour)."""
 
     visits: Tallied[str]
@@ -73,7 +73,7 @@ class Filled(NamedTuple):
         return f"Etc/GMT+{behind}" if behind <= 12 else f"Etc/GMT-{24 - behind}"
 
 
-class Day(Tables):
+class Day(EngineStreams):
     """The tables of a stack, and what its streams hold that no consumer has got."""
 
     def __init__(self, store: Store, wire: TimedWire, clock: Clock, shards: StreamShards, file: Path) -> None:
@@ -85,7 +85,7 @@ class Day(Tables):
     def note(self) -> None:
         """Take the records of what was just written: they were made now. The engine stamps them with its own clock."""
         for table in TABLES:
-            for record in self._own[table].new():
+            for record in self._own[table].read_new():
                 made = record["dynamodb"] | {"ApproximateCreationDateTime": int(self.clock())}
                 self._waiting[table].append(record | {"dynamodb": made})
 
@@ -96,7 +96,7 @@ class Day(Tables):
         for table in TABLES * 2:
             records, self._waiting[table] = self._waiting[table], []
             for consumer in CONSUMERS:
-                self.delivery(consumer, table, self._own[table].shard, records).all(Context())
+                self.delivery(consumer, table, self._own[table].shard, records).all(LambdaContext())
             if records:
                 done[self.name(table)] = int(records[-1]["dynamodb"]["SequenceNumber"])
             self.note()
@@ -123,13 +123,17 @@ class Day(Tables):
         )
 
 
-def fill(app: Path, data: Path, now_s: float) -> Filled:
+def fill(app: Path, data: Path, now_s: float) -> FilledDay:
     """Count the day into the data folder of a `make dev` that does not run, up to now. Raises LocalError."""
     views = read_views()
     began_s = int(now_s - views[-1][0]) // HOUR_S * HOUR_S
     options = DevOptions(app=app, port=0, data=data, endpoint=None, page_hosts="*", minute_s=MINUTE_S)
     clock = Clock(began_s)
-    with _day(options, clock) as day, seeded(clock, SEED), contextlib.redirect_stdout(io.StringIO()):  # metrics
+    with (
+        _day(options, clock) as day,
+        seed_randomness(clock, SEED),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):  # metrics
         due_s = noted_s = float(began_s)
         for at_s, what in sorted(_events(day, views, began_s), key=lambda event: event[0]):
             while at_s >= due_s:
@@ -146,13 +150,13 @@ def fill(app: Path, data: Path, now_s: float) -> Filled:
             clock.now_s = max(clock.now_s, now_s - left * LAST_STEPS_S)
             day.step()
     assert not day.bucket.objects, "a dead letter"
-    return Filled(Tallied(_page(path) for _, path in views), began_s)
+    return FilledDay(Tallied(_page(path) for _, path in views), began_s)
 
 
 @contextlib.contextmanager
 def _day(options: DevOptions, clock: Clock) -> Iterator[Day]:
     """The tables of a stack that nothing else runs on, with the settings of its sweep."""
-    with prepared(options) as (stack, spawned):
+    with prepare_stack(options) as (stack, spawned):
         assert stack.engine is not None
         assert stack.engine.db_path is not None
         sweep = asyncio.run(_read(stack, spawned)).functions["sweep"]
@@ -167,7 +171,7 @@ def _day(options: DevOptions, clock: Clock) -> Iterator[Day]:
 async def _read(stack: PreparedStack, spawned: Spawned) -> Template:
     """What the code describes, once the tables are there."""
     async with Wire(stack.endpoint, stack.endpoint) as wire:
-        zygote, template = await Code(stack, wire).first(spawned)
+        zygote, template = await CodeVersions(stack, wire).load_first(spawned)
         zygote.close()
         await asyncio.sleep(0)  # lets its connection close
         return template

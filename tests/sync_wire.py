@@ -59,7 +59,7 @@ class SyncWire:
         service = "DynamoDBStreams_20120810" if operation in _STREAMS else "DynamoDB_20120810"
         body = json.dumps(parameters, default=_base64).encode()
         connection.sendall((_HEAD % (f"{service}.{operation}", len(body))).encode() + body)
-        status, date, content = _received(connection)
+        status, date, content = _receive_answer(connection)
         answer = json.loads(content, object_hook=_bytes)
         if status == 200:
             answer["ResponseMetadata"] = {"HTTPHeaders": {"date": date}}
@@ -69,20 +69,20 @@ class SyncWire:
         raise ClientError(error, operation)
 
 
-def _received(connection: socket.socket) -> tuple[int, str, bytes]:
+def _receive_answer(connection: socket.socket) -> tuple[int, str, bytes]:
     """The status of an answer, its date, and its body."""
     got = b""
     while b"\r\n\r\n" not in got:
-        got += _more(connection)
+        got += _receive_more(connection)
     head, _, body = got.partition(b"\r\n\r\n")
     fields = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in head.split(b"\r\n"))}
     length = int(fields[b"content-length"])
     while len(body) < length:
-        body += _more(connection)
+        body += _receive_more(connection)
     return int(head.split(b" ", 2)[1]), fields.get(b"date", b"").decode(), body
 
 
-def _more(connection: socket.socket) -> bytes:
+def _receive_more(connection: socket.socket) -> bytes:
     got = connection.recv(1 << 18)
     if not got:
         raise ConnectionError("the engine is gone")

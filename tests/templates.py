@@ -32,7 +32,7 @@ _HASHES = (
 )
 
 
-def written(checkout: Path, out: Path) -> dict[str, dict[str, str]]:
+def read_templates(checkout: Path, out: Path) -> dict[str, dict[str, str]]:
     """What the templates of a checkout say, by the stack and the place in it, without hashes."""
     variables = {**os.environ, "JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION": "20"}
     subprocess.run([sys.executable, "-c", _WRITE, str(out)], cwd=checkout, env=variables, check=True)
@@ -57,7 +57,10 @@ def _flat(value: object, path: str = "") -> Iterator[tuple[str, str]]:
 def main() -> int:
     """Print each place that differs. Returns 1 if there is one."""
     with tempfile.TemporaryDirectory() as folder:
-        before, after = written(Path(sys.argv[1]), Path(folder, "before")), written(ROOT, Path(folder, "after"))
+        before, after = (
+            read_templates(Path(sys.argv[1]), Path(folder, "before")),
+            read_templates(ROOT, Path(folder, "after")),
+        )
     different = 0
     for stack in sorted({*before, *after}):
         old, new = before.get(stack, {}), after.get(stack, {})

@@ -55,14 +55,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def served(port: int) -> Iterator[bool]:
+def serve_tally(port: int) -> Iterator[bool]:
     """A Tally server on this port. If there is none, start one with a temporary data folder: True."""
     if asyncio.run(_is_there(port)):
         yield False
         return
     print(f"tally: nothing runs on port {port}: starting `make dev` there for the demo", file=sys.stderr)
     environment = {**os.environ, "TALLY_PAGE_HOSTS": urlsplit(SITE).netloc}
-    with running.running(ROOT, environment, port):
+    with running.run_dev(ROOT, environment, port):
         yield True
 
 
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     try:
         log = read_log(arguments.log)
-        with served(arguments.port) as started:
+        with serve_tally(arguments.port) as started:
             outcome = asyncio.run(replay(log, arguments.port, arguments.concurrency, quick=arguments.quick))
             _say(outcome, arguments.port, started)
     except LocalError as error:

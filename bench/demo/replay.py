@@ -115,7 +115,7 @@ async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = Fals
             took_s = time.monotonic() - started_s
             bar.set_description("reading them again")
             due = {page: before[page] + number for page, number in expected.items()}
-            settled_s = await _settle(server, due, concurrency)
+            settled_s = await _wait_for_counts(server, due, concurrency)
             after = await counts(server, expected, concurrency, bar.update_write)
             compared = None
             if was is not None:
@@ -127,7 +127,7 @@ async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = Fals
     return ReplayOutcome(log, expected, counted, server.sent, took_s, settled_s, drifts, compared)
 
 
-async def _settle(server: Server, due: Mapping[str, int], concurrency: int) -> float | None:
+async def _wait_for_counts(server: Server, due: Mapping[str, int], concurrency: int) -> float | None:
     """Wait until the counts reach `due`. Returns the seconds it took, or None after SETTLE_S_MAX."""
     started_s, waiting = time.monotonic(), dict(due)
     while waiting:

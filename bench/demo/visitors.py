@@ -190,7 +190,7 @@ async def send(server: Server, visits: Iterable[tuple[str, str]], concurrency: i
             await server.visit(url, key)
         progress(1)
 
-    await _spread(enumerate(visits, 1), visit, concurrency)
+    await _run_concurrently(enumerate(visits, 1), visit, concurrency)
 
 
 async def counts(server: Server, pages: Iterable[str], concurrency: int, progress: Progress) -> dict[str, int]:
@@ -201,11 +201,11 @@ async def counts(server: Server, pages: Iterable[str], concurrency: int, progres
         by_page[page] = await server.visits(page)
         progress(1)
 
-    await _spread(pages, count, concurrency)
+    await _run_concurrently(pages, count, concurrency)
     return by_page
 
 
-async def _spread(jobs: Iterable[_Job], work: Callable[[_Job], Awaitable[None]], concurrency: int) -> None:
+async def _run_concurrently(jobs: Iterable[_Job], work: Callable[[_Job], Awaitable[None]], concurrency: int) -> None:
     """Work on `concurrency` jobs at a time until all are done. If one raises, cancel the others."""
     left = iter(jobs)
 

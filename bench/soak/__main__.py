@@ -22,10 +22,10 @@ from tally.dynamo.client import Call
 from tests.delivery import Stream
 
 from ..clients import STREAMED
-from . import notes, troupe, verdict
+from . import comparison, notes, processes
+from .monitor import Monitor
 from .notes import Accepted, Reader
-from .stage import ENGINE, Stage, engine, set_up
-from .watch import Watch
+from .setup import ENGINE, SoakSetup, create_soak_tables, run_engine
 from .workers import FAMILIES, MOVES
 
 OPERATIONS, MINUTE_S, WORKERS = 1_000_000, 4, 2
@@ -82,29 +82,29 @@ class Soak:
     def run(self) -> int:
         """The exit status."""
         began_s = time.monotonic()
-        with engine(self._folder) as running:
-            set_up(self._folder, running)
-            stage = Stage(self._folder, self._seed, self._minute_s, running.endpoint)
+        with run_engine(self._folder) as running:
+            create_soak_tables(self._folder, running)
+            stage = SoakSetup(self._folder, self._seed, self._minute_s, running.endpoint)
             os.environ.update(stage.environment)
-            troupe.prepare()
+            processes.prepare_forkserver()
             _open(stage)
-            watch = Watch(stage, stage.store())
-            players = self._act(stage, watch)
-            stored = verdict.everything(stage)
-        said = [*verdict.complaints(watch.accepted, stored), *watch.ahead]
+            watch = Monitor(stage, stage.store())
+            players = self._run_load(stage, watch)
+            stored = comparison.read_tables(stage)
+        said = [*comparison.all_differences(watch.accepted, stored), *watch.as_of_errors]
         said += [f"false drift of {drift[0]} {drift[1]} by {drift[2]} was confirmed" for drift in watch.drifts]
         return self._report(watch, players, stored, said, time.monotonic() - began_s)
 
-    def _act(self, stage: Stage, watch: Watch) -> troupe.Troupe:
+    def _run_load(self, stage: SoakSetup, watch: Monitor) -> processes.ConsumerProcesses:
         """Run everything until it rests. The tables stay as they are then."""
-        stage, proxies, calm = troupe.begin_proxies(stage)
-        players = troupe.Troupe(stage)
-        crowd = troupe.begin_workers(stage, WORKERS, self._operations)
+        stage, proxies, calm = processes.begin_proxies(stage)
+        players = processes.ConsumerProcesses(stage)
+        crowd = processes.begin_workers(stage, WORKERS, self._operations)
         try:
-            self._play(stage, players, crowd, watch)
+            self._watch_workers(stage, players, crowd, watch)
             calm.set()
-            if not self._rest(stage, players, watch):
-                watch.ahead.append("not everything was rolled up and judged in the end")
+            if not self._wait_until_complete(stage, players, watch):
+                watch.as_of_errors.append("not everything was rolled up and judged in the end")
         finally:
             for process in crowd:
                 process.kill()
@@ -112,36 +112,40 @@ class Soak:
             proxies.kill()
         return players
 
-    def _play(self, stage: Stage, players: troupe.Troupe, crowd: list[Any], watch: Watch) -> None:
+    def _watch_workers(
+        self, stage: SoakSetup, players: processes.ConsumerProcesses, crowd: list[Any], watch: Monitor
+    ) -> None:
         """Watch until the workers are done."""
         shards = _shards(stage)
         look_s, alive = 0.0, True
         with tqdm(total=self._operations, unit=" operations", file=sys.stderr, disable=None, smoothing=0.05) as bar:
             while alive:
                 alive, now_s = any(process.is_alive() for process in crowd), time.monotonic()
-                players.turn(now_s, strikes=alive)
+                players.step(now_s, strikes=alive)
                 if now_s >= look_s or not alive:
                     look_s = now_s + LOOK_S
                     watch.look()
                     watch.trim(shards)
                     bar.n = watch.accepted.operations
-                    bar.set_postfix(off=watch.off, faults=sum(_faults(stage.folder).values()), kills=players.kills)
+                    bar.set_postfix(
+                        off=watch.problem_count, faults=sum(_faults(stage.folder).values()), kills=players.kills
+                    )
                 time.sleep(TICK_S)
         if any(process.exitcode for process in crowd):
             raise RuntimeError(f"a worker failed: see {stage.folder}/worker-*.log")
 
-    def _rest(self, stage: Stage, players: troupe.Troupe, watch: Watch) -> bool:
+    def _wait_until_complete(self, stage: SoakSetup, players: processes.ConsumerProcesses, watch: Monitor) -> bool:
         """Wait until every tally is as accepted and every minute up to then is judged; whether that came."""
         until_s, judged = time.monotonic() + EVEN_S_MAX, watch.last_judged
         rest_at: int | None = None
         wanted = {name: amount for name, amount in watch.accepted.tallies().items() if amount}
         while (now_s := time.monotonic()) < until_s:
-            players.turn(now_s, strikes=False)
+            players.step(now_s, strikes=False)
             watch.look()
             if rest_at is not None and watch.last_judged != judged:
                 until_s, judged = now_s + JUDGED_S_MAX, watch.last_judged
             if rest_at is None:
-                stored = {name: amount for name, amount in verdict.counted(stage).tallies.items() if amount}
+                stored = {name: amount for name, amount in comparison.read_counts(stage).tallies.items() if amount}
                 rest_at = stage.settings.minute_of(time.time()) if stored == wanted else None
             elif watch.last_judged > rest_at:
                 return True
@@ -149,9 +153,14 @@ class Soak:
         return False
 
     def _report(
-        self, watch: Watch, players: troupe.Troupe, stored: verdict.Contents, said: list[str], took_s: float
+        self,
+        watch: Monitor,
+        players: processes.ConsumerProcesses,
+        stored: comparison.Contents,
+        said: list[str],
+        took_s: float,
     ) -> int:
-        _complain(said)
+        _print_differences(said)
         accepted, kinds = watch.accepted, _faults(self._folder)
         print(f"faults: {', '.join(f'{count:,} {name.lower()}' for name, count in kinds.items())}")
         print(
@@ -167,10 +176,10 @@ class Soak:
 
 
 def _last_line(
-    accepted: Accepted, stored: verdict.Contents, said: Sequence[str], faults: int, kills: int, drifts: int
+    accepted: Accepted, stored: comparison.Contents, said: Sequence[str], faults: int, kills: int, drifts: int
 ) -> str:
     wanted = accepted.tallies()
-    lost, doubled = verdict.off_by(wanted, stored.tallies)
+    lost, doubled = comparison.off_by(wanted, stored.tallies)
     totals = {name: sum(amount for of, amount in stored.tallies.items() if of[0] == name) for name in counters.COUNTERS}
     children = Multiset[str]()
     for (of, _), there in stored.children.items():
@@ -190,21 +199,21 @@ def _last_line(
     )
 
 
-def _open(stage: Stage) -> None:
+def _open(stage: SoakSetup) -> None:
     """Write the posts, and put stock on the shelves: noted like everything else."""
-    from . import wishes
+    from . import intended_changes
 
     store = stage.store()
     for post in FAMILIES[counters.LIKES]:
         posts.write_post(Call(store, "author"), counters.LIKES, post, "hello")
     with (stage.folder / "notes-shelves.tsv").open("w") as file:
         for item in MOVES["stock"].ids:
-            entry = wishes.WishEntry(counters.STOCK, item, STOCK)
-            wishes.increment(store, entry, f"shelves-{item}").send()
-            file.write(notes.line(entry.note(notes.STOCKED, f"shelves-{item}")._replace(answered_s=time.time())))
+            entry = intended_changes.IntendedEntry(counters.STOCK, item, STOCK)
+            intended_changes.increment(store, entry, f"shelves-{item}").send()
+            file.write(notes.format_note(entry.note(notes.STOCKED, f"shelves-{item}")._replace(answered_s=time.time())))
 
 
-def _shards(stage: Stage) -> dict[str, str]:
+def _shards(stage: SoakSetup) -> dict[str, str]:
     """The stream shard of each table."""
     with closing(stage.wire()) as wire:
         return {table: Stream(wire, f"soak-{table}").shard for table in STREAMED}
@@ -217,20 +226,20 @@ def _faults(folder: Path) -> dict[str, int]:
     return {name: count for name, count in sorted(counts.items()) if name != "NONE"}
 
 
-def _complain(said: Sequence[str]) -> None:
-    for complaint in said[: verdict.COMPLAINTS_MAX]:
+def _print_differences(said: Sequence[str]) -> None:
+    for complaint in said[: comparison.DIFFERENCES_SHOWN_MAX]:
         print(f"tally: {complaint}")
-    if len(said) > verdict.COMPLAINTS_MAX:
-        print(f"tally: and {len(said) - verdict.COMPLAINTS_MAX} more")
+    if len(said) > comparison.DIFFERENCES_SHOWN_MAX:
+        print(f"tally: and {len(said) - comparison.DIFFERENCES_SHOWN_MAX} more")
 
 
 def _check(folder: Path) -> int:
     accepted = Accepted()
     accepted.add(Reader(folder).new())
-    with engine(folder) as running:
-        stored = verdict.everything(Stage(folder, 0, 1, running.endpoint))
-    said = verdict.complaints(accepted, stored)
-    _complain(said)
+    with run_engine(folder) as running:
+        stored = comparison.read_tables(SoakSetup(folder, 0, 1, running.endpoint))
+    said = comparison.all_differences(accepted, stored)
+    _print_differences(said)
     print(f"{accepted.operations:,} operations compared: {len(said)} off")
     return int(bool(said))
 

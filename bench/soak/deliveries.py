@@ -14,25 +14,25 @@ from functools import partial
 import counters
 from tally.streams.consumer import Handler
 from tests import delivery
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.delivery import BATCH_RECORDS, Delivery, Stream
-from tests.invariants.streaming import DECLARED, Stored
+from tests.invariants.streaming import DECLARED, ConsumerWorld
 
 from ..clients import STREAMED
-from .stage import Stage, become
+from .setup import SoakSetup, set_up_process
 
 POLL_S = 0.2
-INVOCATION = Context(30_000)
+INVOCATION = LambdaContext(30_000)
 HORIZON_SHARE = 0.3  # of the starts that read the stream from its beginning; else from where the last process was
 ODD_SHARE = 0.3  # of the batches end early
 TWICE_SHARE = 0.05  # of the batches are delivered again, as part of the next one
 PAUSE_S = 0.1  # after a failure
 
 
-def consume(stage: Stage, name: str) -> None:
+def consume(stage: SoakSetup, name: str) -> None:
     """Be the consumer, until killed."""
-    become(stage, name)
-    handler = Stored(stage.store(stage.weather), stage.wire()).handler(name)
+    set_up_process(stage, name)
+    handler = ConsumerWorld(stage.store(stage.faulty_endpoint), stage.wire()).handler(name)
     threads = [threading.Thread(target=_follow, args=(stage, name, handler, table)) for table in STREAMED]
     for thread in threads:
         thread.start()
@@ -40,14 +40,14 @@ def consume(stage: Stage, name: str) -> None:
         thread.join()
 
 
-def _follow(stage: Stage, name: str, handler: Handler, table: str) -> None:
+def _follow(stage: SoakSetup, name: str, handler: Handler, table: str) -> None:
     """Be one event source mapping: from where the last process was, or from the beginning of what the stream has."""
     chance, place = random.Random(), stage.folder / f"{name}-{table}.place"
     after = None
     if chance.random() > HORIZON_SHARE and place.exists():
         after = place.read_text() or None  # empty: killed while it wrote
     stream = Stream(stage.wire(), f"soak-{table}", after)
-    takes = partial(delivery.takes, DECLARED[name], table)
+    takes = partial(delivery.passes_filters, DECLARED[name], table)
     while True:
         records = stream.read()
         _deliver(Delivery(handler, f"soak-{table}", stream.shard, records, takes), chance)
@@ -60,7 +60,7 @@ def _follow(stage: Stage, name: str, handler: Handler, table: str) -> None:
 def _deliver(way: Delivery, chance: random.Random) -> None:
     """Deliver everything, in odd batches, and some of them twice."""
     size, twice = BATCH_RECORDS, 0
-    while not way.done:
+    while not way.is_done:
         size = chance.randint(1, size) if chance.random() < ODD_SHARE else size
         batch = way.batch(size, back=twice)
         twice = 0
@@ -71,7 +71,7 @@ def _deliver(way: Delivery, chance: random.Random) -> None:
             size = len(batch) // 2 + 1  # as bisecting makes it
             time.sleep(PAUSE_S)
             continue
-        way.move(failed, size)
+        way.advance(failed, size)
         if failed is not None:
             time.sleep(PAUSE_S)
         elif chance.random() < TWICE_SHARE:
@@ -79,9 +79,9 @@ def _deliver(way: Delivery, chance: random.Random) -> None:
         size = BATCH_RECORDS
 
 
-def sweep(stage: Stage, name: str) -> None:
+def sweep(stage: SoakSetup, name: str) -> None:
     """Be the schedule of the sweep, until killed: one each minute of the ledger."""
-    become(stage, name)
+    set_up_process(stage, name)
     from tally.operations import sweep as function
 
     swept = function.Sweep(counters.COUNTERS)  # it makes its client

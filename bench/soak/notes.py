@@ -33,12 +33,12 @@ class Note(NamedTuple):
     more: str = ""
 
 
-def line(note: Note) -> str:
+def format_note(note: Note) -> str:
     """The note as a line."""
     return "\t".join(map(str, note)) + "\n"
 
 
-def parsed(text: str) -> Note:
+def parse_note(text: str) -> Note:
     """The note in a line."""
     what, counter, id_, amount, key, answered_s, more = text.rstrip("\n").split("\t")
     return Note(what, counter, id_, int(amount), key, float(answered_s), more)
@@ -57,7 +57,7 @@ class Reader:
         for path in sorted(self._folder.glob("notes-*.tsv")):
             file = self._files.setdefault(path, path.open())
             *lines, self._rest[path] = (self._rest[path] + file.read()).split("\n")
-            yield from map(parsed, lines)
+            yield from map(parse_note, lines)
 
 
 @dataclass

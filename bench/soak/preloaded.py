@@ -2,8 +2,8 @@
 
 from tally.dev.stack.zygote import die_with_parent
 
-from . import troupe
+from . import processes
 
 die_with_parent()
 
-__all__ = ["troupe"]
+__all__ = ["processes"]

@@ -16,15 +16,15 @@ from tally.counting import periods
 from tally.dynamo.client import Store
 from tally.errors import HoldSettledError, LimitReachedError, PreconditionFailedError, RetryableError
 
-from ..watch import Crasher
+from ..instruments import Crasher
 from . import notes
-from .notes import Note, line
-from .stage import CLICKS, Stage, become
-from .watch import GROWING
-from .weather import LATE_S_MAX, READ_TIMEOUT_S
+from .fault_plan import LATE_S_MAX, READ_TIMEOUT_S
+from .monitor import GROWING
+from .notes import Note, format_note
+from .setup import CLICKS, SoakSetup, set_up_process
 
 if TYPE_CHECKING:
-    from .wishes import Answered, Body, Wish, WishEntry
+    from .intended_changes import Answered, Body, IntendedChange, IntendedEntry
 
 THREADS = 24
 BATCH_MAX, CHANGES_MAX = 90, 6
@@ -63,8 +63,8 @@ FAMILIES = {counters.LIKES: _ids("p{}", 10), counters.HEARTS: _ids("h{}", 5), co
 WEIGHTS = {"batch": 8.0, "change": 4, "child": 25, "hold": 4, "set": 2, "load": 0.4, "reader": 3}
 WEIGHTS |= {name: move.weight for name, move in MOVES.items()}
 """How often a client intends which kind: its method of this name, or an increment."""
-JOINED = [move for move in MOVES.values() if move.counter.is_batchable]
-LOADED = [move.counter for move in MOVES.values() if not move.counter.pages] + list(FAMILIES)
+BATCHABLE = [move for move in MOVES.values() if move.counter.is_batchable]
+IMPORTABLE = [move.counter for move in MOVES.values() if not move.counter.pages] + list(FAMILIES)
 LONG_S, LONG_SHARE = 30.0, 0.1  # some changes are sent again much later
 REPEATED_SHARE = 0.02  # of the answers never reach the client: it sends the change again
 ATTEMPTS_MAX = 100  # then nobody knows whether it was counted, and the soak fails
@@ -74,12 +74,15 @@ FLUSH_S = 0.3
 
 
 class Stores(NamedTuple):
-    """What the clients of a process share. `weather`: for what a receipt protects; `tokens`: for what DynamoDB's token
-    does; `loads`: for imports, which `crasher` ends in the middle; `plain`: without faults."""
+    """What the clients of a process share.
 
-    weather: Store
-    tokens: Store
-    loads: Store
+    `faulty`: for changes that a receipt protects. `faulty_with_tokens`: for changes that DynamoDB's token protects.
+    `for_imports`: for imports, which `crasher` ends in the middle. `plain`: without faults.
+    """
+
+    faulty: Store
+    faulty_with_tokens: Store
+    for_imports: Store
     crasher: Crasher
     plain: Store
 
@@ -89,17 +92,23 @@ def shares(operations: int, count: int) -> list[int]:
     return [operations * (at + 1) // count - operations * at // count for at in range(count)]
 
 
-def work(stage: Stage, number: int, operations: int) -> None:
+def work(stage: SoakSetup, number: int, operations: int) -> None:
     """Make so many changes, and end when each has its final answer."""
-    become(stage, f"worker-{number}")
-    loads = stage.store(stage.weather)
-    stores = Stores(stage.store(stage.weather), stage.store(stage.tokens), loads, Crasher(loads.client), stage.store())
+    set_up_process(stage, f"worker-{number}")
+    loads = stage.store(stage.faulty_endpoint)
+    stores = Stores(
+        stage.store(stage.faulty_endpoint),
+        stage.store(stage.faulty_endpoint_with_tokens),
+        loads,
+        Crasher(loads.client),
+        stage.store(),
+    )
     with (stage.folder / f"notes-{number}.tsv").open("a") as file:
         lock = threading.Lock()
 
         def write(note: Note) -> None:
             with lock:
-                file.write(line(note))
+                file.write(format_note(note))
 
         clients = [Client(stage, f"{number}-{at}", stores, write) for at in range(THREADS)]
         most = shares(operations, THREADS)
@@ -115,26 +124,32 @@ def work(stage: Stage, number: int, operations: int) -> None:
 class Client:
     """One of them."""
 
-    def __init__(self, stage: Stage, name: str, stores: Stores, write: Callable[[Note], None]) -> None:
-        from . import wishes  # its handlers read the environment
+    def __init__(self, stage: SoakSetup, name: str, stores: Stores, write: Callable[[Note], None]) -> None:
+        from . import intended_changes  # its handlers read the environment
 
-        self._wishes, self._stage, self._name, self._stores, self._write = wishes, stage, name, stores, write
+        self._intended, self._stage, self._name, self._stores, self._write = (
+            intended_changes,
+            stage,
+            name,
+            stores,
+            write,
+        )
         self._chance = random.Random(f"{stage.seed}/{name}")
         self._numbers = itertools.count()
         self._begun = self._most = 0
-        self._waiting: list[tuple[float, int, Wish, Body | None]] = []
+        self._waiting: list[tuple[float, int, IntendedChange, Body | None]] = []
         """What is sent at which time, again or for the first time; on the monotonic clock. With the body of its answer,
         if it has one: then it must have the same again."""
         self._pairs = [
-            wishes.WishEntry(counter, parent, child=f"{name}-{user}")
+            intended_changes.IntendedEntry(counter, parent, child=f"{name}-{user}")
             for counter, parents in FAMILIES.items()
             for parent in parents
             for user in range(LIKERS)
         ]
         self._hot_pairs = [entry for entry in self._pairs if entry.id == FAMILIES[entry.counter][0]]
-        self._children: dict[WishEntry, bool | None] = dict.fromkeys(self._pairs, False)
+        self._children: dict[IntendedEntry, bool | None] = dict.fromkeys(self._pairs, False)
         """Whether each is there; None while a change of it is on its way."""
-        self._freed: list[tuple[float, WishEntry, bool]] = []
+        self._freed: list[tuple[float, IntendedEntry, bool]] = []
 
     def run(self, most: int) -> None:
         """Make `most` changes."""
@@ -142,7 +157,7 @@ class Client:
         try:
             while self._begun < most:
                 if not self._send_due():
-                    self._something(most - self._begun)
+                    self._begin_any(most - self._begun)
             while self._waiting:
                 if not self._send_due():
                     self._hurry()
@@ -171,7 +186,7 @@ class Client:
             self._repeat(wish, body)
         return True
 
-    def _later(self, wish: Wish, after_s: float, body: Body | None = None) -> None:
+    def _send_later(self, wish: IntendedChange, after_s: float, body: Body | None = None) -> None:
         heapq.heappush(self._waiting, (time.monotonic() + after_s, next(self._numbers), wish, body))
 
     def _key(self) -> str:
@@ -179,24 +194,24 @@ class Client:
 
     # What it intends.
 
-    def _something(self, most: int) -> None:
+    def _begin_any(self, most: int) -> None:
         kind = self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         if kind in MOVES:
             self._begin(self._increment(MOVES[kind]))
         elif wish := getattr(self, f"_{kind}")(most):
             self._begin(wish)
 
-    def _begin(self, wish: Wish) -> None:
+    def _begin(self, wish: IntendedChange) -> None:
         self._begun += len(wish.entries)
         self._send(wish)
 
-    def _entry(self, move: Move) -> WishEntry:
+    def _entry(self, move: Move) -> IntendedEntry:
         hot = self._chance.random() < HOT_SHARE
         id_ = self._chance.choice(move.ids[:2] if hot else move.ids)
-        return self._wishes.WishEntry(move.counter, id_, self._chance.choice(move.amounts))
+        return self._intended.IntendedEntry(move.counter, id_, self._chance.choice(move.amounts))
 
-    def _increment(self, move: Move) -> Wish:
-        return self._wishes.increment(self._stores.weather, self._entry(move), self._key())
+    def _increment(self, move: Move) -> IntendedChange:
+        return self._intended.increment(self._stores.faulty, self._entry(move), self._key())
 
     def _batch(self, most: int) -> None:
         """Increments in a row."""
@@ -205,44 +220,46 @@ class Client:
             if self._begun < self._most:  # voids of the first ones are begun, too
                 self._begin(self._increment(move))
 
-    def _change(self, most: int) -> Wish:
+    def _change(self, most: int) -> IntendedChange:
         """Move many counters together."""
-        moves = self._chance.choices(JOINED, k=min(most, self._chance.randint(1, CHANGES_MAX)))
+        moves = self._chance.choices(BATCHABLE, k=min(most, self._chance.randint(1, CHANGES_MAX)))
         soon = all(move.counter.may_roll_up for move in moves) and self._chance.random() < 0.5
         entries = [self._entry(move) for move in moves]
-        return self._wishes.change(self._stores.weather, self._stores.plain, entries, soon, self._key())
+        return self._intended.change(self._stores.faulty, self._stores.plain, entries, soon, self._key())
 
-    def _reader(self, most: int) -> Wish:
+    def _reader(self, most: int) -> IntendedChange:
         """A visitor of one of few books."""
-        entry = self._wishes.WishEntry(counters.READERS, f"b{self._chance.randrange(20)}", 1)
-        return self._wishes.reader(self._stores.weather, entry, self._key())
+        entry = self._intended.IntendedEntry(counters.READERS, f"b{self._chance.randrange(20)}", 1)
+        return self._intended.reader(self._stores.faulty, entry, self._key())
 
-    def _set(self, most: int) -> Wish:
-        return self._wishes.setting(self._stores.weather, self._entry(MOVES["stock"]), self._key())
+    def _set(self, most: int) -> IntendedChange:
+        return self._intended.setting(self._stores.faulty, self._entry(MOVES["stock"]), self._key())
 
-    def _hold(self, most: int) -> Wish:
+    def _hold(self, most: int) -> IntendedChange:
         """Hold stock for a short time."""
         entry = self._entry(MOVES["stock"])._replace(amount=1)
-        return self._wishes.hold(self._stores.weather, entry, self._chance.randint(2, TTL_S_MAX), self._key())
+        return self._intended.hold(self._stores.faulty, entry, self._chance.randint(2, TTL_S_MAX), self._key())
 
-    def _load(self, most: int) -> Wish:
+    def _load(self, most: int) -> IntendedChange:
         """Import a file: half of its rows are of ids that the others change too, and half are of its own."""
-        counter, key, size = self._chance.choice(LOADED), self._key(), self._chance.randint(1, IMPORT_MAX)
+        counter, key, size = self._chance.choice(IMPORTABLE), self._key(), self._chance.randint(1, IMPORT_MAX)
         size = min(most, size // 10 + 1 if counter.is_conditional else size)  # each of these takes a transaction
         entries = [self._row(counter, f"{key}-{number}") for number in range(size)]
         writes = [self._chance.randint(1, CRASH_WRITES_MAX) for _ in range(self._chance.randint(0, CRASHES_MAX))]
-        return self._wishes.load(self._stores.loads, self._stores.crasher, self._stage.folder, entries, writes, key)
+        return self._intended.load(
+            self._stores.for_imports, self._stores.crasher, self._stage.folder, entries, writes, key
+        )
 
-    def _row(self, counter: Counter, own: str) -> WishEntry:
+    def _row(self, counter: Counter, own: str) -> IntendedEntry:
         if counter.counts_children:
-            return self._wishes.WishEntry(counter, self._chance.choice(FAMILIES[counter]), 0, own)
+            return self._intended.IntendedEntry(counter, self._chance.choice(FAMILIES[counter]), 0, own)
         (move,) = [move for move in MOVES.values() if move.counter is counter]
         shared = self._chance.random() < 0.5 and not counter.is_conditional  # the others may use a quota up
         at_s = time.time() - self._chance.randint(0, 600)
         id_ = periods.tally_id(counter, self._entry(move).id if shared else own, at_s)
-        return self._wishes.WishEntry(counter, id_, abs(self._chance.choice(move.amounts)) * (counter.delta or 1))
+        return self._intended.IntendedEntry(counter, id_, abs(self._chance.choice(move.amounts)) * (counter.delta or 1))
 
-    def _child(self, most: int) -> Wish | None:
+    def _child(self, most: int) -> IntendedChange | None:
         """Put a child, or remove it; None while all of them are on their way."""
         self._free()
         entry = self._chance.choice(self._hot_pairs if self._chance.random() < HOT_SHARE else self._pairs)
@@ -252,7 +269,7 @@ class Client:
         wanted = not now if self._chance.random() < 0.85 else now
         key = self._key() if self._chance.random() < 0.5 else ""
         self._children[entry] = None
-        return self._wishes.child(self._stores.weather if key else self._stores.tokens, entry, wanted, key)
+        return self._intended.child(self._stores.faulty if key else self._stores.faulty_with_tokens, entry, wanted, key)
 
     def _free(self) -> None:
         """Give back the children whose late copies have arrived by now."""
@@ -264,16 +281,16 @@ class Client:
 
     # What becomes of it.
 
-    def _send(self, wish: Wish) -> None:
+    def _send(self, wish: IntendedChange) -> None:
         began_s = time.monotonic()
         result: Answered | Exception
         try:
             result = wish.send()
         except Exception as error:
             result = error
-        self._judge(wish, result, began_s)
+        self._note_answer(wish, result, began_s)
 
-    def _judge(self, wish: Wish, result: Answered | Exception, began_s: float) -> None:
+    def _note_answer(self, wish: IntendedChange, result: Answered | Exception, began_s: float) -> None:
         """Note the answer if it is final; else send the change again, soon or much later."""
         now_s = time.monotonic()
         if isinstance(result, RetryableError) or now_s - began_s > SLOW_S:
@@ -283,31 +300,31 @@ class Client:
             self._note(wish.notes(notes.UNKNOWN, repr(result)))
         elif isinstance(result, RetryableError):
             late = self._chance.random() < LONG_SHARE
-            self._later(wish, self._chance.uniform(0.05, LONG_S if late else 1.0))
+            self._send_later(wish, self._chance.uniform(0.05, LONG_S if late else 1.0))
         elif isinstance(result, LimitReachedError) and wish.late_until_s > began_s:
-            self._later(wish, wish.late_until_s - now_s)  # an earlier copy of the request may still be accepted
+            self._send_later(wish, wish.late_until_s - now_s)  # an earlier copy of the request may still be accepted
         elif isinstance(result, LimitReachedError | PreconditionFailedError):
             self._note(wish.notes(notes.REFUSED))
         elif isinstance(result, HoldSettledError):
-            self._note(wish.noted({"state": notes.EXPIRED}))
+            self._note(wish.notes_of_answer({"state": notes.EXPIRED}))
         elif isinstance(result, Exception):
             self._note(wish.notes(notes.WRONG, repr(result)))
         else:
             self._accepted(wish, result[0])
 
-    def _accepted(self, wish: Wish, body: Body) -> None:
-        (note, *_) = noted = wish.noted(body)
+    def _accepted(self, wish: IntendedChange, body: Body) -> None:
+        (note, *_) = noted = wish.notes_of_answer(body)
         self._note(noted)
         if note.what in (notes.PUT, notes.REMOVED):
-            self._changed(wish, body, note.what == notes.PUT)
+            self._note_child(wish, body, note.what == notes.PUT)
         if note.what == notes.HELD:
             self._settle_later(wish.entries[0], note.more)
         if wish.void and note.what == notes.COUNTED and self._chance.random() < VOIDED_SHARE:
             self._void_later(wish, noted)
         if wish.key and self._chance.random() < REPEATED_SHARE:
-            self._later(wish, self._chance.uniform(0, LONG_S), body)
+            self._send_later(wish, self._chance.uniform(0, LONG_S), body)
 
-    def _changed(self, wish: Wish, body: Body, there: bool) -> None:
+    def _note_child(self, wish: IntendedChange, body: Body, there: bool) -> None:
         """A child is put or removed. Without a key, it is left alone until no late copy can change it again.
 
         Not so a child that was written alone: no late copy brings it back, so that is tried.
@@ -315,27 +332,27 @@ class Client:
         (entry,) = wish.entries
         alone = there and not wish.key and body["visible"] == "soon" and wish.late_until_s > time.monotonic()
         if alone and self._begun < self._most:
-            self._begin(self._wishes.child(self._stores.tokens, entry, False, ""))
+            self._begin(self._intended.child(self._stores.faulty_with_tokens, entry, False, ""))
         else:
             self._freed.append((0.0 if wish.key else wish.late_until_s, entry, there))
 
-    def _void_later(self, wish: Wish, counted: Sequence[Note]) -> None:
+    def _void_later(self, wish: IntendedChange, counted: Sequence[Note]) -> None:
         """Take a change back, but not of what only counts up. Late copies of it may come before that, and after it."""
         growing = any(note.counter in GROWING for note in counted)
         if not growing and self._begun + len(counted) <= self._most:
             self._begun += len(counted)
-            void = self._wishes.void(self._stores.weather, wish, [note.id for note in counted])
-            self._later(void, self._chance.uniform(0, TTL_S_MAX))
+            void = self._intended.void(self._stores.faulty, wish, [note.id for note in counted])
+            self._send_later(void, self._chance.uniform(0, TTL_S_MAX))
 
-    def _settle_later(self, entry: WishEntry, hold_id: str) -> None:
+    def _settle_later(self, entry: IntendedEntry, hold_id: str) -> None:
         """Settle most holds, some of them too late; the others expire."""
         fate = self._chance.random()
         if fate < 0.85 and self._begun < self._most:
             self._begun += 1
-            wish = self._wishes.settle(self._stores.weather, entry, hold_id, fate < 0.45)
-            self._later(wish, self._chance.uniform(0, 0.75 * TTL_S_MAX))
+            wish = self._intended.settle(self._stores.faulty, entry, hold_id, fate < 0.45)
+            self._send_later(wish, self._chance.uniform(0, 0.75 * TTL_S_MAX))
 
-    def _repeat(self, wish: Wish, body: Body) -> None:
+    def _repeat(self, wish: IntendedChange, body: Body) -> None:
         """Send a change again that was answered: the answer must be the same."""
         try:
             again, replayed = wish.send()

@@ -53,7 +53,7 @@ def _load(arguments: Sequence[str]) -> None:
     """Import all that a command needs: next to nothing for the help, half a second for what looks at a stack."""
     from . import commands
 
-    for name in commands.asked(arguments):
+    for name in commands.needed_commands(arguments):
         commands.COMMANDS[name]  # this imports its module
     if commands.takes_counters(arguments):
         importlib.import_module("tally.cli.connection")
@@ -69,11 +69,11 @@ def _run(arguments: Sequence[str]) -> int:
     """Run one command."""
     if _is_bare():
         return _bare(arguments, "shtab")
-    from .terminal import ended
+    from .terminal import run_to_exit_status
 
     _load(arguments)
     try:
-        return ended(lambda: _command(arguments))
+        return run_to_exit_status(lambda: _command(arguments))
     except Exception as error:  # an answer that is not DynamoDB's fails anywhere: what a person can use is one line
         if os.environ.get("TALLY_TRACEBACK") or (isinstance(error, OSError) and error.errno in UNWRITTEN):
             raise  # for `main`
@@ -92,7 +92,7 @@ def _command(arguments: Sequence[str]) -> int:
 
     if commands.takes_counters(arguments):
         return _with_counters(arguments)
-    given = commands.parsed(arguments, commands.parser({}, commands.asked(arguments)))
+    given = commands.parse_arguments(arguments, commands.parser({}, commands.needed_commands(arguments)))
     return commands.COMMANDS[given.command].run(given)
 
 
@@ -117,15 +117,15 @@ def _with_counters(arguments: Sequence[str]) -> int:
         app = CountersFile(file, {}, UNDECLARED)
     for line in app.warnings if looks else ():
         note(line)
-    given = commands.parsed(arguments, commands.parser(app.counters, commands.asked(arguments)))
+    given = commands.parse_arguments(arguments, commands.parser(app.counters, commands.needed_commands(arguments)))
     command = commands.COMMANDS[given.command]
-    if not command.stack or getattr(given, command.without_stack, None):
+    if not command.needs_stack or getattr(given, command.no_stack_option, None):
         return command.run(given)
     if not there:
         raise CommandError(folder.missing(file))
     local, counters = given.local, app.counters
-    stack = connection.local(given.port, counters) if local else connection.deployed(given.stack, counters)
-    if command.signed is not None:  # it may write
+    stack = connection.local_stack(given.port, counters) if local else connection.deployed_stack(given.stack, counters)
+    if command.write_option is not None:  # it may write
         from tally.streams import forms
 
         forms.check(forms.noted(stack.store), counters)
@@ -139,7 +139,7 @@ def _bare(arguments: Sequence[str], missing: str) -> int:
 
     try:
         if list(arguments[:1]) == ["init"]:
-            return init.bare(arguments[1:])
+            return init.init_bare(arguments[1:])
         reason = f"{missing} is missing, and the command needs it: install 'tallystick[dev]'"
     except CommandError as error:
         reason = str(error)

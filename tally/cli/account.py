@@ -20,7 +20,7 @@ from tally.cdk.options import OptionsError
 from .command import Command, Counters, Parser
 from .connection import PATIENT
 from .folder import folder, lambdas
-from .terminal import CommandError, ended
+from .terminal import CommandError, run_to_exit_status
 
 QUALIFIER, QUALIFIER_DEFAULT = "@aws-cdk/core:bootstrapQualifier", "hnb659fds"  # CDK's own
 UNRESERVED = 100  # AWS refuses to reserve the last hundred
@@ -34,12 +34,12 @@ class Account:
     session: boto3.Session
     id: str
     region: str
-    who: str
+    caller_arn: str
     """The ARN of the caller."""
     profile: str | None = None
 
     @classmethod
-    def found(cls, profile: str | None, region: str | None) -> Account:
+    def from_environment(cls, profile: str | None, region: str | None) -> Account:
         """By the credentials and region of the environment. Raises CommandError for whatever is missing."""
         try:
             session = boto3.Session(profile_name=profile)
@@ -70,19 +70,19 @@ class Account:
         )
 
     @property
-    def options(self) -> list[str]:
+    def profile_options(self) -> list[str]:
         """The options of `cdk`, and of `aws`, that lead here."""
         return ["--profile", self.profile] if self.profile else []
 
     @property
-    def prefix(self) -> str:
+    def environment_prefix(self) -> str:
         """What leads another command here: nothing, if the environment does."""
         needed = {"AWS_PROFILE": self.profile} if self.profile else {}
         if self.session.region_name != self.region:
             needed["AWS_DEFAULT_REGION"] = self.region
         return "".join(f"{name}={shlex.quote(value)} " for name, value in needed.items())
 
-    def stack(self, name: str, region: str = "") -> Any:
+    def describe_stack(self, name: str, region: str = "") -> Any:
         """A stack, as CloudFormation describes it; None if there is none."""
         try:
             [described] = self.client("cloudformation", region).describe_stacks(StackName=name)["Stacks"]
@@ -102,14 +102,14 @@ class Account:
         pages = self.client("cloudformation", region).get_paginator("describe_stack_events").paginate(StackName=stack)
         return [event for page in pages for event in page["StackEvents"]]
 
-    def concurrency(self) -> int | None:
+    def concurrency_limit(self) -> int | None:
         """How many functions Lambda runs at once for the account in this region; None for who may not ask."""
         try:
             return int(self.client("lambda").get_account_settings()["AccountLimit"]["ConcurrentExecutions"])
         except ClientError:
             return None
 
-    def reservable(self, functions: Iterable[str]) -> int | None:
+    def reservable_concurrency(self, functions: Iterable[str]) -> int | None:
         """How many invocations at once these functions can reserve, together; None for who may not ask."""
         client = self.client("lambda")
         try:
@@ -119,7 +119,7 @@ class Account:
             return None
         return max(0, left - UNRESERVED + sum(int(one.get("ReservedConcurrentExecutions", 0)) for one in own))
 
-    def tables(self, names: Iterable[str]) -> list[str]:
+    def existing_tables(self, names: Iterable[str]) -> list[str]:
         """Those of the tables that are there."""
         client, existing = self.client("dynamodb"), []
         for name in sorted(names):
@@ -138,7 +138,12 @@ class Account:
         except ClientError as error:
             if error.response["Error"]["Code"] == "ParameterNotFound":
                 command = " ".join(
-                    [shlex.join(cdk(shown=True)), "bootstrap", f"aws://{self.id}/{region}", *self.options]
+                    [
+                        shlex.join(cdk_command(shown=True)),
+                        "bootstrap",
+                        f"aws://{self.id}/{region}",
+                        *self.profile_options,
+                    ]
                 )
                 raise CommandError(f"account {self.id} was never bootstrapped in {region}: run {command}") from None
 
@@ -152,7 +157,7 @@ def add_arguments(parser: Parser, counters: Counters) -> None:
                       help="an option of Tally")  # fmt: skip
 
 
-def cdk(*, shown: bool = False) -> list[str]:
+def cdk_command(*, shown: bool = False) -> list[str]:
     """The command `cdk`: that of the checkout; elsewhere the one on the PATH, or the pinned one by npx.
 
     `shown`: for a person in that folder. Raises CommandError where Node or the CDK is missing.
@@ -175,7 +180,7 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def context(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def read_context(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """The context of the deployment: that of `cdk.json`, and over it that of the command line."""
     file = folder() / "cdk.json"
     try:
@@ -186,7 +191,7 @@ def context(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
         raise CommandError(f"{file} is not JSON with the settings of `cdk`") from None
 
 
-def checked(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+def translate_option_errors(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
     """The command, which raises CommandError for options that are wrong."""
 
     def checks(given: argparse.Namespace) -> int:
@@ -198,12 +203,12 @@ def checked(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Name
     return checks
 
 
-def make(command: Command, arguments: Sequence[str] | None) -> int:
-    """Run a command as the target of `make` that has its name. `arguments`: what `ARGS` has."""
+def run_as_make_target(command: Command, arguments: Sequence[str] | None) -> int:
+    """Run a command as the target of `run_as_make_target` that has its name. `arguments`: what `ARGS` has."""
     parser = Parser(prog=f"make {command.name}", description=command.description, allow_abbrev=False)
     command.arguments(parser, {})
     given, others = parser.parse_known_args(arguments)
-    if others and not command.passes_on:
+    if others and not command.passes_unknown_options:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     given.others = others
-    return ended(lambda: command.run(given))
+    return run_to_exit_status(lambda: command.run(given))

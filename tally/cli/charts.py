@@ -18,7 +18,7 @@ from rich.text import Text
 
 from tally.series.progress import HOUR_S
 
-from .terminal import Gap, Point, Watched, offset
+from .terminal import Gap, Point, WatchedValue, format_utc_offset
 
 SPACE = (0, 1, 0, 0)  # right of each column
 UP, DOWN, OPEN = "cyan", "red", "yellow"  # colours of bars; OPEN: what is known in part
@@ -27,7 +27,7 @@ CHANGES_MAX = 20  # the last changes of a tally that is watched; fewer on a low 
 AROUND = 6  # lines around them
 
 
-def series(title: str, points: Sequence[Point], zone: tzinfo, *, by_hour: bool) -> None:
+def draw_series(title: str, points: Sequence[Point], zone: tzinfo, *, by_hour: bool) -> None:
     """A bar for each hour or each day. What is known in part says so."""
     console, low = Console(highlight=False), min([0, *(point.value for point in points)])
     size = max([1, *(point.value for point in points)]) - low
@@ -40,13 +40,13 @@ def series(title: str, points: Sequence[Point], zone: tzinfo, *, by_hour: bool) 
         at = datetime.fromtimestamp(point.from_s, zone).strftime(form)
         colour = OPEN if point.part else DOWN if point.value < 0 else UP
         bar = Bar(size, min(point.value, 0) - low, max(point.value, 0) - low, color=colour)
-        table.add_row(at, f"{point.value:,}", Text(point.part, style=OPEN), _drawn(console, bar))
+        table.add_row(at, f"{point.value:,}", Text(point.part, style=OPEN), _bar_cell(console, bar))
     console.print(table)
 
 
-def gaps(title: str, spans: Sequence[Gap], zone: tzinfo) -> None:
+def draw_gaps(title: str, spans: Sequence[Gap], zone: tzinfo) -> None:
     """A row for each span between two readings, with a bar for how far the old number is off."""
-    console, offs = Console(highlight=False), [gap.off for gap in spans if gap.off is not None]
+    console, offs = Console(highlight=False), [gap.excess for gap in spans if gap.excess is not None]
     low = min([0, *offs])
     size = max(1, *(off - low for off in [0, *offs]))
     console.print(Text(title, style="bold"))
@@ -56,11 +56,11 @@ def gaps(title: str, spans: Sequence[Gap], zone: tzinfo) -> None:
         at = datetime.fromtimestamp(gap.from_s, zone).strftime("%a %m-%d %H:%M %z")
         hours = (gap.to_s - gap.from_s) // HOUR_S
         longer = Text(f"{hours} hours" if hours > 1 else "", style=OPEN)
-        if gap.off is None:
+        if gap.excess is None:
             table.add_row(at, longer, f"{gap.old:,}", *[Text("unknown", style=OPEN)] * 2, "")
         else:
-            bar = Bar(size, min(gap.off, 0) - low, max(gap.off, 0) - low, color=DOWN if gap.off else UP)
-            table.add_row(at, longer, f"{gap.old:,}", f"{gap.tally:,}", f"{gap.off:+,}", _drawn(console, bar))
+            bar = Bar(size, min(gap.excess, 0) - low, max(gap.excess, 0) - low, color=DOWN if gap.excess else UP)
+            table.add_row(at, longer, f"{gap.old:,}", f"{gap.tally:,}", f"{gap.excess:+,}", _bar_cell(console, bar))
     console.print(table)
 
 
@@ -73,12 +73,12 @@ def _table(*columns: Literal["left", "right"]) -> Table:
     return table
 
 
-def _drawn(console: Console, bar: Bar) -> RenderableType:
+def _bar_cell(console: Console, bar: Bar) -> RenderableType:
     """The bar; nothing on a terminal that has no blocks."""
     return "" if console.options.ascii_only else bar
 
 
-def top(title: str, listed: Sequence[tuple[str, int]]) -> None:
+def draw_top(title: str, listed: Sequence[tuple[str, int]]) -> None:
     """A top list with bars. An id is never cut: a long one takes more lines."""
     console = Console(highlight=False)
     console.print(Text(title, style="bold"))
@@ -88,29 +88,30 @@ def top(title: str, listed: Sequence[tuple[str, int]]) -> None:
     table.columns[1].max_width = max(16, console.width // 2)
     for place, (id_, value) in enumerate(listed, 1):
         bar = Bar(listed[0][1], 0, value, color=UP)
-        table.add_row(str(place), Text(id_), f"{value:,}", _drawn(console, bar))
+        table.add_row(str(place), Text(id_), f"{value:,}", _bar_cell(console, bar))
     console.print(table)
 
 
-def watch(title: str, interval_s: int, looks: Iterable[Watched], zone: tzinfo) -> None:
+def draw_watch(title: str, interval_s: int, looks: Iterable[WatchedValue], zone: tzinfo) -> None:
     """A number that moves in place, with its last changes, until the looks end."""
     console, lost_s = Console(highlight=False), 0
-    changes: deque[Watched] = deque(maxlen=CHANGES_MAX)
+    changes: deque[WatchedValue] = deque(maxlen=CHANGES_MAX)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         for look in looks:
-            lost_s = (lost_s or look.at_s) if look.lost else 0
+            lost_s = (lost_s or look.at_s) if look.error else 0
             if look.change:
                 changes.appendleft(look)
             shown = list(changes)[: max(1, console.height - AROUND)]
             lines = [Text(f"{_clock(each.at_s, zone)}  {each.change:+,}") for each in shown]
-            state = f"as of {_clock(look.at_s, zone)} ({offset(look.at_s, zone)}), every {interval_s} s; Ctrl-C ends"
-            if look.lost:
-                state = f"connection lost at {_clock(lost_s, zone)}, trying again: {look.lost}"
+            as_of = f"{_clock(look.at_s, zone)} ({format_utc_offset(look.at_s, zone)})"
+            state = f"as of {as_of}, every {interval_s} s; Ctrl-C ends"
+            if look.error:
+                state = f"connection lost at {_clock(lost_s, zone)}, trying again: {look.error}"
             drawn = Group(
                 Text(title, style="bold"),
-                Text(f"{look.value:,}", style="dim" if look.lost else f"bold {UP}"),
+                Text(f"{look.value:,}", style="dim" if look.error else f"bold {UP}"),
                 *(lines or [Text("no change yet", style="dim")]),
-                Text(state, style=DOWN if look.lost else "dim"),
+                Text(state, style=DOWN if look.error else "dim"),
             )
             live.update(drawn, refresh=True)
 

@@ -32,10 +32,10 @@ from tally.streams.dead_letters import DeadLetterMarker
 from tally.streams.loss import LETTER, Loss, list_losses
 from tally.team import health, watch
 
-from . import kept, scan, values
-from .command import CANNOT_TELL, ID, WRONG, Command, Counters, Parser, UsageError, add_counter
+from . import scan, team_numbers, values
+from .command import CANNOT_TELL, ID_HELP, WRONG, Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack
-from .terminal import CommandError, bar, clock, note, say, show
+from .terminal import CommandError, format_clock, note, print_json_or_line, progress_bar, say
 
 LETTERS, DRIFT, CHILDREN, RECEIPTS = "dead-letters", "drift", "children", "receipts"
 PARTS = (LETTERS, DRIFT, CHILDREN, RECEIPTS)
@@ -48,33 +48,35 @@ class Number(NamedTuple):
     id: str
 
 
-class Checked(NamedTuple):
+class CheckedNumber(NamedTuple):
     """What one number looks like: by the ledger, and by its children if it counts any."""
 
-    found: Finding
-    counted: Recount | None
+    finding: Finding
+    child_count: Recount | None
 
     @property
-    def exact(self) -> int | None:
+    def missing_by_count(self) -> int | None:
         """The amount that is missing by an exact count; None if there is no such count."""
-        return self.counted.low if self.counted and not self.counted.unproven_reason else None
+        return self.child_count.low if self.child_count and not self.child_count.unproven_reason else None
 
     @property
-    def differs(self) -> bool:
+    def is_wrong(self) -> bool:
         """Whether something is wrong."""
-        return self.found.has_drift or (self.counted is not None and not self.counted.low <= 0 <= self.counted.high)
+        return self.finding.has_drift or (
+            self.child_count is not None and not self.child_count.low <= 0 <= self.child_count.high
+        )
 
     @property
-    def amount(self) -> int:
+    def repair_amount(self) -> int:
         """What a repair would add."""
-        return self.found.difference if self.exact is None else self.exact
+        return self.finding.difference if self.missing_by_count is None else self.missing_by_count
 
     @property
     def line(self) -> str:
         """The number, and what is wrong with it."""
-        finding, counted, row = self.found, self.counted, self.found.drift
+        finding, counted, row = self.finding, self.child_count, self.finding.drift
         parts = [str(finding.tally)]
-        if counted and self.exact is not None:
+        if counted and self.missing_by_count is not None:
             parts.append(f"children {counted.children}")
         if row.drift:
             part = f"{finding.confirmed:+d} of it " if finding.confirmed != row.drift else ""
@@ -86,36 +88,36 @@ class Checked(NamedTuple):
         return f"{finding.name}: {', '.join(parts)}"
 
 
-class Numbers(NamedTuple):
+class CheckResult(NamedTuple):
     """What was found of numbers: those that are wrong, those of which nobody can tell now, and how many are missing."""
 
-    wrong: list[Checked]
-    unclear: list[Checked]
+    wrong: list[CheckedNumber]
+    unclear: list[CheckedNumber]
     missing: int
 
 
-class Lost(NamedTuple):
+class Shortfalls(NamedTuple):
     """What the receipts of some days say that numbers lack."""
 
-    found: list[Finding]
+    findings: list[Finding]
     days: Window
 
 
-def add_numbers(parser: Parser, counters: Counters) -> None:
+def add_number_arguments(parser: Parser, counters: Counters) -> None:
     """The arguments of `check` and `repair`: which numbers, and which part of the work."""
     add_counter(parser, counters, "whose numbers; default: everything", nargs="?")
-    parser.add_argument("ids", metavar="ID", nargs="*", default=[], help=f"one or more, {ID}")
+    parser.add_argument("ids", metavar="ID", nargs="*", default=[], help=f"one or more, {ID_HELP}")
     parser.add_argument(
         "--only", choices=PARTS, help="one part of the work; numbers that are named: drift and children"
     )
 
 
-def check_numbers(given: argparse.Namespace) -> None:
+def complete_numbers(given: argparse.Namespace) -> None:
     """Completes `named`, the numbers, and `parts`. Raises UsageError or InvalidInputError."""
     of_items = given.counter is not None and given.counter.items is not None
     if given.counter and not (given.ids or of_items):
         raise UsageError(f"{given.command} takes COUNTER and one ID or more, or neither")
-    given.named = [Number(given.counter, values.checked_id(given.counter, id_)) for id_ in dict.fromkeys(given.ids)]
+    given.named = [Number(given.counter, values.resolve_id(given.counter, id_)) for id_ in dict.fromkeys(given.ids)]
     if given.named and given.only == LETTERS:
         raise UsageError("dead letters have no COUNTER and ID")
     if of_items and given.only not in (None, DRIFT):
@@ -124,12 +126,12 @@ def check_numbers(given: argparse.Namespace) -> None:
     given.parts = (given.only,) if given.only else alone if given.counter else PARTS
 
 
-def letters(given: argparse.Namespace, stack: Stack) -> list[DeadLetterMarker]:
+def read_dead_letters(given: argparse.Namespace, stack: Stack) -> list[DeadLetterMarker]:
     """The dead letters, if they are asked for."""
     return list(dead_letters.list_markers(Call(stack.store))) if LETTERS in given.parts else []
 
 
-def numbers(given: argparse.Namespace, stack: Stack) -> Numbers:
+def find_wrong_numbers(given: argparse.Namespace, stack: Stack) -> CheckResult:
     """The numbers that drift, or differ from their children, as far as they are asked for. Says which are missing."""
     reconciler = Reconciler(stack.store)
     missing = [one for one in given.named if not _is_there(stack.store, *one)]
@@ -138,13 +140,17 @@ def numbers(given: argparse.Namespace, stack: Stack) -> Numbers:
     asked = [one for one in given.named if one not in missing] if given.named else _suspects(given, stack)
     checked = []
     if DRIFT in given.parts or CHILDREN in given.parts:
-        with bar(asked, "number", "looked at") as each:
+        with progress_bar(asked, "number", "looked at") as each:
             for counter, id_ in each:
                 counted = reconciler.count(counter, id_) if counter.child else None
-                checked.append(Checked(reconciler.find(counter, id_), counted))
-    wrong = [number for number in checked if number.differs]
-    unclear = [number for number in checked if not number.differs and number.counted and number.counted.unproven_reason]
-    return Numbers(wrong, unclear, len(missing))
+                checked.append(CheckedNumber(reconciler.find(counter, id_), counted))
+    wrong = [number for number in checked if number.is_wrong]
+    unclear = [
+        number
+        for number in checked
+        if not number.is_wrong and number.child_count and number.child_count.unproven_reason
+    ]
+    return CheckResult(wrong, unclear, len(missing))
 
 
 def _is_there(store: Store, counter: Counter, id_: str) -> bool:
@@ -160,7 +166,7 @@ def _suspects(given: argparse.Namespace, stack: Stack) -> list[Number]:
     """Every number that drifts, of one counter if it is named, and those that differ from their children in a scan."""
     suspects: dict[tuple[str, str], Number] = {}
     if CHILDREN in given.parts:
-        with bar(recount.scan_parents(stack.store, stack.counters), "parent", "scanned") as families:
+        with progress_bar(recount.scan_parents(stack.store, stack.counters), "parent", "scanned") as families:
             for counter, id_, number, children in families:
                 if number != children:
                     suspects[counter.name, id_] = Number(counter, id_)
@@ -176,7 +182,7 @@ def _suspects(given: argparse.Namespace, stack: Stack) -> list[Number]:
     return [suspects[name] for name in sorted(suspects)]
 
 
-def lost(given: argparse.Namespace, stack: Stack) -> Lost | None:
+def read_shortfalls(given: argparse.Namespace, stack: Stack) -> Shortfalls | None:
     """What numbers lack by their receipts; None if that is not asked for, or if nobody can tell yet."""
     if RECEIPTS not in given.parts:
         return None
@@ -192,24 +198,24 @@ def lost(given: argparse.Namespace, stack: Stack) -> Lost | None:
             raise
         note("receipts: not known yet: that takes two whole days of a stack")
         return None
-    with bar(rebuild.sum_receipts(store, stack.counters, days, accepted), "page", "scanned") as pages:
+    with progress_bar(rebuild.sum_receipts(store, stack.counters, days, accepted), "page", "scanned") as pages:
         for _ in pages:
             pass
     only = {(counter.name, id_) for counter, id_ in given.named} or set(accepted)
-    with bar(sorted(only.intersection(accepted)), "number", "looked at") as each:
+    with progress_bar(sorted(only.intersection(accepted)), "number", "looked at") as each:
         looks = [rebuild.missing_of(store, stack.counters[name[0]], name[1], accepted[name]) for name in each]
-    return Lost([loss for loss in looks if loss.difference], days)
+    return Shortfalls([loss for loss in looks if loss.difference], days)
 
 
-def say_letters(given: argparse.Namespace, markers: list[DeadLetterMarker]) -> None:
+def say_dead_letters(given: argparse.Namespace, markers: list[DeadLetterMarker]) -> None:
     """A line for each dead letter."""
     for marker in markers:
         body = {"found": "dead letter", "object": marker.object, "at": marker.at_s, "reason": marker.reason}
         what = f"{marker.object}, a dead letter since {format_time(marker.at_s)}: {marker.reason}"
-        show(given, body, f"waits    {what}: a repair applies it")
+        print_json_or_line(given, body, f"waits    {what}: a repair applies it")
 
 
-def unwatched(given: argparse.Namespace, stack: Stack) -> list[str]:
+def unwatched_reasons(given: argparse.Namespace, stack: Stack) -> list[str]:
     """Why nobody can tell whether numbers that the team keeps are right, of those that are asked for. Says of how many
     that is known."""
     asked = [given.counter] if given.counter else list(stack.counters.values())
@@ -233,7 +239,7 @@ def unwatched(given: argparse.Namespace, stack: Stack) -> list[str]:
     return untold
 
 
-def losses(given: argparse.Namespace, stack: Stack) -> list[Loss]:
+def read_losses(given: argparse.Namespace, stack: Stack) -> list[Loss]:
     """What the streams may have lost, and nobody has acknowledged, if everything is asked for."""
     return list_losses(stack.store) if given.parts == PARTS else []
 
@@ -245,44 +251,50 @@ def say_losses(given: argparse.Namespace, gaps: list[Loss]) -> None:
         when = f"from {format_time(gap.since_s)} to {format_time(gap.until_s)}"
         what = "a dead letter" if gap.name.startswith(LETTER) else "records"
         line = f"gap      {gap.consumer} may have lost {what}, {when}: as_of waits for `repair --acknowledge`"
-        show(given, {"found": "gap", "consumer": gap.consumer, **times}, line)
+        print_json_or_line(given, {"found": "gap", "consumer": gap.consumer, **times}, line)
 
 
-def say_numbers(given: argparse.Namespace, stack: Stack, checked: Numbers) -> None:
+def say_numbers(given: argparse.Namespace, stack: Stack, checked: CheckResult) -> None:
     """A line for each number that is wrong or unclear."""
     for number in checked.unclear:
-        show(
-            given, {"found": "unclear", **_named(number.found)}, f"unclear  {number.line}: try again when it is calmer"
+        print_json_or_line(
+            given,
+            {"found": "unclear", **_number_members(number.finding)},
+            f"unclear  {number.line}: try again when it is calmer",
         )
     for number in checked.wrong:
-        if number.found.counter.watch:
-            kept.say(given, stack, number.found)
+        if number.finding.counter.watch:
+            team_numbers.say_difference(given, stack, number.finding)
             continue
-        row = number.found.drift
-        known = {"drift": row.drift, "since": row.since, "confirmed": number.found.confirmed != 0} if row.drift else {}
-        body = {"found": "differs", **_named(number.found), **known, "repair": number.amount}
-        effect = f"a repair adds {number.amount:+d}" if number.amount else "a repair accepts the number"
-        if row.drift and not number.found.confirmed:
+        row = number.finding.drift
+        known = (
+            {"drift": row.drift, "since": row.since, "confirmed": number.finding.confirmed != 0} if row.drift else {}
+        )
+        body = {"found": "differs", **_number_members(number.finding), **known, "repair": number.repair_amount}
+        effect = f"a repair adds {number.repair_amount:+d}" if number.repair_amount else "a repair accepts the number"
+        if row.drift and not number.finding.confirmed:
             effect = "a repair waits for that"
-        show(given, body, f"differs  {number.line}: {effect}")
+        print_json_or_line(given, body, f"differs  {number.line}: {effect}")
 
 
-def say_lost(given: argparse.Namespace, store: Store, gone: Lost) -> None:
+def say_shortfalls(given: argparse.Namespace, store: Store, gone: Shortfalls) -> None:
     """A line for each number that lacks something."""
-    for loss in gone.found:
+    for loss in gone.findings:
         days = ", ".join(f"{_day(store, day)} {amount}" for day, amount in loss.days.items())
         repaired = sum(loss.days.values()) - loss.difference
         known = f", of which {repaired} was repaired" if repaired else ""
         first = f", drifts by {loss.drift.drift:+d}, which is repaired first" if loss.has_drift else ""
-        body = {"found": "lost", **_named(loss), "repair": loss.difference}
+        body = {"found": "lost", **_number_members(loss), "repair": loss.difference}
         line = f"{loss.name}: {loss.tally}, its receipts say more: {days}{known}{first}"
         if loss.unproven_reason:
-            show(given, {**body, "found": "unclear"}, f"unclear  {line}: cannot tell: {loss.unproven_reason}")
+            print_json_or_line(
+                given, {**body, "found": "unclear"}, f"unclear  {line}: cannot tell: {loss.unproven_reason}"
+            )
         else:
-            show(given, body, f"lost     {line}: a repair adds {loss.difference:+d}")
+            print_json_or_line(given, body, f"lost     {line}: a repair adds {loss.difference:+d}")
 
 
-def _named(finding: Finding) -> Mapping[str, object]:
+def _number_members(finding: Finding) -> Mapping[str, object]:
     return {"counter": finding.counter.name, **periods.answer_members(finding.target), "value": finding.tally}
 
 
@@ -293,40 +305,52 @@ def _day(store: Store, day: int) -> str:
 
 def check(given: argparse.Namespace, stack: Stack) -> int:
     """Say what is wrong. 0: all is well, 1: something differs or is unclear, 2: nobody can tell, or it is not there."""
-    scan.recounted(given, stack)
-    waiting, gaps = letters(given, stack), losses(given, stack)
-    checked, gone, untold = numbers(given, stack), lost(given, stack), unwatched(given, stack)
+    scan.recount_named(given, stack)
+    waiting, gaps = read_dead_letters(given, stack), read_losses(given, stack)
+    checked, gone, untold = (
+        find_wrong_numbers(given, stack),
+        read_shortfalls(given, stack),
+        unwatched_reasons(given, stack),
+    )
     for why in untold:
         note(f"cannot tell: {why}")
-    say_letters(given, waiting)
+    say_dead_letters(given, waiting)
     say_losses(given, gaps)
     say_numbers(given, stack, checked)
     said = [f"{len(waiting)} wait"] * bool(waiting) + ["records may be lost"] * bool(gaps)
     said += [f"{len(checked.wrong)} differ"] * bool(checked.wrong)
     if gone:
-        say_lost(given, stack.store, gone)
-        said += [f"{len(gone.found)} lost something"] * bool(gone.found)
+        say_shortfalls(given, stack.store, gone)
+        said += [f"{len(gone.findings)} lost something"] * bool(gone.findings)
         note(f"receipts: of {_day(stack.store, gone.days.first)} to {_day(stack.store, gone.days.last)}")
     unclear = [f"{len(checked.unclear)} unclear"] * bool(checked.unclear)
     now_s = time.time()
     until = watermark.read(stack.store).judged_up_to(stack.store.settings)
-    known = f"known up to {clock(until, UTC, now_s)} UTC" if until else "not known yet: a new stack needs some minutes"
+    known = (
+        f"known up to {format_clock(until, UTC, now_s)} UTC"
+        if until
+        else "not known yet: a new stack needs some minutes"
+    )
     note(f"drift: {known}")
     if said and not given.json:
-        only_yours = said == [f"{len(checked.wrong)} differ"] and all(one.found.counter.watch for one in checked.wrong)
+        only_yours = said == [f"{len(checked.wrong)} differ"] and all(
+            one.finding.counter.watch for one in checked.wrong
+        )
         what_to_do = "what is yours to set is printed above" if only_yours else f"to repair it: {repair_command(given)}"
         say(f"{', '.join(said + unclear)}; {what_to_do}")
     elif not given.json:
         say(
             ", ".join(unclear)
-            or (well(given) if until and not (checked.missing or untold) else "nothing is known to be wrong")
+            or (
+                all_is_well_text(given) if until and not (checked.missing or untold) else "nothing is known to be wrong"
+            )
         )
     if checked.missing or not (until or said):
         return CANNOT_TELL
     return WRONG if said or unclear else CANNOT_TELL if untold else 0
 
 
-def well(given: argparse.Namespace) -> str:
+def all_is_well_text(given: argparse.Namespace) -> str:
     """What to say if nothing was found."""
     return f"all is well: {given.only}" if given.only else "all is well"
 
@@ -341,12 +365,12 @@ def repair_command(given: argparse.Namespace) -> str:
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    add_numbers(parser, counters)
+    add_number_arguments(parser, counters)
     scan.add_pace(parser)
 
 
 CHECK = Command(
-    "check", check, _arguments, check_numbers, json=True,
+    "check", check, _arguments, complete_numbers, json=True,
     examples="""  tally check --local                            everything, of a running `make dev`
   tally check likes a91f 7b20                    two posts of the stack Tally-dev
   tally check --only drift --stack Tally-prod    what is known already: no scan

@@ -18,7 +18,7 @@ EXIT_STATUS = (
     "exit status: 0 all is well, 1 something differs (or could not be applied), 2 bad input or no stack, 130 Ctrl-C"
 )
 NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # the history keeps them for ever
-ID = "of a post, a video, …; for visits the page's URL; 7c20#2026-11-22 with a period"
+ID_HELP = "of a post, a video, …; for visits the page's URL; 7c20#2026-11-22 with a period"
 STACK_DEFAULT = "Tally-dev"
 WRONG, CANNOT_TELL = 1, 2  # exit statuses
 Counters = Mapping[str, "Counter"]
@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
 
     overview = ""
     """What --help prints; empty: what argparse makes."""
-    passes_on = True
+    passes_unknown_options = True
     """Whether it leaves options that it does not know to another program."""
     _given: Sequence[str] = ()
 
@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
     def _parse_optional(self, arg_string: str) -> Any:
         """Take `-X9P8VE94Po` for a value: only `-h` and `--…` are options. argparse offers no public way."""
         is_option = arg_string.startswith("--") or {arg_string, f"-{arg_string}"} & self._option_string_actions.keys()
-        return super()._parse_optional(arg_string) if self.passes_on or is_option else None
+        return super()._parse_optional(arg_string) if self.passes_unknown_options or is_option else None
 
     def error(self, message: str) -> NoReturn:
         """Exit 2."""
@@ -78,19 +78,19 @@ class Command:
     """Checks one option against another, and completes them. Raises UsageError or InvalidInputError."""
     examples: str = ""
     json: bool = False
-    signed: str | None = None
+    write_option: str | None = None
     """`--by` and `--why` go with what writes: the option that does, or empty if every run does. None: nothing does."""
-    without_stack: str = ""
+    no_stack_option: str = ""
     """The option with which it looks at none; empty: there is no such option."""
-    instead: str = ""
+    unknown_option_hint: str = ""
     """What to do for an option that it does not know."""
-    passes_on: bool = False
+    passes_unknown_options: bool = False
     """Whether it gets the options that it does not know, as `others`, for a program that it runs."""
 
     @property
-    def stack(self) -> bool:
+    def needs_stack(self) -> bool:
         """Whether it looks at a stack."""
-        return LISTED[self.name].stack
+        return LISTED[self.name].needs_stack
 
     @property
     def description(self) -> str:
@@ -98,29 +98,29 @@ class Command:
         about = LISTED[self.name].about
         return f"{about[0].upper()}{about[1:]}."
 
-    def add(self, commands: argparse._SubParsersAction[Parser], counters: Counters) -> None:
+    def add_to(self, commands: argparse._SubParsersAction[Parser], counters: Counters) -> None:
         """Add it to the command line."""
         parser = commands.add_parser(
             self.name, help=LISTED[self.name].about, description=self.description,
             epilog=(f"examples:\n{self.examples.rstrip()}\n\n" if self.examples else "") + EXIT_STATUS,
-            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=not self.passes_on,
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=not self.passes_unknown_options,
         )  # fmt: skip
-        parser.passes_on = self.passes_on
+        parser.passes_unknown_options = self.passes_unknown_options
         self.arguments(parser, counters)
         if self.json:
             parser.add_argument("--json", action="store_true", help="print JSON, one document a line")
-        if self.signed:
-            parser.add_argument(self.signed, action="store_true", help="do it; needs --by and --why")
-        if self.signed is None and not self.stack:
+        if self.write_option:
+            parser.add_argument(self.write_option, action="store_true", help="do it; needs --by and --why")
+        if self.write_option is None and not self.needs_stack:
             return
         from . import values  # with what checks ids, which the help of all commands does without
 
-        if self.signed is not None:
+        if self.write_option is not None:
             by, why = values.text(NAME_CHARACTERS_MAX), values.text(WHY_CHARACTERS_MAX)
-            always = not self.signed
+            always = not self.write_option
             parser.add_argument("--by", metavar="NAME", type=by, required=always, help="who does it, for the history")
             parser.add_argument("--why", metavar="TEXT", type=why, required=always, help="why, for the history")
-        if self.stack:
+        if self.needs_stack:
             from .connection import PORT_DEFAULT
 
             where = parser.add_mutually_exclusive_group()
@@ -129,16 +129,18 @@ class Command:
             port = values.whole(1, 65535)
             parser.add_argument("--port", type=port, help=f"with --local: of {DEV} (PORT, or {PORT_DEFAULT})")
 
-    def checked(self, given: argparse.Namespace) -> None:
+    def check_options(self, given: argparse.Namespace) -> None:
         """Check the options together. Raises UsageError or InvalidInputError."""
-        if self.stack and given.port and not given.local:  # else it would go to AWS though the person means `make dev`
+        if (
+            self.needs_stack and given.port and not given.local
+        ):  # else it would go to AWS though the person means `make dev`
             raise UsageError("--port goes with --local")
-        if self.signed:
-            writes = getattr(given, self.signed.strip("-"))
+        if self.write_option:
+            writes = getattr(given, self.write_option.strip("-"))
             if writes and not (given.by and given.why):
-                raise UsageError(f"{self.signed} needs --by NAME and --why TEXT: the history keeps them")
+                raise UsageError(f"{self.write_option} needs --by NAME and --why TEXT: the history keeps them")
             if not writes and (given.by or given.why):
-                raise UsageError(f"--by and --why go with {self.signed}")
+                raise UsageError(f"--by and --why go with {self.write_option}")
         self.check(given)
 
 
@@ -152,7 +154,7 @@ def add_counter(
     added.complete = {"bash": "_tally_counters", "zsh": "_tally_counters"}  # type: ignore[attr-defined]  # for shtab
 
 
-def check_series(counter: Counter) -> None:
+def require_series(counter: Counter) -> None:
     """Raise UsageError for a counter that has no series."""
     from tally import fields
 
@@ -160,7 +162,7 @@ def check_series(counter: Counter) -> None:
         raise UsageError(refusal.detail)
 
 
-def add_forms(parser: Parser) -> None:
+def add_output_formats(parser: Parser) -> None:
     """JSON or CSV in place of a drawing."""
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON, as the API answers")

@@ -25,7 +25,7 @@ def _help(given: argparse.Namespace) -> int:
     return 0
 
 
-def _topic(parser: Parser, counters: Counters) -> None:
+def _add_topic(parser: Parser, counters: Counters) -> None:
     parser.add_argument("topic", metavar="COMMAND", nargs="?", choices=tuple(LISTED), help="(default: all of them)")
 
 
@@ -35,7 +35,7 @@ def _version(given: argparse.Namespace) -> int:
     return 0
 
 
-HELP = Command("help", _help, _topic)
+HELP = Command("help", _help, _add_topic)
 VERSION = Command("version", _version)
 COMPLETION = "completion"
 
@@ -57,21 +57,21 @@ class _Commands(Mapping[str, Command]):
 
 
 COMMANDS = _Commands()
-_GONE = {"cost": "docs/cost.md in Tally's repository has the bills"}
+_REMOVED_COMMANDS = {"cost": "docs/cost.md in Tally's repository has the bills"}
 
 
-_SHORT: Mapping[tuple[str, ...], Sequence[str]] = {(): ["help"], ("--version",): ["version"]}
+_ALIASES: Mapping[tuple[str, ...], Sequence[str]] = {(): ["help"], ("--version",): ["version"]}
 
 
 def looks_at_a_stack(arguments: Sequence[str]) -> bool:
     """Whether this command line asks for something of a stack, and not for help."""
     listed = LISTED.get(next(iter(arguments), ""))
-    return listed is not None and listed.stack and not {"-h", "--help"} & set(arguments)
+    return listed is not None and listed.needs_stack and not {"-h", "--help"} & set(arguments)
 
 
-def asked(arguments: Sequence[str]) -> list[str]:
+def needed_commands(arguments: Sequence[str]) -> list[str]:
     """The commands whose options this command line needs: its own, the one that help is asked for, or all of them."""
-    named = [one for one in _SHORT.get(tuple(arguments), arguments) if one in LISTED]
+    named = [one for one in _ALIASES.get(tuple(arguments), arguments) if one in LISTED]
     if named[:1] == [COMPLETION]:
         return list(LISTED)
     return list(dict.fromkeys(named[: 2 if named[:1] == [HELP.name] else 1]))
@@ -79,7 +79,7 @@ def asked(arguments: Sequence[str]) -> list[str]:
 
 def takes_counters(arguments: Sequence[str]) -> bool:
     """Whether this command line may name a counter, or lists them: then the file that declares them is read."""
-    return any(LISTED[name].stack or LISTED[name].counters for name in asked(arguments))
+    return any(LISTED[name].needs_stack or LISTED[name].needs_counters for name in needed_commands(arguments))
 
 
 def parser(counters: Counters, names: Sequence[str] = tuple(LISTED)) -> Parser:
@@ -89,7 +89,7 @@ def parser(counters: Counters, names: Sequence[str] = tuple(LISTED)) -> Parser:
     parser.set_defaults(parser=parser, declared=counters)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in names:
-        COMMANDS[name].add(commands, counters)
+        COMMANDS[name].add_to(commands, counters)
     return parser
 
 
@@ -104,20 +104,25 @@ def _overview() -> str:
     return "\n\n".join([usage, *parts, f"{where} ({STACK_DEFAULT}).", EXIT_STATUS]) + "\n"
 
 
-def parsed(arguments: Sequence[str], parser: Parser) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str], parser: Parser) -> argparse.Namespace:
     """The options, checked. Exits with 2 if they are wrong, with 0 for --help."""
-    arguments = _SHORT.get(tuple(arguments), arguments)
+    arguments = _ALIASES.get(tuple(arguments), arguments)
     name = arguments[1] if arguments[0] == "help" and len(arguments) > 1 else arguments[0]
     if not name.startswith("-") and name not in LISTED:
         near = [f"is it {name!r}?" for name in difflib.get_close_matches(name, LISTED, 1)]
-        parser.error(": ".join([f"there is no command {name!r}", *([_GONE[name]] if name in _GONE else near)]))
+        parser.error(
+            ": ".join(
+                [f"there is no command {name!r}", *([_REMOVED_COMMANDS[name]] if name in _REMOVED_COMMANDS else near)]
+            )
+        )
     given, others = parser.parse_known_args(arguments)
     command = COMMANDS[given.command]
-    if others and not command.passes_on:
-        parser.error(f"unrecognized arguments: {' '.join(others)}{command.instead and ': '}{command.instead}")
+    if others and not command.passes_unknown_options:
+        hint = command.unknown_option_hint and f": {command.unknown_option_hint}"
+        parser.error(f"unrecognized arguments: {' '.join(others)}{hint}")
     given.others = others
     try:
-        command.checked(given)
+        command.check_options(given)
     except UsageError as error:
         parser.error(str(error))
     except _invalid_input() as error:

@@ -49,7 +49,7 @@ class Stack:
     status: str = ""
     """CloudFormation's word for how the last deploy ended; empty for `make dev`."""
 
-    def own_table(self, counter: Counter) -> TeamTable:
+    def team_table(self, counter: Counter) -> TeamTable:
         """The team's table whose items a counter counts. Raises CommandError."""
         if counter.items is None:
             raise CommandError(f"{counter.name} counts no items of a table of your own")
@@ -66,7 +66,7 @@ class Stack:
             scan_state.as_of(self.store, counter)
 
 
-def local(given: int | None, counters: Mapping[str, Counter]) -> Stack:
+def local_stack(given: int | None, counters: Mapping[str, Counter]) -> Stack:
     """The stack of `make dev` on this port; without one on PORT, as `make dev`. Raises CommandError if none answers."""
     port = given or os.environ.get("PORT") or PORT_DEFAULT
     url = f"http://localhost:{port}/dev/stack"
@@ -90,7 +90,7 @@ def local(given: int | None, counters: Mapping[str, Counter]) -> Stack:
         raise CommandError(f"{url} did not say where its tables are: is that {DEV}?") from None
 
 
-def deployed(stack: str, counters: Mapping[str, Counter]) -> Stack:
+def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
     """A stack in the account and region of the credentials. Raises CommandError if it cannot be read.
 
     `stack` may name a Tally in a stack that has two: `Shop/Polls`.
@@ -102,7 +102,7 @@ def deployed(stack: str, counters: Mapping[str, Counter]) -> Stack:
         answer: Any = boto3.client("cloudformation", config=PATIENT).describe_stacks(StackName=name or stack)
         [described] = answer["Stacks"]
         named = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])}
-        outputs = _of_tally(stack, place.replace("/", ""), named)
+        outputs = _outputs_of_tally(stack, place.replace("/", ""), named)
         tables = {table: outputs[name] for table, name in _TABLES.items()}
         check_format(stack, outputs["Format"], str(FORMAT))
         bucket = outputs.get("DeadLetterBucketName", "")
@@ -123,7 +123,7 @@ def deployed(stack: str, counters: Mapping[str, Counter]) -> Stack:
         ) from None
 
 
-def _of_tally(stack: str, id_: str, outputs: Mapping[str, str]) -> dict[str, str]:
+def _outputs_of_tally(stack: str, id_: str, outputs: Mapping[str, str]) -> dict[str, str]:
     """The outputs of one Tally, by their names in a stack of its own. A construct puts its id before each.
 
     `id_`: the construct's; empty for the only one. Raises CommandError if there are several.
@@ -137,7 +137,7 @@ def _of_tally(stack: str, id_: str, outputs: Mapping[str, str]) -> dict[str, str
     return {name.removeprefix(id_): value for name, value in outputs.items() if name.startswith(id_)}
 
 
-def tables(names: Mapping[str, str], region: str, client: Any = None) -> Store:
+def store_of_tables(names: Mapping[str, str], region: str, client: Any = None) -> Store:
     """Tables of a region that no stack has. `names`: of counts, receipts and ledger."""
     client = client or boto3.client("dynamodb", config=CLIENT_CONFIG, region_name=region)
     return Store(client, _settings(names, "", MINUTE_DEFAULT_S))

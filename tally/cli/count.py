@@ -14,8 +14,8 @@ from tally.errors import LimitReachedError
 from . import values
 from .command import Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack
-from .service import service
-from .terminal import note, show
+from .service import make_client
+from .terminal import note, print_json_or_line
 
 FUNCTIONS = ("increments", "visits")
 
@@ -48,29 +48,29 @@ def _count(given: argparse.Namespace, stack: Stack) -> int:
     """Count, and print the key. Returns 1 if a limit refuses it."""
     key = given.key or str(uuid.uuid4())
     try:
-        tally = service(given, stack, *FUNCTIONS, anyone=given.counter.changes == ANYONE)
+        tally = make_client(given, stack, *FUNCTIONS, anyone=given.counter.changes == ANYONE)
         if given.visitor is not None:
-            return _visited(given, tally)
-        answer = _sent(tally, given, key)
+            return _count_visitor(given, tally)
+        answer = _send(tally, given, key)
     except LimitReachedError as error:
         note(error.detail)
         return 1
     number = f", and is {answer['value']}" if "value" in answer else ", visible within seconds"
     how = "was counted before, and is not again" if answer["replayed"] else f"counted{number}"
     how += ", beyond the limit" if answer.get("over") else ""
-    show(given, {**answer, "key": key}, f"{given.counter.name} {given.id}: {how} (--key {key})")
+    print_json_or_line(given, {**answer, "key": key}, f"{given.counter.name} {given.id}: {how} (--key {key})")
     return 0
 
 
-def _visited(given: argparse.Namespace, tally: Tally) -> int:
+def _count_visitor(given: argparse.Namespace, tally: Tally) -> int:
     """Count a visitor, and print whether it is a new one."""
     answer = tally.add_visitor(given.counter.name, given.id, given.visitor)
     how = "counted" if answer["new"] else "was counted before, and is not again"
-    show(given, {**answer}, f"{given.counter.name} {given.id} {answer['period']}: {how}")
+    print_json_or_line(given, {**answer}, f"{given.counter.name} {given.id} {answer['period']}: {how}")
     return 0
 
 
-def _sent(tally: Tally, given: argparse.Namespace, key: str) -> dict[str, Any]:
+def _send(tally: Tally, given: argparse.Namespace, key: str) -> dict[str, Any]:
     """The answer."""
     counter, id_, amount = given.counter, given.id, given.amount
     if counter.name == VISITS.name and amount is None:

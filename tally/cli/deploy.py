@@ -28,18 +28,18 @@ from .account import UNRESERVED, Account
 from .command import Command, Counters, Parser
 from .folder import counters, lambdas
 from .strangers import worst_day
-from .terminal import CommandError, agreed, check_answerable, explained
+from .terminal import CommandError, check_answerable, confirm, explain_error
 
 ASSEMBLY = Path("cdk.out")
 # Two consumers read four shards in each of two streams, once a minute at the same time; a sweep; a few callers.
-CONCURRENCY = 2 * 2 * 4 + 1 + 13
+CONCURRENCY_MIN = 2 * 2 * 4 + 1 + 13
 ADOPT = "--import-existing-resources"
 _NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")
-_FOLLOWED = "cancelled"  # CloudFormation says so of what it stopped because something else had failed
+_CANCELLED = "cancelled"  # CloudFormation says so of what it stopped because something else had failed
 _TABLE, _API, _FUNCTION = "AWS::DynamoDB::Table", "AWS::ApiGatewayV2::Api", "AWS::Lambda::Function"
 # The first of README.md. A video and a key of their own: the second line shows what the first one counted.
-PLAY = "curl -s -X POST {url}/videos/9f3a/plays -H 'Idempotency-Key: {key}'"
-PLAYS = "curl -s {url}/videos/9f3a/plays"
+PLAY_COMMAND = "curl -s -X POST {url}/videos/9f3a/plays -H 'Idempotency-Key: {key}'"
+PLAYS_COMMAND = "curl -s {url}/videos/9f3a/plays"
 _SECRET = (
     "aws cognito-idp describe-user-pool-client --region {region} --user-pool-id {pool} --client-id {client}"
     " --query UserPoolClient.ClientSecret --output text{profile}"
@@ -48,7 +48,7 @@ _ACCESS_TOKEN = "python3 -c 'import json,sys; print(json.load(sys.stdin)[\"acces
 _TOKEN = 'TOKEN=$(curl -s {url} -d grant_type=client_credentials -u "{client}:$({secret})" | {access_token})'
 
 
-class Deployed(NamedTuple):
+class AssemblyStack(NamedTuple):
     """One stack of the assembly."""
 
     name: str
@@ -60,31 +60,31 @@ class Deployed(NamedTuple):
     """The names of the tables that it counts in."""
     format: str
     """The form of what it stores; empty for the edge."""
-    reserved: int
+    reserved_concurrency: int
     """How many invocations at once its functions reserve."""
 
 
 def deploy(given: argparse.Namespace) -> int:
     """Show, ask, deploy, and say what to call. 0 if it is deployed, 1 if `cdk` failed or the person said no."""
     others: Sequence[str] = given.others  # options for `cdk deploy` alone
-    context = account.context(given.context)
+    context = account.read_context(given.context)
     options = Options.from_context(context)
     if options.cdn and not lambdas():
         raise CommandError("a CDN is a second stack, which only a checkout of Tally has: see docs/front-door.md")
-    account.cdk()  # what it lacks is said at once
-    at = Account.found(given.profile, given.region)
+    account.cdk_command()  # what it lacks is said at once
+    at = Account.from_environment(given.profile, given.region)
     options.check_region(at.region, at.id)
     declared = _introduce(given, context, options, at)
     assembly = Path(given.app) if given.app else ASSEMBLY
     pairs = [part for key, value in given.context for part in ("-c", f"{key}={value}")]
-    if not given.app and _cdk(at, "synth", "--quiet", "--output", str(assembly), *pairs):
+    if not given.app and _run_cdk(at, "synth", "--quiet", "--output", str(assembly), *pairs):
         return 1
     stacks = stacks_of(assembly, at.region)
     for stack in stacks:
         kept = "keeps its data when it is deleted" if stack.keeps_data else "keeps nothing when it is deleted"
         print(f"stack {stack.name} in {stack.region}: {kept}", flush=True)
     importing = [option for option in others if option.startswith(ADOPT)]
-    described = [at.stack(stack.name, stack.region) for stack in stacks]
+    described = [at.describe_stack(stack.name, stack.region) for stack in stacks]
     running = described[0]
     failed = [
         stack
@@ -92,9 +92,9 @@ def deploy(given: argparse.Namespace) -> int:
         if description and description["StackStatus"] in _NEVER_DEPLOYED
     ]
     check_reservations(stacks[0], at, there=running is not None and stacks[0] not in failed)
-    say_too_few_at_once(stacks[0], at)
+    say_low_concurrency(stacks[0], at)
     if failed:
-        adopted = _cleared(given, at, failed)
+        adopted = _delete_failed_stacks(given, at, failed)
         if adopted is None:
             return 1
         if adopted and not importing:
@@ -107,13 +107,13 @@ def deploy(given: argparse.Namespace) -> int:
         if not importing:
             _check_tables(at, stacks[0])
     _check_forms(at, stacks[0], declared)
-    if _cdk(at, "diff", "--app", str(assembly), *importing):
+    if _run_cdk(at, "diff", "--app", str(assembly), *importing):
         return 1
-    if not agreed(given, "Deploy this?"):
+    if not confirm(given, "Deploy this?"):
         print("nothing is deployed")
         return 1
     if running:
-        _drop_left_throttles(at, stacks[0].name)
+        _delete_stale_throttles(at, stacks[0].name)
     return _deploy(assembly, stacks, at, others)
 
 
@@ -131,14 +131,14 @@ def _introduce(given: argparse.Namespace, context: Mapping[str, Any], options: O
     settings = {key: value for key, value in context.items() if ":" not in key and "@" not in key}
     own = [f"{key}={value}" for key, value in settings.items() if value not in (None, "")]
     shown = f"those of {given.app}" if given.app else ", ".join(own) or "none: the defaults of docs/operations.md"
-    print(f"to account {at.id}, region {at.region}, as {at.who}\noptions: {shown}", flush=True)
+    print(f"to account {at.id}, region {at.region}, as {at.caller_arn}\noptions: {shown}", flush=True)
     declared = Declarations.load(counters())
     for warning in warnings(options, declared, at):
         print(f"note: {warning}", flush=True)
     return declared
 
 
-def _drop_left_throttles(at: Account, stack: str) -> None:
+def _delete_stale_throttles(at: Account, stack: str) -> None:
     """Delete the throttles of routes that are gone. A deploy that takes a route away leaves its throttle in the stage,
     and API Gateway then refuses every update of the stage: "Unable to find Route by key"."""
     apis = [one["PhysicalResourceId"] for one in at.resources(stack) if one["ResourceType"] == _API]
@@ -152,33 +152,39 @@ def _drop_left_throttles(at: Account, stack: str) -> None:
             client.delete_route_settings(RouteKey=key, **stage)
 
 
-def check_reservations(stack: Deployed, at: Account, there: bool) -> None:
+def check_reservations(stack: AssemblyStack, at: Account, there: bool) -> None:
     """Raises CommandError if AWS would refuse them in the middle of the deploy, as in a new account, or where others
     have reserved the rest. `there`: the stack has functions, whose reservations it may take over."""
-    if not stack.reserved:
+    if not stack.reserved_concurrency:
         return
     resources = at.resources(stack.name) if there else []
-    left = at.reservable([one["PhysicalResourceId"] for one in resources if one["ResourceType"] == _FUNCTION])
-    if left is not None and left < stack.reserved:
+    left = at.reservable_concurrency(
+        [one["PhysicalResourceId"] for one in resources if one["ResourceType"] == _FUNCTION]
+    )
+    if left is not None and left < stack.reserved_concurrency:
+        request = _quota_request(at, stack.reserved_concurrency - left)
         raise CommandError(
-            f"{stack.name} reserves {stack.reserved} of the functions that Lambda runs at once in this account and"
-            f" region, and can reserve {left}: others have reserved some, and AWS lets nobody reserve the last"
-            f" {UNRESERVED}. Ask AWS for more, which is free: {_quota_request(at, stack.reserved - left)}. Until you"
-            " have them, deploy with -c strangersConcurrency=0 and without reservedConcurrency"
+            f"{stack.name} reserves {stack.reserved_concurrency} of the functions that Lambda runs at once in this"
+            f" account and region, and can reserve {left}: others reserved some, and AWS lets nobody reserve the last"
+            f" {UNRESERVED}. Ask AWS for more, which is free: {request}. Until you have them, deploy with"
+            " -c strangersConcurrency=0 and without reservedConcurrency"
         )
 
 
 def _quota_request(at: Account, missing: int = 0) -> str:
-    wanted = max(1000, (at.concurrency() or 0) + missing)
+    wanted = max(1000, (at.concurrency_limit() or 0) + missing)
     return (
         "aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384"
         f" --desired-value {wanted} --region {at.region}"
     )
 
 
-def say_too_few_at_once(stack: Deployed, at: Account) -> None:
+def say_low_concurrency(stack: AssemblyStack, at: Account) -> None:
     """Say it if Lambda runs fewer functions at once than the stack takes, by its template."""
-    runs, needed = at.concurrency(), CONCURRENCY + (stack.reserved + UNRESERVED if stack.reserved else 0)
+    runs, needed = (
+        at.concurrency_limit(),
+        CONCURRENCY_MIN + (stack.reserved_concurrency + UNRESERVED if stack.reserved_concurrency else 0),
+    )
     if runs is not None and runs < needed:
         print(
             f"note: Lambda runs {runs} functions at once in this account and region, and Tally needs {needed}: with"
@@ -198,29 +204,29 @@ def warnings(options: Options, declared: Declarations, at: Account) -> Iterator[
     yield f"strangers who use up every route that is for anyone cost up to ${usd:,.0f} a day: AWS Budgets can mail you"
 
 
-def _cleared(given: argparse.Namespace, at: Account, failed: Sequence[Deployed]) -> list[str] | None:
+def _delete_failed_stacks(given: argparse.Namespace, at: Account, failed: Sequence[AssemblyStack]) -> list[str] | None:
     """Delete what first deploys left that failed: CloudFormation takes no other one over it. Says why, and asks.
 
     The names of the tables that are there, which the next deploy adopts; None if the person said no.
     """
-    tables = at.tables(table for stack in failed for table in stack.tables)
+    tables = at.existing_tables(table for stack in failed for table in stack.tables)
     for stack in failed:
         print(f"the first deploy of {stack.name} failed, and CloudFormation rolled it back. The reasons:")
         events = at.events(stack.name, stack.region)
         print("".join(f"  {reason}\n" for reason in _reasons(events)), end="")
-        kept = [destroy.Kept.of(event) for event in events if event["ResourceStatus"] == "DELETE_SKIPPED"]
+        kept = [destroy.KeptResource.of(event) for event in events if event["ResourceStatus"] == "DELETE_SKIPPED"]
         left = [f"  {one.kind:9}  {one.name}\n" for one in sorted(set(kept)) if one.name not in tables]
         if left:
             print(f"the deploy below makes others in place of these, so you may delete them:\n{''.join(left)}", end="")
     print(f"the stack is deleted first. These tables stay, and are adopted: {', '.join(tables) or 'none'}", flush=True)
-    if not agreed(given, "Delete it, and deploy again?"):
+    if not confirm(given, "Delete it, and deploy again?"):
         print("nothing is deleted, and nothing is deployed")
         return None
     for stack in reversed(failed):  # an edge before what it leads to
         at.client("cloudformation", stack.region).update_termination_protection(
             EnableTerminationProtection=False, StackName=stack.name
         )
-        if rolled_back := destroy.stack(at, stack.name, stack.region):
+        if rolled_back := destroy.find_stack(at, stack.name, stack.region):
             destroy.delete(rolled_back, at)
     return tables
 
@@ -232,10 +238,10 @@ def _reasons(events: Sequence[Any]) -> list[str]:
         for event in reversed(events)
         if event["ResourceStatus"].endswith("_FAILED")
     ]
-    return [reason for reason in dict.fromkeys(reasons) if _FOLLOWED not in reason]
+    return [reason for reason in dict.fromkeys(reasons) if _CANCELLED not in reason]
 
 
-def _check_tables(at: Account, stack: Deployed) -> None:
+def _check_tables(at: Account, stack: AssemblyStack) -> None:
     """Raise CommandError if a stack that counts would get other tables, which are empty."""
     counting = {one.get("PhysicalResourceId", "") for one in at.resources(stack.name) if one["ResourceType"] == _TABLE}
     counting -= {""}  # one that is not made yet
@@ -246,26 +252,26 @@ def _check_tables(at: Account, stack: Deployed) -> None:
         )
 
 
-def _check_forms(at: Account, stack: Deployed, declared: Declarations) -> None:
+def _check_forms(at: Account, stack: AssemblyStack, declared: Declarations) -> None:
     """Raise ConfigurationError if a counter has counted in another form, in tables that are there: also in those that a
     first deploy adopts. Who may not read the ledger is not stopped: the sweep looks itself."""
     names = {name.rpartition("-")[2]: name for name in stack.tables}
     try:
-        noted = forms.noted(connection.tables(names, at.region, at.client("dynamodb")))
+        noted = forms.noted(connection.store_of_tables(names, at.region, at.client("dynamodb")))
     except StoreRefusedError as error:
-        why = explained(error)
+        why = explain_error(error)
         if "ResourceNotFoundException" not in why:
             print(f"note: nobody compares the counters with what they have counted: {why}", flush=True)
         return
     forms.check(noted, declared.counters)
 
 
-def _deploy(assembly: Path, stacks: Sequence[Deployed], at: Account, others: Sequence[str]) -> int:
+def _deploy(assembly: Path, stacks: Sequence[AssemblyStack], at: Account, others: Sequence[str]) -> int:
     """Deploy what was shown, and say what to call."""
     with tempfile.TemporaryDirectory() as folder:
         outputs_file = Path(folder) / "outputs.json"
         asked = ["--require-approval", "never", "--outputs-file", str(outputs_file)]
-        if _cdk(at, "deploy", "--all", "--app", str(assembly), *asked, *others):
+        if _run_cdk(at, "deploy", "--all", "--app", str(assembly), *asked, *others):
             print("tally: it is not deployed: what cdk says above is the reason", file=sys.stderr)
             return 1
         outputs = json.loads(outputs_file.read_text()) if outputs_file.exists() else {}
@@ -274,16 +280,16 @@ def _deploy(assembly: Path, stacks: Sequence[Deployed], at: Account, others: Seq
     return 0
 
 
-def _cdk(at: Account, *arguments: str) -> int:
+def _run_cdk(at: Account, *arguments: str) -> int:
     """The pinned command, for the person to see. Its exit status."""
-    command = [*account.cdk(), *arguments, *at.options]
+    command = [*account.cdk_command(), *arguments, *at.profile_options]
     region = {"AWS_REGION": at.region, "AWS_DEFAULT_REGION": at.region}  # it asks nobody for another one
     # The app runs with the Python that has its packages, whether or not its environment is active.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return subprocess.run(command, env={**os.environ, **region, "PATH": path}, check=False).returncode
 
 
-def stacks_of(assembly: Path, region: str) -> list[Deployed]:
+def stacks_of(assembly: Path, region: str) -> list[AssemblyStack]:
     """The stacks in a folder of `cdk synth`, first the one of the API. Raises CommandError for another folder."""
     try:
         artifacts = json.loads((assembly / "manifest.json").read_text())["artifacts"]
@@ -296,12 +302,12 @@ def stacks_of(assembly: Path, region: str) -> list[Deployed]:
             template = json.loads((assembly / properties["templateFile"]).read_text())
             outputs, resources = template.get("Outputs", {}), template["Resources"].values()
             stacks.append(
-                Deployed(
+                AssemblyStack(
                     properties.get("stackName", name),
                     region if own == "unknown-region" else own,
                     bool(properties.get("terminationProtection")),
                     {output: one.get("Description", "") for output, one in outputs.items()},
-                    frozenset(one["Properties"]["TableName"] for one in resources if _counts(one)),
+                    frozenset(one["Properties"]["TableName"] for one in resources if _is_data_table(one)),
                     outputs.get("Format", {}).get("Value", ""),
                     sum(one.get("Properties", {}).get("ReservedConcurrentExecutions", 0) for one in resources),
                 )
@@ -309,25 +315,25 @@ def stacks_of(assembly: Path, region: str) -> list[Deployed]:
     return sorted(stacks, key=lambda stack: "ApiUrl" not in stack.descriptions)
 
 
-def _counts(resource: Mapping[str, Any]) -> bool:
+def _is_data_table(resource: Mapping[str, Any]) -> bool:
     """Whether it is a table that numbers depend on. That of salts comes and goes with a counter."""
     name = str(resource.get("Properties", {}).get("TableName"))
     return resource["Type"] == _TABLE and name.endswith(tuple(f"-{table.value}" for table in TABLES))
 
 
-def what_to_call(stacks: Sequence[Deployed], outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:
+def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:
     """The address, and commands to paste. `outputs`: of each stack, by its name."""
     main, of_main = stacks[0], outputs[stacks[0].name]
     url, names = of_main["ApiUrl"], [(stack, outputs.get(stack.name, {}).get("CnameTarget")) for stack in stacks]
     cnames = [f"  # {stack.descriptions['CnameTarget']}: {target}" for stack, target in names if target]
-    tally = f"{at.prefix}{'.venv/bin/' if lambdas() else ''}tally"
+    tally = f"{at.environment_prefix}{'.venv/bin/' if lambdas() else ''}tally"
     stack = shlex.quote(main.name)
     counters = of_main["Counters"].split(", ")
     if "plays" in counters:
         calls = [
             "  # count a play, once for its key, and read the count",
-            f"  {PLAY.format(url=url, key=uuid.uuid4())}",
-            f"  {PLAYS.format(url=url)}\n",
+            f"  {PLAY_COMMAND.format(url=url, key=uuid.uuid4())}",
+            f"  {PLAYS_COMMAND.format(url=url)}\n",
         ]
     else:
         calls = [
@@ -340,7 +346,7 @@ def what_to_call(stacks: Sequence[Deployed], outputs: Mapping[str, Mapping[str, 
             f"\n{main.name} answers at {url}\n",
             *([*cnames, ""] if cnames else []),
             *calls,
-            *_token(of_main, at),
+            *_token_commands(of_main, at),
             f"  # look at the numbers in a browser; docs/console.md says who may: {url}/console",
             *([f"  make smoke URL={url} TOKEN=$TOKEN WAIT=600"] if lambdas() else []),
             f"  {tally} status --stack {stack}",
@@ -348,11 +354,11 @@ def what_to_call(stacks: Sequence[Deployed], outputs: Mapping[str, Mapping[str, 
     )
 
 
-def _token(outputs: Mapping[str, str], at: Account) -> list[str]:
+def _token_commands(outputs: Mapping[str, str], at: Account) -> list[str]:
     """How to get a token: by the pool's client for programs, or from the issuer of the options."""
     if "TokenUrl" not in outputs:
         return ["  # tokens come from the issuer that you gave: TOKEN=…"]
-    client, profile = outputs["MachineClientId"], f" {shlex.join(at.options)}" if at.options else ""
+    client, profile = outputs["MachineClientId"], f" {shlex.join(at.profile_options)}" if at.profile_options else ""
     secret = _SECRET.format(region=at.region, pool=outputs["UserPoolId"], client=client, profile=profile)
     token = _TOKEN.format(url=outputs["TokenUrl"], client=client, secret=secret, access_token=_ACCESS_TOKEN)
     return [
@@ -368,16 +374,16 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 DEPLOY = Command(
     "deploy",
-    account.checked(deploy),
+    account.translate_option_errors(deploy),
     _arguments,
     examples="  tally deploy -c stage=prod -c pageHosts=example.com",
-    passes_on=True,
+    passes_unknown_options=True,
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`make deploy`."""
-    return account.make(DEPLOY, arguments)
+    return account.run_as_make_target(DEPLOY, arguments)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ from . import account
 from .account import Account
 from .command import Command
 from .folder import lambdas
-from .terminal import CommandError, answer, check_answerable, note
+from .terminal import CommandError, ask, check_answerable, note
 
 LOOK_S, LOOKS_MAX = 5, 1440  # two hours: a distribution is deleted in minutes
-_KEPT = ("Retain", "RetainExceptOnCreate")
+_KEEPING_POLICIES = ("Retain", "RetainExceptOnCreate")
 _KINDS = {
     "AWS::DynamoDB::Table": "table", "AWS::S3::Bucket": "bucket", "AWS::Cognito::UserPool": "user pool",
     "AWS::Logs::LogGroup": "log group", "AWS::SQS::Queue": "queue",
@@ -31,14 +31,14 @@ _KINDS = {
 _RESTORED = re.compile(r".+-[0-9]{8}T[0-9]{6}(?=-counts$)")
 
 
-class Kept(NamedTuple):
+class KeptResource(NamedTuple):
     """A resource that outlives its stack."""
 
     kind: str
     name: str
 
     @classmethod
-    def of(cls, resource: Mapping[str, Any]) -> Kept:
+    def of(cls, resource: Mapping[str, Any]) -> KeptResource:
         """As CloudFormation lists it, or tells of it."""
         kind = resource["ResourceType"]
         return cls(_KINDS.get(kind, kind), resource["PhysicalResourceId"])
@@ -51,26 +51,29 @@ class DeployedStack(NamedTuple):
     id: str
     region: str
     protected: bool
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptResource, ...]
 
 
 def destroy(given: argparse.Namespace) -> int:
     """Show, ask, delete, and say what remains."""
-    stage = Options.from_context(account.context(given.context)).stage
-    at = Account.found(given.profile, given.region)
-    name, edge = names(stage, at.region)
+    stage = Options.from_context(account.read_context(given.context)).stage
+    at = Account.from_environment(given.profile, given.region)
+    name, edge = stack_names(stage, at.region)
     # CloudFront is in the partition `aws` alone: other credentials know no us-east-1.
-    both = [stack(at, edge, EDGE_REGION) if at.who.startswith("arn:aws:") else None, stack(at, name, at.region)]
+    both = [
+        find_stack(at, edge, EDGE_REGION) if at.caller_arn.startswith("arn:aws:") else None,
+        find_stack(at, name, at.region),
+    ]
     stacks = [deployed for deployed in both if deployed]
     if not stacks:
         raise CommandError(f"there is no stack {name} in account {at.id}, region {at.region}")
     _check_protection(stacks, at)
     check_answerable(given.yes)
-    print(f"in account {at.id}, as {at.who}")
+    print(f"in account {at.id}, as {at.caller_arn}")
     for deployed in stacks:
         print(f"deletes {deployed.name} in {deployed.region}: keeps {len(deployed.kept) or 'nothing'}")
         print("".join(f"  keeps {kept.kind} {kept.name}\n" for kept in deployed.kept), end="", flush=True)
-    if not given.yes and answer(f"Type {name} to delete it: ") != name:
+    if not given.yes and ask(f"Type {name} to delete it: ") != name:
         print("nothing is deleted")
         return 1
     for deployed in stacks:
@@ -80,20 +83,20 @@ def destroy(given: argparse.Namespace) -> int:
     return 0
 
 
-def names(stage: str, region: str) -> tuple[str, str]:
+def stack_names(stage: str, region: str) -> tuple[str, str]:
     """The stacks of a stage: its own, and its edge. As tally/cdk/names.py has them, which would load CDK."""
     return f"Tally-{stage}", f"Tally-{stage}-edge-{region}"
 
 
-def stack(at: Account, name: str, region: str) -> DeployedStack | None:
+def find_stack(at: Account, name: str, region: str) -> DeployedStack | None:
     """What is deployed under this name, and what of it is kept; None if nothing is."""
-    described = at.stack(name, region)
+    described = at.describe_stack(name, region)
     if described is None:
         return None
     template = at.client("cloudformation", region).get_template(StackName=name)["TemplateBody"]
-    kept = {id for id, resource in template["Resources"].items() if resource.get("DeletionPolicy") in _KEPT}
+    kept = {id for id, resource in template["Resources"].items() if resource.get("DeletionPolicy") in _KEEPING_POLICIES}
     names = {
-        Kept.of(resource)
+        KeptResource.of(resource)
         for resource in at.resources(name, region)
         if resource["LogicalResourceId"] in kept and resource.get("PhysicalResourceId")
     }
@@ -108,7 +111,7 @@ def _check_protection(stacks: Sequence[DeployedStack], at: Account) -> None:
         commands = [
             " ".join(
                 ["aws cloudformation update-termination-protection --no-enable-termination-protection --region",
-                 deployed.region, "--stack-name", deployed.name, *at.options]
+                 deployed.region, "--stack-name", deployed.name, *at.profile_options]
             )
             for deployed in protected
         ]  # fmt: skip
@@ -146,26 +149,26 @@ def what_remains(stage: str, stacks: Sequence[DeployedStack], at: Account) -> st
         restored = "".join(f" -c tables={moment}" for moment in moments)
         lines += [
             "to have the stack back with these tables, and with the options that it had (docs/restore.md):",
-            f"  {at.prefix}{deploys(f'-c stage={stage}{restored} --import-existing-resources')}",
+            f"  {at.environment_prefix}{deploy_command(f'-c stage={stage}{restored} --import-existing-resources')}",
         ]
     return "\n".join(lines)
 
 
-def deploys(options: str) -> str:
+def deploy_command(options: str) -> str:
     """The command that deploys with these options, in this folder."""
     return f'make deploy ARGS="{options}"' if lambdas() else f"tally deploy {options}"
 
 
 DESTROY = Command(
     "destroy",
-    account.checked(destroy),
+    account.translate_option_errors(destroy),
     account.add_arguments,
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`make destroy`."""
-    return account.make(DESTROY, arguments)
+    return account.run_as_make_target(DESTROY, arguments)
 
 
 if __name__ == "__main__":

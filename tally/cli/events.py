@@ -13,7 +13,7 @@ from tally.streams import events
 from . import values
 from .command import Command, Counters, Parser, add_counter
 from .connection import Stack
-from .terminal import say, show
+from .terminal import print_json_or_line, say
 
 LIMIT_DEFAULT, LIMIT_MAX = 20, 10_000
 
@@ -36,7 +36,7 @@ def _events(given: argparse.Namespace, stack: Stack) -> int:
     shown = 0
     for event, sent in islice(asked, given.limit):
         shown += 1
-        show(given, {**event.detail, "sent": sent}, _line(event.detail, sent=sent))
+        print_json_or_line(given, {**event.detail, "sent": sent}, _line(event.detail, sent=sent))
     if not shown and not given.json:
         say("no event is known: each is kept for nine days after it was sent")
     return 0

@@ -29,7 +29,7 @@ from tally.maintenance.imports import RefusedRow
 from . import files
 from .command import Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack
-from .terminal import CommandError, bar, iso, note
+from .terminal import CommandError, iso, note, progress_bar
 
 Put = Callable[[Sequence[Any]], object]
 _BREAK = re.compile(r"[\r\n]")
@@ -48,7 +48,7 @@ def _check(given: argparse.Namespace) -> None:
     """Completes the form. Raises UsageError."""
     if given.format is None and Path(given.file or "").suffix == ".parquet":
         raise UsageError("there is no Parquet: export to a .csv or .jsonl, and convert it")
-    given.format = files.form_of(given.file, given.format)
+    given.format = files.format_of(given.file, given.format)
     if given.limits and not given.counter.own_limits:
         raise UsageError(f"{given.counter.name} is not declared with own_limits: no id has a limit of its own")
 
@@ -63,30 +63,30 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     names = ("id", "limit") if given.limits else (files.CHILDREN if given.children else files.NUMBERS).columns(counter)
     rows = _limits if given.limits else _children if given.children else _numbers
     written = 0
-    with _opened(given.file) as file:
-        put = (_csv if given.format == files.CSV else _jsonl)(file, names)
+    with _open_output(given.file) as file:
+        put = (_csv_writer if given.format == files.CSV else _jsonl_writer)(file, names)
         for row in rows(store, counter):
             if given.children and given.format == files.CSV:
-                _check_comes_back(counter, names, row)
+                _check_importable(counter, names, row)
             put(row)
             written += 1
-    note(f"exported {files.counted(written)}")
+    note(f"exported {files.format_rows(written)}")
     return 0
 
 
-def _csv(file: IO[str], names: Sequence[str]) -> Put:
+def _csv_writer(file: IO[str], names: Sequence[str]) -> Put:
     plain, quoted = (csv.writer(file, lineterminator="\n", quoting=how) for how in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
     plain.writerow(names)
     # Python before 3.13 leaves a carriage return without quotes.
     return lambda row: (quoted if any("\r" in str(one) for one in row) else plain).writerow(row)
 
 
-def _check_comes_back(counter: Counter, names: Sequence[str], row: Sequence[Any]) -> None:
+def _check_importable(counter: Counter, names: Sequence[str], row: Sequence[Any]) -> None:
     """Raise CommandError for a child whose name `import` would not read from a CSV: a line of it is a row by itself."""
     if not _BREAK.search(str(row[1])):
         return
     text = io.StringIO(newline="")
-    put = _csv(text, names)
+    put = _csv_writer(text, names)
     put(row)
     text.seek(0)
     if any(isinstance(one, RefusedRow) for one in files.read(text, files.CSV, files.CHILDREN, counter)):
@@ -95,12 +95,12 @@ def _check_comes_back(counter: Counter, names: Sequence[str], row: Sequence[Any]
         )
 
 
-def _jsonl(file: IO[str], names: Sequence[str]) -> Put:
+def _jsonl_writer(file: IO[str], names: Sequence[str]) -> Put:
     return lambda row: file.write(json.dumps(dict(zip(names, row, strict=True))) + "\n")
 
 
 @contextmanager
-def _opened(name: str | None) -> Iterator[IO[str]]:
+def _open_output(name: str | None) -> Iterator[IO[str]]:
     """The file, which takes its name when it is whole. Raises CommandError."""
     if name in (None, "-"):
         yield sys.stdout
@@ -124,7 +124,7 @@ def _opened(name: str | None) -> Iterator[IO[str]]:
 def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Item]]]:
     """The items of each id of the counter's prefix. A scan returns item collections whole."""
     start = counter.partition_start
-    with bar(queries.scan_pages(store, store.settings.counts_table), "page", "scanned") as pages:
+    with progress_bar(queries.scan_pages(store, store.settings.counts_table), "page", "scanned") as pages:
         of_counter = (item for page in pages for item in page if item["PK"]["S"].startswith(start))
         for partition, same in itertools.groupby(of_counter, lambda item: item["PK"]["S"]):
             yield partition.removeprefix(start), list(same)
@@ -171,5 +171,5 @@ EXPORT = Command(
     examples="""  tally export plays plays.csv
   tally export likes likes.jsonl --children
 """,
-    instead="an export has every row",
+    unknown_option_hint="an export has every row",
 )  # fmt: skip

@@ -43,7 +43,7 @@ or an hour as Google Analytics writes it (2024050312). No clock decides: each ru
 DATE_DIGITS = 8
 BEGINS = 16  # bytes of a file that show what it is
 SHOWN_MAX = 80  # characters of a first line that names other columns
-_WRITTEN = re.compile(r"[+-]?[0-9]{1,38}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
+_DECIMAL_PATTERN = re.compile(r"[+-]?[0-9]{1,38}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how Python reads a byte that is not UTF-8
 NOT_TEXT = {
     codecs.BOM_UTF16_LE: "UTF-16: save it as UTF-8", codecs.BOM_UTF16_BE: "UTF-16: save it as UTF-8",
@@ -79,12 +79,12 @@ class Layout(NamedTuple):
     """Whether the second column names a child. Only that value may hold line breaks."""
 
 
-def form_of(name: str | None, given: str | None) -> str:
+def format_of(name: str | None, given: str | None) -> str:
     """The form of a file: the given one, or by its name."""
     return given or (JSONL if Path(name or "").suffix.lower() in (".jsonl", ".ndjson") else CSV)
 
 
-def counted(number: int) -> str:
+def format_rows(number: int) -> str:
     """`1 row`, `2 rows`."""
     return f"{number} row{'' if number == 1 else 's'}"
 
@@ -113,7 +113,7 @@ def read(lines: Iterable[str], form: str, layout: Layout, counter: Counter) -> I
             yield RefusedRow(record[0], error.detail)
 
 
-def opened(name: str) -> IO[bytes]:
+def open_input(name: str) -> IO[bytes]:
     """The file; for `-`, or a pipe, a copy, because it may be read more than once. Raises CommandError."""
     try:
         file = sys.stdin.buffer if name == "-" else Path(name).open("rb")  # noqa: SIM115  # the caller closes it
@@ -167,7 +167,7 @@ def _child(line: int, row: Sequence[Any], counter: Counter) -> ChildRow:
 
 def _whole(value: object) -> int | None:
     """Returns the whole number that a value or a text says; None if it says none, or if a float may be rounded."""
-    if isinstance(value, str) and (written := _WRITTEN.fullmatch(value.strip())):
+    if isinstance(value, str) and (written := _DECIMAL_PATTERN.fullmatch(value.strip())):
         number = Decimal(written[0])
         return int(number) if number == number.to_integral_value() else None
     return None if isinstance(value, float) and abs(value) > FLOAT_MAX else fields.integer_or_none(value)
@@ -208,14 +208,14 @@ def _from_csv(
     """A quote that nobody closes would take in the rows up to the next one. So what is wrong over several lines costs
     the first of them only: the next row begins on the line after it. Of what Tally reads, only the name of a child may
     have line breaks. No line of such a row is a row by itself, with its quotes or without."""
-    ahead = _Ahead(lines)
+    ahead = _LineBuffer(lines)
     places, width = _header(ahead, needed, optional)
     while ahead.more():
         number, first = ahead.number, ahead.first()
         try:
-            row = next(csv.reader(ahead.taken(), strict=True), [])
+            row = next(csv.reader(ahead.take_row(), strict=True), [])
         except csv.Error as error:
-            ahead.keep_first()
+            ahead.push_back_rest()
             too_long = len(first) > csv.field_size_limit() and "limit" in str(error)  # else a quote took in more lines
             yield RefusedRow(
                 number, _TOO_LONG if too_long else "a quote is not closed, or text stands behind one that is"
@@ -224,15 +224,16 @@ def _from_csv(
         if not row:
             continue
         if len(row) != width:
-            ahead.keep_first()
+            ahead.push_back_rest()
             yield RefusedRow(number, f"there must be {width} columns, and there are {len(row)}")
             continue
         read = [row[place] for place in places]
         broken = [number for number, one in enumerate(read) if "\n" in one or "\r" in one]
         if (broken and not (names_child and broken == [1])) or any(
-            len(inner) == width and is_row([inner[place] for place in places]) for inner in ahead.alone(bool(broken))
+            len(inner) == width and is_row([inner[place] for place in places])
+            for inner in ahead.inner_rows(bool(broken))
         ):
-            ahead.keep_first()
+            ahead.push_back_rest()
             yield RefusedRow(number, "a quote takes in the lines below")
         elif '"' in read[0] and read[0].replace('"', '""') not in ahead.text():
             yield RefusedRow(number, "a quote stands within an id that has no quotes around it")
@@ -240,7 +241,7 @@ def _from_csv(
             yield number, read
 
 
-class _Ahead:
+class _LineBuffer:
     """The lines of a file. Those that a wrong row has taken can be read again. `number`: that of the next one."""
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -259,7 +260,7 @@ class _Ahead:
         """The next line, which stays."""
         return self._again[0]
 
-    def taken(self) -> Iterator[str]:
+    def take_row(self) -> Iterator[str]:
         """The lines of one row."""
         self._taken = []
         while self.more():
@@ -271,23 +272,23 @@ class _Ahead:
         """The last row as the file has it."""
         return "".join(self._taken)
 
-    def alone(self, ends: bool) -> Iterator[Sequence[str]]:
+    def inner_rows(self, ends: bool) -> Iterator[Sequence[str]]:
         """The lines between the first and the last line of the last row, each read by itself. `ends`: also these two,
         without their quotes."""
         for line in self._taken[1:-1] + [self._taken[end].replace('"', "") for end in (0, -1) if ends]:
             with contextlib.suppress(csv.Error):
                 yield next(csv.reader([line], strict=True), [])
 
-    def keep_first(self) -> None:
+    def push_back_rest(self) -> None:
         """Give the lines of the last row back, but for its first one."""
         back = self._taken[1:]
         self._again.extendleft(reversed(back))
         self.number -= len(back)
 
 
-def _header(ahead: _Ahead, needed: Sequence[str], optional: Sequence[str]) -> tuple[list[int], int]:
+def _header(ahead: _LineBuffer, needed: Sequence[str], optional: Sequence[str]) -> tuple[list[int], int]:
     """Where the columns are that are read, and how many there are. Raises CommandError."""
-    line = next((one for one in ahead.taken() if one.strip()), "")
+    line = next((one for one in ahead.take_row() if one.strip()), "")
     try:
         names = next(csv.reader([line], strict=True), [])
     except csv.Error:

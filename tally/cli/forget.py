@@ -24,7 +24,7 @@ from tally.streams import dead_letters
 from . import values
 from .command import Command, Counters, Parser, UsageError
 from .connection import Stack
-from .terminal import bar, explained, note, say, show
+from .terminal import explain_error, note, print_json_or_line, progress_bar, say
 
 _STAYS = (
     "failed events may name the user for 14 days more, logs for 30, backups for 35; so may tallies whose ids are users:"
@@ -45,7 +45,7 @@ def _check(given: argparse.Namespace) -> None:
 def _forget(given: argparse.Namespace, stack: Stack) -> int:
     """Say what there is of a user; remove it with --yes. Returns 1 if something is left."""
     user = fields.user(given.user, "--user")
-    traces = _found(stack, user)
+    traces = _find_traces(stack, user)
     if not given.yes:
         say(
             f"found    {_counts(Multiset(trace.kind for trace in traces))}"
@@ -54,7 +54,7 @@ def _forget(given: argparse.Namespace, stack: Stack) -> int:
         )
         return 1 if traces else 0
     run = ForgetRun(stack.store, given.user, given.by, given.why, int(clock.now_s()), len(traces))
-    left = _removed(stack, user, traces, run)
+    left = _remove_traces(stack, user, traces, run)
     say(f"removed  {_counts({kind: run.removed[kind.plural] for kind in TraceKind})}")
     if run.removed["posts"]:
         note("the likes of the posts go in the background")
@@ -66,27 +66,27 @@ def _forget(given: argparse.Namespace, stack: Stack) -> int:
     return 1 if left else 0
 
 
-def _found(stack: Stack, user: str) -> list[Trace]:
+def _find_traces(stack: Stack, user: str) -> list[Trace]:
     """What there is. Posts come last: the likes of a post that is deleted are left to the sweep."""
     traces: list[Trace] = []
-    with bar(forgetting.find_traces(stack.store, stack.counters, user), "page", "scanned") as pages:
+    with progress_bar(forgetting.find_traces(stack.store, stack.counters, user), "page", "scanned") as pages:
         for page in pages:
             traces += page
     return sorted(traces, key=lambda trace: trace.kind is TraceKind.POST)
 
 
-def _removed(stack: Stack, user: str, to_remove: Sequence[Trace], run: ForgetRun) -> int:
+def _remove_traces(stack: Stack, user: str, to_remove: Sequence[Trace], run: ForgetRun) -> int:
     """Remove these, and note it in the history, also when somebody stops it. Returns how many are left."""
     left, finished = 0, False
     run.note(finished=False)
     try:
-        with bar(to_remove, "item", "removed") as traces:
+        with progress_bar(to_remove, "item", "removed") as traces:
             for number, trace in enumerate(traces, 1):
                 try:
                     forgetting.forget_trace(Call(stack.store, user), stack.counters, trace)
                     run.removed[trace.kind.plural] += 1
                 except TallyError as error:
-                    note(f"{trace.kind.value} {trace.id}: {explained(error)}")
+                    note(f"{trace.kind.value} {trace.id}: {explain_error(error)}")
                     left += 1
                 if number % NOTED_EVERY == 0:
                     run.note(finished=False)
@@ -96,13 +96,15 @@ def _removed(stack: Stack, user: str, to_remove: Sequence[Trace], run: ForgetRun
     return left
 
 
-def past(given: argparse.Namespace, stack: Stack) -> int:
+def print_runs(given: argparse.Namespace, stack: Stack) -> int:
     """Print the runs that removed what there was of a user."""
     runs = list(history.forget_runs(stack.store, given.user))
     for entry in runs:
         done = _counts({kind: entry[kind.plural] for kind in TraceKind})
         more = "" if entry["finished"] else f", not finished, of {entry['found']}"
-        show(given, entry, f"{format_time(entry['at'])}  removed {done}{more}, by {entry['by']}: {entry['why']}")
+        print_json_or_line(
+            given, entry, f"{format_time(entry['at'])}  removed {done}{more}, by {entry['by']}: {entry['why']}"
+        )
     if not runs and not given.json:
         say("this user was never forgotten")
     return 0
@@ -116,6 +118,6 @@ def _counts(numbers: Mapping[TraceKind, int]) -> str:
 
 FORGET = Command(
     "forget", _forget,
-    _arguments, _check, signed="--yes",
+    _arguments, _check, write_option="--yes",
     examples="  tally forget --user 'auth0|7c20'               what there is; with --yes, remove it\n",
 )  # fmt: skip

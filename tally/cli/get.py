@@ -12,14 +12,14 @@ from tally.drift import recount, rows
 from tally.dynamo.client import Call
 
 from . import values
-from .command import ID, Command, Counters, Parser, add_counter
+from .command import ID_HELP, Command, Counters, Parser, add_counter
 from .connection import Stack
-from .terminal import iso, show
+from .terminal import iso, print_json_or_line
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters)
-    parser.add_argument("id", metavar="ID", help=ID)
+    parser.add_argument("id", metavar="ID", help=ID_HELP)
 
 
 def _get(given: argparse.Namespace, stack: Stack) -> int:
@@ -41,11 +41,11 @@ def _get(given: argparse.Namespace, stack: Stack) -> int:
     if counter.items and counter.watched:
         off = f", and {counter.watched} is {counter.items.shown(row.drift, '+')} off"
     drifts = off if row.drift else ""
-    show(given, body, f"{counter.name} {given.id}: {number}{parts}{drifts}{_within(limited)}")
+    print_json_or_line(given, body, f"{counter.name} {given.id}: {number}{parts}{drifts}{_limit_text(limited)}")
     return 0
 
 
-def _within(limited: Mapping[str, int]) -> str:
+def _limit_text(limited: Mapping[str, int]) -> str:
     """What the line says of the limit, `limited`: nothing if there is none."""
     if not limited:
         return ""
@@ -54,4 +54,4 @@ def _within(limited: Mapping[str, int]) -> str:
     return f"{said}, until {iso(limited['resets_at'], UTC)}" if "resets_at" in limited else said
 
 
-GET = Command("get", _get, _arguments, values.check_id, json=True)
+GET = Command("get", _get, _arguments, values.complete_id, json=True)

@@ -17,13 +17,13 @@ from tally.series.progress import HOUR_S
 from tally.series.read import ImportedHour
 
 from . import forget, imports, values
-from .command import ID, Command, Counters, Parser, UsageError
+from .command import ID_HELP, Command, Counters, Parser, UsageError
 from .connection import Stack
-from .terminal import CommandError, say, show
+from .terminal import CommandError, print_json_or_line, say
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    parser.add_argument("id", metavar="ID", nargs="?", help=ID)
+    parser.add_argument("id", metavar="ID", nargs="?", help=ID_HELP)
     parser.add_argument("--user", metavar="ID", type=values.user, help="who had this user forgotten, instead")
     parser.add_argument("--imports", action="store_true", help="who imported what, instead")
     parser.add_argument("--losses", action="store_true", help="who knows of which records that may be lost, instead")
@@ -34,17 +34,17 @@ def _check(given: argparse.Namespace) -> None:
         raise UsageError("history takes ID, --user ID, --imports, or --losses")
 
 
-def _past(given: argparse.Namespace, stack: Stack) -> int:
+def _print_history(given: argparse.Namespace, stack: Stack) -> int:
     """Print the repairs and the imports of a number, or who had a user forgotten, or all imports, the oldest first."""
     if given.user is not None:
-        return forget.past(given, stack)
+        return forget.print_runs(given, stack)
     if given.imports:
-        return imports.past(given, stack)
+        return imports.print_runs(given, stack)
     if given.losses:
         return _losses(given, stack)
-    named = _named(stack, given.id)
+    named = _numbers_of_id(stack, given.id)
     lines = [
-        (entry["at"], *_repair(name, id_, entry))
+        (entry["at"], *_repair_entry(name, id_, entry))
         for name, id_ in named
         for entry in history.read_repairs(stack.store, name, id_)
     ]
@@ -52,7 +52,7 @@ def _past(given: argparse.Namespace, stack: Stack) -> int:
     for name, id_ in {name: id_.partition("#")[0] for name, id_ in named}.items():
         lines += _imports(name, id_, read.ever_imported(stack.store, name, id_, at))
     for at_s, body, line in sorted(lines, key=itemgetter(0)):
-        show(given, body, f"{format_time(at_s)}  {line}")
+        print_json_or_line(given, body, f"{format_time(at_s)}  {line}")
     if not lines and not given.json:
         say(f"{given.id} was never repaired, and no import is known")
     return 0
@@ -62,11 +62,13 @@ def _losses(given: argparse.Namespace, stack: Stack) -> int:
     """Print what was acknowledged. Returns 0."""
     for entry in history.acknowledged_losses(stack.store):
         what = f"{entry['consumer']}'s records from {format_time(entry['since'])} to {format_time(entry['until'])}"
-        show(given, entry, f"{format_time(entry['at'])}  {what}, acknowledged by {entry['by']}: {entry['why']}")
+        print_json_or_line(
+            given, entry, f"{format_time(entry['at'])}  {what}, acknowledged by {entry['by']}: {entry['why']}"
+        )
     return 0
 
 
-def _repair(name: str, id_: str, entry: dict[str, Any]) -> tuple[dict[str, Any], str]:
+def _repair_entry(name: str, id_: str, entry: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """A repair of a number, and in one line."""
     moved = f"{name} {id_}: {entry['amount']:+d} ({entry['before']} to {entry['after']})"
     line = f"{moved} by {entry['by']} ({entry['how']}): {entry['why']}"
@@ -84,12 +86,12 @@ def _imports(name: str, id_: str, imported: Iterable[ImportedHour]) -> Iterator[
         yield hour * HOUR_S, {**body, "first": first, "last": last}, line
 
 
-def _named(stack: Stack, id_: str) -> list[tuple[str, str]]:
+def _numbers_of_id(stack: Stack, id_: str) -> list[tuple[str, str]]:
     """Every number of this id: the counter's name, and the id as it stores it. Raises CommandError if none can be."""
     numbers, wrong = [], ""
     for counter in stack.counters.values():
         try:
-            numbers.append((counter.name, values.checked_id(counter, id_)))
+            numbers.append((counter.name, values.resolve_id(counter, id_)))
         except InvalidInputError as error:
             wrong = wrong or error.detail
     if not numbers:
@@ -98,6 +100,6 @@ def _named(stack: Stack, id_: str) -> list[tuple[str, str]]:
 
 
 HISTORY = Command(
-    "history", _past, _arguments, _check, json=True,
+    "history", _print_history, _arguments, _check, json=True,
     examples="  tally history a91f                             under any counter; also --user ID, --imports\n",
 )  # fmt: skip

@@ -31,8 +31,8 @@ from tally.maintenance.imports import ChildRow, Chunk, NumberRow, RefusedRow
 from . import files, values
 from .command import Command, Counters, Parser, add_counter
 from .connection import Stack
-from .files import counted
-from .terminal import CommandError, bar, note, say, show
+from .files import format_rows
+from .terminal import CommandError, note, print_json_or_line, progress_bar, say
 
 SHOWN_MAX = 20  # lines of a kind that are named
 RUN_CHARACTERS = 16  # of the SHA-256, in the name of a run
@@ -49,7 +49,10 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     add_counter(into, counters, "add the values to its numbers", "--counter")
     add_counter(into, counters, "put the items that it counts: likes", "--children")
     parser.add_argument(
-        "--run", metavar="NAME", type=values.run, help="the name of the run (default: from the SHA-256 of its rows)"
+        "--run",
+        metavar="NAME",
+        type=values.run_name,
+        help="the name of the run (default: from the SHA-256 of its rows)",
     )
     parser.add_argument("--format", choices=files.FORMATS, help="default: by the file's name; csv for stdin")
     parser.add_argument("--skip-bad", action="store_true", help="import the other rows if some cannot be imported")
@@ -63,7 +66,7 @@ class CheckedFile:
     """Those that can be read."""
     orphans: int = 0
     """Those of them whose parents are missing."""
-    gone: int = 0
+    expired: int = 0
     """Those of periods that are kept no more."""
     total: int = 0
     digest: str = ""
@@ -109,20 +112,20 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     if wrong := imports.refusal_of_import(counter, children=bool(given.children)):
         raise CommandError(wrong)
     store = stack.store
-    with files.opened(given.file) as file:
-        source = RowSource(file, files.form_of(given.file, given.format), counter, bool(given.children))
+    with files.open_input(given.file) as file:
+        source = RowSource(file, files.format_of(given.file, given.format), counter, bool(given.children))
         check = _check(source, store)
         name = given.run or check.digest[:RUN_CHARACTERS]
         for bad in check.bad:
             note(f"line {bad.line}: {bad.why}")
-        if check.gone:
-            note(f"of periods that {counter.name} keeps no more: {counted(check.gone)}, which nobody reads")
+        if check.expired:
+            note(f"of periods that {counter.name} keeps no more: {format_rows(check.expired)}, which nobody reads")
         if check.bad_rows and not given.skip_bad:
             more = f" ({check.bad_rows - len(check.bad)} more than these)" if check.bad_rows > len(check.bad) else ""
-            note(f"{counted(check.bad_rows)} cannot be imported{more}: nothing is; --skip-bad leaves them out")
+            note(f"{format_rows(check.bad_rows)} cannot be imported{more}: nothing is; --skip-bad leaves them out")
             return BAD_INPUT
         if not given.yes:
-            _would(source, store, check, name)
+            _say_dry_run(source, store, check, name)
             return 0
         begun = ImportRun(store, counter.name, name, given.by, given.why, int(clock.now_s()), check.digest, check.rows)
         return _import(source, store, begun)
@@ -133,7 +136,7 @@ def _check(source: RowSource, store: Store) -> CheckedFile:
     check, digest = CheckedFile(), hashlib.sha256()
     waiting: dict[str, list[int]] = {}
     known: set[str] = set()
-    with bar(source.rows(), "row", "checked") as every:
+    with progress_bar(source.rows(), "row", "checked") as every:
         for row in every:
             if isinstance(row, RefusedRow):
                 check.refuse(row)
@@ -142,7 +145,7 @@ def _check(source: RowSource, store: Store) -> CheckedFile:
             digest.update(json.dumps(row[1:]).encode())
             if isinstance(row, NumberRow):
                 check.total += row.value
-                check.gone += not periods.is_kept(source.counter, row.id, clock.now_s())
+                check.expired += not periods.is_kept(source.counter, row.id, clock.now_s())
             elif row.id not in known:
                 waiting.setdefault(row.id, []).append(row.line)
                 if len(waiting) == imports.PARENTS_MAX:
@@ -165,12 +168,12 @@ def _check_parents(
     waiting.clear()
 
 
-def _would(source: RowSource, store: Store, check: CheckedFile, name: str) -> None:
+def _say_dry_run(source: RowSource, store: Store, check: CheckedFile, name: str) -> None:
     """Say what an import would do, and what was imported before."""
-    before = [_told(entry) for entry in history.import_runs(store, source.counter.name)]
+    before = [_format_run(entry) for entry in history.import_runs(store, source.counter.name)]
     total = "" if source.children else f", {check.total} in all"
-    skipped = f", {counted(check.bad_rows)} left out" if check.bad_rows else ""
-    what = f"{source.counter.name}: {counted(check.rows - check.orphans)}{total}{skipped}"
+    skipped = f", {format_rows(check.bad_rows)} left out" if check.bad_rows else ""
+    what = f"{source.counter.name}: {format_rows(check.rows - check.orphans)}{total}{skipped}"
     say(f"would import into {what}, as the run {name}; --yes does it")
     for line in before:
         note(line)
@@ -180,33 +183,33 @@ def _import(source: RowSource, store: Store, asked: ImportRun) -> int:
     """Import what the run has not imported yet. Returns 1 if a row was refused."""
     before = asked.begin()
     if before is not None:
-        _check_again(before, asked)
+        _check_resumable(before, asked)
         if before["finished"]:
-            say(f"the run {asked.run} ended before: {counted(before['rows'])}, {before['refused']} refused")
+            say(f"the run {asked.run} ended before: {format_rows(before['rows'])}, {before['refused']} refused")
             return 1 if before["refused"] else 0
         asked = replace(asked, by=before["by"], why=before["why"], at_s=before["at"])
     note(f"the run {asked.run}: if it stops, start it again within {_DAYS} days; each row counts once")
     imported = refused = already = 0
-    with bar(None, "row", "imported", asked.rows) as shown:
+    with progress_bar(None, "row", "imported", asked.rows) as shown:
         for chunk in source.chunks():
             if clock.now_s() > asked.at_s + imports.RESTART_S:
                 raise CommandError(
                     f"the run {asked.run} has gone on for {_DAYS} days: its first receipts are about to go"
                 )
-            done, there = _patiently(partial(_commit, source, store, asked.run, chunk))
+            done, there = _commit_with_retries(partial(_commit, source, store, asked.run, chunk))
             for row in done[: max(0, SHOWN_MAX - refused)]:
                 note(f"line {row.line}: {row.why}")
             refused, already = refused + len(done), already + there
             imported += len(chunk.rows) - len(done) - there
             shown.update(len(chunk.rows))
     asked.finish(refused)
-    parts = [f"imported {counted(imported)}"]
+    parts = [f"imported {format_rows(imported)}"]
     parts += [f"{already} were there"] * bool(already) + [f"{refused} refused"] * bool(refused)
     say(f"{', '.join(parts)}, as the run {asked.run}")
     return 1 if refused else 0
 
 
-def _check_again(before: Mapping[str, Any], asked: ImportRun) -> None:
+def _check_resumable(before: Mapping[str, Any], asked: ImportRun) -> None:
     """Raise CommandError if this is another file than the one that the run began with, or too late to go on."""
     if before["digest"] != asked.digest:
         raise CommandError(f"the run {asked.run} began with another file: another content needs another --run NAME")
@@ -227,7 +230,7 @@ def _commit(source: RowSource, store: Store, name: str, chunk: Any) -> tuple[lis
     return gone, int(body["already"])
 
 
-def _patiently(commit: Callable[[], tuple[list[RefusedRow], int]]) -> tuple[list[RefusedRow], int]:
+def _commit_with_retries(commit: Callable[[], tuple[list[RefusedRow], int]]) -> tuple[list[RefusedRow], int]:
     """Commit a chunk, again while the store is busy: a new table takes minutes to grow."""
     wait_s = 0.25
     for _ in range(BUSY_MAX):
@@ -243,16 +246,16 @@ def _patiently(commit: Callable[[], tuple[list[RefusedRow], int]]) -> tuple[list
     raise CommandError("the store is busy: start it again later, and it goes on")
 
 
-def past(given: argparse.Namespace, stack: Stack) -> int:
+def print_runs(given: argparse.Namespace, stack: Stack) -> int:
     """Print the runs, by counter."""
     for entry in history.import_runs(stack.store):
-        show(given, entry, _told(entry))
+        print_json_or_line(given, entry, _format_run(entry))
     return 0
 
 
-def _told(entry: Mapping[str, Any]) -> str:
+def _format_run(entry: Mapping[str, Any]) -> str:
     """A run in one line."""
-    did = f"{'imported' if entry['finished'] else 'began to import'} {counted(entry['rows'] - entry['refused'])}"
+    did = f"{'imported' if entry['finished'] else 'began to import'} {format_rows(entry['rows'] - entry['refused'])}"
     refused = f", {entry['refused']} refused" if entry["refused"] else ""
     run = f"{format_time(entry['at'])}  {entry['counter']}: the run {entry['run']}"
     return f"{run} {did}{refused}, by {entry['by']}: {entry['why']}"
@@ -260,8 +263,8 @@ def _told(entry: Mapping[str, Any]) -> str:
 
 IMPORT = Command(
     "import", _run, _arguments,
-    signed="--yes",
-    instead="a file names its columns id and value, for likes post, user and liked_at (docs/import.md)",
+    write_option="--yes",
+    unknown_option_hint="a file names its columns id and value, for likes post, user and liked_at (docs/import.md)",
     examples="""  tally import plays.csv --counter plays         what is in the file; with --yes, import it
   psql --csv -c 'SELECT slug AS id, views AS value FROM stats' | tally import - --counter plays
 """,

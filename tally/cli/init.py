@@ -11,8 +11,9 @@ from pathlib import Path
 from .command import Command
 from .terminal import CommandError
 
-_BROUGHT = Path(__file__).with_name("cdk.json")
-CDK_JSON = _BROUGHT if _BROUGHT.is_file() else Path(__file__).parents[2] / "cdk.json"  # a wheel brings it
+_BUNDLED_CDK_JSON = Path(__file__).with_name("cdk.json")
+# a wheel brings it
+CDK_JSON = _BUNDLED_CDK_JSON if _BUNDLED_CDK_JSON.is_file() else Path(__file__).parents[2] / "cdk.json"
 COUNTERS = '''"""The counters of this deployment. `tally dev` loads a change at once; `tally deploy` deploys it.
 
 Add a declaration to COUNTERS: the routes, the roles, the metrics and the API document follow from it.
@@ -44,13 +45,14 @@ NEXT = """next{where}:
   tally dev      # runs the whole stack on this machine, until Ctrl-C
   tally deploy   # deploys it to the AWS account of your credentials (needs Node, and tallystick[cdk])"""
 OF_AN_APP = ("app.py", "cdk.json")
-BESIDE = """{there} of your app: left alone. Add these lines to a stack of it, in Python (needs tallystick[cdk]):
+EXISTING_APP_TEXT = """\
+{there} of your app: left alone. Add these lines to a stack of it, in Python (needs tallystick[cdk]):
   from tally.cdk import Tally
   Tally(self, "Tally", counters="counters.py")
 then `cdk deploy` deploys it as before, and `tally dev` runs Tally on this machine"""
 
 
-def files() -> dict[str, str]:
+def file_texts() -> dict[str, str]:
     """The text of each file, by its name. The settings of `cdk` are those that Tally is tested with."""
     settings = json.loads(CDK_JSON.read_text(encoding="utf-8"))
     settings["app"] = settings["app"].replace(".venv/bin/python", "python3")
@@ -70,7 +72,7 @@ def init(given: argparse.Namespace) -> int:
         if of_app == ["app.py"] and b"aws_cdk" not in (folder / "app.py").read_bytes():
             hint = "`tally init NAME` makes a folder beside it"
             raise CommandError(f"nothing is written: {folder / 'app.py'} is there, and no app of the CDK: {hint}")
-        written = {folder / name: text for name, text in files().items() if not of_app or name not in OF_AN_APP}
+        written = {folder / name: text for name, text in file_texts().items() if not of_app or name not in OF_AN_APP}
         there = [str(path) for path in written if os.path.lexists(path)]
         if there:
             raise CommandError(f"nothing is written: there already is {', '.join(there)}")
@@ -81,11 +83,11 @@ def init(given: argparse.Namespace) -> int:
         raise CommandError(f"{folder} cannot hold the files: {error.strerror or error}") from None
     print(f"wrote {', '.join(map(str, written))}")
     where = "" if given.folder == "." else f", in {folder}"
-    print(BESIDE.format(there=" and ".join(of_app)) if of_app else NEXT.format(where=where))
+    print(EXISTING_APP_TEXT.format(there=" and ".join(of_app)) if of_app else NEXT.format(where=where))
     return 0
 
 
-def bare(arguments: Sequence[str]) -> int:
+def init_bare(arguments: Sequence[str]) -> int:
     """`uvx tallystick init [FOLDER]`: the package without what other commands need. Raises CommandError."""
     parser = argparse.ArgumentParser(prog="tallystick init", description=INIT.description)
     add_arguments(parser)

@@ -13,8 +13,8 @@ from tally.ids import id_of
 from . import values
 from .command import Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack
-from .service import service
-from .terminal import show
+from .service import make_client
+from .terminal import print_json_or_line
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
@@ -44,7 +44,7 @@ def _check(given: argparse.Namespace) -> None:
 
 def _run(given: argparse.Namespace, stack: Stack) -> int:
     """Print it. Returns 0."""
-    tally, name, key = service(given, stack, "increments"), given.counter.name, given.key or str(uuid.uuid4())
+    tally, name, key = make_client(given, stack, "increments"), given.counter.name, given.key or str(uuid.uuid4())
     if given.declared:
         answer = tally.delete_limit(name, given.id, idempotency_key=key)
     elif given.limit is not None:
@@ -52,7 +52,7 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     else:
         answer = tally.get_limit(name, given.id)
     how = "its own" if answer["own"] else "as declared"
-    show(given, {**answer}, f"{name} {given.id}: {answer['limit']}, {how}")
+    print_json_or_line(given, {**answer}, f"{name} {given.id}: {answer['limit']}, {how}")
     return 0
 
 

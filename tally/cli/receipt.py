@@ -14,12 +14,12 @@ from tally.errors import InvalidInputError
 from . import values
 from .command import Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack
-from .terminal import show
+from .terminal import print_json_or_line
 
 OF_CHILDREN = ("put_mine", "delete_mine", "put_anonymous", "delete_anonymous", "put_child", "delete_child")
 OF_PAGES = ("visit",)
 OF_OTHERS = ("increment", "set_counter", "hold", "change_hold", "put_limit", "delete_limit")
-MANY = "change"  # its receipt names no number: one key, many changes
+BATCH_OPERATION = "change"  # its receipt names no number: one key, many changes
 NOT_KNOWN = (
     "unknown  no receipt: it was never sent here by this caller (--caller), was refused, or is older than receipts live"
 )
@@ -35,7 +35,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 
 def _check(given: argparse.Namespace) -> None:
-    values.check_id(given)
+    values.complete_id(given)
     if given.counter.counts == ITEMS and (refusal := fields.counts_otherwise(given.counter)):
         raise UsageError(refusal.detail)
     if given.counter.unique:
@@ -49,27 +49,27 @@ def _check(given: argparse.Namespace) -> None:
 def _receipt(given: argparse.Namespace, stack: Stack) -> int:
     """Print what became of the change. 0: it was counted, 1: it is not known."""
     call, key = Call(stack.store, given.caller), given.key
-    for operation, target in _sent_with(given.counter, given.id):
+    for operation, target in _operations_with_key(given.counter, given.id):
         [found] = receipts.find_many(call, operation, [(target, key)])
         if found is not None:
             voided = {"voided": True} if found.voided else {}
             body = {"state": "counted", **voided, "operation": operation, "target": target, "key": key}
             since = ", and taken back since" if found.voided else ""
             said = f"counted  {operation} {target}, once{since}; the answer was {json.dumps(found.body)}"
-            show(given, {**body, "answer": found.body}, said)
+            print_json_or_line(given, {**body, "answer": found.body}, said)
             return 0
-    show(given, {"state": "unknown", "key": key}, NOT_KNOWN)
+    print_json_or_line(given, {"state": "unknown", "key": key}, NOT_KNOWN)
     return 1
 
 
-def _sent_with(counter: Counter, id_: str) -> list[tuple[str, str]]:
+def _operations_with_key(counter: Counter, id_: str) -> list[tuple[str, str]]:
     """The operations that change a number under a key, each with the target that its receipts name."""
     if counter.pages:
         return [(operation, id_) for operation in OF_PAGES]
     target = f"{counter.name}/{id_.partition('#')[0]}"  # without the period
     if counter.counts_children:
         return [(operation, target) for operation in OF_CHILDREN]
-    return [*((operation, target) for operation in OF_OTHERS), (MANY, batch.RECEIPT_TARGET)]
+    return [*((operation, target) for operation in OF_OTHERS), (BATCH_OPERATION, batch.RECEIPT_TARGET)]
 
 
 RECEIPT = Command(

@@ -30,11 +30,11 @@ from . import check
 from .check import LETTERS
 from .command import CANNOT_TELL, WRONG, Command, Counters, Parser
 from .connection import Stack
-from .terminal import CommandError, agreed, bar, check_answerable, note, say
+from .terminal import CommandError, check_answerable, confirm, note, progress_bar, say
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    check.add_numbers(parser, counters)
+    check.add_number_arguments(parser, counters)
     parser.add_argument("--drop", action="store_true", help="forget dead letters that nobody can apply any more")
     parser.add_argument("--acknowledge", action="store_true", help="let as_of go on past records that may be lost")
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -44,37 +44,37 @@ def repair(given: argparse.Namespace, stack: Stack) -> int:
     """Show, ask and repair, part by part. 0: nothing is left, 1: something is, 2: a number is not there."""
     check_answerable(given.yes)
     given.json = False
-    waiting = check.letters(given, stack)
-    check.say_letters(given, waiting)
-    left = _redrive(given, stack, waiting) if waiting and agreed(given, f"Apply {len(waiting)}?") else len(waiting)
+    waiting = check.read_dead_letters(given, stack)
+    check.say_dead_letters(given, waiting)
+    left = _redrive(given, stack, waiting) if waiting and confirm(given, f"Apply {len(waiting)}?") else len(waiting)
     if left:
         say(f"{left} dead letters are left: nothing else is repaired before")
         return WRONG
     reconciler = Reconciler(stack.store)
     if waiting and given.only != LETTERS:
-        _judged(reconciler)  # what they moved is known then
+        _wait_until_judged(reconciler)  # what they moved is known then
     if given.counter is not None and given.counter.items is not None:
         note(f"a repair takes off what `tally check {given.counter.name}` has found")
-    checked = check.numbers(given, stack)
+    checked = check.find_wrong_numbers(given, stack)
     check.say_numbers(given, stack, checked)
     left += len(checked.unclear)
-    if checked.wrong:
-        left += _repaired(given, reconciler, checked.wrong) if agreed(given, "Repair this?") else len(checked.wrong)
-    gone = check.lost(given, stack)
-    if gone and gone.found:
-        check.say_lost(given, stack.store, gone)
-        left += _rebuilt(given, reconciler, gone) if agreed(given, "Add this?") else len(gone.found)
-    left += _forgotten(given, stack)
-    gaps = check.losses(given, stack)
+    if wrong := checked.wrong:
+        left += _repair_numbers(given, reconciler, wrong) if confirm(given, "Repair this?") else len(wrong)
+    gone = check.read_shortfalls(given, stack)
+    if gone and gone.findings:
+        check.say_shortfalls(given, stack.store, gone)
+        left += _rebuild_numbers(given, reconciler, gone) if confirm(given, "Add this?") else len(gone.findings)
+    left += _forget_drift(given, stack)
+    gaps = check.read_losses(given, stack)
     check.say_losses(given, gaps)
-    if gaps and given.acknowledge and agreed(given, "Acknowledge this?"):
-        _judged(reconciler, max(gap.resume_minute for gap in gaps) - 1)
+    if gaps and given.acknowledge and confirm(given, "Acknowledge this?"):
+        _wait_until_judged(reconciler, max(gap.resume_minute for gap in gaps) - 1)
         losses.acknowledge(stack.store, gaps, given.by, given.why)
         say(f"acknowledged {len(gaps)}: as_of goes on with the next sweep")
     else:
         left += len(gaps)
     said = [f"{left} left"] * bool(left) + [f"{checked.missing} missing"] * bool(checked.missing)
-    say(", ".join(said) or check.well(given))
+    say(", ".join(said) or check.all_is_well_text(given))
     return CANNOT_TELL if checked.missing else WRONG if left else 0
 
 
@@ -85,7 +85,7 @@ def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[DeadLett
         raise CommandError("the stack has no output 'DeadLetterBucketName', where the records would be")
     done = dict.fromkeys(RedriveOutcome, 0)
     declared, consumers = CounterIndex(stack.counters, stack.store.settings.minute_s), _consumers(stack)
-    with bar(waiting, "dead letter", "applied") as markers:
+    with progress_bar(waiting, "dead letter", "applied") as markers:
         for marker in markers:
             _give_up_scans(stack, marker)
             outcome, why = dead_letters.redrive(Call(stack.store), objects, consumers, declared, marker)
@@ -132,56 +132,58 @@ def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False
             note(f"the scan for {name} was given up: begin it again")
 
 
-def _repaired(given: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[check.Checked]) -> int:
+def _repair_numbers(given: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[check.CheckedNumber]) -> int:
     """Repair these once the ledger has judged what happened so far. Returns how many still differ."""
-    asked = _judged(reconciler)
-    with bar(wrong, "number", "looked at again") as each:
-        counted = [(look, reconciler.count_again(look.found.counter, look.found.target, look.counted)) for look in each]
+    asked = _wait_until_judged(reconciler)
+    with progress_bar(wrong, "number", "looked at again") as each:
+        counted = [
+            (look, reconciler.count_again(look.finding.counter, look.finding.target, look.child_count)) for look in each
+        ]
     twice = sum(len(counts) > 1 for _, counts in counted)
     if twice:
         note(f"the ledger does not explain {twice} of {len(wrong)}: their children are counted once more")
-        asked = _judged(reconciler)
+        asked = _wait_until_judged(reconciler)
 
-    def one(looked: tuple[check.Checked, Sequence[Recount]]) -> None:
+    def one(looked: tuple[check.CheckedNumber, Sequence[Recount]]) -> None:
         look, counts = looked
-        counter, id_ = look.found.counter, look.found.target
+        counter, id_ = look.finding.counter, look.finding.target
         done = reconciler.repair(counter, id_, given.by, given.why, asked=asked, counted=counts)
         if done is None:
-            say(f"even     {look.found.name}: {reconciler.find(counter, id_).tally}")
+            say(f"even     {look.finding.name}: {reconciler.find(counter, id_).tally}")
         else:
-            say(f"repaired {_moved(done)}, by {done.how}")
+            say(f"repaired {_format_move(done)}, by {done.how}")
 
-    return _each(counted, one)
+    return _fix_each(counted, one)
 
 
-def _forgotten(given: argparse.Namespace, stack: Stack) -> int:
+def _forget_drift(given: argparse.Namespace, stack: Stack) -> int:
     """Forget the drift of counters of items that are declared no more: nobody reads their numbers, and nothing else
     would end it. Returns how many are left. Numbers that count changes stay, and are off."""
     if given.counter or check.DRIFT not in given.parts:
         return 0
     known = stack.counters.keys() | forms.removed(forms.noted(stack.store), stack.counters).keys()
     gone = [row for row in rows.all_rows(stack.store) if row.counter not in known]
-    if not gone or not agreed(given, f"Forget the drift of {len(gone)}, which counted items?"):
+    if not gone or not confirm(given, f"Forget the drift of {len(gone)}, which counted items?"):
         return len(gone)
     return sum(not try_commit(stack.store, [rows.drift_write(stack.store, row, 0, clock.now_s())]) for row in gone)
 
 
-def _rebuilt(given: argparse.Namespace, reconciler: Reconciler, gone: check.Lost) -> int:
+def _rebuild_numbers(given: argparse.Namespace, reconciler: Reconciler, gone: check.Shortfalls) -> int:
     """Add what these lack. Returns how many still lack something."""
-    asked = _judged(reconciler)
+    asked = _wait_until_judged(reconciler)
 
     def one(loss: Finding) -> None:
         done = rebuild.rebuild(reconciler, loss, given.by, given.why, asked)
         if done:
-            say(f"rebuilt  {_moved(done)}")
+            say(f"rebuilt  {_format_move(done)}")
 
-    return _each(gone.found, one)
+    return _fix_each(gone.findings, one)
 
 
-def _each(things: Sequence[Any], fix: Callable[[Any], None]) -> int:
+def _fix_each(things: Sequence[Any], fix: Callable[[Any], None]) -> int:
     """Repair each. What cannot be repaired does not stop the others. Returns how many could not."""
     left = 0
-    with bar(things, "number", "repaired") as each:
+    with progress_bar(things, "number", "repaired") as each:
         for thing in each:
             try:
                 fix(thing)
@@ -191,14 +193,14 @@ def _each(things: Sequence[Any], fix: Callable[[Any], None]) -> int:
     return left
 
 
-def _moved(done: Finding) -> str:
+def _format_move(done: Finding) -> str:
     return f"{done.name}: {done.difference:+d} ({done.tally} to {done.tally + done.difference})"
 
 
-def _judged(reconciler: Reconciler, asked: int | None = None) -> int:
+def _wait_until_judged(reconciler: Reconciler, asked: int | None = None) -> int:
     """Wait until the ledger has judged a minute, by default this one; the minute. Shows what it waits for."""
     asked = reconciler.minute_to_judge() if asked is None else asked
-    with bar(None, "minute", "judged") as shown:
+    with progress_bar(None, "minute", "judged") as shown:
 
         def tell(left: int) -> None:
             if not shown.total:
@@ -212,8 +214,8 @@ def _judged(reconciler: Reconciler, asked: int | None = None) -> int:
 
 
 REPAIR = Command(
-    "repair", repair, _arguments, check.check_numbers,
-    signed="",
+    "repair", repair, _arguments, check.complete_numbers,
+    write_option="",
     examples="""  tally repair --by ann --why "edited by hand" --local
   tally repair likes a91f 7b20 --by ann --why "INC-412: an import" --stack Tally-prod
   tally repair --only dead-letters --by ann --why "fixed in 1.2" --yes

@@ -33,7 +33,7 @@ from tally.streams import forms
 from . import connection, values
 from .command import Command, Counters, Parser, UsageError
 from .connection import PATIENT, Stack
-from .terminal import CommandError, bar, note, say
+from .terminal import CommandError, note, progress_bar, say
 from .vault import TABLES, Vault
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ WHAT_IS_OFF = "docs/restore.md#what-may-be-off"
 _STAGE = re.compile(r"Tally-([a-z][a-z0-9-]*)-[0-9]{8}T[0-9]{6}")
 
 
-class Missing(NamedTuple):
+class TableSettings(NamedTuple):
     """The settings of a table that a restore leaves out."""
 
     ttl_attribute: str
@@ -58,10 +58,10 @@ class Missing(NamedTuple):
 
 
 _IMAGES = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
-OF_TEMPLATE = {
-    "counts": Missing("expiration", _IMAGES, True, []),
-    "receipts": Missing("expiration", _IMAGES, True, []),
-    "ledger": Missing("expiration", {}, True, []),
+TEMPLATE_SETTINGS = {
+    "counts": TableSettings("expiration", _IMAGES, True, []),
+    "receipts": TableSettings("expiration", _IMAGES, True, []),
+    "ledger": TableSettings("expiration", {}, True, []),
 }
 """As tally/cdk/tables.py has them for a restored table: the tables that were copied may be lost."""
 
@@ -87,20 +87,20 @@ def _restore(given: argparse.Namespace, stack: Stack | None = None) -> int:
     if given.local:
         raise CommandError(f"{DEV} has no backups to restore: name a stack in AWS with --stack")
     if stack is None:
-        prefix = _restored_from_vault(given, Vault(given.from_vault))
+        prefix = _restore_from_vault(given, Vault(given.from_vault))
     else:
-        prefix = _restored(boto3.client("dynamodb", config=PATIENT), given, stack)
+        prefix = _restore_from_backups(boto3.client("dynamodb", config=PATIENT), given, stack)
     _say_what_adopts_them(prefix)
     return 0
 
 
-def _restored(client: DynamoDBClient, given: argparse.Namespace, stack: Stack) -> str:
+def _restore_from_backups(client: DynamoDBClient, given: argparse.Namespace, stack: Stack) -> str:
     """Make the tables and put them right; how their names begin."""
     old, when = stack.store.settings, datetime.fromtimestamp(given.to, UTC)
     prefix = f"{_SUFFIX.sub('', old.counts_table)}-{when:%Y%m%dT%H%M%S}"
     new = old._replace(**{f"{table}_table": f"{prefix}-{table}" for table in TABLES})  # type: ignore[arg-type]
     tables = dict(zip(_tables(old), _tables(new), strict=True))
-    missing = [source for source, target in tables.items() if not _made_before(client, source, target, given.to)]
+    missing = [source for source, target in tables.items() if not _is_begun(client, source, target, given.to)]
     for source in missing:
         _check_moment(client, source, given.to)
     for source in missing:
@@ -108,29 +108,29 @@ def _restored(client: DynamoDBClient, given: argparse.Namespace, stack: Stack) -
             SourceTableName=source, TargetTableName=tables[source], RestoreDateTime=when
         )
     _wait(client, list(tables.values()))
-    _settle(given, stack.counters, replace(stack.store, settings=new), given.to)
+    _correct_tallies(given, stack.counters, replace(stack.store, settings=new), given.to)
     for source, target in tables.items():
-        _set(client, target, _settings_of(client, source))
+        _apply_settings(client, target, _settings_of(client, source))
         say(f"ready    {target}")
     return prefix
 
 
-def _restored_from_vault(given: argparse.Namespace, vault: Vault) -> str:
+def _restore_from_vault(given: argparse.Namespace, vault: Vault) -> str:
     """Make the tables of the copies in a vault, and put them right; how their names begin."""
     base, copies = vault.copies(given.stack, given.to)
     to_s = max(int(copy.made_s) for copy in copies.values())
     prefix = f"{base}-{datetime.fromtimestamp(to_s, UTC):%Y%m%dT%H%M%S}"
     client = boto3.client("dynamodb", config=PATIENT, region_name=vault.region)
     names = {table: f"{prefix}-{table}" for table in TABLES}
-    there = {table: _described(client, name) is not None for table, name in names.items()}
+    there = {table: _describe_table(client, name) is not None for table, name in names.items()}
     for table, copy in copies.items():
         say(f"copy     {table}: {format_time(int(copy.made_s))}")
-    jobs = [vault.begin(copies[table], name, there=there[table]) for table, name in names.items()]
+    jobs = [vault.begin_restore(copies[table], name, there=there[table]) for table, name in names.items()]
     _wait(client, list(names.values()), lambda: vault.check(jobs))
-    new = connection.tables(names, vault.region)
-    _settle(given, given.declared, new, to_s, apart=True)
+    new = connection.store_of_tables(names, vault.region)
+    _correct_tallies(given, given.declared, new, to_s, apart=True)
     for table, name in names.items():
-        _set(client, name, OF_TEMPLATE[table])
+        _apply_settings(client, name, TEMPLATE_SETTINGS[table])
         say(f"ready    {name}")
     return prefix
 
@@ -139,16 +139,16 @@ def _tables(settings: Settings) -> tuple[str, str, str]:
     return settings.counts_table, settings.receipts_table, settings.ledger_table
 
 
-def _described(client: DynamoDBClient, name: str) -> dict[str, Any] | None:
+def _describe_table(client: DynamoDBClient, name: str) -> dict[str, Any] | None:
     try:
         return dict(client.describe_table(TableName=name)["Table"])
     except client.exceptions.ResourceNotFoundException:
         return None
 
 
-def _made_before(client: DynamoDBClient, source: str, target: str, to_s: int) -> bool:
+def _is_begun(client: DynamoDBClient, source: str, target: str, to_s: int) -> bool:
     """Whether this command has begun to make a table. Raises CommandError for another table of that name."""
-    table = _described(client, target)
+    table = _describe_table(client, target)
     if table is None:
         return False
     summary = table.get("RestoreSummary", {})
@@ -174,10 +174,10 @@ def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] 
 
     `check` raises CommandError if one never will be.
     """
-    with bar(None, "table", "restored", len(names)) as shown:
+    with progress_bar(None, "table", "restored", len(names)) as shown:
         for look in range(LOOKS_MAX):
             check()
-            tables = [_described(client, name) for name in names]
+            tables = [_describe_table(client, name) for name in names]
             active = sum(table is not None and table["TableStatus"] == "ACTIVE" for table in tables)
             shown.update(active - shown.n)
             shown.refresh()
@@ -191,20 +191,23 @@ def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] 
     raise CommandError("the tables are still not there: run the same command again")
 
 
-def _settle(given: argparse.Namespace, counters: Counters, new: Store, to_s: int, *, apart: bool = False) -> None:
+def _correct_tallies(
+    given: argparse.Namespace, counters: Counters, new: Store, to_s: int, *, apart: bool = False
+) -> None:
     """Put the restored tables right, if they are at rest. Those with a stream have been put right.
 
     `apart`: each table is of a moment of its own.
     """
     names = (new.settings.counts_table, new.settings.receipts_table)
-    if any((_described(new.client, name) or {}).get("StreamSpecification", {}).get("StreamEnabled") for name in names):
+    tables = [_describe_table(new.client, name) or {} for name in names]
+    if any(table.get("StreamSpecification", {}).get("StreamEnabled") for table in tables):
         return
     forms.check(forms.noted(new), counters)
     if apart and not restored.is_repaired(new, to_s):
         _say_what_is_apart(new)
     why = restored.AuditNote(given.by, given.why)
     try:
-        with bar(None, "item", "put right") as scanned:
+        with progress_bar(None, "item", "put right") as scanned:
             how: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update_write}
             for one in restored.repair_restored(new, counters, why, to_s, clock.now_s(), apart=apart, **how):
                 after = one.tally + one.difference
@@ -228,13 +231,13 @@ def _say_what_is_apart(new: Store) -> None:
         say(f"forgets  the drift of {row.counter} {row.target}: {row.drift:+d}")
 
 
-def _settings_of(client: DynamoDBClient, source: str) -> Missing:
+def _settings_of(client: DynamoDBClient, source: str) -> TableSettings:
     """Those of a table that is there."""
-    was = _described(client, source) or {}
+    was = _describe_table(client, source) or {}
     ttl: Any = client.describe_time_to_live(TableName=source)["TimeToLiveDescription"]
     pages = client.get_paginator("list_tags_of_resource").paginate(ResourceArn=was["TableArn"])
     stream = was.get("StreamSpecification", {})
-    return Missing(
+    return TableSettings(
         ttl_attribute=ttl["AttributeName"] if ttl["TimeToLiveStatus"] == "ENABLED" else "",
         stream=stream if stream.get("StreamEnabled") else {},
         protected=bool(was.get("DeletionProtectionEnabled")),
@@ -242,9 +245,9 @@ def _settings_of(client: DynamoDBClient, source: str) -> Missing:
     )
 
 
-def _set(client: DynamoDBClient, target: str, wanted: Missing) -> None:
+def _apply_settings(client: DynamoDBClient, target: str, wanted: TableSettings) -> None:
     """Give a restored table the settings that a restore leaves out. The stream comes last."""
-    table = _described(client, target) or {}
+    table = _describe_table(client, target) or {}
     has: Any = client.describe_time_to_live(TableName=target)["TimeToLiveDescription"]
     if wanted.ttl_attribute and has.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
         there = {"Enabled": True, "AttributeName": wanted.ttl_attribute}
@@ -271,7 +274,7 @@ def _say_what_adopts_them(prefix: str) -> None:
 
 RESTORE = Command(
     "restore", _restore, _arguments, _check,
-    signed="", without_stack="from_vault",
+    write_option="", no_stack_option="from_vault",
     examples='  tally restore --to 2026-11-22T10:30:00Z --by ann --why "INC-9" --stack Tally-prod\n'
     "  tally restore --from-vault arn:aws:backup:… --to 2026-11-23T00:00:00Z --by ann --why … --stack Tally-prod\n",
 )  # fmt: skip

@@ -32,12 +32,12 @@ from tally.team.recounts import GROUPS_MAX, Difference, Recount
 from . import values
 from .command import CANNOT_TELL, Command, Counters, Parser, add_counter
 from .connection import Stack
-from .terminal import CommandError, agreed, bar, check_answerable, note, say
+from .terminal import CommandError, check_answerable, confirm, note, progress_bar, say
 
 UNITS_MAX = 10**6
 BURST_S = 1.0  # of the units of a throttled scan may come at once
-LISTED = 2  # minutes until the sweep notes what the consumer has passed
-WAIT_MAX = 20  # minutes for that
+SWEEP_DELAY_MINUTES = 2  # minutes until the sweep notes what the consumer has passed
+WAIT_MINUTES_MAX = 20  # minutes for that
 LOOKS_PER_MINUTE = 12
 TRIES_MAX = 50  # at one group: what moves its number at the same time spoils one
 PAUSE_S = 0.05  # between two tries: a conflicting transaction is over in 30 ms
@@ -50,14 +50,14 @@ class Throttle:
     units: int
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    paid_s: float = 0.0
+    free_at_s: float = 0.0
 
-    def pay(self, units: float) -> None:
+    def wait_for(self, units: float) -> None:
         """Wait until these units are paid for."""
         if self.units:
             now_s = self.clock()
-            self.paid_s = max(self.paid_s, now_s - BURST_S) + units / self.units
-            self.sleep(max(0.0, self.paid_s - now_s))
+            self.free_at_s = max(self.free_at_s, now_s - BURST_S) + units / self.units
+            self.sleep(max(0.0, self.free_at_s - now_s))
 
 
 def add_pace(parser: Parser) -> None:
@@ -79,7 +79,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 def _scan(given: argparse.Namespace, stack: Stack) -> int:
     """Count the items and set the numbers, unless they are counted. Returns 0."""
     counter, name = given.counter, given.counter.name
-    stack.own_table(counter)
+    stack.team_table(counter)
     if given.dry_run:
         there = Recount(stack.store, counter, scan_state.read_scan(stack.store, name))
         _check_table(there)
@@ -89,7 +89,7 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
     if scan_state.read_scan(stack.store, name).counted == counter.items_digest and not given.again:
         say(f"{name} is counted: `tally check {name}` says what differs by now, --again counts from the beginning")
         return 0
-    recount = _read(given, stack, again=given.again)
+    recount = _finish_scan(given, stack, again=given.again)
     groups, off = _set_all(recount)
     recount.close(counted=True, found=groups)
     read = scan_state.read_scan(stack.store, name).items
@@ -110,7 +110,7 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
 def _set_all(recount: Recount) -> tuple[int, int]:
     """Set the number of each group. How many groups have items, and how many numbers were off."""
     groups = off = 0
-    with bar(recount.all_differences(), "group", "set") as differences:
+    with progress_bar(recount.all_differences(), "group", "set") as differences:
         each = iter(differences)
         while some := list(islice(each, GROUPS_MAX)):
             for difference in some:
@@ -119,19 +119,19 @@ def _set_all(recount: Recount) -> tuple[int, int]:
                 if difference.has_stale_recounts:
                     recount.remove_stale(difference.group)
             for left in recount.set_many(some):
-                _settled(recount, left, recount.set_number)
+                _apply_difference(recount, left, recount.set_number)
     return groups, off
 
 
-def recounted(given: argparse.Namespace, stack: Stack) -> None:
+def recount_named(given: argparse.Namespace, stack: Stack) -> None:
     """Recount what `check` names of a counter of items, and note what its numbers are off by as drift."""
     counter, store = given.counter, stack.store
     if counter is None or counter.items is None or given.only:
         return
-    stack.own_table(counter)
+    stack.team_table(counter)
     stack.check_counted(counter)
     try:
-        _compare(_read(given, stack, [one.id for one in given.named]))
+        _compare(_finish_scan(given, stack, [one.id for one in given.named]))
     except KeyboardInterrupt:  # what is open costs the consumer writes
         with suppress(TallyError):
             scan_state.close(store, scan_state.read_scan(store, counter.name))
@@ -140,11 +140,11 @@ def recounted(given: argparse.Namespace, stack: Stack) -> None:
 
 def _compare(recount: Recount) -> None:
     name, groups, looked = recount.counter.name, recount.scan.groups, list[str]()
-    with bar(
+    with progress_bar(
         map(recount.difference, groups) if groups else recount.all_differences(), "group", "compared"
     ) as differences:
         for difference in differences:
-            difference = _settled(
+            difference = _apply_difference(
                 recount, difference, recount.set_number if recount.counter.watch else recount.report_drift
             )
             looked.append(difference.group)
@@ -157,36 +157,38 @@ def _compare(recount: Recount) -> None:
                 recount.remove_stale(difference.group)
     recount.close()
     if recount.counter.watch:  # the numbers that the team keeps are held against what was set
-        with bar(looked, "number", "looked at") as each:
+        with progress_bar(looked, "number", "looked at") as each:
             for group in each:
                 watch.check_group_now(recount.store, recount.counter, group, clock.now_s())
 
 
-def _read(given: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), *, again: bool = False) -> Recount:
+def _finish_scan(
+    given: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), *, again: bool = False
+) -> Recount:
     """A scan that has read everything, and whose differences hold. `groups`: the only ones that it counts.
 
     Raises ScanAbandonedError, UncountableError, CommandError.
     """
     forms.check(forms.noted(stack.store), stack.counters)
-    recount = _begun(given, stack.store, groups, again=again)
+    recount = _resume_or_begin(given, stack.store, groups, again=again)
     if not recount.scan.ended_s:
         half, items = scan_plan.half_of_provisioned_reads(recount), recount.table_description.get("ItemCount")
         throttle = Throttle(given.units or half)
-        with bar(None, "item", "scanned", None if groups else items) as shown:
+        with progress_bar(None, "item", "scanned", None if groups else items) as shown:
             shown.update(recount.scan.items)
             for step in recount.run_steps():
                 shown.update(step.read)
-                throttle.pay(step.units if given.units else step.read_units)
+                throttle.wait_for(step.units if given.units else step.read_units)
     _wait(recount)
     return recount
 
 
-def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, again: bool) -> Recount:
+def _resume_or_begin(given: argparse.Namespace, store: Store, groups: Sequence[str], *, again: bool) -> Recount:
     """The scan that is open, or a new one. Raises CommandError."""
     counter: Counter = given.counter
     scan = scan_state.read_scan(store, counter.name)
     there = Recount(store, counter, scan)
-    _check_letters(there)
+    _check_dead_letters(there)
     _check_table(there)
     if (
         not scan.closed
@@ -206,7 +208,7 @@ def _begun(given: argparse.Namespace, store: Store, groups: Sequence[str], *, ag
         )
         for line in plan.lines():
             note(line)
-        if not agreed(given, "Scan it?"):
+        if not confirm(given, "Scan it?"):
             raise CommandError("nothing is scanned")
     if again:
         scan_state.invalidate(store, scan)  # what is set then was no number: it needs no history
@@ -233,7 +235,7 @@ def _check_table(recount: Recount) -> None:
         raise CommandError(f"the items of the table {of.table} cannot be counted: {why}")
 
 
-def _check_letters(recount: Recount) -> None:
+def _check_dead_letters(recount: Recount) -> None:
     """Raise CommandError while a record of the table is a dead letter: the scan may have read what it did, or not."""
     table = recount.items_declaration.table
     if oldest_dead_letter_s(recount.store, ITEMS, table) != NOTHING_LOST_S:
@@ -246,19 +248,19 @@ def _wait(recount: Recount) -> None:
     Raises ScanAbandonedError, CommandError.
     """
     minute_s = recount.store.settings.minute_s
-    for look in range(WAIT_MAX * LOOKS_PER_MINUTE):
-        _check_letters(recount)
+    for look in range(WAIT_MINUTES_MAX * LOOKS_PER_MINUTE):
+        _check_dead_letters(recount)
         if recount.is_complete():
             return
         if not look:
-            about_s = (scan_state.CLOCK_SLACK + LISTED) * minute_s
+            about_s = (scan_state.CLOCK_SLACK + SWEEP_DELAY_MINUTES) * minute_s
             what = f"what was written to {recount.items_declaration.table} until now"
             note(f"all is read; it waits until the consumer has passed {what}: about {about_s} s")
         time.sleep(minute_s / LOOKS_PER_MINUTE)
     raise CommandError("the consumer has not come that far: do the functions items and sweep run? Start it again then")
 
 
-def _settled(recount: Recount, off: Difference, settle: Callable[[Difference], bool]) -> Difference:
+def _apply_difference(recount: Recount, off: Difference, settle: Callable[[Difference], bool]) -> Difference:
     """Settle a difference; as it was then. Raises CommandError."""
     for _ in range(TRIES_MAX):
         if settle(off):

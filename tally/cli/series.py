@@ -20,9 +20,9 @@ from tally.series.hours import TOTAL_ID
 from tally.series.progress import HOUR_S
 
 from . import values
-from .command import Command, Counters, Parser, UsageError, add_counter, add_forms, check_series
+from .command import Command, Counters, Parser, UsageError, add_counter, add_output_formats, require_series
 from .connection import Stack
-from .terminal import Point, clock, draws, iso, note, offset, remark, say, table, viewers_zone
+from .terminal import Point, format_clock, format_utc_offset, iso, may_draw, note, print_csv, remark, say, viewers_zone
 
 LIMIT_DEFAULT, LIMIT_MAX = 20, 500
 WHOLE, PART, IMPORT, REPAIR = "whole", "part", "import", "repair"
@@ -39,7 +39,7 @@ def _series_arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("--from", metavar="TIME", dest="since", type=values.date_time, help=first)
     parser.add_argument("--to", metavar="TIME", type=values.date_time, help="the end, which is not in it; default: now")
     parser.add_argument("--tz", metavar="ZONE", type=values.zone, help="like Europe/Berlin; default: this machine's")
-    add_forms(parser)
+    add_output_formats(parser)
 
 
 def _top_arguments(parser: Parser, counters: Counters) -> None:
@@ -49,12 +49,12 @@ def _top_arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("--span", metavar="SPAN", help=span)
     most = values.whole(1, LIMIT_MAX)
     parser.add_argument("--limit", metavar="N", type=most, default=LIMIT_DEFAULT, help=f"default: {LIMIT_DEFAULT}")
-    add_forms(parser)
+    add_output_formats(parser)
 
 
 def _check_top(given: argparse.Namespace) -> None:
     """Completes the `by` of a top list. Raises UsageError."""
-    check_series(given.counter)
+    require_series(given.counter)
     named = {len(datetime.now(UTC).strftime(form)): by for by, form in lists.SPAN_FORMATS.items()}
     given.by = given.by or named.get(len(given.span or ""), lists.DAY)
     try:
@@ -65,8 +65,8 @@ def _check_top(given: argparse.Namespace) -> None:
 
 def _check_series(given: argparse.Namespace) -> None:
     """Completes the id, the `zone` and the `range` of a series. Raises UsageError or InvalidInputError."""
-    check_series(given.counter)
-    values.check_id(given)
+    require_series(given.counter)
+    values.complete_id(given)
     own = values.zone(given.counter.timezone or "UTC") if given.counter.unique else viewers_zone()
     now_s, given.zone = time.time(), given.tz or own
     of_days = getattr(given.zone, "key", None) if given.by == reading.DAY else None
@@ -88,30 +88,30 @@ def _series(given: argparse.Namespace, stack: Stack) -> int:
     """Print the series of a tally. Returns 2 if nothing is summed up yet."""
     body = reading.read_series(Call(stack.store), given.counter, given.id or TOTAL_ID, given.range)
     if body["as_of"] is None or given.json:
-        return _only(body, given)
+        return _print_answer(body, given)
     zone: tzinfo = given.zone
     points = list(_points(body, zone))
-    if draws(given):
+    if may_draw(given):
         from . import charts  # it takes a tenth of a second to load
 
         which = f"{body['counter']} {body['id']}" if given.id else f"all {body['counter']}"
         title = f"{which} by {body['by']}, {getattr(zone, 'key', None) or zone}"
-        charts.series(title, points, zone, by_hour=body["by"] == reading.HOUR)
+        charts.draw_series(title, points, zone, by_hour=body["by"] == reading.HOUR)
         if days := body["imports"]:
             first, last = (datetime.fromtimestamp(days[which]["from"], UTC).date() for which in (0, -1))
             into = str(first) if first == last else f"{len(days)} days from {first} to {last}"
             say(f"import of {sum(day['value'] for day in days):+,} into {into} (UTC): no traffic, so in no bar")
         for repair in body["repairs"]:
-            at = clock(repair["at"], zone, time.time())
+            at = format_clock(repair["at"], zone, time.time())
             added = f"; {repair['added']:+,} of it is in no sum either" if repair["added"] else ""
             say(f"repair of {repair['value']:+,} at {at}, by {repair['how']}: no traffic, so in no bar{added}")
     else:
         rows = [(iso(each.from_s, zone), each.value, PART if each.part else WHOLE) for each in points]
         rows += [(iso(day["from"], UTC), day["value"], IMPORT) for day in body["imports"]]
         rows += [(iso(repair["at"], zone), repair["value"], REPAIR) for repair in body["repairs"]]
-        table(("from", "value", "kind"), rows)
+        print_csv(("from", "value", "kind"), rows)
     of = " first visits" if given.counter.unique else ""
-    remark(_of_series(body, points, zone, of), drawn=draws(given))
+    remark(_series_remarks(body, points, zone, of), drawn=may_draw(given))
     return 0
 
 
@@ -119,19 +119,19 @@ def _top(given: argparse.Namespace, stack: Stack) -> int:
     """Print the tallies of a counter that moved most. Returns 2 if nothing is summed up yet."""
     body = lists.top_list(Call(stack.store), given.counter, given.by, given.span, given.limit)
     if body["as_of"] is None or given.json:
-        return _only(body, given)
+        return _print_answer(body, given)
     listed = [(tally["id"], tally["value"]) for tally in body["top"]]
-    if draws(given):
+    if may_draw(given):
         from . import charts
 
-        charts.top(f"{body['counter']} that moved up most, {_span(body)}", listed)
+        charts.draw_top(f"{body['counter']} that moved up most, {_span(body)}", listed)
     else:
-        table(("id", "value"), listed)
-    remark(_of_top(body), drawn=draws(given))
+        print_csv(("id", "value"), listed)
+    remark(_top_remarks(body), drawn=may_draw(given))
     return 0
 
 
-def _only(body: Mapping[str, Any], given: argparse.Namespace) -> int:
+def _print_answer(body: Mapping[str, Any], given: argparse.Namespace) -> int:
     """Print the answer alone, with --json, and say if there is none yet."""
     if given.json:
         say(json.dumps(body))
@@ -147,11 +147,11 @@ def _points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
         next_day = datetime.fromtimestamp(point["from"], zone) + timedelta(days=1)  # it may have 23 hours, or 25
         end_s = point["from"] + HOUR_S if body["by"] == reading.HOUR else next_day.timestamp()
         if point["from"] < as_of and since < end_s:
-            begun = f"since {clock(since, zone, since)}" if point["from"] < since else ""
+            begun = f"since {format_clock(since, zone, since)}" if point["from"] < since else ""
             yield Point(point["from"], point["value"], "so far" if as_of < end_s else begun)
 
 
-def _of_series(body: Mapping[str, Any], points: Sequence[Point], zone: tzinfo, of: str) -> Iterator[str]:
+def _series_remarks(body: Mapping[str, Any], points: Sequence[Point], zone: tzinfo, of: str) -> Iterator[str]:
     """What a series means: its sum, `of` what, what it is not, and as of when it is complete."""
     now_s = time.time()
     if points:
@@ -161,11 +161,11 @@ def _of_series(body: Mapping[str, Any], points: Sequence[Point], zone: tzinfo, o
     else:
         yield "nothing is known of that time"
     if not points or points[0].from_s < body["since"]:
-        yield f"series begin at {clock(body['since'], zone, now_s)}"
-    yield f"complete up to {clock(body['as_of'], zone, now_s)} ({offset(body['as_of'], zone)})"
+        yield f"series begin at {format_clock(body['since'], zone, now_s)}"
+    yield f"complete up to {format_clock(body['as_of'], zone, now_s)} ({format_utc_offset(body['as_of'], zone)})"
 
 
-def _of_top(body: Mapping[str, Any]) -> Iterator[str]:
+def _top_remarks(body: Mapping[str, Any]) -> Iterator[str]:
     """What a top list means: how exact it is, and as of when."""
     zone = viewers_zone()
     if not body["top"]:
@@ -175,7 +175,7 @@ def _of_top(body: Mapping[str, Any]) -> Iterator[str]:
         yield f"a value may be off by up to {off}; one that is missing may be up to {off} above the last one"
     else:
         yield "each value is exact"
-    yield f"complete up to {clock(body['as_of'], zone, time.time())} ({offset(body['as_of'], zone)})"
+    yield f"complete up to {format_clock(body['as_of'], zone, time.time())} ({format_utc_offset(body['as_of'], zone)})"
 
 
 def _span(body: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ CALLER = "tally"
 """Whose change it is, of a counter that not anyone may change."""
 
 
-def service(given: argparse.Namespace, stack: Stack, *functions: str, anyone: bool = False) -> Tally:
+def make_client(given: argparse.Namespace, stack: Stack, *functions: str, anyone: bool = False) -> Tally:
     """Tally's own client, of these functions of the stack: as a service, or as `anyone`."""
     caller = None if anyone else CALLER
     if given.local:

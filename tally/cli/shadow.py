@@ -25,10 +25,23 @@ from tally.series import read as series
 from tally.series.progress import HOUR_S
 
 from . import files, values
-from .command import Command, Counters, Parser, add_counter, add_forms, check_series
+from .command import Command, Counters, Parser, add_counter, add_output_formats, require_series
 from .connection import Stack
 from .files import OldReading
-from .terminal import CommandError, Gap, bar, clock, draws, iso, note, offset, remark, say, table, viewers_zone
+from .terminal import (
+    CommandError,
+    Gap,
+    format_clock,
+    format_utc_offset,
+    iso,
+    may_draw,
+    note,
+    print_csv,
+    progress_bar,
+    remark,
+    say,
+    viewers_zone,
+)
 
 WITHIN_DEFAULT_S, WITHIN_MAX_S = 60, 1799
 SHOWN_MAX = 20  # bad lines that are named
@@ -48,21 +61,21 @@ def _arguments(parser: Parser, counters: Counters) -> None:
         help=f"seconds that a reading may be away from its full hour; default: {WITHIN_DEFAULT_S}",
     )  # fmt: skip
     parser.add_argument("--tz", metavar="ZONE", type=values.zone, help="like Europe/Berlin; default: this machine's")
-    add_forms(parser)
+    add_output_formats(parser)
 
 
 @dataclass
-class Old:
+class OldReadings:
     """What the files say. `away`: how many readings are too far from a full hour."""
 
-    read: Read = field(default_factory=dict)
+    readings: Read = field(default_factory=dict)
     away: int = 0
     bad: int = 0
 
     def add(self, reading: OldReading, within_s: int) -> RefusedRow | None:
         """Keep it if it is the nearest one to its full hour. Returns why it cannot be believed."""
         hour = round(reading.at_s / HOUR_S)
-        hours = self.read.setdefault(reading.id, {})
+        hours = self.readings.setdefault(reading.id, {})
         there = hours.get(hour)
         if abs(reading.at_s - hour * HOUR_S) > within_s:
             self.away += 1
@@ -74,7 +87,7 @@ class Old:
 
 
 @dataclass
-class Compared:
+class Comparison:
     """What became of the comparison."""
 
     counter: str
@@ -104,37 +117,38 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         raise CommandError(f"{counter.name} has periods: its series has all of them together, an old number has one")
     old = _read(given, counter)
     if old.bad:
-        note(f"{files.counted(old.bad)} cannot be read: nothing is compared")
+        note(f"{files.format_rows(old.bad)} cannot be read: nothing is compared")
         return BAD_INPUT
-    compared = _compared(stack.store, counter, old)
+    compared = _compare(stack.store, counter, old)
     zone = given.tz or viewers_zone()
     if given.json:
         say(json.dumps(compared.body()))
-    elif draws(given):
+    elif may_draw(given):
         from . import charts  # it takes a tenth of a second to load
 
         name = getattr(zone, "key", None) or zone
-        charts.gaps(f"the old number beside {counter.name}, {name}", compared.rows, zone)
+        charts.draw_gaps(f"the old number beside {counter.name}, {name}", compared.rows, zone)
     else:
         lines = (
-            [iso(row.from_s, zone), iso(row.to_s, zone), row.ids, row.old, row.tally, row.off] for row in compared.rows
+            [iso(row.from_s, zone), iso(row.to_s, zone), row.ids, row.old, row.tally, row.excess]
+            for row in compared.rows
         )
-        table(("from", "to", "ids", "old", "tally", "off"), lines)
-    remark(_remarks(compared, given, zone), drawn=draws(given))
-    if all(row.off is None for row in compared.rows):
+        print_csv(("from", "to", "ids", "old", "tally", "off"), lines)
+    remark(_remarks(compared, given, zone), drawn=may_draw(given))
+    if all(row.excess is None for row in compared.rows):
         return BAD_INPUT
     return DIFFERS if any(one["over"] or one["under"] for one in compared.ids) else 0
 
 
-def _read(given: argparse.Namespace, counter: Counter) -> Old:
+def _read(given: argparse.Namespace, counter: Counter) -> OldReadings:
     """The readings in the files. Names the first lines that cannot be read. Raises CommandError."""
-    old = Old()
+    old = OldReadings()
     for name in given.files:
-        with files.opened(name) as file:
+        with files.open_input(name) as file:
             text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
             try:
-                form = files.form_of(name, given.format)
-                for row in bar(files.read(text, form, files.READINGS, counter), "row", "read"):
+                form = files.format_of(name, given.format)
+                for row in progress_bar(files.read(text, form, files.READINGS, counter), "row", "read"):
                     wrong = row if isinstance(row, RefusedRow) else old.add(row, given.within)
                     if wrong is None:
                         continue
@@ -148,20 +162,20 @@ def _read(given: argparse.Namespace, counter: Counter) -> Old:
     return old
 
 
-def _compared(store: Store, counter: Counter, old: Old) -> Compared:
+def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
     """Each span between two readings of an id beside its series; those of all ids with the same hours are one row."""
     at = progress.read(store)
     since = as_of = at.as_of(store.settings)  # the same for every id: it moves on meanwhile
     rows: dict[tuple[int, int], Gap] = {}
     ids, alone, added = [], 0, 0
-    for id_, read in bar(sorted(old.read.items()), "id", "compared"):
+    for id_, read in progress_bar(sorted(old.readings.items()), "id", "compared"):
         spans = list(pairwise(sorted(read)))
         if not spans:
             alone += 1
             continue
         asked = series.SeriesRange(series.HOUR, spans[0][0], spans[-1][1])
         body = series.read_series(Call(store), counter, id_, asked)
-        known, since = dict(_known(body, as_of)), body["since"]
+        known, since = dict(_complete_hours(body, as_of)), body["since"]
         added += sum(repair["added"] for repair in body["repairs"])
         of_id = [_gap(first, end, read, known) for first, end in spans]
         for gap in of_id:
@@ -169,7 +183,7 @@ def _compared(store: Store, counter: Counter, old: Old) -> Compared:
             rows[span] = rows[span].plus(gap) if span in rows else gap
         ids.append({"id": id_, **_sums(of_id)})
     ids.sort(key=lambda sums: (-abs(sums["off"]), sums["under"] - sums["over"]))
-    return Compared(counter.name, [rows[span] for span in sorted(rows)], ids, alone, old.away, added, since, as_of)
+    return Comparison(counter.name, [rows[span] for span in sorted(rows)], ids, alone, old.away, added, since, as_of)
 
 
 def _sums(of_id: Sequence[Gap]) -> dict[str, int]:
@@ -182,7 +196,7 @@ def _sums(of_id: Sequence[Gap]) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _known(body: Mapping[str, Any], as_of: int | None) -> Iterator[tuple[int, int]]:
+def _complete_hours(body: Mapping[str, Any], as_of: int | None) -> Iterator[tuple[int, int]]:
     """The hours of a series that are complete, each with its sum."""
     for one in body["series"] if as_of is not None else ():
         if body["since"] <= one["from"] and one["from"] + HOUR_S <= as_of:
@@ -196,9 +210,9 @@ def _gap(first: int, end: int, read: Mapping[int, OldReading], known: Mapping[in
     return Gap(first * HOUR_S, end * HOUR_S, 1, read[end].value - read[first].value, tally)
 
 
-def _remarks(compared: Compared, given: argparse.Namespace, zone: tzinfo) -> Iterator[str]:
+def _remarks(compared: Comparison, given: argparse.Namespace, zone: tzinfo) -> Iterator[str]:
     """What the rows mean: the sum, which ids are off most, and what is unknown."""
-    now_s, known, all_ = time.time(), [row for row in compared.rows if row.off is not None], compared.sums()
+    now_s, known, all_ = time.time(), [row for row in compared.rows if row.excess is not None], compared.sums()
     wrong = [one for one in compared.ids if one["over"] or one["under"]]
     if known and not wrong:
         yield f"the old number is right: {all_['old']:,}, as Tally"
@@ -211,9 +225,10 @@ def _remarks(compared: Compared, given: argparse.Namespace, zone: tzinfo) -> Ite
     else:
         yield "there is nothing to compare: it takes two readings of an id at full hours that Tally has summed up"
     if longer := [row for row in compared.rows if row.to_s - row.from_s > HOUR_S]:
-        yield f"{files.counted(len(longer))} of several hours: no reading between, so each of these is unknown alone"
+        rows = files.format_rows(len(longer))
+        yield f"{rows} of several hours: no reading between, so each of these is unknown alone"
     if unknown := len(compared.rows) - len(known):
-        yield f"{files.counted(unknown)} unknown: Tally has not summed up all of these hours"
+        yield f"{files.format_rows(unknown)} unknown: Tally has not summed up all of these hours"
     if compared.alone:
         yield f"{compared.alone} ids have no two readings at full hours: they are in no row"
     if compared.away:
@@ -221,15 +236,15 @@ def _remarks(compared: Compared, given: argparse.Namespace, zone: tzinfo) -> Ite
     if compared.added:
         yield f"repairs of Tally added {compared.added:+,} that no hour has"
     if compared.as_of is not None and compared.since is not None:
-        of = f"complete from {clock(compared.since, zone, now_s)} up to {clock(compared.as_of, zone, now_s)}"
-        yield f"Tally's hours are {of} ({offset(compared.as_of, zone)})"
+        since, until = (format_clock(at_s, zone, now_s) for at_s in (compared.since, compared.as_of))
+        yield f"Tally's hours are complete from {since} up to {until} ({format_utc_offset(compared.as_of, zone)})"
 
 
 SHADOW = Command(
     "shadow", _run, _arguments,
-    lambda given: check_series(given.counter),
+    lambda given: require_series(given.counter),
     examples="""  tally shadow plays readings/*.csv                      a reading each hour: docs/old-numbers.md
   psql --csv -c 'SELECT … AS id, … AS value, … AS at' | tally shadow plays -
 """,
-    instead="a file of readings names its columns id, value and at",
+    unknown_option_hint="a file of readings names its columns id, value and at",
 )  # fmt: skip

@@ -60,14 +60,14 @@ class Probe(NamedTuple):
     """Why an unexpected answer is not a failure; empty if it is one."""
 
 
-def calls(
+def make_probes(
     declared: Declarations, page: str, key: str, *, page_given: bool, scopes: Set[str] = frozenset()
 ) -> list[Probe]:
     """Every route once, in an order in which each finds what it needs; a change twice. `key`: new in each run."""
     probes = [
         call
         for route in sorted(declared.routes, key=_turn)
-        for call in _calls(declared, route, page, key, page_given, scopes)
+        for call in _probes_of_route(declared, route, page, key, page_given, scopes)
     ]
     closed = next(call for call in probes if call.signed_in and call.method == "GET")
     probes.append(Probe("no token", "GET", closed.path, lambda answer: answer.status == 401))
@@ -84,7 +84,7 @@ def _turn(route: Route) -> int:
     return removes.get(route.operation.name, 1 if route.operation.writes else 2)
 
 
-def _calls(
+def _probes_of_route(
     declared: Declarations, route: Route, page: str, key: str, page_given: bool, scopes: Set[str]
 ) -> Iterator[Probe]:
     """The calls of one route: its sample with ids of the smoke test."""
@@ -156,7 +156,7 @@ def send(url: str, token: str, call: Probe) -> HttpAnswer:
     return HttpAnswer(answer.status, {name.lower(): value for name, value in answer.headers.items()}, body)
 
 
-def judge(call: Probe, answer: HttpAnswer) -> tuple[str, str]:
+def assess(call: Probe, answer: HttpAnswer) -> tuple[str, str]:
     """`ok`, `skipped` or `failed`, with a note."""
     try:
         if call.expected(answer):
@@ -168,12 +168,12 @@ def judge(call: Probe, answer: HttpAnswer) -> tuple[str, str]:
     return "failed", f"{answer.status} {json.dumps(answer.body)[:300]}"
 
 
-def attempt(url: str, token: str, call: Probe, wait_s: float = 0) -> bool:
+def attempt_fails(url: str, token: str, call: Probe, wait_s: float = 0) -> bool:
     """Make the call, again while it fails and there is time, and print a line for it. Whether it failed at last."""
     began_s = time.monotonic()
     while True:
         try:
-            way, note = judge(call, send(url, token, call))
+            way, note = assess(call, send(url, token, call))
         except (OSError, http.client.HTTPException) as error:  # no answer, or one that is not HTTP
             way, note = "failed", str(error)
         took_s = time.monotonic() - began_s
@@ -183,7 +183,7 @@ def attempt(url: str, token: str, call: Probe, wait_s: float = 0) -> bool:
         time.sleep(LOOK_AGAIN_S)
 
 
-def rolled_up(page: str) -> Probe:
+def rolled_up_probe(page: str) -> Probe:
     """A read that includes every visit until now: consumers and sweep have done their part."""
     began_s = time.time()
 
@@ -204,7 +204,7 @@ def scopes_of(token: str) -> set[str]:
         raise ValueError("it is not a JWT with a sub" if token else "it is missing") from None
 
 
-def _wrong(url: str, token: str, wait: str) -> str:
+def _environment_problem(url: str, token: str, wait: str) -> str:
     """What of the environment cannot be used; empty if all can."""
     if urlsplit(url).scheme not in {"http", "https"}:
         wrong = f"{url!r} is no URL" if url else "URL is missing"
@@ -221,7 +221,7 @@ def _wrong(url: str, token: str, wait: str) -> str:
 def main() -> int:
     """0 if every operation works, 1 if one failed, 2 and one line without a URL or a token."""
     url, token, page, wait = (os.environ.get(name, "") for name in ("URL", "TOKEN", "PAGE", "WAIT"))
-    if wrong := _wrong(url, token, wait or "0"):
+    if wrong := _environment_problem(url, token, wait or "0"):
         print(f"tally: {wrong}", file=sys.stderr)
         return 2
     try:
@@ -230,11 +230,13 @@ def main() -> int:
         print(f"tally: {error}", file=sys.stderr)
         return 2
     url = url.rstrip("/")
-    todo = calls(declared, page or PAGE_DEFAULT, str(uuid.uuid4()), page_given=bool(page), scopes=scopes_of(token))
-    failed = sum(attempt(url, token, call) for call in todo)
+    todo = make_probes(
+        declared, page or PAGE_DEFAULT, str(uuid.uuid4()), page_given=bool(page), scopes=scopes_of(token)
+    )
+    failed = sum(attempt_fails(url, token, call) for call in todo)
     print(f"{failed} of {len(todo)} calls failed" if failed else "every operation works")
     if not failed and int(wait or 0) and "visits" in declared.counters:
-        failed = attempt(url, "", rolled_up(page or PAGE_DEFAULT), int(wait))
+        failed = attempt_fails(url, "", rolled_up_probe(page or PAGE_DEFAULT), int(wait))
     return 1 if failed else 0
 
 

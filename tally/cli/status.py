@@ -21,17 +21,17 @@ from tally.team import health
 
 from .command import Command
 from .connection import PATIENT, Stack
-from .terminal import explained, note, say
+from .terminal import explain_error, note, say
 
 HEALTH_S_MAX = 10.0
-CHECKED = ("drift", "dead letters", "lost records")
+EXPLAINED_BY_CHECK = ("drift", "dead letters", "lost records")
 """The parts of which `tally check` says more."""
 
 
 def _status(given: argparse.Namespace, stack: Stack) -> int:
     """Print every part. 0: all is well, 1: something needs a person, 2: nobody can tell of some part."""
     own = any(counter.items is not None for counter in stack.counters.values())
-    seen = {name: _seen(look, stack) for name, look in {**LOOKS, **(OF_ITEMS if own else {})}.items()}
+    seen = {name: _run_check(look, stack) for name, look in {**CHECKS, **(ITEMS_CHECKS if own else {})}.items()}
     wrong, unknown = ([name for name, one in seen.items() if one.failed is way] for way in (True, None))
     if given.json:
         parts = {name: {"state": one.state, **one.facts, **_runbook(name, one)} for name, one in seen.items()}
@@ -43,7 +43,7 @@ def _status(given: argparse.Namespace, stack: Stack) -> int:
             for place in _runbook(name, one).values():
                 say(f"{'':23}see {place}")
         if wrong:
-            more = "; `tally check` says what would repair it" if set(wrong) & set(CHECKED) else ""
+            more = "; `tally check` says what would repair it" if set(wrong) & set(EXPLAINED_BY_CHECK) else ""
             say(f"needs a person: {', '.join(wrong)}{more}")
         elif not unknown:
             say("all is well")
@@ -61,14 +61,14 @@ def _name(given: argparse.Namespace) -> str:
     return DEV.strip("`") if given.local else str(given.stack)
 
 
-def _seen(look: Callable[[Stack], Check], stack: Stack) -> Check:
+def _run_check(look: Callable[[Stack], Check], stack: Stack) -> Check:
     """One look. What fails is unknown, and the others still look."""
     try:
         return look(stack)
     except ClientError as error:
         why = str(error.response["Error"].get("Message", error))
     except TallyError as error:
-        why = explained(error)
+        why = explain_error(error)
     except (BotoCoreError, OSError, ValueError, KeyError) as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())
     return Check(why, {"error": why}, None)
@@ -83,7 +83,7 @@ def _version(stack: Stack) -> Check:
     return Check(f"{named}, {ended}" if ended else named, facts, failed)
 
 
-def _answers(stack: Stack) -> Check:
+def _check_api(stack: Stack) -> Check:
     """Whether the API answers: GET /health reads the counts table."""
     url = stack.outputs["ApiUrl"]
     try:
@@ -97,7 +97,9 @@ def _answers(stack: Stack) -> Check:
 
 def _counters(stack: Stack) -> Check:
     """The counters that are deployed. The command works with those of the checkout, which must fit what is stored."""
-    deployed = [name for name in stack.outputs["Counters"].split(", ") if name] if stack.status else _running(stack)
+    deployed = (
+        [name for name in stack.outputs["Counters"].split(", ") if name] if stack.status else _running_counters(stack)
+    )
     lacking, ahead = set(deployed) - set(stack.counters), set(stack.counters) - set(deployed)
     hints = [f"; this checkout lacks {', '.join(sorted(lacking))}"] * bool(lacking)
     hints += [f"; not deployed: {', '.join(sorted(ahead))}"] * bool(ahead)
@@ -107,7 +109,7 @@ def _counters(stack: Stack) -> Check:
     return Check((", ".join(deployed) or "none") + "".join(hints), facts, fits.failed)
 
 
-def _running(stack: Stack) -> list[str]:
+def _running_counters(stack: Stack) -> list[str]:
     """The counters that `make dev` runs now: it loads a declaration when it is written."""
     url, body = stack.outputs["ApiUrl"], json.dumps({"sub": "tally", "scope": "tally/read"}).encode()
     with urllib.request.urlopen(f"{url}/dev/token", body, timeout=HEALTH_S_MAX) as answer:
@@ -146,12 +148,12 @@ def _failed_events(stack: Stack) -> Check:
     return Check(str(messages), {"messages": messages}, messages > 0)
 
 
-OF_ITEMS: Mapping[str, Callable[[Stack], Check]] = {
+ITEMS_CHECKS: Mapping[str, Callable[[Stack], Check]] = {
     "items": lambda stack: health.items_check(stack.store, stack.counters)
 }
 """The part of a stack that counts items of the team's tables."""
-LOOKS: Mapping[str, Callable[[Stack], Check]] = {
-    "version": _version, "API": _answers, "counters": _counters, "alarms": _alarms,
+CHECKS: Mapping[str, Callable[[Stack], Check]] = {
+    "version": _version, "API": _check_api, "counters": _counters, "alarms": _alarms,
     "subscribers": _subscribers,
     "lag": lambda stack: checks.lag(stack.store), "judged": lambda stack: checks.judging(stack.store),
     "drift": lambda stack: checks.drift(stack.store), "failed events": _failed_events,

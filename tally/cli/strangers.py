@@ -8,7 +8,7 @@ from tally.api.operation import Access
 from tally.contract.declarations import Declarations
 from tally.counter import Counter
 
-USD = {"now": 5.50, "soon": 4.94, "like with a key": 8.04, "read": 1.49, "number": 0.125}
+USD_PER_MILLION = {"now": 5.50, "soon": 4.94, "like with a key": 8.04, "read": 1.49, "number": 0.125}
 """Of a million requests by their kind, each about another id; and of a million numbers that reads of many read more.
 
 bench/cost.py has the units and prices that they follow from. A test compares.
@@ -24,11 +24,13 @@ def worst_day(declared: Declarations, share: float) -> float:
     for route in declared.routes:
         if route.access is Access.ANYONE:
             counted = route.served_counters(declared.counters) if route.operation.has_counter_in_path else []
-            usd = USD[_kind(counted)]
+            usd = USD_PER_MILLION[_kind(counted)]
             if any(counter.unique for counter in route.served_counters(declared.counters)):
-                usd += USD["soon"]  # a visit counts a visitor beside it
+                usd += USD_PER_MILLION["soon"]  # a visit counts a visitor beside it
             if not route.operation.writes:
-                usd = USD["read"] + USD["number"] * (max([1, *(field.kind.list_max for field in route.fields)]) - 1)
+                usd = USD_PER_MILLION["read"] + USD_PER_MILLION["number"] * (
+                    max([1, *(field.kind.list_max for field in route.fields)]) - 1
+                )
             total += usd * route.throttle.scaled_by(share).rate_per_s * 86_400 / 1e6
     return total
 

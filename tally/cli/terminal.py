@@ -44,14 +44,14 @@ class Gap(NamedTuple):
     tally: int | None
 
     @property
-    def off(self) -> int | None:
+    def excess(self) -> int | None:
         """By how much the old number is too high; None if it is unknown."""
         return None if self.tally is None else self.old - self.tally
 
     @property
     def body(self) -> dict[str, int | None]:
         """What --json prints."""
-        known = {"ids": self.ids, "old": self.old, "tally": self.tally, "off": self.off}
+        known = {"ids": self.ids, "old": self.old, "tally": self.tally, "off": self.excess}
         return {"from": self.from_s, "to": self.to_s, **known}
 
     def plus(self, other: Gap) -> Gap:
@@ -60,19 +60,19 @@ class Gap(NamedTuple):
         return self._replace(ids=self.ids + other.ids, old=self.old + other.old, tally=tally)
 
 
-class Watched(NamedTuple):
+class WatchedValue(NamedTuple):
     """What one look saw at `at_s` (epoch seconds): the number, and by how much it moved since the look before.
 
-    `lost`: why it saw nothing; the value is that of the last one that did.
+    `error`: why it saw nothing; the value is that of the last one that did.
     """
 
     at_s: int
     value: int
     change: int
-    lost: str = ""
+    error: str = ""
 
 
-def bar(things: Iterable[Any] | None, unit: str, does: str, total: int | None = None) -> tqdm[Any]:
+def progress_bar(things: Iterable[Any] | None, unit: str, does: str, total: int | None = None) -> tqdm[Any]:
     """The things, with a progress bar on stderr if that is a terminal; without things, a bar to move by hand."""
     hidden = not sys.stderr.isatty()
     return _tqdm()(things, does, total, leave=False, file=sys.stderr, disable=hidden, unit=f" {unit}")
@@ -85,17 +85,17 @@ def _tqdm() -> Any:
     return tqdm
 
 
-def show(given: argparse.Namespace, body: object, line: str) -> None:
+def print_json_or_line(given: argparse.Namespace, body: object, line: str) -> None:
     """Print the body as JSON with --json, else the line."""
     say(json.dumps(body) if given.json else line)
 
 
-def draws(given: argparse.Namespace) -> bool:
+def may_draw(given: argparse.Namespace) -> bool:
     """Whether to draw: stdout is a terminal that can, and nobody asked for CSV or JSON."""
     return not (given.csv or given.json) and sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
-def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print CSV."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
@@ -131,7 +131,7 @@ def note(line: str) -> None:
         print(f"tally: {line}", file=sys.stderr, flush=True)
 
 
-def ended(run: Callable[[], int]) -> int:
+def run_to_exit_status(run: Callable[[], int]) -> int:
     """Returns the exit status of a command: 2 and one line for an error that a person can fix, 130 for Ctrl-C."""
     try:
         return run()
@@ -154,13 +154,13 @@ def _line(error: Exception) -> str | None:
     from tally.errors import TallyError
 
     if isinstance(error, TallyError):
-        return explained(error)
+        return explain_error(error)
     if isinstance(error, ClientError):
         return f"AWS refuses it: {error.response['Error'].get('Message', error)}"
     return f"the call to AWS failed: {error}" if isinstance(error, BotoCoreError) else None
 
 
-def explained(error: TallyError) -> str:
+def explain_error(error: TallyError) -> str:
     """Returns one line for an error of the store: AWS's own message if there is one."""
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -174,7 +174,7 @@ def check_answerable(yes: bool) -> None:
         raise CommandError("it asks before it begins, and this is no terminal: add --yes")
 
 
-def answer(question: str) -> str:
+def ask(question: str) -> str:
     """What the person types; nothing at the end of the input."""
     try:
         return input(question).strip()
@@ -183,9 +183,9 @@ def answer(question: str) -> str:
         return ""
 
 
-def agreed(given: argparse.Namespace, question: str) -> bool:
+def confirm(given: argparse.Namespace, question: str) -> bool:
     """Whether the person says yes, here or with --yes."""
-    return given.yes or answer(f"{question} [y/N] ").lower() in ("y", "yes")
+    return given.yes or ask(f"{question} [y/N] ").lower() in ("y", "yes")
 
 
 def viewers_zone() -> tzinfo:
@@ -200,13 +200,13 @@ def viewers_zone() -> tzinfo:
         return UTC
 
 
-def offset(epoch_s: float, zone: tzinfo) -> str:
+def format_utc_offset(epoch_s: float, zone: tzinfo) -> str:
     """How far a zone is from UTC at a time: `UTC+01:00`."""
     from_utc = datetime.fromtimestamp(epoch_s, zone).isoformat()[19:]
     return "UTC" if from_utc == "+00:00" else f"UTC{from_utc}"
 
 
-def clock(epoch_s: float, zone: tzinfo, now_s: float) -> str:
+def format_clock(epoch_s: float, zone: tzinfo, now_s: float) -> str:
     """A time in a zone as people read it, to the minute, without the day if that is today."""
     local = datetime.fromtimestamp(epoch_s, zone)
     today = local.date() == datetime.fromtimestamp(now_s, zone).date()

@@ -31,34 +31,34 @@ def _pages(file: Path) -> Pages:
     return CountersFile.load(file).pages if file.is_file() else UNDECLARED
 
 
-def checked_id(counter: Counter, id_: str) -> str:
+def resolve_id(counter: Counter, id_: str) -> str:
     """The id as the counter stores it; with periods `ID#PERIOD`, or `ID` in the current one.
 
     Raises InvalidInputError.
     """
     if counter.period is None or "#" in id_:
         return stored_id(counter, id_)
-    return periods.tally_id(counter, _counted(counter, id_), clock.now_s())
+    return periods.tally_id(counter, _canonical_id(counter, id_), clock.now_s())
 
 
-def check_id(given: argparse.Namespace) -> None:
+def complete_id(given: argparse.Namespace) -> None:
     """Completes the id of a command that takes COUNTER and ID, if there is one. Raises InvalidInputError."""
     if given.id is not None:
-        given.id = checked_id(given.counter, given.id)
+        given.id = resolve_id(given.counter, given.id)
 
 
 def stored_id(counter: Counter, id_: object) -> str:
     """The id as the counter stores it; with periods `ID#PERIOD`. It depends on no clock. Raises InvalidInputError."""
     if counter.period is None or not isinstance(id_, str):
-        return _counted(counter, id_)
+        return _canonical_id(counter, id_)
     named, _, period = id_.partition("#")
-    id_ = f"{_counted(counter, named)}#{period}"
+    id_ = f"{_canonical_id(counter, named)}#{period}"
     if not periods.is_valid_tally_id(counter, id_):
         raise InvalidInputError(f"ID must name a {counter.period}: ID#PERIOD.", field="ID")
     return id_
 
 
-def _counted(counter: Counter, name: object) -> str:
+def _canonical_id(counter: Counter, name: object) -> str:
     """The id of what a person writes: a page normalised, other text spelled. Raises InvalidInputError."""
     spelled = name
     if isinstance(name, str) and not counter.pages:
@@ -167,7 +167,7 @@ def signed(most: int) -> Callable[[str], int]:
     return checked
 
 
-def run(value: str) -> str:
+def run_name(value: str) -> str:
     """The name of a run of an import."""
     if len(value) > RUN_CHARACTERS_MAX or not ID_FORM.fullmatch(value):
         raise argparse.ArgumentTypeError(f"must be 1 to {RUN_CHARACTERS_MAX} of A-Z a-z 0-9 . _ : ~ @ -")

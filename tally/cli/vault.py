@@ -15,7 +15,7 @@ from .connection import PATIENT
 from .terminal import CommandError
 
 TABLES = ("counts", "receipts", "ledger")
-ONE_DAYS_S = 12 * 3600  # copies of one day begin within an hour; those of two days are 23 hours apart
+SAME_DAY_S = 12 * 3600  # copies of one day begin within an hour; those of two days are 23 hours apart
 _COPY = re.compile(r"(arn:.+:table/.+?(?:-[0-9]{8}T[0-9]{6})?)-(counts|receipts|ledger)")
 _RESTORED = re.compile(r"-[0-9]{8}T[0-9]{6}$")
 _READY = ("COMPLETED", "AVAILABLE")
@@ -45,22 +45,23 @@ class Vault:
         """
         by_tables: dict[str, dict[str, Copy]] = {}
         for tables, table, copy in self._copies():
-            if stack in (_first(tables), _first(tables).rpartition("/")[2]) and int(copy.made_s) <= to_s:
+            prefix = _original_prefix(tables)
+            if stack in (prefix, prefix.rpartition("/")[2]) and int(copy.made_s) <= to_s:
                 of_stack = by_tables.setdefault(tables, {})
                 of_stack[table] = max(of_stack.get(table, copy), copy, key=lambda one: one.made_s)
         whole = {tables: copies for tables, copies in by_tables.items() if len(copies) == len(TABLES)}
         if not whole:
             raise CommandError(f"the vault {self.name} has no copies of {stack}'s three tables by {format_time(to_s)}")
-        stacks = sorted({_first(tables) for tables in whole})
+        stacks = sorted({_original_prefix(tables) for tables in whole})
         if len(stacks) > 1:
             raise CommandError(f"the vault {self.name} has copies of {' and '.join(stacks)}: give one as --stack")
         tables = max(whole, key=lambda tables: min(copy.made_s for copy in whole[tables].values()))
         copies = whole[tables]
         by_time = sorted((int(copy.made_s), table) for table, copy in copies.items())
-        if by_time[-1][0] - by_time[0][0] > ONE_DAYS_S:
+        if by_time[-1][0] - by_time[0][0] > SAME_DAY_S:
             said = ", ".join(f"{table} {format_time(made_s)}" for made_s, table in by_time)
             raise CommandError(f"the newest copies are not of one day ({said}): choose a time before the last ones")
-        return _first(tables).rpartition("/")[2], copies
+        return _original_prefix(tables).rpartition("/")[2], copies
 
     def _copies(self) -> Iterator[tuple[str, str, Copy]]:
         pages = self._client.get_paginator("list_recovery_points_by_backup_vault").paginate(
@@ -71,14 +72,14 @@ class Vault:
             if named and point["Status"] in _READY:
                 yield named[1], named[2], Copy(point["RecoveryPointArn"], point["CreationDate"].timestamp())
 
-    def begin(self, copy: Copy, target: str, *, there: bool) -> str:
+    def begin_restore(self, copy: Copy, target: str, *, there: bool) -> str:
         """Begin to make a table of a copy, if it is not begun; the job's id.
 
         `there`: a table of that name is there. Raises CommandError if no job of this copy makes or has made it.
         """
         jobs = [job for job in self._jobs() if job["RecoveryPointArn"] == copy.arn]
         if there:
-            ours = [job for job in jobs if job["Status"] in _AT_WORK or _made(job, target)]
+            ours = [job for job in jobs if job["Status"] in _AT_WORK or _has_made(job, target)]
             if not ours:
                 raise CommandError(f"there is a table {target} that this command has not made: choose another time")
             return str(ours[0]["RestoreJobId"])
@@ -107,10 +108,10 @@ class Vault:
                 raise CommandError(f"AWS Backup made no table: {described.get('StatusMessage') or described['Status']}")
 
 
-def _first(tables: str) -> str:
+def _original_prefix(tables: str) -> str:
     """How the names of the first tables of this stack began: restored ones have a moment."""
     return _RESTORED.sub("", tables)
 
 
-def _made(job: Any, target: str) -> bool:
+def _has_made(job: Any, target: str) -> bool:
     return str(job.get("CreatedResourceArn", "")).endswith(f":table/{target}")

@@ -1,4 +1,4 @@
-"""The command `watch`: a tally as it moves, until Ctrl-C. It reads, and writes nothing."""
+"""The command `draw_watch`: a tally as it moves, until Ctrl-C. It reads, and writes nothing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tally.dynamo.client import Call
 from tally.errors import NotCountedError, TallyError
 
 from . import connection, values
-from .command import Command, Counters, Parser, add_counter, add_forms
+from .command import Command, Counters, Parser, add_counter, add_output_formats
 from .connection import Stack
-from .terminal import CommandError, Watched, draws, explained, note, say, show, viewers_zone
+from .terminal import CommandError, WatchedValue, explain_error, may_draw, note, print_json_or_line, say, viewers_zone
 
 INTERVAL_DEFAULT_S, INTERVAL_MAX_S = 2, 3600
 
@@ -29,17 +29,17 @@ def _arguments(parser: Parser, counters: Counters) -> None:
         "--interval", metavar="S", type=values.whole(1, INTERVAL_MAX_S), default=INTERVAL_DEFAULT_S,
         help=f"seconds between two looks; default: {INTERVAL_DEFAULT_S}",
     )  # fmt: skip
-    add_forms(parser)
+    add_output_formats(parser)
 
 
 def _watch(given: argparse.Namespace, stack: Stack) -> int:
     """Print the tally whenever it moves. Returns 0 at Ctrl-C. Raises what the first look raises."""
-    looks = _looks(given, stack)
+    looks = _read_values(given, stack)
     try:
-        if draws(given):
+        if may_draw(given):
             from . import charts  # it takes a tenth of a second to load
 
-            charts.watch(f"{given.counter.name} {given.id}", given.interval, looks, viewers_zone())
+            charts.draw_watch(f"{given.counter.name} {given.id}", given.interval, looks, viewers_zone())
         else:
             _print(given, looks)
     except KeyboardInterrupt:
@@ -47,57 +47,57 @@ def _watch(given: argparse.Namespace, stack: Stack) -> int:
     return 0
 
 
-def _looks(given: argparse.Namespace, stack: Stack) -> Iterator[Watched]:
+def _read_values(given: argparse.Namespace, stack: Stack) -> Iterator[WatchedValue]:
     """Look, and look again after each interval, for ever. Only the first look raises an error, and one that finds that
     the number stands for nothing by now."""
-    seen = _look(given, stack)
-    yield Watched(int(time.time()), seen, 0)
+    seen = _read_value(given, stack)
+    yield WatchedValue(int(time.time()), seen, 0)
     while True:
         time.sleep(given.interval)
         try:
-            value = _look(given, stack)
+            value = _read_value(given, stack)
         except NotCountedError:
             raise
         except (TallyError, BotoCoreError) as error:
-            why = explained(error) if isinstance(error, TallyError) else str(error)
-            yield Watched(int(time.time()), seen, 0, " ".join(why.split()) or type(error).__name__)
-            stack = _again(given, stack)
+            why = explain_error(error) if isinstance(error, TallyError) else str(error)
+            yield WatchedValue(int(time.time()), seen, 0, " ".join(why.split()) or type(error).__name__)
+            stack = _reconnect(given, stack)
             continue
-        yield Watched(int(time.time()), value, value - seen)
+        yield WatchedValue(int(time.time()), value, value - seen)
         seen = value
 
 
-def _look(given: argparse.Namespace, stack: Stack) -> int:
+def _read_value(given: argparse.Namespace, stack: Stack) -> int:
     """The number. Raises NotCountedError, and what a read raises."""
     stack.check_counted(given.counter)
     return tallies.read(Call(stack.store), given.counter, given.id)
 
 
-def _again(given: argparse.Namespace, stack: Stack) -> Stack:
+def _reconnect(given: argparse.Namespace, stack: Stack) -> Stack:
     """The stack to look at after a lost connection. `make dev` has its tables elsewhere when it starts again."""
     if given.local:
         with suppress(CommandError):
-            return connection.local(given.port, stack.counters)
+            return connection.local_stack(given.port, stack.counters)
     return stack
 
 
-def _print(given: argparse.Namespace, looks: Iterable[Watched]) -> None:
+def _print(given: argparse.Namespace, looks: Iterable[WatchedValue]) -> None:
     """A line for the first look, and for each that saw a change; notes when the connection is lost, and back."""
     lost = False
     for number, look in enumerate(looks):
-        if bool(look.lost) != lost:
-            lost = bool(look.lost)
-            note(f"the connection is lost: {look.lost}; trying again" if lost else "the connection is back")
+        if bool(look.error) != lost:
+            lost = bool(look.error)
+            note(f"the connection is lost: {look.error}; trying again" if lost else "the connection is back")
         if number == 0 and not given.json:
             say("at,value,change")
         if number == 0 or look.change:
             at = datetime.fromtimestamp(look.at_s, UTC).isoformat()
             body = {"at": look.at_s, "value": look.value, "change": look.change}
-            show(given, body, f"{at},{look.value},{look.change}")
+            print_json_or_line(given, body, f"{at},{look.value},{look.change}")
 
 
 WATCH = Command(
-    "watch", _watch, _arguments, values.check_id,
+    "watch", _watch, _arguments, values.complete_id,
     examples="""  tally watch plays 9f3a                         each look costs what a read costs
   tally watch likes a91f --interval 10 --stack Tally-prod
   tally watch stock mug --json                   a line for each change

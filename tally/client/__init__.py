@@ -36,7 +36,7 @@ from ..errors import (
     TallyError,
 )
 from . import requests
-from .request import EVENT_BYTES_MAX, Reply, Request, encoded
+from .request import EVENT_BYTES_MAX, Reply, Request, encode_event
 from .requests import Methods
 
 FUNCTIONS = (
@@ -52,8 +52,13 @@ CONNECT_S_MAX = 1.0
 _BUSY_CODES = frozenset(
     {"TooManyRequestsException", "ThrottlingException", "ResourceConflictException", "SnapStartNotReadyException"}
 )
-_UNANSWERED = ("Sandbox.", "Runtime.ExitError", "Extension.")  # error types of an environment that died while it ran
-_STRANGER = "The answer does not come from one of Tally's functions."
+# error types of an environment that died while it ran
+_NO_ANSWER_ERRORS = (
+    "Sandbox.",
+    "Runtime.ExitError",
+    "Extension.",
+)
+_NOT_OF_TALLY = "The answer does not come from one of Tally's functions."
 _PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail"})
 
 T = TypeVar("T")
@@ -118,14 +123,14 @@ class Tally(Methods):
     def send(self, request: Request[T]) -> T:
         """Send one request and return its result. Raises TallyError."""
         end_s, event = time.monotonic() + self.deadline_s, self._event(request)
-        return self._patiently(lambda: request.read(_reply(self._invoke(request.function, event))), end_s)
+        return self._with_retries(lambda: request.read(_reply(self._invoke(request.function, event))), end_s)
 
-    def _hand_over(self, function: str, event: bytes, end_s: float) -> None:
-        self._patiently(lambda: self._invoke(function, event, InvocationType="Event"), end_s)
+    def _invoke_later(self, function: str, event: bytes, end_s: float) -> None:
+        self._with_retries(lambda: self._invoke(function, event, InvocationType="Event"), end_s)
 
     def enqueue(self, request: Request[Any]) -> None:
         """Hand one request to Lambda and do not wait: Lambda itself retries it. Refusals are not reported."""
-        self._hand_over(request.function, self._event(request), time.monotonic() + self.deadline_s)
+        self._invoke_later(request.function, self._event(request), time.monotonic() + self.deadline_s)
 
     def enqueue_batch(self, requests: Iterable[Request[Any]]) -> None:
         """Hand requests to Lambda together and do not wait: Lambda itself retries those that meet a RetryableError.
@@ -136,7 +141,7 @@ class Tally(Methods):
         end_s = time.monotonic() + self.deadline_s
         entries, refused = self._entries(requests)
         for function, chunk in _chunks(entries):
-            self._hand_over(function, _batch(chunk, b', "on_failure": "raise"'), end_s)
+            self._invoke_later(function, _batch_event(chunk, b', "on_failure": "raise"'), end_s)
         for error in refused.values():
             raise error
 
@@ -155,17 +160,17 @@ class Tally(Methods):
 
     def _send_together(self, function: str, chunk: Mapping[int, _Entry[T]], end_s: float) -> dict[int, T | TallyError]:
         results: dict[int, T | TallyError] = dict.fromkeys(chunk, StoreBusyError("No time was left to send this."))
-        patience, left = _Patience(end_s, self._attempt_s), dict(chunk)
+        patience, left = _RetryBudget(end_s, self._attempt_s), dict(chunk)
         while left and patience.has_time():
-            answered = self._attempt(function, left)
+            answered = self._send_once(function, left)
             results.update(answered)
             left = {place: entry for place, entry in left.items() if isinstance(results[place], RetryableError)}
             if left and not patience.wait():
                 break
         return results
 
-    def _patiently(self, attempt: Callable[[], T], end_s: float) -> T:
-        patience = _Patience(end_s, self._attempt_s)
+    def _with_retries(self, attempt: Callable[[], T], end_s: float) -> T:
+        patience = _RetryBudget(end_s, self._attempt_s)
         if not patience.has_time():
             raise StoreBusyError("No time was left to send this.")
         while True:
@@ -175,9 +180,9 @@ class Tally(Methods):
                 if not patience.wait():
                     raise
 
-    def _attempt(self, function: str, entries: Mapping[int, _Entry[T]]) -> dict[int, T | TallyError]:
+    def _send_once(self, function: str, entries: Mapping[int, _Entry[T]]) -> dict[int, T | TallyError]:
         try:
-            answers = _results(self._invoke(function, _batch(entries)))
+            answers = _results(self._invoke(function, _batch_event(entries)))
         except TallyError as error:
             return dict.fromkeys(entries, error)
         results: dict[int, T | TallyError] = {}
@@ -200,10 +205,10 @@ class Tally(Methods):
         return entries, refused
 
     def _event(self, request: Request[Any]) -> bytes:
-        """Raises what `encoded` raises."""
+        """Raises what `encode_event` raises."""
         caller = self.caller if request.caller is None else request.caller
         named = {} if caller is None else {"caller": caller}
-        return encoded({"operation": request.operation, **request.fields, **named})
+        return encode_event({"operation": request.operation, **request.fields, **named})
 
     def _invoke(self, function: str, event: bytes, **how: str) -> Any:
         """The function's answer; None for an asynchronous event. Raises TallyError if Lambda or the function fails."""
@@ -216,11 +221,11 @@ class Tally(Methods):
                 return None
             document = json.loads(said)
         except (ClientError, BotoCoreError) as error:
-            raise _refused(error) from error
+            raise _invocation_error(error) from error
         except ValueError:
             raise StoreUnreachableError("The function's answer was cut off. Send the request again.") from None
         if answer.get("FunctionError"):
-            raise _crashed(document)
+            raise _crash_error(document)
         return document
 
 
@@ -232,7 +237,7 @@ class _Entry(NamedTuple, Generic[T]):
 
 
 @dataclass
-class _Patience:
+class _RetryBudget:
     """The bounded, jittered retries of one call. No attempt starts that could end after `end_s`."""
 
     end_s: float
@@ -269,7 +274,7 @@ def _chunks(entries: Mapping[int, _Entry[T]]) -> Iterator[tuple[str, Mapping[int
         yield function, chunk
 
 
-def _batch(entries: Mapping[int, _Entry[Any]], more: bytes = b"") -> bytes:
+def _batch_event(entries: Mapping[int, _Entry[Any]], more: bytes = b"") -> bytes:
     """One event with all of them."""
     return b'{"batch": [' + b", ".join(entry.event for entry in entries.values()) + b"]" + more + b"}"
 
@@ -277,7 +282,7 @@ def _batch(entries: Mapping[int, _Entry[Any]], more: bytes = b"") -> bytes:
 def _reply(answer: Any) -> Reply:
     """The reply in a function's answer. Raises the TallyError of a problem document."""
     if not isinstance(answer, dict) or not {"status", "replayed", "body"} <= answer.keys():
-        raise ConfigurationError(_STRANGER)
+        raise ConfigurationError(_NOT_OF_TALLY)
     if answer["status"] >= 400:
         raise error_of(answer["body"])
     return Reply(answer["status"], answer["body"], answer["replayed"])
@@ -288,19 +293,19 @@ def _results(answer: Any) -> list[Any]:
     if isinstance(answer, dict) and isinstance(answer.get("results"), list):
         return list(answer["results"])
     _reply(answer)
-    raise ConfigurationError(_STRANGER)
+    raise ConfigurationError(_NOT_OF_TALLY)
 
 
-def _tree(root: type[TallyError]) -> Iterator[type[TallyError]]:
+def _error_classes(root: type[TallyError]) -> Iterator[type[TallyError]]:
     """The errors that an answer can hold: those with a slug of their own."""
     if "slug" in vars(root):
         yield root
     for child in root.__subclasses__():
-        yield from _tree(child)
+        yield from _error_classes(child)
 
 
-_BY_SLUG = {kind.slug: kind for kind in _tree(TallyError)}
-_BY_NAME = {kind.__name__: kind for kind in _tree(TallyError)}
+_BY_SLUG = {kind.slug: kind for kind in _error_classes(TallyError)}
+_BY_NAME = {kind.__name__: kind for kind in _error_classes(TallyError)}
 
 
 def error_of(problem: Mapping[str, Any]) -> TallyError:
@@ -311,17 +316,17 @@ def error_of(problem: Mapping[str, Any]) -> TallyError:
     return kind(problem["detail"], **{name: value for name, value in problem.items() if name not in _PROBLEM_MEMBERS})
 
 
-def _crashed(document: Mapping[str, Any]) -> TallyError:
+def _crash_error(document: Mapping[str, Any]) -> TallyError:
     """The error of a failed invocation: one that Tally raised for a retry, or the runtime's own."""
     name, words = str(document.get("errorType", "")), str(document.get("errorMessage", ""))
     if name in _BY_NAME:
         return _BY_NAME[name](words)
-    if name.startswith(_UNANSWERED) or "Task timed out" in words:
+    if name.startswith(_NO_ANSWER_ERRORS) or "Task timed out" in words:
         return StoreUnreachableError(f"The function gave no answer: {words}")
     return TallyError(f"The function failed: {name}: {words}")
 
 
-def _refused(error: ClientError | BotoCoreError) -> TallyError:
+def _invocation_error(error: ClientError | BotoCoreError) -> TallyError:
     """The error to raise if Lambda refuses the invocation, or the network fails."""
     if isinstance(error, HTTPClientError | BotoConnectionError | IncompleteReadError):
         return StoreUnreachableError("The function gave no answer in time. Send the request again with the same key.")

@@ -44,7 +44,9 @@ class Request(Generic[T_co]):
     @classmethod
     def of(cls, function: str, operation: str, arguments: Mapping[str, Any]) -> Request[T_co]:
         """The request with the arguments that are given, and a key if it takes one."""
-        given = _spelled({name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None})
+        given = _with_canonical_ids(
+            {name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None}
+        )
         if "idempotency_key" in arguments:
             given.setdefault("idempotency_key", secrets.token_urlsafe(18))  # nobody guesses it
         return cls(function, operation, given.pop("caller", None), given)
@@ -60,23 +62,23 @@ class Request(Generic[T_co]):
         return cast(T_co, {**reply.body, **more})
 
 
-def _spelled(given: dict[str, Any]) -> dict[str, Any]:
+def _with_canonical_ids(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments with their ids spelled. A function refuses what is not text."""
     spell = dict[str, Callable[[str], str]](of=tally_of)
     if given.get("counter") not in PAGE_COUNTERS:
         spell["id"] = id_of
     if given.get("of") != "visit":  # the target is a page
         spell["target"] = target_of
-    more = {name: _each(given[name], by) for name, by in spell.items() if name in given}
+    more = {name: _map_texts(given[name], by) for name, by in spell.items() if name in given}
     if isinstance(given.get("changes"), list):
         more["changes"] = [
-            {**one, "id": _each(one["id"], id_of)} if isinstance(one, Mapping) and "id" in one else one
+            {**one, "id": _map_texts(one["id"], id_of)} if isinstance(one, Mapping) and "id" in one else one
             for one in given["changes"]
         ]
     return {**given, **more}
 
 
-def _each(value: Any, spell: Callable[[str], str]) -> Any:
+def _map_texts(value: Any, spell: Callable[[str], str]) -> Any:
     """Spells a text, or each text of a list."""
     if isinstance(value, list):
         return [spell(one) if isinstance(one, str) else one for one in value]
@@ -95,11 +97,11 @@ def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
             return dict(value)
         return list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray) else value
-    except Exception as error:  # the value's own. `encoded` refuses the error; a generator would be empty by then
+    except Exception as error:  # the value's own. `encode_event` refuses the error; a generator would be empty by then
         return error
 
 
-def encoded(event: Mapping[str, Any]) -> bytes:
+def encode_event(event: Mapping[str, Any]) -> bytes:
     """The event in JSON. Raises InvalidInputError for what has no form there, PayloadTooLargeError."""
     try:
         payload = json.dumps(event, default=_default, allow_nan=False, ensure_ascii=False).encode()

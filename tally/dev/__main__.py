@@ -62,10 +62,10 @@ def run(options: DevOptions) -> None:
     """Start everything and serve."""
     import asyncio
 
-    from .stack.prepared import prepared
+    from .stack.prepared import prepare_stack
 
     handle(stop)
-    with prepared(options) as (stack, spawned):
+    with prepare_stack(options) as (stack, spawned):
         from .server import serve  # while the code of the functions loads in another process
 
         asyncio.run(serve(stack, spawned, say))

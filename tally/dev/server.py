@@ -16,14 +16,14 @@ from aiohttp.http_exceptions import HttpProcessingError
 from tally.paths import PACKAGE
 
 from .base.engine import Engine
-from .base.engine_file import trimming
+from .base.engine_file import trim_until_cancelled
 from .base.errors import LocalError
 from .base.options import COUNTERS
 from .base.wire import Wire
-from .functions.code import Code
+from .functions.code import CodeVersions
 from .functions.metrics import Metrics
 from .functions.worker import Zygote
-from .functions.workers import Port, ThrottledError, Workers
+from .functions.workers import LocalFunction, ThrottledError, Workers
 from .gateway import console
 from .gateway.site import site
 from .stack.code import Spawned
@@ -51,14 +51,14 @@ async def serve(stack: PreparedStack, spawned: Spawned, say: Say) -> None:
             loop.add_signal_handler(number, stopped.set)
     async with contextlib.AsyncExitStack() as entered:
         wire = await entered.enter_async_context(Wire(stack.endpoint, stack.options.streams_endpoint or stack.endpoint))
-        code = Code(stack, wire)
-        zygote, stack.template = await code.first(spawned)
-        workers = Workers(zygote, stack.logs.resolve(), code.again)
+        code = CodeVersions(stack, wire)
+        zygote, stack.template = await code.load_first(spawned)
+        workers = Workers(zygote, stack.logs.resolve(), code.restart_zygote)
         entered.push_async_callback(workers.close)
-        ports, gathered, switches = dict[str, Port](), Metrics(stack.options.verbose), Switches()
+        ports, gathered, switches = dict[str, LocalFunction](), Metrics(stack.options.verbose), Switches()
         _bind(stack, ports, workers, gathered)
         gateway = await entered.enter_async_context(site(stack, ports, gathered, switches, say))
-        pump = _pump(stack, ports, wire, switches, say)
+        pump = _make_pump(stack, ports, wire, switches, say)
 
         def take(zygote: Zygote, template: Template) -> None:
             stack.template = template
@@ -70,7 +70,7 @@ async def serve(stack: PreparedStack, spawned: Spawned, say: Say) -> None:
         waiting = [stopped.wait(), _watch_engine(stack.engine), _watch_code(stack, code, take, say)]
         waiting += [gathered.run(), pump.run()]
         if file := stack.engine and stack.engine.db_path:
-            waiting.append(trimming(file, pump.passed))
+            waiting.append(trim_until_cancelled(file, pump.passed))
         for function, every_s in stack.template.schedules:
             waiting.append(_run_on_schedule(every_s * stack.options.minute_s / 60, ports, function))
         tasks = [asyncio.ensure_future(one) for one in waiting]
@@ -87,17 +87,19 @@ async def serve(stack: PreparedStack, spawned: Spawned, say: Say) -> None:
             task.result()
 
 
-def _bind(stack: PreparedStack, ports: dict[str, Port], workers: Workers, gathered: Metrics) -> None:
+def _bind(stack: PreparedStack, ports: dict[str, LocalFunction], workers: Workers, gathered: Metrics) -> None:
     """Let each function of the stack run in the workers, with a log of its own."""
     functions = stack.template.functions
     for name in functions.keys() - ports.keys():
         rotate(stack.logs / f"{name}.log")
     gathered.follow(stack.logs / f"{name}.log" for name in functions)
     ports.clear()
-    ports.update({name: Port(function, workers) for name, function in functions.items()})
+    ports.update({name: LocalFunction(function, workers) for name, function in functions.items()})
 
 
-def _pump(stack: PreparedStack, ports: Mapping[str, Port], wire: Wire, switches: Switches, say: Say) -> Pump:
+def _make_pump(
+    stack: PreparedStack, ports: Mapping[str, LocalFunction], wire: Wire, switches: Switches, say: Say
+) -> Pump:
     """What runs the event source mappings."""
     file = stack.engine.db_path if stack.engine else None
     log = file and file.with_name(f"{file.name}-wal")
@@ -106,7 +108,7 @@ def _pump(stack: PreparedStack, ports: Mapping[str, Port], wire: Wire, switches:
     return Pump(mappings, ports, wire, positions, say, switches, log)
 
 
-async def _run_on_schedule(every_s: float, ports: Mapping[str, Port], function: str) -> None:
+async def _run_on_schedule(every_s: float, ports: Mapping[str, LocalFunction], function: str) -> None:
     """Invoke the function as EventBridge does. Its log has the errors, and the next run tries again."""
     event = json.dumps({"source": "aws.events", "detail-type": "Scheduled Event", "detail": {}}).encode()
     while True:
@@ -119,26 +121,30 @@ async def _watch_engine(engine: Engine | None) -> None:
     """Raise LocalError when the embedded engine dies. An engine of the person's own is theirs to watch."""
     while engine is None or engine.alive():
         await asyncio.sleep(ENGINE_LOOK_S)
-    raise LocalError(f"the DynamoDB engine died; its file has every acknowledged write: start again ({engine.ended()})")
+    raise LocalError(
+        f"the DynamoDB engine died; its file has every acknowledged write: start again ({engine.end_reason()})"
+    )
 
 
-async def _watch_code(stack: PreparedStack, code: Code, take: Callable[[Zygote, Template], None], say: Say) -> None:
+async def _watch_code(
+    stack: PreparedStack, code: CodeVersions, take: Callable[[Zygote, Template], None], say: Say
+) -> None:
     """Run changed code, and serve what it declares: all of it, or nothing if any of it is wrong."""
     options = stack.options
     sources = [options.counters] if options.packaged else [options.counters.parent, PACKAGE]
-    found = changed_at(sources)
+    found = file_stamps(sources)
     # If somebody wrote the counters while the stack started, `found` has that already: the first look takes them.
     seen = found if _read(options.counters) == code.counters else {}, code.streams
     while True:
         await asyncio.sleep(CODE_LOOK_S)
-        now = changed_at(sources), await code.find()
+        now = file_stamps(sources), await code.find_team_tables()
         if now == seen:
             continue
         own = now[1] != seen[1]
         seen, before = now, (code.counters, stack.template)
         counters = _read(options.counters)
         try:
-            zygote, template = await code.next(counters)
+            zygote, template = await code.load_next(counters)
         except LocalError as error:
             say(f"the counters and routes stay as they were: {error}")
             continue
@@ -146,7 +152,7 @@ async def _watch_code(stack: PreparedStack, code: Code, take: Callable[[Zygote, 
         if counters != before[0]:
             say(f"{COUNTERS} changed: the next invocations count by it")
         elif own:
-            say(f"your own tables changed: {', '.join(template.own_tables) or 'none of them'} is read now")
+            say(f"your own tables changed: {', '.join(template.team_tables) or 'none of them'} is read now")
         else:
             say("tally/ changed: the next invocations run the new code")
         for line in template.warnings:
@@ -162,7 +168,7 @@ def _read(path: Path) -> bytes:
     return b""
 
 
-def changed_at(sources: Sequence[Path]) -> dict[str, tuple[int, int]]:
+def file_stamps(sources: Sequence[Path]) -> dict[str, tuple[int, int]]:
     """A value that differs after any write, creation, removal or replacement of a file of the sources.
 
     A source is a file, or a folder with its folders.

@@ -17,11 +17,11 @@ from tests.e2e.servers import LOST, Reply, Server
 from tests.patience import PATIENCE_S
 
 CORS = {"access-control-allow-origin": "*", "access-control-expose-headers": "Date,Idempotency-Replayed,Retry-After"}
-STORM: Mapping[str, float] = {
+FAULT_SHARES: Mapping[str, float] = {
     "answer lost": 0.20, "request lost": 0.05, "503": 0.05, "429": 0.03, "portal": 0.02,
 }  # fmt: skip
 """How likely each fault is. The rest is passed on, and so is what loses its answer."""
-MADE_UP = {
+FAULT_REPLIES = {
     "503": Reply(503, b'{"message":"Service Unavailable"}', {**CORS, "content-type": "application/json"}),
     "429": Reply(429, b'{"message":"Too Many Requests"}', {**CORS, "content-type": "application/json"}),
     "portal": Reply(200, b"<!doctype html><h1>Sign in to the Wi-Fi</h1>", {**CORS, "content-type": "text/html"}),
@@ -37,7 +37,7 @@ class FaultyApi:
     An answer to a change waits for the `gate` that is there as the change comes, if there is one.
     """
 
-    def __init__(self, dev: Dev, seed: int, faults: Mapping[str, float] = STORM) -> None:
+    def __init__(self, dev: Dev, seed: int, faults: Mapping[str, float] = FAULT_SHARES) -> None:
         self._dev, self.faults = dev, faults
         self._random, self._lock = random.Random(seed), threading.Lock()
         self.failing = True
@@ -47,10 +47,10 @@ class FaultyApi:
 
     def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
         fault = self._fault(method, target)
-        if fault in MADE_UP:
-            return MADE_UP[fault]
+        if fault in FAULT_REPLIES:
+            return FAULT_REPLIES[fault]
         gate = self.gate if method in CHANGES else None
-        reply = self._passed_on(method, target, headers, body)
+        reply = self._forward(method, target, headers, body)
         if gate:
             gate.wait(PATIENCE_S)
         return Reply(LOST, b"", {}) if fault == "answer lost" else reply
@@ -68,7 +68,7 @@ class FaultyApi:
             self.met[fault] += 1
             return fault
 
-    def _passed_on(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
+    def _forward(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
         """The answer of `make dev`."""
         passed = {name: value for name, value in headers.items() if name not in ("host", "connection")}
         with closing(http.client.HTTPConnection("127.0.0.1", self._dev.port, timeout=PATIENCE_S)) as connection:

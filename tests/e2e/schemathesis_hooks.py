@@ -198,7 +198,7 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
         case.path_parameters = path  # assign only a change: schemathesis checks an assigned value again
 
 
-def _held() -> dict[str, str]:
+def _place_hold() -> dict[str, str]:
     """Take a hold. Returns its path."""
     url, token = os.environ["TALLY_URL"], os.environ["TALLY_TOKEN"]
     body = {"amount": 1, "ttl_s": TTL_S}
@@ -231,7 +231,7 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
     request settle a new one each.
     """
     if "hold" in case.path_parameters and _is_positive(case) and case.meta.phase.name is not TestPhase.COVERAGE:
-        case.path_parameters = _held()
+        case.path_parameters = _place_hold()
     if _name(case) == "delete_post" and unquote(case.path_parameters["id"]) == POSTED:
         made_up = bool(_POSTS) and _is_positive(case)
         case.path_parameters = {"id": _POSTS.pop() if made_up else f"{_RUN}-{next(_NUMBERS)}"}

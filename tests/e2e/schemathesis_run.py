@@ -28,7 +28,7 @@ COUNTED = "counted-to-be-voided"
 
 
 @dataclass(frozen=True)
-class Found:
+class RunResult:
     """The result of a run. `accepted`: the number of well-formed requests with a success, by operation."""
 
     cases: int
@@ -47,7 +47,7 @@ class Found:
         return f"{asked}: {self.failures} failures (seed {self.seed})"
 
 
-def run(url: str, token: str, *, examples: int, seed: int | None = None) -> Found:
+def run(url: str, token: str, *, examples: int, seed: int | None = None) -> RunResult:
     """Run every phase with every check. The posts and the stock of the examples are there (prepare)."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
@@ -67,17 +67,17 @@ def run(url: str, token: str, *, examples: int, seed: int | None = None) -> Foun
         )
         if not report.exists():
             raise RuntimeError(ran.stdout)
-        return found(json.loads(report.read_text()), ran.stdout)
+        return read_report(json.loads(report.read_text()), ran.stdout)
 
 
-def found(report: dict[str, Any], output: str) -> Found:
+def read_report(report: dict[str, Any], output: str) -> RunResult:
     """Read the report of schemathesis."""
     operations, cases = report["operations"], report["test_cases"]
     accepted = {
         operation: sum(phase["accepted"] for phase in phases.values())
         for operation, phases in report["valid_rates"].items()
     }
-    return Found(
+    return RunResult(
         cases=cases["generated"],
         failures=cases["unique_failures"] + cases["errored"] + len(report["errors"]),
         seconds=report["running_time"],

@@ -10,7 +10,7 @@ import pytest
 from tally.contract.deployment import DELIVERY
 from tally.dev.base.errors import LocalError
 from tally.dev.stack.mappings import StreamMapping, read_mapping
-from tally.dev.streams.batches import Buffer, Record, judge
+from tally.dev.streams.batches import Buffer, Record, read_answer
 
 NOW_S = 1_000_020.0
 RECORDS = [Record(str(number), "{}") for number in range(1, 5)]
@@ -59,15 +59,15 @@ def test_a_batch_holds_no_more_than_six_megabytes() -> None:
     ],
 )
 def test_partial_failures_are_from_the_lowest_sequence_number(answer: object, done: int, fails: bool) -> None:
-    verdict = judge(REPORTS, RECORDS, json.dumps(answer).encode())
+    verdict = read_answer(REPORTS, RECORDS, json.dumps(answer).encode())
     assert (verdict.done, bool(verdict.error)) == (done, fails)
 
 
 @pytest.mark.parametrize("answer", [b"null", b"{}", b'{"state": 7}', b"no json"])
 def test_a_window_without_a_state_in_the_answer_has_failed(answer: bytes) -> None:
-    verdict = judge(WINDOWED, RECORDS, answer)
+    verdict = read_answer(WINDOWED, RECORDS, answer)
     assert (verdict.done, verdict.splits, bool(verdict.error)) == (0, True, True)
-    assert judge(WINDOWED, RECORDS, b'{"state": {}}').done == 4
+    assert read_answer(WINDOWED, RECORDS, b'{"state": {}}').done == 4
 
 
 @pytest.mark.parametrize(

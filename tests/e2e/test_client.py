@@ -10,7 +10,7 @@ import pytest
 
 from tally import errors
 from tally.client import Tally, requests
-from tests.commands import ran
+from tests.commands import run_command
 from tests.e2e.dev import Dev
 from tests.patience import wait_for
 
@@ -44,7 +44,7 @@ def test_an_enqueued_play_counts_later(tally: Tally) -> None:
 
 def test_the_command_counts_once_for_its_key(dev: Dev, capsys: pytest.CaptureFixture[str]) -> None:
     def count(*arguments: str) -> tuple[int, str, str]:
-        return ran(capsys, "count", *arguments, "--local", "--port", str(dev.port))
+        return run_command(capsys, "count", *arguments, "--local", "--port", str(dev.port))
 
     status, printed, _ = count("plays", "command-1")
     assert (status, printed.partition(" (")[0]) == (0, "plays command-1: counted, and is 1")
@@ -62,31 +62,31 @@ def test_the_command_counts_once_for_its_key(dev: Dev, capsys: pytest.CaptureFix
 
 def test_the_command_gives_an_id_a_limit_of_its_own(dev: Dev, capsys: pytest.CaptureFixture[str]) -> None:
     def limit(*arguments: str) -> tuple[int, str, str]:
-        return ran(capsys, "limit", *arguments, "--local", "--port", str(dev.port))
+        return run_command(capsys, "limit", *arguments, "--local", "--port", str(dev.port))
 
     assert limit("calls", "command-4")[:2] == (0, "calls command-4: 1000, as declared\n")
     assert limit("calls", "command-4", "20")[:2] == (0, "calls command-4: 20, its own\n")
-    counted = ran(capsys, "count", "calls", "command-4", "--amount", "21", "--local", "--port", str(dev.port))
+    counted = run_command(capsys, "count", "calls", "command-4", "--amount", "21", "--local", "--port", str(dev.port))
     assert counted[::2] == (1, "tally: There is room for 20 more. Nothing was counted.\n")
     export = ("export", "calls", "--limits", "--local", "--port", str(dev.port))
-    code, out, _ = ran(capsys, *export)
+    code, out, _ = run_command(capsys, *export)
     assert (code, out.splitlines()[0], "command-4,20" in out.splitlines()) == (0, "id,limit", True)
     assert limit("calls", "command-4", "--declared")[1] == "calls command-4: 1000, as declared\n"
-    assert "command-4" not in ran(capsys, *export)[1]
+    assert "command-4" not in run_command(capsys, *export)[1]
     refused = limit("calls", "command-4", "-5")
     assert (refused[0], refused[2].partition(",")[0]) == (2, "tally: limit is -5")
     for wrong in (["5", "--declared"], ["1e3"], ["1000000000000001"], ["many"], ["--key", "k"]):
         assert limit("calls", "command-4", *wrong)[:2] == (2, ""), wrong
     for counter, id_ in (("stock", "mug"), ("calls", "command-4#2026-11-22"), ("none", "mug")):
         assert limit(counter, id_, "5")[:2] == (2, ""), counter
-    assert ran(capsys, "export", "stock", "--limits", "--local", "--port", str(dev.port))[0] == 2
+    assert run_command(capsys, "export", "stock", "--limits", "--local", "--port", str(dev.port))[0] == 2
 
 
 def test_an_id_of_any_text_is_one_number_for_the_client_and_the_command(
     tally: Tally, dev: Dev, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*arguments: str) -> tuple[int, str, str]:
-        return ran(capsys, *arguments, "--local", "--port", str(dev.port))
+        return run_command(capsys, *arguments, "--local", "--port", str(dev.port))
 
     path, id_ = "/films/привет и пока/", quote("/films/привет и пока/", safe="").replace("%", "~")
     assert tally.increment("plays", path, idempotency_key=f"{'k' * 22}")["id"] == id_

@@ -16,11 +16,11 @@ from tally import paths
 from tally.api.needs import Table
 from tally.contract import deployment
 from tally.dev.base import engine
-from tally.dev.base.dynamodb_local import DynamoDBLocal, chosen, jars
+from tally.dev.base.dynamodb_local import DynamoDBLocal, choose_engine, jars
 from tally.dev.base.engine import Engine
 from tally.dev.base.errors import LocalError
 from tally.dev.base.wire import Wire
-from tally.dev.server import changed_at
+from tally.dev.server import file_stamps
 from tally.dev.stack import code, tables
 from tests.e2e.dev import client
 
@@ -33,7 +33,7 @@ FOUND = {
 
 def test_the_code_is_the_packages_with_a_copy_of_the_counters(tmp_path: Path) -> None:
     for _ in range(2):  # a second start finds the first one's
-        task = code.laid_out(b"COUNTERS = {}", tmp_path / "task/0")
+        task = code.write_folder(b"COUNTERS = {}", tmp_path / "task/0")
         assert (task / "handlers.py").resolve() == paths.LAMBDAS / "handlers.py"
         assert (task / "tally").resolve() == paths.PACKAGE
         assert (task / "counters.py").read_bytes() == b"COUNTERS = {}"
@@ -45,14 +45,14 @@ def test_a_file_that_is_put_back_with_its_old_time_has_changed(tmp_path: Path) -
     for path, at_s in (newest, 3_000), (counters, 2_000):
         path.write_text("COUNTERS = {}")
         os.utime(path, (at_s, at_s))
-    seen = changed_at([tmp_path])
-    assert seen == changed_at([newest, counters])
+    seen = file_stamps([tmp_path])
+    assert seen == file_stamps([newest, counters])
     os.utime(counters, (1_000, 1_000))
-    put_back = changed_at([tmp_path])
+    put_back = file_stamps([tmp_path])
     assert put_back != seen
     counters.write_text("COUNTERS = {} ")  # after what emptied the file, at one tick of the clock
     os.utime(counters, (1_000, 1_000))
-    assert changed_at([tmp_path]) != put_back
+    assert file_stamps([tmp_path]) != put_back
 
 
 def create(endpoint: str, found: dict[str, object] | None = None) -> dict[str, str]:
@@ -114,13 +114,13 @@ def test_dynamodb_local_runs_where_the_embedded_engine_has_no_package(
     """The lock file has what npm installs. A `dynoxide` of the person's own is taken anywhere."""
     programs = bare(system, processor)
     assert engine.has_package() == embedded
-    assert type(chosen(programs, "")) is (Engine if embedded else DynamoDBLocal)
-    assert type(chosen(programs, "dynamodb-local")) is DynamoDBLocal
+    assert type(choose_engine(programs, "")) is (Engine if embedded else DynamoDBLocal)
+    assert type(choose_engine(programs, "dynamodb-local")) is DynamoDBLocal
     if not embedded:
         with pytest.raises(LocalError, match=f"no embedded engine for {system.lower()}-.* take ENGINE=dynamodb-local$"):
             Engine().start()
     program(programs / "dynoxide", "exit 1")
-    assert type(chosen(programs, "")) is Engine
+    assert type(choose_engine(programs, "")) is Engine
 
 
 def program(path: Path, script: str) -> None:
@@ -146,7 +146,7 @@ def test_what_dynamodb_local_lacks_is_one_line(
     if version:
         program(programs / "java", version)
     with pytest.raises(LocalError, match=says) as missing:
-        chosen(programs / "data", "").start()
+        choose_engine(programs / "data", "").start()
     assert "\n" not in str(missing.value)
     assert not list(programs.glob("cache/tally/*")), "nothing is kept"
 
@@ -167,7 +167,7 @@ def test_a_missing_java_is_said_also_where_dynamodb_local_was_fetched(
     if version:
         program(programs / "java", version)
     with pytest.raises(LocalError, match=f"^DynamoDB Local needs Java 17 or newer, and {says}"):
-        chosen(programs / "data", "").start()
+        choose_engine(programs / "data", "").start()
 
 
 def test_dynamodb_local_is_fetched_once_and_whole(
@@ -198,11 +198,11 @@ def test_the_file_of_dynamodb_local_has_a_write_ahead_log_and_another_file_stays
     program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
     program(programs / "mvn", f'{FETCH}; echo "$@" > "$folder/asked"')
     with pytest.raises(LocalError, match="the DynamoDB engine did not start: exit status 0 openjdk version"):
-        chosen(programs / "data", "").start()
+        choose_engine(programs / "data", "").start()
     file = programs / "data/shared-local-instance.db"
     with closing(sqlite3.connect(file)) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     file.write_text("this is no database" * 100)
     with pytest.raises(LocalError, match="is not a file of the engine"):
-        chosen(programs / "data", "").start()
+        choose_engine(programs / "data", "").start()
     assert file.read_text() == "this is no database" * 100

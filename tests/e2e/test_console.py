@@ -124,7 +124,7 @@ def history(dev: Dev) -> Iterator[None]:
 
     Some names are markup. The API would refuse them, but the console must not rely on that.
     """
-    store, now_s = connection.local(dev.port, {}).store, time.time()
+    store, now_s = connection.local_stack(dev.port, {}).store, time.time()
     wait_for(lambda: begun(store))
     table, hour = store.settings.ledger_table, progress.read(store).hour  # the hour before may still be summed up
     moves = [HourAmount.of("plays", VIDEO, 1234), *(HourAmount.of("plays", id_, 10) for id_ in HOSTILE)]
@@ -273,7 +273,7 @@ def played(dev: Dev, times: int = 1, video: str = "") -> str:
 @contextmanager
 def drifting(dev: Dev, counter: str, id_: str, by: int) -> Iterator[None]:
     """A row of drift, as the judge wrote it an hour ago."""
-    store, now_s = connection.local(dev.port, {}).store, time.time()
+    store, now_s = connection.local_stack(dev.port, {}).store, time.time()
     commit_writes(
         Call(store),
         [rows.drift_write(store, rows.DriftRow(counter, id_), by, now_s, store.settings.minute_of(now_s - 3600))],

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from tally.dev.base import fetched
+from tally.dev.base import engine_package
 from tally.dev.base.engine import binary
 from tally.dev.base.errors import LocalError
 from tests.e2e.dev import ROOT
 
 LINE = "tally: fetching the DynamoDB engine, once, from "
-PATH = f"/@dynoxide/linux-x64/-/linux-x64-{fetched.VERSION}.tgz"
+PATH = f"/@dynoxide/linux-x64/-/linux-x64-{engine_package.VERSION}.tgz"
 
 
 def package(program: bytes) -> bytes:
@@ -80,7 +80,7 @@ def test_the_engine_is_fetched_once(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = package(b"the engine")
-    monkeypatch.setitem(fetched.INTEGRITY, "linux-x64", sha512(made))
+    monkeypatch.setitem(engine_package.INTEGRITY, "linux-x64", sha512(made))
     with serving(made) as url:
         (home / ".npmrc").write_text(f"; mine\nfund=false\nregistry = {url}/\n//registry.example.com/:_authToken=x\n")
         found = binary(home / "data")
@@ -95,7 +95,7 @@ def test_an_engine_is_kept_beside_the_data_where_the_cache_cannot_be_written(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = package(b"the engine")
-    monkeypatch.setitem(fetched.INTEGRITY, "linux-x64", sha512(made))
+    monkeypatch.setitem(engine_package.INTEGRITY, "linux-x64", sha512(made))
     monkeypatch.setenv("HOME", os.devnull)
     with serving(made) as url:
         monkeypatch.setenv("npm_config_registry", url)
@@ -138,10 +138,13 @@ def test_the_registry_is_the_one_that_npm_would_ask(
     home: Path, environment: dict[str, str], npmrc: str, asked: str
 ) -> None:
     (home / ".npmrc").write_text(npmrc)
-    assert fetched.registry({"HOME": str(home), **environment}) == asked
+    assert engine_package.registry({"HOME": str(home), **environment}) == asked
 
 
 def test_the_pinned_engine_is_the_one_of_the_lock_file() -> None:
     locked = json.loads((ROOT / "package-lock.json").read_text())["packages"]
-    ours = {f"node_modules/@dynoxide/{name}": (fetched.VERSION, pinned) for name, pinned in fetched.INTEGRITY.items()}
+    ours = {
+        f"node_modules/@dynoxide/{name}": (engine_package.VERSION, pinned)
+        for name, pinned in engine_package.INTEGRITY.items()
+    }
     assert ours == {name: (one["version"], one["integrity"]) for name, one in locked.items() if "@dynoxide/" in name}

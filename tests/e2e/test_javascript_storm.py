@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.e2e import chromium
 from tests.e2e.dev import Dev
-from tests.e2e.faulty_api import STORM, FaultyApi
+from tests.e2e.faulty_api import FAULT_SHARES, FaultyApi
 from tests.e2e.servers import Site
 from tests.patience import wait_for
 
@@ -168,7 +168,7 @@ def test_through_the_storm_each_play_counts_once_and_likes_are_as_wanted_last(
     for post in POSTS:
         number = dev.call("GET", f"/counters/hearts/{post}").body["value"]
         assert number == len(dev.hearts(post))
-    assert set(STORM) <= set(api.met), "every fault was met"
+    assert set(FAULT_SHARES) <= set(api.met), "every fault was met"
 
 
 def mine(dev: Dev, post: str, token: str) -> Any:

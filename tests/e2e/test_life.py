@@ -23,7 +23,7 @@ from tally import cli, dev
 from tally.dev.base.engine import Engine
 from tally.dev.base.errors import LocalError
 from tally.dev.base.options import DevOptions
-from tally.dev.stack.prepared import prepared
+from tally.dev.stack.prepared import prepare_stack
 from tests.e2e.dev import KEY, ROOT, Answer, Dev, client, command, running
 from tests.patience import PATIENCE_S, wait_for
 
@@ -277,7 +277,7 @@ def test_two_cannot_share_a_data_folder(dev: Dev, start: Start, tmp_path: Path) 
 def test_a_broken_data_folder_is_an_error_and_stays_as_it_was(tmp_path: Path, at: str, content: str, says: str) -> None:
     (tmp_path / at).parent.mkdir(exist_ok=True)
     (tmp_path / at).write_text(content)
-    with pytest.raises(LocalError, match=says), prepared(DevOptions(ROOT, 0, tmp_path / "data", None, "*")):
+    with pytest.raises(LocalError, match=says), prepare_stack(DevOptions(ROOT, 0, tmp_path / "data", None, "*")):
         pass
     assert (tmp_path / at).read_text().startswith(content)
 
@@ -287,7 +287,7 @@ def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         options = DevOptions(ROOT, taken.getsockname()[1], tmp_path / "data", None, "*")
-        with pytest.raises(LocalError, match=r"cannot be used \(Address already in use\)"), prepared(options):
+        with pytest.raises(LocalError, match=r"cannot be used \(Address already in use\)"), prepare_stack(options):
             pass
 
 

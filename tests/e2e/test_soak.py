@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import counters
+from bench.soak.comparison import Contents, all_differences
 from bench.soak.notes import Accepted, Note
-from bench.soak.verdict import Contents, complaints
 from tests.faults import FaultKind
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +67,7 @@ def test_every_kind_of_difference_is_a_complaint() -> None:
         sums.update({("calls", "u1#2026-11-21"): 2, ("usage", "u2"): 7, ("hearts", "h1"): 1})
     del found.receipts["likes", "p1"], found.receipts["hearts", "h1"]
     found.drifts.append("plays v1 drifts by 5")
-    assert complaints(notes, found) == [
+    assert all_differences(notes, found) == [
         "unknown: plays v2  ",
         "calls u1#2026-11-21: 2 accepted, 0 in the tally",
         "calls u1#2026-11-22: 0 accepted, 2 in the tally",

@@ -18,7 +18,7 @@ from tally.dev.base import engine_file
 from tally.dev.base.engine import Engine
 from tally.dev.base.wire import Wire
 from tally.dev.functions.worker import Outcome
-from tally.dev.functions.workers import Port
+from tally.dev.functions.workers import LocalFunction
 from tally.dev.stack.mappings import StreamMapping
 from tally.dev.streams import pump
 from tally.dev.streams.positions import Positions
@@ -33,10 +33,10 @@ Body = Callable[["Running"], Awaitable[None]]
 
 def test_what_ttl_removed_is_spelt_as_lambda_spells_it() -> None:
     record = {"eventName": "REMOVE", "userIdentity": {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}}
-    found = pump.handed(record, "arn")
+    found = pump.to_lambda_record(record, "arn")
     assert found["userIdentity"] == {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
     assert is_ttl_removal(found)
-    assert not is_ttl_removal(pump.handed({"eventName": "REMOVE"}, "arn"))
+    assert not is_ttl_removal(pump.to_lambda_record({"eventName": "REMOVE"}, "arn"))
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def run(body: Body, root: Path, engine: Engine, how: str, before: Sequence[str] 
 
     async def whole() -> None:
         async with Wire(engine.endpoint, engine.endpoint) as wire:
-            ports = cast("dict[str, Port]", {"tried": Tried(root, how)})
+            ports = cast("dict[str, LocalFunction]", {"tried": Tried(root, how)})
             pump = Pump([mapping], ports, wire, Positions(root / "streams.json"), said.append)
             pump.said = said  # type: ignore[attr-defined]
             running = Running(root, engine, pump)

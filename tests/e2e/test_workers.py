@@ -17,10 +17,10 @@ from tally.dev.base.errors import LocalError
 from tally.dev.base.options import DevOptions
 from tally.dev.base.wire import Wire
 from tally.dev.functions import workers
-from tally.dev.functions.code import Code
-from tally.dev.functions.workers import Port, ThrottledError, Workers
+from tally.dev.functions.code import CodeVersions
+from tally.dev.functions.workers import LocalFunction, ThrottledError, Workers
 from tally.dev.stack import code
-from tally.dev.stack.prepared import prepared
+from tally.dev.stack.prepared import prepare_stack
 from tally.dev.stack.template import Function
 from tests.e2e.dev import ROOT, running
 from tests.patience import PATIENCE_S
@@ -65,20 +65,20 @@ def engine() -> Iterator[Engine]:
 class Tried:
     """The functions of a stack, whose code is HANDLERS."""
 
-    def __init__(self, found: Code, workers: Workers, functions: dict[str, Function]) -> None:
+    def __init__(self, found: CodeVersions, workers: Workers, functions: dict[str, Function]) -> None:
         self.code, self.workers, self._functions = found, workers, functions
 
-    def port(self, name: str = "reads", **changes: Any) -> Port:
+    def port(self, name: str = "reads", **changes: Any) -> LocalFunction:
         """One of them."""
-        return Port(Function(**{**vars(self._functions[name]), **changes}), self.workers)
+        return LocalFunction(Function(**{**vars(self._functions[name]), **changes}), self.workers)
 
-    async def call(self, port: Port | None = None, **event: object) -> Any:
+    async def call(self, port: LocalFunction | None = None, **event: object) -> Any:
         """What it answers."""
         outcome = await (port or self.port()).invoke(json.dumps(event).encode())
         assert not outcome.failed, outcome
         return json.loads(outcome.payload)
 
-    async def failure(self, port: Port | None = None, **event: object) -> Any:
+    async def failure(self, port: LocalFunction | None = None, **event: object) -> Any:
         """How it fails."""
         outcome = await (port or self.port()).invoke(json.dumps(event).encode())
         assert outcome.failed
@@ -99,16 +99,16 @@ def run(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Run:
     def run_one(body: Callable[[Tried], Awaitable[None]], bound: int = 1) -> None:
         async def whole() -> None:
             async with Wire(engine.endpoint, engine.endpoint) as wire:
-                read = Code(stack, wire)
-                zygote, template = await read.first(spawned)
-                made = Workers(zygote, stack.logs.resolve(), read.again, bound)
+                read = CodeVersions(stack, wire)
+                zygote, template = await read.load_first(spawned)
+                made = Workers(zygote, stack.logs.resolve(), read.restart_zygote, bound)
                 try:
                     await body(Tried(read, made, dict(template.functions)))
                 finally:
                     await made.close()
             await until(lambda: len(asyncio.all_tasks()) == 1)  # a task that nobody ends complains when it is collected
 
-        with prepared(DevOptions(ROOT, 0, tmp_path / "data", engine.endpoint, "*")) as (stack, spawned):
+        with prepare_stack(DevOptions(ROOT, 0, tmp_path / "data", engine.endpoint, "*")) as (stack, spawned):
             asyncio.run(whole())
 
     return run_one
@@ -199,12 +199,12 @@ def test_new_code_runs_once_it_is_right(run: Run, tmp_path: Path) -> None:
         busy = asyncio.create_task(it.call(patient, do="wait", at=str(tmp_path)))
         await until((tmp_path / "waiting").exists)
         with pytest.raises(LocalError, match=r"^.*/lambdas/counters\.py, line \d+: SyntaxError: "):
-            await it.code.next(b"def")
+            await it.code.load_next(b"def")
         handlers.write_text("import nothing_of_that_name")
         with pytest.raises(LocalError, match="No module named 'nothing_of_that_name'"):
-            await it.code.next(counters)
+            await it.code.load_next(counters)
         handlers.write_text("def __getattr__(name):\n    return lambda event, context: 'new code'\n")
-        zygote, _ = await it.code.next(counters)
+        zygote, _ = await it.code.load_next(counters)
         it.workers.replace(zygote)
         (tmp_path / "free").touch()
         assert await busy == old  # an invocation in flight ends with the old code

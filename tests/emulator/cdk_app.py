@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import app
-from tests.emulator.stack import Json, bridged, rewrite
+from tests.emulator.stack import Json, rewrite, without_unsupported
 
 BREAKS = "TALLY_REHEARSAL_BREAKS"
 """If it is set, one resource cannot be made: an alarm that lacks its comparison."""
@@ -15,7 +15,7 @@ BREAKS = "TALLY_REHEARSAL_BREAKS"
 
 def reachable(template: Json) -> Json:
     """The template for the emulator. Its outputs lead to the emulator, which serves an API by its path."""
-    made, emulator = bridged(template), os.environ["AWS_ENDPOINT_URL"]
+    made, emulator = without_unsupported(template), os.environ["AWS_ENDPOINT_URL"]
     resources, outputs = made["Resources"], made["Outputs"]
     [api] = [name for name, found in resources.items() if found["Type"] == "AWS::ApiGatewayV2::Api"]
     url = f"{emulator}/_aws/execute-api/${{{api}}}/%24default"

@@ -15,7 +15,7 @@ from botocore.config import Config
 
 from tally.dev.base.engine import free_port
 from tally.dev.stack.zygote import die_with_parent
-from tests.environments import environment
+from tests.environments import make_environment
 from tests.patience import PATIENCE_S
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
@@ -29,7 +29,7 @@ class Emulator:
         self.port = free_port()
         self.url = f"http://localhost:{self.port}"
         self.log = home / "emulator.log"
-        python, temporary = environment(REQUIREMENTS), home / "temporary"
+        python, temporary = make_environment(REQUIREMENTS), home / "temporary"
         temporary.mkdir()
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))}
         own = {

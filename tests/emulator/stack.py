@@ -32,7 +32,7 @@ Json = dict[str, Any]
 MINUTE_S = 3  # of the ledger, as in `make dev`: nobody waits minutes for it to close
 TEMPLATE = "Tally.template.json"
 UNKNOWN = ("AWS::CodeDeploy::", "AWS::Backup::BackupSelection")
-SILENT = {"Namespace": "Tally", "MetricName": "Silent", "Statistic": "Sum", "Period": 60}
+SILENT_METRIC = {"Namespace": "Tally", "MetricName": "Silent", "Statistic": "Sum", "Period": 60}
 
 
 def synthesize(out: Path, counters: Path = app.LAMBDAS / "counters.py", **options: str) -> Path:
@@ -46,7 +46,7 @@ def synthesize(out: Path, counters: Path = app.LAMBDAS / "counters.py", **option
     return out
 
 
-def bridged(template: Json) -> Json:
+def without_unsupported(template: Json) -> Json:
     """The template without what the emulator cannot do.
 
     CodeDeploy goes, so new code gets all calls at once. So does what names the tables to AWS Backup. An
@@ -58,7 +58,7 @@ def bridged(template: Json) -> Json:
     for found in bridging["Resources"].values():
         found.get("UpdatePolicy", {}).pop("CodeDeployLambdaAliasUpdate", None)
         if found["Type"] == "AWS::CloudWatch::Alarm" and found["Properties"].pop("Metrics", None):
-            found["Properties"] |= SILENT
+            found["Properties"] |= SILENT_METRIC
         if found["Type"] == "AWS::Lambda::EventSourceMapping":
             found["Properties"]["Enabled"] = False
         if found["Type"] == "AWS::Lambda::Function":
@@ -127,7 +127,7 @@ class Stack:
         self.cdk("bootstrap", f"aws://{ACCOUNT}/{REGION}")
 
     def deploy(
-        self, assembly: Path, change: Callable[[Json], Json] = bridged, *, adopting: bool = False
+        self, assembly: Path, change: Callable[[Json], Json] = without_unsupported, *, adopting: bool = False
     ) -> subprocess.CompletedProcess[str]:
         """`cdk deploy` of an assembly, its template changed by `change`. The command's result, whatever it is.
 
@@ -167,7 +167,7 @@ class Stack:
         """CloudFormation's word for how the stack is."""
         return str(self._described()["StackStatus"])
 
-    def failed(self) -> dict[str, str]:
+    def failure_reasons(self) -> dict[str, str]:
         """Why resources could not be made or changed, by their logical ids."""
         return {
             event["LogicalResourceId"]: event.get("ResourceStatusReason", "")

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from tally.dev.base.wire import Wire
 from tally.dev.functions.worker import Outcome
-from tally.dev.functions.workers import Port
+from tally.dev.functions.workers import LocalFunction
 from tally.dev.streams.positions import Positions
 from tally.dev.streams.pump import Pump
 from tests.emulator.stack import MINUTE_S, Stack
@@ -77,13 +77,13 @@ class Streams:
 
     async def _run(self) -> None:
         async with Wire(self._url, self._url) as wire:
-            ports = cast("dict[str, Port]", self._aliases)
+            ports = cast("dict[str, LocalFunction]", self._aliases)
             pump = Pump(self._mappings, ports, wire, Positions(None), self.said.append)
             await pump.run()
 
 
 @contextmanager
-def swept(stack: Stack, said: list[str], every_s: float = MINUTE_S / 3) -> Iterator[None]:
+def run_sweeps(stack: Stack, said: list[str], every_s: float = MINUTE_S / 3) -> Iterator[None]:
     """The sweep runs as its schedule runs it, by default at least once a (short) minute. What ends it is said."""
     alias, stop = stack.alias("sweep"), threading.Event()
 

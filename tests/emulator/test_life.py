@@ -15,9 +15,9 @@ import app
 from tally.streams import watermark
 from tests.emulator import cdk_app
 from tests.emulator.server import Emulator
-from tests.emulator.stack import MINUTE_S, Json, Stack, bridged, synthesize
-from tests.emulator.steps import begin, deployed, step
-from tests.emulator.streams import Streams, swept
+from tests.emulator.stack import MINUTE_S, Json, Stack, synthesize, without_unsupported
+from tests.emulator.steps import begin, deploy_and_compare, step
+from tests.emulator.streams import Streams, run_sweeps
 from tests.emulator.traffic import PAGE, Traffic
 from tests.patience import wait_for
 
@@ -51,7 +51,7 @@ def live(stack: Stack, first: Path, second: Path) -> None:
 def change(stack: Stack, token: str, first: Path, second: Path) -> None:
     """A broken deploy and a good one under traffic; then everything is judged."""
     traffic, streams = Traffic(stack, token, NEW), Streams(stack, first)
-    with streams.running(), swept(stack, streams.said):
+    with streams.running(), run_sweeps(stack, streams.said):
         with traffic.running():
             traffic.wait_for("visits", 20)
             with step("a broken deploy rolls back under traffic") as notes:
@@ -59,7 +59,7 @@ def change(stack: Stack, token: str, first: Path, second: Path) -> None:
                 traffic.wait_for("plays", 20)
                 assert NEW not in traffic.accepted
             with step("a new counter deployed under traffic") as notes:
-                deployed(stack, second)
+                deploy_and_compare(stack, second)
                 traffic.wait_for(NEW, 20)
                 notes.append(f"accepted so far: {dict(traffic.accepted)}")
         ended_s = time.time()
@@ -83,7 +83,7 @@ def with_a_new_counter(folder: Path) -> Path:
 
 def broken(template: Json) -> Json:
     """The template with a fault."""
-    return cdk_app.broken(bridged(template))
+    return cdk_app.broken(without_unsupported(template))
 
 
 def rolled_back(stack: Stack, assembly: Path) -> str:
@@ -91,7 +91,7 @@ def rolled_back(stack: Stack, assembly: Path) -> str:
     version = stack.call("GET", "/health").body["version"]
     done = stack.deploy(assembly, broken)
     assert done.returncode != 0
-    assert set(stack.failed()) == {"Broken"}, stack.failed()
+    assert set(stack.failure_reasons()) == {"Broken"}, stack.failure_reasons()
     assert stack.call("GET", "/health").body["version"] == version
     return stack.status
 

@@ -16,9 +16,9 @@ from tally.settings import Settings, parse_team_tables
 from tally.team import scan_state
 from tally.team.recounts import Recount
 from tests.emulator.server import Emulator
-from tests.emulator.stack import MINUTE_S, Stack, bridged, rewrite
+from tests.emulator.stack import MINUTE_S, Stack, rewrite, without_unsupported
 from tests.emulator.steps import step
-from tests.emulator.streams import Streams, swept
+from tests.emulator.streams import Streams, run_sweeps
 from tests.patience import wait_for
 from tests.wheel.conftest import python, run, shared, wheel  # noqa: F401 (fixtures)
 
@@ -89,7 +89,7 @@ def test_the_orders_of_a_teams_own_table_are_counted(tmp_path: Path, python: Pat
         (shop / name).write_text(text)
     with step("synthesize with the wheel"):
         run(str(python), "app.py", cwd=shop, variables={"CDK_OUTDIR": str(assembly)})
-        rewrite(assembly, bridged, "Shop")
+        rewrite(assembly, without_unsupported, "Shop")
     with step("start the emulator"):
         emulator = Emulator(tmp_path)
     try:
@@ -142,7 +142,7 @@ def count(team: Team, assembly: Path) -> None:
         team.order(number)
     assert team.shown() == (409, None)
     streams = Streams(team.stack, assembly, "Shop")
-    with streams.running(), swept(team.stack, streams.said):
+    with streams.running(), run_sweeps(team.stack, streams.said):
         with step("scan what is there; one more comes meanwhile"):
             team.order(3)
             assert len(team.scanned(sets=True)) == 1

@@ -21,9 +21,9 @@ from tests.emulator import cdk_app
 from tests.emulator.page import ANY, Step, differs, steps
 from tests.emulator.server import REQUIREMENTS, Emulator
 from tests.emulator.stack import MINUTE_S, Stack
-from tests.emulator.streams import Streams, swept
+from tests.emulator.streams import Streams, run_sweeps
 from tests.emulator.terminal import Terminal
-from tests.environments import ROOT, environment
+from tests.environments import ROOT, make_environment
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.long
@@ -41,7 +41,7 @@ class Rehearsal:
     def __init__(self, emulator: Emulator, home: Path) -> None:
         self._emulator, self._home = emulator, home
         inherited = {name: text for name, text in emulator.environment(home).items() if not name.startswith("MAKE")}
-        tools = environment(REQUIREMENTS).parent
+        tools = make_environment(REQUIREMENTS).parent
         self._terminal = Terminal(
             inherited
             | {
@@ -99,7 +99,7 @@ class Rehearsal:
     def _at_work(self, stack: Stack) -> Iterator[None]:
         """What AWS does by itself: it delivers the streams and runs the sweep."""
         streams = Streams(stack, ROOT / "cdk.out")
-        with streams.running(), swept(stack, streams.said):
+        with streams.running(), run_sweeps(stack, streams.said):
             yield
         assert not streams.said
 

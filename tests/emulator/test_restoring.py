@@ -25,9 +25,9 @@ from tally.cli.__main__ import main
 from tally.dynamo.keys import Item
 from tally.streams import watermark
 from tests.emulator.server import ACCOUNT, REGION, Emulator
-from tests.emulator.stack import Json, Stack, bridged, synthesize
+from tests.emulator.stack import Json, Stack, synthesize, without_unsupported
 from tests.emulator.steps import step
-from tests.emulator.streams import Streams, swept
+from tests.emulator.streams import Streams, run_sweeps
 from tests.emulator.traffic import Traffic
 from tests.patience import wait_for
 from tests.vaults import VAULT, Vault, table_of
@@ -41,7 +41,7 @@ SWEPT_S = 5.0
 
 def patient(template: Json) -> Json:
     """The template for the emulator, with minutes as long as the command takes them to be."""
-    made = bridged(template)
+    made = without_unsupported(template)
     for found in made["Resources"].values():
         if found["Type"] == "AWS::Lambda::Function":
             found["Properties"]["Environment"]["Variables"].pop("TALLY_MINUTE_S")
@@ -206,7 +206,7 @@ def traffic(stack: Stack, assembly: Path) -> Iterator[Traffic]:
     liking = threading.Thread(target=liked)
     liking.start()
     try:
-        with swept(stack, streams.said, SWEPT_S), streams.running(), counting.running():
+        with run_sweeps(stack, streams.said, SWEPT_S), streams.running(), counting.running():
             yield counting
     finally:
         stop.set()

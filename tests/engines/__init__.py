@@ -11,13 +11,13 @@ import pytest
 
 from tally.dev.base.dynamodb_local import DynamoDBLocal
 from tally.dev.base.engine import Engine
-from tests.engines.dynamodb_local import FAILS
+from tests.engines.dynamodb_local import KNOWN_FAILURES
 
 MEMORY = Path("/dev/shm")
 FREE_BYTES_MIN = 1 << 30
 
 
-class Indexed(Engine):
+class IndexedEngine(Engine):
     """The embedded engine on a file in memory.
 
     On a file it has an index. Without it, writes and reads of a stream take time in proportion to all its records.
@@ -35,21 +35,21 @@ class Indexed(Engine):
 
 def _embedded() -> type[Engine]:
     room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= FREE_BYTES_MIN
-    return Indexed if room else Engine
+    return IndexedEngine if room else Engine
 
 
 ENGINES: dict[str, type[Engine]] = {"": _embedded(), "dynamodb-local": DynamoDBLocal}
-NAME = os.environ.get("ENGINE", "")
+ENGINE_NAME = os.environ.get("ENGINE", "")
 
 
 def new_engine() -> Engine:
     """An engine of the kind that the variable ENGINE names, in memory. It is not started yet."""
-    return ENGINES[NAME]()
+    return ENGINES[ENGINE_NAME]()
 
 
 def expect_failures(items: list[pytest.Item]) -> None:
     """Mark the tests that are known to fail on this engine: they must fail."""
-    known = FAILS if NAME == "dynamodb-local" else {}
+    known = KNOWN_FAILURES if ENGINE_NAME == "dynamodb-local" else {}
     for item in items:
         if reason := known.get(f"{item.path.name}::{item.name}"):
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))

@@ -10,7 +10,7 @@ _COSTS_OF_COMMITS = [
     f"test_settling.py::test_a_commit_at_what_was_used_gives_back_the_rest_or_takes_more_once[{kind}-{used}-8.0]"
     for kind in ("stock", "quota") for used in (0, 20, 45)
 ]  # fmt: skip
-FAILS: dict[str, str] = {
+KNOWN_FAILURES: dict[str, str] = {
     **dict.fromkeys(_COSTS_OF_COMMITS, BY_TABLE),
     "test_late_commits.py::test_what_a_hold_committed_is_taken_back_once[stock]": BY_TABLE,
     "test_late_commits.py::test_what_a_hold_committed_is_taken_back_once[quota]": BY_TABLE,

@@ -54,7 +54,7 @@ def cancelled(request: bytes, causes: Mapping[int, Cause]) -> bytes:
     return error(400, "TransactionCanceledException", message, CancellationReasons=reasons)
 
 
-def made_up(fault: Fault, operation: str, body: bytes) -> bytes | None:
+def answer_for(fault: Fault, operation: str, body: bytes) -> bytes | None:
     """The answer for a request that the proxy does not forward; None for no answer."""
     match fault.kind:
         case FaultKind.FAIL_BEFORE:

@@ -69,17 +69,17 @@ def mixed(
     return Fault(FaultKind.MIXED, at=busy_at, refused_at=refused_at, item=json.dumps(item or {}), code=code)
 
 
-def refused(at: int, item: Mapping[str, Any] | None = None) -> Fault:
+def condition_failed(at: int, item: Mapping[str, Any] | None = None) -> Fault:
     """A transaction cancelled because the condition of one write failed: it found `item`."""
     return mixed(at, at, item)
 
 
-def answer(code: str) -> Fault:
+def error_answer(code: str) -> Fault:
     """A 4xx error without the write."""
     return Fault(FaultKind.ANSWER, code=code)
 
 
-def answer_after(code: str) -> Fault:
+def error_after_write(code: str) -> Fault:
     """A 4xx error although the write happened."""
     return Fault(FaultKind.ANSWER_AFTER, code=code)
 
@@ -118,7 +118,7 @@ def script(faults: Mapping[str, Sequence[Fault | None]]) -> Plan:
     return plan
 
 
-def seeded(seed: int, probabilities: Mapping[str, Mapping[Fault, float]]) -> Plan:
+def random_faults(seed: int, probabilities: Mapping[str, Mapping[Fault, float]]) -> Plan:
     """Random faults. The n-th request of an operation meets the same fault in each run with the same seed."""
 
     def plan(operation: str, body: bytes, number: int) -> Fault | None:

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from tally.dev.base.listening import stop_listening
 
-from .answers import error, made_up
+from .answers import answer_for, error
 from .plans import UNFORWARDED, Fault, FaultKind, Plan, no_faults
 
 START_S_MAX = STOP_S_MAX = SETTLE_S_MAX = 60.0  # they take milliseconds, and longer on a busy machine
@@ -32,7 +32,7 @@ REQUESTS_KEPT_MAX = 20_000  # of 1 to 2 KB each; the counts include older ones
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenRequest:
     """One request, with the body that the proxy forwarded, if it did."""
 
     operation: str
@@ -63,7 +63,7 @@ class FaultProxy:
         self.endpoint = ""
         self._plan = plan
         self._numbers: Counter[str] = Counter()
-        self._requests: deque[Seen] = deque(maxlen=requests_kept)
+        self._requests: deque[SeenRequest] = deque(maxlen=requests_kept)
         self._counts: Counter[tuple[str, str]] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -82,7 +82,7 @@ class FaultProxy:
         self._plan, self._numbers = plan, Counter()
 
     @property
-    def requests(self) -> list[Seen]:
+    def requests(self) -> list[SeenRequest]:
         """The requests since `forget`, oldest first; the last `requests_kept`."""
         return list(self._requests)
 
@@ -101,7 +101,7 @@ class FaultProxy:
         """Empty the record."""
         self._requests, self._counts = deque(maxlen=self._requests.maxlen), Counter()
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until no request is in flight, not even a late one. Raises TimeoutError after SETTLE_S_MAX."""
         deadline_s = time.monotonic() + SETTLE_S_MAX
         while any(client.busy for client in list(self.connections)):
@@ -118,7 +118,7 @@ class FaultProxy:
             body = _TOKEN.sub(b"", body)
         self._counts[fault.kind.name if fault else "NONE", operation] += 1
         forwarded = fault is None or fault.kind not in UNFORWARDED
-        self._requests.append(Seen(operation, body, number, fault, forwarded))
+        self._requests.append(SeenRequest(operation, body, number, fault, forwarded))
         return fault, body
 
     def __enter__(self) -> FaultProxy:
@@ -265,7 +265,7 @@ class _Client(_Messages):
         fault, forward = self.proxy.decide(operation, body)
         answer: bytes | None
         if fault and fault.kind in UNFORWARDED:
-            answer = made_up(fault, operation, body)
+            answer = answer_for(fault, operation, body)
         else:
             answer = await self._forward(fault, head, body, forward)
         if self.transport.is_closing():

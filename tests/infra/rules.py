@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tally.cdk.quotas import QUOTAS, usage
-from tests.infra.template import Json, Template, joined, listed, queried
+from tests.infra.template import Json, Template, as_list, as_text, queried_metrics
 
 Rule = Callable[[Template], Iterator[str]]
 
@@ -51,7 +51,7 @@ WRITES = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}
 
 def metrics_of_its_own(template: Template) -> Iterator[str]:
     """Two stages of an account share every metric whose dimensions name neither: then dev wakes the people of prod."""
-    for where, (namespace, metric, dimensions) in _looked_at(template):
+    for where, (namespace, metric, dimensions) in _named_metrics(template):
         if namespace == template.stack:  # of the access log, whose lines name no stack
             continue
         if namespace == OWN_NAMESPACE:
@@ -80,7 +80,7 @@ def global_names(template: Template) -> dict[str, str]:
         for part in GLOBAL_NAMES.get(resource["Type"], ()):
             name = name.get(part, {})
         if name:
-            found[id_] = joined(name)
+            found[id_] = as_text(name)
     return found
 
 
@@ -98,8 +98,8 @@ def writers_after_consumers(template: Template) -> Iterator[str]:
     """A consumer that does not know a new counter sets its records aside, or books one side of them."""
     mappings = template.of_type("AWS::Lambda::EventSourceMapping")
     consumers = {mapping["Properties"]["FunctionName"]["Ref"] for mapping in mappings.values()}
-    for alias in sorted(_writing(template) - consumers):
-        waits = set(listed(template.resources[alias].get("DependsOn", [])))
+    for alias in sorted(_writing_aliases(template) - consumers):
+        waits = set(as_list(template.resources[alias].get("DependsOn", [])))
         if missing := sorted((set(mappings) | consumers) - waits):
             yield f"{alias} does not wait for {', '.join(missing)}"
     yield from (f"{id_} waits for itself" for id_ in template.resources if id_ in _waits_for(template, id_))
@@ -120,7 +120,7 @@ def services_for_this_account_alone(template: Template) -> Iterator[str]:
         properties = resource.get("Properties", {})
         if resource["Type"] == "AWS::Lambda::Permission" and not {"SourceArn", "SourceAccount"} & properties.keys():
             yield f"{id_}: {properties['Principal']} may invoke for any account"
-        for statement in _allowing(properties):
+        for statement in _resource_statements(properties):
             if not re.search(r'"aws:Source(Arn|Account)"', json.dumps(statement.get("Condition", {}))):
                 yield f"{id_}: {statement['Principal']} may {statement['Action']} for any account"
 
@@ -135,7 +135,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _allowing(node: Any) -> Iterator[Json]:
+def _resource_statements(node: Any) -> Iterator[Json]:
     """The statements that let somebody in, of every resource policy in the properties of a resource."""
     if isinstance(node, dict):
         if node.get("Effect") == "Allow" and "Principal" in node:
@@ -143,17 +143,17 @@ def _allowing(node: Any) -> Iterator[Json]:
         node = [part for key, part in node.items() if key != "AssumeRolePolicyDocument"]
     if isinstance(node, list):
         for part in node:
-            yield from _allowing(part)
+            yield from _resource_statements(part)
 
 
-def _looked_at(template: Template) -> Iterator[tuple[str, tuple[str, str, dict[str, str]]]]:
+def _named_metrics(template: Template) -> Iterator[tuple[str, tuple[str, str, dict[str, str]]]]:
     """(where, (namespace, metric, dimensions)) of every metric that an alarm or a widget names."""
     for id_, alarm in template.of_type("AWS::CloudWatch::Alarm").items():
         properties = alarm["Properties"]
         found = [entry["MetricStat"]["Metric"] for entry in properties.get("Metrics", []) if "MetricStat" in entry]
-        yield from ((id_, series) for series in queried(properties))
-        for metric in found or ([] if queried(properties) else [properties]):
-            dimensions = {one["Name"]: joined(one["Value"]) for one in metric.get("Dimensions", [])}
+        yield from ((id_, series) for series in queried_metrics(properties))
+        for metric in found or ([] if queried_metrics(properties) else [properties]):
+            dimensions = {one["Name"]: as_text(one["Value"]) for one in metric.get("Dimensions", [])}
             yield id_, (metric["Namespace"], metric["MetricName"], dimensions)
     for widget in template.dashboard()["widgets"] if template.of_type("AWS::CloudWatch::Dashboard") else ():
         for row in widget["properties"].get("metrics", []):
@@ -165,12 +165,12 @@ def _looked_at(template: Template) -> Iterator[tuple[str, tuple[str, str, dict[s
                 )
 
 
-def _writing(template: Template) -> set[str]:
+def _writing_aliases(template: Template) -> set[str]:
     """The aliases of the functions that may write to a table."""
     return {
         template.alias_of(function)
         for function in template.functions().values()
-        if WRITES & {action for found in template.statements(function) for action in listed(found["Action"])}
+        if WRITES & {action for found in template.statements(function) for action in as_list(found["Action"])}
     }
 
 
@@ -190,4 +190,4 @@ def _direct(template: Template, id_: str) -> set[str]:
     resource = template.resources[id_]
     text = json.dumps(resource.get("Properties", {}))
     named = set(re.findall(r'"Ref": "(\w+)"', text)) | set(re.findall(r'"Fn::GetAtt": \["(\w+)"', text))
-    return (named | set(listed(resource.get("DependsOn", [])))) & template.resources.keys()
+    return (named | set(as_list(resource.get("DependsOn", [])))) & template.resources.keys()

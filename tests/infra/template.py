@@ -18,7 +18,7 @@ EACH = "each"
 """In place of a dimension's value: a query looks at each of them."""
 
 
-def queried(alarm: Json) -> list[tuple[str, str, dict[str, str]]]:
+def queried_metrics(alarm: Json) -> list[tuple[str, str, dict[str, str]]]:
     """(namespace, metric, dimensions) of what the query of an alarm looks at; empty if it has none."""
     found = [_QUERY.fullmatch(entry.get("Expression", "")) for entry in alarm.get("Metrics", ())]
     return [(one["namespace"], one["metric"], {"service": one["service"], one["by"]: EACH}) for one in found if one]
@@ -42,7 +42,7 @@ class Template:
         manifest = json.loads((self.folder / "manifest.json").read_text())
         return str(manifest["artifacts"][self.id]["properties"]["stackName"])
 
-    def changed(self, change: Callable[[dict[str, Json]], object]) -> Template:
+    def with_changes(self, change: Callable[[dict[str, Json]], object]) -> Template:
         """A copy whose resources `change` has changed."""
         body = copy.deepcopy(self.body)
         change(body["Resources"])
@@ -64,8 +64,8 @@ class Template:
         return name
 
     def dashboard(self) -> Json:
-        """The widgets of the one dashboard, with references as `joined` spells them."""
-        found: Json = json.loads(joined(self.only("AWS::CloudWatch::Dashboard")["DashboardBody"]))
+        """The widgets of the one dashboard, with references as `as_text` spells them."""
+        found: Json = json.loads(as_text(self.only("AWS::CloudWatch::Dashboard")["DashboardBody"]))
         return found
 
     def functions(self) -> dict[str, str]:
@@ -104,7 +104,7 @@ class Template:
                     yield from policy["Properties"]["PolicyDocument"]["Statement"]
 
 
-def joined(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A value as text: `${CountsTable}` for a `Ref`, `${Function.Arn}` for a `Fn::GetAtt`."""
     match value:
         case str():
@@ -114,10 +114,10 @@ def joined(value: Any) -> str:
         case {"Fn::GetAtt": [name, attribute]}:
             return f"${{{name}.{attribute}}}"
         case {"Fn::Join": [between, parts]}:
-            return str(between).join(joined(part) for part in parts)
+            return str(between).join(as_text(part) for part in parts)
     raise AssertionError(f"neither text nor a reference: {value}")
 
 
-def listed(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     """A value that CloudFormation writes alone or in a list, as a list."""
     return value if isinstance(value, list) else [value]

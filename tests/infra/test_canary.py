@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.infra.conftest import ROOT
-from tests.infra.template import Json, Template, joined
+from tests.infra.template import Json, Template, as_text
 from tests.infra.test_functions import CALLED, FROM_SNAPSHOTS, MODULES
 
 BUSY = FROM_SNAPSHOTS  # the same reason: visitors wait for them, all the time
@@ -69,7 +69,7 @@ def test_the_alarms_look_at_the_new_code_alone(prod: Template) -> None:
             assert dimensions(metrics[name]) == {
                 "FunctionName": f"${{{function}}}",
                 "Resource": f"${{{function}}}:live",
-                "ExecutedVersion": joined(newest),
+                "ExecutedVersion": as_text(newest),
             }
     variables = [
         prod.resources[prod.functions()[module]]["Properties"]["Environment"]["Variables"] for module in CALLED
@@ -113,4 +113,4 @@ def test_dev_and_who_does_not_want_it_have_none(request: pytest.FixtureRequest, 
 
 
 def dimensions(metric: Json) -> dict[str, str]:
-    return {each["Name"]: joined(each["Value"]) for each in metric["Dimensions"]}
+    return {each["Name"]: as_text(each["Value"]) for each in metric["Dimensions"]}

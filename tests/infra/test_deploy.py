@@ -200,7 +200,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Aws:
     monkeypatch.setattr(boto3.Session, "client", lambda _, service, **how: made.client(service, **how))
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda _: made.typed)
-    monkeypatch.setattr(deploy, "_cdk", lambda _, *arguments: made.cdk.append(list(arguments)))
+    monkeypatch.setattr(deploy, "_run_cdk", lambda _, *arguments: made.cdk.append(list(arguments)))
     return made
 
 
@@ -280,8 +280,8 @@ def test_the_app_is_synthesized_with_the_options(
 ) -> None:
     """Those of `cdk.json` are shown, too."""
     monkeypatch.setattr(deploy, "ASSEMBLY", dev.folder)
-    found = account.context
-    monkeypatch.setattr(account, "context", lambda given: {"snapStart": False, "mfa": "", **found(given)})
+    found = account.read_context
+    monkeypatch.setattr(account, "read_context", lambda given: {"snapStart": False, "mfa": "", **found(given)})
     assert deploy.main(["--yes", "-c", "stage=test", "--context=pageHosts=example.com"]) == 0
     options = ["-c", "stage=test", "-c", "pageHosts=example.com"]
     assert aws.cdk[0] == ["synth", "--quiet", "--output", str(dev.folder), *options]
@@ -379,7 +379,7 @@ def test_the_throttle_of_a_route_that_is_gone_goes_before_the_next_deploy(
 def test_it_says_what_a_person_should_know_before_they_say_yes(
     options: dict[str, str], said: list[str], aws: Aws
 ) -> None:
-    found = list(deploy.warnings(Options.from_context(options), DECLARED, Account.found(None, None)))
+    found = list(deploy.warnings(Options.from_context(options), DECLARED, Account.from_environment(None, None)))
     assert len(found) == len(said)
     assert [part for part, whole in zip(said, found, strict=True) if part not in whole] == []
 
@@ -402,7 +402,7 @@ def test_a_stack_that_reserves_nothing_needs_thirty(
 ) -> None:
     [stack] = deploy.stacks_of(dev.folder, "eu-west-1")
     for aws.concurrency, said in ((29, True), (30, False)):
-        deploy.say_too_few_at_once(stack, Account.found(None, None))
+        deploy.say_low_concurrency(stack, Account.from_environment(None, None))
         assert ("and Tally needs 30:" in capsys.readouterr().out) == said
 
 
@@ -426,7 +426,7 @@ def test_what_an_account_cannot_reserve_is_refused_before_anything_is_deployed(
     aws.concurrency, aws.elsewhere = concurrency, elsewhere
     if there:
         aws.deployed("Tally-prod", prod)
-    given = deploy.stacks_of(prod.folder, "eu-west-1")[0], Account.found(None, None), there
+    given = deploy.stacks_of(prod.folder, "eu-west-1")[0], Account.from_environment(None, None), there
     if left is None:
         deploy.check_reservations(*given)
         return
@@ -441,8 +441,8 @@ def test_what_an_account_cannot_reserve_is_refused_before_anything_is_deployed(
 def test_what_reserves_nothing_asks_for_nothing(aws: Aws, dev: Template) -> None:
     aws.concurrency = 10
     [stack] = deploy.stacks_of(dev.folder, "eu-west-1")
-    deploy.check_reservations(stack, Account.found(None, None), there=False)
-    assert stack.reserved == 0
+    deploy.check_reservations(stack, Account.from_environment(None, None), there=False)
+    assert stack.reserved_concurrency == 0
 
 
 def test_a_new_account_gets_no_deploy_that_aws_would_refuse_halfway(
@@ -507,10 +507,12 @@ def test_it_ends_with_the_lines_of_the_readme_and_a_token(aws: Aws, dev: Templat
     url = "https://abc.execute-api.eu-west-1.amazonaws.com"
     of_pool = {"UserPoolId": "eu-west-1_x", "MachineClientId": "machine", "TokenUrl": "https://t/oauth2/token"}
     text = called(
-        dev.folder, {"Tally-dev": {"ApiUrl": url, "Counters": "plays, likes", **of_pool}}, Account.found(None, None)
+        dev.folder,
+        {"Tally-dev": {"ApiUrl": url, "Counters": "plays, likes", **of_pool}},
+        Account.from_environment(None, None),
     )
     readme = (ROOT / "README.md").read_text()
-    for line in (deploy.PLAY, deploy.PLAYS):
+    for line in (deploy.PLAY_COMMAND, deploy.PLAYS_COMMAND):
         shown = line.format(url="localhost:8080", key="5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11")
         assert f"$ {shown}\n" in readme
         assert line.partition("{key}")[0].format(url=url) in text
@@ -520,7 +522,9 @@ def test_it_ends_with_the_lines_of_the_readme_and_a_token(aws: Aws, dev: Templat
         assert part in token
     assert ".venv/bin/tally status --stack Tally-dev" in text
     assert "CNAME" not in text
-    votes = called(dev.folder, {"Tally-dev": {"ApiUrl": url, "Counters": "votes"}}, Account.found(None, None))
+    votes = called(
+        dev.folder, {"Tally-dev": {"ApiUrl": url, "Counters": "votes"}}, Account.from_environment(None, None)
+    )
     assert "  .venv/bin/tally count votes 9f3a --stack Tally-dev\n" in votes
     assert "/videos/" not in votes
 
@@ -528,7 +532,10 @@ def test_it_ends_with_the_lines_of_the_readme_and_a_token(aws: Aws, dev: Templat
 def test_no_such_stack_is_one_line(aws: Aws, capsys: pytest.CaptureFixture[str]) -> None:
     said = one_line(destroy.main, ["--yes", "-c", "stage=prdo"], capsys)
     assert said == "there is no stack Tally-prdo in account 123456789012, region eu-west-1"
-    assert destroy.names("prod", "eu-west-1") == (names.stack_name("prod"), names.edge_stack_name("prod", "eu-west-1"))
+    assert destroy.stack_names("prod", "eu-west-1") == (
+        names.stack_name("prod"),
+        names.edge_stack_name("prod", "eu-west-1"),
+    )
 
 
 def test_protected_stacks_are_one_line_with_what_to_run(

@@ -12,9 +12,9 @@ from tally.api.operation import OPEN_SUFFIX
 from tally.cdk.concurrency import concurrency_limits
 from tally.cdk.names import camel
 from tally.cdk.options import Options
-from tally.cli.deploy import CONCURRENCY, UNRESERVED
+from tally.cli.deploy import CONCURRENCY_MIN, UNRESERVED
 from tests.infra.conftest import DECLARED
-from tests.infra.template import Json, Template, listed
+from tests.infra.template import Json, Template, as_list
 
 CALLED = sorted(DECLARED.routes_by_function)
 INVOKED = [name for name in CALLED if not name.endswith(OPEN_SUFFIX)]
@@ -31,7 +31,7 @@ STATUS = "drift"  # the function of GET /status
 def on_tables(statement: Json) -> bool:
     """Whether any resource is a table. test_iam.py decides what roles may do there."""
     arns = [{"Fn::GetAtt": [table, "Arn"]} for table in ("CountsTable", "ReceiptsTable", "LedgerTable")]
-    return any(resource in arns for resource in listed(statement["Resource"]))
+    return any(resource in arns for resource in as_list(statement["Resource"]))
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -64,7 +64,7 @@ def test_beside_tables_a_role_allows_its_own_log_and_who_reads_streams_those(dev
     assert all(one.pop("Condition") == of_tally for one in found if one["Action"] == "events:PutEvents")
     assert {(statement["Effect"], "Condition" in statement) for statement in found} == {("Allow", False)}
     allowed = [
-        (sorted(listed(statement["Action"])), sorted(listed(statement["Resource"]), key=str)) for statement in found
+        (sorted(as_list(statement["Action"])), sorted(as_list(statement["Resource"]), key=str)) for statement in found
     ]
     expected += [(on_all, ["*"])] if on_all else []
     assert sorted(allowed, key=str) == sorted(((does, sorted(to, key=str)) for does, to in expected), key=str)
@@ -273,7 +273,7 @@ def test_what_serves_strangers_has_a_ceiling_in_prod_and_the_rest_of_the_account
         for module, routes in DECLARED.routes_by_function.items()
         if any(not route.needs_caller for route in routes)
     }
-    assert 1000 - sum(CEILINGS.values()) > UNRESERVED + CONCURRENCY, "two such stacks fit into an account"
+    assert 1000 - sum(CEILINGS.values()) > UNRESERVED + CONCURRENCY_MIN, "two such stacks fit into an account"
     assert 2 * sum(CEILINGS.values()) + UNRESERVED <= 1000
     for module, most in CEILINGS.items():
         busiest_per_s = max(route.throttle.rate_per_s for route in DECLARED.routes_by_function[module])

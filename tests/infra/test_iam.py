@@ -17,7 +17,7 @@ from policy_sentry.querying.actions import get_action_data
 from tally.api.needs import Needs, Table
 from tally.cdk.operator import operator_needs
 from tests.infra.conftest import DECLARED, ROOT
-from tests.infra.template import Template, listed
+from tests.infra.template import Template, as_list
 from tests.patience import PATIENCE_S
 
 Json = dict[str, Any]
@@ -78,7 +78,7 @@ def document(statements: list[Json]) -> Json:
                 return f"{arn(table)}/stream/2026"
         return node
 
-    on_tables = [one for one in statements if all(name.startswith("dynamodb:") for name in listed(one["Action"]))]
+    on_tables = [one for one in statements if all(name.startswith("dynamodb:") for name in as_list(one["Action"]))]
     return {"Version": "2012-10-17", "Statement": json.loads(json.dumps(on_tables), object_hook=resolved)}
 
 
@@ -146,7 +146,7 @@ def test_every_action_with_a_condition_on_keys_supports_it(dev: Template) -> Non
         for rule in policies(dev).values()
         for statement in rule["Statement"]
         if "dynamodb:LeadingKeys" in json.dumps(statement.get("Condition", {}))
-        for action in listed(statement["Action"])
+        for action in as_list(statement["Action"])
     }
     assert len(conditioned) >= 7
     for action in conditioned:

@@ -25,9 +25,9 @@ from tally.dynamo.client import Store, dynamodb_client
 from tally.operations.sweep import Sweep
 from tally.streams.events import Bus
 from tests import events, faults
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.faults import FaultProxy
-from tests.infra.template import Template, joined, queried
+from tests.infra.template import Template, as_text, queried_metrics
 from tests.infra.test_monitoring import Series, alarms_of, series_of
 from tests.integration.test_needs import TakesAll
 from tests.integration.test_sweep import Streams, behind
@@ -44,7 +44,7 @@ KEYS = ("k-0123456789-0123456789-0123", "k-9876543210-9876543210-9876")
 def in_lambda(template: Template, function: str) -> Iterator[None]:
     """Gives this process the variables that the template gives a function, and the one that Lambda adds."""
     properties = template.resources[template.functions()[function]]["Properties"]
-    variables = {name: joined(value) for name, value in properties["Environment"]["Variables"].items()}
+    variables = {name: as_text(value) for name, value in properties["Environment"]["Variables"].items()}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**variables, "_HANDLER": properties["Handler"]}.items():
             patch.setenv(name, value)
@@ -69,10 +69,10 @@ def read(template: Template) -> dict[Series, set[str | None]]:
     found: dict[Series, set[str | None]] = {}
     for alarm in alarms_of(template).values():
         for stat in (entry["MetricStat"] for entry in alarm["Metrics"] if "MetricStat" in entry):
-            of = frozenset((one["Name"], joined(one["Value"])) for one in stat["Metric"].get("Dimensions", ()))
+            of = frozenset((one["Name"], as_text(one["Value"])) for one in stat["Metric"].get("Dimensions", ()))
             series = stat["Metric"]["Namespace"], stat["Metric"]["MetricName"], of
             found.setdefault(series, set()).add(stat.get("Unit"))
-        for namespace, metric, dimensions in queried(alarm):
+        for namespace, metric, dimensions in queried_metrics(alarm):
             for name in counters.COUNTERS:
                 found[namespace, metric, frozenset((dimensions | {observe.COUNTER: name}).items())] = {None}
     for widget in template.dashboard()["widgets"] if template.of_type("AWS::CloudWatch::Dashboard") else ():
@@ -87,17 +87,17 @@ def call_failing(function: str, store: Store) -> None:
     missing = store.settings._replace(**dict.fromkeys(("counts_table", "receipts_table", "ledger_table"), "missing"))
     entry = handlers.entry(function, replace(store, settings=missing))
     for route in SERVING[function]:
-        entry(samples.http_event(route, counters.COUNTERS), Context())
+        entry(samples.http_event(route, counters.COUNTERS), LambdaContext())
 
 
 def call_in_every_way(store: Store, engine: Engine) -> None:
     """Counts, counts again, is refused, and meets conflicts until it spills."""
     entry, sample = handlers.entry("increments_open", store), samples_of_plays()
     for event in (sample(), sample(), sample(id="#")):
-        entry(event, Context())
+        entry(event, LambdaContext())
     with FaultProxy(engine.endpoint, faults.always(faults.CONFLICT, "TransactWriteItems")) as proxy:
         conflicting = replace(store, client=dynamodb_client(endpoint_url=proxy.endpoint))
-        answer = handlers.entry("increments_open", conflicting)(sample(idempotency_key=KEYS[1]), Context())
+        answer = handlers.entry("increments_open", conflicting)(sample(idempotency_key=KEYS[1]), LambdaContext())
     assert json.loads(answer["body"])["visible"] == "soon"
 
 
@@ -119,14 +119,14 @@ def consume(function: str, world: StreamWorld) -> None:
                 del change["dynamodb"]["NewImage"]["rollup"]
         world.deliver(function, table, SHARD, [change])
     world.deliver(function, "receipts", f"{SHARD}-of-{function}", [BAD])
-    assert world.marked()[function]
+    assert world.dead_letter_sequences()[function]
 
 
 def sweep(store: Store) -> None:
     """Judges minutes in which a tally drifts."""
     behind(store, int(time.time()))
     sending = replace(store, settings=store.settings._replace(event_bus="bus"))
-    Sweep(counters.COUNTERS, sending, Streams(), Bus("bus", TakesAll))({}, Context())  # type: ignore[arg-type]
+    Sweep(counters.COUNTERS, sending, Streams(), Bus("bus", TakesAll))({}, LambdaContext())  # type: ignore[arg-type]
 
 
 def test_each_metric_of_tally_that_is_read_is_written_with_these_dimensions_and_this_unit(
@@ -220,7 +220,7 @@ def expressions(template: Template) -> Iterator[tuple[str, set[str]]]:
     """Each expression of the alarms and the widgets, with the metrics that it may name."""
     for alarm in alarms_of(template).values():
         ids = {entry["Id"] for entry in alarm["Metrics"] if "MetricStat" in entry}
-        if not queried(alarm):
+        if not queried_metrics(alarm):
             yield from ((entry["Expression"], ids) for entry in alarm["Metrics"] if "Expression" in entry)
     for widget in template.dashboard()["widgets"] if template.of_type("AWS::CloudWatch::Dashboard") else ():
         for row in widget["properties"].get("metrics", ()):

@@ -13,7 +13,7 @@ import counters
 from tally import observe
 from tally.cdk import alarms
 from tests.infra.conftest import DECLARED, ROOT
-from tests.infra.template import EACH, Json, Template, joined, queried
+from tests.infra.template import EACH, Json, Template, as_text, queried_metrics
 
 DOCS = "https://git.example.com/tally/docs"
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -62,13 +62,13 @@ def watched(template: Template) -> dict[str, list[Series]]:
             (metric["Namespace"], metric["MetricName"], frozenset(_pair(each) for each in metric.get("Dimensions", ())))
             for metric in (entry["MetricStat"]["Metric"] for entry in alarm["Metrics"] if "MetricStat" in entry)
         ]
-        found[name] += [(namespace, metric, frozenset(of.items())) for namespace, metric, of in queried(alarm)]
+        found[name] += [(namespace, metric, frozenset(of.items())) for namespace, metric, of in queried_metrics(alarm)]
         assert found[name]
     return found
 
 
 def _pair(dimension: Json) -> tuple[str, str]:
-    return dimension["Name"], joined(dimension["Value"])
+    return dimension["Name"], as_text(dimension["Value"])
 
 
 def own(found: dict[str, list[Series]]) -> set[Series]:

@@ -15,7 +15,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.environments import ROOT, environment
+from tests.environments import ROOT, make_environment
 from tests.infra.template import Template
 from tests.patience import PATIENCE_S
 
@@ -46,7 +46,7 @@ def bare() -> dict[str, str]:
 
 def read(program: str, text: str, *arguments: str) -> Any:
     """What a program of the tools' own environment prints of an example."""
-    command = [str(environment(REQUIREMENTS)), "-c", program, *arguments]
+    command = [str(make_environment(REQUIREMENTS)), "-c", program, *arguments]
     done = subprocess.run(command, input=text, env=bare(), capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

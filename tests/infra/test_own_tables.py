@@ -20,7 +20,7 @@ from tally.dev.stack.template import parse
 from tally.settings import parse_team_tables
 from tests.infra.conftest import UNBUNDLED
 from tests.infra.mappings import mappings
-from tests.infra.template import Json, Template, joined, listed
+from tests.infra.template import Json, Template, as_list, as_text
 
 COUNTERS = """
 from tally.counter import ANYONE, Counter, declared
@@ -189,14 +189,14 @@ def test_who_reads_the_tables_knows_them_and_nobody_else(shop: Template) -> None
     for module, name in shop.functions().items():
         variable = shop.resources[name]["Properties"]["Environment"]["Variables"].get("TALLY_OWN_TABLES")
         if variable:
-            knowing[module] = parse_team_tables(joined(variable))
+            knowing[module] = parse_team_tables(as_text(variable))
     tables = {name.rstrip("0123456789ABCDEF"): name for name in shop.of_type("AWS::DynamoDB::Table")}
     wanted = {
         logical: (f"${{{tables[id_]}}}", f"${{{tables[id_]}.StreamArn}}")
         for logical, id_ in (("shop", "Orders"), ("store", "Store"))
     }
     assert knowing == {"items": wanted, "sweep": wanted}
-    assert parse_team_tables(joined(shop.outputs["TallyOwnTables"]["Value"])) == wanted
+    assert parse_team_tables(as_text(shop.outputs["TallyOwnTables"]["Value"])) == wanted
 
 
 def on_own_tables(statements: list[Json], shop: Template) -> dict[str, set[str]]:
@@ -204,12 +204,12 @@ def on_own_tables(statements: list[Json], shop: Template) -> dict[str, set[str]]
     own = ("Orders", "Store", "Key")
     found: dict[str, set[str]] = {}
     for statement in statements:
-        for resource in listed(statement["Resource"]):
-            name = joined(resource)
+        for resource in as_list(statement["Resource"]):
+            name = as_text(resource)
             if name.removeprefix("${").startswith(own):
                 short = next(one for one in own if name.removeprefix("${").startswith(one))
                 of = f"{short}.{name.rpartition('.')[2].rstrip('}')}"
-                found.setdefault(of, set()).update(listed(statement["Action"]))
+                found.setdefault(of, set()).update(as_list(statement["Action"]))
     return found
 
 
@@ -236,7 +236,7 @@ def test_the_consumer_reads_the_streams_and_what_counts_items_again_reads_the_ta
     [put] = [
         one
         for one in shop.statements(shop.functions()["sweep"])
-        if "Store" in joined(listed(one["Resource"])[0]) and listed(one["Action"]) == ["dynamodb:PutItem"]
+        if "Store" in as_text(as_list(one["Resource"])[0]) and as_list(one["Action"]) == ["dynamodb:PutItem"]
     ]
     assert put["Condition"]["ForAllValues:StringLike"] == {"dynamodb:LeadingKeys": ["HEARTBEAT#*"]}
     assert put["Condition"]["Null"] == {"dynamodb:LeadingKeys": "false"}

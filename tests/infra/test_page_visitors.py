@@ -11,7 +11,7 @@ from tally.cdk import Tally
 from tally.contract.declarations import Declarations
 from tally.contract.deployment import SALTS_TABLE, Surroundings, deployment_document, table_schemas
 from tests.infra.conftest import BEHIND_CDN, UNBUNDLED, VAULT
-from tests.infra.template import Template, listed
+from tests.infra.template import Template, as_list
 
 COUNTERS = """
 from tally.counter import declared
@@ -59,7 +59,7 @@ def test_visits_make_a_salt_the_sweep_removes_it_and_nobody_else_sees_it(site: T
         for statement in site.statements(name):
             if "SaltsTable" in json.dumps(statement["Resource"]):
                 keys = statement["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]
-                allowed[module] = (sorted(listed(statement["Action"])), listed(keys))
+                allowed[module] = (sorted(as_list(statement["Action"])), as_list(keys))
     assert allowed == {
         "visits": (["dynamodb:GetItem", "dynamodb:PutItem"], ["SALT#*"]),
         "sweep": (["dynamodb:DeleteItem"], ["SALT#*"]),

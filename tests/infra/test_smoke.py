@@ -47,7 +47,7 @@ def test_of_votes_alone_it_calls_what_there_is(tmp_path: Path) -> None:
         f"from tally.counter import Counter, declared\n{text}\nCOUNTERS = declared([VOTES])\n"
     )
     declared = Declarations.load(tmp_path / "counters.py")
-    calls = {call.name: call for call in smoke.calls(declared, PAGE, "key", page_given=False)}
+    calls = {call.name: call for call in smoke.make_probes(declared, PAGE, "key", page_given=False)}
     assert calls.keys() == {route.id for route in declared.routes} | {"no token", "increment again"}
     assert calls["increment"].path == "/counters/votes/smoke/increments"
     assert not calls["no token"].signed_in
@@ -57,7 +57,7 @@ def test_it_calls_every_route_under_a_key_of_its_own(run: Run, monkeypatch: pyte
     """tests/integration/test_operations.py judges what each route answers."""
     made: list[smoke.Probe] = []
     monkeypatch.setattr(smoke, "send", lambda url, token, call: made.append(call))
-    monkeypatch.setattr(smoke, "judge", lambda call, answer: ("ok", ""))
+    monkeypatch.setattr(smoke, "assess", lambda call, answer: ("ok", ""))
     assert run() == run() == 0
     assert {call.name for call in made} >= ROUTES.keys()
     assert len({call.headers["Idempotency-Key"] for call in made if "Idempotency-Key" in call.headers}) == 2
@@ -89,23 +89,23 @@ def test_a_call_carries_the_token_and_the_body_and_any_status_is_an_answer() -> 
 
 @pytest.mark.parametrize(("page_given", "state"), [(False, "skipped"), (True, "failed")])
 def test_an_uncounted_page_is_a_failure_only_if_it_was_named(page_given: bool, state: str) -> None:
-    todo = smoke.calls(DECLARED, PAGE, "key", page_given=page_given, scopes=smoke.scopes_of(TOKEN))
+    todo = smoke.make_probes(DECLARED, PAGE, "key", page_given=page_given, scopes=smoke.scopes_of(TOKEN))
     [visit] = [call for call in todo if call.name == "visit"]
-    assert smoke.judge(visit, smoke.HttpAnswer(403, {}, {"title": "Forbidden"}))[0] == state
+    assert smoke.assess(visit, smoke.HttpAnswer(403, {}, {"title": "Forbidden"}))[0] == state
 
 
 def test_a_token_without_scopes_skips_the_counters() -> None:
     scoped = {route.id for route in ROUTES.values() if route.scope}
-    todo = smoke.calls(DECLARED, "https://example.com/", "key", page_given=True)
-    seen = {call.name: smoke.judge(call, smoke.HttpAnswer(403, {}, {}))[0] for call in todo}
+    todo = smoke.make_probes(DECLARED, "https://example.com/", "key", page_given=True)
+    seen = {call.name: smoke.assess(call, smoke.HttpAnswer(403, {}, {}))[0] for call in todo}
     assert {name.removesuffix(" again") for name, state in seen.items() if state == "skipped"} == scoped
     assert smoke.scopes_of(token_of(sub="auth0|alice")) == set()
 
 
 def test_an_api_that_lets_anybody_like_fails() -> None:
-    todo = smoke.calls(DECLARED, "https://example.com/", "key", page_given=False)
+    todo = smoke.make_probes(DECLARED, "https://example.com/", "key", page_given=False)
     [open_door] = [call for call in todo if call.name == "no token"]
-    assert smoke.judge(open_door, smoke.HttpAnswer(200, {}, {"liked": True}))[0] == "failed"
+    assert smoke.assess(open_door, smoke.HttpAnswer(200, {}, {"liked": True}))[0] == "failed"
 
 
 @pytest.mark.parametrize(
@@ -141,5 +141,5 @@ def test_it_waits_until_a_visit_is_rolled_up(monkeypatch: pytest.MonkeyPatch, la
     monkeypatch.setattr(smoke, "time", clock)
     first = {"value": 1, "bots": 0, "as_of": None}
     monkeypatch.setattr(smoke, "send", lambda *_: smoke.HttpAnswer(200, {}, later if looks else first))
-    assert smoke.attempt("https://api", "", smoke.rolled_up(PAGE), 3) == status
+    assert smoke.attempt_fails("https://api", "", smoke.rolled_up_probe(PAGE), 3) == status
     assert len(looks) == (3 if status else 1)

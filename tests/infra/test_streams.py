@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.infra.mappings import mappings, properties
-from tests.infra.template import Json, Template, listed
+from tests.infra.template import Json, Template, as_list
 
 FILTERS = {  # written out a second time: the consumers depend on them
     ("rollup", "ReceiptsTable"): [
@@ -71,7 +71,7 @@ def test_a_mapping_waits_for_the_right_to_read(dev: Template) -> None:
         function = dev.resources[dev.functions()[module]]
         role = dev.resources[function["Properties"]["Role"]["Fn::GetAtt"][0]]
         [policy] = role["Properties"]["Policies"]
-        allowed = [listed(one["Action"]) for one in policy["PolicyDocument"]["Statement"]]
+        allowed = [as_list(one["Action"]) for one in policy["PolicyDocument"]["Statement"]]
         assert any("dynamodb:GetRecords" in actions for actions in allowed)
 
 

@@ -11,7 +11,7 @@ from aws_cdk import Stack, assertions
 from tally.cdk.names import Names
 from tally.cdk.options import Options
 from tally.cdk.tables import Tables
-from tally.cli.restore import OF_TEMPLATE
+from tally.cli.restore import TEMPLATE_SETTINGS
 from tests.infra.conftest import Synthesize
 from tests.infra.template import Json, Template
 
@@ -40,7 +40,7 @@ def test_cloudformation_can_adopt_restored_tables(prod: Template, restored: Temp
 
 def test_a_restore_from_a_vault_knows_the_settings_of_the_template(restored: Template) -> None:
     """The tables that were copied, and the stack, may be lost."""
-    for kind, wanted in OF_TEMPLATE.items():
+    for kind, wanted in TEMPLATE_SETTINGS.items():
         found = restored.resources[f"{kind.capitalize()}Table{MOMENT}"]["Properties"]
         assert found["TimeToLiveSpecification"] == {"AttributeName": wanted.ttl_attribute, "Enabled": True}
         stream = found.get("StreamSpecification", {})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import handlers
-from bench.watch import Meter
+from bench.instruments import Meter
 from counters import COUNTERS
 from tally.api.entry import RequestHandler
 from tally.api.operation import routes_by_function
@@ -17,9 +17,9 @@ from tally.contract.declarations import OPERATIONS
 from tally.contract.document import document_json
 from tally.dynamo.client import Store
 from tally.operations import health
-from tests import documented, events
-from tests.commands import ran
-from tests.contexts import Context
+from tests import api_answers, events
+from tests.commands import run_command
+from tests.contexts import LambdaContext
 
 Event = dict[str, Any]
 
@@ -55,10 +55,10 @@ class Invoke:
             self._entries[function] = handlers.entry(function, self.store)
         return self._entries[function]
 
-    def __call__(self, event: Any, context: Context | None = None, function: str = "") -> Event:
+    def __call__(self, event: Any, context: LambdaContext | None = None, function: str = "") -> Event:
         """Invoke a function with an event: that of its route, or of the operation of a direct event."""
-        answer = self.entry(function or self._serving(event))(event, context or Context())
-        documented.check(event, answer)
+        answer = self.entry(function or self._serving(event))(event, context or LambdaContext())
+        api_answers.check(event, answer)
         return answer
 
     def _serving(self, event: Any) -> str:
@@ -84,7 +84,7 @@ class Invoke:
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Run the command `tally`: its status, what it printed, and what it said beside it."""
-    return partial(ran, capsys)
+    return partial(run_command, capsys)
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ def test_every_way_to_ask_for_a_page_knows_it_by_every_spelling(invoke: Invoke, 
         for other in spellings:
             asked = invoke.direct("get_receipts", of="visit", target=[other], key=[visit["idempotency_key"]])
             assert asked["body"]["receipts"][0]["state"] == "counted"
-        assert commands.parsed(["get", "visits", url], parser).id == PAGE
+        assert commands.parse_arguments(["get", "visits", url], parser).id == PAGE
     assert counted(store) == (3, 0)
     key = {"PK": {"S": f"SITE#{PAGE}"}, "SK": {"S": "VISITS"}}
     store.client.put_item(TableName=store.settings.counts_table, Item={**key, "visits": {"N": "3"}})

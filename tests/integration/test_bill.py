@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.watch import Meter
+from bench.instruments import Meter
 from tally.api.operation import Access, Route
 from tests import events
 

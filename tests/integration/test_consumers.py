@@ -23,7 +23,7 @@ from tally.streams.consumer import Handler
 from tally.streams.dead_letters import DeadLetterBucket
 from tally.streams.events import Bus
 from tests import events
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.integration.test_needs import Recorder, TakesAll
 from tests.invariants.streaming import CONSUMERS, Bucket, StreamWorld
 
@@ -39,7 +39,7 @@ LEDGER: dict[str, dict[tuple[str, str, int], list[int]]] = {
     # A like with its tally; the tally edited by hand from 1 to 5; the like removed around the API.
     "bookkeeper/stream-counts": {("likes", "a91f", MINUTE): [0, 5]},
 }
-SAMPLES = [name for name in events.names() if name.split("/")[0] in CONSUMERS]
+SAMPLES = [name for name in events.sample_names() if name.split("/")[0] in CONSUMERS]
 
 
 class ConsumersRecorder(Recorder):
@@ -62,7 +62,7 @@ def consume(store: Store) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
         settings = store.settings
         source = event["eventSourceARN"].replace("tally-test-counts", settings.counts_table)
         source = source.replace("tally-test-receipts", settings.receipts_table)
-        return handler({**event, "eventSourceARN": source}, Context(remaining_ms=60_000))
+        return handler({**event, "eventSourceARN": source}, LambdaContext(remaining_ms=60_000))
 
     return call
 
@@ -74,7 +74,7 @@ def test_a_sample_takes_effect_once(name: str, consume: Callable[..., dict[str, 
         assert consume(name.split("/")[0], events.sample(name)) == DONE
     assert world.tallies() == TALLIES.get(name, {})
     assert world.ledger() == LEDGER.get(name, {})
-    assert world.marked() == {"rollup": set(), "bookkeeper": set()}
+    assert world.dead_letter_sequences() == {"rollup": set(), "bookkeeper": set()}
 
 
 def test_an_event_without_a_shard_says_what_is_missing(consume: Callable[..., dict[str, Any]]) -> None:
@@ -139,7 +139,7 @@ def test_the_levels_of_sums_need_what_is_declared(store: Store) -> None:
     image = {**keys, "play_count": {"N": "5"}, "nonce": {"S": "n"}}
     put = {**first, "eventName": "INSERT", "dynamodb": {**first["dynamodb"], "Keys": keys, "NewImage": image}}
     batch = world.event("counts", "shard-1", [put])
-    world.handler("bookkeeper", declared=plays, bus=Bus("bus", TakesAll))(batch, Context())
+    world.handler("bookkeeper", declared=plays, bus=Bus("bus", TakesAll))(batch, LambdaContext())
     assert len(world.rows("SENT#")) == 1
     wanted = Declarations(Path(), plays, counters.PAGES).needs["bookkeeper"]
     assert recorder.needs <= wanted | needs.on_ledger({"JUDGE": ["PutItem"]})  # the last is the test's own

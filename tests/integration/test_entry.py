@@ -16,7 +16,7 @@ from botocore.awsrequest import AWSResponse
 
 import handlers
 from bench import cost
-from bench.watch import Meter
+from bench.instruments import Meter
 from counters import COUNTERS, PAGES
 from tally import observe
 from tally.api.entry import RequestHandler
@@ -26,7 +26,7 @@ from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.errors import StoreRefusedError, StoreUnreachableError, TallyError
 from tally.settings import Settings
 from tests import events
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.integration.conftest import Invoke
 
 PLAY = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": events.KEY}
@@ -86,7 +86,7 @@ def test_a_log_line_carries_the_correlation_id_of_its_request(
     invoke(PLAY)
     http, direct = logs(capsys.readouterr().out)
     assert (http["correlation_id"], http["operation"], http["status"]) == ("JKJaXmPLvHcESHA=", "increment", 200)
-    assert direct["correlation_id"] == Context().aws_request_id
+    assert direct["correlation_id"] == LambdaContext().aws_request_id
     assert events.KEY not in json.dumps([http, direct])
 
 
@@ -107,7 +107,7 @@ def test_the_secret_of_a_browser_is_in_no_answer_no_log_and_no_item(
     answers.append(invoke.http("put_anonymous", **page))
     wrong = [{"secret": f"{secret},"}, {"secret": secret * 9}, {"counter": "likes"}, {"id": "#"}]
     answers += [invoke.http("put_anonymous", **{**page, **change}) for change in wrong]
-    answers.append(handlers.entry("children_open", dead_store)(like, Context()))
+    answers.append(handlers.entry("children_open", dead_store)(like, LambdaContext()))
     monkeypatch.setattr(children, "set_child", lambda *_: 1 // 0)
     answers.append(invoke(events.http("put_anonymous", **page)))
     assert [answer["statusCode"] for answer in answers] == [200] * 6 + [400, 400, 403, 400, 503, 500]
@@ -151,19 +151,19 @@ def dead_store(settings: Settings) -> Store:
 def test_a_store_that_is_away_is_503_over_http_and_in_a_batch_and_raised_so_that_lambda_sends_it_again(
     dead_store: Store,
 ) -> None:
-    answer = handlers.entry("increments_open", dead_store)(HTTP_PLAY, Context())
+    answer = handlers.entry("increments_open", dead_store)(HTTP_PLAY, LambdaContext())
     assert answer["statusCode"] == 503
     assert answer["headers"]["retry-after"] == "1"
     document = events.body_of(answer)
     assert document["type"].endswith(":unreachable")
     assert document["request_id"] == "JKJaXmPLvHcESHA="
-    answer = handlers.entry("increments_open", dead_store)({"batch": [PLAY]}, Context())
+    answer = handlers.entry("increments_open", dead_store)({"batch": [PLAY]}, LambdaContext())
     assert [result["status"] for result in answer["results"]] == [503]
     with pytest.raises(StoreUnreachableError):
-        handlers.entry("increments_open", dead_store)(PLAY, Context())
+        handlers.entry("increments_open", dead_store)(PLAY, LambdaContext())
     for method in ("GET", "HEAD"):
         asked = events.http("health") | {"routeKey": f"{method} /health"}
-        answer = handlers.entry("health", dead_store)(asked, Context())
+        answer = handlers.entry("health", dead_store)(asked, LambdaContext())
         assert (answer["statusCode"], answer["body"] == "") == (503, method == "HEAD")
 
 
@@ -172,7 +172,7 @@ def test_a_batch_that_asks_for_it_raises_so_that_lambda_retries_it_and_not_for_r
 ) -> None:
     with pytest.raises(StoreUnreachableError, match=r"^2 of 3 entries are to be sent again\. The first: "):
         handlers.entry("increments_open", dead_store)(
-            {"batch": [PLAY, {**PLAY, "id": "#"}, PLAY], "on_failure": "raise"}, Context()
+            {"batch": [PLAY, {**PLAY, "id": "#"}, PLAY], "on_failure": "raise"}, LambdaContext()
         )
     refused = invoke({"batch": [PLAY, {**PLAY, "id": "#"}], "on_failure": "raise"})
     assert [result["status"] for result in refused["results"]] == [200, 400]
@@ -220,7 +220,7 @@ def test_a_batch_ends_in_time_and_what_did_not_fit_is_sent_again(store: Store, m
     left = [{**usage, "idempotency_key": f"k{number}"} for number in range(100)]
     for counted in (41, 41, 18):
         deadline_s = entry.store.clock() + 2.51
-        results = entry({"batch": left}, Context(remaining_ms=3010))["results"]
+        results = entry({"batch": left}, LambdaContext(remaining_ms=3010))["results"]
         assert entry.store.clock() < deadline_s
         assert [result["status"] for result in results] == [200] * counted + [503] * (len(left) - counted)
         left = left[counted:]
@@ -232,8 +232,8 @@ def test_a_table_that_is_missing_is_the_deployments_fault_and_503(engine: Engine
     settings = Settings.from_environment(names)
     store = Store(dynamodb_client(endpoint_url=engine.endpoint), settings)
     with pytest.raises(StoreRefusedError):
-        handlers.entry("increments_open", store)(PLAY, Context())
-    assert handlers.entry("reads", store)(events.http("get_counter_plays_short"), Context())["statusCode"] == 503
+        handlers.entry("increments_open", store)(PLAY, LambdaContext())
+    assert handlers.entry("reads", store)(events.http("get_counter_plays_short"), LambdaContext())["statusCode"] == 503
 
 
 def test_a_bug_is_a_500_that_tells_nothing_and_is_logged_whole(
@@ -242,7 +242,7 @@ def test_a_bug_is_a_500_that_tells_nothing_and_is_logged_whole(
     def broken(call: Call, **_: Any) -> Any:
         raise KeyError("secret")
 
-    answer = doing(store, broken)(HTTP_PLAY, Context())
+    answer = doing(store, broken)(HTTP_PLAY, LambdaContext())
     assert answer["statusCode"] == 500
     assert "secret" not in answer["body"]
     assert any("secret" in str(line.get("exception")) for line in logs(capsys.readouterr().out))
@@ -254,7 +254,7 @@ def test_a_bug_raises_so_that_lambda_sends_the_event_again_and_then_keeps_it(sto
         raise MemoryError
 
     with pytest.raises(TallyError, match="Tally failed"):
-        doing(store, broken)(event, Context())
+        doing(store, broken)(event, LambdaContext())
 
 
 def test_what_does_not_add_up_fails_as_a_bug_and_nothing_is_written(
@@ -294,7 +294,9 @@ def test_successes_are_sampled_by_invocation(
     store: Store, capsys: pytest.CaptureFixture[str], sampled: Callable[[float], None], lot: float, logged: list[int]
 ) -> None:
     sampled(lot)
-    answers = handlers.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "77aa"}]}, Context())["results"]
+    answers = handlers.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "77aa"}]}, LambdaContext())[
+        "results"
+    ]
     assert [answer["status"] for answer in answers] == [200, 200]
     printed = capsys.readouterr().out
     assert [line["status"] for line in logs(printed)] == logged
@@ -313,8 +315,8 @@ def test_refusals_failures_and_bugs_are_never_sampled_and_the_codes_own_faults_a
 
     sampled(0.06)
     monkeypatch.setenv("_HANDLER", "handlers.increments")
-    doing(store, fail)({"batch": [{**PLAY, "id": name} for name in ("#", "busy", "bug")]}, Context())
-    handlers.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "#"}]}, Context())
+    doing(store, fail)({"batch": [{**PLAY, "id": name} for name in ("#", "busy", "bug")]}, LambdaContext())
+    handlers.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "#"}]}, LambdaContext())
     printed = capsys.readouterr().out
     found = [line for line in emf(printed) if "Failed" in line]
     assert [(line["Failed"], line["version"]) for line in found] == [([2.0], f"{observe.CODE_VERSION}.increments")]
@@ -326,6 +328,6 @@ def test_refusals_failures_and_bugs_are_never_sampled_and_the_codes_own_faults_a
 
 def test_a_play_logs_what_the_calculator_bills(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     """AWS bills the bytes of every line. Those of API Gateway and Lambda come on top."""
-    assert handlers.entry("increments_open", store)(HTTP_PLAY, Context())["statusCode"] == 200
+    assert handlers.entry("increments_open", store)(HTTP_PLAY, LambdaContext())["statusCode"] == 200
     [answer] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert len(answer) + cost.EVENT == pytest.approx(cost.ANSWER_LINE, rel=0.15)

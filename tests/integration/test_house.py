@@ -10,7 +10,7 @@ import handlers
 import tally
 from tally.dynamo.client import Store
 from tests import events
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 
 CHECKOUT = Path(tally.__file__).parents[1]
 PLAY_MODULES_MAX, PLAY_FRAMES_MAX = 11, 60
@@ -19,7 +19,7 @@ PLAY_MODULES_MAX, PLAY_FRAMES_MAX = 11, 60
 def test_a_play_crosses_eleven_modules_in_60_frames(store: Store) -> None:
     """From the HTTP event to the transaction and back, after a first one that made what every play shares."""
     entry, event = handlers.entry("increments_open", store), events.http("increment_plays_short")
-    assert entry(event, Context())["statusCode"] == 200
+    assert entry(event, LambdaContext())["statusCode"] == 200
     event["headers"]["idempotency-key"] = "another-key-of-22-characters"
     frames: list[FrameType] = []  # kept: a generator that goes on is the frame that it was
 
@@ -34,7 +34,7 @@ def test_a_play_crosses_eleven_modules_in_60_frames(store: Store) -> None:
 
     sys.setprofile(note)
     try:
-        answer = entry(event, Context())
+        answer = entry(event, LambdaContext())
     finally:
         sys.setprofile(None)
     assert answer["statusCode"] == 200

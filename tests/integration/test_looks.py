@@ -18,7 +18,7 @@ from tally.drift import checks, history
 from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tally.streams import dead_letters, forms, watermark
-from tests.integration.command.numbers import drifts, judged, noted
+from tests.integration.command.numbers import mark_judged, note_form, put_drift_row
 from tests.integration.conftest import Invoke
 from tests.invariants.streaming import Bucket
 
@@ -44,8 +44,8 @@ def repaired(store: Store, counter: str, id_: str, amounts: range) -> None:
 
 def test_a_tally_in_detail_has_its_shards_its_drift_and_who_repaired_it(invoke: Invoke, store: Store) -> None:
     stored(store, counters.PLAYS, "9f3a", 7, 0, 5)
-    upto = judged(store, ahead=-2)
-    drifts(store, "plays", "9f3a", 3)
+    upto = mark_judged(store, ahead=-2)
+    put_drift_row(store, "plays", "9f3a", 3)
     repaired(store, "plays", "9f3a", range(1, 3))
     body = invoke.direct("get_details", counter="plays", id="9f3a")["body"]
     repairs = body.pop("repairs")
@@ -120,14 +120,14 @@ class Looked:
 @pytest.fixture
 def looked(store: Store, monkeypatch: pytest.MonkeyPatch) -> Looked:
     made = Looked(store, monkeypatch)
-    judged(store, ahead=-2)
+    mark_judged(store, ahead=-2)
     return made
 
 
 def test_all_is_well_when_every_part_is(looked: Looked) -> None:
     """A drift that is not confirmed may be gone in a minute, the sweep gives back a hold that expired just now, and the
     alarms of another stage are not this one's."""
-    drifts(looked.store, "plays", "9f3a", 3, ago=0)
+    put_drift_row(looked.store, "plays", "9f3a", 3, ago=0)
     hold = {"PK": {"S": "HOLDS#3"}, "SK": {"S": f"{int(time.time()) - 200}-x#stock/mug"}, "state": {"S": "held"}}
     looked.store.client.put_item(TableName=looked.settings.ledger_table, Item=hold)
     body = looked.answer()
@@ -145,8 +145,8 @@ def test_all_is_well_when_every_part_is(looked: Looked) -> None:
 def test_what_is_wrong_is_named(looked: Looked) -> None:
     looked.alarms["Tally-prod-drift-likes"] = ("ALARM", TOPIC)
     looked.subscribers["SubscriptionsConfirmed"] = "0"
-    drifts(looked.store, "likes", "a91f", 5)
-    noted(looked.store, replace(counters.STOCK, floor=None, max_shards=16))
+    put_drift_row(looked.store, "likes", "a91f", 5)
+    note_form(looked.store, replace(counters.STOCK, floor=None, max_shards=16))
     ledger, call = looked.settings.ledger_table, Call(looked.store)
     kept = dead_letters.store_and_mark(
         call, dead_letters.DeadLetterBucket("b", Bucket), "rollup", "receipts", "s", "7", {}, "for a test"
@@ -176,7 +176,7 @@ def test_silence_is_not_called_well(looked: Looked) -> None:
     """A new stack, a CloudWatch that refuses, one that lists nothing, and a function that does not know its topic."""
     looked.store.client.delete_item(TableName=looked.settings.ledger_table, Key=watermark.WATERMARK_KEY)
     assert looked.states() == (None, {"lag": "unknown", "judged": "unknown"})
-    judged(looked.store, ahead=-2)
+    mark_judged(looked.store, ahead=-2)
     assert looked.states(alarm_topic="") == (None, {"alarms": "unknown", "subscribers": "unknown"})
     looked.alarms.pop("Tally-prod-sweep")
     assert looked.states() == (None, {"alarms": "unknown"})
@@ -194,7 +194,7 @@ def test_a_list_that_is_cut_says_nothing_of_the_rest(
     monkeypatch.setattr(checks, "READ_MAX", 2)
     monkeypatch.setattr(holds, "UNRETURNED_MAX", 2)
     for number in range(3):
-        drifts(looked.store, "plays", f"v{number}", 3, ago=0)
+        put_drift_row(looked.store, "plays", f"v{number}", 3, ago=0)
         state = "held" if wrong and not number else "expired"
         hold = keys.key("HOLDS#3", f"1-{number}#stock/mug") | {"state": {"S": state}}
         looked.store.client.put_item(TableName=looked.settings.ledger_table, Item=hold)

@@ -39,8 +39,8 @@ from tally.series import progress
 from tally.streams import dead_letters, segments, watermark
 from tally.streams.events import Bus, Event
 from tests import events
-from tests.contexts import Context
-from tests.integration.command.numbers import drifts, edit, judged
+from tests.contexts import LambdaContext
+from tests.integration.command.numbers import edit, mark_judged, put_drift_row
 from tests.integration.conftest import Invoke
 from tests.invariants import stream_records
 from tests.invariants.streaming import Bucket
@@ -452,7 +452,7 @@ def something_to_judge(store: Store) -> None:
     And a day that the bookkeeper has not provably passed.
     """
     now_s = int(time.time())
-    minute = judged(store, ahead=-5) + 1
+    minute = mark_judged(store, ahead=-5) + 1
     booked = {"even": (1, 1), "begins": (0, 1), "ends": (3, 0)}
     entries = [segments.JournalEntry("plays", name, "", *amounts) for name, amounts in booked.items()]
     page = segments.segment_write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
@@ -462,7 +462,7 @@ def something_to_judge(store: Store) -> None:
     assert try_commit(
         store, [items.update_write(store.settings.ledger_table, watermark.WATERMARK_KEY, stalled, expected=was)]
     )
-    drifts(store, "plays", "ends", 3, ago=0)
+    put_drift_row(store, "plays", "ends", 3, ago=0)
 
 
 def something_to_fold(store: Store) -> None:
@@ -519,11 +519,11 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     rival = Store(dynamodb_client(endpoint_url=engine.endpoint), store.settings)
 
     def overtake(**_: Any) -> None:
-        drifts(rival, "plays", "begins", 7)
+        put_drift_row(rival, "plays", "begins", 7)
 
     store.client.meta.events.register("after-call.dynamodb.BatchGetItem", overtake)
     sending = replace(store, settings=store.settings._replace(event_bus="bus"))
-    swept = Sweep(counters.COUNTERS, sending, OneShard(), Bus("bus", TakesAll))({}, Context())  # type: ignore[arg-type]
+    swept = Sweep(counters.COUNTERS, sending, OneShard(), Bus("bus", TakesAll))({}, LambdaContext())  # type: ignore[arg-type]
     wanted = {"events_sent": 1}
     wanted |= {"returned": len(HOLDABLE) + 1, "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
     wanted["parents_removed"] = len(WITH_CHILDREN)
@@ -554,9 +554,9 @@ def something_to_mend(invoke: Invoke, store: Store, objects: dead_letters.DeadLe
     invoke.direct("put_post", id="a91f", body="x", caller="alice")
     invoke.direct("put_mine", counter="likes", id="a91f", caller="bob")
     edit(store, tallies.key(counters.LIKES, "a91f", 0), "likeTally", 2)
-    judged(store)  # a repair waits until the present minute is judged
-    drifts(store, "likes", "a91f", 2)
-    drifts(store, "plays", "9f3a", -3)
+    mark_judged(store)  # a repair waits until the present minute is judged
+    put_drift_row(store, "likes", "a91f", 2)
+    put_drift_row(store, "plays", "9f3a", -3)
     record = stream_records.play(7, "9f3a", at=28_000_000)
     lost = stream_records.play(8, "lost", at=int(time.time()) // 60 - 3 * tallies.MINUTES_PER_DAY)["dynamodb"][
         "NewImage"
@@ -583,7 +583,7 @@ def test_the_command_does_what_its_policy_allows(
     objects = dead_letters.DeadLetterBucket("bucket", lambda: bucket)
     something_to_mend(invoke, store, objects)
     stocked_and_held(invoke)
-    judged(store)
+    mark_judged(store)
     monkeypatch.setattr(clock, "now_s", lambda: time.time() + 600)  # what is judged is ahead of the clock
     folded_up_to(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))
     monkeypatch.setattr(watch, "time", SimpleNamespace(time=time.time, sleep=Mock(side_effect=KeyboardInterrupt)))
@@ -599,7 +599,7 @@ def test_the_command_does_what_its_policy_allows(
         "forget --user alice --yes --by ann --why test": 0, "history --user alice": 0,
         "series plays 9f3a": 0, "top plays": 0, "watch plays 9f3a": 0, "receipt plays 9f3a k": 1,
     }.items():  # fmt: skip
-        given = commands.parsed(line.split(), commands.parser(counters.COUNTERS))
+        given = commands.parse_arguments(line.split(), commands.parser(counters.COUNTERS))
         assert commands.COMMANDS[given.command].run(given, stack) == code, (line, capsys.readouterr())
     assert bucket.objects == {}
     assert recorder.needs <= operator_needs(counters.COUNTERS)

@@ -29,7 +29,7 @@ from tally.errors import PROBLEM_TYPE_PREFIX
 from tally.pages import DROP_NOTHING
 from tests import events
 from tests.conftest import fresh_tables
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.integration.conftest import Invoke
 
 JSON = {"content-type": "application/json"}
@@ -86,7 +86,7 @@ def test_a_sample_succeeds_and_is_answered_alike_over_http_and_directly(
 
 def test_the_smoke_test_calls_every_route_and_expects_what_it_gets(invoke: Invoke) -> None:
     scopes = {"tally/read", "tally/write"}
-    calls = smoke.calls(
+    calls = smoke.make_probes(
         Declarations(Path(), COUNTERS, DROP_NOTHING),
         "https://example.com/a",
         events.KEY,
@@ -355,6 +355,6 @@ def test_one_bad_entry_of_a_batch_does_not_fail_the_others(invoke: Invoke) -> No
 
 
 def test_without_time_left_nothing_is_done_and_every_entry_is_told(invoke: Invoke, store: Store) -> None:
-    results = invoke({"batch": [PLAY, PLAY]}, Context(remaining_ms=100))["results"]
+    results = invoke({"batch": [PLAY, PLAY]}, LambdaContext(remaining_ms=100))["results"]
     assert [result["status"] for result in results] == [503, 503]
     assert stored(store) == 0

@@ -28,8 +28,8 @@ from tally.operations.sweep import Sweep, needed
 from tally.settings import TeamTable
 from tally.streams.dead_letters import DeadLetterBucket
 from tally.team import scan_state, spot_checks
-from tests.contexts import Context
-from tests.integration.command.numbers import judged
+from tests.contexts import LambdaContext
+from tests.integration.command.numbers import mark_judged
 from tests.integration.command.team import COUNTERS as TEAM
 from tests.integration.command.team import Team
 from tests.integration.test_consumers import ConsumersRecorder
@@ -77,7 +77,7 @@ class Shop:
         name = "INSERT" if old is None else "REMOVE" if new is None else "MODIFY"
         record = {"eventName": name, "eventID": str(self.sequence), "dynamodb": {"Keys": key, **made, **change}}
         event = {"Records": [record], "shardId": "shardId-1", "eventSourceARN": SHOP.stream}
-        assert self.handler(event, Context()) == {"state": {}, "batchItemFailures": []}
+        assert self.handler(event, LambdaContext()) == {"state": {}, "batchItemFailures": []}
 
 
 OPENED, SHIPPED = {"status": {"S": "open"}}, {"status": {"S": "shipped"}}
@@ -175,7 +175,7 @@ def test_the_sweep_of_a_tally_that_counts_items_alone_does_what_it_declares(
     recorder = TeamsRecorder(own, SHOP.name)
     for days in (0, 0.1, 0.2, 3):
         monkeypatch.setattr(time, "time", lambda days=days: now() + days * 24 * 3600)
-        Sweep(COUNTERS, own, OneShard())({}, Context())  # type: ignore[arg-type]
+        Sweep(COUNTERS, own, OneShard())({}, LambdaContext())  # type: ignore[arg-type]
     found = {(need.action, need.prefix) for need in recorder.needs}
     assert recorder.needs <= needed(COUNTERS.values())
     assert recorder.of_team <= {"DescribeTable", "Scan", "Query"}, "as TeamTables.scanning allows"
@@ -186,7 +186,7 @@ def test_a_table_whose_stream_is_gone_keeps_no_other_one_from_being_passed(own: 
     two = Store(own.client, own.settings._replace(team_tables={"old": SHOP, "shop": SHOP}))
     old = replace(ORDERS, name="old", sort_key="OLD", items=replace(OPEN, table="old"))
     with pytest.raises(StoreRefusedError):
-        Sweep({"old": old, **COUNTERS}, two, OneShard("old"))({}, Context())  # type: ignore[arg-type]
+        Sweep({"old": old, **COUNTERS}, two, OneShard("old"))({}, LambdaContext())  # type: ignore[arg-type]
     assert (scan_state.passed_s(two, "old"), scan_state.passed_s(two, "shop") > 0) == (0, True)
 
 
@@ -194,7 +194,7 @@ def test_a_table_whose_stream_is_gone_keeps_no_other_one_from_being_passed(own: 
 def test_the_sweep_writes_heartbeats_into_a_table_that_takes_them_and_nothing_else(own: Store) -> None:
     recorder = TeamsRecorder(own, SHOP.name)
     counters = {"orders": replace(ORDERS, items=replace(OPEN, heartbeats=True))}
-    Sweep(counters, own, OneShard())({}, Context())  # type: ignore[arg-type]
+    Sweep(counters, own, OneShard())({}, LambdaContext())  # type: ignore[arg-type]
     assert recorder.needs <= needed(counters.values())
     assert (recorder.of_team, recorder.keys) == ({"DescribeTable", "PutItem"}, {"HEARTBEAT"})
 
@@ -207,12 +207,12 @@ def test_the_command_does_with_items_what_the_policy_of_operators_allows(
         team = Team(store, wire, TEAM, "shop", engine.endpoint, capsys=capsys)
         monkeypatch.setattr(scan, "time", SimpleNamespace(time=time.time, sleep=team.sleep))
         team.old_orders(9)
-        judged(team.store)
+        mark_judged(team.store)
         client = dynamodb_client(endpoint_url=engine.endpoint)  # of the command alone: the consumer has another one
         recorder = TeamsRecorder(Store(client, team.store.settings), team.table)
         assert team("scan orders --yes", client)[0] == 0
         team.edit("a", 3)
-        judged(team.store)
+        mark_judged(team.store)
         signed = "--by ann --why test --yes"
         expected = {"check orders a": 1, f"repair orders a {signed}": 0, "check orders --yes": 0}
         expected |= {"get orders a": 0, "status": 1, "export orders": 0, "history a": 0}

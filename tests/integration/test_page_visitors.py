@@ -22,7 +22,7 @@ from tally.errors import ConfigurationError, InvalidInputError
 from tally.notify import Notify
 from tally.operations import sweep
 from tests import events
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.integration.conftest import Invoke
 from tests.integration.test_beacon import FIREFOX, GOOGLEBOT, PAGE
 from tests.integration.test_needs import Recorder
@@ -73,7 +73,7 @@ def salts(store: Store) -> list[str]:
 
 
 def swept(store: Store) -> None:
-    sweep.Sweep(counters.COUNTERS, store, Streams())(None, Context())  # type: ignore[arg-type]
+    sweep.Sweep(counters.COUNTERS, store, Streams())(None, LambdaContext())  # type: ignore[arg-type]
 
 
 def test_a_visitor_of_a_page_is_one_each_day_by_address_and_browser_and_no_crawler(
@@ -202,7 +202,7 @@ def test_visitors_of_pages_need_visits() -> None:
 
 
 def test_the_command_names_the_visitors_of_a_page_and_day(now: SimpleNamespace) -> None:
-    assert values.checked_id(PAGE_VISITORS, "HTTPS://Example.com:443/a") == f"{PAGE}#2026-11-22"
-    assert values.checked_id(PAGE_VISITORS, f"{PAGE}#2026-11-21") == f"{PAGE}#2026-11-21"
+    assert values.resolve_id(PAGE_VISITORS, "HTTPS://Example.com:443/a") == f"{PAGE}#2026-11-22"
+    assert values.resolve_id(PAGE_VISITORS, f"{PAGE}#2026-11-21") == f"{PAGE}#2026-11-21"
     with pytest.raises(InvalidInputError, match="must name a day"):
-        values.checked_id(PAGE_VISITORS, f"{PAGE}#top")
+        values.resolve_id(PAGE_VISITORS, f"{PAGE}#top")

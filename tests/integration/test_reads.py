@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import pytest
 from botocore.exceptions import ClientError
 
-from bench.watch import Meter
+from bench.instruments import Meter
 from counters import COUNTERS
 from tally.counter import Counter
 from tally.counting import tallies
@@ -24,7 +24,7 @@ from tally.items import GROUP_CHARACTERS_MAX, Items
 from tally.streams import watermark
 from tally.team import scan_state
 from tests import events
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.integration.conftest import Invoke
 
 pytestmark = pytest.mark.sdk
@@ -351,7 +351,7 @@ def test_a_value_that_cannot_be_read_in_time_fails_no_change(remaining_ms: int, 
     if remaining_ms == 10_000:
         store.client.meta.events.register("before-call.dynamodb.Query", throttle)
     event = {"operation": "increment", "counter": "stock", "id": "x", "caller": "alice", "idempotency_key": "a"}
-    answer = invoke({**event, "amount": 5, "value": True}, Context(remaining_ms))
+    answer = invoke({**event, "amount": 5, "value": True}, LambdaContext(remaining_ms))
     assert (answer["status"], answer["body"]) == (
         200, {"counter": "stock", "id": "x", "counted": True, "visible": "now"},
     )  # fmt: skip

@@ -30,7 +30,7 @@ from tally.settings import Settings
 from tally.streams import forms, watermark
 from tests.conftest import create_tables
 from tests.events import KEY
-from tests.integration.command.numbers import Run, noted
+from tests.integration.command.numbers import Run, note_form
 from tests.vaults import TABLES
 
 PAGE = "https://example.com/a"
@@ -161,13 +161,13 @@ def test_the_same_command_continues_and_adds_nothing_twice(aws: Any, run: Run, m
 
 
 def test_restored_tables_know_in_which_form_counters_have_counted(aws: Any, run: Run) -> None:
-    noted(store("Tally-prod"), counters.VISITS)
+    note_form(store("Tally-prod"), counters.VISITS)
     assert run("restore", "--to", WHEN.isoformat(), *WHO)[0] == 0
     assert forms.noted(store(PREFIX)) == {"visits": forms.form(counters.VISITS)}
 
 
 def test_counters_in_another_form_put_nothing_right(aws: Any, run: Run) -> None:
-    noted(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
+    note_form(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
     said = "tally: counter 'visits' has counted with attribute='seen', which is 'visits' now: "
     assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", f"{said}{forms.WHAT_TO_DO}\n")
     assert not [name for name in moto_tables() if name.startswith(PREFIX)]

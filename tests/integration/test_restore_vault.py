@@ -17,12 +17,12 @@ from moto import mock_aws
 
 import counters
 from tally.cli import restore, vault
-from tally.cli.restore import OF_TEMPLATE
+from tally.cli.restore import TEMPLATE_SETTINGS
 from tally.drift import rows
 from tally.dynamo.client import Store
 from tally.streams import watermark
 from tests.conftest import create_tables
-from tests.integration.command.numbers import Run, noted
+from tests.integration.command.numbers import Run, note_form
 from tests.integration.test_restore import SESSION, count, facts, stopped_once, store, visits
 from tests.vaults import ACCOUNT, REGION, SOURCE, VAULT, Vault, table_of
 
@@ -71,26 +71,26 @@ def test_it_makes_the_tables_of_the_newest_copies_where_the_vault_is(aws: Vault,
     code, out, _ = run(*COMMAND)
     made = time.strftime("%Y-%m-%d", time.gmtime(MADE_S))
     assert out.splitlines() == [
-        *[f"copy     {table}: {made} 00:00:00 UTC" for table in OF_TEMPLATE],
+        *[f"copy     {table}: {made} 00:00:00 UTC" for table in TEMPLATE_SETTINGS],
         f"as of    counts {made} 00:00:00 UTC, receipts {made} 00:01:00 UTC, ledger {made} 00:02:10 UTC",
         "apart    at most 4 minutes: docs/restore.md#what-may-be-off says what may be off by it",
         "forgets  the drift of plays 9f3a: +5",
         "put right visits https://example.com/a: +2 (0 to 2), by rebuild",
-        *[f"ready    {PREFIX}-{table}" for table in OF_TEMPLATE],
+        *[f"ready    {PREFIX}-{table}" for table in TEMPLATE_SETTINGS],
         f'adopt    make deploy ARGS="-c stage=prod -c tables={PREFIX} --import-existing-resources"',
         f'then     write "tables": "{PREFIX}" into the context of cdk.json: every later deploy needs it',
     ]
     assert code == 0
     assert visits(store(PREFIX, REGION)) == 2
-    copies = [one["RecoveryPointArn"] for one in aws.copies[len(OF_TEMPLATE) : 2 * len(OF_TEMPLATE)]]
+    copies = [one["RecoveryPointArn"] for one in aws.copies[len(TEMPLATE_SETTINGS) : 2 * len(TEMPLATE_SETTINGS)]]
     assert [(asked["RecoveryPointArn"], asked["Metadata"]["targetTableName"]) for asked in aws.asked] == [
-        (copy, f"{PREFIX}-{table}") for copy, table in zip(copies, OF_TEMPLATE, strict=True)
+        (copy, f"{PREFIX}-{table}") for copy, table in zip(copies, TEMPLATE_SETTINGS, strict=True)
     ]
     for asked in aws.asked:
         assert asked["Metadata"]["encryptionType"] == "Default"
         assert asked["IamRoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/service-role/AWSBackupDefaultServiceRole"
     client = boto3.client("dynamodb", region_name=REGION)
-    for table, wanted in OF_TEMPLATE.items():
+    for table, wanted in TEMPLATE_SETTINGS.items():
         found = facts(client, f"{PREFIX}-{table}")
         assert found["stream"] == (None if table == "ledger" else "NEW_AND_OLD_IMAGES")
         assert found["ttl"] == {"TimeToLiveStatus": "ENABLED", "AttributeName": wanted.ttl_attribute}
@@ -140,7 +140,7 @@ def test_copies_of_one_day_alone_go_together(aws: Vault, run: Run) -> None:
 
 
 def test_counters_in_another_form_than_the_copies_put_nothing_right(aws: Vault, run: Run) -> None:
-    noted(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
+    note_form(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
     aws.copy(MADE_S)
     code, out, err = run(*COMMAND)
     assert (code, "put right" in out) == (2, False)

@@ -25,7 +25,7 @@ from tally.drift import checks
 from tally.dynamo import items, keys
 from tally.dynamo.client import Store
 from tally.streams import forms, watermark
-from tests.integration.command.numbers import Run, drifts, noted
+from tests.integration.command.numbers import Run, note_form, put_drift_row
 
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-Topic"
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/Tally-prod-Queue"
@@ -131,14 +131,14 @@ def test_make_dev_has_the_counters_that_it_runs_now(store: Store, monkeypatch: p
 
     monkeypatch.setattr(urllib.request, "urlopen", api)
     outputs = {"ApiUrl": "http://localhost:9", "Counters": "plays"}
-    seen = status.LOOKS["counters"](Stack(store, None, counters.COUNTERS, outputs))
+    seen = status.CHECKS["counters"](Stack(store, None, counters.COUNTERS, outputs))
     assert seen.summary == ", ".join(counters.COUNTERS)
 
 
 @pytest.mark.parametrize(
     ("part", "breaks", "said"),
     [
-        ("counters", lambda stack: noted(stack.store, replace(counters.PLAYS, attribute="n")),
+        ("counters", lambda stack: note_form(stack.store, replace(counters.PLAYS, attribute="n")),
          f"counter 'plays' has counted with attribute='n', which is 'play_count' now: {forms.WHAT_TO_DO}"),
         ("version", lambda stack: setattr(stack, "status", "UPDATE_ROLLBACK_COMPLETE"), "UPDATE_ROLLBACK_COMPLETE"),
         ("API", lambda stack: setattr(stack, "health", 503), "/health: 503"),
@@ -146,7 +146,7 @@ def test_make_dev_has_the_counters_that_it_runs_now(store: Store, monkeypatch: p
          " Tally-prod-sweep"),
         ("lag", lambda stack: stack.judge(judged_s=240, known_s=601), "bookkeeper 10 minutes ago"),
         ("judged", lambda stack: stack.judge(judged_s=1300, known_s=70), "minutes ago"),
-        ("drift", lambda stack: drifts(stack.store, "likes", "p", 5), "1 confirmed, 0 not yet: likes p +5"),
+        ("drift", lambda stack: put_drift_row(stack.store, "likes", "p", 5), "1 confirmed, 0 not yet: likes p +5"),
         ("failed events", lambda stack: setattr(stack, "failed_events", 2), "2"),
     ],
 )  # fmt: skip

@@ -26,7 +26,7 @@ from tally.dynamo.transactions import commit_writes
 from tally.series import hours, progress, top
 from tally.series.hours import HourAmount
 from tests import events
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.integration.conftest import Invoke
 from tests.integration.test_page_visitors import store as store
 from tests.integration.test_periods import now as now
@@ -106,7 +106,7 @@ def answers(store: Store) -> dict[str, str]:
         for number, fields in enumerate(requests(route)):
             sent = {**fields, **(KEYS if "idempotency_key" in {one.name for one in route.fields} else {})}
             event = samples.http_event(route, COUNTERS, **sent)
-            answer = invoke.entry(invoke._serving(event))(event, Context())
+            answer = invoke.entry(invoke._serving(event))(event, LambdaContext())
             found[f"{route.key} {number}"] = json.dumps(answer)
     return found
 

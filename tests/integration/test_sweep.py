@@ -11,7 +11,7 @@ import pytest
 
 import counters
 from bench import cost
-from bench.watch import Meter
+from bench.instruments import Meter
 from tally import observe
 from tally.counting import deletion, expired_holds
 from tally.drift import judge, rows
@@ -25,8 +25,8 @@ from tally.series import hours, progress
 from tally.streams import segments, watermark
 from tally.streams.segments import JournalEntry
 from tally.streams.watermark import Watermark
-from tests.contexts import Context
-from tests.integration.command.numbers import noted
+from tests.contexts import LambdaContext
+from tests.integration.command.numbers import note_form
 
 
 class Streams:
@@ -46,10 +46,10 @@ class Ledger:
     store: Store
     now_s: int
 
-    def sweep(self, context: Context | None = None, **how: Any) -> dict[str, int]:
+    def sweep(self, context: LambdaContext | None = None, **how: Any) -> dict[str, int]:
         """Sweep once."""
         run = Sweep(counters.COUNTERS, how.get("store", self.store), how.get("shards", Streams()))
-        return run({}, context or Context())
+        return run({}, context or LambdaContext())
 
     @property
     def minute(self) -> int:
@@ -153,7 +153,7 @@ def test_judge_gets_what_was_noted_a_sweep_ago_and_never_what_this_one_finds(led
 
 
 def test_sweep_that_does_not_come_to_the_end_says_so(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
-    swept = ledger.sweep(Context(remaining_ms=int(RESERVE_S * 1000)))
+    swept = ledger.sweep(LambdaContext(remaining_ms=int(RESERVE_S * 1000)))
     assert (swept["minutes"], swept["finished"]) == (0, 0)
     assert metrics(capsys.readouterr().out)["stack"]["SweepUnfinished"] == [1.0]
     assert ledger.heartbeats() == ["HEARTBEAT#k", "heartbeat#k"], "heartbeats are sent in any case"
@@ -187,7 +187,7 @@ def test_each_part_has_its_share_of_the_time_and_holds_come_first(
     monkeypatch.setattr(rows, "summary", note("drift", ({observe.DRIFTING_TALLIES: 0}, {})))
     monkeypatch.setattr(hours, "sum_up", note("series", 0))
     monkeypatch.setattr(deletion, "sweep", note("deleted", deletion.SweptParents(0, 0, 0, True)))
-    ledger.sweep(Context(remaining_ms=32_000), store=store)
+    ledger.sweep(LambdaContext(remaining_ms=32_000), store=store)
     assert list(given.items()) == [
         ("holds", 100 + 0.5 * 30), ("judge", 110 + 0.6 * 20), ("drift", 110 + 0.25 * 20), ("series", 110 + 0.5 * 20),
         ("deleted", 130),
@@ -212,7 +212,7 @@ def test_drift_beyond_the_time_of_the_report_is_told_as_at_least_so_much(
     monkeypatch.setattr(rows, "all_rows", slowly)
     monkeypatch.setattr(hours, "sum_up", lambda *_, until_s: read.append(until_s - clock[0]) or 0)
     ledger.sweep(
-        Context(remaining_ms=int(1000 * (80 + RESERVE_S))), store=replace(ledger.store, clock=lambda: clock[0])
+        LambdaContext(remaining_ms=int(1000 * (80 + RESERVE_S))), store=replace(ledger.store, clock=lambda: clock[0])
     )
     told = metrics(capsys.readouterr().out)
     assert (told["stack"]["DriftingTallies"], told["stack"]["DriftAbsolute"]) == ([20.0], [4e16])
@@ -259,7 +259,7 @@ def test_a_counter_that_is_declared_in_another_form_than_it_has_counted_in_is_an
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is removed for it, and all else is done."""
-    noted(ledger.store, replace(counters.HEARTS, child="STAR#USER#"))
+    note_form(ledger.store, replace(counters.HEARTS, child="STAR#USER#"))
     monkeypatch.setattr(deletion, "sweep", lambda *_: pytest.fail("removed"))
     with pytest.raises(
         ConfigurationError, match="counter 'hearts' has counted with child='STAR#USER#', which is 'HEART"

@@ -19,9 +19,9 @@ from tally.maintenance.reconcile import Reconciler
 from tally.settings import Settings
 from tests.faults import FaultProxy
 from tests.invariants.counting import Counting
-from tests.invariants.judged import Deployment, deployed
+from tests.invariants.deployment import Deployment, deployed
 from tests.invariants.simulation import Clock
-from tests.invariants.streaming import StreamWorld, Tables
+from tests.invariants.streaming import EngineStreams, StreamWorld
 from tests.invariants.world import World
 from tests.sync_wire import SyncWire
 
@@ -81,9 +81,9 @@ def stream(store: Store) -> StreamWorld:
 
 
 @pytest.fixture
-def streams(world: World) -> Tables:
+def streams(world: World) -> EngineStreams:
     """Both consumers, over the engine's own streams of the world's tables."""
-    return Tables(replace(world.store, client=world.raw), world.raw)
+    return EngineStreams(replace(world.store, client=world.raw), world.raw)
 
 
 @pytest.fixture

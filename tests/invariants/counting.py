@@ -19,7 +19,7 @@ from tally.dynamo.keys import Item
 from tally.errors import CallerError, LimitReachedError
 from tally.operations import increments as handler
 from tally.operations import reads
-from tests.invariants.world import Outcome, World, persist
+from tests.invariants.world import Outcome, World, retry_until_final
 
 ITEM = "i1"
 
@@ -144,7 +144,7 @@ def new_key() -> str:
 def buy(counting: Counting, counter: Counter, amount: int | None, key: str | None = None) -> dict[str, Any] | int:
     """Take it, sending it again with the same key as a good client does: the body, or what is left of too little."""
     try:
-        return persist(partial(counting.increment, counter, amount, key or new_key()))[0]
+        return retry_until_final(partial(counting.increment, counter, amount, key or new_key()))[0]
     except LimitReachedError as refused:
         left = refused.members["left"]
         assert isinstance(left, int)

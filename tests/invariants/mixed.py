@@ -47,7 +47,7 @@ class Mixed(Traffic):
         batch.count(Call(self.world.store), wanted, operation="change", key=secrets.token_hex(12), soon=soon)
         for tally, amount in wanted.sums.items():
             self.truth.accepted[tally.counter.name, tally.id] += amount
-        self._written()
+        self._note_spilled()
 
     def heart(self, hot: bool) -> None:
         """A child whose parent may be removed."""
@@ -57,7 +57,7 @@ class Mixed(Traffic):
             children.set_child(Call(self.world.store), counters.HEARTS, page, user, True)
             self.hearts.append((page, user))
             self.truth.accepted["hearts", page] += 1
-        self._written()
+        self._note_spilled()
 
     def unheart(self, _: bool) -> None:
         """It goes."""
@@ -69,7 +69,7 @@ class Mixed(Traffic):
             children.set_child(Call(self.world.store), counters.HEARTS, page, user, False)
             self.hearts.remove(of)
             self.truth.accepted["hearts", page] -= 1
-        self._written()
+        self._note_spilled()
 
     def remove_hearts(self, _: bool) -> None:
         """A parent is removed, seldom. The sweep removes its children."""
@@ -78,7 +78,7 @@ class Mixed(Traffic):
         if removed and deletion.remove_parent(Call(self.world.store), counters.HEARTS, page):
             self.truth.accepted["hearts", page] = 0
             self.hearts = [heart for heart in self.hearts if heart[0] != page]
-        self._written()
+        self._note_spilled()
 
     def minute(self, hot: bool) -> None:
         """A tally that lives for some minutes."""
@@ -98,7 +98,7 @@ class Mixed(Traffic):
             if tally not in self.truth.accepted:
                 self.truth.accepted[tally] = self.truth.began[tally] = counter.start
             self.truth.accepted[tally] += change.amount
-        self._written()
+        self._note_spilled()
 
     def expire(self) -> None:
         self.expire_periods()
@@ -107,7 +107,7 @@ class Mixed(Traffic):
     def expire_periods(self, _: bool = False) -> None:
         """TTL removes periods that are over, and receipts."""
         world, now_s = self.world, self.world.clock.now_s
-        world.written()
+        world.take_written()
         for item in world.scan("counts"):
             tally = tally_of(item)
             if tally and tally[0] in ("mins", "soon_mins") and int(item["expiration"]["N"]) < now_s:
@@ -116,6 +116,6 @@ class Mixed(Traffic):
         receipts = [one for one in world.scan("receipts") if not one["id"]["S"].startswith("heartbeat#")]
         for item in self.chance.sample(receipts, min(len(receipts), 5)):
             world.wire.delete_item(TableName=world.name("receipts"), Key={"id": item["id"]})
-        for record in world.written():
+        for record in world.take_written():
             if record["eventName"] == "REMOVE":
                 record["userIdentity"] = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}

@@ -13,7 +13,7 @@ class Crash(BaseException):
     """The process is gone. No code of Tally's catches it."""
 
 
-class Watched:
+class WatchedClient:
     """A client that calls `before(number, name, parameters)` and `after(number)` around each write, and counts them.
 
     `calls`: other operations to watch instead of writes.
@@ -43,9 +43,9 @@ class Watched:
         return write
 
 
-def killed(client: Any, at: int, *, committed: bool) -> Watched:
+def client_that_dies(client: Any, at: int, *, committed: bool) -> WatchedClient:
     """A client whose process dies at its write number `at` (from 0), before or after it is committed."""
-    watched = Watched(client)
+    watched = WatchedClient(client)
 
     def die(number: int, *_: object) -> None:
         if number == at:
@@ -58,9 +58,9 @@ def killed(client: Any, at: int, *, committed: bool) -> Watched:
     return watched
 
 
-def interrupted(client: Any, at: int, act: Callable[[], object]) -> Watched:
+def interrupted_client(client: Any, at: int, act: Callable[[], object]) -> WatchedClient:
     """A client; somebody else acts just before its write number `at`."""
-    watched = Watched(client)
+    watched = WatchedClient(client)
 
     def before(number: int, *_: object) -> None:
         if number == at:
@@ -77,7 +77,7 @@ class Sleeper:
         """Run it until it sleeps or ends. `run` gets its client."""
         self._woken, self._stopped = threading.Event(), threading.Event()
         self._error: BaseException | None = None
-        watched = Watched(client)
+        watched = WatchedClient(client)
 
         def sleep(number: int, *_: object) -> None:
             if number == at:

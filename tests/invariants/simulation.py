@@ -42,11 +42,11 @@ from tally.streams.dead_letters import DeadLetterMarker
 from tally.streams.fold import Effect
 from tally.streams.record import CounterIndex, PoisonRecordError, booking_minute_of
 from tests.conftest import create_tables
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.delivery import Delivery, Record
-from tests.invariants.processes import Crash, Watched, killed
-from tests.invariants.stream_model import TABLES, Modelled, Streams
-from tests.invariants.streaming import CONSUMERS, Tables
+from tests.invariants.processes import Crash, WatchedClient, client_that_dies
+from tests.invariants.stream_model import TABLES, ModelledShard, Streams
+from tests.invariants.streaming import CONSUMERS, EngineStreams
 from tests.invariants.truth import Tally, Truth, moved_by
 from tests.sync_wire import SyncWire
 
@@ -68,7 +68,7 @@ class Clock:
         self.now_s += seconds
 
     @contextlib.contextmanager
-    def off(self, skew_s: float) -> Iterator[None]:
+    def with_skew(self, skew_s: float) -> Iterator[None]:
         """Run a process whose clock is off. No answer has corrected it yet."""
         others_s = CLOCK.ahead_s
         self.skew_s, CLOCK.ahead_s = skew_s, 0.0
@@ -79,7 +79,7 @@ class Clock:
 
 
 @contextlib.contextmanager
-def seeded(clock: Clock, seed: int) -> Iterator[None]:
+def seed_randomness(clock: Clock, seed: int) -> Iterator[None]:
     """Everybody goes by this clock, and draws the same random names in each run of a seed."""
     chance = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
@@ -109,7 +109,7 @@ class Stall:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Roughness:
     """How rough a world is. `calm`: every process does its work at once and in one go."""
 
     splits_per_hour: float = 4.0
@@ -137,7 +137,7 @@ class Plan:
 
 WRITES = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems"}
 CONFLICTS = 0.02
-CALM = Plan(splits_per_hour=0, slow=0, gaps=0, faults=0, skew_s=0)
+CALM = Roughness(splits_per_hour=0, slow=0, gaps=0, faults=0, skew_s=0)
 
 
 class TimedWire(SyncWire):
@@ -174,7 +174,7 @@ class TimedWire(SyncWire):
         return key != PROGRESS and chance < CONFLICTS
 
 
-class World(Tables):
+class World(EngineStreams):
     """One deployment, and the queue of what happens next. `series`: whether its sweep folds the hours too, and removes
     the children of removed parents.
 
@@ -187,7 +187,13 @@ class World(Tables):
     wire: TimedWire
 
     def __init__(
-        self, engine: Engine, clock: Clock, seed: int, plan: Plan, shards: int | None = None, store: Store | None = None
+        self,
+        engine: Engine,
+        clock: Clock,
+        seed: int,
+        plan: Roughness,
+        shards: int | None = None,
+        store: Store | None = None,
     ) -> None:
         wire = self.wire_type(engine.port, clock)
         if store is None:
@@ -215,7 +221,7 @@ class World(Tables):
 
     def sweep(self, client: Any = None) -> None:
         """As operations/sweep does it each minute."""
-        store = self.through(client or self.wire)
+        store = self.with_client(client or self.wire)
         seen = watermark.read(store)
         now_s = CLOCK.now_s()
         if not seen.is_too_fresh(store.settings, now_s):
@@ -232,15 +238,15 @@ class World(Tables):
 
     # ---- what happens next ----
 
-    def at(self, at_s: float, what: Callable[..., object], *how: Any) -> None:
+    def schedule_at(self, at_s: float, what: Callable[..., object], *how: Any) -> None:
         """Do something then."""
         heapq.heappush(self._events, (at_s, next(self._numbers), what, how))
 
-    def soon(self, after_s: float, what: Callable[..., object], *how: Any) -> None:
+    def schedule_in(self, after_s: float, what: Callable[..., object], *how: Any) -> None:
         """Do something in some seconds."""
-        self.at(self.clock.now_s + after_s, what, *how)
+        self.schedule_at(self.clock.now_s + after_s, what, *how)
 
-    def until(self, until_s: float) -> None:
+    def run_until(self, until_s: float) -> None:
         """Let time pass."""
         while self._events and self._events[0][0] <= until_s:
             at_s, _, what, how = heapq.heappop(self._events)
@@ -252,17 +258,17 @@ class World(Tables):
         """A number that no change had."""
         return next(self._changes)
 
-    def faulty(self) -> bool:
+    def is_faulty(self) -> bool:
         """Whether this invocation goes wrong."""
         return self.chance.random() < self.plan.faults
 
     def skewed(self) -> contextlib.AbstractContextManager[None]:
         """Another process: its clock is off by up to 2 s."""
-        return self.clock.off(self.chance.uniform(-self.plan.skew_s, self.plan.skew_s))
+        return self.clock.with_skew(self.chance.uniform(-self.plan.skew_s, self.plan.skew_s))
 
     # ---- the streams ----
 
-    def written(
+    def take_written(
         self, note: Callable[[Record, int], None] = lambda record, created_s: None, *, by_hand: bool = False
     ) -> list[Record]:
         """Take the records of what was just written; each will be in its shard in a moment, and then be noted."""
@@ -272,7 +278,7 @@ class World(Tables):
             for record in map(_in_order, self.records(table) if self.name(table) in wrote else ()):
                 taken.append(record)
                 if not by_hand:
-                    self._repaired(record)
+                    self._note_repair(record)
                 self._send(table, record, note)
         return taken
 
@@ -283,7 +289,7 @@ class World(Tables):
         item = str(sorted(record["dynamodb"]["Keys"].items()))
         at_s = max(self.clock.now_s + delay_s, self._appended_s.get(item, 0))  # an item's records keep their order
         self._appended_s[item] = at_s
-        self.at(at_s, self._append, table, record, note)
+        self.schedule_at(at_s, self._append, table, record, note)
 
     def _append(self, table: str, record: Record, note: Callable[[Record, int], None]) -> None:
         shard = self.streams.append(table, record)
@@ -293,7 +299,7 @@ class World(Tables):
         for consumer in CONSUMERS:
             self._wake(consumer, shard)
 
-    def _repaired(self, record: Record) -> None:
+    def _note_repair(self, record: Record) -> None:
         """Note what a repair moved."""
         tally, amount = moved_by("~", record)
         if tally is not None:
@@ -301,82 +307,84 @@ class World(Tables):
 
     # ---- the consumers ----
 
-    def _wake(self, consumer: str, shard: Modelled, after_s: float | None = None) -> None:
+    def _wake(self, consumer: str, shard: ModelledShard, after_s: float | None = None) -> None:
         if (consumer, shard.id) not in self._polled:
             self._polled.add((consumer, shard.id))
             if after_s is None:
                 after_s = self.chance.uniform(0.5, 3) + self.plan.window_s * (consumer == "bookkeeper")
-            self.soon(after_s, self._poll, consumer, shard)
+            self.schedule_in(after_s, self._poll, consumer, shard)
 
     def caught_up(self) -> bool:
         """Whether nothing waits for any consumer."""
         shards = [shard for table in TABLES for shard in self.streams.shards[table]]
-        return all(self.way(name, shard).done for name in CONSUMERS for shard in shards)
+        return all(self.delivery_to(name, shard).is_done for name in CONSUMERS for shard in shards)
 
-    def way(self, consumer: str, shard: Modelled) -> Delivery:
+    def delivery_to(self, consumer: str, shard: ModelledShard) -> Delivery:
         """How far a consumer is in a shard."""
         name = consumer, shard.id
         if name not in self._ways:
             self._ways[name] = self.delivery(consumer, shard.table, shard.id, shard.records)
         return self._ways[name]
 
-    def _poll(self, consumer: str, shard: Modelled) -> None:
+    def _poll(self, consumer: str, shard: ModelledShard) -> None:
         self._polled.discard((consumer, shard.id))
         number = self.streams.shards[shard.table].index(shard)
         parent = shard.parent
         self._trim(consumer, shard)
         if any(one.holds(self.clock.now_s, consumer, shard.table, number) for one in self.stalls):
             self._wake(consumer, shard, self.chance.uniform(0, 10))
-        elif parent is not None and (not self.way(consumer, parent).done or shard.listed_s > self.clock.now_s):
+        elif parent is not None and (
+            not self.delivery_to(consumer, parent).is_done or shard.listed_s > self.clock.now_s
+        ):
             self._wake(consumer, shard, self.chance.uniform(1, 20))  # a parent is finished before its child
-        elif not self.way(consumer, shard).done:
+        elif not self.delivery_to(consumer, shard).is_done:
             self._deliver(consumer, shard)
-            if not self.way(consumer, shard).done:
+            if not self.delivery_to(consumer, shard).is_done:
                 self._wake(consumer, shard)
 
-    def _trim(self, consumer: str, shard: Modelled) -> None:
+    def _trim(self, consumer: str, shard: ModelledShard) -> None:
         """What is older than a stream keeps it goes, sooner or later. A consumer loses what it has not seen of it."""
         old_s = self.clock.now_s - self.plan.kept_s - (self.chance.uniform(0, 300) if self.plan.losing else 0)
         made = map(_made_s, shard.records[shard.trimmed :])
         shard.trimmed += sum(1 for _ in itertools.takewhile(lambda made_s: made_s < old_s, made))
-        way = self.way(consumer, shard)
-        for record in shard.records[way.at : shard.trimmed] if consumer == "rollup" else ():
+        way = self.delivery_to(consumer, shard)
+        for record in shard.records[way.position : shard.trimmed] if consumer == "rollup" else ():
             for tally, number, amount in record.get("alone", ()):
                 if (number, amount) not in shard.alone[tally]:
                     continue  # it was added, and the answer was lost; or it is a dead letter
                 shard.alone[tally].remove((number, amount))
                 minute = booking_minute_of(record["dynamodb"]["NewImage"], self.settings.minute_of(_made_s(record)))
-                self.truth.edited(tally, minute, -amount)
+                self.truth.note_edit(tally, minute, -amount)
                 self.truth.lost.add(number)
-        way.at = max(way.at, shard.trimmed)
+        way.position = max(way.position, shard.trimmed)
 
-    def _deliver(self, consumer: str, shard: Modelled) -> None:
+    def _deliver(self, consumer: str, shard: ModelledShard) -> None:
         """One batch, with something going wrong or not."""
-        way = self.way(consumer, shard)
-        back = min(way.at - shard.trimmed, self.chance.choice((1, 5, 40))) if self.faulty() else 0
+        way = self.delivery_to(consumer, shard)
+        back = min(way.position - shard.trimmed, self.chance.choice((1, 5, 40))) if self.is_faulty() else 0
         size = self.chance.choice((self.chance.randint(1, 60), 400))
         batch = way.batch(size, back)
         went = not batch or self._invoke(consumer, shard, batch)
-        if went and not (batch and self.faulty() and self.chance.random() < 0.3):  # or the answer is lost
-            way.move(None, size)
+        if went and not (batch and self.is_faulty() and self.chance.random() < 0.3):  # or the answer is lost
+            way.advance(None, size)
 
-    def _invoke(self, consumer: str, shard: Modelled, batch: list[Record]) -> bool:
+    def _invoke(self, consumer: str, shard: ModelledShard, batch: list[Record]) -> bool:
         """Whether the invocation answered that it applied them."""
         process, late = self.handlers[consumer], list[tuple[str, dict[str, Any]]]()
-        if self.faulty():
-            client = killed(self.wire, self.chance.randrange(3), committed=self.chance.random() < 0.5)
+        if self.is_faulty():
+            client = client_that_dies(self.wire, self.chance.randrange(3), committed=self.chance.random() < 0.5)
             if self.chance.random() < 0.4:
                 client = self._zombie(late)
-            process = self.handler(consumer, self.through(client), process.declared.by_name)
+            process = self.handler(consumer, self.with_client(client), process.declared.by_name)
         with self.skewed():
             try:
-                failed, answered = self.way(consumer, shard).invoke(batch, Context(60_000), process), True
+                failed, answered = self.delivery_to(consumer, shard).invoke(batch, LambdaContext(60_000), process), True
             except (Crash, ConfigurationError):  # of a declaration that does not fit: Lambda tries again
                 failed, answered = None, False
-        self._rolled_up(shard, self.written())
+        self._note_rollup(shard, self.take_written())
         self._note_dead_letters()
         for name, parameters in late:
-            self.soon(self.chance.uniform(1, 90), self._commit, shard, name, parameters)
+            self.schedule_in(self.chance.uniform(1, 90), self._commit, shard, name, parameters)
         if failed is not None:
             self.bad["a consumer failed"] += 1
         return answered
@@ -393,7 +401,7 @@ class World(Tables):
         """Note what each new one leaves out, on the minute of its record."""
         if self.bucket.objects.keys() <= self._noted:
             return
-        for marker in dead_letters.list_markers(Call(self.through(self.wire))):
+        for marker in dead_letters.list_markers(Call(self.with_client(self.wire))):
             if marker.object not in self._noted:
                 self._noted.add(marker.object)
                 if "alone" not in json.loads(self.bucket.objects[marker.object])["record"]:
@@ -402,7 +410,7 @@ class World(Tables):
                 if consumer == "bookkeeper":
                     self.truth.edits[tally].append((self.settings.minute_of(made_s), amount))
                     continue
-                self.truth.edited(tally, self.settings.minute_of(made_s), -amount)
+                self.truth.note_edit(tally, self.settings.minute_of(made_s), -amount)
                 (of,) = (one for one in self.streams.shards["receipts"] if one.id == shard)
                 of.alone[tally].remove((number, amount))
 
@@ -414,14 +422,14 @@ class World(Tables):
 
     def redrive_all(self, off_s: float = 0) -> None:
         """Somebody whose clock is off redrives what there is."""
-        self.written()
+        self.take_written()
         self._note_dead_letters()
-        for marker in list(dead_letters.list_markers(Call(self.through(self.wire)))):
+        for marker in list(dead_letters.list_markers(Call(self.with_client(self.wire)))):
             consumer, tally, number, amount, made_s, _ = self._dead_letter(marker)
             receipt = json.loads(self.bucket.objects[marker.object])["record"]["dynamodb"]["NewImage"]
             booked = booking_minute_of(receipt, self.settings.minute_of(made_s))
             even = booked < watermark.pending_resume_minute(self.store, watermark.read(self.store))
-            with self.clock.off(off_s):
+            with self.clock.with_skew(off_s):
                 assert self.redrive(markers=[marker]) == ["applied"]
             if not even:  # else its other half is forgotten
                 moved = amount if consumer == "rollup" else -amount
@@ -429,22 +437,22 @@ class World(Tables):
             if consumer == "rollup":
                 self.truth.off[tally] += amount
                 del self.truth.alone[number]
-            self.written(by_hand=even)
+            self.take_written(by_hand=even)
 
     def drop_some(self) -> None:
         """Objects of some dead letters expire, and somebody drops these."""
-        self.written()
+        self.take_written()
         self._note_dead_letters()
-        for marker in list(dead_letters.list_markers(Call(self.through(self.wire)))):
+        for marker in list(dead_letters.list_markers(Call(self.with_client(self.wire)))):
             if self.chance.random() < 0.5:
                 consumer, _, number, *_ = self._dead_letter(marker)
                 del self.bucket.objects[marker.object]
-                dead_letters.discard(Call(self.through(self.wire)), marker)
+                dead_letters.discard(Call(self.with_client(self.wire)), marker)
                 self.truth.lost |= {number} if consumer == "rollup" else set()
 
-    def _zombie(self, late: list[tuple[str, dict[str, Any]]]) -> Watched:
+    def _zombie(self, late: list[tuple[str, dict[str, Any]]]) -> WatchedClient:
         """A client whose first write is on its way when the process is taken for dead: it is committed later."""
-        client = Watched(self.wire)
+        client = WatchedClient(self.wire)
 
         def hold(number: int, name: str, parameters: dict[str, Any]) -> None:
             late.append((name, parameters))
@@ -453,13 +461,13 @@ class World(Tables):
         client.before = hold
         return client
 
-    def _commit(self, shard: Modelled, name: str, parameters: dict[str, Any]) -> None:
+    def _commit(self, shard: ModelledShard, name: str, parameters: dict[str, Any]) -> None:
         with contextlib.suppress(Exception):  # as a rule the checkpoint has moved
             getattr(self.wire, name)(**parameters)
-        self._rolled_up(shard, self.written())
+        self._note_rollup(shard, self.take_written())
         self._note_dead_letters()
 
-    def _rolled_up(self, shard: Modelled, records: list[Record]) -> None:
+    def _note_rollup(self, shard: ModelledShard, records: list[Record]) -> None:
         """What the rollup just added to tallies is what waits there of its shard, the oldest first."""
         for record in records:
             tally, left = moved_by("+", record)

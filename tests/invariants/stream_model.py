@@ -19,17 +19,17 @@ from tally.dynamo.shards import ShardTree
 TABLES = ("counts", "receipts")
 COLLECTIONS = 40  # places of item collections on the line of keys
 OPEN_MAX = 7  # shards of a table: each more is a heartbeat, four deliveries and two checkpoints a minute
-NEXT = 1e-9  # no two items of the counts are as near
+SMALLEST_STEP = 1e-9  # no two items of the counts are as near
 Record = dict[str, Any]
 
 
 @dataclass
-class Modelled:
+class ModelledShard:
     """A stream shard. `alone`: what was written alone and is not in its tally yet, by tally, in order. `trimmed`: how
     many of its records are gone."""
 
     id: str
-    parent: Modelled | None
+    parent: ModelledShard | None
     table: str
     low: float
     high: float
@@ -50,7 +50,7 @@ class Streams:
     """The true time."""
     begin: int | None = None
     """How many shards each table has at first; None: one to three."""
-    shards: dict[str, list[Modelled]] = field(default_factory=lambda: {table: [] for table in TABLES})
+    shards: dict[str, list[ModelledShard]] = field(default_factory=lambda: {table: [] for table in TABLES})
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
     _sequences: Any = field(default_factory=lambda: itertools.count(1))
 
@@ -60,12 +60,12 @@ class Streams:
             for part in range(number):
                 self._add(table, None, part / number, (part + 1) / number)
 
-    def _add(self, table: str, parent: Modelled | None, low: float, high: float) -> None:
+    def _add(self, table: str, parent: ModelledShard | None, low: float, high: float) -> None:
         late_s = self.chance.choice([0.0, self.chance.uniform(0, 45)]) if parent else 0.0
-        made = Modelled(f"shard-{table}-{next(self._numbers):03}", parent, table, low, high, self.clock() + late_s)
+        made = ModelledShard(f"shard-{table}-{next(self._numbers):03}", parent, table, low, high, self.clock() + late_s)
         self.shards[table].append(made)
 
-    def open_shards(self, table: str) -> list[Modelled]:
+    def open_shards(self, table: str) -> list[ModelledShard]:
         """Those that take records."""
         return [shard for shard in self.shards[table] if shard.is_open]
 
@@ -79,7 +79,7 @@ class Streams:
             return
         self.split_at(shard, self.chance.uniform(shard.low, shard.high))
 
-    def split_at(self, shard: Modelled, middle: float) -> None:
+    def split_at(self, shard: ModelledShard, middle: float) -> None:
         """Split one in two."""
         shard.is_open = False
         self._add(shard.table, shard, shard.low, middle)
@@ -94,15 +94,15 @@ class Streams:
 
     def carve_item(self, key: dict[str, dict[str, str]]) -> None:
         """Cut one item of the counts off. Of a tally there are changes only: nothing there is for the rollup."""
-        for at in (position(key) - NEXT, position(key) + NEXT):
+        for at in (position(key) - SMALLEST_STEP, position(key) + SMALLEST_STEP):
             self.split_at(self._at("counts", at), at)
 
-    def _at(self, table: str, position: float) -> Modelled:
+    def _at(self, table: str, position: float) -> ModelledShard:
         """The open shard at a place."""
         (shard,) = (one for one in self.open_shards(table) if one.low <= position < one.high)
         return shard
 
-    def append(self, table: str, record: Record) -> Modelled:
+    def append(self, table: str, record: Record) -> ModelledShard:
         """Put a record into its shard: with a sequence number, and stamped in whole seconds by the shard's node."""
         shard = self._at(table, position(record["dynamodb"]["Keys"]))
         node_skew_s = int(hashlib.md5(shard.id.encode()).hexdigest()[:4], 16) % 200 / 100 - 1

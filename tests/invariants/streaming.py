@@ -28,9 +28,9 @@ from tally.streams.events import Bus
 from tally.streams.forms import Forms
 from tally.streams.segments import JournalEntry
 from tests import delivery
-from tests.contexts import Context
-from tests.delivery import Delivery, Record, Stream, refused
-from tests.invariants.processes import Watched
+from tests.contexts import LambdaContext
+from tests.delivery import Delivery, Record, Stream, failed_sequence
+from tests.invariants.processes import WatchedClient
 from tests.invariants.stream_model import TABLES
 from tests.sync_wire import SyncWire
 
@@ -64,7 +64,7 @@ class Bucket:
         self.objects.pop(Key, None)
 
 
-def booked(page: Item) -> list[JournalEntry]:
+def journal_entries(page: Item) -> list[JournalEntry]:
     """The entries of a page of the journal: those of plain changes, and halves of unlikes."""
     entries = segments.removal_halves(page)
     for counter, (ids, *columns) in segments.columns(page).items():
@@ -73,7 +73,7 @@ def booked(page: Item) -> list[JournalEntry]:
 
 
 @dataclass
-class Stored:
+class ConsumerWorld:
     """A store's tables and a bucket, what is stored there, and consumers. Every handler is a process of its own."""
 
     store: Store
@@ -99,12 +99,12 @@ class Stored:
         """Note the form of a counter, as its first booked change does: what follows writes nothing but its effects."""
         Forms(self.store).note(stream_records.CounterIndex({counter.name: counter}), [counter.name])
 
-    def watched(self) -> tuple[Store, Watched]:
+    def watched(self) -> tuple[Store, WatchedClient]:
         """A store whose writes are watched, and its client."""
-        client = Watched(self.store.client)
-        return self.through(client), client
+        client = WatchedClient(self.store.client)
+        return self.with_client(client), client
 
-    def through(self, client: Any = None) -> Store:
+    def with_client(self, client: Any = None) -> Store:
         """The store of a process with this client."""
         return replace(self.store, client=client) if client else self.store
 
@@ -114,7 +114,7 @@ class Stored:
 
     def scan(self, table: str) -> list[Item]:
         """Every item of `counts`, `receipts` or `ledger`."""
-        return list(itertools.chain(*queries.scan_pages(self.through(self.raw), self.name(table))))
+        return list(itertools.chain(*queries.scan_pages(self.with_client(self.raw), self.name(table))))
 
     def expire(self, now_s: float) -> None:
         """What DynamoDB does with expired items of the ledger, sooner or later."""
@@ -163,7 +163,7 @@ class Stored:
         """The minute of each page, its sort key, and its entries."""
         found = []
         for row in self.rows("SEGMENT#"):
-            found.append((int(row["PK"]["S"].split("#")[1]), row["SK"]["S"], booked(row)))
+            found.append((int(row["PK"]["S"].split("#")[1]), row["SK"]["S"], journal_entries(row)))
         return found
 
     def ledger(self) -> dict[tuple[str, str, int], list[int]]:
@@ -187,7 +187,7 @@ class Stored:
         item = queries.get(self.raw, self.name("ledger"), key)
         return {name: str(next(iter(value.values()))) for name, value in item.items()}
 
-    def marked(self) -> dict[str, set[str]]:
+    def dead_letter_sequences(self) -> dict[str, set[str]]:
         """Sequence numbers of the dead letters, by consumer."""
         found: dict[str, set[str]] = {name: set() for name in CONSUMERS}
         for marker in dead_letters.list_markers(Call(replace(self.store, client=self.raw))):
@@ -200,9 +200,9 @@ class Stored:
         self, declared: Mapping[str, Counter] = REDECLARED, markers: Iterable[DeadLetterMarker] | None = None
     ) -> list[str]:
         """Redrive every dead letter, or these; what became of each."""
-        return [outcome for outcome, _ in self.redriven(declared, markers)]
+        return [outcome for outcome, _ in self.redrive_with_reasons(declared, markers)]
 
-    def redriven(
+    def redrive_with_reasons(
         self, declared: Mapping[str, Counter] = REDECLARED, markers: Iterable[DeadLetterMarker] | None = None
     ) -> list[tuple[str, str]]:
         """`redrive`, and why."""
@@ -215,7 +215,7 @@ class Stored:
 
 
 @dataclass
-class StreamWorld(Stored):
+class StreamWorld(ConsumerWorld):
     """Where made-up records are delivered, of any time: the ledger began before them."""
 
     def __post_init__(self) -> None:
@@ -227,26 +227,26 @@ class StreamWorld(Stored):
 
     def deliver(self, name: str, table: str, shard: str, records: list[Any], **how: Any) -> str | None:
         """Deliver a batch; the sequence number that failed, or None."""
-        return refused(self.handler(name, **how)(self.event(table, shard, records), Context()))
+        return failed_sequence(self.handler(name, **how)(self.event(table, shard, records), LambdaContext()))
 
 
-class Tables(Stored):
+class EngineStreams(ConsumerWorld):
     """The engine's own streams of the tables, and both consumers. `wire`: a client of the engine, for the consumers."""
 
     def __init__(self, store: Store, wire: SyncWire) -> None:
         super().__init__(store, wire)
         self.wire = wire
-        self.handlers = {consumer: self.handler(consumer, self.through(wire)) for consumer in CONSUMERS}
+        self.handlers = {consumer: self.handler(consumer, self.with_client(wire)) for consumer in CONSUMERS}
         self._streams = {table: Stream(wire, self.name(table)) for table in TABLES}
 
     def delivery(self, consumer: str, table: str, shard: str, records: list[Record]) -> Delivery:
         """A consumer's way through the records of a shard."""
-        takes = partial(delivery.takes, DECLARED[consumer], table)
+        takes = partial(delivery.passes_filters, DECLARED[consumer], table)
         return Delivery(self.handlers[consumer], self.name(table), shard, records, takes)
 
     def records(self, table: str) -> Iterator[Record]:
         """What the stream of a table has got since the last look."""
-        return self._streams[table].new()
+        return self._streams[table].read_new()
 
     def forget(self) -> None:
         """What was written since the last look is lost: the streams were off, or did not keep it."""
@@ -265,4 +265,4 @@ class Tables(Stored):
         for table in TABLES * 2:
             records = list(self.records(table))
             for consumer in CONSUMERS:
-                self.delivery(consumer, table, f"shard-{table}", records).all(Context())
+                self.delivery(consumer, table, f"shard-{table}", records).all(LambdaContext())

@@ -14,14 +14,14 @@ from tally.drift import recount
 from tally.dynamo.client import Call
 from tally.dynamo.contention import Breaker
 from tests import faults
-from tests.invariants.judged import Deployment
+from tests.invariants.deployment import Deployment
 from tests.invariants.threads import at_once
-from tests.invariants.world import SOME_OF_ALL, World, persist
+from tests.invariants.world import FAULT_MIX, World, retry_until_final
 from tests.tiers import in_long
 
 HEARTS = counters.HEARTS
 SECRET = "0b1f6c64-7d0e-4a52-9c3b-8e2f5a7d9c10"
-ALONE = {kind: SOME_OF_ALL[kind] for kind in (faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.FAIL_BEFORE)}
+ALONE = {kind: FAULT_MIX[kind] for kind in (faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.FAIL_BEFORE)}
 
 
 def wish(call: Call, id_: str, secret: str, there: bool) -> None:
@@ -43,12 +43,12 @@ def test_a_number_is_the_browsers_whose_last_click_was_a_like(seed: int, world: 
         number, page, there = chance.randrange(30), chance.choice("abc"), chance.random() < 0.65
         lanes[number % 8].append((browsers[number], page, there))
         last[browsers[number], page] = there
-    world.proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME_OF_ALL, "PutItem": ALONE})
+    world.proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_MIX, "PutItem": ALONE})
 
     def click(lane: list[tuple[str, str, bool]]) -> None:
         for secret, page, there in lane:
             for _ in range(2):
-                persist(lambda: wish(world.call(), page, secret, there))  # noqa: B023
+                retry_until_final(lambda: wish(world.call(), page, secret, there))  # noqa: B023
 
     at_once([lambda lane=lane: click(lane) for lane in lanes])  # type: ignore[misc]
     injected = sum(count for kind, count in world.proxy.counts.items() if kind[0] != "NONE")
@@ -89,7 +89,7 @@ def test_a_like_that_the_rollup_has_still_to_add_is_no_difference_though_its_ite
     found = recount.recount(judged.store, HEARTS, "a", judged.now_s)
     assert (found.low, found.high, found.unproven_reason) == (0, 1, recount.ROLLUP_PENDING)
     judged.resume()
-    judged.even()
+    judged.assert_even()
     assert judged.tally(HEARTS, "a") == 0
 
 
@@ -107,7 +107,7 @@ def test_likes_without_sign_in_drift_no_more_than_others(judged: Deployment) -> 
         wish(call, "a", f"{SECRET}{number}", False)
     wish(call, "a", f"{SECRET}5", False)
     deletion.remove_parent(call, HEARTS, "b")
-    judged.even()
+    judged.assert_even()
     assert judged.tally(HEARTS, "a") == 5
     listed, _ = children.list_children(call, HEARTS, "a", 50, None)
     assert [one.name for one in listed] == [None, None, None, "user0", "user4"]

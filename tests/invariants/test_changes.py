@@ -29,9 +29,9 @@ from tally.operations import changes as operations
 from tally.operations.increments import _refusal_of_change
 from tests import faults
 from tests.invariants.simulation import Clock
-from tests.invariants.streaming import Tables
+from tests.invariants.streaming import EngineStreams
 from tests.invariants.threads import at_once
-from tests.invariants.world import World, persist
+from tests.invariants.world import World, retry_until_final
 
 PLAYS, STOCK, USAGE, TICKET = counters.PLAYS, counters.STOCK, counters.USAGE, counters.TICKET
 VIEWS = Counter("views", prefix="VIEW", sort_key="TOTAL", attribute="views", visible="soon")
@@ -260,7 +260,7 @@ def test_under_heat_changes_that_may_spill_are_one_receipt_alone(world: World, f
 
 
 def test_under_heat_what_has_limits_moves_now_and_the_rest_waits_in_the_same_receipt(
-    world: World, streams: Tables
+    world: World, streams: EngineStreams
 ) -> None:
     stock(world, 3)
     for partition in ("VID#mug", "USER#ann"):
@@ -276,7 +276,9 @@ def test_under_heat_what_has_limits_moves_now_and_the_rest_waits_in_the_same_rec
     assert of(world) == [2, 1, 1]
 
 
-def test_50_orders_at_once_over_20_mugs_sell_20_and_refuse_30_whatever_fails(world: World, streams: Tables) -> None:
+def test_50_orders_at_once_over_20_mugs_sell_20_and_refuse_30_whatever_fails(
+    world: World, streams: EngineStreams
+) -> None:
     """Sold, counted and used are equal: no order is in part. What is throttled waits for the rollup."""
     stock(world, 20)
     world.proxy.strip_tokens = True
@@ -284,11 +286,11 @@ def test_50_orders_at_once_over_20_mugs_sell_20_and_refuse_30_whatever_fails(wor
         faults.LOSE_RESPONSE: 0.05, faults.FAIL_BEFORE: 0.03, faults.FAIL_AFTER: 0.03, faults.CONFLICT: 0.05,
         faults.mixed(1, 2, {"qty": {"N": "0"}}): 0.03, faults.THROTTLED_TRANSACTION: 0.02,
     }  # fmt: skip
-    world.proxy.plan = faults.seeded(10, {"TransactWriteItems": some, "PutItem": {faults.LOSE_RESPONSE: 0.2}})
+    world.proxy.plan = faults.random_faults(10, {"TransactWriteItems": some, "PutItem": {faults.LOSE_RESPONSE: 0.2}})
 
     def order(number: int) -> str:
         try:
-            persist(partial(count, world, f"order-{number}", ORDER))
+            retry_until_final(partial(count, world, f"order-{number}", ORDER))
         except LimitReachedError as refused:
             return f"refused: entry {refused.members['entry']}, {refused.left} left"
         return "sold"

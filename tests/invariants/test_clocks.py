@@ -19,7 +19,7 @@ from tally.dynamo.client import Call
 from tally.dynamo.clock import OFF_S_MAX
 from tally.errors import HoldSettledError
 from tally.streams import loss, watermark
-from tests.invariants.judged import PLAYS, Deployment, deployed
+from tests.invariants.deployment import PLAYS, Deployment, deployed
 from tests.tiers import in_long
 
 HOUR_S, DAY_S = 3600, 24 * 3600
@@ -36,10 +36,10 @@ def world() -> Iterator[Deployment]:
 
 def swept(world: Deployment, off_s: float) -> None:
     """One sweep by a process whose clock is off."""
-    with world.clock.off(off_s):
+    with world.clock.with_skew(off_s):
         world.others_wrote()
         world.sweep()
-        world.written()
+        world.take_written()
 
 
 def is_judged(world: Deployment, minutes: int = 20) -> None:
@@ -72,7 +72,7 @@ def test_sweeps_whose_clocks_are_wrong_judge_as_others_do(
     plain = world.sweep
 
     def sweep(client: Any = None) -> None:
-        with world.clock.off(off_s):
+        with world.clock.with_skew(off_s):
             plain(client)
 
     monkeypatch.setattr(world, "sweep", sweep)
@@ -83,7 +83,7 @@ def test_sweeps_whose_clocks_are_wrong_judge_as_others_do(
 def test_consumers_whose_clocks_are_wrong_book_as_others_do(
     world: Deployment, off_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(world, "skewed", lambda: world.clock.off(off_s))
+    monkeypatch.setattr(world, "skewed", lambda: world.clock.with_skew(off_s))
     is_judged(world)
 
 
@@ -101,12 +101,12 @@ def test_a_hold_ends_when_its_time_is_over_whoever_looks_at_it(world: Deployment
     stocked(world)
     held = [hold(world, ttl_s=600) for _ in range(2)]
     world.skip(590)
-    with world.clock.off(off_s):
+    with world.clock.with_skew(off_s):
         assert expired_holds.sweep(world.store, counters.COUNTERS, world.store.clock() + 50).returned == 0
-    with world.clock.off(off_s):
+    with world.clock.with_skew(off_s):
         assert settled(world, held[0])["changed"]
     world.skip(20)
-    with world.clock.off(off_s), pytest.raises(HoldSettledError, match="expired"):
+    with world.clock.with_skew(off_s), pytest.raises(HoldSettledError, match="expired"):
         settled(world, held[1])
     assert expired_holds.sweep(world.store, counters.COUNTERS, world.store.clock() + 50).returned == 1
     assert tallies.read(Call(world.store), STOCK, "mug") == 10 - 1
@@ -119,7 +119,7 @@ def test_a_sweep_gives_holds_back_when_their_time_is_over_by_no_clock_of_its_own
     stocked(world)
     hold(world, ttl_s=600)
     world.skip(610)
-    with world.clock.off(off_s):
+    with world.clock.with_skew(off_s):
         tallies.read(Call(world.store), STOCK, "mug")  # the process has asked something before
         assert expired_holds.sweep(world.store, counters.COUNTERS, world.store.clock() + 50).returned == 1
     assert tallies.read(Call(world.store), STOCK, "mug") == 10
@@ -128,7 +128,7 @@ def test_a_sweep_gives_holds_back_when_their_time_is_over_by_no_clock_of_its_own
 @pytest.mark.parametrize("off_s", FAR)
 def test_a_process_that_has_asked_before_holds_for_the_time_that_it_says(world: Deployment, off_s: float) -> None:
     stocked(world)
-    with world.clock.off(off_s):
+    with world.clock.with_skew(off_s):
         tallies.read(Call(world.store), STOCK, "mug")
         body = hold(world, ttl_s=600)
     assert body["expires_at"] == pytest.approx(world.now_s + 600, abs=3)
@@ -139,13 +139,13 @@ def test_a_key_counts_once_for_as_long_as_receipts_live_though_two_clocks_are_wr
     world: Deployment, off_s: float
 ) -> None:
     """Neither process has asked anything before. The one that wrote the receipt is as far off as AWS allows."""
-    with world.clock.off(-off_s):
+    with world.clock.with_skew(-off_s):
         assert not count(world, "a key")
     world.skip(world.settings.receipt_ttl_s - 1)
-    with world.clock.off(off_s):
+    with world.clock.with_skew(off_s):
         assert count(world, "a key")
     world.skip(2 * OFF_S_MAX)
-    with world.clock.off(off_s):
+    with world.clock.with_skew(off_s):
         assert not count(world, "a key")
     assert world.tally(PLAYS, "v") == 2
 

@@ -141,16 +141,16 @@ def test_the_calculator_and_the_benchmark_claim_the_same() -> None:
     # Two heartbeats, four checkpoints, and the judge: `make bench` measures it.
     assert claimed("edits", "a quiet minute, one shard in each stream", "WCU") == cost.JUDGE_WRITES + 2 + 4
     # 1,000 visits of pages of their own: the receipt, the rollup, the journal of both streams, the judge.
-    visits = 1000 + cost.rolled_up(1000) + 2 * cost.booked(1000) + 1
+    visits = 1000 + cost.rollup_units(1000) + 2 * cost.booking_units(1000) + 1
     most = claimed("journal", "a visit of a page of its own, everything", "WCU")
     assert 0.95 * most < visits / 1000 <= most
 
 
 def test_the_calculator_rolls_up_and_books_a_batch_for_what_it_costs() -> None:
-    assert cost.rolled_up(10) == pytest.approx(consumers.rollup_cost(10), rel=0.08)
+    assert cost.rollup_units(10) == pytest.approx(consumers.rollup_cost(10), rel=0.08)
     chance = random.Random(1995)
     ids = [str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(300)]
-    booked = 2 * cost.booked(300) + 1  # a batch of receipts, one of tallies, and the note of the judge
+    booked = 2 * cost.booking_units(300) + 1  # a batch of receipts, one of tallies, and the note of the judge
     assert booked == pytest.approx(journal.track_plays(ids), rel=0.15)
 
 

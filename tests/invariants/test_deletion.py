@@ -31,8 +31,8 @@ from tally.errors import (
 )
 from tally.maintenance import imports
 from tests import faults
-from tests.invariants.judged import Deployment
-from tests.invariants.world import Shard, World, killed, meanwhile
+from tests.invariants.deployment import Deployment
+from tests.invariants.world import FixedShard, World, killing_at, meanwhile
 from tests.tiers import in_long
 
 FOREVER = float("inf")
@@ -70,7 +70,7 @@ class Family:
 
     def on(self, shard: int, id_: str = ID) -> Store:
         """The store of another process, whose changes go to this shard, past the proxy."""
-        spread = Spread(random=Shard(shard))
+        spread = Spread(random=FixedShard(shard))
         for _ in range(5):
             spread.widen(self.counter.partition_start + id_, 32)
         return replace(self.store, client=self.judged.wire, spread=spread)
@@ -118,7 +118,7 @@ class Family:
             self.judged.deliver()
             self.judged.skip(WAIT_S)
         assert (self.stored(), self.rows()) == ([], [])
-        self.judged.even()
+        self.judged.assert_even()
         self.make(2)
         assert self.shows() == (2, ["u0", "u1"], True)
 
@@ -216,7 +216,7 @@ def test_children_go_with_the_tally_and_nothing_drifts_all_the_while(family: Fam
     assert family.sweep() == SweptParents(60, 0, 0, True)
     assert family.there() == set()
     assert family.sweep() == SweptParents(0, 0, 0, True), "it waits"
-    family.judged.even()
+    family.judged.assert_even()
     assert family.world.tally(family.counter, ID) == 0
     assert family.sweep() == SweptParents(0, 1, 0, True)
     family.ended()
@@ -226,7 +226,7 @@ def test_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(family
     """What comes next goes on with what it finds."""
     family.make(100)
     for at in range(40):
-        with killed(family.store, at, before=bool(at % 2)) as made:
+        with killing_at(family.store, at, before=bool(at % 2)) as made:
             family.remove()
         marked = [item for item in family.stored() if TOMBSTONE in item]
         assert bool(marked) == bool(family.rows()), "neither without the other"
@@ -235,7 +235,7 @@ def test_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(family
     else:
         pytest.fail("it never came to its end")
     for turn in range(99):
-        with killed(family.store, turn // 2 % 5, before=bool(turn % 2)):
+        with killing_at(family.store, turn // 2 % 5, before=bool(turn % 2)):
             family.sweep()
         family.judged.deliver()
         tally, users = family.world.likes(ID)
@@ -251,7 +251,7 @@ def test_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(family
 @pytest.mark.parametrize("marked", [0, 7], ids=["no shard", "half the shards"])
 def test_sweep_marks_the_shards_that_a_removal_which_died_left_open(family: Family, marked: int) -> None:
     family.make(9)
-    with killed(family.store, 2 + family.counter.parent_required + marked, before=True):
+    with killing_at(family.store, 2 + family.counter.parent_required + marked, before=True):
         family.remove()
     assert family.sweep().children == 9
     for shard in range(1, 16):
@@ -312,7 +312,7 @@ def test_spilled_child_that_arrives_late_is_removed_too(family: Family, left: in
     family.judged.run(1)
     family.judged.skip(WAIT_S)
     assert family.sweep() == SweptParents(1, 0, 0, True), "it waits once more"
-    family.judged.even()
+    family.judged.assert_even()
     family.ended()
 
 
@@ -353,7 +353,7 @@ def test_sweep_stops_in_time_and_parents_of_all_counters_take_turns(family: Fami
     assert left() == [48, 0]
     assert deletion.sweep(slow, counters.COUNTERS, 99).finished
     assert left() == [0, 0]
-    family.judged.even()
+    family.judged.assert_even()
 
 
 @only_members
@@ -413,7 +413,7 @@ def test_broken_rows_and_a_parent_that_somebody_put_back_stop_nothing(family: Fa
     assert family.sweep() == SweptParents(3, 0, 2, True)
     assert family.there("back") == {"u0"}
     assert [row for row in family.rows() if row.endswith("#back")] == []
-    family.world.proxy.plan = faults.always(faults.answer("ValidationException"), "Query")
+    family.world.proxy.plan = faults.always(faults.error_answer("ValidationException"), "Query")
     assert family.sweep() == SweptParents(0, 0, 0, False), "it cannot read, and says so"
 
 
@@ -423,7 +423,7 @@ def test_nobody_makes_a_shard_long_after_the_removal(family: Family, who: str) -
     assert MARKS_S_MAX + CALL_TIME_DEFAULT_S < TOMBSTONE_KEPT_S
     family.make(1)
     if who == "sweep":
-        with killed(family.store, 4, before=True):
+        with killing_at(family.store, 4, before=True):
             family.remove()
     family.world.proxy.forget()
     family.world.proxy.plan = meanwhile({3: lambda: family.judged.skip(MARKS_S_MAX + 1)}, "UpdateItem")
@@ -472,7 +472,7 @@ def test_changes_of_children_at_any_moment_of_a_removal_leave_nothing(
     assert len(counted) > marked > 15
     tally, users = family.world.likes(ID)
     assert (tally, users) == (0, set())
-    family.judged.even()
+    family.judged.assert_even()
     family.ended()
 
 

@@ -26,7 +26,7 @@ from tally.errors import (
 )
 from tally.records import RecordChangedError, RecordExistsError
 from tests import faults
-from tests.invariants.world import World, persist
+from tests.invariants.world import World, retry_until_final
 
 OPERATIONS = ("TransactWriteItems", "UpdateItem", "Query", "BatchGetItem", "GetItem")
 COMMON_ERRORS = (  # of every AWS service: docs.aws.amazon.com, "Common Errors"
@@ -89,9 +89,9 @@ def test_every_answer_of_the_store_to_a_change_is_an_error_of_ours_and_counts_on
     """Through the SDK: what it makes of the answer is what the core gets."""
     world.proxy.strip_tokens = True
     for number, code in enumerate(EVERY_CODE, 1):
-        fault = faults.answer_after(code) if done else faults.answer(code)
+        fault = faults.error_after_write(code) if done else faults.error_answer(code)
         world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 3})
-        persist(lambda key=f"key-{code}": world.play(key))  # type: ignore[misc]
+        retry_until_final(lambda key=f"key-{code}": world.play(key))  # type: ignore[misc]
         assert world.rolled_up() == number, code
 
 

@@ -28,8 +28,8 @@ from tally.notify import Notify
 from tally.operations import sweep as sweeping
 from tally.streams import events
 from tally.streams.events import ENTRIES_MAX, PARTITIONS, Bus
-from tests.contexts import Context
-from tests.invariants.processes import Crash, Watched, interrupted, killed
+from tests.contexts import LambdaContext
+from tests.invariants.processes import Crash, WatchedClient, client_that_dies, interrupted_client
 from tests.invariants.stream_records import record
 from tests.invariants.streaming import LONG, StreamWorld
 
@@ -108,7 +108,7 @@ def moved(sequence: int, old: int, new: int, id_: str = "x") -> dict[str, Any]:
 
 def deliver(world: StreamWorld, records: list[Any], bus: Bus | None, store: Store | None = None) -> None:
     batch = world.event("counts", SHARD, records)
-    world.handler("bookkeeper", store, DECLARED, bus)(batch, Context())
+    world.handler("bookkeeper", store, DECLARED, bus)(batch, LambdaContext())
 
 
 def unsent(world: StreamWorld) -> list[str]:
@@ -185,9 +185,11 @@ def test_whoever_dies_at_any_write_leaves_every_event_to_be_sent(
         records = [moved(2 * at + 1, 0, 2, f"x{at}"), summed(2 * at + 2, 10 * at + 9, 10 * at + 11)]
         stream.raw.put_item(TableName=stream.name("counts"), Item=records[1]["dynamodb"]["NewImage"])
         with suppress(Crash):
-            deliver(stream, records, bus, stream.through(killed(stream.store.client, at, committed=committed)))
+            deliver(
+                stream, records, bus, stream.with_client(client_that_dies(stream.store.client, at, committed=committed))
+            )
         with suppress(Crash):
-            sweep(stream, bus, stream.through(killed(stream.store.client, at, committed=committed)))
+            sweep(stream, bus, stream.with_client(client_that_dies(stream.store.client, at, committed=committed)))
         deliver(stream, records, bus)
         assert sweep(stream, bus, later_s=61)["oldest_event_s"] == 0
         names |= set(heard.names())
@@ -216,7 +218,7 @@ def test_the_level_of_a_period_goes_after_the_longest_one_and_any_other_stays(
             image["PK"] = {"S": "SUM#s#2026-11-22"}
     stream.raw.put_item(TableName=stream.name("counts"), Item=item)
     batch = stream.event("counts", SHARD, [one])
-    stream.handler("bookkeeper", declared={"sums": replace(SUMS, period=period)})(batch, Context())
+    stream.handler("bookkeeper", declared={"sums": replace(SUMS, period=period)})(batch, LambdaContext())
     [level] = stream.rows("LEVEL#sums")
     assert ("expiration" in level) == bool(period)
     expires_s = int(level["expiration"]["N"]) if period else 10**9 * DAY_S
@@ -241,15 +243,15 @@ def test_two_runs_that_see_a_sum_at_once_make_each_event_once(stream: StreamWorl
     other = stream.event("counts", "shard-2", [second])
 
     def overtake() -> None:
-        stream.handler("bookkeeper", declared=DECLARED, bus=bus)(other, Context())
+        stream.handler("bookkeeper", declared=DECLARED, bus=bus)(other, LambdaContext())
 
-    deliver(stream, [first], bus, stream.through(interrupted(stream.store.client, 0, overtake)))
+    deliver(stream, [first], bus, stream.with_client(interrupted_client(stream.store.client, 0, overtake)))
     assert len(heard.names()) == len(stream.rows("SENT#")) == 3
     assert len(stream.rows("CHECKPOINT#")) == 2, "both are booked"
 
 
 def test_a_batch_is_applied_though_nobody_can_note_what_was_sent(stream: StreamWorld, heard: Heard, bus: Bus) -> None:
-    client = Watched(stream.store.client)
+    client = WatchedClient(stream.store.client)
 
     def throttle(_: int, name: str, parameters: dict[str, Any]) -> None:
         if name == "put_item":
@@ -257,7 +259,7 @@ def test_a_batch_is_applied_though_nobody_can_note_what_was_sent(stream: StreamW
 
     client.before = throttle
     batch = stream.event("counts", SHARD, [moved(1, 0, 7)])
-    answer = stream.handler("bookkeeper", stream.through(client), DECLARED, bus)(batch, Context())
+    answer = stream.handler("bookkeeper", stream.with_client(client), DECLARED, bus)(batch, LambdaContext())
     assert answer == {"state": {}, "batchItemFailures": []}
     assert (len(heard.names()), len(unsent(stream))) == (7, 7)
 
@@ -271,7 +273,7 @@ def test_an_answer_that_does_not_tell_of_each_event_tells_of_none(stream: Stream
 
 def test_the_first_write_that_names_an_event_is_that_of_the_checkpoint(stream: StreamWorld, heard: Heard) -> None:
     """Nobody hears of what is not booked."""
-    client = Watched(stream.store.client)
+    client = WatchedClient(stream.store.client)
 
     def sending(**_: Any) -> Any:
         [(name, parameters)] = [one for one in client.sent if "EVENT#" in str(one)]
@@ -280,7 +282,7 @@ def test_the_first_write_that_names_an_event_is_that_of_the_checkpoint(stream: S
         return {"Entries": [{"EventId": "1"}]}
 
     heard.client = type("Told", (), {"put_events": staticmethod(sending)})()
-    deliver(stream, [moved(1, 0, 1)], Bus("numbers", lambda: heard), stream.through(client))
+    deliver(stream, [moved(1, 0, 1)], Bus("numbers", lambda: heard), stream.with_client(client))
     assert heard.calls == 1
 
 
@@ -293,7 +295,7 @@ def test_a_call_of_the_largest_events_is_within_what_a_bus_takes(stream: StreamW
     heard.client.meta.events.register(
         "before-send.events", lambda request, **_: sizes.append(len(request.body)), unique_id="sizes"
     )
-    stream.handler("bookkeeper", declared={"stock": largest}, bus=bus)(batch, Context())
+    stream.handler("bookkeeper", declared={"stock": largest}, bus=bus)(batch, LambdaContext())
     assert len(heard.names()) == 8
     assert ENTRIES_MAX / 8 * max(sizes) < 64 * 1024
 
@@ -350,7 +352,7 @@ def test_the_newest_events_come_first_whether_they_are_sent_or_not(stream: Strea
 def test_an_event_whose_sender_died_is_listed_once(stream: StreamWorld, heard: Heard, bus: Bus) -> None:
     """It died after it noted that the bus has the event, and before it removed what waits."""
     deliver(stream, [moved(1, 0, 2), moved(2, 0, 2, "y")], None)
-    client = Watched(stream.store.client)
+    client = WatchedClient(stream.store.client)
 
     def die(_: int, name: str, parameters: dict[str, Any]) -> None:
         if name == "delete_item":
@@ -358,7 +360,7 @@ def test_an_event_whose_sender_died_is_listed_once(stream: StreamWorld, heard: H
 
     client.before = die
     with suppress(Crash):
-        sweep(stream, bus, stream.through(client))
+        sweep(stream, bus, stream.with_client(client))
     assert set(sent(stream)) & set(unsent(stream)), "it has both"
     listed = [event.id for event, _ in events.newest_events(stream.store)]
     assert sorted(listed) == sorted({*sent(stream), *unsent(stream)})
@@ -367,8 +369,8 @@ def test_an_event_whose_sender_died_is_listed_once(stream: StreamWorld, heard: H
 
 def test_who_lists_some_reads_a_page_of_each_partition_and_no_more(stream: StreamWorld) -> None:
     deliver(stream, [moved(number + 1, 0, 7, f"x{number}") for number in range(60)], None)
-    asked = Watched(stream.store.client, frozenset({"query"}))
-    assert len(list(islice(events.newest_events(stream.through(asked)), 20))) == 20
+    asked = WatchedClient(stream.store.client, frozenset({"query"}))
+    assert len(list(islice(events.newest_events(stream.with_client(asked)), 20))) == 20
     assert len(asked.sent) == 2 * PARTITIONS
     assert {parameters["Limit"] for _, parameters in asked.sent} == {events.PAGE_SIZE}
     assert len(list(events.newest_events(stream.store))) == 420, "whoever goes on gets them all"

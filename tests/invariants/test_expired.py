@@ -26,7 +26,7 @@ from tally.errors import (
 from tally.operations import holds as handler
 from tally.operations import sweep as sweep_handler
 from tests import faults
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.invariants.counting import ITEM, Counting, neighbour, refusal
 from tests.invariants.simulation import Clock
 from tests.invariants.world import FIRST, LAST, meanwhile
@@ -244,6 +244,6 @@ def test_the_scheduled_function_sweeps_every_bucket(
     clock.pass_s(61)
     sweep = sweep_handler.Sweep(counters.COUNTERS, counting.world.store, StreamShards({}))
     monkeypatch.setattr(sweep_handler, "advance_watermark", lambda *_: {})  # it reads streams
-    assert sweep({}, Context())["returned"] == 40
+    assert sweep({}, LambdaContext())["returned"] == 40
     assert counting.amounts() == {EXPIRED: 40}
-    assert sweep({}, Context())["returned"] == 0
+    assert sweep({}, LambdaContext())["returned"] == 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.delivery import Record
-from tests.invariants.judged import PLAYS, Deployment, deployed
+from tests.invariants.deployment import PLAYS, Deployment, deployed
 
 BEHIND_S = 180  # that `as_of` is at most: two sweeps and a minute, whatever the rollup gets
 
@@ -36,7 +36,7 @@ def test_as_of_goes_on_by_heartbeats_where_every_change_counts_at_once(monkeypat
         images = [record["dynamodb"]["NewImage"] for record in handed]
         assert images, "heartbeats pass in both streams"
         assert all("heartbeat" in str(image).lower() for image in images)
-        world.even()
+        world.assert_even()
 
 
 def test_as_of_waits_for_a_rollup_that_stands_still_and_so_for_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_as_of_waits_for_a_rollup_that_stands_still_and_so_for_what_waits(monkey
         assert world.tally(PLAYS, "v") == 7
         assert (world.as_of() or 0) > stood_s + 240
         assert sum("rollup" in record["dynamodb"]["NewImage"] for record in handed) == 3
-        world.even()
+        world.assert_even()
 
 
 @pytest.mark.parametrize("mark", [{"S": "true"}, {"BOOL": False}, {"M": {}}])

@@ -24,8 +24,8 @@ from tally.dynamo.client import Call
 from tally.maintenance import forgetting
 from tally.maintenance.forgetting import TraceKind
 from tally.streams import dead_letters
-from tests.invariants.judged import LIKES, Deployment
-from tests.invariants.world import World, killed, meanwhile
+from tests.invariants.deployment import LIKES, Deployment
+from tests.invariants.world import World, killing_at, meanwhile
 from tests.tiers import in_long
 
 USER = "auth0|7c20"
@@ -37,7 +37,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def run(judged: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """The command, with this store instead of a stack's: its exit code and what it printed."""
-    monkeypatch.setattr(connection, "local", lambda _, declared: Stack(judged.store, judged.objects, declared))
+    monkeypatch.setattr(connection, "local_stack", lambda _, declared: Stack(judged.store, judged.objects, declared))
 
     def run(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -169,7 +169,7 @@ def test_everything_of_the_user_goes_and_nothing_of_others_and_the_history_says_
     for post in ("a", "b"):
         assert world.likes(post) == (3, {"u0", "u1", "u2"})
     assert tallies.read(Call(judged.store), counters.STOCK, ITEM) == 9
-    judged.even()
+    judged.assert_even()
     assert tallies.read(Call(judged.store), LIKES, "c") == 0
     assert run("forget", "--user", USER)[0] == 0
     ledger = world.rows("HISTORY")
@@ -186,7 +186,7 @@ def test_everything_of_the_user_goes_and_nothing_of_others_and_the_history_says_
 @pytest.mark.parametrize("at", [2, *in_long([0, 5])])
 def test_run_that_is_stopped_goes_on_when_it_is_run_again(judged: Deployment, run: Run, world: World, at: int) -> None:
     leave_traces(judged)
-    with killed(judged.store, at, before=False, operation="TransactWriteItems", by=KeyboardInterrupt):
+    with killing_at(judged.store, at, before=False, operation="TransactWriteItems", by=KeyboardInterrupt):
         code, out, err = remove(run)
     assert (code, out, err) == (130, "", "tally: stopped\n")
     left = len(traces(judged))
@@ -198,7 +198,7 @@ def test_run_that_is_stopped_goes_on_when_it_is_run_again(judged: Deployment, ru
     assert (first["found"], first["finished"], second["found"], second["finished"]) == (10, False, left, True)
     assert sum(second[kind] for kind in ("posts", "children", "holds")) == left
     assert run("history", "--user", USER)[1].count("not finished, of 10") == 1
-    judged.even()
+    judged.assert_even()
     assert tallies.read(Call(judged.store), counters.STOCK, ITEM) == 9
 
 

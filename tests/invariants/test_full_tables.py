@@ -10,14 +10,14 @@ import pytest
 import handlers
 from tally.dynamo.client import Store
 from tests import events, faults
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.faults import Fault, Plan
 from tests.invariants.stream_records import SHARD, play
 from tests.invariants.streaming import StreamWorld
 from tests.invariants.world import VIDEO, World
 
 # What DynamoDB answers above the maximum of an on-demand table, and in a transaction.
-FULL, FULL_TRANSACTION = faults.answer("ThrottlingException"), faults.THROTTLED_TRANSACTION
+FULL, FULL_TRANSACTION = faults.error_answer("ThrottlingException"), faults.THROTTLED_TRANSACTION
 PLAY = events.http("increment_plays_short", id=VIDEO, idempotency_key=events.KEY)
 USED = events.http("increment", counter="contest", id="c", amount=None, idempotency_key=events.KEY)
 LIKE = events.http(
@@ -43,7 +43,7 @@ def full(store: Store, *tables: str) -> Plan:
 
 
 def answered(world: World, function: str, event: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    answer = handlers.entry(function, world.store)(event, Context())
+    answer = handlers.entry(function, world.store)(event, LambdaContext())
     return events.status_of(answer), answer
 
 
@@ -79,7 +79,7 @@ def test_a_play_is_written_alone_while_the_counts_are_full_and_the_rollup_adds_i
     assert consumers.deliver("rollup", "receipts", SHARD, records) is None
     assert consumers.deliver("rollup", "receipts", SHARD, records) is None
     assert world.tally() == 2
-    assert consumers.marked()["rollup"] == set(), "it is no dead letter"
+    assert consumers.dead_letter_sequences()["rollup"] == set(), "it is no dead letter"
 
 
 @pytest.mark.parametrize(("function", "event"), READS, ids=[function for function, _ in READS])

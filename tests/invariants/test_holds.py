@@ -29,7 +29,7 @@ from tests import faults
 from tests.invariants.counting import ITEM, Counting, buy, neighbour, new_key, refusal
 from tests.invariants.simulation import Clock
 from tests.invariants.threads import at_once
-from tests.invariants.world import SOME_OF_ALL, persist
+from tests.invariants.world import FAULT_MIX, retry_until_final
 
 CALLERS = 8
 
@@ -240,7 +240,9 @@ def wander(counting: Counting, clock: Clock, seed: int, taken: list[str], settle
     chance = random.Random(seed)
     for turn in range(7):
         try:
-            hold = persist(partial(counting.take, chance.randint(1, 3), chance.choice([1, 30]), f"{seed}-{turn}"))[0]
+            hold = retry_until_final(
+                partial(counting.take, chance.randint(1, 3), chance.choice([1, 30]), f"{seed}-{turn}")
+            )[0]
         except LimitReachedError:
             continue
         taken.append(hold["hold"])
@@ -251,11 +253,11 @@ def wander(counting: Counting, clock: Clock, seed: int, taken: list[str], settle
                 counting.change, hold["hold"], chance.randint(1, 4), chance.choice([1, 30]), f"{seed}-{turn}"
             )
             with suppress(HoldSettledError, LimitReachedError):
-                persist(change)
+                retry_until_final(change)
         for state in chance.sample([COMMITTED, RELEASED, None], 2):
             hold_id = chance.choice([hold["hold"], *taken[-CALLERS:]])
             try:
-                if state and persist(partial(counting.settle, hold_id, state))["changed"]:
+                if state and retry_until_final(partial(counting.settle, hold_id, state))["changed"]:
                     settled.append(hold_id)
             except HoldSettledError:
                 continue
@@ -263,13 +265,13 @@ def wander(counting: Counting, clock: Clock, seed: int, taken: list[str], settle
 
 def test_commit_release_expiry_and_sweep_race_and_the_stock_always_adds_up(counting: Counting, clock: Clock) -> None:
     counting.stock(20)
-    counting.world.proxy.plan = faults.seeded(11, {"TransactWriteItems": SOME_OF_ALL})
+    counting.world.proxy.plan = faults.random_faults(11, {"TransactWriteItems": FAULT_MIX})
     taken, settled = list[str](), list[str]()
     over = threading.Event()
 
     def keep_sweeping() -> None:
         while not over.is_set():
-            persist(counting.sweep)
+            retry_until_final(counting.sweep)
 
     def race() -> None:
         try:
@@ -279,7 +281,7 @@ def test_commit_release_expiry_and_sweep_race_and_the_stock_always_adds_up(count
 
     at_once([race, keep_sweeping])
     counting.world.proxy.plan = faults.no_faults
-    counting.world.proxy.settle()
+    counting.world.proxy.wait_until_idle()
     amounts = counting.amounts()
     assert counting.stored(counters.STOCK) + amounts.get(HELD, 0) + amounts.get(COMMITTED, 0) == 20
     assert 0 <= counting.stored(counters.STOCK) <= 20

@@ -36,12 +36,12 @@ from tally.series import hours, top
 from tally.series import read as series
 from tally.series.read import HOUR, SeriesRange
 from tests import faults
-from tests.commands import BY, Command
+from tests.commands import WRITE_OPTIONS, Command
 from tests.conftest import fresh_tables
-from tests.invariants.judged import Deployment
-from tests.invariants.streaming import Stored
+from tests.invariants.deployment import Deployment
+from tests.invariants.streaming import ConsumerWorld
 from tests.invariants.threads import at_once
-from tests.invariants.world import World, killed
+from tests.invariants.world import World, killing_at
 
 NUMBERS, OF_LIKES = "id,value", "post,user,liked_at"
 LIKES, PLAYS, STOCK, USAGE = counters.LIKES, counters.PLAYS, counters.STOCK, counters.USAGE
@@ -78,7 +78,7 @@ def counted(store: Store, lines: list[str]) -> bool:
     sums: dict[tuple[str, str], int] = {}
     for id_, number in (line.split(",") for line in lines[1:]):
         sums["plays", id_] = sums.get(("plays", id_), 0) + int(number)
-    return sums.items() <= Stored(store, store.client).tallies().items()
+    return sums.items() <= ConsumerWorld(store, store.client).tallies().items()
 
 
 def test_each_row_counts_once_wherever_the_run_is_killed_and_nothing_drifts(
@@ -89,7 +89,7 @@ def test_each_row_counts_once_wherever_the_run_is_killed_and_nothing_drifts(
         for at in itertools.count():
             lines = videos(f"k{at}-{int(before)}-")
             path = run_judged.file(*lines)
-            with killed(judged.store, at, before=before) as made:
+            with killing_at(judged.store, at, before=before) as made:
                 run_judged.import_(path)
             ended = len(made) != at
             assert run_judged.import_(path) == 0
@@ -97,7 +97,7 @@ def test_each_row_counts_once_wherever_the_run_is_killed_and_nothing_drifts(
             if ended:
                 break
         assert at >= 5  # the run in the history twice, and three chunks
-    judged.even()
+    judged.assert_even()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_lost_answers_and_a_busy_store_change_nothing(
     judged.deliver()
     assert counted(judged.store, lines)
     assert value(judged.store, LIKES, "p") == 2
-    judged.even()
+    judged.assert_even()
 
 
 def test_two_processes_at_once_and_changes_meanwhile(store: Store, run: Command) -> None:
@@ -135,7 +135,7 @@ def test_two_processes_at_once_and_changes_meanwhile(store: Store, run: Command)
 def test_another_content_under_the_name_of_a_run_counts_nothing(store: Store, run: Command) -> None:
     lines = videos("o")
     move = ("plays", "--run", "move")
-    with killed(store, 3, before=True):
+    with killing_at(store, 3, before=True):
         run.import_(run.file(*lines), *move)
     before = value(store, PLAYS, "o0"), value(store, PLAYS, "o109")
     for changed in (lines[:-1], [*lines, "o1,7"], [lines[0], *reversed(lines[1:])], [*lines[:-1], f"{lines[-1]}0"]):
@@ -163,7 +163,7 @@ def test_run_is_not_repeated_when_its_receipts_are_gone(
 ) -> None:
     whole, half = (run.file(*videos(name)) for name in ("w", "h"))
     assert run.import_(whole) == 0
-    with killed(store, 2, before=True):
+    with killing_at(store, 2, before=True):
         run.import_(half)
     later_s = time.time() + chunks.RESTART_S + 60
     kept = store.client.scan(TableName=store.settings.receipts_table)["Items"]
@@ -186,7 +186,7 @@ def test_children_are_put_once_with_their_time_and_their_tally(judged: Deploymen
     judged.like("early", post="p")
     lines = [f"{post},u{n},{1_700_000_000 + n}" for n in range(70) for post in ("p", "q")]
     path = run.file(OF_LIKES, *lines, "p,early,2024-05-03T10:00:00Z", "q,auth0|7,2024-05-03 10:00", "p,u1,20240503")
-    with killed(store, 4, before=False):
+    with killing_at(store, 4, before=False):
         run.import_(path, "likes")
     judged.like("u0", liked=False, post="p")  # between the kill and the second start: it stays so
     assert run.import_(path, "likes") == 0
@@ -199,7 +199,7 @@ def test_children_are_put_once_with_their_time_and_their_tally(judged: Deploymen
     for post in ("p", "q"):
         found = judged.reconciler().count(LIKES, post)
         assert found.children == found.tally
-    judged.even()
+    judged.assert_even()
 
 
 def told(judged: Deployment, counter: Counter, id_: str) -> tuple[int, dict[str, int]]:
@@ -240,7 +240,7 @@ def test_what_is_imported_is_no_traffic_but_of_its_own_day_however_it_comes_and_
     ):  # fmt: skip
         path = run_judged.file(*lines)
         for at in itertools.count(2):
-            with killed(judged.store, at, before=False) as made:
+            with killing_at(judged.store, at, before=False) as made:
                 run_judged.import_(path, counter)
             if len(made) != at:
                 break
@@ -264,7 +264,7 @@ def test_what_is_imported_is_no_traffic_but_of_its_own_day_however_it_comes_and_
     assert (top_list(judged, PLAYS), top_list(judged, LIKES)) == ({"v": 3, "hot": 2}, {"p": 1})
     assert [value(judged.store, PLAYS, id_) for id_ in ("hot", "d")] == [72, 21]
     assert (value(judged.store, LIKES, "p"), value(judged.store, counters.CONTEST, "y")) == (5, 97)
-    judged.even()
+    judged.assert_even()
     run_judged.said()
     assert run_judged("history", "p") == 0
     said, _ = run_judged.said()
@@ -320,7 +320,7 @@ def test_a_bare_number_is_a_date_or_seconds_or_refused_with_the_reason(run: Comm
                 files.seconds(given)
     for header, of in (("id,child,at", "--children"), ("id,day,value", "--counter")):
         path = run.file(header, "a,45415,45415" if of == "--counter" else "a,ann,45415")
-        assert run("import", path, of, "hearts" if of == "--children" else "plays", *BY) == 2
+        assert run("import", path, of, "hearts" if of == "--children" else "plays", *WRITE_OPTIONS) == 2
         assert "line 2: the time 45415 would be before 2000 or after May 2033" in run.said()[1]
 
 
@@ -353,7 +353,7 @@ def test_bad_lines_are_named_and_nothing_is_imported_unless_they_are_skipped(
     store: Store, run: Command, lines: list[str], name: str, bad: list[tuple[int, str]]
 ) -> None:
     path = run.file(*lines, name=name)
-    for more in ((), BY):
+    for more in ((), WRITE_OPTIONS):
         assert run("import", path, "--counter", "plays", *more) == 2
         said = dict(line.split(": ", 2)[1:] for line in run.said()[1].splitlines() if ": line " in line)
         assert list(said) == [f"line {number}" for number, _ in bad]
@@ -400,8 +400,8 @@ def test_a_row_that_is_wrong_costs_no_other_row(
     path.write_bytes(content)
     assert run("import", path, "--counter", "plays", "--skip-bad") == 0
     printed, said = run.said()
-    left_out = f", {files.counted(len(bad))} left out" if bad else ""
-    assert re.match(rf"would import into plays: {files.counted(rows)}, \d+ in all{left_out}, as the run ", printed)
+    left_out = f", {files.format_rows(len(bad))} left out" if bad else ""
+    assert re.match(rf"would import into plays: {files.format_rows(rows)}, \d+ in all{left_out}, as the run ", printed)
     assert named_lines(said) == bad
 
 
@@ -466,7 +466,7 @@ def test_only_the_name_of_a_child_may_hold_line_breaks(
     path.write_text(content)
     assert run("import", path, "--children", "hearts", "--skip-bad") == 0
     printed, said = run.said()
-    assert printed.startswith(f"would import into hearts: {files.counted(rows)}")
+    assert printed.startswith(f"would import into hearts: {files.format_rows(rows)}")
     assert named_lines(said) == bad
 
 
@@ -490,7 +490,7 @@ def test_a_file_that_does_not_name_the_columns_is_one_line_and_nothing_is_import
 ) -> None:
     path = tmp_path / "numbers.csv"
     path.write_text(content)
-    for how in ((), BY, (*BY, "--skip-bad")):
+    for how in ((), WRITE_OPTIONS, (*WRITE_OPTIONS, "--skip-bad")):
         with pytest.raises(CommandError, match=re.escape(said)) as refused:
             run("import", path, "--counter" if counter == "plays" else "--children", counter, *how)
         assert len(str(refused.value)) < 200
@@ -608,7 +608,7 @@ def test_what_is_exported_and_imported_into_an_empty_stack_is_the_same(
         assert run("export", name, path, *of_items) == 0
         into = ["--children", name] if of_items else ["--counter", name]
         if form == "csv":
-            assert other("import", path, *into, *BY) == 0
+            assert other("import", path, *into, *WRITE_OPTIONS) == 0
         again = tmp_path / f"{name}-again.{form}"
         if counters.COUNTERS[name] in (counters.VISITS, counters.BOT_VISITS):
             continue  # their receipts wait for the rollup
@@ -651,6 +651,6 @@ def test_ids_of_any_text_are_imported_and_their_export_is_imported_again(
     word = quote("привет").replace("%", "~")
     assert numbers == {"~2Fposts~2Fx~2F": "5", word: "7", "~D0~BF": "3", "a~2C~20b": "3", "~2Fc~2F": "6"}
     other = replace(run, store=Store(store.client, fresh_tables(engine.endpoint, ("counts", "receipts"))))
-    assert other("import", path, "--counter", "usage", *BY) == 0
+    assert other("import", path, "--counter", "usage", *WRITE_OPTIONS) == 0
     assert other("export", "usage", again) == 0
     assert sorted(again.read_text().splitlines()) == sorted(path.read_text().splitlines())

@@ -40,8 +40,8 @@ from tally.streams.record import CounterIndex
 from tally.streams.watermark import Watermark
 from tests.engines import new_engine
 from tests.invariants.mixed import Mixed
-from tests.invariants.processes import Crash, Sleeper, killed
-from tests.invariants.simulation import Clock, Plan, Stall, World, seeded
+from tests.invariants.processes import Crash, Sleeper, client_that_dies
+from tests.invariants.simulation import Clock, Roughness, Stall, World, seed_randomness
 from tests.invariants.truth import DECLARED, Tally, amount_of, tally_of
 from tests.tiers import in_long
 
@@ -51,8 +51,9 @@ LONG = [] if "SCHEDULES" in os.environ else in_long(range(1, 10))
 PASSING = {"wrong row-minutes", "not confirmed"}
 """What commits that are minutes late make of the rows, for a while (journal.md, section 4)."""
 PLANS = {
-    0: Plan(kept_s=1200), 3: Plan(deploys=True), 7: Plan(kept_s=1200, gaps=0.5), 8: Plan(slow=0.2, gaps=0.5),
-    9: Plan(late=0.02),
+    0: Roughness(kept_s=1200), 3: Roughness(deploys=True), 7: Roughness(kept_s=1200, gaps=0.5),
+    8: Roughness(slow=0.2, gaps=0.5),
+    9: Roughness(late=0.02),
 }  # fmt: skip
 """By the last digit of the seed."""
 WINDOWS_S = (float(BOOKKEEPER.window_s), 0.0, 10.0, 20.0)
@@ -94,23 +95,23 @@ class Schedule:
 
     def sweep_roughly(self) -> None:
         """A sweep that may fail to run, die, sleep, or run beside another one; now and in a minute again."""
-        self.world.soon(self.world.settings.minute_s + self.chance.uniform(-1, 1), self.sweep_roughly)
+        self.world.schedule_in(self.world.settings.minute_s + self.chance.uniform(-1, 1), self.sweep_roughly)
         for sleeper in self._woken():
             self._ended(sleeper.wake)
-        if self.world.faulty():
+        if self.world.is_faulty():
             if self.chance.random() < 0.3:
                 return
             self._faulty_sweep()
-        if not self.world.faulty() or self.chance.random() < 0.5:
+        if not self.world.is_faulty() or self.chance.random() < 0.5:
             with self.world.skewed():
                 self.world.sweep()
-        self.world.written()
+        self.world.take_written()
         self.check()
 
     def _faulty_sweep(self) -> None:
         at = int(self.chance.expovariate(0.1))
         if self.chance.random() < 0.5:
-            client = killed(self.world.wire, at, committed=self.chance.random() < 0.5)
+            client = client_that_dies(self.world.wire, at, committed=self.chance.random() < 0.5)
             with self.world.skewed():
                 self._ended(lambda: self.world.sweep(client))
             return
@@ -131,7 +132,7 @@ class Schedule:
 
     def repair_roughly(self) -> None:
         """Somebody asks for the repair of what drifts, and of a tally that does not; it is done when all is judged."""
-        self.world.soon(self.chance.uniform(100, 300), self.repair_roughly)
+        self.world.schedule_in(self.chance.uniform(100, 300), self.repair_roughly)
         if self.chance.random() < 0.3:
             self.acknowledge()
         if self.repairs:
@@ -151,7 +152,7 @@ class Schedule:
     def _repair_later(self, tally: Tally, asked: Asked, tries: int = 15, *, again: bool = False) -> None:
         if self.judged() < asked.minute:
             if tries and self.repairs:
-                self.world.soon(60, partial(self._repair_later, again=again), tally, asked, tries - 1)
+                self.world.schedule_in(60, partial(self._repair_later, again=again), tally, asked, tries - 1)
         elif again:
             self._repair_roughly(tally, asked, self.chance.randrange(2))
         else:
@@ -165,14 +166,14 @@ class Schedule:
             with contextlib.suppress(RepairNotReadyError, RepairContentionError):
                 self.mend(tally, asked, client)
 
-        if self.world.faulty() and self.chance.random() < 0.5:
-            client = killed(self.world.wire, at, committed=self.chance.random() < 0.5)
+        if self.world.is_faulty() and self.chance.random() < 0.5:
+            client = client_that_dies(self.world.wire, at, committed=self.chance.random() < 0.5)
             self._ended(lambda: repair(client))
-        elif self.world.faulty():
+        elif self.world.is_faulty():
             self.asleep.append(Sleeper(self.world.wire, at, repair))
         else:
             repair(self.world.wire)
-        self.world.written()
+        self.world.take_written()
 
     def ask(self, tally: Tally) -> Asked:
         """Ask for the repair of a tally. Raises RepairNotReadyError."""
@@ -209,10 +210,10 @@ class Schedule:
                 self.mend(tally, of_it)
             except RepairNotReadyError:
                 self.bad["repair refused at rest"] += 1
-        self.world.written()
+        self.world.take_written()
 
     def _command(self, client: Any = None) -> Reconciler:
-        return Reconciler(self.world.through(client), clock=self.world.clock, sleep=lambda _: None)
+        return Reconciler(self.world.with_client(client), clock=self.world.clock, sleep=lambda _: None)
 
     # ---- deploys ----
 
@@ -230,11 +231,11 @@ class Schedule:
         was = counters.COUNTERS[name]
         for counter in (replace(was, **change), was):
             for place in places:
-                self.world.soon(after_s, self._declare, place, counter)
+                self.world.schedule_in(after_s, self._declare, place, counter)
                 after_s += self.chance.uniform(0, 60)
             after_s += self.chance.uniform(60, 400)
         if self.repairs:
-            self.world.soon(after_s, self.redeclare)
+            self.world.schedule_in(after_s, self.redeclare)
 
     def _declare(self, place: str, counter: Counter) -> None:
         if place in self.world.handlers:
@@ -299,7 +300,7 @@ class Schedule:
 
     def check_as_of(self) -> None:
         """Compare what readers are told with the oldest change that is not in its tally; at any time."""
-        self.world.soon(self.chance.uniform(1, 30), self.check_as_of)
+        self.world.schedule_in(self.chance.uniform(1, 30), self.check_as_of)
         watermark._cached = None
         with self.world.skewed():
             claimed = watermark.as_of(Call(self.world.store))
@@ -349,7 +350,7 @@ class Schedule:
 
     def minutes(self, number: float) -> None:
         """Let time pass."""
-        self.world.until(self.world.clock.now_s + number * self.world.settings.minute_s)
+        self.world.run_until(self.world.clock.now_s + number * self.world.settings.minute_s)
 
     def _minute(self) -> int:
         return self.world.settings.minute_of(self.world.clock.now_s)
@@ -366,7 +367,7 @@ class Schedule:
             self.bad["judge stuck"] += 1
         for sleeper in self.asleep:
             self._ended(sleeper.wake)
-        self.world.written()
+        self.world.take_written()
         self.check()
 
 
@@ -379,7 +380,7 @@ def roughly(world: World) -> dict[str, int]:
     rate_s = chance.choice([8, 15, 30])
 
     _begin(world, schedule, rate_s, end_s)
-    world.until(max([end_s, *(one.to_s for one in world.stalls)]))
+    world.run_until(max([end_s, *(one.to_s for one in world.stalls)]))
     schedule.repairs = False
     world.unreadable.clear()
     for hold in schedule.traffic.holds:
@@ -404,12 +405,12 @@ def _begin(world: World, schedule: Schedule, rate_s: float, end_s: float) -> Non
     def change() -> None:
         if world.clock.now_s < end_s:
             schedule.traffic.change()
-            world.soon(chance.expovariate(1 / rate_s), change)
+            world.schedule_in(chance.expovariate(1 / rate_s), change)
 
     def edit() -> None:
         if world.clock.now_s < end_s:
             schedule.traffic.edit()
-            world.soon(chance.expovariate(1 / 150), edit)
+            world.schedule_in(chance.expovariate(1 / 150), edit)
 
     def drip() -> None:
         tally = chance.choice([("plays", "v0"), ("likes", "p0"), ("visits", "https://example.com/0")])
@@ -417,30 +418,30 @@ def _begin(world: World, schedule: Schedule, rate_s: float, end_s: float) -> Non
 
     def expire() -> None:
         schedule.traffic.expire()
-        world.soon(600, expire)
+        world.schedule_in(600, expire)
 
     def split() -> None:
         if world.plan.splits_per_hour:
             (world.streams.carve if chance.random() < 0.1 else world.streams.split)()
-            world.soon(chance.expovariate(world.plan.splits_per_hour / 3600), split)
+            world.schedule_in(chance.expovariate(world.plan.splits_per_hour / 3600), split)
 
     def flip() -> None:
         if world.clock.now_s < end_s and schedule.traffic.likes:
             schedule.traffic.flip(chance.randint(2, 4))
-            world.soon(chance.expovariate(1 / 400), flip)
+            world.schedule_in(chance.expovariate(1 / 400), flip)
 
-    world.soon(chance.uniform(0, 60), change)
-    world.soon(chance.uniform(0, 600), flip)
+    world.schedule_in(chance.uniform(0, 60), change)
+    world.schedule_in(chance.uniform(0, 600), flip)
     _trouble(world)
-    world.soon(chance.uniform(0, 10), edit)
-    world.soon(chance.uniform(0, 1200), drip)
-    world.soon(chance.uniform(0, 600), expire)
-    world.soon(chance.expovariate(world.plan.splits_per_hour / 3600) if world.plan.splits_per_hour else 0, split)
-    world.soon(chance.uniform(0, 60), schedule.sweep_roughly)
-    world.soon(chance.uniform(300, 900), schedule.repair_roughly)
-    world.soon(60, schedule.check_as_of)
+    world.schedule_in(chance.uniform(0, 10), edit)
+    world.schedule_in(chance.uniform(0, 1200), drip)
+    world.schedule_in(chance.uniform(0, 600), expire)
+    world.schedule_in(chance.expovariate(world.plan.splits_per_hour / 3600) if world.plan.splits_per_hour else 0, split)
+    world.schedule_in(chance.uniform(0, 60), schedule.sweep_roughly)
+    world.schedule_in(chance.uniform(300, 900), schedule.repair_roughly)
+    world.schedule_in(60, schedule.check_as_of)
     if world.plan.deploys:
-        world.soon(chance.uniform(0, 600), schedule.redeclare)
+        world.schedule_in(chance.uniform(0, 600), schedule.redeclare)
 
 
 def _trouble(world: World) -> None:
@@ -456,7 +457,7 @@ def _trouble(world: World) -> None:
         if marks:
             key = f"HEARTBEAT#{chance.choice(sorted(marks))}"
             world.wire.throttled.add(key)
-            world.soon(2400, world.wire.throttled.discard, key)
+            world.schedule_in(2400, world.wire.throttled.discard, key)
 
     def break_consumers() -> None:
         both = ["rollup", "bookkeeper"]
@@ -464,15 +465,15 @@ def _trouble(world: World) -> None:
         broken = {(name, f"https://example.com/{number}") for name in consumers for number in range(8)}
         world.unreadable |= broken
         mended_s = chance.uniform(30, 300)
-        world.soon(mended_s, world.unreadable.difference_update, broken)
+        world.schedule_in(mended_s, world.unreadable.difference_update, broken)
         then_s = mended_s + chance.uniform(60, 1500)
-        world.soon(then_s, world.redrive_all, chance.choice([0, 0, 240, 3600, -3600]))
+        world.schedule_in(then_s, world.redrive_all, chance.choice([0, 0, 240, 3600, -3600]))
         if world.plan.losing:
-            world.soon(then_s - 30, world.drop_some)
+            world.schedule_in(then_s - 30, world.drop_some)
 
-    world.soon(chance.uniform(60, 1200), carve)
-    world.soon(chance.uniform(120, 1500), throttle)
-    world.soon(chance.uniform(30, 1200), break_consumers)
+    world.schedule_in(chance.uniform(60, 1200), carve)
+    world.schedule_in(chance.uniform(120, 1500), throttle)
+    world.schedule_in(chance.uniform(30, 1200), break_consumers)
 
 
 def stalls(chance: random.Random, begin_s: float, end_s: float) -> list[Stall]:
@@ -497,10 +498,10 @@ def test_schedule(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, counter in DECLARED.items():
         monkeypatch.setitem(counters.COUNTERS, name, counter)
         monkeypatch.setattr(counters, name.upper(), counter, raising=False)
-    plan = replace(PLANS.get(seed % 10, Plan()), window_s=WINDOWS_S[seed % len(WINDOWS_S)])
+    plan = replace(PLANS.get(seed % 10, Roughness()), window_s=WINDOWS_S[seed % len(WINDOWS_S)])
     monkeypatch.setattr(lineage, "STREAM_RETENTION_S", plan.kept_s)
     clock = Clock()
-    with new_engine() as engine, seeded(clock, seed):
+    with new_engine() as engine, seed_randomness(clock, seed):
         world = World(engine, clock, seed, plan)
         world.series = True
         bad = roughly(world)

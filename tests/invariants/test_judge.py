@@ -20,9 +20,9 @@ from tally.errors import StoreBusyError
 from tally.streams import fold, watermark
 from tally.streams.segments import JournalEntry
 from tally.streams.watermark import Watermark
-from tests.invariants.processes import Crash, Watched, interrupted, killed
+from tests.invariants.processes import Crash, WatchedClient, client_that_dies, interrupted_client
 from tests.invariants.stream_records import book
-from tests.invariants.streaming import Stored, StreamWorld
+from tests.invariants.streaming import ConsumerWorld, StreamWorld
 
 M = 29_900_000  # the first minute that is not judged
 NOW_S = (M + 100) * 60.0
@@ -62,7 +62,7 @@ def drifts(store: Store) -> dict[str, int]:
     return {drift.target: drift.drift for drift in rows.all_rows(store)}
 
 
-def through(store: Store, client: Watched) -> Store:
+def through(store: Store, client: WatchedClient) -> Store:
     return replace(store, client=client)  # type: ignore[arg-type]
 
 
@@ -212,7 +212,7 @@ WRITES_OF_UNEVEN = 2 * 3 + 3
 def test_judge_that_is_killed_at_any_write_is_followed_by_one_that_goes_on(store: Store, at: int, after: bool) -> None:
     wanted = uneven(store)
     with pytest.raises(Crash):
-        run(through(store, killed(store.client, at, committed=after)), M + 2)
+        run(through(store, client_that_dies(store.client, at, committed=after)), M + 2)
     run(store, M + 2)
     assert (drifts(store), watermark.last_judged_minute(store)) == (wanted, M + 2)
 
@@ -220,7 +220,7 @@ def test_judge_that_is_killed_at_any_write_is_followed_by_one_that_goes_on(store
 @pytest.mark.parametrize("at", range(WRITES_OF_UNEVEN - 3))
 def test_judge_that_sleeps_while_another_one_judges_changes_nothing_more(store: Store, at: int) -> None:
     wanted = uneven(store)
-    sleeping = through(store, interrupted(store.client, at, lambda: run(store, M + 2)))
+    sleeping = through(store, interrupted_client(store.client, at, lambda: run(store, M + 2)))
     judge.judge(sleeping, seen(store, M + 1), NOW_S, until_s=FOREVER)
     assert (drifts(store), watermark.last_judged_minute(store)) == (wanted, M + 2)
 
@@ -242,8 +242,8 @@ def test_row_at_zero_outlives_a_judge_that_died_over_its_minute_and_comes_back_d
     run(store, M)
     book(store, M + 1, plays(-5), now_s=NOW_S)
     with pytest.raises(Crash):
-        run(through(store, killed(store.client, 0, committed=True)), M + 1)
-    Stored(store, store.client).expire(NOW_S + days * DAY_S)
+        run(through(store, client_that_dies(store.client, 0, committed=True)), M + 1)
+    ConsumerWorld(store, store.client).expire(NOW_S + days * DAY_S)
     run(store, M + 1, NOW_S + days * DAY_S)
     assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M + 1)
 
@@ -257,7 +257,7 @@ def test_repair_between_a_judges_reading_and_writing_is_not_undone(store: Store)
     book(store, M, plays(5))
     run(store, M)
     book(store, M + 1, plays(2))
-    run(through(store, interrupted(store.client, 0, lambda: repair(store, row(store)))), M + 1)
+    run(through(store, interrupted_client(store.client, 0, lambda: repair(store, row(store)))), M + 1)
     assert row(store) == DriftRow("plays", "v", 2, M + 1, 60 * (M + 1))
 
 
@@ -279,7 +279,7 @@ def test_repair_is_refused_once_the_judge_has_moved_the_row_though_it_says_the_s
 
 def test_row_that_keeps_changing_ends_in_an_error_and_the_minute_is_judged_again(store: Store) -> None:
     book(store, M, plays(5))
-    client = Watched(store.client)
+    client = WatchedClient(store.client)
     amounts: Iterator[int] = iter(range(1, 100))
 
     def change(*_: object) -> None:
@@ -302,7 +302,7 @@ def test_rows_that_go_alone_are_written_side_by_side(store: Store, monkeypatch: 
     """One after the other, 60,000 rows would take the time of many sweeps."""
     monkeypatch.setattr(judge, "TOGETHER_MIN", WRITER_THREADS + 1)
     together = threading.Barrier(WRITER_THREADS)
-    client = Watched(store.client, frozenset({"update_item"}))
+    client = WatchedClient(store.client, frozenset({"update_item"}))
     client.before = lambda number, *_: None if number >= WRITER_THREADS else together.wait(10)
     book(store, M, *(plays(1, f"v{number}") for number in range(WRITER_THREADS)))
     assert run(through(store, client), M).changes == WRITER_THREADS
@@ -318,7 +318,7 @@ def rows_of(number: int) -> dict[str, int]:
     (250, ["transact_write_items"] * 3),
 ])  # fmt: skip
 def test_many_rows_are_one_transaction_and_few_go_alone(store: Store, number: int, names: list[str]) -> None:
-    client = Watched(store.client)
+    client = WatchedClient(store.client)
     book(store, M, *(plays(amount, target) for target, amount in rows_of(number).items()))
     assert run(through(store, client), M) == judge.JudgeRun(minutes=1, changes=number)
     assert [name for name, _ in client.sent] == [*names, "update_item"]  # the last one notes the minute
@@ -329,7 +329,7 @@ def test_of_many_rows_one_that_somebody_moves_meanwhile_keeps_what_both_wrote(st
     book(store, M, *(plays(amount, target) for target, amount in rows_of(50).items()))
     run(store, M)
     book(store, M + 1, *(plays(1000, target) for target in rows_of(50)))
-    client = interrupted(store.client, 0, lambda: repair(store, row(store, "v7")))
+    client = interrupted_client(store.client, 0, lambda: repair(store, row(store, "v7")))
     assert run(through(store, client), M + 1) == judge.JudgeRun(minutes=1, changes=50)
     assert drifts(store) == {target: amount + 1000 for target, amount in rows_of(50).items()} | {"v7": 1000}
 
@@ -342,7 +342,7 @@ def test_many_rows_wait_while_their_partition_is_throttled_and_then_go_alone(
     store: Store, times: int, names: list[str]
 ) -> None:
     waits: list[float] = []
-    client = Watched(store.client)
+    client = WatchedClient(store.client)
 
     def throttle(number: int, name: str, _: object) -> None:
         if number < times:
@@ -363,7 +363,7 @@ def test_judge_that_runs_out_of_time_in_the_middle_of_a_minute_goes_on_there(sto
     targets = {f"v{number}": number + 1 for number in range(250)}
     book(store, M, *(plays(amount, target) for target, amount in targets.items()))
     book(store, M + 1, plays(7, "v1"))
-    client, now = Watched(store.client), [0.0]
+    client, now = WatchedClient(store.client), [0.0]
     passing = replace(through(store, client), clock=lambda: now[0])
 
     def pass_time(_: int) -> None:
@@ -382,7 +382,7 @@ def test_judge_that_runs_out_of_time_in_the_middle_of_a_minute_goes_on_there(sto
 def test_judge_comes_to_the_end_of_a_minute_however_little_each_run_can_do(store: Store) -> None:
     """Rows that are done are not read again: of many, reading them would take the whole time."""
     book(store, M, *(plays(1, f"v{number}") for number in range(550)))
-    client, now = Watched(store.client), [0.0]
+    client, now = WatchedClient(store.client), [0.0]
     slow = replace(through(store, client), clock=lambda: now[0])
 
     def pass_time(_: int) -> None:

@@ -57,7 +57,7 @@ def test_expired_receipt_that_is_still_there_is_overwritten_and_counts_again(pla
 def test_receipt_that_lived_for_the_store_is_replayed_though_it_has_just_expired(played: World) -> None:
     old = {**played.receipt(), "expiration": {"N": str(int(time.time()) - 5)}}
     played.put_receipt(old)
-    played.proxy.plan = faults.script({"TransactWriteItems": [faults.refused(0, old)]})
+    played.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_failed(0, old)]})
     assert played.play("key-1") == (PLAYED, True)
     assert played.tally() == 1
 

@@ -23,7 +23,7 @@ from tests import faults
 from tests.invariants.counting import new_key, refusal
 from tests.invariants.simulation import Clock
 from tests.invariants.test_settling import DAY_S, MINUTES, OWNER, QUOTA, STOCK, Budget
-from tests.invariants.world import SOME_OF_ALL, World, meanwhile, persist
+from tests.invariants.world import FAULT_MIX, World, meanwhile, retry_until_final
 from tests.tiers import in_long
 
 
@@ -295,11 +295,11 @@ def test_expiry_late_commits_releases_and_voids_race_and_each_hold_counts_once(
     budget.counter = replace(budget.counter, debt=500)
     hold_ids = [budget.hold(chance.choice((10, 20, 30))) for _ in range(30)]
     clock.pass_s(61)
-    proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME_OF_ALL})
+    proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_MIX})
 
     def act(hold_id: str, name: str, change: Callable[..., dict[str, Any]], *given: int) -> tuple[str, str, Any]:
         try:
-            return hold_id, name, persist(partial(change, hold_id, *given))
+            return hold_id, name, retry_until_final(partial(change, hold_id, *given))
         except (HoldSettledError, LimitReachedError) as refused:
             return hold_id, name, type(refused)
 
@@ -314,12 +314,12 @@ def test_expiry_late_commits_releases_and_voids_race_and_each_hold_counts_once(
     jobs += [(key, "used", lambda key: budget.use(keys[key], key, used=True).body) for key in keys] * 2
     chance.shuffle(jobs)
     with ThreadPoolExecutor(6) as pool:
-        swept = pool.submit(persist, budget.sweep)
+        swept = pool.submit(retry_until_final, budget.sweep)
         answers = list(pool.map(lambda job: act(*job), jobs))
         swept.result()
     injected = sum(times for (fault, _), times in proxy.counts.items() if fault != "NONE")
     proxy.plan = faults.no_faults
-    proxy.settle()
+    proxy.wait_until_idle()
     assert injected > 5, "the plan must fail something"
     budget.sweep()
     spent = 0

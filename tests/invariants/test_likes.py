@@ -17,7 +17,7 @@ from tally.dynamo.contention import Spread
 from tally.errors import CounterRetiredError, KeyReusedError, NotFoundError, StoreBusyError
 from tests import faults
 from tests.invariants.threads import at_once
-from tests.invariants.world import LAST, POST, SOME_OF_ALL, InTurn, World, meanwhile, persist
+from tests.invariants.world import FAULT_MIX, LAST, POST, ShardsInTurn, World, meanwhile, retry_until_final
 from tests.tiers import in_long
 
 TALLY = counters.LIKES.partition_start + POST
@@ -74,7 +74,7 @@ def test_shard_that_another_writer_has_just_made_is_used_as_it_is(spread_world: 
 
 def test_first_like_of_a_spread_post_makes_one_shard_and_uses_it(make_world: Callable[..., World]) -> None:
     """Not one after another while each next one is missing too: with sixteen that would outlast the turns."""
-    world = make_world(spread=Spread(random=InTurn()))
+    world = make_world(spread=Spread(random=ShardsInTurn()))
     for _ in range(4):
         world.store.spread.widen(TALLY, 16)
     world.write_post()
@@ -161,7 +161,7 @@ def test_users_who_like_and_unlike_at_random_leave_as_many_likes_as_like_items(w
     world.write_post()
     world.family = family
     world.proxy.strip_tokens = True
-    world.proxy.plan = faults.seeded(24, {"TransactWriteItems": SOME_OF_ALL})
+    world.proxy.plan = faults.random_faults(24, {"TransactWriteItems": FAULT_MIX})
 
     def wander(seed: int) -> None:
         chance = random.Random(seed)
@@ -170,10 +170,10 @@ def test_users_who_like_and_unlike_at_random_leave_as_many_likes_as_like_items(w
                 world.store.breaker.trip(family.partition_start + POST)  # likes spill from now on
             move = chance.choice([world.like, world.unlike])
             key = f"{seed}-{step}" if chance.random() < 0.5 else None
-            persist(partial(move, f"user-{seed % 5}", POST, key))
+            retry_until_final(partial(move, f"user-{seed % 5}", POST, key))
 
     at_once([partial(wander, seed) for seed in range(8)])
-    world.proxy.settle()
+    world.proxy.wait_until_idle()
     assert world.rolled_up(family, POST) == len(world.likes()[1])
     assert world.inserted_alone()
     assert len(world.shards(family, POST)) > 1

@@ -22,7 +22,7 @@ from tests import faults
 from tests.invariants.counting import ITEM, Counting, buy, new_key, refusal
 from tests.invariants.simulation import Clock
 from tests.invariants.threads import at_once
-from tests.invariants.world import SOME_OF_ALL, meanwhile, persist
+from tests.invariants.world import FAULT_MIX, meanwhile, retry_until_final
 
 SEATS = Counter("seats", prefix="HALL", sort_key="SEATS", attribute="taken", floor=0, ceiling=10)
 LIVES = Counter("lives", prefix="GAME", sort_key="LIVES", attribute="lives", start=3, delta=-1, floor=0)
@@ -33,7 +33,7 @@ BESIDE_USAGE = Counter("credits", prefix=counters.USAGE.prefix, sort_key="CREDIT
 def test_200_buyers_at_once_of_100_in_stock_are_100_sold_and_100_refused(counting: Counting) -> None:
     counting.stock(100)
     counting.world.proxy.strip_tokens = True
-    counting.world.proxy.plan = faults.seeded(200, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.10}})
+    counting.world.proxy.plan = faults.random_faults(200, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.10}})
     outcomes = at_once([partial(buy, counting, counters.STOCK, -1) for _ in range(200)])
     assert Multiset(type(outcome) for outcome in outcomes) == {dict: 100, int: 100}
     assert {outcome for outcome in outcomes if isinstance(outcome, int)} == {0}
@@ -99,11 +99,11 @@ def test_the_receipts_of_increments_and_settings_add_up_to_the_number(counting: 
     """Whatever is in the way: the streams hold the number against what receipts say."""
     counting.world.proxy.strip_tokens = True
     some = {faults.LOSE_RESPONSE: 0.1, faults.CONFLICT: 0.2, faults.FAIL_BEFORE: 0.05, faults.FAIL_AFTER: 0.05}
-    counting.world.proxy.plan = faults.seeded(7, {"TransactWriteItems": some})
+    counting.world.proxy.plan = faults.random_faults(7, {"TransactWriteItems": some})
     for value in (41, 7, 7, 0, 12):
-        persist(partial(counting.increment, counters.STOCK, 5, new_key()))
+        retry_until_final(partial(counting.increment, counters.STOCK, 5, new_key()))
         version = counting.read(counters.STOCK)["version"]
-        persist(partial(counting.set, counters.STOCK, value, version))
+        retry_until_final(partial(counting.set, counters.STOCK, value, version))
         assert counting.stored(counters.STOCK) == counting.expected() == value
 
 
@@ -189,7 +189,7 @@ def test_of_60_in_a_contest_of_50_each_of_50_has_a_number_of_its_own_and_one_is_
     counting: Counting,
 ) -> None:
     counting.world.proxy.strip_tokens = True
-    counting.world.proxy.plan = faults.seeded(50, {"TransactWriteItems": SOME_OF_ALL})
+    counting.world.proxy.plan = faults.random_faults(50, {"TransactWriteItems": FAULT_MIX})
     callers = 12
     keys = [f"key-{number}" for number in range(PRIZES + 10)]
 

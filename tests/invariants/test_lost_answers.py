@@ -25,7 +25,7 @@ from tests import faults
 from tests.conftest import fresh_tables
 from tests.faults import Fault
 from tests.invariants.counting import Counting
-from tests.invariants.world import POST, VIDEO, Outcome, World, killed
+from tests.invariants.world import POST, VIDEO, Outcome, World, killing_at
 
 DONE = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
 NOT_DONE = [faults.FAIL_BEFORE, faults.DROP_BEFORE]
@@ -220,7 +220,7 @@ def test_an_answer_that_it_is_still_in_progress_is_none_and_the_same_request_goe
     """DynamoDB gives it to the second copy of a request, and it may have committed by then: so nothing is known."""
     prepared(world, change)
     world.proxy.strip_tokens = False
-    unknown = [faults.answer_after(IN_PROGRESS), *[faults.answer(IN_PROGRESS)] * (SDK_ATTEMPTS - 1)]
+    unknown = [faults.error_after_write(IN_PROGRESS), *[faults.error_answer(IN_PROGRESS)] * (SDK_ATTEMPTS - 1)]
     world.proxy.plan = faults.script({"TransactWriteItems": unknown})
     outcome = change.make(world)
     assert answers(change.answer, outcome, replayed=False)
@@ -230,7 +230,7 @@ def test_an_answer_that_it_is_still_in_progress_is_none_and_the_same_request_goe
 
 
 def test_a_change_that_stays_in_progress_is_unknown_when_its_time_is_over(world: World) -> None:
-    world.proxy.plan = faults.always(faults.answer(IN_PROGRESS), "TransactWriteItems")
+    world.proxy.plan = faults.always(faults.error_answer(IN_PROGRESS), "TransactWriteItems")
     rushed, call = world.rushed(within_s=0.5)
     with pytest.raises(StoreUnreachableError, match="with the same key"):
         rushed.play(KEY, call=call)
@@ -257,7 +257,7 @@ def test_a_process_that_is_killed_over_any_request_and_a_retry_by_another_one_ch
         settings = fresh_tables(engine.endpoint, ("counts", "receipts"))
         first, other = (replace(world, store=Store(world.store.client, settings)) for _ in range(2))
         prepared(first, change)
-        with killed(first.store, at, before=before) as made:
+        with killing_at(first.store, at, before=before) as made:
             change.make(first)
         committed = change.stored(other) == change.once
         body, replayed = change.make(other)
@@ -288,7 +288,7 @@ def test_a_play_that_times_out_or_arrives_after_its_own_retry_counts_once(
     world.proxy.strip_tokens = not tokens
     world.proxy.plan = faults.script({"TransactWriteItems": [fault]})
     assert world.play(KEY) == (PLAYED, False)
-    world.proxy.settle()
+    world.proxy.wait_until_idle()
     assert len(world.sent("TransactWriteItems")) >= 2
     assert world.shards() == {"STATS#TOTAL": 1}
     assert len(world.receipts()) == 1
@@ -304,7 +304,7 @@ def test_like_without_a_key_that_arrives_after_its_retry_and_an_unlike_does_not_
     assert world.like("ann")[0]["changed"] is True
     world.proxy.plan = faults.script({})  # the unlike comes before the copy
     assert world.unlike("ann")[0]["changed"] is True
-    world.proxy.settle()
+    world.proxy.wait_until_idle()
     assert world.likes()[1] == set()
     assert world.rolled_up(counters.LIKES, POST) == 0
 
@@ -357,7 +357,7 @@ def test_a_record_that_is_written_once_is_written_once(world: World, fault: Faul
 def test_all_attempts_of_a_record_have_one_token(world: World) -> None:
     """A copy of the first attempt may still be under way when the second one commits."""
     visitors = records(world)
-    planned = [faults.FAIL_BEFORE, faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.answer_after(IN_PROGRESS)]
+    planned = [faults.FAIL_BEFORE, faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.error_after_write(IN_PROGRESS)]
     world.proxy.plan = writes(*planned)
     assert visitors.update_item(visitor()).visits == 0
     sent = world.sent("TransactWriteItems")

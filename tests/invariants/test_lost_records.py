@@ -20,7 +20,7 @@ from tally.series import read as series
 from tally.series.read import SeriesRange
 from tally.streams import dead_letters, lineage, loss, watermark
 from tally.streams.record import PoisonRecordError
-from tests.invariants.judged import PLAYS, VISITS, Deployment, deployed
+from tests.invariants.deployment import PLAYS, VISITS, Deployment, deployed
 from tests.tiers import in_long
 
 DAY = 12
@@ -42,8 +42,8 @@ def trim(world: Deployment, consumer: str, keep: int = 0) -> None:
         for shard in shards:
             made = [record["dynamodb"]["ApproximateCreationDateTime"] for record in shard.records]
             old = sum(at < world.now_s - DAY * 60 for at in made)
-            way = world.way(consumer, shard)
-            way.at = max(way.at, old - keep)
+            way = world.delivery_to(consumer, shard)
+            way.position = max(way.position, old - keep)
 
 
 def off(world: Deployment, *consumers: str, minutes: float = DAY + 5, keep: int = 0) -> None:
@@ -89,17 +89,17 @@ def test_a_right_number_stays_right_when_its_records_are_lost(
 ) -> None:
     """Trimmed to other places in both streams: the ledger has halves of changes."""
     world.play(times=5)
-    world.even()
+    world.assert_even()
     at = world.now_s
     for consumer in consumers:
         world.stall(consumer)
     world.play(times=7)
     world.deliver()
     for shard in world.streams.shards["receipts"]:
-        world.way("bookkeeper", shard).at = len(shard.records)
+        world.delivery_to("bookkeeper", shard).position = len(shard.records)
     world.play(times=4)
     going(world, *consumers)
-    world.even(25)
+    world.assert_even(25)
     assert (world.tally(PLAYS, "v"), repaired(world, PLAYS, "v")) == (16, 0)
     assert (world.as_of() or 0) <= at, "a visit of then may be in no number"
     acknowledge(world)
@@ -185,9 +185,9 @@ def test_what_both_have_lost_is_in_the_receipts(world: Deployment, monkeypatch: 
     world.run(DAY + 5)
     trim(world, "bookkeeper")
     for shard in world.streams.shards["receipts"]:
-        world.way("rollup", shard).at = max(world.way("rollup", shard).at, edge[shard.id])
+        world.delivery_to("rollup", shard).position = max(world.delivery_to("rollup", shard).position, edge[shard.id])
     world.resume()
-    world.even(14)
+    world.assert_even(14)
     day, found = world.store.settings.minute_of(world.now_s) // (24 * 60), Accepted()
     list(rebuild.sum_receipts(world.store, {"visits": VISITS}, Window(day - 1, day), found))
     missing = rebuild.missing_of(world.store, VISITS, PAGE, found["visits", PAGE]).difference
@@ -208,13 +208,13 @@ def test_streams_under_other_names_have_none_of_the_old_records(world: Deploymen
     for shards in world.streams.shards.values():
         for shard in shards[:1]:
             world.deliver()
-            world.way("bookkeeper", shard).at = len(shard.records)
+            world.delivery_to("bookkeeper", shard).position = len(shard.records)
     world.resume()
     world.store = replace(world.store, settings=world.store.settings._replace(receipts_stream="arn:…/new"))
-    world.even(14)
+    world.assert_even(14)
     assert {one.consumer for one in loss.list_losses(world.store)} == set(BOTH)
     acknowledge(world)
-    world.even(5)
+    world.assert_even(5)
     assert (loss.list_losses(world.store), checks.lost_records(world.store).failed) == ([], False)
 
 
@@ -412,7 +412,7 @@ def test_a_letter_that_is_redriven_later_is_no_drift(world: Deployment, consumer
         world.redrive(markers=letters[:1])  # before a sweep takes it up
     world.run(14)
     assert set(world.redrive(counters.COUNTERS, letters[1:] if lost == "letter" else letters)) <= {"applied"}
-    world.even(12)
+    world.assert_even(12)
     assert (world.tally(VISITS, PAGE), repaired(world, VISITS, PAGE)) == (2, 0)
 
 
@@ -426,8 +426,8 @@ def test_a_letter_is_even_by_the_minute_that_its_other_half_is_booked_on(
     world.deliver()
     drop_all(world)
     [gone] = loss.list_losses(world.store)
-    world.until((gone.resume_minute + minutes) * 60 + (1 if off_s < 0 else 59))
-    with world.clock.off(off_s):
+    world.run_until((gone.resume_minute + minutes) * 60 + (1 if off_s < 0 else 59))
+    with world.clock.with_skew(off_s):
         world.play()
     world.run(3)
     mend()
@@ -470,5 +470,5 @@ def test_a_letter_that_is_redriven_on_a_minute_that_is_judged_is_no_drift(world:
     world.run(DAY + 4 - minutes)
     trim(world, "bookkeeper")
     world.resume()
-    world.even(14)
+    world.assert_even(14)
     assert (world.tally(VISITS, PAGE), repaired(world, VISITS, PAGE)) == (2, 0)

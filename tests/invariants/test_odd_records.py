@@ -12,7 +12,7 @@ import counters
 from tally.counting import tallies
 from tally.drift import recount
 from tally.dynamo.client import Call
-from tests.invariants.processes import Watched
+from tests.invariants.processes import WatchedClient
 from tests.invariants.streaming import CONSUMERS, NOW_S, REDECLARED, StreamWorld
 from tests.invariants.world import POST, World
 
@@ -130,7 +130,7 @@ def test_an_item_beside_the_shards_is_no_part_of_the_tally_for_anybody(stream: S
     assert stream.segments() == []
 
 
-class Crowded(Watched):
+class Crowded(WatchedClient):
     """A store in which a transaction that moves more than two tallies always meets another."""
 
     def __getattr__(self, name: str) -> Any:

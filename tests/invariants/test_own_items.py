@@ -27,12 +27,12 @@ from tally.streams.record import CounterIndex
 from tally.team import consumer, faults, first_seen, progress, scan_state, watch
 from tally.team.recounts import STALE_MAX, Recount
 from tally.team.scan_reader import ScanAbandonedError, UncountableError
-from tests.contexts import Context
-from tests.invariants.own import LATER_S, Team
-from tests.invariants.own_turns import COUNTERS, ORDERS_KEPT, Turns, written
-from tests.invariants.processes import Crash, Watched, interrupted, killed
+from tests.contexts import LambdaContext
+from tests.invariants.processes import Crash, WatchedClient, client_that_dies, interrupted_client
 from tests.invariants.simulation import Clock
-from tests.invariants.streaming import Tables
+from tests.invariants.streaming import EngineStreams
+from tests.invariants.team_table import LATER_S, Team
+from tests.invariants.team_turns import COUNTERS, ORDERS_KEPT, Turns, random_write
 from tests.sync_wire import SyncWire
 from tests.tiers import in_long
 
@@ -99,9 +99,9 @@ def sets(recount: Recount) -> None:
 
 def poisoned(team: Team) -> None:
     """The next record is one that nobody can read."""
-    team.take()
+    team.read_stream()
     (shard,) = team.shards.values()
-    shard.records[shard.at]["dynamodb"].pop("NewImage")
+    shard.records[shard.position]["dynamodb"].pop("NewImage")
     team.drain()
 
 
@@ -112,7 +112,7 @@ def test_it_says_live_what_sql_would_say(team: Team, clock: Clock) -> None:
     count_all(team)
     chance = random.Random(2)
     for _ in range(200):
-        pk, sk, attributes = written(chance)
+        pk, sk, attributes = random_write(chance)
         if attributes is None:
             team.delete(pk, sk)
         else:
@@ -130,9 +130,9 @@ def test_a_move_between_groups_and_a_removal_by_ttl_count(team: Team) -> None:
     team.drain()
     assert everything(team) == {"tickets": {"hr~20desk": 1}, "open": {"a": 1}, "spent": {"a": 125}, "all": {"a": 1}}
     team.delete("CUSTOMER#a", "ORDER#1")
-    team.take()
+    team.read_stream()
     for shard in team.shards.values():  # as DynamoDB's own removal by TTL says it
-        for record in shard.records[shard.at :]:
+        for record in shard.records[shard.position :]:
             record["userIdentity"] = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
     team.drain()
     assert everything(team) == {"tickets": {"hr~20desk": 1}}
@@ -145,7 +145,7 @@ def test_a_stream_of_keys_alone_counts_by_keys_and_sets_aside_what_needs_images(
         count_all(team)
         team.put("CUSTOMER#a", f"ORDER#{letters}", **opened())
         team.put("CUSTOMER#a", "PROFILE")
-        team.take()
+        team.read_stream()
         for shard in team.shards.values():
             for record in shard.records:
                 record["dynamodb"].pop("NewImage", None)
@@ -158,12 +158,12 @@ def test_a_poison_record_holds_up_no_other_one_but_what_is_passed(team: Team) ->
     before_s = scan_state.passed_s(team.store, "shop")
     for number in range(3):
         team.put("CUSTOMER#a", f"ORDER#{number}", **opened())
-    team.take()
+    team.read_stream()
     (shard,) = team.shards.values()
     del shard.records[1]["dynamodb"]["NewImage"]
     team.drain()
     assert (team.numbers("all"), len(team.bucket.objects)) == ({"a": 2}, 1)
-    team.pass_all(LATER_S + 300)
+    team.note_all_passed(LATER_S + 300)
     assert scan_state.passed_s(team.store, "shop") <= max(before_s, time.time())
 
 
@@ -209,7 +209,7 @@ def test_a_sweep_beside_a_scan_leaves_the_examples_that_the_scan_found(team: Tea
     list(recount.run_steps())
     assert list(faults.read_faults(team.store, spent, remove_stale=True)) == []
     team.drain()
-    team.pass_all()
+    team.note_all_passed()
     assert recount.set_many(list(recount.all_differences())) == []
     recount.close(counted=True)
     (fault,) = faults.read_faults(team.store, spent)
@@ -254,7 +254,7 @@ def many(team: Team) -> Recount:
 
 def test_numbers_are_set_a_hundred_at_once(team: Team) -> None:
     recount = many(team)
-    client = Watched(team.wire)
+    client = WatchedClient(team.wire)
     recount = replace(recount, store=replace(team.store, client=client))
     assert recount.set_many(list(recount.all_differences())) == []
     assert (team.numbers("all"), client.writes) == (team.truth("all"), 3)
@@ -299,7 +299,7 @@ def test_no_difference_is_drift_while_the_numbers_stand_for_nothing(team: Team) 
 
 def test_items_that_move_make_no_drift_of_the_journal(team: Team) -> None:
     """Tally's own judge leaves them out."""
-    both = Tables(team.store, team.wire)
+    both = EngineStreams(team.store, team.wire)
     for handler in both.handlers.values():
         handler.declared = CounterIndex(team.counters)
     count_all(team)
@@ -308,7 +308,7 @@ def test_items_that_move_make_no_drift_of_the_journal(team: Team) -> None:
     team.drain()
     edit(team, "open", "a", 3)
     both.drain()
-    assert (both.ledger(), both.marked()) == ({}, {"rollup": set(), "bookkeeper": set()})
+    assert (both.ledger(), both.dead_letter_sequences()) == ({}, {"rollup": set(), "bookkeeper": set()})
 
 
 # ---- the scan, and what it sets ----
@@ -324,7 +324,7 @@ def test_nothing_is_shown_before_what_is_there_is_counted(team: Team) -> None:
             team.read("open", "a")
     assert not recount.is_complete()
     team.drain()
-    team.pass_all()
+    team.note_all_passed()
     assert recount.is_complete()
     with pytest.raises(NotCountedError):
         team.read("open", "a")
@@ -347,7 +347,7 @@ def test_a_recount_finds_exactly_the_error_under_traffic_and_a_repair_takes_it_o
         team.put("CUSTOMER#a", f"ORDER#{step}", **opened("1"))
         team.delete("CUSTOMER#b", f"ORDER#{step + 1}")
     team.drain()
-    team.pass_all()
+    team.note_all_passed()
     assert recount.is_complete()
     for turn in range(3):
         team.put("CUSTOMER#a", f"LATER#{turn}", **opened())
@@ -386,7 +386,7 @@ def test_a_number_is_set_once_by_whoever_dies_and_looks_again(team: Team) -> Non
         recount = team.begin("spent")
         team.finish_reading(recount)
         looked = recount.difference("a")
-        dying = replace(recount, store=replace(team.store, client=killed(team.wire, at, committed=committed)))
+        dying = replace(recount, store=replace(team.store, client=client_that_dies(team.wire, at, committed=committed)))
         with pytest.raises(Crash):
             dying.set_number(dying.difference("a"))
         if committed:
@@ -401,7 +401,7 @@ def test_two_who_set_a_number_at_once_set_it_once(team: Team) -> None:
     recount = team.begin("spent")
     team.finish_reading(recount)
     looked = recount.difference("a")
-    client = interrupted(team.wire, 0, lambda: recount.set_number(looked))
+    client = interrupted_client(team.wire, 0, lambda: recount.set_number(looked))
     assert not replace(recount, store=replace(team.store, client=client)).set_number(looked)
     edit(team, "spent", "a", 5)  # for the next scan
     sets(recount)
@@ -545,7 +545,7 @@ def test_a_counter_by_another_name_begins_with_no_recount_of_the_old_one(team: T
 def test_the_markers_of_a_scan_are_no_more_than_its_items(team: Team) -> None:
     """Without an open scan a record writes a number and a checkpoint."""
     count_all(team)
-    watched = Watched(team.wire)
+    watched = WatchedClient(team.wire)
     team.handler = team.process(watched)
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     team.drain()
@@ -572,7 +572,7 @@ def test_a_run_knows_what_the_one_before_it_did_to_markers(team: Team, monkeypat
     for queue in ("hr", "ops"):
         team.put("TICKET#1", "META", **SHARED, queue={"S": queue})
     team.drain()
-    team.pass_all()
+    team.note_all_passed()
     assert (recount.is_complete(), off(recount), team.numbers("tickets")) == (True, {}, {"ops": 1})
 
 
@@ -595,7 +595,7 @@ def test_a_batch_of_many_groups_is_as_many_transactions_as_it_takes(team: Team) 
     team.count("open")
     for number in range(70):
         team.put(f"CUSTOMER#{number}", "ORDER#1", **opened())
-    watched = Watched(team.wire)
+    watched = WatchedClient(team.wire)
     team.handler = team.process(watched)
     team.drain()
     sizes = [len(sent["TransactItems"]) for _, sent in watched.sent]
@@ -611,18 +611,18 @@ def test_a_batch_that_overlaps_another_one_counts_by_the_newest_scan(team: Team)
     team.count("spent")
     for total in ("5", "7"):
         team.put("CUSTOMER#a", "ORDER#1", **opened(total))
-    team.take()
+    team.read_stream()
     (shard,) = team.shards.values()
-    client, begun = Watched(team.wire, frozenset({"get_item"})), list[Recount]()
+    client, begun = WatchedClient(team.wire, frozenset({"get_item"})), list[Recount]()
 
     def before(number: int, name: str, parameters: dict[str, Any]) -> None:
         if parameters["Key"]["PK"]["S"].startswith("CHECKPOINT#items") and not begun:
             begun.append(team.begin("spent"))
-            assert shard.invoke(shard.batch(1), Context()) is None
+            assert shard.invoke(shard.batch(1), LambdaContext()) is None
 
     client.before = before
-    assert shard.invoke(shard.batch(2), Context(), team.process(client)) is None
-    shard.move(None)
+    assert shard.invoke(shard.batch(2), LambdaContext(), team.process(client)) is None
+    shard.advance(None)
     team.finish_reading(begun[0])
     assert (off(begun[0]), team.numbers("spent")) == ({}, {"a": 70})
 
@@ -639,7 +639,7 @@ def test_an_item_that_moves_into_a_group_that_is_counted_again_and_out_is_in_it_
         next(steps, None)
         team.drain()
     assert next(steps, None) is None
-    team.pass_all()
+    team.note_all_passed()
     assert recount.is_complete()
     assert (recount.difference("it").excess, recount.difference("it").number) == (0, 2)
     beside = tallies.read_shards(Call(team.store), recount.counter, "hr")
@@ -651,7 +651,7 @@ def test_another_declaration_spoils_the_number_before_it_skips_anything(team: Te
     count_all(team)
     changed = other("open", where={"status": "closed"})
     redeclared(team, open=changed)
-    client, spoiled = Watched(team.wire), list[bool]()
+    client, spoiled = WatchedClient(team.wire), list[bool]()
 
     def before(number: int, name: str, parameters: dict[str, Any]) -> None:
         if name == "transact_write_items":
@@ -706,7 +706,7 @@ def test_a_dead_letter_holds_a_scan_up_and_its_redrive_moves_the_number_alone(te
     poisoned(team)
     for _ in recount.run_steps():
         pass
-    team.pass_all()
+    team.note_all_passed()
     assert not recount.is_complete()
     recount.close()
     call = Call(team.store)
@@ -731,7 +731,7 @@ def test_records_that_are_lost_or_of_another_stream_spoil_the_numbers(team: Team
     for later_s, stream in ((LATER_S + 25 * 3600, own.stream), (LATER_S, f"{own.stream}-2")):
         count_all(team)
         recount = team.begin("all")
-        team.pass_all()
+        team.note_all_passed()
         assert team.read("all", "a") == 0
         moved = {"shop": own._replace(stream=stream)}
         store = replace(team.store, settings=team.store.settings._replace(team_tables=moved))
@@ -741,7 +741,7 @@ def test_records_that_are_lost_or_of_another_stream_spoil_the_numbers(team: Team
             team.read("all", "a")
         with pytest.raises(ScanAbandonedError):
             recount.is_complete()
-        team.pass_all(later_s)
+        team.note_all_passed(later_s)
 
 
 @pytest.mark.parametrize("status", ["DISABLING", "DISABLED"])
@@ -765,10 +765,10 @@ def test_a_dead_letter_that_waits_for_days_takes_no_number_away(team: Team) -> N
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     poisoned(team)
     for hours in range(0, 72, 12):
-        team.pass_all(LATER_S + hours * 3600)
+        team.note_all_passed(LATER_S + hours * 3600)
         assert team.read("all", "a") == 0
     assert scan_state.passed_s(team.store, "shop") == before_s
-    team.pass_all(LATER_S + 96 * 3600)  # the sweep was off for a day
+    team.note_all_passed(LATER_S + 96 * 3600)  # the sweep was off for a day
     with pytest.raises(NotCountedError):
         team.read("all", "a")
 
@@ -776,7 +776,7 @@ def test_a_dead_letter_that_waits_for_days_takes_no_number_away(team: Team) -> N
 def test_a_loss_spoils_also_what_is_counted_meanwhile(team: Team) -> None:
     recount = team.begin("all")
     team.finish_reading(recount)
-    client = interrupted(team.wire, 0, lambda: recount.close(counted=True))
+    client = interrupted_client(team.wire, 0, lambda: recount.close(counted=True))
     scan_state.invalidate_until_done(replace(team.store, client=client), "all")
     assert scan_state.read_scan(team.store, "all").counted == ""
 

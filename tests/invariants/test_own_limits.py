@@ -40,10 +40,10 @@ from tally.maintenance.reconcile import OutOfBoundsError
 from tests import faults
 from tests.faults.plans import Fault
 from tests.invariants.counting import ITEM, Counting, new_key, refusal
-from tests.invariants.judged import Deployment, deployed
+from tests.invariants.deployment import Deployment, deployed
 from tests.invariants.simulation import Clock
 from tests.invariants.threads import at_once
-from tests.invariants.world import World, meanwhile, persist
+from tests.invariants.world import World, meanwhile, retry_until_final
 from tests.tiers import in_long
 
 QUOTA = Counter(
@@ -98,14 +98,14 @@ def test_the_number_ends_at_the_limit_of_now_above_none_and_nobody_is_refused_wh
 ) -> None:
     """8 processes count while answers get lost and writes fail; the limit goes 10, 40, 25, 60."""
     chance, stores = random.Random(seed), processes(world, 8)
-    world.proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME})
+    world.proxy.plan = faults.random_faults(seed, {"TransactWriteItems": SOME})
     tally, in_vain = periods.tally_id(counter, ITEM, clock()), []
 
     def storm(store: Store, amounts: list[int]) -> int:
         got = 0
         for amount in amounts:
             try:
-                persist(partial(count, store, counter, amount, new_key()))
+                retry_until_final(partial(count, store, counter, amount, new_key()))
                 got += amount
             except LimitReachedError as error:
                 if error.left is not None and error.left >= amount:
@@ -115,7 +115,7 @@ def test_the_number_ends_at_the_limit_of_now_above_none_and_nobody_is_refused_wh
     accepted = 0
     for limit in (10, 40, 25, 60):
         if limit != 10:
-            persist(partial(give, stores[0], counter, limit, f"to {limit}"))
+            retry_until_final(partial(give, stores[0], counter, limit, f"to {limit}"))
         for most in (3, 1):  # the last room is for ones
             jobs = [partial(storm, store, [chance.randint(1, most) for _ in range(10)]) for store in stores]
             accepted += sum(at_once(jobs))
@@ -130,22 +130,27 @@ def test_at_each_edge_of_a_period_the_plan_of_now_holds_once_it_is_answered(
 ) -> None:
     """Eight edges: five processes count, the period ends and the plan changes, all at one moment."""
     chance, stores = random.Random(seed), processes(world, 6)
-    world.proxy.plan = faults.seeded(seed, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.05, faults.CONFLICT: 0.2}})
+    world.proxy.plan = faults.random_faults(
+        seed, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.05, faults.CONFLICT: 0.2}}
+    )
     clock.pass_s(60 - clock() % 60)
     for turn in range(8):
         plan = 20 + 10 * turn
 
         def writer(store: Store) -> None:
             with suppress(LimitReachedError):
-                persist(partial(count, store, QUOTA, 1, new_key()))
+                retry_until_final(partial(count, store, QUOTA, 1, new_key()))
 
         jobs: list[Callable[[], object]] = [partial(writer, store) for store in stores[1:]]
-        jobs += [partial(clock.pass_s, 60), partial(persist, partial(give, stores[0], QUOTA, plan, f"{seed} {turn}"))]
+        jobs += [
+            partial(clock.pass_s, 60),
+            partial(retry_until_final, partial(give, stores[0], QUOTA, plan, f"{seed} {turn}")),
+        ]
         chance.shuffle(jobs)
         at_once(jobs)
         for store in stores:
             with suppress(LimitReachedError):
-                persist(partial(count, store, QUOTA, 1, new_key()))
+                retry_until_final(partial(count, store, QUOTA, 1, new_key()))
         assert copy_of(world, clock()) == plan, turn
     assert world.proxy.injected(faults.CONFLICT) > 5
 
@@ -226,7 +231,7 @@ def test_of_two_plans_near_an_edge_the_last_holds_beyond_it_though_its_clock_is_
     """The first clock sees one period more, for which it leaves a mark and no copy; the other one does not."""
     clock.pass_s(60 - clock() % 60)
     give(world.store, QUOTA, 20)
-    with clock.off(-1):
+    with clock.with_skew(-1):
         give(world.store, QUOTA, 3)
     clock.pass_s(OFF_S_MAX)
     for store in processes(world, 2):
@@ -248,7 +253,7 @@ def test_a_mark_is_read_before_the_plan_that_is_copied_over_it(
         monkeypatch.setattr(queries, "get_many", read_many)
         _, plan = keys
         old = read_many(call, table, [plan])
-        with clock.off(-60):
+        with clock.with_skew(-60):
             give(processes(world, 1)[0], QUOTA, 3)
         return old + read_many(call, table, keys[:1])
 
@@ -269,13 +274,13 @@ def test_a_plan_that_moves_between_the_look_and_the_first_write_of_a_period_judg
 @pytest.mark.parametrize("seed", [0, *in_long([1, 2])])
 def test_of_many_plans_at_once_near_an_edge_one_is_that_of_both_periods(world: World, clock: Clock, seed: int) -> None:
     clock.pass_s(59.5 - clock() % 60)
-    world.proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME})
+    world.proxy.plan = faults.random_faults(seed, {"TransactWriteItems": SOME})
     limits_of = [20, 30, None, 40, 50, 60]
     makers = [
-        partial(persist, partial(give, store, QUOTA, limit, f"{seed} {limit}"))
+        partial(retry_until_final, partial(give, store, QUOTA, limit, f"{seed} {limit}"))
         for store, limit in zip(processes(world, 6), limits_of, strict=True)
     ]
-    counts = [partial(persist, partial(count, store, QUOTA, 1, new_key())) for store in processes(world, 2)]
+    counts = [partial(retry_until_final, partial(count, store, QUOTA, 1, new_key())) for store in processes(world, 2)]
     at_once([*makers, partial(clock.pass_s, 1), *counts])
     last = overrides.read_override(world.call(), QUOTA, ITEM)["limit"]
     assert last in [10 if limit is None else limit for limit in limits_of]
@@ -343,7 +348,7 @@ def test_a_visit_by_a_clock_that_is_ahead_is_judged_by_the_plan_of_now(world: Wo
         unique_visitors.count(world.call(), readers, ITEM, visitor, tomorrow_s)
 
     def change() -> None:
-        with clock.off(-1):
+        with clock.with_skew(-1):
             give(replace(other, client=world.raw), readers, 1)
 
     world.proxy.forget()
@@ -396,7 +401,7 @@ def test_a_plan_whose_answer_is_lost_stands_and_is_answered_as_the_first(
 ) -> None:
     world.proxy.strip_tokens = True
     world.proxy.plan = faults.script({"TransactWriteItems": [fault]})
-    assert persist(partial(give, world.store, QUOTA, 20, "key"))["limit"] == 20
+    assert retry_until_final(partial(give, world.store, QUOTA, 20, "key"))["limit"] == 20
     assert copy_of(world, clock()) == 20
     assert world.proxy.injected(fault) == 1
 
@@ -607,7 +612,7 @@ def test_no_number_drifts_and_a_repair_keeps_to_the_limit(calm: Deployment) -> N
         give(other, counter, 6 if counter.ceiling else 0)
         count(calm.store, counter, -1)
         give(other, counter, None)
-    calm.even(8)
+    calm.assert_even(8)
     give(other, SEATS, 6)
     calm.edit(-1, SEATS, ITEM)
     count(calm.store, SEATS, 6)  # 7 are accepted, and 6 are stored

@@ -22,10 +22,10 @@ from tally.streams.record import CounterIndex
 from tally.team import consumer, scan_reader, scan_state
 from tally.team.recounts import Recount
 from tally.team.scan_reader import ScanAbandonedError
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.delivery import Record
-from tests.invariants.own import Team
-from tests.invariants.own_turns import COUNTERS, written
+from tests.invariants.team_table import Team
+from tests.invariants.team_turns import COUNTERS, random_write
 from tests.sync_wire import SyncWire
 from tests.tiers import in_long
 
@@ -43,7 +43,7 @@ def team(store: Store, engine: Engine) -> Team:
 def write(port: int, team: Team, seed: int) -> None:
     team.wire, chance = SyncWire(port), random.Random(seed)
     for _ in range(WRITES):
-        pk, sk, attributes = written(chance)
+        pk, sk, attributes = random_write(chance)
         if attributes is None:
             team.delete(pk, sk)
         else:
@@ -82,12 +82,12 @@ class Storm:
         """A batch, perhaps with records that were there before, and some that nobody can read."""
         team, chance = self.team, self.chance
         before = sum(len(shard.records) for shard in team.shards.values())
-        team.take()
+        team.read_stream()
         for shard in team.shards.values():
             for record in shard.records[before:]:
                 self.spoil(record, poison=poison)
             size, back = chance.randint(1, 60), chance.choice((0, 0, 5, 200))
-            shard.move(shard.invoke(shard.batch(size, back), Context(), team.process()), size)
+            shard.advance(shard.invoke(shard.batch(size, back), LambdaContext(), team.process()), size)
 
     def spoil(self, record: Record, *, poison: bool) -> None:
         if record["eventName"] == "REMOVE" and self.chance.random() < 0.5:  # as DynamoDB says that TTL removed it

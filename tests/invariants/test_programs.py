@@ -24,7 +24,7 @@ from tally.errors import KeyReusedError, NotFoundError, RetryableError
 from tests import faults
 from tests.conftest import fresh_tables
 from tests.faults import Fault, FaultProxy
-from tests.invariants.world import CALLER_TRIES_MAX, Outcome, World, persist
+from tests.invariants.world import CALLER_TRIES_MAX, Outcome, World, retry_until_final
 from tests.sync_wire import SyncWire
 
 EXAMPLES = int(os.environ.get("PROGRAMS", "15"))
@@ -32,7 +32,7 @@ VIDEOS, POSTS, USERS = ("v1", "v2"), ("p1", "p2"), ("ann", "bob", "carol")
 FAULTS = (
     faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE, faults.FAIL_BEFORE, faults.DROP_BEFORE, faults.THROTTLE,
     faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.mixed(0, -1, code="ThrottlingError"), faults.mixed(-1, 0),
-    faults.answer_after("TransactionInProgressException"), faults.answer("AccessDeniedException"),
+    faults.error_after_write("TransactionInProgressException"), faults.error_answer("AccessDeniedException"),
 )  # fmt: skip
 # A refusal forged at the receipt's place, without a receipt, is no state that DynamoDB can be in: unkeyed changes only.
 FORGED_REFUSAL = FAULTS[8]
@@ -121,7 +121,7 @@ def run(world: World, model: Model, step: Step) -> None:
     """Do a step in the world and in the model, as a client that tries until it is answered, and compare."""
     world.proxy.plan = faults.script({"TransactWriteItems": step.faults})
     if step.what == "post":
-        persist(lambda: world.write_post(step.target))
+        retry_until_final(lambda: world.write_post(step.target))
         model.likes.setdefault(step.target, set())
         return
     expected = model.answer(step)

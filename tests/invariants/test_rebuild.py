@@ -14,8 +14,8 @@ from tally.maintenance import rebuild
 from tally.maintenance.rebuild import Accepted, Window
 from tally.maintenance.reconcile import Finding, Reconciler, RepairNotReadyError
 from tally.streams import watermark
-from tests.invariants.judged import PLAYS, VISITS, Deployment, deployed
-from tests.invariants.processes import interrupted
+from tests.invariants.deployment import PLAYS, VISITS, Deployment, deployed
+from tests.invariants.processes import interrupted_client
 from tests.invariants.test_reconcile import set_one_aside
 
 DAY = 6  # minutes: a day of these tests
@@ -263,7 +263,7 @@ def test_what_comes_before_the_write_sends_the_rebuild_back(
             while not world.drifts():
                 world.run(1)
 
-    late = world.reconciler(interrupted(world.wire, 0, act))
+    late = world.reconciler(interrupted_client(world.wire, 0, act))
     if first == "a row":
         with pytest.raises(RepairNotReadyError, match="drifts by"):
             rebuild.rebuild(late, loss, "ann", "x", -1)

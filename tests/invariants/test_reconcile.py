@@ -20,8 +20,8 @@ from tally.maintenance.reconcile import Reconciler, RepairNotReadyError
 from tally.series import hours
 from tally.series import read as series
 from tally.streams import watermark
-from tests.invariants.judged import LIKES, PLAYS, Deployment, deployed
-from tests.invariants.processes import Crash, Sleeper, interrupted, killed
+from tests.invariants.deployment import LIKES, PLAYS, Deployment, deployed
+from tests.invariants.processes import Crash, Sleeper, client_that_dies, interrupted_client
 from tests.tiers import in_long
 
 MENDED = ("ann", "edited by hand")
@@ -126,8 +126,8 @@ def test_drift_that_goes_on_is_confirmed_and_what_has_stood_is_repaired(
     def move() -> None:
         if world.now_s < until_s:
             world.edit(+1)
-            world.written()
-            world.soon(60 * every_min, move)
+            world.take_written()
+            world.schedule_in(60 * every_min, move)
 
     move()
     world.run(20)
@@ -169,7 +169,7 @@ def test_edit_that_was_undone_before_the_repair_was_asked_for_is_not_repaired(
 @pytest.mark.parametrize("committed", [False, True])
 def test_repair_that_dies_is_done_once(edited: Deployment, reconciler: Reconciler, committed: bool) -> None:
     with pytest.raises(Crash):
-        edited.reconciler(killed(edited.wire, 0, committed=committed)).repair(PLAYS, "v", *MENDED)
+        edited.reconciler(client_that_dies(edited.wire, 0, committed=committed)).repair(PLAYS, "v", *MENDED)
     assert (mend(reconciler, PLAYS, "v") is None) == committed
     assert (edited.tally(PLAYS, "v"), edited.drifts()) == (10, {})
     assert amounts(edited, PLAYS, "v") == [(5, "ledger")]
@@ -186,7 +186,7 @@ def set_one_aside(world: Deployment) -> None:
     for item in broken:
         world.delete({name: item[name] for name in ("PK", "SK")})
     world.forget()
-    assert len(world.marked()["rollup"]) == 1
+    assert len(world.dead_letter_sequences()["rollup"]) == 1
 
 
 def test_record_that_becomes_a_dead_letter_is_redriven_or_repaired_never_both(
@@ -235,13 +235,13 @@ def test_edit_that_is_undone_within_its_minute_proves_no_later_one(world: Deploy
     world.run(10)
     world.sleep(60 - world.now_s % 60 + 5)
     world.edit(5)
-    world.written()
+    world.take_written()
     first = reconciler.count(LIKES, "p")
     world.edit(-5)
-    world.written()
+    world.take_written()
     reconciler.wait_until_judged(reconciler.minute_to_judge())
     world.edit(5)
-    world.written()
+    world.take_written()
     with pytest.raises(RepairNotReadyError, match="one count before does not prove -5"):
         reconciler.repair(LIKES, "p", *MENDED, counted=[first])
     reconciler.repair(LIKES, "p", *MENDED, **counted_again(reconciler, first))
@@ -315,14 +315,14 @@ def test_like_between_the_second_count_and_the_write_sends_the_repair_back(
         world.add_child("new")
         world.wire.update_item(**tallies.add_write(tallies.Call(world.store), LIKES, "p", shard, 1, 0))
 
-    client = interrupted(world.wire, 0, like)
+    client = interrupted_client(world.wire, 0, like)
     assert world.reconciler(client).repair(LIKES, "p", *MENDED, **how) is not None
     assert (client.writes, world.tally()) == (2, 4)
 
 
 def test_row_that_appears_before_the_write_sends_the_repair_back(world: Deployment, reconciler: Reconciler) -> None:
     how = off(world, reconciler, 1)
-    client = interrupted(world.wire, 0, lambda: put_row(world, 2, LIKES, "p", upto=world.judged))
+    client = interrupted_client(world.wire, 0, lambda: put_row(world, 2, LIKES, "p", upto=world.judged))
     with pytest.raises(RepairNotReadyError, match="edited or repaired after the first count"):
         world.reconciler(client).repair(LIKES, "p", *MENDED, **how)
     assert (client.writes, world.tally()) == (1, 4)

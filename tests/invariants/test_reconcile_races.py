@@ -12,17 +12,17 @@ import pytest
 
 from tally.drift import history
 from tally.maintenance.reconcile import RepairNotReadyError
-from tests.invariants.judged import LIKES, PLAYS, Deployment, deployed
-from tests.invariants.processes import Watched
+from tests.invariants.deployment import LIKES, PLAYS, Deployment, deployed
+from tests.invariants.processes import WatchedClient
 from tests.tiers import in_long
 
 COMMIT = -1  # the call of the engine before which a change comes: the first transaction
 CALLS = frozenset({"query", "get_item", "transact_write_items"})
 
 
-def interrupted(client: Any, step: int, change: Callable[[], object]) -> Watched:
+def interrupted(client: Any, step: int, change: Callable[[], object]) -> WatchedClient:
     """A client; something else happens once, before its call number `step`."""
-    watched, done = Watched(client, CALLS), list[bool]()
+    watched, done = WatchedClient(client, CALLS), list[bool]()
 
     def before(number: int, name: str, _: object) -> None:
         if not done and (name == "transact_write_items" if step == COMMIT else number == step):

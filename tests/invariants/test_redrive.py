@@ -19,8 +19,8 @@ from tally.streams.record import CounterIndex
 from tally.streams.segments import JournalEntry
 from tests import faults
 from tests.faults import FaultProxy
-from tests.invariants.judged import Deployment, deployed
-from tests.invariants.processes import interrupted
+from tests.invariants.deployment import Deployment, deployed
+from tests.invariants.processes import interrupted_client
 from tests.invariants.stream_records import BAD, MINUTE, SHARD, play
 from tests.invariants.streaming import LONG, NOW_S, StreamWorld
 from tests.invariants.threads import at_once
@@ -31,16 +31,16 @@ def aside(stream: StreamWorld) -> None:
     """Two plays of a counter that is not declared, as dead letters."""
     retired = {"counter": {"S": "retired"}}
     stream.deliver("rollup", "receipts", SHARD, [play(1, **retired), play(2, amount=5, **retired), play(3)])
-    assert stream.marked()["rollup"] == {"1", "2"}
+    assert stream.dead_letter_sequences()["rollup"] == {"1", "2"}
 
 
 def test_a_record_that_still_cannot_be_applied_stays_and_says_why(stream: StreamWorld) -> None:
     stream.deliver("rollup", "receipts", SHARD, [BAD, play(51, LONG), play(52, counter={"S": "retired"})])
-    found = stream.redriven(counters.COUNTERS)
+    found = stream.redrive_with_reasons(counters.COUNTERS)
     assert [outcome for outcome, _ in found] == ["kept"] * 3
     for (_, why), part in zip(found, ("malformed: ValueError", "", "retired"), strict=True):
         assert part in why
-    assert stream.marked()["rollup"] == {"50", "51", "52"}
+    assert stream.dead_letter_sequences()["rollup"] == {"50", "51", "52"}
     assert stream.tallies() == {}
 
 
@@ -64,7 +64,7 @@ def test_a_redrive_whose_answer_is_lost_applies_once(lossy: StreamWorld, proxy: 
     except StoreUnreachableError:
         lossy.redrive()
     assert lossy.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
-    assert lossy.marked()["rollup"] == set()
+    assert lossy.dead_letter_sequences()["rollup"] == set()
 
 
 def test_a_dead_letter_of_drift_is_booked_on_the_current_minute_when_redriven(stream: StreamWorld) -> None:
@@ -91,7 +91,7 @@ def test_nothing_is_redriven_onto_a_minute_that_is_judged_or_may_be_next(
     stream.put_judged(minute - judged_before)
     with pytest.raises(StoreBusyError):
         stream.redrive()
-    assert len(stream.marked()["rollup"]) == 2
+    assert len(stream.dead_letter_sequences()["rollup"]) == 2
     stream.put_judged(minute - 2)
     assert stream.redrive() == ["applied"] * 2
 
@@ -115,7 +115,7 @@ def test_a_redrive_from_a_laptop_whose_clock_is_wrong_makes_no_drift(consumers: 
     with deployed() as world:
         set_aside(world, consumers)
         before = world.drifts()
-        with world.clock.off(off_s):
+        with world.clock.with_skew(off_s):
             assert redriven(world) == ["applied"] * 5 * len(consumers.split(" and "))
         assert world.tally(counters.PLAYS, "v") == 5
         for _ in range(20):
@@ -128,16 +128,16 @@ def test_a_redrive_from_a_laptop_whose_clock_is_wrong_makes_no_drift(consumers: 
 def test_a_redrive_that_hangs_until_its_minute_is_judged_asks_for_another_one(consumers: str) -> None:
     with deployed() as world:
         set_aside(world, consumers)
-        assert redriven(world, interrupted(world.wire, 0, lambda: world.run(9)))[0] == "applied"
+        assert redriven(world, interrupted_client(world.wire, 0, lambda: world.run(9)))[0] == "applied"
         world.run(9)
         assert (world.tally(counters.PLAYS, "v"), world.drifts()) == (5, {})
 
 
 def redriven(world: Deployment, client: Any = None) -> list[str]:
-    store, world.store = world.store, world.through(client)
+    store, world.store = world.store, world.with_client(client)
     found = world.redrive(counters.COUNTERS)
     world.store = store
-    world.written()
+    world.take_written()
     return found
 
 
@@ -153,7 +153,7 @@ def test_a_record_that_expired_is_lost_until_somebody_drops_its_marker(
 
     def repair(*more: str) -> tuple[int, list[str]]:
         line = ["repair", "--by", "a", "--why", "b", "--yes", *more]
-        given = commands.parsed(line, commands.parser(counters.COUNTERS))
+        given = commands.parse_arguments(line, commands.parser(counters.COUNTERS))
         return commands.COMMANDS["repair"].run(given, stack), capsys.readouterr().out.splitlines()
 
     for more, markers, said in (([], 2, "lost     rollup/"), (["--drop"], 1, "dropped  rollup/")):

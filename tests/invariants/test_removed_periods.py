@@ -14,7 +14,7 @@ from tally.drift import rows
 from tally.dynamo import keys
 from tally.dynamo.client import Call
 from tally.maintenance.reconcile import Reconciler
-from tests.invariants.judged import Deployment, deployed
+from tests.invariants.deployment import Deployment, deployed
 from tests.invariants.stream_records import SHARD, play, record
 from tests.invariants.streaming import StreamWorld
 from tests.invariants.test_rebuild import EVERYBODY, ROLLUP, judge_on, lose, losses
@@ -55,13 +55,13 @@ def stored(world: Deployment, target: str) -> list[dict[str, Any]]:
 
 def expire(world: Deployment) -> int:
     """What DynamoDB does with expired items, sooner or later; how many it removed."""
-    world.written()
+    world.take_written()
     found = world.scan("counts")
     gone = [item for item in found if int(item.get("expiration", {"N": "9" * 12})["N"]) <= world.now_s]
     for item in gone:
         world.delete({"PK": item["PK"], "SK": item["SK"]})
     taken, world.records = world.records, lambda table: ({**each, **BY_TTL} for each in taken(table))  # type: ignore[method-assign]
-    world.written()
+    world.take_written()
     world.records = taken  # type: ignore[method-assign]
     return len([item for item in gone if not item["PK"]["S"].startswith("HEARTBEAT#")])
 
@@ -160,5 +160,5 @@ def test_what_was_counted_under_another_declaration_becomes_a_dead_letter_or_lef
     found = keys.key(f"USED#{target}", "USED")
     change = {"Keys": found, "NewImage": {**found, "used": {"N": "1"}, "at": {"N": "1"}, "nonce": {"S": "n"}}}
     assert stream.deliver("bookkeeper", "counts", "shard-c", [record(3, "INSERT", change)], declared=declared) is None
-    assert stream.marked() == {"rollup": {"1"}, "bookkeeper": {"1"}}
+    assert stream.dead_letter_sequences() == {"rollup": {"1"}, "bookkeeper": {"1"}}
     assert (stream.ledger(), stream.tallies()) == ({}, {})

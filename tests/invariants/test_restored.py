@@ -26,10 +26,10 @@ from tally.series.progress import minutes_of
 from tally.series.read import SeriesRange
 from tally.streams import dead_letters, segments, watermark
 from tests.engines import new_engine
-from tests.invariants.judged import LIKES, PLAYS, SEED, VISITS, Deployment, deployed
-from tests.invariants.processes import Crash, interrupted, killed
+from tests.invariants.deployment import LIKES, PLAYS, SEED, VISITS, Deployment, deployed
+from tests.invariants.processes import Crash, client_that_dies, interrupted_client
 from tests.invariants.simulation import CALM
-from tests.invariants.streaming import Stored
+from tests.invariants.streaming import ConsumerWorld
 from tests.invariants.test_rebuild import DAY, EVERYBODY, ROLLUP, judge_on, lose, losses, next_day
 from tests.invariants.test_reconcile import set_one_aside
 from tests.tiers import in_long
@@ -77,7 +77,7 @@ def copied(world: Deployment, order: tuple[str, ...] = TABLES, between: Callable
 
 
 def everything(store: Store, table: str) -> list[Item]:
-    return Stored(store, store.client).scan(table)
+    return ConsumerWorld(store, store.client).scan(table)
 
 
 def settle(world: Deployment, rest: Store, moment_s: float | None = None, **how: Any) -> list[Finding]:
@@ -258,7 +258,7 @@ def test_the_hour_that_ran_at_a_moment_long_ago_is_whole(
     assert minutes_of(rest.settings, at.hour)[0] < at.through < rest.settings.minute_of(moment_s) - 1
     world.clock.now_s += 11 * 86400
     settle(world, rest, moment_s)
-    Stored(rest, world.wire).expire(world.now_s + 86400)
+    ConsumerWorld(rest, world.wire).expire(world.now_s + 86400)
     quiet = range(rest.settings.minute_of(moment_s) + 3, rest.settings.minute_of(world.now_s) - 2)  # nothing is read
     monkeypatch.setattr(
         segments, "read_segments", lambda store, at, **how: () if at in quiet else read(store, at, **how)
@@ -313,7 +313,7 @@ def test_interrupted_at_any_write_it_is_finished_by_the_next_run(world: Deployme
     wanted: list[str] = []
     for stop in itertools.count():
         rest = copied(world)
-        dying = killed(world.wire, stop, committed=True)
+        dying = client_that_dies(world.wire, stop, committed=True)
         with suppress(Crash):
             settle(world, replace(rest, client=dying))
         settle(world, rest)
@@ -340,7 +340,7 @@ def test_writes_to_the_restored_tables_stop_it(world: Deployment) -> None:
         world.wire.update_item(**tallies.with_day_notes(add, {world.settings.minute_of(world.now_s) // DAY: 1}))
 
     with pytest.raises(TablesInUseError, match="plays v changed while it was put right"):
-        settle(world, replace(rest, client=interrupted(world.wire, 0, roll_up)))
+        settle(world, replace(rest, client=interrupted_client(world.wire, 0, roll_up)))
 
 
 @pytest.mark.parametrize("order", [BACKWARDS, *in_long([(TABLES,), (("receipts", "counts", "ledger"),)])], ids="-".join)

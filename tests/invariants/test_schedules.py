@@ -23,7 +23,7 @@ from tally.errors import StoreBusyError
 from tests import faults
 from tests.faults import Fault, Plan
 from tests.invariants.threads import at_once
-from tests.invariants.world import AUTHOR, FIRST, LAST, POST, SOME_OF_ALL, VIDEO, World, persist
+from tests.invariants.world import AUTHOR, FAULT_MIX, FIRST, LAST, POST, VIDEO, World, retry_until_final
 from tests.tiers import in_long
 
 TALLY, LIKES = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
@@ -33,7 +33,7 @@ THROTTLES = [faults.THROTTLE, faults.THROTTLED_TRANSACTION]
 
 def busy(fault: Fault) -> Plan:
     """Every write meets the fault; outside of transactions there is another error for one that is throttled."""
-    single = faults.answer("ThrottlingException") if fault is faults.THROTTLED_TRANSACTION else fault
+    single = faults.error_answer("ThrottlingException") if fault is faults.THROTTLED_TRANSACTION else fault
 
     def plan(operation: str, body: bytes, number: int) -> Fault | None:
         return {"TransactWriteItems": fault, "UpdateItem": single, "PutItem": single}.get(operation)
@@ -48,8 +48,8 @@ def shards_tried(world: World) -> list[str]:
 
 def test_16_callers_with_one_key_at_once_are_one_count_and_get_16_equal_answers(world: World) -> None:
     world.proxy.strip_tokens = True
-    world.proxy.plan = faults.seeded(16, {"TransactWriteItems": SOME_OF_ALL})
-    outcomes = at_once([lambda: persist(partial(world.play, "key-1"))] * 16)
+    world.proxy.plan = faults.random_faults(16, {"TransactWriteItems": FAULT_MIX})
+    outcomes = at_once([lambda: retry_until_final(partial(world.play, "key-1"))] * 16)
     answers = [body for body, _ in outcomes]
     assert answers == answers[:1] * 16
     assert answers[0].items() >= {"video_id": VIDEO, "counted": True}.items()
@@ -64,15 +64,15 @@ def test_nothing_is_lost_or_doubled_under_conflicts_and_throttling(
     if not spills:
         request.getfixturevalue("patient")
     world.proxy.strip_tokens = True
-    world.proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME_OF_ALL})
+    world.proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_MIX})
 
     def play(caller: int) -> int:
         amounts = [random.Random(f"{seed}/{caller}/{number}").randint(-5, 100) for number in range(12)]
         for number, amount in enumerate(amounts):
             send = partial(world.play, f"{caller}-{number}", VIDEO, amount)
-            persist(send)
+            retry_until_final(send)
             if number % 3 == 0:
-                assert persist(send)[1] is True
+                assert retry_until_final(send)[1] is True
         return sum(amounts)
 
     accepted = at_once([partial(play, caller) for caller in range(6)])

@@ -12,7 +12,7 @@ from tally.counting.receipts import DAY_S
 from tally.dynamo.transactions import try_commit
 from tally.streams import fold, segments
 from tally.streams.segments import JournalEntry
-from tests.invariants.processes import Crash, killed
+from tests.invariants.processes import Crash, client_that_dies
 from tests.invariants.stream_records import MINUTE, SHARD, like, play
 from tests.invariants.streaming import StreamWorld
 
@@ -91,7 +91,7 @@ def test_a_run_is_cut_before_its_segments_grow_too_large_for_items(stream: Strea
 def test_a_segment_is_there_exactly_when_its_checkpoint_is(stream: StreamWorld, after: bool) -> None:
     """The process dies before or after the commit of the second of two runs; then everything is delivered again."""
     stream.has_counted(counters.PLAYS)
-    store = stream.through(killed(stream.raw, 1, committed=after))
+    store = stream.with_client(client_that_dies(stream.raw, 1, committed=after))
     with pytest.raises(Crash):
         stream.deliver("bookkeeper", "receipts", SHARD, A_MINUTE_EACH, store=store)
     passed = int(stream.checkpoint("bookkeeper", "receipts", SHARD)["sequence"])

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.watch import Meter
+from bench.instruments import Meter
 from counters import CALLS
 from tally.builtin import PLAYS
 from tally.counter import Counter
@@ -37,9 +37,9 @@ from tally.streams import fold as streams_fold
 from tally.streams.lineage import CLOCK_SKEW
 from tally.streams.loss import Loss
 from tally.streams.segments import JournalEntry
-from tests.invariants.processes import Crash, Watched, killed
+from tests.invariants.processes import Crash, WatchedClient, client_that_dies
 from tests.invariants.stream_records import book
-from tests.invariants.streaming import Stored
+from tests.invariants.streaming import ConsumerWorld
 from tests.tiers import in_long
 
 H = 500_000  # an hour since 1970
@@ -124,7 +124,7 @@ def test_an_hour_is_whole_when_the_sweep_was_off_in_its_middle(
         book(store, M + minute, plays(5 + minute), now_s=now_s[0])
         fold(store, min(M + minute, M + 1))
     now_s[0] += days_off * hours.DAY_S
-    Stored(store, store.client).expire(now_s[0])
+    ConsumerWorld(store, store.client).expire(now_s[0])
     fold(store, M + 3)
     assert (series(store), listed(store)) == ({H: 26}, {"v": 26})
 
@@ -141,7 +141,7 @@ def test_days_that_go_while_the_sweep_is_off_are_not_shown_as_zeros(
     fold(brief, 4 * (midnight + 24 * 3) - 1)
     now_s = float((first + 3) * hours.DAY_S + days_off * hours.DAY_S)
     monkeypatch.setattr(time, "time", lambda: now_s)
-    Stored(store, store.client).expire(now_s)
+    ConsumerWorld(store, store.client).expire(now_s)
     told = read.read_series(Call(store), PLAYS, "v", SeriesRange(DAY, midnight, midnight + 24 * 3))
     shown = {point["from"] // hours.DAY_S - first: point["value"] for point in told["series"]}
     assert shown == dict.fromkeys(range(1 + since, 3), 5)
@@ -328,7 +328,11 @@ def test_running_segments_are_written_side_by_side_and_no_longer_than_the_time_g
     tallies = 3 * WRITER_THREADS - 1  # and all together
     fold(store, M - 1)
     book(store, M, *(plays(1, f"v{number}") for number in range(tallies)))
-    together, client, now = threading.Barrier(WRITER_THREADS), Watched(store.client, frozenset({"put_item"})), [0.0]
+    together, client, now = (
+        threading.Barrier(WRITER_THREADS),
+        WatchedClient(store.client, frozenset({"put_item"})),
+        [0.0],
+    )
 
     def wait(*_: object) -> None:
         together.wait(10)
@@ -381,7 +385,9 @@ def test_a_sweep_that_dies_anywhere_comes_to_the_same_series_and_lists(
         rows = (plays(amount, video, day) for video, day, amount in into)
         book(store, M + minute, *(plays(amount, video) for video, amount in moved.items()), *rows)
         for _ in range(4):
-            dying = replace(store, client=killed(store.client, chance.randrange(20), committed=chance.random() < 0.5))
+            dying = replace(
+                store, client=client_that_dies(store.client, chance.randrange(20), committed=chance.random() < 0.5)
+            )
             with contextlib.suppress(Crash):
                 fold(dying, M + minute)
     fold(store, M + 3 * 4 - 1)
@@ -514,7 +520,7 @@ def test_what_is_imported_counts_once_while_its_hour_is_written(store: Store, mo
     fold(store, M - 1)
     book(store, M, plays(3), plays(5, day=OLD), plays(7, "w", OLD))
     for at, committed in itertools.product(range(12), (True, False)):
-        dying = replace(store, client=killed(store.client, at, committed=committed))
+        dying = replace(store, client=client_that_dies(store.client, at, committed=committed))
         with contextlib.suppress(Crash):
             fold(dying, M + 3)
         assert (series(store), imports(store)) in (({}, {}), ({H: 3}, {OLD: 5}))

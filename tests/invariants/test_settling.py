@@ -26,9 +26,9 @@ from tally.dynamo.client import Call
 from tally.errors import HoldSettledError, KeyReusedError, LimitReachedError
 from tests import faults
 from tests.invariants.counting import new_key, refusal
-from tests.invariants.judged import deployed
+from tests.invariants.deployment import deployed
 from tests.invariants.simulation import Clock
-from tests.invariants.world import SOME_OF_ALL, World, persist
+from tests.invariants.world import FAULT_MIX, World, retry_until_final
 from tests.tiers import in_long
 
 STOCK = Counter("budget", prefix="BUDGET", sort_key="LEFT", attribute="credits", start=1_000, floor=0)
@@ -232,19 +232,19 @@ def test_a_hold_stays_in_its_period_and_makes_no_room_in_another(world: World, c
 def test_spent_held_and_left_add_up_whatever_fails_and_no_hold_is_settled_two_ways(budget: Budget, seed: int) -> None:
     """30 holds, each committed by two callers at once, some also at another amount, released, or changed."""
     chance, proxy = random.Random(seed), budget.world.proxy
-    proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME_OF_ALL})
+    proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_MIX})
 
     def act(change: Any, *given: Any) -> int | None:
         """What was spent on the hold; None if it was changed, or settled otherwise, or has no room."""
         try:
-            done = persist(partial(change, *given))
+            done = retry_until_final(partial(change, *given))
             return None if change == budget.change else int(done.get("amount", 0))
         except (HoldSettledError, LimitReachedError):
             return None
 
     def one(held: int, used: int, luck: float, changes: list[tuple[int | None, int]]) -> set[int]:
         try:
-            hold_id = persist(partial(budget.hold, held, new_key()))
+            hold_id = retry_until_final(partial(budget.hold, held, new_key()))
         except LimitReachedError:
             return {0}
         acts = [(budget.commit, hold_id, used)] * 2 + [(budget.commit, hold_id, used + 1)] * (luck < 0.3)
@@ -263,7 +263,7 @@ def test_spent_held_and_left_add_up_whatever_fails_and_no_hold_is_settled_two_wa
         spent = list(pool.map(lambda job: one(*job), jobs))
     injected = sum(times for (fault, _), times in proxy.counts.items() if fault != "NONE")
     proxy.plan = faults.no_faults
-    proxy.settle()
+    proxy.wait_until_idle()
     assert injected > 20, "the plan must fail something"
     assert all(len(ways) <= 1 for ways in spent)
     assert sum(sum(ways) for ways in spent) + budget.held() + budget.left() == 1_000
@@ -295,7 +295,7 @@ def test_the_judge_finds_holds_even_after_their_period_and_repairs_a_number_in_d
         settle(MINUTES, used, COMMITTED, 12)
         for hold_id in back:
             settle(MINUTES, hold_id, RELEASED)
-        world.even(8)
+        world.assert_even(8)
         assert (world.tally(small, OWNER), world.tally(MINUTES, minute)) == (100 - 113, 12)
         world.edit(5, small, OWNER)
         world.run(8)

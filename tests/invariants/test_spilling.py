@@ -28,7 +28,12 @@ PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", vis
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
 PLAYS, LIKES = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
 HOT = [faults.CONFLICT] * (SPILL_RETRIES_MAX + 1)
-BUSY = [faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.THROTTLE, faults.answer("TransactionConflictException")]
+BUSY = [
+    faults.CONFLICT,
+    faults.THROTTLED_TRANSACTION,
+    faults.THROTTLE,
+    faults.error_answer("TransactionConflictException"),
+]
 LOST = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
 SOON = {"visible": "soon"}
 SOME_OF_ALL = {
@@ -371,7 +376,7 @@ def test_changes_that_keep_meeting_others_are_written_alone_and_throttled_ones_a
     assert together(world, VIDEO) == (first.body, True)
 
 
-@pytest.mark.parametrize("fault", [faults.CONFLICT, faults.answer("TransactionConflictException")], ids=str)
+@pytest.mark.parametrize("fault", [faults.CONFLICT, faults.error_answer("TransactionConflictException")], ids=str)
 def test_changes_that_meet_others_are_tried_again_and_spread(world: World, fault: Fault) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 2})
     assert visible(together(world, VIDEO)) == "now"

@@ -14,8 +14,8 @@ from tally.drift import rows
 from tally.dynamo.client import Store
 from tally.items import Items
 from tally.team import scan_state, spot_checks
-from tests.invariants.own import LATER_S, Team
-from tests.invariants.processes import Watched
+from tests.invariants.processes import WatchedClient
+from tests.invariants.team_table import LATER_S, Team
 from tests.sync_wire import SyncWire
 
 ORDERS = Counter("orders", prefix="ORDERS", sort_key="N", attribute="n", items=Items("shop", starts="CUSTOMER#"))
@@ -38,7 +38,7 @@ def shop(store: Store, engine: Engine) -> Team:
 def checked(shop: Team) -> dict[str, int]:
     """A sweep, and what it said."""
     shop.drain()
-    shop.pass_all()
+    shop.note_all_passed()
     return spot_checks.run_spot_checks(shop.store, shop.counters, time.time(), time.monotonic() + 60)
 
 
@@ -89,7 +89,7 @@ def test_records_of_groups_that_it_does_not_count_read_no_marker(shop: Team) -> 
     """It is open nearly always, and most records are of other groups."""
     scan = scan_state.begin(shop.store, shop.counters["orders"], time.time(), ["1"], spot=True)
     assert scan is not None
-    reads = Watched(shop.wire, frozenset({"batch_get_item"}))
+    reads = WatchedClient(shop.wire, frozenset({"batch_get_item"}))
     shop.handler = shop.process(reads)
     shop.put("CUSTOMER#2", "ORDER#new")
     shop.drain()

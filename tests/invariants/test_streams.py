@@ -21,7 +21,7 @@ from tally.errors import ConfigurationError, StoreRefusedError
 from tally.streams import consumer as streams
 from tally.streams import fold, rollup
 from tests import faults
-from tests.delivery import refused
+from tests.delivery import failed_sequence
 from tests.faults import FaultProxy
 from tests.invariants.stream_records import (
     BAD,
@@ -37,7 +37,7 @@ from tests.invariants.streaming import (
     CONSUMERS,
     LONG,
     NOW_S,
-    Context,
+    LambdaContext,
     StreamWorld,
 )
 
@@ -49,7 +49,7 @@ def test_a_fault_of_the_configuration_is_said(stream: StreamWorld, store: Store)
     other = {"eventSourceARN": "arn:aws:dynamodb:x:1:table/other/stream/1"}
     for broken, why in ((event | {"shardId": None}, "tumbling window"), (event | other, "neither")):
         with pytest.raises(ConfigurationError, match=why):
-            stream.handler("rollup")(broken, Context())
+            stream.handler("rollup")(broken, LambdaContext())
     with pytest.raises(ConfigurationError, match="TALLY_DEAD_LETTER_BUCKET"):
         streams.Handler(rollup.CONSUMER, counters.COUNTERS, store)
 
@@ -210,13 +210,13 @@ def test_what_is_too_much_for_one_transaction_is_split_and_nothing_becomes_a_dea
     records = [play(number, f"v{number}") for number in range(1, 101)]
     assert stream.deliver("rollup", "receipts", SHARD, records, store=store) is None
     assert stream.tallies() == {("plays", f"v{number}"): 1 for number in range(1, 101)}
-    assert stream.marked()["rollup"] == set()
+    assert stream.dead_letter_sequences()["rollup"] == set()
 
 
 def test_with_no_time_left_nothing_is_begun_and_the_first_record_is_reported(stream: StreamWorld) -> None:
     handler = stream.handler("rollup")
-    context = Context(int(streams.RESERVE_S * 1000) - 100)
-    assert refused(handler(stream.event("receipts", SHARD, [play(3), play(4)]), context)) == "3"
+    context = LambdaContext(int(streams.RESERVE_S * 1000) - 100)
+    assert failed_sequence(handler(stream.event("receipts", SHARD, [play(3), play(4)]), context)) == "3"
     assert stream.tallies() == {}
 
 
@@ -241,7 +241,7 @@ def test_a_table_that_is_missing_is_an_error_of_the_function(stream: StreamWorld
     settings = stream.store.settings._replace(counts_table="tally-no-such-table")
     with pytest.raises(StoreRefusedError):
         stream.deliver("rollup", "receipts", SHARD, [play(1)], store=replace(stream.store, settings=settings))
-    assert stream.marked()["rollup"] == set()
+    assert stream.dead_letter_sequences()["rollup"] == set()
 
 
 def test_a_metric_says_what_became_a_dead_letter_and_nothing_if_nothing_was(

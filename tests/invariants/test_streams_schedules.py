@@ -22,10 +22,10 @@ from tally.counting import tallies
 from tally.dynamo import clock, keys
 from tally.streams import consumer as streams
 from tests import faults
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.delivery import Delivery, Record
 from tests.faults import FaultProxy
-from tests.invariants.processes import Crash, Watched, interrupted, killed
+from tests.invariants.processes import Crash, WatchedClient, client_that_dies, interrupted_client
 from tests.invariants.stream_records import MINUTE, heartbeat, like, play, record
 from tests.invariants.streaming import CONSUMERS, LONG, StreamWorld
 from tests.tiers import in_long
@@ -141,19 +141,21 @@ class Deliveries(Delivery):
         if answer is CRASHED or self.chance.randrange(2):  # it crashed, or the answer is lost: delivered again
             answer = self.run(batch)
         self.size = 0
-        self.move(answer, size)
+        self.advance(answer, size)
         if answer is not None:
-            assert all(int(one["dynamodb"]["SequenceNumber"]) <= self.passed for one in self.records[: self.at])
+            assert all(int(one["dynamodb"]["SequenceNumber"]) <= self.passed for one in self.records[: self.position])
 
     @property
     def passed(self) -> int:
         """Where the checkpoint is."""
         return int(self.world.checkpoint(self.consumer, self.table, self.shard).get("sequence", "-1"))
 
-    def run(self, batch: list[Record], client: Watched | None = None) -> str | None:
+    def run(self, batch: list[Record], client: WatchedClient | None = None) -> str | None:
         """Deliver it to a process that may crash: the sequence number that failed, None, or CRASHED."""
         try:
-            return self.invoke(batch, Context(), self.world.handler(self.consumer, self.world.through(client)))
+            return self.invoke(
+                batch, LambdaContext(), self.world.handler(self.consumer, self.world.with_client(client))
+            )
         except Crash:
             self.size = max(1, len(batch) // 2)
             return CRASHED
@@ -161,12 +163,12 @@ class Deliveries(Delivery):
     def crash(self, batch: list[Record]) -> str | None:
         """The process dies before a commit, or after one, before it knows."""
         committed = self.chance.random() < 0.7
-        return self.run(batch, killed(self.world.store.client, self.chance.randrange(4), committed=committed))
+        return self.run(batch, client_that_dies(self.world.store.client, self.chance.randrange(4), committed=committed))
 
     def moved_meanwhile(self, batch: list[Record]) -> str | None:
         """Another process applies some of the batch just before a commit."""
         at, part = self.chance.randrange(3), _prefix(batch, self.chance.randint(1, len(batch)))
-        return self.run(batch, interrupted(self.world.store.client, at, lambda: self.run(part)))
+        return self.run(batch, interrupted_client(self.world.store.client, at, lambda: self.run(part)))
 
     def two_at_once(self, batch: list[Record]) -> str | None:
         """Two processes have the batch at once."""
@@ -185,7 +187,7 @@ class Deliveries(Delivery):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(streams, "time", SimpleNamespace(time=time.time, monotonic=lambda: now_s[0]))
-            return self.run(batch, interrupted(self.world.store.client, at, pass_time))
+            return self.run(batch, interrupted_client(self.world.store.client, at, pass_time))
 
     def bucket_fails(self, batch: list[Record]) -> str | None:
         """S3 fails once."""
@@ -225,7 +227,7 @@ def deliver_all(world: StreamWorld, facts: Facts, chance: random.Random) -> list
             waiting.append((parent, None))
             waiting.append((Deliveries(world, chance, name, table, f"{shard}-child", records[cut:]), parent))
     for _ in range(TURNS_MAX):
-        ready = [one for one, parent in waiting if not one.done and (parent is None or parent.done)]
+        ready = [one for one, parent in waiting if not one.is_done and (parent is None or parent.is_done)]
         if not ready:
             return [one for one, _ in waiting if one.records]
         chance.choice(ready).turn()
@@ -239,7 +241,7 @@ def run(world: StreamWorld, seed: int) -> None:
     delivered = deliver_all(world, facts, chance)
     assert world.tallies() == {key: amount for key, amount in facts.tallies.items() if amount}
     assert world.ledger() == {key: sums for key, sums in facts.ledger.items() if any(sums)}
-    assert world.marked() == facts.dead_letters
+    assert world.dead_letter_sequences() == facts.dead_letters
     assert {(row["PK"]["S"], row["SK"]["S"]): row["sequence"]["S"] for row in world.rows("CHECKPOINT#")} == {
         keys.checkpoint_key(one.consumer, one.table, one.shard): one.records[-1]["dynamodb"]["SequenceNumber"]
         for one in delivered
@@ -278,5 +280,5 @@ def test_each_record_takes_effect_exactly_once_over_a_network_that_fails(
     lossy: StreamWorld, proxy: FaultProxy, seed: int
 ) -> None:
     """Answers are lost and nothing but the checkpoint protects: the SDK's tokens are taken away."""
-    proxy.plan = faults.seeded(seed, NETWORK)
+    proxy.plan = faults.random_faults(seed, NETWORK)
     run(lossy, seed)

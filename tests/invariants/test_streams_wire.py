@@ -14,10 +14,10 @@ from tally.counting import children, tallies
 from tally.dev.base.engine import Engine
 from tally.drift import judge
 from tally.dynamo.client import Call, Store
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.delivery import Record
 from tests.invariants.stream_model import TABLES
-from tests.invariants.streaming import CONSUMERS, Tables
+from tests.invariants.streaming import CONSUMERS, EngineStreams
 from tests.sync_wire import SyncWire
 
 
@@ -27,14 +27,14 @@ def streamed() -> tuple[str, ...]:
 
 
 @pytest.fixture
-def world(store: Store, engine: Engine) -> Iterator[Tables]:
+def world(store: Store, engine: Engine) -> Iterator[EngineStreams]:
     wire = SyncWire(engine.port)
-    yield Tables(store, wire)
+    yield EngineStreams(store, wire)
     wire.close()
 
 
 def test_what_the_engine_streams_of_receipts_likes_and_tallies_is_read(
-    world: Tables, monkeypatch: pytest.MonkeyPatch
+    world: EngineStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s)  # no minute ends meanwhile
@@ -58,12 +58,14 @@ def test_what_the_engine_streams_of_receipts_likes_and_tallies_is_read(
         for table in TABLES[::-1]:
             seen[table] += world.records(table)  # the rollup writes for the bookkeeper
             for _ in range(2):
-                assert world.delivery(consumer, table, f"shard-{table}", []).invoke(seen[table], Context()) is None
+                assert (
+                    world.delivery(consumer, table, f"shard-{table}", []).invoke(seen[table], LambdaContext()) is None
+                )
     assert world.tallies() == {("plays", "9f3a"): 24, ("likes", "p"): 2}
     sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for (counter, target, _), amounts in world.ledger().items():
         sums[counter, target] = [there + one for there, one in zip(sums[counter, target], amounts, strict=True)]
     assert sums == {("plays", "9f3a"): [24, 24], ("likes", "p"): [2, 2]}
-    assert world.marked() == {"rollup": set(), "bookkeeper": set()}
+    assert world.dead_letter_sequences() == {"rollup": set(), "bookkeeper": set()}
     minutes = {minute for minute, _, _ in world.segments()}
     assert [sums for minute in minutes for sums in judge.differences(store, minute).values() if sums] == []

@@ -30,11 +30,11 @@ from tally.errors import (
 )
 from tally.transact import Committed, Transactions
 from tests import faults
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.invariants.simulation import Clock
-from tests.invariants.streaming import Tables
+from tests.invariants.streaming import EngineStreams
 from tests.invariants.threads import at_once
-from tests.invariants.world import World, killed, persist
+from tests.invariants.world import World, killing_at, retry_until_final
 from tests.tiers import in_long
 
 PLAYS, STOCK, USAGE = counters.PLAYS, counters.STOCK, counters.USAGE
@@ -86,7 +86,7 @@ class Shop:
         order = order or key
         sells = Transactions((world or self.world).store, DECLARED, "shop")
         writes = [self.new(order), self.total(), *extra]
-        return sells.commit(key, changes, writes, **{"answer": {"order": order}, "context": Context(), **how})
+        return sells.commit(key, changes, writes, **{"answer": {"order": order}, "context": LambdaContext(), **how})
 
     def rows(self) -> dict[str, Any]:
         found = self.world.raw.scan(TableName=self.table, ConsistentRead=True)["Items"]
@@ -243,7 +243,7 @@ def test_an_own_write_that_is_in_the_way_spills_spreads_and_heats_no_tally(shop:
 
 @pytest.mark.parametrize("fault", [faults.CONFLICT, faults.THROTTLED_TRANSACTION])
 def test_a_tally_that_is_in_the_way_spills_and_the_own_writes_go_with_the_receipt(
-    shop: Shop, streams: Tables, fault: faults.Fault
+    shop: Shop, streams: EngineStreams, fault: faults.Fault
 ) -> None:
     """The fault is at the plays, the third of six writes; then the usage waits too, and then nothing moves at once."""
     shop.world.proxy.plan = faults.script({"TransactWriteItems": [replace(fault, at=2)] * 4})
@@ -285,7 +285,7 @@ def test_plain_writers_of_the_same_item_and_commits_lose_nothing(shop: Shop) -> 
     def sell() -> int:
         try:
             for number in range(20):
-                persist(partial(shop.commit, f"o-{number}", changes=ORDER[2:]))
+                retry_until_final(partial(shop.commit, f"o-{number}", changes=ORDER[2:]))
         finally:
             ended.set()
         return 20
@@ -306,20 +306,20 @@ def test_two_answers_that_are_lost(shop: Shop, first: faults.Fault, second: faul
     pair = [first, second]
     shop.world.proxy.strip_tokens = True
     shop.world.proxy.plan = faults.script({"TransactWriteItems": pair})
-    assert persist(partial(shop.commit, "o-1")).answer == {"order": "o-1"}
+    assert retry_until_final(partial(shop.commit, "o-1")).answer == {"order": "o-1"}
     assert shop.of() == DONE
     shop.world.proxy.plan = faults.script({"TransactWriteItems": [*pair, first]})  # all of the SDK's attempts
     with pytest.raises(RetryableError):
         shop.commit("o-2")
-    assert persist(partial(shop.commit, "o-2", "o-2-again")) == ({"order": "o-2"}, True, "now")
+    assert retry_until_final(partial(shop.commit, "o-2", "o-2-again")) == ({"order": "o-2"}, True, "now")
     assert shop.of() == [1, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("at", range(3))
-def test_a_process_that_is_killed_over_any_request(shop: Shop, streams: Tables, at: int, before: bool) -> None:
+def test_a_process_that_is_killed_over_any_request(shop: Shop, streams: EngineStreams, at: int, before: bool) -> None:
     shop.world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT, faults.CONFLICT]})
-    with killed(shop.world.store, at, before=before):
+    with killing_at(shop.world.store, at, before=before):
         shop.commit("o-1")
     half = shop.of()
     assert half == (DONE if (at, before) == (2, False) else NOTHING)
@@ -330,14 +330,16 @@ def test_a_process_that_is_killed_over_any_request(shop: Shop, streams: Tables, 
 
 
 def test_12_copies_at_once_make_one_order_and_all_of_them_name_it(shop: Shop) -> None:
-    answers = at_once([partial(persist, partial(shop.commit, "key", f"o-{number}")) for number in range(12)])
+    answers = at_once([partial(retry_until_final, partial(shop.commit, "key", f"o-{number}")) for number in range(12)])
     assert shop.of() == DONE
     assert [{*one.answer.values(), "TOTAL"} for one in answers] == [shop.rows().keys()] * 12
     assert sum(not one.replayed for one in answers) == 1
 
 
 @pytest.mark.parametrize("seed", [0, *in_long(range(1, 12))])
-def test_60_orders_of_25_mugs_each_sent_by_some_devices_at_once(world: World, streams: Tables, seed: int) -> None:
+def test_60_orders_of_25_mugs_each_sent_by_some_devices_at_once(
+    world: World, streams: EngineStreams, seed: int
+) -> None:
     """In a network that fails in all ways: what was sold is there once, and each device knows what became of it."""
     shop, chance = Shop(world, 25), random.Random(seed)
     world.proxy.strip_tokens = True
@@ -346,11 +348,11 @@ def test_60_orders_of_25_mugs_each_sent_by_some_devices_at_once(world: World, st
         faults.CONFLICT: 0.06, faults.THROTTLED_TRANSACTION: 0.03, faults.mixed(1, 2, {"qty": {"N": "0"}}): 0.03,
         faults.mixed(4, 3, {"PK": {"S": "x"}}): 0.03,
     }  # fmt: skip
-    world.proxy.plan = faults.seeded(seed, {"TransactWriteItems": some})
+    world.proxy.plan = faults.random_faults(seed, {"TransactWriteItems": some})
 
     def sell(number: int, device: int) -> tuple[int, str]:
         try:
-            done = persist(partial(shop.commit, f"key-{number}", f"o-{number}-{device}"))
+            done = retry_until_final(partial(shop.commit, f"key-{number}", f"o-{number}-{device}"))
         except LimitReachedError:
             return number, "sold out"
         return number, done.answer["order"]
@@ -370,5 +372,5 @@ def test_60_orders_of_25_mugs_each_sent_by_some_devices_at_once(world: World, st
 
 def test_a_call_without_time_writes_nothing(shop: Shop) -> None:
     with pytest.raises(StoreBusyError, match="no time left"):
-        shop.commit("o-1", context=Context(remaining_ms=500))
+        shop.commit("o-1", context=LambdaContext(remaining_ms=500))
     assert shop.of() == NOTHING

@@ -24,12 +24,12 @@ from tally.errors import InvalidInputError, LimitReachedError, StoreUnreachableE
 from tests import faults
 from tests.engines import new_engine
 from tests.invariants.counting import ITEM, Counting
-from tests.invariants.judged import Deployment
-from tests.invariants.simulation import Clock, Plan, seeded
+from tests.invariants.deployment import Deployment
+from tests.invariants.simulation import Clock, Roughness, seed_randomness
 from tests.invariants.test_periods import evening as evening
 from tests.invariants.test_removed_periods import BY_TTL
 from tests.invariants.threads import at_once
-from tests.invariants.world import World, persist
+from tests.invariants.world import World, retry_until_final
 from tests.tiers import in_long
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -55,7 +55,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def visit(world: World, counter: Counter, visitor: str, at_s: float | None = None, caller: str = "web") -> bool:
     """Whether the visitor is new."""
-    body = persist(lambda: unique_visitors.count(world.call(caller), counter, ITEM, visitor, at_s)).body
+    body = retry_until_final(lambda: unique_visitors.count(world.call(caller), counter, ITEM, visitor, at_s)).body
     return bool(body["new"])
 
 
@@ -68,10 +68,10 @@ def test_a_key_of_visitor_and_period_counts_each_once_but_for_one_that_comes_lat
 ) -> None:
     today, tomorrow = (periods.tally_id(KEYED, ITEM, evening() + later_s) for later_s in (0, DAY_S))
     proxy = counting.world.proxy
-    proxy.plan = faults.seeded(5, {"PutItem": {faults.LOSE_RESPONSE: 0.3, faults.FAIL_AFTER: 0.2}})
+    proxy.plan = faults.random_faults(5, {"PutItem": {faults.LOSE_RESPONSE: 0.3, faults.FAIL_AFTER: 0.2}})
 
     def visit(visitor: str, tally: str) -> None:
-        persist(lambda: counting.increment(KEYED, key=f"{visitor}-{tally[-10:]}"))
+        retry_until_final(lambda: counting.increment(KEYED, key=f"{visitor}-{tally[-10:]}"))
 
     for visitor in ("ann", "bob") * 5:
         visit(visitor, today)
@@ -161,9 +161,11 @@ def test_a_receipt_names_nobody_and_another_stack_has_other_names(world: World) 
 
 def test_processes_that_need_the_secret_at_once_have_the_same(world: World) -> None:
     """Each reads before any of them has written."""
-    world.proxy.plan = faults.seeded(3, {"PutItem": {faults.LOSE_RESPONSE: 0.3, faults.FAIL_AFTER: 0.3}})
+    world.proxy.plan = faults.random_faults(3, {"PutItem": {faults.LOSE_RESPONSE: 0.3, faults.FAIL_AFTER: 0.3}})
     stores = [replace(world.store, secret_cache={}) for _ in range(8)]
-    found = at_once([lambda store=store: persist(lambda: pseudonyms.stack_secret(Call(store))) for store in stores])
+    found = at_once(
+        [lambda store=store: retry_until_final(lambda: pseudonyms.stack_secret(Call(store))) for store in stores]
+    )
     assert len(set(found)) == 1
     assert len(found[0]) >= 40
 
@@ -186,7 +188,7 @@ def test_at_a_ceiling_who_is_in_comes_in_again_and_nobody_else_does(world: World
     """40 users, 25 seats, 8 callers at once, while answers are lost and transactions conflict."""
     world.proxy.strip_tokens = True
     chances = {faults.LOSE_RESPONSE: 0.1, faults.FAIL_AFTER: 0.05, faults.CONFLICT: 0.1}
-    world.proxy.plan = faults.seeded(7, {"TransactWriteItems": chances})
+    world.proxy.plan = faults.random_faults(7, {"TransactWriteItems": chances})
     order = [f"u{number % 40}" for number in range(160)]
     random.Random(1).shuffle(order)
 
@@ -238,7 +240,7 @@ class Log:
 
     def _send(self, at_s: float, page: str, who: str) -> None:
         self.sent += 1
-        with self.world.clock.off(self.chance.uniform(-2, 2)):  # that of the function
+        with self.world.clock.with_skew(self.chance.uniform(-2, 2)):  # that of the function
             answer = unique_visitors.count(Call(self.world.store, "web"), GAMBIER, page, who, int(at_s))
         tally = periods.tally_id(GAMBIER, page, int(at_s))
         self.new += answer.body["new"]
@@ -254,8 +256,10 @@ def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Consumers die, repeat and lose answers in a third of their invocations; clocks are 2 s off; shards split."""
     monkeypatch.setitem(counters.COUNTERS, GAMBIER.name, GAMBIER)
     clock = Clock()
-    with new_engine() as engine, seeded(clock, request.param):
-        world = Deployment(engine, clock, request.param, Plan(splits_per_hour=0, slow=0, gaps=0.3, faults=0.35), None)
+    with new_engine() as engine, seed_randomness(clock, request.param):
+        world = Deployment(
+            engine, clock, request.param, Roughness(splits_per_hour=0, slow=0, gaps=0.3, faults=0.35), None
+        )
         clock.pass_s(2400)  # 20 minutes before the edge
         world.sweep_each_minute()
         yield world
@@ -264,12 +268,12 @@ def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def expire(world: Deployment) -> int:
     """What DynamoDB does with receipts when their time is over: how many it removed."""
-    world.written()
+    world.take_written()
     gone = [item for item in world.scan("receipts") if "target" in item]
     for item in gone:
         world.wire.delete_item(TableName=world.name("receipts"), Key={"id": item["id"]})
     taken, world.records = world.records, lambda table: ({**each, **BY_TTL} for each in taken(table))  # type: ignore[method-assign]
-    world.written()
+    world.take_written()
     world.records = taken  # type: ignore[method-assign]
     return len(gone)
 
@@ -280,8 +284,8 @@ def test_the_uniques_of_two_days_are_those_of_the_log_and_stay_when_the_receipts
 ) -> None:
     world, chance = simulated, random.Random(request.node.callspec.params["simulated"])
     log = Log(world, chance, VISITS)
-    faulty = world.faulty
-    world.faulty = lambda: log.met(faulty())  # type: ignore[method-assign]
+    faulty = world.is_faulty
+    world.is_faulty = lambda: log.met(faulty())  # type: ignore[method-assign]
 
     def step() -> None:
         log.step()
@@ -303,6 +307,6 @@ def test_the_uniques_of_two_days_are_those_of_the_log_and_stay_when_the_receipts
     assert expire(world) == sum(wanted.values())
     world.run(6)
     assert {tally: world.tally(GAMBIER, tally) for tally in wanted} == wanted
-    assert (world.drifts(), set().union(*world.marked().values())) == ({}, set())
+    assert (world.drifts(), set().union(*world.dead_letter_sequences().values())) == ({}, set())
     assert min(log.lost, log.faults) > 50
     print(f"{log.sent} sent, {log.lost} answers lost, {log.new} uniques, {log.faults} faults of consumers")

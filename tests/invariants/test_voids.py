@@ -27,9 +27,9 @@ from tally.errors import (
 from tally.operations import changes as handler
 from tests import faults
 from tests.invariants.counting import new_key, refusal
-from tests.invariants.judged import deployed
+from tests.invariants.deployment import deployed
 from tests.invariants.simulation import Clock
-from tests.invariants.world import SOME_OF_ALL, World, meanwhile, persist
+from tests.invariants.world import FAULT_MIX, World, meanwhile, retry_until_final
 from tests.tiers import in_long
 
 STOCK = Counter("budget", prefix="BUDGET", sort_key="LEFT", attribute="credits", start=100, floor=0)
@@ -288,7 +288,7 @@ def test_many_changes_under_one_key_are_taken_back_together_or_not_at_all(shop: 
 def test_changes_and_voids_are_exact_whatever_fails(shop: Shop, seed: int) -> None:
     """40 changes are sent 3 times each, half of them voided by 3 callers at once, and an order of each 4."""
     chance, proxy = random.Random(seed), shop.world.proxy
-    proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME_OF_ALL})
+    proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_MIX})
     amounts = {f"k{number}": chance.choice((-5, -1, 3, 9)) for number in range(40)}
     orders = [f"o{number}" for number in range(10)]
     send = {key: partial(shop.add, STOCK, amount, key) for key, amount in amounts.items()}
@@ -296,15 +296,15 @@ def test_changes_and_voids_are_exact_whatever_fails(shop: Shop, seed: int) -> No
     take = {key: partial(shop.void, STOCK, key) for key in amounts}
     take |= {key: partial(shop.void_order, key) for key in orders}
     for change in send.values():
-        persist(change)
+        retry_until_final(change)
     voided = [key for key in send if chance.random() < 0.5]
     acts = [(key, take[key]) for key in voided * 3] + [(key, send[key]) for key in [*send] * 2]
     chance.shuffle(acts)
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda act: (act[0], persist(act[1])), acts))
+        answers = list(pool.map(lambda act: (act[0], retry_until_final(act[1])), acts))
     injected = sum(times for (fault, _), times in proxy.counts.items() if fault != "NONE")
     proxy.plan = faults.no_faults
-    proxy.settle()
+    proxy.wait_until_idle()
     assert injected > 40, "the plan must fail something"
     first = [key for key, answer in answers if isinstance(answer, dict) and answer["changed"]]
     assert len(first) == len(set(first)), "one caller is the first; whose answer is lost and who asks again is not"
@@ -334,7 +334,7 @@ def test_the_judge_finds_voids_even(monkeypatch: pytest.MonkeyPatch) -> None:
                 shop.void(SALES, f"h{number}")
             world.run(0.5)
         shop.void(MINUTES, "m1")
-        world.even(8)
+        world.assert_even(8)
         assert world.tally(MINUTES, minute) == 3
         numbers = {one.name: world.tally(one, shop.tally(one)) for one in (STOCK, VIEWS, SALES, QUOTA)}
         assert numbers == {"budget": 100 - 10 - 6, "views": 4, "sales": 20 + 2, "quota": 4}

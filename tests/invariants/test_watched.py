@@ -15,7 +15,7 @@ from tally.items import Items
 from tally.maintenance.reconcile import Reconciler, RepairNotReadyError
 from tally.team import faults, scan_state, watch
 from tally.team.team_numbers import STRETCHES_MAX, STRETCHES_PER_WRITE_MAX, stretch_s
-from tests.invariants.own import LATER_S, Team
+from tests.invariants.team_table import LATER_S, Team
 from tests.sync_wire import SyncWire
 
 OF = Items("social", starts="POST#", sort="SK", sort_starts="LIKE#")
@@ -42,7 +42,7 @@ def post(social: Team, name: str, likes: int, tally: int | None = None) -> None:
 def off(social: Team) -> dict[str, int]:
     """The sweep looks, some minutes later; by how much which numbers are off now."""
     social.drain()
-    social.pass_all()
+    social.note_all_passed()
     watch.check_numbers(social.store, COUNTERS, time.time() + LATER_S, until_s=time.monotonic() + 60)
     return {row.target: row.drift for row in rows.all_rows(social.store)}
 
@@ -212,7 +212,7 @@ def test_a_scan_finds_the_number_that_a_lost_record_had(social: Team) -> None:
     social.put("POST#a", "META", likeTally={"N": "9"})
     social.delete("POST#gone", "META")
     social.delete("POST#gone", "LIKE#USER#0")
-    list(social.stream.new())  # lost
+    list(social.stream.read_new())  # lost
     social.count("post_likes")
     assert off(social) == {"a": 7}
 
@@ -226,7 +226,7 @@ def test_a_record_knows_better_than_what_a_scan_has_read(social: Team) -> None:
     social.drain()
     recount._add(page, len(page))
     assert scan_state.end(social.store, recount.scan, time.time())
-    social.pass_all()
+    social.note_all_passed()
     seen = next(one for one in recount.all_differences() if one.group == "a")
     assert seen.first_item[recount.scan.team_number_attribute] == {"N": "3"}
     social.put("POST#a", "META", likeTally={"N": "4"})
@@ -272,7 +272,7 @@ def test_written_together_an_edit_is_confirmed_after_some_minutes(social: Team) 
     social.count("post_likes")
     post(social, "a", 2, 4)
     social.drain()
-    social.pass_all()
+    social.note_all_passed()
     watch.check_numbers(social.store, social.counters, time.time() + LATER_S, until_s=time.monotonic() + 60)
     (row,) = rows.all_rows(social.store)
     assert (row.drift, row.changes != ()) == (2, True)

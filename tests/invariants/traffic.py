@@ -69,7 +69,7 @@ class Traffic:
             delay_s = chance.uniform(6, 55)
         if chance.random() < plan.late:
             delay_s = chance.uniform(60, 600)
-        with self.world.clock.off(chance.uniform(-plan.skew_s, plan.skew_s) - delay_s):
+        with self.world.clock.with_skew(chance.uniform(-plan.skew_s, plan.skew_s) - delay_s):
             self.kind()
 
     def kind(self) -> None:
@@ -98,7 +98,7 @@ class Traffic:
         self._spread(counter, id_, alone)
         increments.count(Call(self.world.store), change)
         self.truth.accepted[counter.name, id_] += amount
-        self._written()
+        self._note_spilled()
 
     def like(self, hot: bool) -> None:
         """A like by a new user, or by one who took a like back; a hot post's is written alone, as a rule."""
@@ -111,7 +111,7 @@ class Traffic:
         children.set_child(Call(self.world.store), counters.LIKES, post, user, True)
         self.likes.append((post, user))
         self.truth.accepted["likes", post] += 1
-        self._written()
+        self._note_spilled()
 
     def unlike(self, _: bool) -> None:
         """An unlike, of any like that there is or of a young one."""
@@ -128,7 +128,7 @@ class Traffic:
         self._spread(counters.LIKES, post, False)
         children.set_child(Call(self.world.store), counters.LIKES, post, user, False)
         self.truth.accepted["likes", post] -= 1
-        self._written()
+        self._note_spilled()
 
     def stock(self, _: bool) -> None:
         """Stock up, hold some, or settle a hold, which may have expired."""
@@ -151,7 +151,7 @@ class Traffic:
             body = holds.place(call, counters.STOCK, id_, amount, ttl_s, operation="hold", key=key).body
             self.holds.append((id_, str(body["hold"]), amount))
             self.truth.accepted["stock", id_] -= amount
-        self.world.written()
+        self.world.take_written()
 
     def change_hold(self, hold: tuple[str, str, int], amount: int, ttl_s: int | None) -> tuple[str, str, int]:
         """Give a hold another amount and time, if it has not ended and there is room."""
@@ -162,7 +162,7 @@ class Traffic:
         except (HoldSettledError, LimitReachedError):
             amount = was
         self.truth.accepted["stock", id_] += was - amount
-        self.world.written()
+        self.world.take_written()
         return id_, hold_id, amount
 
     def settle(self, hold: tuple[str, str, int], state: str) -> None:
@@ -184,7 +184,7 @@ class Traffic:
             settle(state)
             kept = 0
         self.truth.accepted["stock", id_] += amount - kept
-        self.world.written()
+        self.world.take_written()
 
     def import_(self, hot: bool) -> None:
         """Numbers from elsewhere, which belong to no day of their own."""
@@ -197,7 +197,7 @@ class Traffic:
         imports.import_numbers(Call(self.world.store), counter, secrets.token_hex(6), imports.Chunk(0, [row]))
         self.truth.accepted[counter.name, id_] += amount
         self.truth.imported[counter.name, id_] += amount
-        self._written()
+        self._note_spilled()
 
     def import_likes(self, _: bool) -> None:
         """Likes from elsewhere, of two days that are long over."""
@@ -207,7 +207,7 @@ class Traffic:
         self.likes += [(post, row.child) for row in rows]
         self.truth.accepted["likes", post] += len(rows)
         self.truth.imported["likes", post] += len(rows)
-        self.world.written()
+        self.world.take_written()
 
     def _spread(self, counter: Counter, id_: str, alone: bool) -> None:
         """The writers of this tally find it calm, contended, or hot."""
@@ -220,9 +220,9 @@ class Traffic:
         elif self.chance.random() < 0.4:
             store.spread.widen(partition, counter.max_shards)
 
-    def _written(self) -> None:
+    def _note_spilled(self) -> None:
         """Note what was written alone: then its record says so."""
-        for record in self.world.written():
+        for record in self.world.take_written():
             image = record["dynamodb"].get("NewImage", {})
             if "rollup" in image and TOMBSTONE not in image and record["eventName"] != "REMOVE":
                 record["alone"] = [
@@ -234,7 +234,7 @@ class Traffic:
 
     def edit(self) -> None:
         """Edit something by hand."""
-        self.world.written()  # what a sweep that died has left: the next record is the edit's
+        self.world.take_written()  # what a sweep that died has left: the next record is the edit's
         kinds: list[Callable[[], object]] = [
             self.move_tally, self.restore, self.delete_tally, self.delete_child, self.add_child,
         ]  # fmt: skip
@@ -250,15 +250,15 @@ class Traffic:
         ])  # fmt: skip
         moved = self.chance.choice([-7, -1, 1, 5, 40])
         self.world.edit(moved, counters.COUNTERS[tally[0]], tally[1])
-        self._edited(tally, moved)
+        self._note_edit(tally, moved)
 
     def drip(self, tally: Tally, amount: int, every_s: float, until_s: float) -> None:
         """A program that moves a tally around the API, again and again."""
         if self.world.clock.now_s < until_s:
-            self.world.written()
+            self.world.take_written()
             self.world.edit(amount, counters.COUNTERS[tally[0]], tally[1])
-            self._edited(tally, amount)
-            self.world.soon(every_s, self.drip, tally, amount, every_s, until_s)
+            self._note_edit(tally, amount)
+            self.world.schedule_in(every_s, self.drip, tally, amount, every_s, until_s)
 
     def restore(self) -> None:
         """Put an old image of a tally back, with the nonce of a change, the rollup, a repair or an unlike in it."""
@@ -267,8 +267,8 @@ class Traffic:
         by = self.chance.choice(["+", "+", "~60.", "-0123456789ab.", ""])
         old = self._restore(number, self.chance.choice([46, 47, 55]), now - self.chance.randint(60, 1000), by)
         self.truth.unbooked.add(tally)
-        for record in self.world.written(by_hand=True):
-            self.truth.edited(tally, 0, amount_of(tally, record["dynamodb"]["NewImage"]) - old)
+        for record in self.world.take_written(by_hand=True):
+            self.truth.note_edit(tally, 0, amount_of(tally, record["dynamodb"]["NewImage"]) - old)
 
     def delete_tally(self) -> None:
         """Delete an item of a tally, but not a post."""
@@ -282,7 +282,7 @@ class Traffic:
         self.world.delete({name: item[name] for name in ("PK", "SK")})
         prefix, _, id_ = item["PK"]["S"].partition("#")
         counter = {"VID": counters.PLAYS, "SITE": counters.VISITS, "USER": counters.USAGE}[prefix]
-        self._edited((counter.name, id_), -int(item[counter.attribute]["N"]))
+        self._note_edit((counter.name, id_), -int(item[counter.attribute]["N"]))
 
     def delete_child(self) -> None:
         """Delete a like, and not its part of the tally."""
@@ -305,24 +305,24 @@ class Traffic:
         for number in range(times):
             after_s = edge_s + (60 * number + (65 if by_user else 5) if number or not by_user else -0.05)
             remove = self._unlike if by_user and not number else self._delete
-            world.soon(after_s, remove, of)
-            world.soon(after_s + 6, self._put_back, of, image)
+            world.schedule_in(after_s, remove, of)
+            world.schedule_in(after_s + 6, self._put_back, of, image)
         # A slow unlike is stamped a minute before its commit. Next to the last removal by hand, nobody could tell which
         # of the halves is even with which: the row would be off by one for two minutes.
-        world.soon(edge_s + 60 * times + 240, self.likes.append, of)
+        world.schedule_in(edge_s + 60 * times + 240, self.likes.append, of)
 
     def _put_back(self, of: tuple[str, str], image: Item) -> None:
-        self.world.written()
+        self.world.take_written()
         self.world.put(image)
         self.truth.accepted["likes", of[0]] += 1
         self.truth.imported["likes", of[0]] += "imported" in image
-        self._edited(("likes", of[0]), -1, keys.minute_of(image))
+        self._note_edit(("likes", of[0]), -1, keys.minute_of(image))
 
     def _delete(self, of: tuple[str, str]) -> None:
-        self.world.written()
+        self.world.take_written()
         self.world.delete(keys.key(f"POST#{of[0]}", f"LIKE#USER#{of[1]}"))
         self.truth.accepted["likes", of[0]] -= 1
-        self._edited(("likes", of[0]), 1)
+        self._note_edit(("likes", of[0]), 1)
 
     def add_child(self) -> None:
         """Put a like, and not its part of the tally."""
@@ -332,7 +332,7 @@ class Traffic:
         self.put_child(post, user, at)
         self.likes.append((post, user))
         self.truth.accepted["likes", post] += 1
-        self._edited(("likes", post), -1, at)
+        self._note_edit(("likes", post), -1, at)
 
     def put_child(self, post: str, user: str, at: int | None) -> None:
         """A like item, as Tally would write it or without a minute."""
@@ -346,17 +346,17 @@ class Traffic:
         for item in self.world.scan("counts"):
             if int(item.get("expiration", {"N": str(10**12)})["N"]) < self.world.clock.now_s:
                 self.world.delete({name: item[name] for name in ("PK", "SK")})
-        self.world.written()
+        self.world.take_written()
 
-    def _edited(self, tally: Tally, amount: int, at: int | None = None) -> None:
+    def _note_edit(self, tally: Tally, amount: int, at: int | None = None) -> None:
         """Note an edit on the minute of its record, or on `at` if that is near it."""
 
         def note(record: Record, created_s: int) -> None:
             minute = self.world.settings.minute_of(created_s)
             near = at is not None and minute - 1 <= at <= minute + 1
-            self.truth.edited(tally, at if near and at is not None else minute, amount)
+            self.truth.note_edit(tally, at if near and at is not None else minute, amount)
 
-        (_,) = self.world.written(note)
+        (_,) = self.world.take_written(note)
 
     def _restore(self, number: int, amount: int, at: int, by: str = "+") -> int:
         """Put a tally as it was left long ago; what it said before. `by`: how the nonce begins."""

@@ -38,7 +38,7 @@ class Truth:
     alone: dict[int, float] = field(default_factory=dict)
     """When each change was accepted that was written alone and is not in its tally yet."""
 
-    def edited(self, tally: Tally, minute: int, amount: int) -> None:
+    def note_edit(self, tally: Tally, minute: int, amount: int) -> None:
         """Note that a tally is off by an amount, which the ledger knows by its minute."""
         self.edits[tally].append((minute, amount))
         self.off[tally] += amount

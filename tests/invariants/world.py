@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import counters
-from bench.watch import Meter
+from bench.instruments import Meter
 from tally.counter import Counter
 from tally.counting import children, increments, posts, tallies
 from tally.counting.increments import Increment
@@ -30,11 +30,11 @@ from tally.streams import record as stream_records
 from tests import faults
 from tests.delivery import Stream
 from tests.faults import FaultProxy, Plan
-from tests.invariants.streaming import Stored
+from tests.invariants.streaming import ConsumerWorld
 
 VIDEO, POST, AUTHOR = "v1", "p1", "author"
 CALLER_TRIES_MAX = 40
-SOME_OF_ALL = {
+FAULT_MIX = {
     faults.CONFLICT: 0.2, faults.THROTTLED_TRANSACTION: 0.05, faults.LOSE_RESPONSE: 0.05, faults.FAIL_AFTER: 0.05,
     faults.FAIL_BEFORE: 0.05,
 }  # fmt: skip
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 @dataclass(kw_only=True)
-class World(Stored):
+class World(ConsumerWorld):
     """One test's store. `store` goes through `proxy`; `raw` does not."""
 
     proxy: FaultProxy
@@ -137,7 +137,7 @@ class World(Stored):
     def inserted_alone(self, counter: Counter | None = None, id_: str = POST) -> list[Item]:
         """The children of a tally that were ever written alone, whether they are still there or not."""
         counter = counter or self.family
-        records = Stream(self.raw, self.name("counts")).new()
+        records = Stream(self.raw, self.name("counts")).read_new()
         made = [record["dynamodb"]["NewImage"] for record in records if record["eventName"] == "INSERT"]
         return [
             item
@@ -207,7 +207,7 @@ def meanwhile(actions: Mapping[int, Callable[[], object]], operation: str = "Tra
     return plan
 
 
-def persist(change: Callable[[], T]) -> T:
+def retry_until_final(change: Callable[[], T]) -> T:
     """Do as a good client does: send it again, the very same, while the answer says that it may be sent again."""
     for _ in range(CALLER_TRIES_MAX):
         try:
@@ -217,7 +217,7 @@ def persist(change: Callable[[], T]) -> T:
     return change()
 
 
-class InTurn(random.SystemRandom):
+class ShardsInTurn(random.SystemRandom):
     """Not random: each shard in turn, from shard 1 on."""
 
     turn = 0
@@ -227,7 +227,7 @@ class InTurn(random.SystemRandom):
         return self.turn % (start if stop is None else stop)
 
 
-class Shard(random.SystemRandom):
+class FixedShard(random.SystemRandom):
     """Not random: this shard, or the last one that there is."""
 
     def __init__(self, shard: int) -> None:
@@ -237,7 +237,7 @@ class Shard(random.SystemRandom):
         return min(self.shard, (start if stop is None else stop) - 1)
 
 
-FIRST, LAST = Shard(0), Shard(10**6)
+FIRST, LAST = FixedShard(0), FixedShard(10**6)
 
 
 class KilledError(BaseException):
@@ -245,7 +245,7 @@ class KilledError(BaseException):
 
 
 @contextmanager
-def killed(
+def killing_at(
     store: Store, at: int, *, before: bool, operation: str = "", by: type[BaseException] = KilledError
 ) -> Iterator[list[str]]:
     """Kill the process over its request number `at`, before it is sent or before the answer is seen; those made.

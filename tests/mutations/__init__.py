@@ -88,12 +88,12 @@ def failing_test(tests: Iterable[str], folder: Path, mutation: Mutation | None =
     command += ["-p", "no:xdist"] if mutation else ["--numprocesses", "auto", "--dist", "worksteal"]
     command += ["-o", f"pythonpath={folder} {folder / 'lambdas'} {ROOT}", *(f"tests/{test}.py" for test in tests)]
     for tier in TIERS if mutation else TIERS[:1]:
-        if failed := _failing([*command, "-m", tier]):
+        if failed := _first_failure([*command, "-m", tier]):
             return f"{failed} (the long tier)" if tier == "long" else failed
     return ""
 
 
-def _failing(command: Iterable[str]) -> str:
+def _first_failure(command: Iterable[str]) -> str:
     """The test that fails in this run of pytest; empty if none does."""
     ran = subprocess.run(
         [*command],

@@ -26,19 +26,19 @@ class Result:
     """What became of one mutation: the test that noticed it (empty: none), and how long that took."""
 
     mutation: Mutation
-    noticed_by: str
+    detected_by: str
     took_s: float
     broken: str = ""
     """Why it could not be tried."""
 
     def row(self) -> str:
         """One line of the table."""
-        state = "BROKEN" if self.broken else "noticed" if self.noticed_by else "SURVIVED"
+        state = "BROKEN" if self.broken else "noticed" if self.detected_by else "SURVIVED"
         of = f"{self.mutation.module}: {self.mutation.name}"
-        return f"{state:<9}{self.took_s:>6.1f} s  {of}\n{'':19}{self.broken or self.noticed_by}".rstrip()
+        return f"{state:<9}{self.took_s:>6.1f} s  {of}\n{'':19}{self.broken or self.detected_by}".rstrip()
 
 
-def tried(mutation: Mutation) -> Result:
+def try_mutation(mutation: Mutation) -> Result:
     """Try one mutation in a folder of its own."""
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -67,10 +67,10 @@ def main() -> int:
             return 2
     with ThreadPoolExecutor(asked.jobs) as threads:
         results = []
-        for result in tqdm(threads.map(tried, wanted), total=len(wanted), unit="mutation", disable=None):
+        for result in tqdm(threads.map(try_mutation, wanted), total=len(wanted), unit="mutation", disable=None):
             tqdm.write(result.row())
             results.append(result)
-    noticed = sum(bool(result.noticed_by) for result in results)
+    noticed = sum(bool(result.detected_by) for result in results)
     print(f"{noticed} of {len(results)} noticed in {(time.monotonic() - started_s) / 60:.1f} min")
     return int(noticed < len(results))
 

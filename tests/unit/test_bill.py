@@ -11,7 +11,7 @@ import counters
 from bench import ROOT, cost, cost_pages
 from bench.cost import Month, bill, million, prices
 from tally.builtin import PAGE_VISITORS
-from tally.cli.strangers import USD, worst_day
+from tally.cli.strangers import USD_PER_MILLION, worst_day
 from tally.contract.declarations import Declarations
 
 PAGE = cost.PAGE.read_text()
@@ -19,7 +19,7 @@ PAGE = cost.PAGE.read_text()
 
 def test_the_page_shows_what_units_and_prices_make() -> None:
     assert (PAGE.count("<!-- make cost: "), PAGE.count("cost up to $")) == (7, 1)
-    assert cost_pages.written(PAGE) == PAGE, "stale: run `make cost`"
+    assert cost_pages.fill_page(PAGE) == PAGE, "stale: run `make cost`"
 
 
 def test_the_readme_says_of_a_million_what_the_page_says_now_and_soon() -> None:
@@ -41,9 +41,9 @@ def test_fewer_changes_cost_more_each_and_a_window_saves_what_heartbeats_leave()
 
 def test_a_batch_over_the_edge_of_a_minute_has_two_segments() -> None:
     """Half of the batches whose records lie half a minute apart. They have one checkpoint."""
-    assert cost.over_an_edge(1000, 0) == 0
-    assert cost.over_an_edge(0.01, 30) == pytest.approx(0, abs=0.01), "a batch of one record has no edge"
-    assert cost.over_an_edge(10, 30) == pytest.approx(0.5 * cost.segment(10))
+    assert cost.minute_edge_units(1000, 0) == 0
+    assert cost.minute_edge_units(0.01, 30) == pytest.approx(0, abs=0.01), "a batch of one record has no edge"
+    assert cost.minute_edge_units(10, 30) == pytest.approx(0.5 * cost.segment_units(10))
 
 
 def test_each_price_has_aws_as_its_source() -> None:
@@ -73,16 +73,16 @@ def test_few_and_many_draws() -> None:
 def test_a_deploy_knows_what_a_stranger_costs_at_1000_requests_a_second() -> None:
     """Each about another id. A number more is a read unit more."""
     amount = 1000.0 * cost.MONTH_S
-    assert {kind: round(million(kind, amount, amount), 2) for kind in USD if kind != "number"} | {
+    assert {kind: round(million(kind, amount, amount), 2) for kind in USD_PER_MILLION if kind != "number"} | {
         "number": prices()["read"].usd
-    } == USD
+    } == USD_PER_MILLION
 
 
 def test_a_worst_day_has_a_visitor_for_each_visit() -> None:
     declared = Declarations.load(ROOT / "lambdas/counters.py")
     more = replace(declared, counters={**declared.counters, PAGE_VISITORS.name: PAGE_VISITORS})
     (visits,) = [route for route in declared.routes if route.operation.name == "visit"]
-    visitors = visits.throttle.scaled_by(1).rate_per_s * 86_400 / 1e6 * USD["soon"]
+    visitors = visits.throttle.scaled_by(1).rate_per_s * 86_400 / 1e6 * USD_PER_MILLION["soon"]
     assert worst_day(more, 1) - worst_day(declared, 1) >= visitors - 0.01
 
 
@@ -93,5 +93,5 @@ def test_the_worst_day_follows_the_throttles_and_the_routes_for_anyone() -> None
     opened = replace(declared, counters={**declared.counters, "stock": replace(counters.STOCK, read="anyone")})
     assert worst_day(opened, 1) > whole
     signed_in = {**declared.counters, "hearts": replace(counters.HEARTS, changes="caller")}
-    likes = 2 * 100 * 86_400 / 1e6 * USD["like with a key"]  # PUT and DELETE; and two routes that read
+    likes = 2 * 100 * 86_400 / 1e6 * USD_PER_MILLION["like with a key"]  # PUT and DELETE; and two routes that read
     assert whole - worst_day(replace(declared, counters=signed_in), 1) > likes

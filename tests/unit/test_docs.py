@@ -57,7 +57,7 @@ def test_the_list_of_pages_has_each_page_once() -> None:
 
 
 def test_each_part_of_status_names_a_section_that_exists() -> None:
-    assert checks.SECTIONS.keys() >= {*status.LOOKS, *status.OF_ITEMS}
+    assert checks.SECTIONS.keys() >= {*status.CHECKS, *status.ITEMS_CHECKS}
     for place in checks.SECTIONS.values():
         page, _, section = place.partition("#")
         assert section in anchors(ROOT / "docs" / page), place

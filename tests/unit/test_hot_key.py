@@ -11,7 +11,7 @@ import pytest
 
 import counters
 from bench.clients import SETTINGS
-from bench.hot_key import Heat, simulate
+from bench.hot_key import Load, simulate
 from bench.hot_table import PARTITION_WCU_PER_S, HotClient, HotTables, Hub
 from tally.counting import children
 from tally.dynamo import contention, transactions
@@ -57,11 +57,11 @@ def exhausted(hub: Hub, tables: HotTables, rate_per_s: float = 0.0) -> None:
 
 @pytest.mark.parametrize("counter", [counters.LIKES, *in_long([counters.PLAYS])])
 def test_heat_is_written_alone_and_nothing_fails(counter: Any) -> None:
-    hot = simulate(Heat(counter, 1000, 3.0))
+    hot = simulate(Load(counter, 1000, 3.0))
     assert (hot["failed"], hot["off by"]) == (0, 0)
     assert hot["conflicts"]
     assert hot["spilled"] > 0.5
-    assert simulate(Heat(counter, 1000, 3.0)) == hot  # a seed repeats every number
+    assert simulate(Load(counter, 1000, 3.0)) == hot  # a seed repeats every number
 
 
 def test_a_throttled_transaction_is_not_tried_again_but_written_alone(hub: Hub, tables: HotTables, client: Any) -> None:

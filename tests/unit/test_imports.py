@@ -6,7 +6,7 @@ import gc
 
 from bench import ROOT
 from bench.clients import LOCAL
-from bench.imports import imported
+from bench.imports import time_import
 from tally.contract.declarations import READERS, SCHEDULES, Declarations
 from tally.dynamo.client import dynamodb_client
 
@@ -16,7 +16,7 @@ UNATTENDED = [one.function for one in (*READERS, *SCHEDULES)]
 
 def test_no_function_imports_anything_heavy() -> None:
     every = "; ".join(f"handlers.{function}" for function in (*SERVING, *UNATTENDED))
-    assert imported(f"import handlers; {every}").heavy == []
+    assert time_import(f"import handlers; {every}").heavy == []
 
 
 def test_garbage_collection_goes_on_without_what_a_cold_start_made() -> None:

@@ -16,7 +16,7 @@ from tally.streams.bookkeeper import SegmentRun
 from tally.streams.fold import BatchContext, Effect
 from tally.streams.record import CounterIndex, Record, goes_to_bookkeeper, goes_to_rollup
 from tally.streams.segments import JournalEntry
-from tests.delivery import takes
+from tests.delivery import passes_filters
 
 NOW = 29_916_666
 DECLARED = CounterIndex(counters.COUNTERS)
@@ -232,5 +232,5 @@ def test_what_is_for_a_consumer_is_what_its_filter_lets_through(
     name: str, table: str, keys: Keys, image: Keys | None
 ) -> None:
     made = record(name, keys, image, {})
-    assert goes_to_rollup(table, made) == takes(ROLLUP, table, made)
-    assert goes_to_bookkeeper(table, made) == takes(BOOKKEEPER, table, made)
+    assert goes_to_rollup(table, made) == passes_filters(ROLLUP, table, made)
+    assert goes_to_bookkeeper(table, made) == passes_filters(BOOKKEEPER, table, made)

@@ -71,7 +71,7 @@ def test_each_command_of_the_runbook_exists(line: str) -> None:
     if program == "tally" and len(words) == 1:  # its name alone, in a sentence
         assert words[0] in commands.COMMANDS
     elif program == "tally":
-        assert commands.parsed(words, commands.parser(counters.COUNTERS)).command == words[0]
+        assert commands.parse_arguments(words, commands.parser(counters.COUNTERS)).command == words[0]
     elif program == "curl":
         [address] = [word for word in words if "/" in word]
         assert address.endswith(">/health") or address.startswith(f"localhost:8080{MAPPINGS}/rollup/receipts")

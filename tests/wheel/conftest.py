@@ -27,7 +27,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
-def once(folder: Path, make: Callable[[Path], object]) -> Path:
+def make_once(folder: Path, make: Callable[[Path], object]) -> Path:
     """The folder, made by whoever comes first."""
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -41,7 +41,7 @@ def once(folder: Path, make: Callable[[Path], object]) -> Path:
 
 @pytest.fixture(scope="session")
 def wheel(shared: Path) -> Path:
-    [made] = once(shared / "dist", build.build).glob("*.whl")
+    [made] = make_once(shared / "dist", build.build).glob("*.whl")
     return made
 
 
@@ -83,4 +83,4 @@ def python(shared: Path, wheel: Path) -> Path:
     def make(folder: Path) -> None:
         installed(folder, f"{wheel}[cdk,dev]", "cdk-nag>=3,<4")
 
-    return once(shared / "team", make) / "bin" / "python"
+    return make_once(shared / "team", make) / "bin" / "python"

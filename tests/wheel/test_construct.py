@@ -20,7 +20,7 @@ from tally.client import FUNCTIONS
 from tally.contract.declarations import Declarations
 from tally.transact import Transactions
 from tests.infra.conftest import UNBUNDLED
-from tests.infra.template import listed
+from tests.infra.template import as_list
 
 COUNTERS = LAMBDAS / "counters.py"
 LEFT_OUT = ("hearts", "readers", "ticket")
@@ -111,7 +111,7 @@ def test_a_function_may_do_with_the_counters_that_it_changes_itself_what_post_ch
     shop: Shop, template: dict[str, Any]
 ) -> None:
     allowed = [
-        (one["Resource"]["Fn::GetAtt"][0], listed(one["Action"]), one["Condition"]["ForAllValues:StringLike"])
+        (one["Resource"]["Fn::GetAtt"][0], as_list(one["Action"]), one["Condition"]["ForAllValues:StringLike"])
         for made in template["Resources"].values()
         if made["Type"] == "AWS::IAM::Policy" and made["Properties"]["PolicyName"].startswith("SellerServiceRole")
         for one in made["Properties"]["PolicyDocument"]["Statement"]
@@ -120,7 +120,7 @@ def test_a_function_may_do_with_the_counters_that_it_changes_itself_what_post_ch
         (table, action, prefix)
         for table, actions, condition in allowed
         for action in actions
-        for prefix in listed(condition["dynamodb:LeadingKeys"])
+        for prefix in as_list(condition["dynamodb:LeadingKeys"])
     }
     update, put, keys = "dynamodb:UpdateItem", "dynamodb:PutItem", ("ITEM#*", "VID#*", "USER#*")
     holds = (put, "dynamodb:Query", "dynamodb:DeleteItem")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.emulator.server import Emulator
-from tests.emulator.stack import Stack, bridged, rewrite
+from tests.emulator.stack import Stack, rewrite, without_unsupported
 from tests.environments import ROOT
 from tests.patience import PATIENCE_S
 
@@ -45,7 +45,7 @@ def live(shop: Path, stack: Stack, python: Path) -> None:
     tally("init")
     stack.bootstrap()
     run("cdk", "synth", "--quiet", "--output", "changed")
-    rewrite(shop / "changed", bridged)  # the emulator lacks some of what AWS has
+    rewrite(shop / "changed", without_unsupported)  # the emulator lacks some of what AWS has
     said = tally("deploy", "--yes", "--app", "changed")
     assert "Tally-dev answers at" in said
     assert "  tally status --stack Tally-dev" in said.splitlines()

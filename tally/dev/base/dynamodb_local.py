@@ -15,7 +15,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from . import engine, fetched
+from . import engine, engine_package
 from .errors import LocalError
 from .options import ENGINES
 
@@ -23,13 +23,13 @@ POM = Path(__file__).with_name("pom.xml")
 FILE = "shared-local-instance.db"  # DynamoDB Local calls its file so
 JAVA_MIN = 17
 _MAIN = "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
-_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")  # half the time to start: one second
+_FAST_START_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")  # half the time to start: one second
 
 
-def chosen(data: Path, name: str) -> engine.Engine:
+def choose_engine(data: Path, name: str) -> engine.Engine:
     """The engine that `name` chooses (ENGINE), with its data in a folder. By default DynamoDB Local only where the
     embedded engine has no package."""
-    embedded = not name and (engine.installed() or engine.has_package())
+    embedded = not name and (engine.find_installed() or engine.has_package())
     return engine.Engine(data / "engine.db") if embedded else DynamoDBLocal(data / FILE)
 
 
@@ -40,7 +40,16 @@ class DynamoDBLocal(engine.Engine):
 
     def command(self) -> list[str]:
         """It reports nothing to AWS (`-disableTelemetry`), and gives all credentials the same tables (`-sharedDb`)."""
-        of_java = [_java(), *_QUICK, "-cp", f"{jars()}/*", _MAIN, "-disableTelemetry", "-port", str(self.port)]
+        of_java = [
+            _java(),
+            *_FAST_START_OPTIONS,
+            "-cp",
+            f"{jars()}/*",
+            _MAIN,
+            "-disableTelemetry",
+            "-port",
+            str(self.port),
+        ]
         where = ["-sharedDb", "-dbPath", str(self.db_path.parent)] if self.db_path else ["-inMemory"]
         return [*of_java, *where]
 
@@ -64,7 +73,7 @@ def jars() -> Path:
     """The folder of its files. Fetches them if they are not there. Raises LocalError."""
     pinned = re.search(r"DynamoDBLocal</artifactId>\s*<version>(.*?)<", POM.read_text())
     assert pinned, POM
-    folder = fetched.folder() / f"{ENGINES[1]}-{pinned[1]}"
+    folder = engine_package.cache_folder() / f"{ENGINES[1]}-{pinned[1]}"
     if folder.is_dir():
         return folder
     _check_java()

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from . import fetched
+from . import engine_package
 from .engine_file import index_stream_records
 from .errors import LocalError
 
@@ -25,7 +25,9 @@ PORTS = (15_000, 30_000)
 STOPS = (signal.SIGINT, signal.SIGTERM)
 # A shell becomes the engine. Its child waits for the end of a pipe, whose other end only this process has. So the end
 # comes when this process dies, and the child then kills the group: the engine and itself. macOS has no prctl.
-_WATCHED = 'exec 3<&0; { read -r line <&3; kill -9 -$$; } >/dev/null 2>&1 & exec "$0" "$@" 3<&- </dev/null'
+_DIE_WITH_PARENT_SCRIPT = (
+    'exec 3<&0; { read -r line <&3; kill -9 -$$; } >/dev/null 2>&1 & exec "$0" "$@" 3<&- </dev/null'
+)
 
 
 def binary(data: Path) -> Path:
@@ -33,16 +35,16 @@ def binary(data: Path) -> Path:
 
     `data`: the folder that keeps a fetched one if the user's cache cannot. Raises LocalError.
     """
-    if found := installed():
+    if found := find_installed():
         return found
     if has_package():
-        return fetched.engine(_platform(), data)
+        return engine_package.fetch_engine(_platform(), data)
     raise LocalError(
         f"there is no embedded engine for {_platform()}: `make dev` and `make test` take ENGINE=dynamodb-local"
     )
 
 
-def installed() -> Path | None:
+def find_installed() -> Path | None:
     """The engine that npm installed in this folder or one above it, or `dynoxide` on the PATH."""
     here = Path.cwd()
     candidates = [folder / "node_modules/@dynoxide" / _platform() / "dynoxide" for folder in (here, *here.parents)]
@@ -54,7 +56,7 @@ def installed() -> Path | None:
 
 def has_package() -> bool:
     """Whether the embedded engine has a package for this platform."""
-    return _platform() in fetched.INTEGRITY
+    return _platform() in engine_package.INTEGRITY
 
 
 def _platform() -> str:
@@ -107,7 +109,7 @@ class Engine:
         try:
             try:
                 self._process = subprocess.Popen(
-                    ["/bin/sh", "-c", _WATCHED, *command],
+                    ["/bin/sh", "-c", _DIE_WITH_PARENT_SCRIPT, *command],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=self._said,
@@ -131,13 +133,13 @@ class Engine:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
             time.sleep(0.005)
-        raise LocalError(f"the DynamoDB engine did not start: {self.ended() or 'no answer'}")
+        raise LocalError(f"the DynamoDB engine did not start: {self.end_reason() or 'no answer'}")
 
     def alive(self) -> bool:
         """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
-    def ended(self) -> str:
+    def end_reason(self) -> str:
         """Its exit status and the last of its output, once, after it ended by itself; empty while it runs."""
         if self._process is None or self._process.poll() is None:
             return ""

@@ -51,7 +51,7 @@ def index_stream_records(db_path: Path) -> None:
             return
 
 
-async def trimming(db_path: Path, passed: Callable[[], Mapping[str, int]]) -> None:
+async def trim_until_cancelled(db_path: Path, passed: Callable[[], Mapping[str, int]]) -> None:
     """Trim the file's streams until cancelled. `passed` returns the sequence number to delete up to, by table."""
     done: dict[str, int] = {}
     while True:

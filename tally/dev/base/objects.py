@@ -25,7 +25,7 @@ _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _QUERY_KNOWN = {"list-type", "prefix", "max-keys", "encoding-type", "x-id"}
 
 
-class Stored(NamedTuple):
+class StoredObject(NamedTuple):
     """An object: its key, its type, when it was put (epoch seconds), and its content."""
 
     key: str
@@ -53,9 +53,9 @@ class Buckets:
     def __init__(self, folder: Path, buckets: tuple[str, ...]) -> None:
         self._folder, self._buckets = folder, buckets
 
-    def put(self, bucket: str, key: str, content: bytes, content_type: str) -> Stored:
+    def put(self, bucket: str, key: str, content: bytes, content_type: str) -> StoredObject:
         """Store an object atomically. Raises ObjectError."""
-        stored = Stored(key, content_type, time.time(), content)
+        stored = StoredObject(key, content_type, time.time(), content)
         path = self._path(bucket, key)
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(".new")
@@ -63,14 +63,14 @@ class Buckets:
         os.replace(fresh, path)
         return stored
 
-    def get(self, bucket: str, key: str) -> Stored:
+    def get(self, bucket: str, key: str) -> StoredObject:
         """An object. Raises ObjectError."""
         try:
             return _read(self._path(bucket, key))
         except OSError:
             raise ObjectError(404, "NoSuchKey", "The specified key does not exist.") from None
 
-    def list(self, bucket: str, prefix: str = "") -> list[Stored]:
+    def list(self, bucket: str, prefix: str = "") -> list[StoredObject]:
         """Every object whose key begins so, in the order of keys. Raises ObjectError."""
         stored = map(_read, self._path(bucket, "any").parent.glob("*.object"))
         return sorted(one for one in stored if one.key.startswith(prefix))
@@ -127,10 +127,10 @@ class Buckets:
         return web.Response(text=body, content_type="application/xml")
 
 
-def _read(path: Path) -> Stored:
+def _read(path: Path) -> StoredObject:
     head, _, content = path.read_bytes().partition(b"\n")
     key, content_type, modified_s = json.loads(head)
-    return Stored(key, content_type, modified_s, content)
+    return StoredObject(key, content_type, modified_s, content)
 
 
 def _instant(seconds: float) -> str:

@@ -49,7 +49,7 @@ class DevOptions:
     """The endpoint of that engine's streams, if it differs."""
     likers: str = "anyone"
     """Who sees which users like a post: `likersVisible` of a deployment."""
-    tables: tuple[str, ...] = ()
+    team_tables: tuple[str, ...] = ()
     """The person's own tables, whose streams are read: a counter's name of one is its name on the engine."""
     engine: str = ""
     """One of ENGINES. Empty: the embedded one, where it has a package."""
@@ -92,7 +92,7 @@ class DevOptions:
             minute_s=int(minute_s),
             streams_endpoint=environment.get("AWS_ENDPOINT_URL_DYNAMODB_STREAMS") or None,
             likers=environment.get("TALLY_LIKERS_VISIBLE") or "anyone",
-            tables=tuple(filter(None, map(str.strip, environment.get("TALLY_TABLES", "").split(",")))),
+            team_tables=tuple(filter(None, map(str.strip, environment.get("TALLY_TABLES", "").split(",")))),
             engine=engine,
         )
 

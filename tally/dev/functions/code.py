@@ -7,21 +7,21 @@ from pathlib import Path
 from ..base.errors import LocalError
 from ..base.options import COUNTERS
 from ..base.wire import Wire
-from ..stack import own_tables, tables
+from ..stack import tables, team_tables
 from ..stack.code import Spawned, variables
 from ..stack.prepared import TABLES, PreparedStack, stream_stand_in
 from ..stack.template import Template, parse
 from .worker import Zygote
 
 
-class Code:
+class CodeVersions:
     """The versions of the code, each in a folder of its own."""
 
     def __init__(self, stack: PreparedStack, wire: Wire) -> None:
         self._stack, self._wire = stack, wire
         self._version = 0
         self._folder = stack.folder(0)
-        self.streams: own_tables.Found = {}
+        self.streams: team_tables.Found = {}
         """Of the person's own tables, as the running code knows them."""
 
     @property
@@ -29,36 +29,36 @@ class Code:
         """The `counters.py` that runs."""
         return (self._folder / COUNTERS).read_bytes()
 
-    async def first(self, spawned: Spawned) -> tuple[Zygote, Template]:
+    async def load_first(self, spawned: Spawned) -> tuple[Zygote, Template]:
         """The version that the stack began with. Raises LocalError if it does not load."""
         return await self._read(spawned, self._folder)
 
-    async def next(self, counters: bytes) -> tuple[Zygote, Template]:
+    async def load_next(self, counters: bytes) -> tuple[Zygote, Template]:
         """The code as it is now, with this text of `counters.py`. Raises LocalError if it does not load."""
         self._version += 1
-        folder = self._stack.laid_out(self._version, counters)
+        folder = self._stack.write_folder(self._version, counters)
         prepared = await self._read(self._stack.spawn(folder), folder)
         self._folder = folder
         return prepared
 
-    async def again(self) -> Zygote:
+    async def restart_zygote(self) -> Zygote:
         """A zygote in place of one that died. Raises LocalError."""
         return (await self._read(self._stack.spawn(self._folder), self._folder))[0]
 
-    async def find(self) -> own_tables.Found:
+    async def find_team_tables(self) -> team_tables.Found:
         """The streams of the person's own tables as they are now."""
-        return await own_tables.find(self._stack.options.tables, self._wire)
+        return await team_tables.find(self._stack.options.team_tables, self._wire)
 
     async def _read(self, spawned: Spawned, folder: Path) -> tuple[Zygote, Template]:
         """Let a zygote make the handlers of what it describes, on tables that are there."""
         zygote, stack = Zygote(*spawned), self._stack
         try:
-            document = await zygote.document()
+            document = await zygote.read_document()
             stream_arns = await tables.create(document["tables"], document["ttl_attribute"], self._wire, stack.endpoint)
             arns = {stream_stand_in(table): stream_arns[table] for table in TABLES.values() if table in stream_arns}
-            streams, named = await self.find(), stack.options.tables
-            template = own_tables.reading(parse(document), named, arns, streams)
-            await zygote.ready({
+            streams, named = await self.find_team_tables(), stack.options.team_tables
+            template = team_tables.with_team_tables(parse(document), named, arns, streams)
+            await zygote.make_handlers({
                 name: {
                     **stack.variables,
                     "LAMBDA_TASK_ROOT": str(folder),

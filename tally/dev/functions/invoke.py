@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from aiohttp import web
 
 from .worker import PAYLOAD_BYTES_MAX
-from .workers import Port, ThrottledError
+from .workers import LocalFunction, ThrottledError
 
 PATH = "/2015-03-31/functions/{name}/invocations"
 EVENT_BYTES_MAX = 1024 * 1024  # Lambda's quota for asynchronous invocations
@@ -23,8 +23,8 @@ RETRIES_S = (1.0, 2.0)  # Lambda waits one and two minutes before its two retrie
 class Invoke:
     """The Invoke API over the pools. It calls `say` with a line when an asynchronous invocation fails."""
 
-    def __init__(self, pools: Mapping[str, Port], say: Callable[[str], None]) -> None:
-        self._pools, self._say = pools, say
+    def __init__(self, functions: Mapping[str, LocalFunction], say: Callable[[str], None]) -> None:
+        self._pools, self._say = functions, say
         self._running: set[asyncio.Task[None]] = set()
 
     async def handle(self, request: web.Request) -> web.Response:
@@ -65,7 +65,7 @@ class Invoke:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    async def _in_background(self, pool: Port, payload: bytes, request_id: str) -> None:
+    async def _in_background(self, pool: LocalFunction, payload: bytes, request_id: str) -> None:
         """Run it, and retry it twice."""
         reason = ""
         for pause_s in (0.0, *RETRIES_S):
@@ -81,7 +81,7 @@ class Invoke:
         self._say(f"{pool.function.name} failed {1 + len(RETRIES_S)} times on an event; the event is lost: {reason}")
 
 
-async def _respond(pool: Port, payload: bytes, request_id: str) -> web.Response:
+async def _respond(pool: LocalFunction, payload: bytes, request_id: str) -> web.Response:
     try:
         outcome = await pool.invoke(payload, request_id)
     except ThrottledError as error:

@@ -60,9 +60,9 @@ class Metrics:
         """Read new lines until cancelled."""
         while True:
             await asyncio.sleep(LOOK_VERBOSE_S if self._verbose else LOOK_S)
-            self.look()
+            self.read_new_lines()
 
-    def look(self) -> None:
+    def read_new_lines(self) -> None:
         """Read the new lines of each log."""
         for path, offset in self._offsets.items():
             size = _size(path)
@@ -77,11 +77,11 @@ class Metrics:
                 *lines, rest = (self._rests[path] + read).split(b"\n")
                 self._rests[path] = rest[-READ_BYTES_MAX:]
                 for line in lines:
-                    self.take(line)
+                    self.add_line(line)
                     if self._verbose:
                         print(line.decode(errors="replace"), file=sys.stdout, flush=True)
 
-    def take(self, line: bytes) -> None:
+    def add_line(self, line: bytes) -> None:
         """Read one line of a log. Ignore it if it has no metrics."""
         if _MARK not in line:
             return

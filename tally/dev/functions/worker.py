@@ -95,7 +95,7 @@ class Worker:
             message = f"RequestId: {request_id} Error: Task timed out after {function.timeout_s:.2f} seconds"
             return Outcome.failure("Sandbox.Timedout", message)
         except (asyncio.IncompleteReadError, OSError):
-            ended = await self.zygote.ended(self.pid)
+            ended = await self.zygote.end_reason(self.pid)
             self.kill()
             return Outcome.failure("Runtime.ExitError", f"Error: Runtime exited with error: {ended}")
         except asyncio.CancelledError:
@@ -128,19 +128,19 @@ class Zygote:
         self.retired = False
         """Whether its workers end once they are idle."""
 
-    async def document(self) -> dict[str, Any]:
+    async def read_document(self) -> dict[str, Any]:
         """What the code describes. Raises LocalError if it does not load."""
         self._lines, self._writer = await asyncio.open_unix_connection(sock=self._control, limit=DOCUMENT_BYTES_MAX)
-        return dict((await self._said())["document"])
+        return dict((await self._read_reply())["document"])
 
-    async def ready(self, environments: Mapping[str, Mapping[str, str]]) -> None:
+    async def make_handlers(self, environments: Mapping[str, Mapping[str, str]]) -> None:
         """Let it make the handlers. Raises LocalError, as if a counter is declared in another form than it has."""
         assert self._writer is not None
         self._writer.write(json.dumps(environments).encode() + b"\n")
-        await self._said()
+        await self._read_reply()
         self._listening = asyncio.create_task(self._listen())
 
-    async def _said(self) -> dict[str, Any]:
+    async def _read_reply(self) -> dict[str, Any]:
         assert self._lines is not None
         said = {"error": "the code of the functions does not load (log import.log)"}
         with contextlib.suppress(TimeoutError):
@@ -174,7 +174,7 @@ class Zygote:
         self.workers.add(worker)
         return worker
 
-    async def ended(self, pid: int) -> str:
+    async def end_reason(self, pid: int) -> str:
         """How a worker ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):

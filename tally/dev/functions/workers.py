@@ -48,7 +48,7 @@ class Workers:
                 if outcome := await worker.invoke(function, log, named, payload):
                     return outcome
             finally:
-                self._over(worker)
+                self._take_back(worker)
 
     def replace(self, zygote: Zygote) -> None:
         """Run new code from now on. What runs ends with the old code."""
@@ -116,12 +116,12 @@ class Workers:
                 zygote.discard(worker)
         except (OSError, LocalError) as error:
             if self._zygote is zygote:
-                self._settle(Outcome.failure("Runtime.StartError", str(error)))
+                self._answer_next(Outcome.failure("Runtime.StartError", str(error)))
         finally:
             self._starting = None
             self._grow()
 
-    def _over(self, worker: Worker) -> None:
+    def _take_back(self, worker: Worker) -> None:
         """A worker has nothing to do, or is dead."""
         if worker.alive and worker.zygote is self._zygote:
             self._give(worker)
@@ -131,10 +131,10 @@ class Workers:
 
     def _give(self, worker: Worker) -> None:
         """Give it to the caller who has waited longest."""
-        if not self._settle(worker):
+        if not self._answer_next(worker):
             self._idle.append(worker)
 
-    def _settle(self, result: Worker | Outcome) -> bool:
+    def _answer_next(self, result: Worker | Outcome) -> bool:
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():
@@ -144,7 +144,7 @@ class Workers:
 
 
 @dataclass(frozen=True)
-class Port:
+class LocalFunction:
     """One function, in any worker."""
 
     function: Function

@@ -21,7 +21,7 @@ def preflight(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
     return answer
 
 
-def simple(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
+def response_headers(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
     """The headers of a response to another origin."""
     allowed = _origin(cors, headers.get("origin"))
     if allowed and cors.exposed:

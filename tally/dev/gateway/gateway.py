@@ -19,7 +19,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from ..functions.worker import PAYLOAD_BYTES_MAX
-from ..functions.workers import Port, ThrottledError
+from ..functions.workers import LocalFunction, ThrottledError
 from ..stack.template import Template
 from . import cors, event
 from .event import HttpRequest, Response
@@ -32,7 +32,14 @@ INTEGRATION_S_MAX = 30.0
 _ACCESS_LOG_FORMAT = '{"requestId": "$context.requestId", "route": "$context.routeKey", "status": "$context.status"}'
 _VARIABLE = re.compile(r"\$context\.([A-Za-z.]+)")
 _WHOLE_URL = re.compile(r"^https?://[^/?]*")  # RFC 9112, section 3.2.2: clients of proxies send a whole URL
-_OURS = {"content-length", "transfer-encoding", "connection", "date", "server"}  # headers that the gateway sets itself
+# headers that the gateway sets itself
+_GATEWAY_HEADERS = {
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "date",
+    "server",
+}
 
 
 class GatewayError(Exception):
@@ -69,12 +76,12 @@ class Gateway:
     def __init__(
         self,
         template: Template,
-        pools: Mapping[str, Port],
+        functions: Mapping[str, LocalFunction],
         issuer: Issuer,
         access_log: IO[str],
         say: Callable[[str], None],
     ) -> None:
-        self._pools, self._issuer = pools, issuer
+        self._pools, self._issuer = functions, issuer
         self._log, self._log_format = access_log, template.access_log_format or _ACCESS_LOG_FORMAT
         self._say = say
         self.serve(template)
@@ -99,10 +106,12 @@ class Gateway:
             response = Response(error.status, body, (("content-type", "application/json"), *error.headers.items()))
         if self._cors and request.method != "OPTIONS":
             kept = [(name, value) for name, value in response.headers if not name.startswith(cors.PREFIX)]
-            response = Response(response.status, response.body, (*kept, *cors.simple(self._cors, headers).items()))
+            response = Response(
+                response.status, response.body, (*kept, *cors.response_headers(self._cors, headers).items())
+            )
         if response.status >= 500:
             self._report(response, entry, request_id)
-        return self._sent(request, response, request_id, entry)
+        return self._log_and_respond(request, response, request_id, entry)
 
     def _report(self, response: Response, entry: LogEntry, request_id: str) -> None:
         """Print a failure as a line that names the log."""
@@ -112,7 +121,9 @@ class Gateway:
             f" (request {request_id}, log {entry.values.get('function', 'access')}.log)"
         )
 
-    def _sent(self, request: web.Request, response: Response, request_id: str, entry: LogEntry) -> web.Response:
+    def _log_and_respond(
+        self, request: web.Request, response: Response, request_id: str, entry: LogEntry
+    ) -> web.Response:
         entry.values |= {
             "requestId": request_id,
             "requestTime": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime()),
@@ -124,7 +135,7 @@ class Gateway:
             "responseLength": str(len(response.body)),
         }
         self._log.write(entry.line(self._log_format))
-        headers = CIMultiDict((name, value) for name, value in response.headers if name not in _OURS)
+        headers = CIMultiDict((name, value) for name, value in response.headers if name not in _GATEWAY_HEADERS)
         headers["apigw-requestid"] = request_id
         return web.Response(status=response.status, body=response.body, headers=headers)
 

@@ -16,7 +16,7 @@ from ..base.objects import Buckets
 from ..base.wire import Wire, WireError
 from ..functions import invoke, metrics
 from ..functions.metrics import Metrics
-from ..functions.workers import Port
+from ..functions.workers import LocalFunction
 from ..stack.prepared import AUDIENCE, BUCKET, CONSOLE_CLIENT, TABLES, PreparedStack, open_log
 from ..streams.switches import Switches
 from . import console, tokens
@@ -33,16 +33,16 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @contextlib.asynccontextmanager
 async def site(
-    stack: PreparedStack, pools: Mapping[str, Port], gathered: Metrics, switches: Switches, say: Say
+    stack: PreparedStack, functions: Mapping[str, LocalFunction], gathered: Metrics, switches: Switches, say: Say
 ) -> AsyncIterator[Gateway]:
     """Serve while the block runs. Yields the gateway of the API."""
     issuer = tokens.Issuer(stack.url, AUDIENCE, stack.options.data / "issuer.pem", CONSOLE_CLIENT)
-    invoker = invoke.Invoke(pools, say)
+    invoker = invoke.Invoke(functions, say)
     with open_log(stack.logs / "access.log") as access_log:
-        gateway = Gateway(stack.template, pools, issuer, access_log, say)
+        gateway = Gateway(stack.template, functions, issuer, access_log, say)
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.router.add_post(invoke.PATH, invoker.handle)
-        app.router.add_routes(_of_dev(stack, gateway, issuer, gathered))
+        app.router.add_routes(_dev_routes(stack, gateway, issuer, gathered))
         app.router.add_routes(_Mappings(stack, switches, say).routes())
         app.router.add_routes(LocalBus(say).routes())
         app.router.add_patch(EDIT, _editing(stack))
@@ -103,14 +103,14 @@ def _editing(stack: PreparedStack) -> Handler:
                     async with Wire(stack.endpoint, stack.endpoint) as wire:
                         await wire.call("dynamodb", "UpdateItem", **edit)
                 except WireError as error:
-                    return _refused(404 if error.kind == "ConditionalCheckFailedException" else 400, str(error))
+                    return _error_response(404 if error.kind == "ConditionalCheckFailedException" else 400, str(error))
                 return web.json_response({"edited": True})
-        return _refused(400, 'the body must be {"pk": "…", "sk": "…", "attribute": "…", "by": 50}')
+        return _error_response(400, 'the body must be {"pk": "…", "sk": "…", "attribute": "…", "by": 50}')
 
     return answer
 
 
-def _of_dev(stack: PreparedStack, gateway: Gateway, issuer: tokens.Issuer, gathered: Metrics) -> list[web.RouteDef]:
+def _dev_routes(stack: PreparedStack, gateway: Gateway, issuer: tokens.Issuer, gathered: Metrics) -> list[web.RouteDef]:
     async def root(_: web.Request) -> web.Response:
         raise web.HTTPFound("/console")
 
@@ -118,10 +118,10 @@ def _of_dev(stack: PreparedStack, gateway: Gateway, issuer: tokens.Issuer, gathe
         try:
             return web.json_response(issuer.token(tokens.token_request(await request.read())))
         except tokens.TokenRequestError as error:
-            return _refused(400, str(error))
+            return _error_response(400, str(error))
 
     async def numbers(_: web.Request) -> web.Response:
-        gathered.look()
+        gathered.read_new_lines()
         return web.json_response(gathered.document())
 
     store = Buckets(stack.options.data / "objects", (BUCKET,))
@@ -129,18 +129,18 @@ def _of_dev(stack: PreparedStack, gateway: Gateway, issuer: tokens.Issuer, gathe
     # They load nothing from elsewhere. Swagger UI would be 8 MB, and its package that can be pinned is of 2022.
     def page(name: str) -> Handler:
         text, header = (files(__package__).joinpath(one).read_text("utf-8") for one in (name, "header.html"))
-        return _answering(lambda: web.Response(text=text.replace("<!-- header -->", header), content_type="text/html"))
+        return _handler_of(lambda: web.Response(text=text.replace("<!-- header -->", header), content_type="text/html"))
 
     return [
         web.route("*", objects.PREFIX + _ANY, store.handle),
         web.get(metrics.PATH, numbers),
-        web.get("/dev/stack", _answering(lambda: web.json_response(stack.where()))),
+        web.get("/dev/stack", _handler_of(lambda: web.json_response(stack.describe_parts()))),
         web.get("/", root),
-        web.get("/dev", _answering(lambda: web.Response(text=console.page(gateway.template, stack.url)))),
+        web.get("/dev", _handler_of(lambda: web.Response(text=console.page(gateway.template, stack.url)))),
         web.get("/dev/openapi", page("openapi.html")),
         web.get("/dev/elements", page("elements.html")),
-        web.get("/.well-known/openid-configuration", _answering(lambda: web.json_response(issuer.configuration()))),
-        web.get("/dev/jwks.json", _answering(lambda: web.json_response(issuer.jwks))),
+        web.get("/.well-known/openid-configuration", _handler_of(lambda: web.json_response(issuer.configuration()))),
+        web.get("/dev/jwks.json", _handler_of(lambda: web.json_response(issuer.jwks))),
         web.post("/dev/token", token),
     ]
 
@@ -153,14 +153,14 @@ async def _document(request: web.Request) -> object:
         return None
 
 
-def _answering(made: Callable[[], web.Response]) -> Handler:
+def _handler_of(made: Callable[[], web.Response]) -> Handler:
     async def answer(_: web.Request) -> web.StreamResponse:
         return made()
 
     return answer
 
 
-def _refused(status: int, message: str) -> web.Response:
+def _error_response(status: int, message: str) -> web.Response:
     return web.json_response({"message": message}, status=status)
 
 
@@ -190,16 +190,18 @@ class _Mappings:
         """404: there is no such mapping; 400: the body says nothing else."""
         named = f"{request.match_info['consumer']}/{request.match_info['table']}"
         if named not in self._mappings:
-            return _refused(404, f"there is no mapping {named[:128]}: there are {', '.join(sorted(self._mappings))}")
+            return _error_response(
+                404, f"there is no mapping {named[:128]}: there are {', '.join(sorted(self._mappings))}"
+            )
         match await _document(request):
             case {"enabled": bool(enabled), **others} if not others:
-                if self._switches.enabled(self._mappings[named]) != enabled:
+                if self._switches.is_enabled(self._mappings[named]) != enabled:
                     self._switches.set(self._mappings[named], enabled)
                     how = "enabled" if enabled else "disabled, until PATCH or a restart enables it"
                     self._say(f"the mapping {named} is {how}")
                 return web.json_response(self._shown(named))
-        return _refused(400, 'the body must be {"enabled": true} or {"enabled": false}')
+        return _error_response(400, 'the body must be {"enabled": true} or {"enabled": false}')
 
     def _shown(self, named: str) -> dict[str, object]:
         consumer, _, table = named.partition("/")
-        return {"consumer": consumer, "table": table, "enabled": self._switches.enabled(self._mappings[named])}
+        return {"consumer": consumer, "table": table, "enabled": self._switches.is_enabled(self._mappings[named])}

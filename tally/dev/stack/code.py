@@ -23,7 +23,7 @@ from . import zygote
 Spawned = tuple["subprocess.Popen[bytes]", socket.socket]
 
 
-def laid_out(counters: bytes, folder: Path) -> Path:
+def write_folder(counters: bytes, folder: Path) -> Path:
     """Write the folder, which may be there from another start, and return it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

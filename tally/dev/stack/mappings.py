@@ -24,7 +24,7 @@ FIXED: Mapping[str, Any] = {
     "begins": "TRIM_HORIZON",
 }
 """What the pump does for every mapping."""
-Pattern = Mapping[str, Any]
+FilterPattern = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class StreamMapping:
     batch_window_s: float = 0.0
     tumbling_window_s: int = 0
     """0: none. Then the events name no shard."""
-    filters: tuple[Pattern, ...] = ()
+    filters: tuple[FilterPattern, ...] = ()
     counters: KeysByCounter | None = None
     """Of a person's own table: what counts its items. None: the table is one of Tally's."""
     stream: str = ""
@@ -88,21 +88,21 @@ def _known_value(wanted: object) -> bool:
     return isinstance(wanted, str | int | float | None)
 
 
-def matches(pattern: Pattern, document: object) -> bool:
+def matches(pattern: FilterPattern, document: object) -> bool:
     """Whether every field in the pattern has one of the values, or begins with one of the prefixes, that it lists."""
     if not isinstance(document, Mapping):
         return False
     for name, wanted in pattern.items():
         value = document.get(name)
         if isinstance(wanted, list):
-            if name not in document or not any(_is(one, value) for one in wanted):
+            if name not in document or not any(_matches_value(one, value) for one in wanted):
                 return False
         elif not matches(wanted, value):
             return False
     return True
 
 
-def _is(wanted: object, value: object) -> bool:
+def _matches_value(wanted: object, value: object) -> bool:
     """Whether a value is the wanted one, or text that begins with the wanted prefix."""
     if isinstance(wanted, Mapping):
         return isinstance(value, str) and value.startswith(wanted["prefix"])

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from ..base import objects
 from ..base.account import ACCOUNT, REGION
-from ..base.dynamodb_local import chosen
+from ..base.dynamodb_local import choose_engine
 from ..base.engine import Engine
 from ..base.errors import LocalError
 from ..base.options import DevOptions
@@ -60,7 +60,7 @@ class PreparedStack:
         return self.options.data / "logs"
 
     @property
-    def store(self) -> str:
+    def objects_url(self) -> str:
         """The URL of the object store. It has an IP address: S3 clients would prefix a name with the bucket."""
         return f"http://127.0.0.1:{self.port}{objects.PREFIX}"
 
@@ -68,17 +68,17 @@ class PreparedStack:
         """The folder of a version of the code."""
         return self.options.data.resolve() / "task" / str(version)
 
-    def laid_out(self, version: int, counters: bytes) -> Path:
+    def write_folder(self, version: int, counters: bytes) -> Path:
         """The folder of a version of the code, written. Raises LocalError."""
         try:
-            return code.laid_out(counters, self.folder(version))
+            return code.write_folder(counters, self.folder(version))
         except OSError as error:
             raise LocalError(f"the data folder {self.options.data} is not writable: {error.strerror}") from None
 
     def spawn(self, folder: Path) -> Spawned:
         """Start a zygote of the code in the folder."""
         self.logs.mkdir(parents=True, exist_ok=True)
-        return code.spawn(folder, self.logs.resolve() / "import.log", self.variables, self.place)
+        return code.spawn(folder, self.logs.resolve() / "import.log", self.variables, self.surroundings)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -101,7 +101,7 @@ class PreparedStack:
             "POWERTOOLS_SERVICE_NAME": SERVICE,  # the core reads it when it is imported
             "AWS_ENDPOINT_URL_DYNAMODB": self.endpoint,
             "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": self.options.streams_endpoint or self.endpoint,
-            "AWS_ENDPOINT_URL_S3": self.store,
+            "AWS_ENDPOINT_URL_S3": self.objects_url,
             "AWS_ENDPOINT_URL_EVENTBRIDGE": f"http://127.0.0.1:{self.port}/dev/events",
             "TALLY_MINUTE_S": str(self.options.minute_s),
             "TALLY_LOCAL_PORT": str(self.port),
@@ -109,7 +109,7 @@ class PreparedStack:
         }
 
     @property
-    def place(self) -> dict[str, Any]:
+    def surroundings(self) -> dict[str, Any]:
         """Where functions run, for the zygote: tally/contract/described.py says what it is."""
         console = {
             "stage": "dev",
@@ -140,16 +140,16 @@ class PreparedStack:
         settings = self.template.transact.get("settings", {})
         return {**self.template.transact, "settings": {**settings, "TALLY_MINUTE_S": str(self.options.minute_s)}}
 
-    def where(self) -> dict[str, object]:
+    def describe_parts(self) -> dict[str, object]:
         """The endpoints and names of the stack's parts, for /dev/stack."""
         return {
             "dynamodb": self.endpoint,
-            "s3": self.store,
+            "s3": self.objects_url,
             **TABLES,
             "bucket": BUCKET,
             "minute_s": self.options.minute_s,
             "transact": self.transact,
-            "own_tables": self.template.own_tables,
+            "own_tables": self.template.team_tables,
             "url": self.url,
             "app": str(self.options.app.resolve()),
             "outputs": {
@@ -168,14 +168,14 @@ def stream_stand_in(table: str) -> str:
 
 
 @contextlib.contextmanager
-def prepared(options: DevOptions) -> Iterator[tuple[PreparedStack, Spawned]]:
+def prepare_stack(options: DevOptions) -> Iterator[tuple[PreparedStack, Spawned]]:
     """Take the port and the data folder, let a zygote import the code, start the engine. Raises LocalError."""
     with contextlib.ExitStack() as entered:
         listener = entered.enter_context(contextlib.closing(_listen(options.port)))
-        entered.enter_context(_locked(options.data))
-        engine = None if options.endpoint else chosen(options.data, options.engine)
+        entered.enter_context(_lock_folder(options.data))
+        engine = None if options.endpoint else choose_engine(options.data, options.engine)
         stack = PreparedStack(options, listener, engine.endpoint if engine else str(options.endpoint), engine)
-        process, control = spawned = stack.spawn(stack.laid_out(0, _counters(options)))
+        process, control = spawned = stack.spawn(stack.write_folder(0, _counters(options)))
         entered.callback(process.wait)
         entered.callback(process.kill)
         entered.callback(control.close)
@@ -204,7 +204,7 @@ def _listen(port: int) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _locked(data: Path) -> Iterator[None]:
+def _lock_folder(data: Path) -> Iterator[None]:
     """Lock the data folder: two engines must not share a file."""
     try:
         data.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ async def create(tables: Mapping[str, Any], ttl_attribute: str, wire: Wire, endp
             if wanted and not table.get("StreamSpecification", {}).get("StreamEnabled"):
                 await wire.call("dynamodb", "UpdateTable", TableName=name, StreamSpecification=wanted)
                 table = (await wire.call("dynamodb", "DescribeTable", TableName=name))["Table"]
-            await _expire(wire, name, ttl_attribute)
+            await _enable_ttl(wire, name, ttl_attribute)
             if arn := table.get("LatestStreamArn"):
                 arns[name] = str(arn)
         return arns
@@ -49,7 +49,7 @@ def _schema(table: Any) -> list[tuple[str, str, str]]:
     return [(key["AttributeName"], key["KeyType"], kinds[key["AttributeName"]]) for key in table["KeySchema"]]
 
 
-async def _expire(wire: Wire, name: str, attribute: str) -> None:
+async def _enable_ttl(wire: Wire, name: str, attribute: str) -> None:
     """Switch TTL on, unless it is: DynamoDB refuses that."""
     described = await wire.call("dynamodb", "DescribeTimeToLive", TableName=name)
     if described["TimeToLiveDescription"].get("TimeToLiveStatus") not in {"ENABLED", "ENABLING"}:

@@ -69,7 +69,7 @@ class Template:
     outputs: Mapping[str, str] = field(default_factory=dict)
     transact: Mapping[str, Any] = field(default_factory=dict)
     """What the variable of a function says that changes counters by itself."""
-    own_tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    team_tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The person's own tables that are read, as TALLY_OWN_TABLES has them."""
     warnings: tuple[str, ...] = ()
     """What is odd about the counters, though the stack is right."""

@@ -67,17 +67,17 @@ def main() -> None:
 
     sys.path[0] = os.getcwd()  # the folder of the handlers, and not this file's
     try:
-        declared, document = read(json.loads(lines.readline()))
+        declared, document = load_code(json.loads(lines.readline()))
         say(document=document)
         environments = json.loads(lines.readline() or b"{}")
-        handlers = made(declared, environments)
+        handlers = make_handlers(declared, environments)
     except Exception as error:  # whatever a person's code raises
         traceback.print_exc()
         say(error=f"{type(error).__name__}: {error}".removeprefix("ConfigurationError: "))
         return
     gc.collect()
     gc.freeze()  # what is there by now is shared with the workers
-    signal.signal(signal.SIGCHLD, lambda *_: ended(say))
+    signal.signal(signal.SIGCHLD, lambda *_: report_ended(say))
     say(ready=True)
     while True:
         got, sockets, *_ = socket.recv_fds(control, 1, 1)
@@ -88,12 +88,12 @@ def main() -> None:
             lines.close()
             control.close()
             die_with_parent()
-            work(socket.socket(fileno=sockets[0]), handlers, environments)
+            run_events(socket.socket(fileno=sockets[0]), handlers, environments)
             os._exit(0)
         os.close(sockets[0])
 
 
-def read(where: Json) -> tuple[Any, Json]:
+def load_code(where: Json) -> tuple[Any, Json]:
     """What the file of counters declares, and what the code describes."""
     from tally.api.operation import UserVisibility
     from tally.contract import deployment
@@ -119,7 +119,7 @@ def read(where: Json) -> tuple[Any, Json]:
     return declared, deployment.deployment_document(declared, place, where["console"], where["console_client"])
 
 
-def made(declared: Any, environments: Mapping[str, Mapping[str, str]]) -> dict[str, Handler]:
+def make_handlers(declared: Any, environments: Mapping[str, Mapping[str, str]]) -> dict[str, Handler]:
     """The handlers, each made with the variables of its function and no others, as at its cold start."""
     from tally.dynamo import client
 
@@ -129,7 +129,7 @@ def made(declared: Any, environments: Mapping[str, Mapping[str, str]]) -> dict[s
     handlers = importlib.import_module("handlers")  # handlers.py in the folder that this process runs in
     by_name: dict[str, Handler] = {}
     for name, environment in environments.items():
-        become(environment)
+        set_environment(environment)
         by_name[name] = getattr(handlers, name)
     return by_name
 
@@ -141,7 +141,7 @@ def check_forms(declared: Any, environment: Mapping[str, str]) -> None:
     from tally.settings import Settings
     from tally.streams import forms
 
-    become(environment)
+    set_environment(environment)
     with contextlib.closing(dynamodb_client()) as own:  # its connections are no worker's
         try:
             forms.check(forms.noted(Store(own, Settings.from_environment())), declared.counters)
@@ -149,13 +149,13 @@ def check_forms(declared: Any, environment: Mapping[str, str]) -> None:
             raise ConfigurationError(f"{error}, or begin with other data (TALLY_DATA)") from None
 
 
-def become(environment: Mapping[str, str]) -> None:
+def set_environment(environment: Mapping[str, str]) -> None:
     """Have these variables and no others."""
     os.environ.clear()
     os.environ.update(environment)
 
 
-def ended(say: Callable[..., None]) -> None:
+def report_ended(say: Callable[..., None]) -> None:
     """Say how workers ended."""
     with contextlib.suppress(ChildProcessError):
         while (process := os.waitpid(-1, os.WNOHANG)) != (0, 0):
@@ -163,7 +163,7 @@ def ended(say: Callable[..., None]) -> None:
             say(pid=pid, status=os.waitstatus_to_exitcode(status))
 
 
-def work(
+def run_events(
     connection: socket.socket, handlers: Mapping[str, Handler], environments: Mapping[str, Mapping[str, str]]
 ) -> None:
     """Run events until the server closes the connection."""
@@ -180,15 +180,15 @@ def work(
             logs[log] = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         if name != last:
             last = name
-            become(environments[name])
+            set_environment(environments[name])
             for number in (1, 2):
                 os.dup2(logs[log], number)
         observe.logger.set_correlation_id(None)  # it is of the event before, perhaps of another function
-        failed, answer = answered(handlers[name], event, LambdaContext(head))
+        failed, answer = answer_event(handlers[name], event, LambdaContext(head))
         connection.sendall(ANSWER.pack(failed, len(answer)) + answer)
 
 
-def answered(handler: Handler, event: bytes, context: LambdaContext) -> tuple[bool, bytes]:
+def answer_event(handler: Handler, event: bytes, context: LambdaContext) -> tuple[bool, bytes]:
     """Whether it failed, and its answer as JSON. Lambda's client refuses what is no JSON, and so does this."""
     try:
         answer = handler(json.loads(event), context)

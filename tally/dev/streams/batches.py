@@ -30,7 +30,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BatchResult:
     """The meaning of an answer: how many records are done, from the first, and the error of the next, if any."""
 
     done: int
@@ -56,7 +56,7 @@ class Buffer:
         return self._position if self._records else self.read_to
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether it holds a whole batch, so that reading can wait."""
         return len(self._records) >= self.mapping.batch_records or self._bytes >= PAYLOAD_BYTES_MAX
 
@@ -89,7 +89,7 @@ class Buffer:
         """Returns the time until the window of the waiting records ends. 0: it has ended, or no record waits."""
         return max(0.0, self._since_s + self.mapping.batch_window_s - now_s) if self._records else 0.0
 
-    def done(self, count: int, now_s: float) -> None:
+    def mark_done(self, count: int, now_s: float) -> None:
         """Mark the first `count` records as done."""
         for _ in range(count):
             record = self._records.popleft()
@@ -114,23 +114,23 @@ class Buffer:
         return f"{text}}}".encode()
 
 
-def judge(mapping: StreamMapping, records: Sequence[Record], payload: bytes) -> Verdict:
+def read_answer(mapping: StreamMapping, records: Sequence[Record], payload: bytes) -> BatchResult:
     """The meaning of the answer of a function that did not fail."""
     try:
         answer = json.loads(payload)
     except ValueError:
-        return Verdict(0, error="its answer is not JSON", splits=True)
+        return BatchResult(0, error="its answer is not JSON", splits=True)
     if mapping.tumbling_window_s and not (isinstance(answer, dict) and isinstance(answer.get("state"), dict)):
-        return Verdict(0, error="its answer has no state, which a tumbling window needs", splits=True)
+        return BatchResult(0, error="its answer has no state, which a tumbling window needs", splits=True)
     failures = answer.get("batchItemFailures") if isinstance(answer, dict) else None
     if not failures:
-        return Verdict(len(records))
+        return BatchResult(len(records))
     order = {record.sequence: place for place, record in enumerate(records)}
     places = [_place(entry, order) for entry in failures] if isinstance(failures, list) else [None]
     if None in places:
-        return Verdict(0, error="it reported a failure without a sequence number of the batch")
+        return BatchResult(0, error="it reported a failure without a sequence number of the batch")
     done = min(place for place in places if place is not None)
-    return Verdict(done, error=f"it reported record {records[done].sequence} as failed")
+    return BatchResult(done, error=f"it reported record {records[done].sequence} as failed")
 
 
 def _place(entry: object, order: Mapping[str, int]) -> int | None:

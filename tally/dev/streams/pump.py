@@ -17,9 +17,9 @@ from typing import Any
 
 from ..base.account import REGION
 from ..base.wire import Wire, WireError
-from ..functions.workers import Port, ThrottledError
+from ..functions.workers import LocalFunction, ThrottledError
 from ..stack.mappings import StreamMapping
-from .batches import Buffer, Record, Verdict, halves, judge
+from .batches import BatchResult, Buffer, Record, halves, read_answer
 from .positions import Position, Positions
 from .switches import Switches
 
@@ -39,12 +39,12 @@ class Pump:
     """The event source mappings of a stack. Use it from one event loop."""
 
     mappings: Sequence[StreamMapping]
-    pools: Mapping[str, Port]
+    functions: Mapping[str, LocalFunction]
     wire: Wire
     positions: Positions
     say: Say
     switches: Switches = field(default_factory=Switches)
-    written: Path | None = None
+    engine_log: Path | None = None
     """A file that changes with every write of the engine. While it does not, the pump reads less often."""
     tasks: asyncio.TaskGroup = field(init=False)
     following: list[tuple[StreamMapping, asyncio.Task[None]]] = field(default_factory=list)
@@ -127,11 +127,11 @@ class Pump:
         finally:
             self.positions.write()
 
-    def changed_at(self) -> object:
+    def engine_stamp(self) -> object:
         """A value that differs after each write of the engine; None if the file is unknown."""
         with contextlib.suppress(OSError):
-            if self.written is not None:
-                stat = self.written.stat()
+            if self.engine_log is not None:
+                stat = self.engine_log.stat()
                 return stat.st_mtime_ns, stat.st_size
         return None
 
@@ -155,7 +155,7 @@ class ShardReader:
         failures = 0
         while not self._ended:
             try:
-                await self._look()
+                await self._read_stream()
                 failures = 0
             except WireError as error:
                 self._iterator = None
@@ -166,19 +166,19 @@ class ShardReader:
                 continue
             batch = self._buffer.next_batch(time.time())
             await self._deliver(batch)
-            self._keep()
+            self._store_position()
             if not batch and self._pauses and not self._ended:
                 await asyncio.sleep(min(LOOK_ANYWAY_S, self._buffer.wait_s(time.time()) or POLL_S))
 
-    async def _look(self) -> None:
+    async def _read_stream(self) -> None:
         """Read once, if there may be new records and the buffer has room."""
-        seen, now_s = self._pump.changed_at(), time.monotonic()
+        seen, now_s = self._pump.engine_stamp(), time.monotonic()
         idle = seen is not None and seen == self._seen and now_s - self._looked_s < LOOK_ANYWAY_S
-        if self._buffer.full or (self._caught_up and idle):
+        if self._buffer.is_full or (self._caught_up and idle):
             return
         self._looked_s = now_s
         if self._iterator is None:
-            self._iterator = await self._start()
+            self._iterator = await self._first_iterator()
         asked = {"ShardIterator": self._iterator, "Limit": READ_RECORDS_MAX}
         try:
             answer = await self._pump.wire.call("streams", "GetRecords", **asked)
@@ -188,7 +188,7 @@ class ShardReader:
             self._iterator, self._pauses = await self._iterator_at(ShardIteratorType="TRIM_HORIZON"), True
             return
         records = answer.get("Records", [])
-        self._buffer.add((handed(record, self._arn) for record in records), time.time())
+        self._buffer.add((to_lambda_record(record, self._arn) for record in records), time.time())
         self._caught_up = not records
         self._pauses = len(records) < READ_RECORDS_MAX // 2  # do not read a trickle record by record
         self._seen = seen if not records else None
@@ -198,7 +198,7 @@ class ShardReader:
                 await self._deliver(batch)
             self._ended = True
 
-    async def _start(self) -> str:
+    async def _first_iterator(self) -> str:
         """An iterator at the position, or at the horizon if the engine has trimmed the position away."""
         if position := self._buffer.read_to:
             try:
@@ -214,7 +214,7 @@ class ShardReader:
         answer = await self._pump.wire.call("streams", "GetShardIterator", **named)
         return str(answer["ShardIterator"])
 
-    def _keep(self) -> None:
+    def _store_position(self) -> None:
         position = self._buffer.position
         place = Position(position, self._ended)
         self._pump.positions.set(self._mapping.name, self._stream, self._shard, place)
@@ -230,8 +230,8 @@ class ShardReader:
             records = pending.popleft()
             verdict = await self._invoke(records)
             if verdict.done:
-                self._buffer.done(verdict.done, time.time())
-                self._keep()
+                self._buffer.mark_done(verdict.done, time.time())
+                self._store_position()
             if not verdict.error:
                 failures = 0
                 continue
@@ -248,18 +248,18 @@ class ShardReader:
                 f" (log {self._mapping.function}.log)"
             )
 
-    async def _invoke(self, records: Sequence[Record]) -> Verdict:
+    async def _invoke(self, records: Sequence[Record]) -> BatchResult:
         payload = self._buffer.event(records, self._shard, self._arn, time.time())
         try:
-            outcome = await self._pump.pools[self._mapping.function].invoke(payload)
+            outcome = await self._pump.functions[self._mapping.function].invoke(payload)
         except ThrottledError as error:
-            return Verdict(0, error=str(error))
+            return BatchResult(0, error=str(error))
         if outcome.failed:
-            return Verdict(0, error=outcome.reason, splits=True)
-        return judge(self._mapping, records, outcome.payload)
+            return BatchResult(0, error=outcome.reason, splits=True)
+        return read_answer(self._mapping, records, outcome.payload)
 
 
-def handed(record: Mapping[str, Any], arn: str) -> dict[str, Any]:
+def to_lambda_record(record: Mapping[str, Any], arn: str) -> dict[str, Any]:
     """The record as Lambda passes it on.
 
     Of an item that TTL removed, the stream says `PrincipalId` (GetRecords, shape Identity), and Lambda `principalId`.

@@ -12,7 +12,7 @@ class Switches:
         self._enabled_again: dict[str, asyncio.Event] = {}
         """An event for each disabled mapping."""
 
-    def enabled(self, mapping: str) -> bool:
+    def is_enabled(self, mapping: str) -> bool:
         """Whether the mapping delivers."""
         return mapping not in self._enabled_again
 

@@ -14,7 +14,7 @@ from tally.cli import scan
 from tally.counter import Counter
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Store
-from tests.commands import ran
+from tests.commands import run_command
 from tests.e2e.servers import Reply, Server
 from tests.integration.command.numbers import Run
 from tests.integration.command.team import Team
@@ -58,4 +58,4 @@ def make_team(
 
 @pytest.fixture
 def run(port: int, capsys: pytest.CaptureFixture[str]) -> Run:
-    return lambda *arguments: ran(capsys, *arguments, "--local", "--port", str(port))
+    return lambda *arguments: run_command(capsys, *arguments, "--local", "--port", str(port))

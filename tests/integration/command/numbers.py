@@ -23,7 +23,7 @@ SIGNED = ("--by", "ann", "--why", "edited by hand")
 Run = Callable[..., tuple[int, str, str]]
 
 
-def judged(store: Store, ahead: int = 5) -> int:
+def mark_judged(store: Store, ahead: int = 5) -> int:
     """The ledger is judged up to some minutes from now, and everything is rolled up. The last minute that is judged."""
     now_s = int(time.time())
     upto, known_s = store.settings.minute_of(now_s) + ahead, now_s // 60 * 60 + 5
@@ -47,12 +47,12 @@ def edit(store: Store, key: Any, attribute: str, amount: int) -> None:
     )  # fmt: skip
 
 
-def noted(store: Store, counter: Counter) -> None:
+def note_form(store: Store, counter: Counter) -> None:
     """The counter has counted as it is here."""
     Forms(store).note(CounterIndex({counter.name: counter}), [counter.name])
 
 
-def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -> None:
+def put_drift_row(store: Store, counter: str, target: str, amount: int, ago: int = 9) -> None:
     """A drift row that was changed so many judged minutes ago."""
     upto = watermark.last_judged_minute(store) - ago
     facts = {"drift": amount, "upto": upto, "since": 1_800_000_000, "changes": f"[[{upto}, {amount}]]"}
@@ -60,7 +60,7 @@ def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)
 
 
-def summed_up(store: Store, since: int, through: int, plays: Iterable[tuple[int, str, int, *tuple[int, ...]]]) -> None:
+def fold_plays(store: Store, since: int, through: int, plays: Iterable[tuple[int, str, int, *tuple[int, ...]]]) -> None:
     """The series have these plays (minute, id, amount, the day of an import), from one minute up to another."""
     at = progress.Progress(since=since, through=since - 1, hour=progress.hour_of(store.settings, since))
     try_commit(

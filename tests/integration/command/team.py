@@ -16,7 +16,7 @@ from tally.dynamo.keys import Item
 from tally.items import Items
 from tally.streams.dead_letters import DeadLetterBucket
 from tally.team import scan_state
-from tests.invariants import own
+from tests.invariants import team_table
 
 OPEN = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where={"status": "open"})
 DECLARED = f"""
@@ -37,7 +37,7 @@ ORDERS = COUNTERS["orders"]
 
 
 @dataclass
-class Team(own.Team):
+class Team(team_table.Team):
     """While the command waits, the consumer and the sweep go on."""
 
     capsys: pytest.CaptureFixture[str] = field(kw_only=True)
@@ -45,10 +45,10 @@ class Team(own.Team):
     def __call__(self, line: str, client: Any = None) -> tuple[int, str, str]:
         """Run the command: its status, what it printed, and what it said beside it."""
         self.capsys.readouterr()
-        given = commands.parsed(line.split(), commands.parser(self.counters))
+        given = commands.parse_arguments(line.split(), commands.parser(self.counters))
         objects = DeadLetterBucket("bucket", lambda: self.bucket)
         stack = Stack(replace(self.store, client=client or self.store.client), objects, self.counters)
-        code = terminal.ended(lambda: commands.COMMANDS[given.command].run(given, stack))
+        code = terminal.run_to_exit_status(lambda: commands.COMMANDS[given.command].run(given, stack))
         return code, *self.capsys.readouterr()
 
     def order(self, customer: str, number: int, status: str = "open", **attributes: Item) -> None:
@@ -63,7 +63,7 @@ class Team(own.Team):
 
     def poison(self) -> None:
         """The newest record has no images."""
-        self.take()
+        self.read_stream()
         (shard,) = self.shards.values()
         shard.records[-1]["dynamodb"].pop("NewImage")
         self.drain()
@@ -71,7 +71,7 @@ class Team(own.Team):
     def sleep(self, _: float) -> None:
         """What happens while the command waits."""
         self.drain()
-        self.pass_all()
+        self.note_all_passed()
 
     def stall(self) -> None:
         """The sweep has noted nothing."""

@@ -40,9 +40,9 @@ from tally.notify import Notify
 from tally.operations.receipts import KEYED_OPERATIONS
 from tally.streams import fold
 from tally.streams.events import SENT, UNSENT, Event
-from tests.commands import one_line, ran
+from tests.commands import one_line, run_command
 from tests.conftest import create_tables, new_engine
-from tests.integration.command.numbers import SIGNED, Run, edit, judged, post, summed_up
+from tests.integration.command.numbers import SIGNED, Run, edit, fold_plays, mark_judged, post
 from tests.integration.conftest import Invoke
 from tests.patience import PATIENCE_S
 
@@ -51,7 +51,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(autouse=True)
 def _judged(store: Store) -> None:
-    judged(store)
+    mark_judged(store)
 
 
 def test_make_dev_has_no_backups(run: Run) -> None:
@@ -66,7 +66,7 @@ def test_an_id_or_a_key_may_begin_with_a_dash(run: Run, capsys: pytest.CaptureFi
             assert run("get", "plays", id_) == (0, f"plays {id_}: 0, nothing is stored\n", "")
         assert run("receipt", "usage", "v", id_)[:2] == (1, f"{receipt.NOT_KNOWN}\n")
         assert run("receipt", "usage", "v", "k", "--caller", id_)[:2] == (1, f"{receipt.NOT_KNOWN}\n")
-    assert ran(capsys, "get", "plays", "--local", "-h")[1].startswith("usage: tally get")
+    assert run_command(capsys, "get", "plays", "--local", "-h")[1].startswith("usage: tally get")
     for given, said in (
         (["--X9"], "are required: ID; an id that begins with -- goes behind all options and a --; --help says more"),
         ([], "are required: ID; --help says more"), (["v", "-json"], "unrecognized arguments: -json; --help says more"),
@@ -102,7 +102,7 @@ def test_a_command_that_counts_calls_the_functions_of_the_stack(monkeypatch: pyt
     outputs = {"IncrementsFunctionArn": "arn:i", "VisitsFunctionArn": "arn:v"}
     stack = connection.Stack(None, None, counters.COUNTERS, outputs)  # type: ignore[arg-type]
     for anyone, caller in ((True, None), (False, "tally")):
-        service.service(SimpleNamespace(local=False), stack, *count.FUNCTIONS, anyone=anyone)  # type: ignore[arg-type]
+        service.make_client(SimpleNamespace(local=False), stack, *count.FUNCTIONS, anyone=anyone)  # type: ignore[arg-type]
         asked.assert_called_with({"increments": "arn:i", "visits": "arn:v"}, caller=caller)
 
 
@@ -110,7 +110,7 @@ def test_local_is_the_port_of_make_dev(
     port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PORT", str(port))
-    assert ran(capsys, "get", "plays", "v", "--local") == (0, "plays v: 0, nothing is stored\n", "")
+    assert run_command(capsys, "get", "plays", "v", "--local") == (0, "plays v: 0, nothing is stored\n", "")
 
 
 def test_thresholds_leave_likes_and_visits_what_they_are() -> None:
@@ -118,7 +118,7 @@ def test_thresholds_leave_likes_and_visits_what_they_are() -> None:
     assert files.CHILDREN.columns(likes) == files.CHILDREN.columns(counters.LIKES)
     tally = Mock(**{"visit.return_value": {}})
     given = argparse.Namespace(counter=visits, id="https://example.com/", amount=None)
-    count._sent(tally, given, "k")
+    count._send(tally, given, "k")
     tally.visit.assert_called_once()
 
 
@@ -174,7 +174,7 @@ def test_receipt_tells_of_any_callers_change_whether_it_was_counted(run: Run, in
 
 
 def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke, store: Store) -> None:
-    known = {*receipt.OF_CHILDREN, *receipt.OF_PAGES, *receipt.OF_OTHERS, receipt.MANY}
+    known = {*receipt.OF_CHILDREN, *receipt.OF_PAGES, *receipt.OF_OTHERS, receipt.BATCH_OPERATION}
     assert known == set(KEYED_OPERATIONS)
     page, day = "https://example.com/a", "calls 7c20#2026-11-22"
     who, k = {"caller": "ann"}, "k" * 22
@@ -262,7 +262,7 @@ def folded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     since = HOUR * 60 - 65
     plays = [(since, "a", -300), (since + 30, "a", 1200), (since + 30, "b", 30), (HOUR * 60, "a", 40)]
     rows = [(since, "b", 500, HOUR // 24), (HOUR * 60, "a", 70, HOUR // 24), (HOUR * 60, "a", 900, 19_846)]
-    summed_up(store, since, HOUR * 60 + 20, [*plays, *rows])
+    fold_plays(store, since, HOUR * 60 + 20, [*plays, *rows])
     repaired = {"before": 900, "amount": -5, "added": 0}
     try_commit(
         store,
@@ -308,7 +308,7 @@ def test_a_series_is_csv_in_a_pipe_and_drawn_at_a_terminal_with_repairs_and_what
 def drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands draw as at a terminal of 50 columns, without colours."""
     monkeypatch.setenv("COLUMNS", "50")
-    monkeypatch.setattr(series, "draws", lambda given: True)
+    monkeypatch.setattr(series, "may_draw", lambda given: True)
 
 
 @pytest.mark.usefixtures("folded")
@@ -377,7 +377,7 @@ def test_without_credentials_it_says_so() -> None:
 def test_ctrl_c_is_one_line_and_130_and_a_pipe_has_no_progress_bar(port: int, store: Store) -> None:
     """Ctrl-C while it waits for the judge. Nothing is written."""
     post(store, "off", off_by=5)
-    judged(store, ahead=-4)
+    mark_judged(store, ahead=-4)
     with command("repair", *SIGNED, "--yes", "--local", "--port", str(port)) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -449,7 +449,7 @@ def test_a_tally_in_a_teams_own_stack_is_read(
     outputs: dict[str, str], stack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deployed(monkeypatch, outputs | {"CheckoutName": "checkout"})
-    found = connection.deployed(stack, {})
+    found = connection.deployed_stack(stack, {})
     assert found.store.settings.counts_table == "no-such-table"
     assert found.outputs.keys() == TABLES.keys() | {"Format"} | ({"CheckoutName"} & outputs.keys())
 
@@ -504,7 +504,7 @@ def test_an_endpoint_that_answers_nonsense_is_one_line_and_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """What answers in place of `make dev`, and in place of DynamoDB."""
-    assert EVERY.keys() == {command.name for command in commands.COMMANDS.values() if command.stack}
+    assert EVERY.keys() == {command.name for command in commands.COMMANDS.values() if command.needs_stack}
     monkeypatch.setattr(connection, "CLIENT_CONFIG", CLIENT_CONFIG.merge(Config(retries={"total_max_attempts": 1})))
     port = answering(NONSENSE[kind])
     tables = {"dynamodb": f"http://127.0.0.1:{port}", "s3": f"http://127.0.0.1:{port}", "counts": "c" * 9}

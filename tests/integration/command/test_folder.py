@@ -14,7 +14,7 @@ from tally.cli import account, destroy, init
 from tally.cli.__main__ import main
 from tally.cli.terminal import CommandError
 from tally.contract.declarations import Declarations
-from tests.commands import one_line, ran
+from tests.commands import one_line, run_command
 from tests.environments import ROOT
 from tests.infra.conftest import BEHIND_CDN
 from tests.integration.command.numbers import Run
@@ -29,7 +29,7 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_init_writes_counters_that_are_right(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, printed, _ = ran(capsys, "init", "shop")
+    status, printed, _ = run_command(capsys, "init", "shop")
     assert (status, printed.splitlines()[0]) == (0, "wrote shop/counters.py, shop/app.py, shop/cdk.json")
     found = Declarations.load(team / "shop/counters.py")
     assert "POST /articles/{id}/shares" in {route.key for route in found.routes}
@@ -56,7 +56,7 @@ def test_init_beside_an_app_writes_the_counters_and_says_what_to_add(
     mine = "import aws_cdk  # mine"
     for name in of_app:
         (team / name).write_text(mine)
-    status, printed, _ = ran(capsys, "init")
+    status, printed, _ = run_command(capsys, "init")
     lines = printed.splitlines()
     assert (status, lines[0]) == (0, "wrote counters.py")
     assert lines[1].startswith(f"{' and '.join(of_app)} of your app: left alone. ")
@@ -73,12 +73,15 @@ def test_init_beside_an_app_that_is_none_of_the_cdk_writes_nothing(
     said = "nothing is written: app.py is there, and no app of the CDK: `tally init NAME` makes a folder beside it"
     assert one_line(main, ["init"], capsys) == said
     assert [path.name for path in team.iterdir()] == ["app.py"]
-    assert ran(capsys, "init", "tally")[1].splitlines()[0] == "wrote tally/counters.py, tally/app.py, tally/cdk.json"
+    assert (
+        run_command(capsys, "init", "tally")[1].splitlines()[0]
+        == "wrote tally/counters.py, tally/app.py, tally/cdk.json"
+    )
 
 
 def test_commands_read_the_counters_of_the_folder(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert one_line(main, ["get", "shares", "a1", "--local"], capsys).startswith("argument COUNTER: there is no")
-    assert ran(capsys, "init")[0] == 0
+    assert run_command(capsys, "init")[0] == 0
     assert one_line(main, ["get", "shares", "a1", "--local", "--port", "1"], capsys).startswith("nothing answers")
 
 
@@ -102,7 +105,7 @@ def test_a_wrong_file_is_one_line_where_it_matters_and_help_goes_on(
     said = "there is no command 'cost': docs/cost.md in Tally's repository has the bills; --help says more"
     assert one_line(main, ["cost"], capsys) == said
     for works in ("", "--help", "help get", "get --help", "completion bash", "--version"):
-        status, printed, beside = ran(capsys, *works.split())
+        status, printed, beside = run_command(capsys, *works.split())
         assert (status, beside) == (0, "")
         assert printed
 
@@ -123,10 +126,10 @@ def test_a_folder_that_is_gone_is_one_line(team: Path, capsys: pytest.CaptureFix
 
 def test_a_counter_that_is_not_listed_is_said_beside_the_answer(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (team / "counters.py").write_text(init.COUNTERS.replace(", SHARES])", "])"))
-    status, _, beside = ran(capsys, "get", "shares", "a1", "--local")
+    status, _, beside = run_command(capsys, "get", "shares", "a1", "--local")
     said = f"tally: {team}/counters.py: SHARES is no counter of this deployment: COUNTERS does not list it"
     assert (status, beside.splitlines()[0]) == (2, said)
-    assert ran(capsys, "help")[2] == ""
+    assert run_command(capsys, "help")[2] == ""
 
 
 def test_pages_are_named_as_the_folder_declares(team: Path, capsys: pytest.CaptureFixture[str], run: Run) -> None:
@@ -144,7 +147,7 @@ def test_deploy_without_settings_is_one_line(team: Path, command: str, capsys: p
 
 
 def test_a_cdn_is_refused_and_not_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ran(capsys, "init")[0] == 0
+    assert run_command(capsys, "init")[0] == 0
     cdn = [part for name, text in BEHIND_CDN.items() for part in ("-c", f"{name}={text}")]
     said = one_line(main, ["deploy", *cdn], capsys)
     assert said.startswith("a CDN is a second stack, which only a checkout of Tally has")
@@ -166,24 +169,24 @@ def test_an_option_that_nobody_knows_is_refused_by_who_passes_nothing_on(capsys:
 def test_cdk_is_the_one_on_the_path_or_the_pinned_one(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(team))
     with pytest.raises(CommandError, match=r"^Node is missing, and `cdk` needs it"):
-        account.cdk()
+        account.cdk_command()
     tool(team, "node")
     with monkeypatch.context() as bare:
         bare.setitem(sys.modules, "aws_cdk", None)
         with pytest.raises(CommandError, match=r"^the CDK is missing: install 'tallystick\[cdk\]'$"):
-            account.cdk()
+            account.cdk_command()
     pinned = json.loads((ROOT / "package.json").read_text())["peerDependencies"]["aws-cdk"]
-    assert account.cdk() == ["npx", "--yes", f"aws-cdk@{pinned}"]
+    assert account.cdk_command() == ["npx", "--yes", f"aws-cdk@{pinned}"]
     assert f"npx aws-cdk@{pinned} bootstrap" in (ROOT / "docs/adopt.md").read_text()
     tool(team, "cdk")
-    assert account.cdk() == ["cdk"]
+    assert account.cdk_command() == ["cdk"]
     monkeypatch.setenv("TALLY_APP", str(ROOT))
     with monkeypatch.context() as bare:
         bare.setitem(sys.modules, "aws_cdk", None)
         with pytest.raises(CommandError, match=r"^the CDK is missing: run `make setup-cdk`$"):
-            account.cdk()
-    assert account.cdk() == [str(ROOT / "node_modules/.bin/cdk")]
-    assert shutil.which(account.cdk()[0])
+            account.cdk_command()
+    assert account.cdk_command() == [str(ROOT / "node_modules/.bin/cdk")]
+    assert shutil.which(account.cdk_command()[0])
 
 
 def tool(folder: Path, name: str) -> None:
@@ -192,6 +195,6 @@ def tool(folder: Path, name: str) -> None:
 
 
 def test_the_way_back_is_a_command_of_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert destroy.deploys("-c stage=prod") == "tally deploy -c stage=prod"
+    assert destroy.deploy_command("-c stage=prod") == "tally deploy -c stage=prod"
     monkeypatch.setenv("TALLY_APP", str(ROOT))
-    assert destroy.deploys("-c stage=prod") == 'make deploy ARGS="-c stage=prod"'
+    assert destroy.deploy_command("-c stage=prod") == 'make deploy ARGS="-c stage=prod"'

@@ -17,7 +17,7 @@ from tally.cdk.operator import operator_needs
 from tally.counter import Counter, Watched, declared
 from tally.items import Items, Watch
 from tally.team import health, watch
-from tests.integration.command.numbers import judged
+from tests.integration.command.numbers import mark_judged
 from tests.integration.command.team import Team
 from tests.integration.test_needs import Recorder
 from tests.sync_wire import SyncWire
@@ -53,7 +53,7 @@ def posts(wrong: dict[str, int]) -> list[dict[str, Any]]:
 def test_the_drift_of_the_teams_number_is_not_said_of_the_count(team: Team) -> None:
     put(team, posts({"3": 5}))
     assert team("scan post_likes --yes")[0] == 0
-    judged(team.store)
+    mark_judged(team.store)
     assert team("check post_likes 3")[0] == 1
     assert team("get post_likes 3")[1] == f"post_likes 3: {EACH}, and likeTally is +5 off\n"
     assert team("get post_likes 4")[1] == f"post_likes 4: {EACH}\n"
@@ -63,7 +63,7 @@ def test_a_number_that_changed_just_now_is_not_called_well(team: Team) -> None:
     """Its items may be ahead of it, or behind: nobody can tell before `within` has passed."""
     put(team, posts({}))
     assert team("scan post_likes --yes")[0] == 0
-    judged(team.store)
+    mark_judged(team.store)
     slow = declared([replace(LIKES, items=replace(OF, watch=Watch("likeTally", "META", within=3600)))])
     team.counters, team.handler = slow, team.process()
     said = f"post_likes: {POSTS} groups have likeTally, {POSTS} of them changed within 3600 s and wait to be compared"
@@ -89,7 +89,7 @@ def test_a_number_with_decimals_is_said_as_the_team_stores_it(
     team.put("POST#3", "LIKE#1", total={"N": "12.5"})
     team.put("POST#3", "META", sum={"N": "10.05"})
     assert team("scan spent --yes")[0] == 0
-    judged(team.store)
+    mark_judged(team.store)
     _, out, err = team("check spent 3")
     (line,) = [line for line in out.splitlines() if line.startswith("differs")]
     assert line.startswith("differs  spent 3: sum is 10.05, and its items come to 12.50: it is -2.45 off;")
@@ -104,7 +104,7 @@ def test_no_command_is_printed_where_the_number_is_gone_or_the_counter_is_declar
     """The command would make the item, or change a number that is right."""
     put(team, posts({"3": 5}))
     assert team("scan post_likes --yes")[0] == 0
-    judged(team.store)
+    mark_judged(team.store)
     assert "aws dynamodb update-item" in team("check post_likes 3")[1]
     team.wire.delete_item(TableName=team.table, Key={"PK": {"S": "POST#3"}, "SK": {"S": "META"}})
     team.drain()
@@ -136,7 +136,7 @@ def test_a_number_that_no_item_has_is_not_called_well(team: Team) -> None:
     said = f"cannot tell: post_likes: 0 of {POSTS} groups have likeCount"
     code, out, err = team("scan post_likes --yes")
     assert (code, f"{POSTS} groups" in out, said in err) == (2, True, True)
-    judged(team.store)
+    mark_judged(team.store)
     for line in ("check --only drift", "check post_likes --yes"):
         code, out, err = team(line)
         assert (code, out, said in err) == (2, "nothing is known to be wrong\n", True), line
@@ -161,7 +161,7 @@ def test_exactly_the_posts_that_are_off_are_named_and_the_repair_is_printed(team
     assert team("scan post_likes --yes")[0] == 0
     numbers = {str(number): EACH for number in range(POSTS)} | {"~-numbers": POSTS}
     assert (team.numbers("post_likes"), len(wrong)) == (numbers, OFF)
-    judged(team.store)
+    mark_judged(team.store)
     code, printed, _ = team("check post_likes --yes --json")
     named = {line["id"]: line["drift"] for line in map(json.loads, printed.splitlines())}
     assert (code, named) == (1, wrong)
@@ -198,7 +198,7 @@ def test_the_command_does_with_numbers_of_the_team_what_its_policy_allows(team: 
     put(team, posts({"3": 5}))
     with closing(RecordingWire(team)) as wire:
         assert team("scan post_likes --yes", wire)[0] == 0
-        judged(team.store)
+        mark_judged(team.store)
         for line, code in {
             "check post_likes 3": 1, "check post_likes --yes": 1, "check --only drift": 1, "get post_likes 3": 0,
             f"repair post_likes 3 {SIGNED}": 1, "status": 1,

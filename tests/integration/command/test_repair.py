@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 import counters
-from tally.cli.terminal import clock
+from tally.cli.terminal import format_clock
 from tally.counting import tallies
 from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import put_alone
 from tally.maintenance import reconcile
 from tally.streams import watermark
 from tally.streams.loss import Loss
-from tests.integration.command.numbers import SIGNED, SINCE, Run, drifts, edit, judged, noted, post
+from tests.integration.command.numbers import SIGNED, SINCE, Run, edit, mark_judged, note_form, post, put_drift_row
 
 
 @pytest.fixture(autouse=True)
 def _judged(store: Store) -> None:
-    judged(store)
+    mark_judged(store)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def _one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_counters_in_another_form_write_nothing_and_show_what_is_stored(run: Run, store: Store) -> None:
     post(store)
-    noted(store, replace(counters.LIKES, child="STAR#USER#"))
+    note_form(store, replace(counters.LIKES, child="STAR#USER#"))
     code, out, err = run("repair", *SIGNED, "--yes")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("tally: counter 'likes' has counted with child='STAR#USER#', which is 'LIKE#USER#' now: ")
@@ -46,7 +46,7 @@ def test_counters_in_another_form_write_nothing_and_show_what_is_stored(run: Run
 @pytest.mark.usefixtures("_one_moment")
 def test_all_is_well_is_0(run: Run, store: Store) -> None:
     post(store)
-    until = clock(60 * (watermark.last_judged_minute(store) + 1), UTC, time.time()) + " UTC"
+    until = format_clock(60 * (watermark.last_judged_minute(store) + 1), UTC, time.time()) + " UTC"
     code, out, err = run("check")
     assert (code, out, err.splitlines()[-1]) == (0, "all is well\n", f"tally: drift: known up to {until}")
     assert run("check", "--json")[:2] == (0, "")
@@ -59,14 +59,14 @@ def test_ledger_that_is_not_judged_does_not_say_that_all_is_well(run: Run, store
     code, out, err = run("check", "--only", "drift")
     assert (code, out) == (2, "nothing is known to be wrong\n")
     assert err == "tally: drift: not known yet: a new stack needs some minutes\n"
-    drifts(store, "plays", "v", -3)
+    put_drift_row(store, "plays", "v", -3)
     assert run("check")[0] == 1
 
 
 def test_check_and_repair_look_at_each_number_that_is_named_of_any_counter(run: Run, store: Store) -> None:
     for post_id, off_by in (("a", 1), ("b", 0), ("c", 2)):
         post(store, post_id, off_by=off_by)
-    drifts(store, "usage", "u", 4)
+    put_drift_row(store, "usage", "u", 4)
     code, out, _ = run("check", "likes", "a", "b", "a", "c")
     assert (code, [line.split()[2] for line in out.splitlines()[:-1]]) == (1, ["a:", "c:"])
     assert out.splitlines()[-1].endswith(" likes a b a c --by NAME --why TEXT")
@@ -83,8 +83,8 @@ def test_check_and_repair_look_at_each_number_that_is_named_of_any_counter(run: 
 def test_check_says_what_would_mend_it_with_status_1_and_changes_nothing(run: Run, store: Store) -> None:
     post(store, "even")
     post(store, "off", off_by=5)
-    drifts(store, "likes", "off", 5)
-    drifts(store, "plays", "v", -3)
+    put_drift_row(store, "likes", "off", 5)
+    put_drift_row(store, "plays", "v", -3)
     before = everything(store)
     code, out, _ = run("check")
     *found, last = out.splitlines()
@@ -112,7 +112,7 @@ def everything(store: Store) -> list[Any]:
 
 def test_a_repair_is_in_the_history_with_who_and_why(run: Run, store: Store) -> None:
     post(store, "off", off_by=5)
-    drifts(store, "likes", "off", 5)
+    put_drift_row(store, "likes", "off", 5)
     code, out, _ = run("repair", "likes", "off", *SIGNED, "--yes")
     assert (code, out.splitlines()[1:]) == (0, ["repaired likes off: -5 (7 to 2), by ledger", "all is well"])
     assert run("check")[0] == 0
@@ -143,7 +143,7 @@ def test_what_the_ledger_does_not_explain_waits_for_one_more_count(
 def test_a_repair_shows_and_asks_and_writes_nothing_without_a_yes(
     run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drifts(store, "plays", "v", -3)
+    put_drift_row(store, "plays", "v", -3)
     before = everything(store)
     said = "tally: it asks before it begins, and this is no terminal: add --yes\n"
     assert run("repair", *SIGNED) == (2, "", said)
@@ -161,7 +161,7 @@ def test_a_repair_shows_and_asks_and_writes_nothing_without_a_yes(
 
 
 def test_drift_that_is_not_confirmed_is_not_repaired_and_says_so(run: Run, store: Store) -> None:
-    drifts(store, "plays", "v", -3, ago=2)
+    put_drift_row(store, "plays", "v", -3, ago=2)
     line = f"differs  plays v: 0, drift -3 since {SINCE}, not confirmed yet: a repair waits for that"
     assert run("check")[1].splitlines()[0] == line
     assert json.loads(run("check", "--json")[1])["confirmed"] is False
@@ -196,7 +196,7 @@ def lose(store: Store, target: str, amount: int, counter: str = "visits", ago_da
 
 @pytest.mark.usefixtures("midday")
 def test_what_was_lost_is_listed_and_added_once_after_what_drifts(run: Run, store: Store) -> None:
-    judged(store)
+    mark_judged(store)
     page = "https://example.com/a"
     day = lose(store, page, 7)
     lose(store, page, 5)
@@ -210,7 +210,7 @@ def test_what_was_lost_is_listed_and_added_once_after_what_drifts(run: Run, stor
     )  # fmt: skip
     assert out.splitlines()[2].startswith("2 lost something; to repair it: ")
     assert run("check", "--only", "receipts", "visits", page)[1].splitlines()[0] == of_page
-    drifts(store, "plays", "v", -1)
+    put_drift_row(store, "plays", "v", -1)
     assert "drifts by -1, which is repaired first" in run("check")[1]
     code, out, err = run("repair", "--only", "receipts", *SIGNED, "--yes")
     assert code == 1
@@ -228,7 +228,7 @@ def test_what_was_lost_is_listed_and_added_once_after_what_drifts(run: Run, stor
 def test_ledger_that_nobody_judges_is_said(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "WAIT_MAX", 0)
     post(store, "off", off_by=5)
-    judged(store, ahead=-30)
+    mark_judged(store, ahead=-30)
     code, _, err = run("repair", *SIGNED, "--yes")
     assert code == 2
     assert err == "tally: The ledger is judged up to 30 minutes ago only: do its consumers and sweep run?\n"
@@ -236,8 +236,8 @@ def test_ledger_that_nobody_judges_is_said(run: Run, store: Store, monkeypatch: 
 
 def test_a_number_that_cannot_be_repaired_does_not_stop_the_others(run: Run, store: Store) -> None:
     edit(store, tallies.key(counters.STOCK, "mug", 0), "qty", 2)
-    drifts(store, "stock", "mug", 5)
-    drifts(store, "usage", "x", 1)
+    put_drift_row(store, "stock", "mug", 5)
+    put_drift_row(store, "usage", "x", 1)
     code, out, err = run("repair", *SIGNED, "--yes")
     assert code == 1
     assert "tally: stock mug at 2 does not take -5.\n" in err
@@ -258,7 +258,7 @@ def test_the_number_of_a_period_is_named_by_id_and_period_and_is_the_current_one
 
     for target in (today, f"7c20#{later}"):
         edit(store, tallies.key(counters.CALLS, target, 0), "calls", 8)
-        drifts(store, "calls", target, 5)
+        put_drift_row(store, "calls", target, 5)
     assert run("get", "calls", "7c20") == (0, f"calls {today}: {said(0)}", "")
     assert run("get", "calls", f"7c20#{later}")[1] == f"calls 7c20#{later}: {said(10)}"
     body = json.loads(run("get", "calls", "7c20", "--json")[1])
@@ -273,7 +273,7 @@ def test_the_number_of_a_period_is_named_by_id_and_period_and_is_the_current_one
 
 
 def test_drift_of_a_counter_that_is_no_longer_declared_is_named(run: Run, store: Store) -> None:
-    drifts(store, "gone", "x", 1)
+    put_drift_row(store, "gone", "x", 1)
     code, _, err = run("check")
     assert code == 0
     assert "gone x drifts by +1" in err

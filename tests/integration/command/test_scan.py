@@ -24,10 +24,10 @@ from tally.dynamo.transactions import try_commit
 from tally.errors import ConfigurationError
 from tally.streams import forms
 from tally.team import faults, first_seen, health, scan_state
-from tests.commands import ran
-from tests.integration.command.numbers import judged
+from tests.commands import run_command
+from tests.integration.command.numbers import mark_judged
 from tests.integration.command.team import COUNTERS, DECLARED, ORDERS, Team
-from tests.invariants.processes import Crash, Watched, killed
+from tests.invariants.processes import Crash, WatchedClient, client_that_dies
 
 SIGNED = "--by ann --why test --yes"
 NOT_COUNTED = (
@@ -56,7 +56,7 @@ def test_it_says_what_it_costs_asks_and_counts_what_is_there_while_the_team_writ
     assert err.startswith("tally: shop has about ")
     assert team("get orders a")[::2] == (2, NOT_COUNTED)
     monkeypatch.setattr("builtins.input", lambda question: "y")
-    watched = Watched(team.store.client)
+    watched = WatchedClient(team.store.client)
     watched.after = lambda number: writes(team, number)
     code, out, err = team("scan orders", watched)
     assert err.splitlines()[-1] == (
@@ -97,7 +97,7 @@ def test_a_scan_that_is_killed_goes_on_where_it_was(team: Team, at: int, committ
     and the end of the scan."""
     team.old_orders()
     with pytest.raises(Crash):
-        team("scan orders --yes", killed(team.store.client, at, committed=committed))
+        team("scan orders --yes", client_that_dies(team.store.client, at, committed=committed))
     team.order("a", 500)
     team.delete("CUSTOMER#b", "ORDER#1")
     code, out, err = team("scan orders --yes")
@@ -117,7 +117,7 @@ def test_a_scan_that_was_begun_anew_counts_from_the_beginning_and_nothing_is_rea
     assert team("scan orders --yes")[0] == 0
     team.edit("a", 7)
     with pytest.raises(Crash):
-        team("scan orders --again --yes", killed(team.store.client, 2, committed=True))
+        team("scan orders --again --yes", client_that_dies(team.store.client, 2, committed=True))
     assert team("get orders a")[::2] == (2, NOT_COUNTED)
     assert team("check orders a")[::2] == (2, NOT_COUNTED)
     code, out, err = team("scan orders --yes --again")
@@ -131,17 +131,17 @@ def test_a_scan_of_another_declaration_or_of_weeks_ago_does_not_go_on(
 ) -> None:
     team.old_orders()
     with pytest.raises(Crash):
-        team("scan orders --yes", killed(team.store.client, 3, committed=True))
+        team("scan orders --yes", client_that_dies(team.store.client, 3, committed=True))
     monkeypatch.setattr(clock, "now_s", lambda: time.time() + first_seen.SCAN_VALID_S + 1)
     first = scan_state.read_scan(team.store, "orders").generation
     with pytest.raises(Crash):
-        team("scan orders --yes", killed(team.store.client, 1, committed=True))
+        team("scan orders --yes", client_that_dies(team.store.client, 1, committed=True))
     second = scan_state.read_scan(team.store, "orders").generation
     assert second > first
     assert ORDERS.items is not None
     other = replace(ORDERS, items=replace(ORDERS.items, where={}))
     team.counters = {**team.counters, "orders": other}
-    monkeypatch.setattr(scan, "WAIT_MAX", 0)
+    monkeypatch.setattr(scan, "WAIT_MINUTES_MAX", 0)
     assert "goes on" not in team("scan orders --yes")[2]
     assert scan_state.read_scan(team.store, "orders").generation > second
 
@@ -154,10 +154,10 @@ def test_a_scan_that_is_killed_where_nothing_counts_reads_that_page_once(team: T
         team.store.client.batch_write_item(RequestItems={team.table: requests})
     team.drain()
     with pytest.raises(Crash):
-        team("scan orders --yes", killed(team.store.client, 4, committed=False))
+        team("scan orders --yes", client_that_dies(team.store.client, 4, committed=False))
     read = scan_state.read_scan(team.store, "orders").items
     assert 0 < read < 100
-    pages = Watched(team.store.client, frozenset({"scan"}))
+    pages = WatchedClient(team.store.client, frozenset({"scan"}))
     code, _, err = team("scan orders --yes", pages)
     assert (code, f"the scan goes on: {read:,} items were read" in err) == (0, True)
     left = [asked for _, asked in pages.sent if asked["TableName"] == team.table]
@@ -255,10 +255,10 @@ def test_a_throttled_scan_uses_about_so_many_units_a_second() -> None:
     clock = SimpleNamespace(s=100.0)
     throttle = Throttle(50, lambda: clock.s, lambda seconds: setattr(clock, "s", clock.s + seconds))
     for units in (10.0, 200.0, 0.5, 89.5):
-        throttle.pay(units)
+        throttle.wait_for(units)
         clock.s += 0.1  # the next step takes a while
     assert clock.s - 100 == pytest.approx(300 / 50 - scan.BURST_S + 0.1)
-    Throttle(0, lambda: 0.0, pytest.fail).pay(1000)
+    Throttle(0, lambda: 0.0, pytest.fail).wait_for(1000)
 
 
 def test_it_waits_for_the_consumer_and_says_so_if_that_does_not_come(
@@ -268,7 +268,7 @@ def test_it_waits_for_the_consumer_and_says_so_if_that_does_not_come(
     slept: list[float] = []
     monkeypatch.setattr(scan.time, "sleep", slept.append)
     code, out, err = team("scan orders --yes")
-    assert (code, out, sum(slept)) == (2, "", 60 * scan.WAIT_MAX)
+    assert (code, out, sum(slept)) == (2, "", 60 * scan.WAIT_MINUTES_MAX)
     said = "tally: the consumer has not come that far: do the functions items and sweep run? Start it again then\n"
     assert err.endswith(said)
     monkeypatch.setattr(scan.time, "sleep", team.sleep)
@@ -286,7 +286,7 @@ def test_a_dead_letter_is_repaired_before_a_scan_and_gives_an_open_one_up(team: 
     said = "tally: there are dead letters of the table shop: `tally repair` first, then scan again\n"
     assert team("check orders a") == (2, "", said)
     assert team("scan orders --again --yes") == (2, "", said)
-    judged(team.store, ahead=-4)
+    mark_judged(team.store, ahead=-4)
     assert "items/shop/shardId-" in team("check --only dead-letters")[1]
     assert scan_state.begin(team.store, ORDERS, 1) is not None  # it was open
     restored(team)
@@ -312,7 +312,7 @@ def test_a_dead_letter_that_is_dropped_leaves_the_number_standing_for_nothing(te
     team.order("a", 600)
     team.poison()
     team.bucket.objects.clear()
-    judged(team.store)
+    mark_judged(team.store)
     code, out, err = team(f"repair --only dead-letters --drop {SIGNED}")
     assert (code, out.splitlines()[-1]) == (0, "all is well: dead-letters")
     assert "tally: orders has lost a change: `tally scan orders` counts its items\n" in err
@@ -325,7 +325,7 @@ def test_a_dead_letter_that_is_dropped_leaves_the_number_standing_for_nothing(te
 def test_check_notes_what_a_number_is_off_by_and_repair_takes_it_off_with_who_and_why(team: Team) -> None:
     team.old_orders()
     assert team("scan orders --yes")[0] == 0
-    judged(team.store)
+    mark_judged(team.store)
     team.edit("a", 7)
     assert team("check")[1].endswith("all is well\n")  # it scans nothing that is not named
     code, out, err = team("check orders a b")
@@ -349,7 +349,7 @@ def test_check_notes_what_a_number_is_off_by_and_repair_takes_it_off_with_who_an
 def test_a_repair_forgets_the_drift_of_a_counter_of_items_that_is_declared_no_more(team: Team) -> None:
     """And no other one's: `calls` has counted changes."""
     assert team("scan orders --yes")[0] == 0
-    judged(team.store)
+    mark_judged(team.store)
     team.edit("a", 7)
     assert team("check orders a")[0] == 1
     noted = {"PK": {"S": keys.FORM_KEY}, "SK": {"S": "calls"}, "form": {"S": json.dumps(forms.form(COUNTERS["usage"]))}}
@@ -380,12 +380,12 @@ def test_check_of_all_asks_goes_on_after_a_kill_and_finds_what_is_off_anywhere(
 ) -> None:
     team.old_orders()
     assert team("scan orders --yes")[0] == 0
-    judged(team.store)
+    mark_judged(team.store)
     team.edit("a", 7)
     team.edit("nobody", -2)
     assert team("check orders")[0] == 2  # it asks
     with pytest.raises(Crash):
-        team("check orders --yes", killed(team.store.client, 2, committed=True))
+        team("check orders --yes", client_that_dies(team.store.client, 2, committed=True))
     said = "tally: a recount of all is open: `tally check orders` goes on with it\n"
     assert team("check orders a") == (2, "", said)
     code, out, err = team("check orders")
@@ -409,7 +409,7 @@ def test_groups_of_an_attribute_are_recounted_from_the_whole_table(team: Team) -
         team.order("a", order, shop={"S": "hr desk"}, total={"N": "12.50"})
     assert team("scan spent --yes")[0] == 0
     assert team.numbers("spent") == {"hr~20desk": 9 * 1250} == team.truth("spent")
-    judged(team.store)
+    mark_judged(team.store)
     assert team("check spent hr~20desk")[0] == 2  # it asks
     code, out, err = team("check spent hr~20desk --yes")
     assert (code, out) == (0, "all is well\n")
@@ -493,7 +493,7 @@ def test_what_says_nothing_of_items_that_are_counted_is_refused_in_one_line(
     monkeypatch.setenv("TALLY_APP", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     where["own_tables"] = {"shop": team.store.settings.team_tables["shop"]._asdict()}
-    assert ran(capsys, *line.split(), "--local", "--port", str(port)) == (2, "", f"tally: {said}\n")
+    assert run_command(capsys, *line.split(), "--local", "--port", str(port)) == (2, "", f"tally: {said}\n")
 
 
 def test_status_says_what_is_not_counted_and_which_scan_is_open(team: Team) -> None:
@@ -504,7 +504,7 @@ def test_status_says_what_is_not_counted_and_which_scan_is_open(team: Team) -> N
 
     assert team("scan spent --yes")[0] == 0
     with pytest.raises(Crash):
-        team("scan orders --yes", killed(team.store.client, 3, committed=True))
+        team("scan orders --yes", client_that_dies(team.store.client, 3, committed=True))
     what = "orders not counted: `tally scan orders`, a scan is open, 120 items read; spent counted"
     assert line() == f"wrong    items         {what}"
     part = json.loads(team("status --json")[1])["parts"]["items"]
@@ -521,7 +521,7 @@ def test_a_table_that_the_stack_does_not_read_is_said(team: Team) -> None:
     }.items():
         stack = Stack(Store(team.store.client, settings), None, team.counters, {}, status)
         with pytest.raises(scan.CommandError, match="the stack does not read the table shop: ") as raised:
-            stack.own_table(ORDERS)
+            stack.team_table(ORDERS)
         assert what in str(raised.value)
 
 

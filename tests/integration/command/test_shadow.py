@@ -13,7 +13,7 @@ from tally.drift import history
 from tally.dynamo.client import Store
 from tally.dynamo.transactions import try_commit
 from tally.streams import fold
-from tests.integration.command.numbers import Run, summed_up
+from tests.integration.command.numbers import Run, fold_plays
 
 HOUR = 500_000  # since 1970: 2027-01-15 08:00 UTC
 UTC = ("--tz", "UTC")
@@ -25,7 +25,7 @@ def series(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Series since 05:55, up to 10:20: of a 100, 200, 300 and 400 plays from 06:00 on, of b 10 at 07:30."""
     monkeypatch.setattr(fold, "BUCKETS", 1)  # the others would be empty
     plays = [((HOUR - 2 + of) * 60 + 5, "a", 100 * (of + 1)) for of in range(4)]
-    summed_up(store, HOUR * 60 - 125, HOUR * 60 + 140, [(HOUR * 60 - 122, "a", 9), *plays, (HOUR * 60 - 30, "b", 10)])
+    fold_plays(store, HOUR * 60 - 125, HOUR * 60 + 140, [(HOUR * 60 - 122, "a", 9), *plays, (HOUR * 60 - 30, "b", 10)])
 
 
 class Files:
@@ -149,7 +149,7 @@ def test_json_has_every_id_and_a_terminal_draws(
     assert body["rows"][-1] == {"from": HOUR * 3600 + 7200, "to": HOUR * 3600 + 10800, "ids": 1, "old": 0,
                                 "tally": None, "off": None}  # fmt: skip
     monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr(shadow, "draws", lambda given: True)
+    monkeypatch.setattr(shadow, "may_draw", lambda given: True)
     code, out, err = run(*given)
     assert (code, err) == (1, "")
     assert [line.rstrip() for line in out.splitlines()[:7]] == [

@@ -42,7 +42,7 @@ def counts(customer: Customer | None) -> tuple[int | None, ...]:
     return customer.visits, customer.points, customer.left
 
 
-class Between:
+class RecordingClient:
     """Stands before the store: `sent` has the calls. `instead` are the first answers of a call, in place of its own.
 
     A LOST call arrives; another error is the answer; None is a call as usual.
@@ -73,7 +73,7 @@ def table(store: Store) -> str:
 
 @pytest.fixture
 def between(store: Store) -> Any:
-    return Between(store)
+    return RecordingClient(store)
 
 
 @pytest.fixture

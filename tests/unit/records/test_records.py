@@ -32,7 +32,7 @@ from tally.records import (
     if_not_exists,
     list_append,
 )
-from tests.unit.records.conftest import LOST, Between, Customer, Note, counts
+from tests.unit.records.conftest import LOST, Customer, Note, RecordingClient, counts
 
 DOCUMENT = File(__file__).resolve().parents[3] / "docs" / "records.md"
 BUSY = ClientError({"Error": {"Code": "ProvisionedThroughputExceededException", "Message": ""}}, "GetItem")
@@ -154,7 +154,7 @@ def test_an_update_makes_the_record_where_there_is_none_unless_it_only_removes(
 ) -> None:
     """On DynamoDB, that is: aws-sdk-java-v2 issue 2761. The embedded engine makes one, so its answer is given here."""
     assert notes.update_item(Note(id="1"), ignore_nulls=True) == notes.get_item("1") == Note(id="1")
-    nothing: Any = Between(store, update_item=[{"ConsumedCapacity": {}}], get_item=[{"ConsumedCapacity": {}}])
+    nothing: Any = RecordingClient(store, update_item=[{"ConsumedCapacity": {}}], get_item=[{"ConsumedCapacity": {}}])
     with pytest.raises(NotFoundError, match=r"Note id='2'.*only removes"):
         Records(nothing, table, Note, exact=exact).update_item(Note(id="2"))
 
@@ -292,7 +292,7 @@ def test_what_a_caller_sends_again_counts_twice_and_with_a_version_once(store: S
     """What docs/records.md says of atomic counters, and of how to make a caller's retry safe."""
 
     def losing() -> Records[Customer]:
-        instead: Any = Between(store, transact_write_items=[LOST])
+        instead: Any = RecordingClient(store, transact_write_items=[LOST])
         return Records(instead, table, Customer)
 
     for condition in (None, Attr("visits").eq(1)):
@@ -312,7 +312,7 @@ def test_a_read_waits_for_a_busy_store_and_one_that_was_cut_is_no_missing_record
 ) -> None:
     """botocore gives an answer that was cut as an empty one."""
     customers.put_item(Customer(id="1"))
-    busy: Any = Between(store, get_item=[BUSY, BUSY, None, {}, {}], update_item=[{}])
+    busy: Any = RecordingClient(store, get_item=[BUSY, BUSY, None, {}, {}], update_item=[{}])
     faulty = Records(busy, table, Customer)
     assert counts(faulty.get_item("1")) == (0, 10, -20)
     cheap = Records(busy, table, Customer, exact=False)

@@ -25,26 +25,26 @@ from tally.counter import Counter
 HEADERS = {"etag": "ETag", "retry-after": "Retry-After", "idempotency-replayed": "Idempotency-Replayed"}
 
 
-def closed(schema: Any) -> Any:
+def close_schema(schema: Any) -> Any:
     """The schema, where no object has a property that is not named."""
     if isinstance(schema, list):
-        return [closed(part) for part in schema]
+        return [close_schema(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {name: closed(part) for name, part in schema.items()}
+    made = {name: close_schema(part) for name, part in schema.items()}
     if made.get("type") == "object" and isinstance(made.get("properties"), dict):
         made.setdefault("additionalProperties", False)
     return made
 
 
-class Documented:
+class ApiDocument:
     """The document of some counters."""
 
     def __init__(self, counters: Mapping[str, Counter]) -> None:
         self.routes = {route.key: route for one in OPERATIONS for route in one.routes(counters)}
         self.by_operation = {route.operation.name: route for route in reversed(self.routes.values())}
         self.document = copy.deepcopy(document(OPERATIONS, counters))
-        self.document["components"]["schemas"] = closed(self.document["components"]["schemas"])
+        self.document["components"]["schemas"] = close_schema(self.document["components"]["schemas"])
         self._validators: dict[tuple[str, int, str], Draft202012Validator] = {}
 
     def resolved(self, part: dict[str, Any]) -> dict[str, Any]:
@@ -82,8 +82,8 @@ class Documented:
 
 
 @functools.cache
-def _documented(counters: tuple[Counter, ...]) -> Documented:
-    return Documented({counter.name: counter for counter in counters})
+def _documented(counters: tuple[Counter, ...]) -> ApiDocument:
+    return ApiDocument({counter.name: counter for counter in counters})
 
 
 def check(event: object, answer: Mapping[str, Any]) -> None:
@@ -101,7 +101,7 @@ def check(event: object, answer: Mapping[str, Any]) -> None:
         _check_direct(known, known.by_operation[event["operation"]].key, answer)
 
 
-def _check_http(known: Documented, route: str, answer: Mapping[str, Any]) -> None:
+def _check_http(known: ApiDocument, route: str, answer: Mapping[str, Any]) -> None:
     status, headers = answer["statusCode"], answer["headers"]
     responses = known.responses(route)
     assert str(status) in responses, f"{route}: {status} is not documented: {answer['body']}"
@@ -125,7 +125,7 @@ def _body(answer: Mapping[str, Any], media_type: str) -> Any:
     return json.loads(text) if media_type.endswith("json") else text
 
 
-def _check_direct(known: Documented, route: str, answer: Mapping[str, Any]) -> None:
+def _check_direct(known: ApiDocument, route: str, answer: Mapping[str, Any]) -> None:
     """The same bodies as over HTTP; a text as `{"media_type","text"}`."""
     status = answer["status"]
     assert str(status) in known.responses(route), f"{route}: {status} is not documented: {answer['body']}"

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 from tests.faults import Fault, FaultKind, Plan
 
-SHARE = 0.05
+FAULT_SHARE = 0.05
 READ_TIMEOUT_S = 2.0  # of the core's client
 SLOW, SLOW_WEIGHT = (FaultKind.SILENCE, FaultKind.HANG_BEFORE), 0.3  # each costs its caller READ_TIMEOUT_S
 LATE_SHARE = 0.3  # of what is late comes after READ_TIMEOUT_S, the rest soon
 LATE_S_MAX = 3.0  # a request or an answer arrives at most this late: after the client has given up, and sent another
-STORM_EVERY_S, STORM_S = 10.0, 2.0  # a storm over a hot key: most of its transactions meet a conflict
-STORM_SHARE = 0.7
+HOT_PHASE_EVERY_S, HOT_PHASE_S = 10.0, 2.0  # a storm over a hot key: most of its transactions meet a conflict
+HOT_CONFLICT_SHARE = 0.7
 HOT = ('"VID#v0"', '"VID#v1"', '"USER#u0"', '"POST#p0"', '"PAGE#h0"', '"AD#m0#')
 WRITES = ("PutItem", "UpdateItem", "DeleteItem")
 CODES = ("ThrottlingException", "RequestLimitExceeded", "TransactionInProgressException")
@@ -25,19 +25,19 @@ _CONFLICT = Fault(FaultKind.CONFLICT)
 Make = Callable[[random.Random], Fault]
 
 
-def plan(seed: int, share: float = SHARE, now_s: Callable[[], float] = time.monotonic) -> Plan:
+def make_plan(seed: int, share: float = FAULT_SHARE, now_s: Callable[[], float] = time.monotonic) -> Plan:
     """Faults for this share of the requests, and storms."""
 
     def decide(operation: str, body: bytes, number: int) -> Fault | None:
         chance = random.Random(f"{seed}/{operation}/{number}")
-        if operation == "TransactWriteItems" and chance.random() < storm(body, now_s()):
+        if operation == "TransactWriteItems" and chance.random() < conflict_chance(body, now_s()):
             return _CONFLICT
         return _fault(operation, body, chance) if chance.random() < share else None
 
     return decide
 
 
-def storm(body: bytes, now_s: float) -> float:
+def conflict_chance(body: bytes, now_s: float) -> float:
     """How likely a conflict is now; the storms over different keys follow each other.
 
     The rollup's transactions have nearly every hot key, but on a shard that others seldom write: no storm meets them.
@@ -45,8 +45,8 @@ def storm(body: bytes, now_s: float) -> float:
     if b'"CHECKPOINT#' in body:
         return 0.0
     for place, name in enumerate(HOT):
-        if name.encode() in body and (now_s + place * STORM_S) % STORM_EVERY_S < STORM_S:
-            return STORM_SHARE
+        if name.encode() in body and (now_s + place * HOT_PHASE_S) % HOT_PHASE_EVERY_S < HOT_PHASE_S:
+            return HOT_CONFLICT_SHARE
     return 0.0
 
 

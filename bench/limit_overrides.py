@@ -15,7 +15,7 @@ from tally.operations import reads
 
 from .clients import clients_of, fresh_engine
 from .consumers import Rows
-from .watch import Meter
+from .instruments import Meter
 
 FIRST, CHANGE, GIVEN, LIMIT, NUMBER = "the first change", "a change", "a new limit", "its read", "the number's read"
 CEILING, PERIOD = "a ceiling", "a period"

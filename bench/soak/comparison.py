@@ -13,12 +13,12 @@ from tally.counting.tallies import TOMBSTONE
 from tally.dynamo import keys
 from tally.streams import record
 from tally.streams.record import CounterIndex
-from tests.invariants.streaming import booked
+from tests.invariants.streaming import journal_entries
 
 from .notes import EXPIRED, Accepted, Tally
-from .stage import Stage
+from .setup import SoakSetup
 
-COMPLAINTS_MAX = 20  # printed
+DIFFERENCES_SHOWN_MAX = 20  # printed
 
 Sums = Mapping[Tally, int]
 
@@ -43,7 +43,7 @@ class Contents:
     """What the ledger says of its judge."""
 
 
-def counted(stage: Stage) -> Contents:
+def read_counts(stage: SoakSetup) -> Contents:
     """The tallies and the children."""
     stored, declared = Contents(), CounterIndex(counters.COUNTERS)
     for item in stage.scan("counts"):
@@ -59,9 +59,9 @@ def counted(stage: Stage) -> Contents:
     return stored
 
 
-def everything(stage: Stage) -> Contents:
+def read_tables(stage: SoakSetup) -> Contents:
     """All three tables."""
-    stored = counted(stage)
+    stored = read_counts(stage)
     for receipt in stage.scan("receipts"):
         for counter, id_, amount in record.amounts_of(receipt) if record.CHANGE_ATTRIBUTES & receipt.keys() else ():
             stored.receipts[counter, id_] += amount
@@ -73,7 +73,7 @@ def everything(stage: Stage) -> Contents:
 def _ledger(item: dict[str, Any], stored: Contents) -> None:
     partition = item["PK"]["S"]
     if partition.startswith("SEGMENT#"):
-        for entry in booked(item):
+        for entry in journal_entries(item):
             stored.expected[entry.counter, entry.id] += entry.expected
             stored.observed[entry.counter, entry.id] += entry.observed
     elif partition == keys.DRIFT_KEY and item["drift"]["N"] != "0":
@@ -107,7 +107,7 @@ def off_by(wanted: Sums, stored: Sums) -> tuple[int, int]:
     return sum(-amount for amount in amounts if amount < 0), sum(amount for amount in amounts if amount > 0)
 
 
-def complaints(accepted: Accepted, stored: Contents) -> list[str]:
+def all_differences(accepted: Accepted, stored: Contents) -> list[str]:
     """Everything that is not as it was accepted."""
     wanted = accepted.tallies()
     receipted = {name: amount for name, amount in wanted.items() if name not in accepted.children}

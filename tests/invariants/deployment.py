@@ -21,7 +21,7 @@ from tally.dynamo.transactions import put_receipt
 from tally.maintenance.reconcile import Reconciler
 from tally.streams import watermark
 from tests.engines import new_engine
-from tests.invariants.simulation import CALM, Clock, Stall, World, seeded
+from tests.invariants.simulation import CALM, Clock, Stall, World, seed_randomness
 from tests.invariants.stream_model import TABLES
 from tests.invariants.streaming import CONSUMERS
 
@@ -42,7 +42,7 @@ class Deployment(World):
     def sleep(self, pause_s: float) -> None:
         """What a command that waits does: the deployment goes on."""
         self.others_wrote()
-        self.until(self.clock.now_s + max(pause_s, 0.001))
+        self.run_until(self.clock.now_s + max(pause_s, 0.001))
 
     def skip(self, seconds: float) -> None:
         """A long time passes in which nothing is delivered."""
@@ -53,17 +53,17 @@ class Deployment(World):
         """Take what was written by whatever client."""
         if self.store.client is not self.wire:  # type: ignore[comparison-overlap]
             self.wire.wrote |= {self.name(table) for table in TABLES}
-        self.written()
+        self.take_written()
 
     def deliver(self) -> None:
         """Every consumer that does not stand still gets what there is."""
         self.sleep(DELIVERED_S)
 
     def sweep_each_minute(self) -> None:
-        self.soon(self.settings.minute_s, self.sweep_each_minute)
+        self.schedule_in(self.settings.minute_s, self.sweep_each_minute)
         self.others_wrote()
         self.sweep()
-        self.written()
+        self.take_written()
 
     def stall(self, consumer: str | None = None, table: str | None = None) -> None:
         """A consumer is invoked no more: of which name, in which table; None: every one."""
@@ -79,7 +79,7 @@ class Deployment(World):
             for number, shard in enumerate(shards):
                 for consumer in CONSUMERS:
                     if any(one.holds(self.now_s, consumer, table, number) for one in self.stalls):
-                        self.way(consumer, shard).at = len(shard.records)
+                        self.delivery_to(consumer, shard).position = len(shard.records)
         self.resume()
 
     @property
@@ -97,7 +97,7 @@ class Deployment(World):
 
     def reconciler(self, client: Any = None) -> Reconciler:
         """The command of somebody."""
-        return Reconciler(self.through(client), clock=self.clock, sleep=self.sleep)
+        return Reconciler(self.with_client(client), clock=self.clock, sleep=self.sleep)
 
     # ---- what people do ----
 
@@ -137,7 +137,7 @@ class Deployment(World):
         for number in range(likers):
             self.like(f"u{number}", post=post)
 
-    def even(self, minutes: int = 6) -> None:
+    def assert_even(self, minutes: int = 6) -> None:
         """Every change so far is judged, and no tally drifts, nor did any at any look."""
         self.run(minutes, lambda: None if not self.drifts() else pytest.fail(f"{self.drifts()}"))
         assert self.drifts() == {}
@@ -150,7 +150,7 @@ class Deployment(World):
 def deployed(engine: Engine | None = None, store: Store | None = None) -> Iterator[Deployment]:
     """A deployment that has judged its first minutes, by default on its own engine."""
     clock = Clock()
-    with nullcontext(engine) if engine else new_engine() as running, seeded(clock, SEED):
+    with nullcontext(engine) if engine else new_engine() as running, seed_randomness(clock, SEED):
         made = Deployment(running, clock, SEED, CALM, 1, store)
         made.sweep_each_minute()
         for _ in range(20):

@@ -27,28 +27,28 @@ ANSWER_S_MAX = 30.0  # for each wait; a slow line takes longer for all of it
 _SCOPE = "@dynoxide"
 
 
-def engine(platform: str, beside: Path) -> Path:
+def fetch_engine(platform: str, fallback_folder: Path) -> Path:
     """The engine of a platform in INTEGRITY. Fetches and checks it if it is not there. Raises LocalError.
 
-    It is kept in the user's cache; where that cannot be written, in the folder `beside`, which has the data.
+    It is kept in the user's cache; where that cannot be written, in the folder `fallback_folder`, which has the data.
     """
     name = f"dynoxide-{VERSION}-{platform}"
-    for kept in (folder() / name, beside / name):
+    for kept in (cache_folder() / name, fallback_folder / name):
         if kept.is_file():
             return kept
     url = f"{registry(os.environ)}/{_SCOPE}/{platform}/-/{platform}-{VERSION}.tgz"
     print(f"tally: fetching the DynamoDB engine, once, from {url}", flush=True)
-    content = _checked(_fetch(url), INTEGRITY[platform], url)
+    content = _verify(_fetch(url), INTEGRITY[platform], url)
     try:
-        return _keep(content, folder() / name)
+        return _unpack(content, cache_folder() / name)
     except OSError:
         pass
     try:
-        return _keep(content, beside / name)
+        return _unpack(content, fallback_folder / name)
     except OSError as error:
         raise LocalError(
-            f"the engine cannot be kept in {folder()} or {beside}: {error.strerror or error}; XDG_CACHE_HOME names"
-            " another folder"
+            f"the engine cannot be kept in {cache_folder()} or {fallback_folder}: {error.strerror or error};"
+            " XDG_CACHE_HOME names another folder"
         ) from None
 
 
@@ -66,7 +66,7 @@ def registry(environment: Mapping[str, str]) -> str:
     return (registry_url or REGISTRY_DEFAULT).rstrip("/")
 
 
-def folder() -> Path:
+def cache_folder() -> Path:
     """The user's cache, for what is fetched once."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tally"
 
@@ -85,7 +85,7 @@ def _fetch(url: str) -> bytes:
     return content
 
 
-def _checked(content: bytes, integrity: str, url: str) -> bytes:
+def _verify(content: bytes, integrity: str, url: str) -> bytes:
     """The content, if it is what `integrity` says. Raises LocalError."""
     kind, _, wanted = integrity.partition("-")
     if base64.b64encode(hashlib.new(kind, content).digest()).decode() != wanted:
@@ -93,7 +93,7 @@ def _checked(content: bytes, integrity: str, url: str) -> bytes:
     return content
 
 
-def _keep(package: bytes, kept: Path) -> Path:
+def _unpack(package: bytes, kept: Path) -> Path:
     """Write the program in a package to `kept`, whole or not at all. Returns it."""
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder, tarfile.open(fileobj=io.BytesIO(package)) as files:

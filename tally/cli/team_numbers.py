@@ -12,10 +12,10 @@ from tally.team import scan_state, watch
 from tally.team.recounts import Recount
 
 from .connection import Stack
-from .terminal import show
+from .terminal import print_json_or_line
 
 
-def say(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
+def say_difference(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
     """A line for a number that is off, in the unit of the team's table. JSON has Tally's unit, and says the `scale`."""
     counter, group, off = finding.counter, finding.target, finding.drift.drift
     assert counter.watch is not None
@@ -36,7 +36,7 @@ def say(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
         repair = "the number is gone: the sweep looks again"
     else:
         repair = f"to repair it: {_command(recount, group, number, -off)}"
-    show(given, body, f"{line}; {repair}")
+    print_json_or_line(given, body, f"{line}; {repair}")
 
 
 def _command(recount: Recount, group: str, number: str, amount: int) -> str:

@@ -15,12 +15,12 @@ from tally.streams.dead_letters import DeadLetterBucket
 from tally.team import scan_state
 from tally.team.consumer import ItemsHandler
 from tally.team.recounts import Recount
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.delivery import Delivery, Stream
 from tests.sync_wire import SyncWire
 
 from .clients import clients_of, fresh_engine
-from .watch import Meter
+from .instruments import Meter
 
 Rows = dict[str, dict[str, float]]
 RECORDS, WHILE, SCANNED = "200 records of 10 groups", "the same while a scan is open", "480 items of 10 groups, scanned"
@@ -62,9 +62,9 @@ def measure(quick: bool) -> Rows:
         meter = Meter(store.client)
 
         def counted(items: int) -> dict[str, float]:
-            delivery.records.extend(stream.new())
+            delivery.records.extend(stream.read_new())
             meter.reset()
-            delivery.all(Context())
+            delivery.all(LambdaContext())
             return {"WCU": meter.write_units / items, "RCU": meter.read_units / items}
 
         _put(store.client, 0, 480)

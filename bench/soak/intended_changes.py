@@ -26,7 +26,7 @@ from tally.errors import StoreBusyError
 from tally.operations import changes, children, holds, increments, visits
 from tally.streams import record
 
-from ..watch import Crasher, CrashError
+from ..instruments import Crasher, CrashError
 from . import notes
 from .notes import Note
 
@@ -37,7 +37,7 @@ Answered = tuple[Body, bool]
 """The body of an answer, and whether it was a replay."""
 
 
-class WishEntry(NamedTuple):
+class IntendedEntry(NamedTuple):
     """What is intended of one id: an amount, or a child."""
 
     counter: Counter
@@ -51,13 +51,13 @@ class WishEntry(NamedTuple):
 
 
 @dataclass
-class Wish:
+class IntendedChange:
     """One intended change, which is sent until it has a final answer. `key`: empty for one without."""
 
     key: str
-    entries: Sequence[WishEntry]
+    entries: Sequence[IntendedEntry]
     send: Callable[[], Answered]
-    noted: Callable[[Body], list[Note]]
+    notes_of_answer: Callable[[Body], list[Note]]
     """What the answer means: a note for each entry."""
     late_until_s: float = 0.0
     """Until when a copy of an earlier request may arrive; on the monotonic clock."""
@@ -75,14 +75,14 @@ def _answered(answer: Any) -> Answered:
     return answer.body, answer.replayed
 
 
-def _counted(entry: WishEntry, tally: str, made_s: float, key: str, more: object = "") -> Note:
+def _counted(entry: IntendedEntry, tally: str, made_s: float, key: str, more: object = "") -> Note:
     """An entry that was counted in this tally: its period is one between the first request and the answer."""
     first, last = (periods.tally_id(entry.counter, entry.id, at_s) for at_s in (made_s, time.time()))
     what = notes.COUNTED if first <= tally <= last else notes.WRONG
     return entry._replace(id=tally).note(what, key, more)
 
 
-def increment(store: Store, entry: WishEntry, key: str) -> Wish:
+def increment(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
     """A play, a visit, or any other increment."""
     counter, id_, amount, _ = entry
 
@@ -96,24 +96,24 @@ def increment(store: Store, entry: WishEntry, key: str) -> Wish:
         return [_counted(entry, periods.tally_id_of_answer(id_, body), wish.made_s, key, body.get("number", ""))]
 
     back = partial(changes.void, counter=counter, id=id_, key=key) if counter.is_batchable else None
-    wish = Wish(key, [entry], send, noted, void=back)
+    wish = IntendedChange(key, [entry], send, noted, void=back)
     return wish
 
 
-def reader(store: Store, entry: WishEntry, visitor: str) -> Wish:
+def reader(store: Store, entry: IntendedEntry, visitor: str) -> IntendedChange:
     """A visitor who counts once. The answer to a request that is sent again says that the visitor is not new."""
     counter, id_, *_ = entry
 
     def send() -> Answered:
         return _answered(increments.add_visitor(Call(store), counter=counter, id=id_, visitor=visitor))
 
-    wish = Wish(
+    wish = IntendedChange(
         "", [entry], send, lambda body: [_counted(entry, periods.tally_id_of_answer(id_, body), wish.made_s, visitor)]
     )
     return wish
 
 
-def change(store: Store, plain: Store, entries: Sequence[WishEntry], soon: bool, key: str) -> Wish:
+def change(store: Store, plain: Store, entries: Sequence[IntendedEntry], soon: bool, key: str) -> IntendedChange:
     """Many changes under one key. The answer names no periods: the receipt does, read from the `plain` store."""
     sent = [{"counter": entry.counter.name, "id": entry.id, "amount": entry.amount} for entry in entries]
 
@@ -128,11 +128,11 @@ def change(store: Store, plain: Store, entries: Sequence[WishEntry], soon: bool,
         named = {(name, periods.answer_members(tally)["id"]): tally for name, tally, _ in record.amounts_of(receipt)}
         return [_counted(entry, named.get((entry.counter.name, entry.id), ""), wish.made_s, key) for entry in entries]
 
-    wish = Wish(key, entries, send, noted, void=partial(changes.void_changes, key=key))
+    wish = IntendedChange(key, entries, send, noted, void=partial(changes.void_changes, key=key))
     return wish
 
 
-def void(store: Store, counted: Wish, tallies: Sequence[str]) -> Wish:
+def void(store: Store, counted: IntendedChange, tallies: Sequence[str]) -> IntendedChange:
     """What was counted in these tallies is taken back. It needs no key of its own."""
     back = [
         entry._replace(id=tally, amount=-entry.amount) for entry, tally in zip(counted.entries, tallies, strict=True)
@@ -142,10 +142,10 @@ def void(store: Store, counted: Wish, tallies: Sequence[str]) -> Wish:
         assert counted.void is not None, "its counter has no voids"
         return _answered(counted.void(Call(store, counters=counters.COUNTERS)))
 
-    return Wish("", back, send, lambda body: [entry.note(notes.COUNTED, "") for entry in back])
+    return IntendedChange("", back, send, lambda body: [entry.note(notes.COUNTED, "") for entry in back])
 
 
-def child(store: Store, entry: WishEntry, there: bool, key: str) -> Wish:
+def child(store: Store, entry: IntendedEntry, there: bool, key: str) -> IntendedChange:
     """A like or a member, put or removed; with an empty key without one."""
     counter, id_, _, name = entry
     mine = counter.changes != "service"
@@ -159,10 +159,10 @@ def child(store: Store, entry: WishEntry, there: bool, key: str) -> Wish:
         right = body["present"] is there and body["child"] == name
         return [entry.note((notes.PUT if there else notes.REMOVED) if right else notes.WRONG, key, name)]
 
-    return Wish(key, [entry], send, noted)
+    return IntendedChange(key, [entry], send, noted)
 
 
-def hold(store: Store, entry: WishEntry, ttl_s: int, key: str) -> Wish:
+def hold(store: Store, entry: IntendedEntry, ttl_s: int, key: str) -> IntendedChange:
     """Stock that is taken for a while."""
 
     def send() -> Answered:
@@ -174,20 +174,20 @@ def hold(store: Store, entry: WishEntry, ttl_s: int, key: str) -> Wish:
             name: value for name, value in body.items() if name != "state"
         }, replayed  # a replay answers that of now
 
-    return Wish(key, [entry], send, lambda body: [entry.note(notes.HELD, key, body["hold"])])
+    return IntendedChange(key, [entry], send, lambda body: [entry.note(notes.HELD, key, body["hold"])])
 
 
-def settle(store: Store, entry: WishEntry, hold_id: str, commit: bool) -> Wish:
+def settle(store: Store, entry: IntendedEntry, hold_id: str, commit: bool) -> IntendedChange:
     """A hold that is kept, or given back. It needs no key: a hold settles once."""
 
     def send() -> Answered:
         way = holds.commit_hold if commit else holds.release_hold
         return _answered(way(Call(store), counter=entry.counter, id=entry.id, hold=hold_id))
 
-    return Wish("", [entry], send, lambda body: [entry.note(str(body["state"]), "", hold_id)])
+    return IntendedChange("", [entry], send, lambda body: [entry.note(str(body["state"]), "", hold_id)])
 
 
-def setting(store: Store, entry: WishEntry, key: str) -> Wish:
+def setting(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
     """A number that is read, and set to another one if nobody has moved it since. `amount`: by how much."""
     counter, id_, amount, _ = entry
     seen: list[State] = []
@@ -204,12 +204,12 @@ def setting(store: Store, entry: WishEntry, key: str) -> Wish:
     def noted(body: Body) -> list[Note]:
         return [entry._replace(amount=body["value"] - seen[0].value).note(notes.COUNTED, key)]
 
-    return Wish(key, [entry], send, noted)
+    return IntendedChange(key, [entry], send, noted)
 
 
 def load(
-    store: Store, crasher: Crasher, folder: Path, entries: Sequence[WishEntry], writes: Sequence[int], key: str
-) -> Wish:
+    store: Store, crasher: Crasher, folder: Path, entries: Sequence[IntendedEntry], writes: Sequence[int], key: str
+) -> IntendedChange:
     """A file that `tally import` imports. Its process dies after so many writes, once for each of `writes`."""
     counter, file = entries[0].counter, folder / f"{key}.csv"
     layout = files.CHILDREN if counter.counts_children else files.NUMBERS
@@ -237,4 +237,4 @@ def load(
         what = notes.IMPORTED if body["status"] == 0 else notes.WRONG
         return [entry.note(what, key, entry.child) for entry in entries]
 
-    return Wish(key, entries, send, noted)
+    return IntendedChange(key, entries, send, noted)

@@ -31,16 +31,19 @@ CLICKS = Counter("clicks", prefix="AD", sort_key="CLICKS", attribute="clicks", p
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Where everything is. `engine`: the engine's own endpoint. `weather`: that of the proxy which fails; `tokens`: of
-    the one that fails, but leaves DynamoDB's tokens in the requests."""
+class SoakSetup:
+    """What a soak runs on.
+
+    `engine_endpoint`: the engine itself. `faulty_endpoint`: the proxy that fails. `faulty_endpoint_with_tokens`: the
+    proxy that fails, but leaves DynamoDB's tokens in the requests.
+    """
 
     folder: Path
     seed: int
     minute_s: int
-    engine: str
-    weather: str = ""
-    tokens: str = ""
+    engine_endpoint: str
+    faulty_endpoint: str = ""
+    faulty_endpoint_with_tokens: str = ""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -53,8 +56,8 @@ class Stage:
             "AWS_ACCESS_KEY_ID": LOCAL["aws_access_key_id"],
             "AWS_SECRET_ACCESS_KEY": LOCAL["aws_secret_access_key"],
             "AWS_DEFAULT_REGION": LOCAL["region_name"],
-            "AWS_ENDPOINT_URL_DYNAMODB": self.weather,
-            "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": self.weather,
+            "AWS_ENDPOINT_URL_DYNAMODB": self.faulty_endpoint,
+            "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": self.faulty_endpoint,
             "TALLY_COUNTS_TABLE": "soak-counts",
             "TALLY_RECEIPTS_TABLE": "soak-receipts",
             "TALLY_LEDGER_TABLE": "soak-ledger",
@@ -70,11 +73,11 @@ class Stage:
 
     def store(self, endpoint: str | None = None) -> Store:
         """A store behind this endpoint; straight at the engine without one."""
-        return Store(dynamodb_client(endpoint_url=endpoint or self.engine), self.settings)
+        return Store(dynamodb_client(endpoint_url=endpoint or self.engine_endpoint), self.settings)
 
     def wire(self) -> SyncWire:
         """The engine, without a proxy and a client."""
-        return SyncWire(urlsplit(self.engine).port or 0)
+        return SyncWire(urlsplit(self.engine_endpoint).port or 0)
 
     def scan(self, table: str) -> Iterator[dict[str, Any]]:
         """Every item of a table (`counts`, `receipts`, `ledger`)."""
@@ -89,30 +92,30 @@ class Stage:
 
 
 @contextmanager
-def engine(folder: Path) -> Iterator[Engine]:
+def run_engine(folder: Path) -> Iterator[Engine]:
     """The engine on the file of a soak."""
     with Engine(folder / ENGINE) as running:
-        _environ(Stage(folder, 0, 1, running.endpoint))
+        _environ(SoakSetup(folder, 0, 1, running.endpoint))
         yield running
 
 
-def set_up(folder: Path, running: Engine) -> None:
+def create_soak_tables(folder: Path, running: Engine) -> None:
     """Create the tables with their streams, and note the streams' names in the folder."""
     client = boto3.client("dynamodb", endpoint_url=running.endpoint, **LOCAL)
-    create_tables(client, Stage(folder, 0, 1, running.endpoint).settings, STREAMED)
+    create_tables(client, SoakSetup(folder, 0, 1, running.endpoint).settings, STREAMED)
     for table in STREAMED:
         arn = client.describe_table(TableName=f"soak-{table}")["Table"]["LatestStreamArn"]
         (folder / f"{table}.arn").write_text(arn)
     index_stream_records(folder / ENGINE)
 
 
-def _environ(stage: Stage) -> None:
+def _environ(stage: SoakSetup) -> None:
     """What the handlers find: the environment, and the counters."""
     os.environ.update(stage.environment)
     counters.COUNTERS[CLICKS.name] = CLICKS
 
 
-def become(stage: Stage, name: str) -> None:
+def set_up_process(stage: SoakSetup, name: str) -> None:
     """Make this process one of the stage: its environment, its log, and no Ctrl-C, which the main process handles."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -18,7 +18,7 @@ from tally.streams import watermark
 from ..clients import STREAMED
 from . import notes
 from .notes import Accepted, Note, Reader, Tally
-from .stage import ENGINE, Stage
+from .setup import ENGINE, SoakSetup
 
 GROWING = {"plays": counters.PLAYS, "visits": counters.VISITS}
 """Counters that only count up: a read shows at least what was accepted before `as_of`."""
@@ -28,14 +28,17 @@ TRIM_MARGIN = 3_000  # records that both consumers have passed stay, so that a r
 
 
 @dataclass
-class Watch:
-    """What was seen so far. `drifts`: false drifts, confirmed. `ahead`: reads that lacked what `as_of` promises."""
+class Monitor:
+    """What was seen so far.
 
-    stage: Stage
+    `drifts`: false drifts, confirmed. `as_of_errors`: reads that lacked what `as_of` promises.
+    """
+
+    stage: SoakSetup
     store: Store
     accepted: Accepted = field(default_factory=Accepted)
     drifts: set[tuple[str, str, int]] = field(default_factory=set)
-    ahead: list[str] = field(default_factory=list)
+    as_of_errors: list[str] = field(default_factory=list)
     passing: int = 0
     """Rows that were seen before they were confirmed: halves of one change that are judged apart."""
     judged: int = 0
@@ -51,9 +54,9 @@ class Watch:
         self._seen: set[tuple[str, str, int]] = set()
 
     @property
-    def off(self) -> int:
+    def problem_count(self) -> int:
         """How much is wrong."""
-        return len(self.drifts) + len(self.ahead) + len(self.accepted.wrong)
+        return len(self.drifts) + len(self.as_of_errors) + len(self.accepted.wrong)
 
     def look(self) -> None:
         """Take in the new notes, and look at the ledger and at some tallies."""
@@ -86,7 +89,7 @@ class Watch:
             shown = tallies.read(Call(self.store), GROWING[tally[0]], tally[1])
             accepted = self._growth[tally].before(as_of_s)
             if shown < accepted:
-                self.ahead.append(f"{tally} showed {shown} as of {as_of_s}: {accepted} were accepted before")
+                self.as_of_errors.append(f"{tally} showed {shown} as of {as_of_s}: {accepted} were accepted before")
 
     def trim(self, shards: dict[str, str]) -> None:
         """Delete stream records that both consumers have passed: the engine slows down with each that it keeps."""

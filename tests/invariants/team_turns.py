@@ -22,11 +22,11 @@ from tally.streams.lineage import Checkpoint
 from tally.team import scan_state
 from tally.team.recounts import Recount
 from tally.team.scan_reader import ScanAbandonedError, Step
-from tests.contexts import Context
-from tests.delivery import Delivery, Process
-from tests.invariants.own import Team
-from tests.invariants.processes import WRITES, Crash, Watched
+from tests.contexts import LambdaContext
+from tests.delivery import Delivery, Handler
+from tests.invariants.processes import WRITES, Crash, WatchedClient
 from tests.invariants.simulation import Clock
+from tests.invariants.team_table import Team
 
 SHOP: dict[str, Any] = {"table": "shop", "starts": "CUSTOMER#", "sort": "SK", "sort_starts": "ORDER#"}
 COUNTERS = {
@@ -62,7 +62,7 @@ LISTED_S = 60  # until a shard is listed
 NESTED_MAX = 2  # processes that wait for each other
 
 
-def written(chance: random.Random) -> tuple[str, str, Item | None]:
+def random_write(chance: random.Random) -> tuple[str, str, Item | None]:
     """A write of the team's: partition key, sort key, and the attributes; None: a deletion."""
     if chance.random() < 0.6:
         pk, sk = f"CUSTOMER#{chance.choice('abc')}", f"ORDER#{chance.randrange(6)}"
@@ -81,7 +81,7 @@ def written(chance: random.Random) -> tuple[str, str, Item | None]:
     return pk, sk, {"status": status, "queue": queue} | ({"total": total} if total else {})
 
 
-def corrected(chance: random.Random, item: Item) -> Item:
+def corrected_attributes(chance: random.Random, item: Item) -> Item:
     """The attributes of an item, each of a kind that can be counted."""
     if item["SK"]["S"] == "PROFILE":
         return {"orders": {"N": "3"}}
@@ -113,7 +113,7 @@ class Turns:
             self.team.delete(pk, sk)
         else:
             self.team.put(pk, sk, **attributes)
-        for record in self.team.stream.new():  # those of an item are in one shard
+        for record in self.team.stream.read_new():  # those of an item are in one shard
             place = sum(map(ord, record["dynamodb"]["Keys"]["PK"]["S"])) % SHARDS
             record["dynamodb"]["ApproximateCreationDateTime"] = self.clock() + self.chance.uniform(-OFF_S, OFF_S)
             self.shards[place].records.append(record)
@@ -125,8 +125,8 @@ class Turns:
             bad = [item for item in self.team.items() if any(isinstance(of.judged(item), Fault) for of in counted)]
             if bad:
                 item = self.chance.choice(bad)
-                return item["PK"]["S"], item["SK"]["S"], corrected(self.chance, item)
-        return written(self.chance)
+                return item["PK"]["S"], item["SK"]["S"], corrected_attributes(self.chance, item)
+        return random_write(self.chance)
 
     def deliver(self) -> None:
         """Deliver a batch, perhaps with what was there before. The process may die, or the others go on meanwhile."""
@@ -137,11 +137,11 @@ class Turns:
         )
         batch = shard.batch(size, back)
         try:
-            failed = shard.invoke(batch, Context(), self._process())
+            failed = shard.invoke(batch, LambdaContext(), self._process())
         except Crash:
             return
         if batch and failed is None:
-            shard.at = max(shard.at, shard.records.index(batch[-1]) + 1)
+            shard.position = max(shard.position, shard.records.index(batch[-1]) + 1)
 
     def scan(self) -> None:
         """Begin a scan, or another one; or go on with one, in a process of its own."""
@@ -215,7 +215,7 @@ class Turns:
         """All that waits is delivered."""
         for shard in self.shards:
             shard.process = self.lasting[0]
-            shard.all(Context())
+            shard.all(LambdaContext())
 
     def count(self, name: str) -> None:
         """Count what is there, as `tally scan` does, while the team writes."""
@@ -238,13 +238,13 @@ class Turns:
         recount.close(counted=True)
         self.clock.pass_s(400)
 
-    def _process(self) -> Process:
+    def _process(self) -> Handler:
         return self.team.process(self._client()) if self.chance.random() < 0.7 else self.chance.choice(self.lasting)
 
     def _client(self) -> Any:
         """A client whose process dies at a write, or beside which others do something at a request."""
         fate = self.chance.random()
-        client = Watched(self.team.wire, WRITES | READS if fate < 0.6 else WRITES)
+        client = WatchedClient(self.team.wire, WRITES | READS if fate < 0.6 else WRITES)
         at, acts = self.chance.randrange(2 if fate >= 0.6 else 8), self.chance.randint(1, 6)
 
         def die(number: int, *_: object) -> None:

@@ -20,7 +20,7 @@ from tally.team import progress, scan_state
 from tally.team.consumer import ItemsHandler
 from tally.team.recounts import Recount
 from tally.team.scan_state import Scan
-from tests.contexts import Context
+from tests.contexts import LambdaContext
 from tests.delivery import Delivery, Stream
 from tests.invariants.streaming import Bucket
 from tests.sync_wire import SyncWire
@@ -68,17 +68,17 @@ class Team:
     def delete(self, pk: str, sk: str) -> None:
         self.wire.delete_item(TableName=self.table, Key={"PK": {"S": pk}, "SK": {"S": sk}})
 
-    def take(self) -> None:
+    def read_stream(self) -> None:
         """Read the stream on."""
         name = self.stream.shard
         deliver = Delivery(lambda event, context: self.handler(event, context), self.table, name)
-        self.shards.setdefault(name, deliver).records.extend(self.stream.new())
+        self.shards.setdefault(name, deliver).records.extend(self.stream.read_new())
 
     def drain(self) -> None:
         """Deliver everything."""
-        self.take()
+        self.read_stream()
         for shard in self.shards.values():
-            shard.all(Context())
+            shard.all(LambdaContext())
 
     def begin(self, name: str, *groups: str) -> Recount:
         """Begin a scan."""
@@ -90,7 +90,7 @@ class Team:
         """The scan that is open."""
         return Recount(self.store, self.counters[name], scan or scan_state.read_scan(self.store, name))
 
-    def pass_all(self, later_s: float = LATER_S) -> None:
+    def note_all_passed(self, later_s: float = LATER_S) -> None:
         """The sweep notes what the consumer has passed, some minutes later."""
         arns = {name: own.stream for name, own in self.store.settings.team_tables.items()}
         shards = StreamShards(arns, lambda: streams_client(endpoint_url=self.endpoint))
@@ -109,7 +109,7 @@ class Team:
         for _ in recount.run_steps():
             pass
         self.drain()
-        self.pass_all()
+        self.note_all_passed()
         assert recount.is_complete()
 
     def numbers(self, name: str) -> dict[str, int]:

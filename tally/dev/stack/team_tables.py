@@ -17,7 +17,7 @@ from .mappings import StreamMapping
 from .template import Template
 
 
-class OwnTable(NamedTuple):
+class FoundTable(NamedTuple):
     """A table that is there."""
 
     keys: Sequence[str]
@@ -26,23 +26,25 @@ class OwnTable(NamedTuple):
     view: str | None
 
 
-Found = Mapping[str, OwnTable]
+Found = Mapping[str, FoundTable]
 """By the name of the table. A table that is not there is missing."""
 
 
 async def find(tables: Collection[str], wire: Wire) -> Found:
     """Those of these tables that are there."""
-    there: dict[str, OwnTable] = {}
+    there: dict[str, FoundTable] = {}
     for name in tables:
         with contextlib.suppress(WireError):  # it is not there
             table = (await wire.call("dynamodb", "DescribeTable", TableName=name))["Table"]
             stream = table.get("StreamSpecification") or {}
             arn = table["LatestStreamArn"] if stream.get("StreamEnabled") else ""
-            there[name] = OwnTable(key_names(table["KeySchema"]), arn, stream.get("StreamViewType"))
+            there[name] = FoundTable(key_names(table["KeySchema"]), arn, stream.get("StreamViewType"))
     return there
 
 
-def reading(template: Template, tables: Collection[str], variables: Mapping[str, str], there: Found) -> Template:
+def with_team_tables(
+    template: Template, tables: Collection[str], variables: Mapping[str, str], there: Found
+) -> Template:
     """The stack as it reads those of these tables that can be read, with a line for each other one. `made`: the values
     of variables."""
     mappings: list[StreamMapping] = []
@@ -62,7 +64,7 @@ def reading(template: Template, tables: Collection[str], variables: Mapping[str,
     return replace(
         template.with_variables(variables, json.dumps(own)),
         mappings=tuple(mappings),
-        own_tables=own,
+        team_tables=own,
         warnings=(*template.warnings, *lines),
     )
 

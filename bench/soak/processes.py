@@ -18,36 +18,36 @@ from typing import Any
 from tests.faults import FaultProxy, no_faults
 
 from . import deliveries, workers
-from .stage import Stage, become
-from .weather import plan
+from .fault_plan import make_plan
+from .setup import SoakSetup, set_up_process
 
 START_S_MAX = 120.0
 COUNTS_S = 0.5  # between two looks at the number of faults
-STRUCK_EVERY_MINUTES = 2.0  # on average, a consumer or the sweep is killed or frozen; in minutes of the ledger
+KILL_EVERY_MINUTES = 2.0  # on average, a consumer or the sweep is killed or frozen; in minutes of the ledger
 FROZEN_SHARE = 0.25  # the others are killed
 DOWN_MINUTES, DOWN_MINUTES_MAX = 2.0, 15.0  # frozen, or away after a kill: often longer than a drift is confirmed in
 AT_ONCE_SHARE = 0.6  # of the killed start again at once
-ROLES: dict[str, Callable[[Stage, str], None]] = {
+ROLES: dict[str, Callable[[SoakSetup, str], None]] = {
     "rollup": deliveries.consume, "bookkeeper": deliveries.consume, "sweep": deliveries.sweep,
 }  # fmt: skip
 _context = multiprocessing.get_context("forkserver")
 
 
-def prepare() -> None:
+def prepare_forkserver() -> None:
     """Start the process that the others are forked from."""
     _context.set_forkserver_preload(["bench.soak.preloaded"])
 
 
-def fail(stage: Stage, ready: Connection, calm: Event) -> None:
+def run_proxies(stage: SoakSetup, ready: Connection, calm: Event) -> None:
     """Be the proxies, until killed. Sends the stage with their endpoints. `calm` ends the faults.
 
     They outlive the processes that are killed: what those sent may arrive later.
     """
-    become(stage, "proxies")
-    weather = FaultProxy(stage.engine, plan(stage.seed), strip_tokens=True, requests_kept=0)
-    tokens = FaultProxy(stage.engine, plan(stage.seed + 1), requests_kept=0)
+    set_up_process(stage, "proxies")
+    weather = FaultProxy(stage.engine_endpoint, make_plan(stage.seed), strip_tokens=True, requests_kept=0)
+    tokens = FaultProxy(stage.engine_endpoint, make_plan(stage.seed + 1), requests_kept=0)
     with weather, tokens:
-        ready.send(replace(stage, weather=weather.endpoint, tokens=tokens.endpoint))
+        ready.send(replace(stage, faulty_endpoint=weather.endpoint, faulty_endpoint_with_tokens=tokens.endpoint))
         path = stage.folder / "faults.json"
         while True:
             if calm.wait(COUNTS_S):
@@ -64,32 +64,32 @@ def fail(stage: Stage, ready: Connection, calm: Event) -> None:
             os.replace(fresh, path)
 
 
-def begin_proxies(stage: Stage) -> tuple[Stage, Any, Any]:
+def begin_proxies(stage: SoakSetup) -> tuple[SoakSetup, Any, Any]:
     """Start the proxies: the stage with their endpoints, their process, and the event that ends the faults."""
     (here, there), calm = _context.Pipe(), _context.Event()
-    process = _begun(fail, stage, there, calm)
+    process = _start_process(run_proxies, stage, there, calm)
     if not here.poll(START_S_MAX):
         raise TimeoutError("the proxies do not start")
     return here.recv(), process, calm
 
 
-def begin_workers(stage: Stage, count: int, operations: int) -> list[Any]:
+def begin_workers(stage: SoakSetup, count: int, operations: int) -> list[Any]:
     """Start the workers, which share the operations."""
     shares = workers.shares(operations, count)
-    return [_begun(workers.work, stage, number, share) for number, share in enumerate(shares)]
+    return [_start_process(workers.work, stage, number, share) for number, share in enumerate(shares)]
 
 
-def _begun(target: Callable[..., None], *arguments: Any) -> Any:
+def _start_process(target: Callable[..., None], *arguments: Any) -> Any:
     process = _context.Process(target=target, args=arguments, daemon=True)
     process.start()
     return process
 
 
 @dataclass
-class Troupe:
-    """The consumers and the sweep. Call `turn` often: it strikes, and starts again what is down for long enough."""
+class ConsumerProcesses:
+    """The consumers and the sweep. Call `step` often: it strikes, and starts again what is down for long enough."""
 
-    stage: Stage
+    stage: SoakSetup
     kills: int = 0
     freezes: int = 0
     _running: dict[str, Any] = field(default_factory=dict)
@@ -102,22 +102,22 @@ class Troupe:
             self._start(role)
 
     def _start(self, role: str) -> None:
-        self._running[role] = _begun(ROLES[role], self.stage, role)
+        self._running[role] = _start_process(ROLES[role], self.stage, role)
 
-    def turn(self, now_s: float, *, strikes: bool) -> None:
+    def step(self, now_s: float, *, strikes: bool) -> None:
         """Start again what was down, and strike if it is time. `now_s`: on the monotonic clock."""
         for role, until_s in list(self._down_until_s.items()):
             if until_s <= now_s or not strikes:
                 del self._down_until_s[role]
-                self._up(role)
+                self._resume(role)
         self._check()
         if strikes and now_s >= self._next_s:
             if self._next_s:
-                self._strike(now_s)
-            pause_s = self._chance.expovariate(1 / STRUCK_EVERY_MINUTES) * self.stage.minute_s
+                self._kill_or_freeze(now_s)
+            pause_s = self._chance.expovariate(1 / KILL_EVERY_MINUTES) * self.stage.minute_s
             self._next_s = now_s + pause_s
 
-    def _up(self, role: str) -> None:
+    def _resume(self, role: str) -> None:
         process = self._running[role]
         if process.is_alive():
             os.kill(process.pid, signal.SIGCONT)
@@ -130,7 +130,7 @@ class Troupe:
             if role not in self._down_until_s and not process.is_alive():
                 raise RuntimeError(f"{role} ended by itself: see {role}.log")
 
-    def _strike(self, now_s: float) -> None:
+    def _kill_or_freeze(self, now_s: float) -> None:
         up = [role for role in ROLES if role not in self._down_until_s]
         if not up:
             return

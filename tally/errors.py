@@ -30,18 +30,18 @@ TallyError
 ├── ExpressionError                 500  a bug of ours (records/expressions.py)
 ├── RecordMismatchError             500  an item that does not fit its record class (records/record_class.py)
 ├── (of stream consumers, the sweep and the command; no request causes them)
-│   ├── PoisonRecordError             500  a stream record that the consumer cannot apply (streams/record.py)
-│   │   └── DeadLetterExpiredError         500  a dead letter and has expired (streams/dead_letters.py)
-│   ├── WriteRejectedError               500  a write that DynamoDB refuses (dynamo/transactions.py)
-│   ├── ConditionFailedError                  500  another writer was first (dynamo/transactions.py)
-│   ├── ScanAbandonedError                500  a scan of a team's table was abandoned (team/recounts.py)
+│   ├── PoisonRecordError           500  a stream record that the consumer cannot apply (streams/record.py)
+│   │   └── DeadLetterExpiredError  500  a dead letter and has expired (streams/dead_letters.py)
+│   ├── WriteRejectedError          500  a write that DynamoDB refuses (dynamo/transactions.py)
+│   ├── ConditionFailedError        500  another writer was first (dynamo/transactions.py)
+│   ├── ScanAbandonedError          500  a scan of a team's table was abandoned (team/recounts.py)
 │   ├── UncountableError            500  an item cannot be counted as it is declared (team/recounts.py)
-│   ├── RepairNotReadyError              500  the watermark does not allow a repair yet (maintenance/reconcile.py)
-│   ├── RepairContentionError               500  a tally keeps moving during a recount or repair
-(maintenance/reconcile.py) │   ├── OutOfBoundsError            500  a repair beyond a floor or ceiling
-(maintenance/reconcile.py) │   └── TablesInUseError              500  something writes to the tables of a restore
-(drift/restored.py) └── (control flow inside the core, never answered)
-    ├── AlreadyCountedError           the key was counted before
+│   ├── RepairNotReadyError         500  the watermark does not allow a repair yet (maintenance/reconcile.py)
+│   ├── RepairContentionError       500  a tally keeps moving during a recount or repair (maintenance/reconcile.py)
+│   ├── OutOfBoundsError            500  a repair beyond a floor or ceiling (maintenance/reconcile.py)
+│   └── TablesInUseError            500  something writes to the tables of a restore (maintenance/restored.py)
+└── (control flow inside the core, never answered)
+    ├── AlreadyCountedError         the key was counted before
     ├── HotTallyError               the change must spill: the receipt alone, rolled up later
     └── ChangeRefusedError          a condition of the change failed
 """

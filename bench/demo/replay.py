@@ -106,17 +106,17 @@ async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = Fals
     async with Server(port) as server:
         with bar:
             drifted = await server.drift()
-            before, began_s = await counts(server, expected, concurrency, bar.update_write), time.time()
+            before, began_s = await counts(server, expected, concurrency, bar.update), time.time()
             most = dict(expected.most_common(PAGES))
             was = None if quick else await _before(server, {page: before[page] for page in most}, began_s)
             bar.set_description("visiting")
             started_s = time.monotonic()
-            await send(server, keyed(log, run), concurrency, bar.update_write)
+            await send(server, keyed(log, run), concurrency, bar.update)
             took_s = time.monotonic() - started_s
             bar.set_description("reading them again")
             due = {page: before[page] + number for page, number in expected.items()}
             settled_s = await _wait_for_counts(server, due, concurrency)
-            after = await counts(server, expected, concurrency, bar.update_write)
+            after = await counts(server, expected, concurrency, bar.update)
             compared = None
             if was is not None:
                 bar.set_description("waiting until its minutes are judged and in the hours")

@@ -190,7 +190,7 @@ class Tally(Construct):
             declarations=declarations,
             bundle=bundle,
             tables=tables,
-            own_tables=self._team_tables,
+            team_tables=self._team_tables,
             dead_letters=dead_letters,
             event_bus=event_bus,
             options=options,
@@ -200,7 +200,7 @@ class Tally(Construct):
             "Streams",
             declarations=declarations,
             tables=tables,
-            own_tables=self._team_tables,
+            team_tables=self._team_tables,
             consumers=functions.consumers,
         )
         streams.deploy_before(functions.writers)

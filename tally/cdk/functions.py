@@ -66,7 +66,7 @@ class Functions(Construct):
         declarations: Declarations,
         bundle: Bundle,
         tables: Tables,
-        own_tables: TeamTables,
+        team_tables: TeamTables,
         dead_letters: DeadLetters,
         event_bus: EventBus | None,
         options: Options,
@@ -74,7 +74,7 @@ class Functions(Construct):
         super().__init__(scope, id)
         self._names = names
         self._tables = tables
-        self._team_tables = own_tables
+        self._team_tables = team_tables
         self._dead_letters, self._event_bus = dead_letters, event_bus
         self._options = options
         self._code = bundle.code(bundled=Stack.of(self).bundling_required)
@@ -93,7 +93,7 @@ class Functions(Construct):
             likers=options.likers_visible,
             receipt_ttl_hours=options.receipt_ttl_hours,
             series_days=options.series_days,
-            team_tables=own_tables.names_and_streams,
+            team_tables=team_tables.names_and_streams,
             spot_check_units=options.own_check_units,
             event_bus=event_bus.arn if event_bus else "",
             has_cdn=options.cdn,

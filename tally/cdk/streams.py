@@ -31,7 +31,7 @@ class Streams(Construct):
         *,
         declarations: Declarations,
         tables: Tables,
-        own_tables: TeamTables,
+        team_tables: TeamTables,
         consumers: Mapping[str, lambda_.Alias],
     ) -> None:
         super().__init__(scope, id)
@@ -39,12 +39,12 @@ class Streams(Construct):
         self.mappings = []
         for consumer in declarations.readers:
             alias = consumers[consumer.function]
-            _let_read(consumer, alias, tables, own_tables)
+            _let_read(consumer, alias, tables, team_tables)
             for table in consumer.streams:
                 id_, arn = table.value.capitalize(), tables.by_name[table].table_stream_arn
                 self.mappings.append(self._mapping(consumer, alias, id_, arn, filter_patterns(consumer, table)))
             for name in consumer.team_tables:
-                arn = own_tables.by_name[name].table_stream_arn
+                arn = team_tables.by_name[name].table_stream_arn
                 self.mappings.append(self._mapping(consumer, alias, f"Of{name}", arn, ()))
 
     def deploy_before(self, writers: Iterable[lambda_.Alias | lambda_.Function]) -> None:
@@ -90,11 +90,11 @@ def _resource(construct: lambda_.Alias | lambda_.Function) -> CfnResource:
     return resource
 
 
-def _let_read(consumer: StreamReader, alias: lambda_.Alias, tables: Tables, own_tables: TeamTables) -> None:
+def _let_read(consumer: StreamReader, alias: lambda_.Alias, tables: Tables, team_tables: TeamTables) -> None:
     """Let Lambda read the consumer's streams with its role."""
     assert isinstance(alias.role, iam.Role)
     if consumer.team_tables:
-        own_tables.grant_read_streams(alias.role)
+        team_tables.grant_read_streams(alias.role)
         return
     alias.role.add_to_policy(tables.read_streams_statement(consumer.streams))
     alias.role.add_to_policy(iam.PolicyStatement(actions=["dynamodb:ListStreams"], resources=["*"]))  # takes no other

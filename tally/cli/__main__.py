@@ -57,7 +57,7 @@ def _load(arguments: Sequence[str]) -> None:
         commands.COMMANDS[name]  # this imports its module
     if commands.takes_counters(arguments):
         importlib.import_module("tally.cli.connection")
-        importlib.import_module("tally.contract.declared")
+        importlib.import_module("tally.contract.counters_file")
 
 
 def _is_bare() -> bool:

@@ -208,7 +208,7 @@ def _correct_tallies(
     why = restored.AuditNote(given.by, given.why)
     try:
         with progress_bar(None, "item", "put right") as scanned:
-            how: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update_write}
+            how: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update}
             for one in restored.repair_restored(new, counters, why, to_s, clock.now_s(), apart=apart, **how):
                 after = one.tally + one.difference
                 say(f"put right {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")

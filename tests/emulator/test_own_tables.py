@@ -108,7 +108,7 @@ class Team:
 
     def __init__(self, stack: Stack, counters: Path) -> None:
         self.stack = stack
-        own = parse_team_tables(stack.outputs["TallyOwnTables"])
+        own = parse_team_tables(stack.outputs["TallyTeamTables"])
         names = [stack.outputs[f"Tally{table}TableName"] for table in ("Counts", "Receipts", "Ledger")]
         settings = Settings(*names, frozenset(), 0, "test", minute_s=MINUTE_S, team_tables=own)
         self.store = Store(stack.client("dynamodb"), settings)

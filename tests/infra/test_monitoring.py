@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "operations.md").read_text()
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 SCREEN_LINES = 40
 WORDS_PER_ALARM = 150  # of the whole page
-NO_METRICS = {"SERVICE", "CODE", "PART", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}
+NO_METRICS = {"SERVICE", "CODE_VERSION", "FUNCTION_VERSION", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}
 EMITTED = {
     value: name
     for name, value in vars(observe).items()

@@ -196,7 +196,7 @@ def test_who_reads_the_tables_knows_them_and_nobody_else(shop: Template) -> None
         for logical, id_ in (("shop", "Orders"), ("store", "Store"))
     }
     assert knowing == {"items": wanted, "sweep": wanted}
-    assert parse_team_tables(as_text(shop.outputs["TallyOwnTables"]["Value"])) == wanted
+    assert parse_team_tables(as_text(shop.outputs["TallyTeamTables"]["Value"])) == wanted
 
 
 def on_own_tables(statements: list[Json], shop: Template) -> dict[str, set[str]]:

@@ -131,7 +131,7 @@ class OneShard:
             raise StoreRefusedError("there is no such stream")
         return {f"shardId-{table}": None}
 
-    def off(self, table: str) -> bool:
+    def is_disabled(self, table: str) -> bool:
         return False
 
     def records_after(self, *_: object) -> Iterator[list[Any]]:

@@ -234,7 +234,7 @@ def test_consumer_that_is_behind_is_named_with_the_shard(
 
 @pytest.mark.parametrize(
     ("module", "function"),
-    [(watermark, "renew"), (judge, "judge"), (rows, "summary"), (expired_holds, "sweep"), (deletion, "sweep")],
+    [(watermark, "advance"), (judge, "judge"), (rows, "summary"), (expired_holds, "sweep"), (deletion, "sweep")],
 )
 def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: Any, function: str

@@ -298,7 +298,7 @@ def test_a_hold_that_others_change_all_the_time_is_asked_for_again(
     hold_id = budget.hold(30)
     budget.change(hold_id, ttl_s=900)
     found = budget.world.rows("HOLDS#SETTLED#")[0]
-    monkeypatch.setattr("tally.counting.holds._read", lambda _, key: found if "SETTLED" in key["PK"]["S"] else {})
+    monkeypatch.setattr("tally.counting.holds._read_hold", lambda _, key: found if "SETTLED" in key["PK"]["S"] else {})
     with pytest.raises(StoreBusyError, match="Other calls are changing the hold"):
         budget.commit(hold_id)
     assert budget.held() == 30

@@ -408,7 +408,7 @@ def test_two_who_set_a_number_at_once_set_it_once(team: Team) -> None:
     assert team.numbers("spent") == {"a": 125}
 
 
-@pytest.mark.parametrize("settle", ["set", "report"])
+@pytest.mark.parametrize("settle", ["set_number", "report_drift"])
 def test_a_repair_between_the_look_and_what_is_made_of_it_is_not_repeated(team: Team, settle: str) -> None:
     count_all(team)
     team.put("CUSTOMER#a", "ORDER#1", **opened())
@@ -458,7 +458,7 @@ def test_a_drift_that_a_recount_finds_no_more_goes_days_later(team: Team) -> Non
     assert (item["drift"], "expiration" in item, list(rows.all_rows(team.store))) == ({"N": "0"}, True, [])
 
 
-@pytest.mark.parametrize("settle", ["set", "report"])
+@pytest.mark.parametrize("settle", ["set_number", "report_drift"])
 def test_what_a_scan_says_that_is_open_no_more_is_neither_set_nor_reported(team: Team, settle: str) -> None:
     """Its recount moves no more: what was written since would be drift."""
     count_all(team)

@@ -156,7 +156,7 @@ def test_a_void_is_judged_by_the_limit_that_its_id_had_in_its_period(shop: Shop,
 
     def limit(most: int) -> None:
         overrides.put_override(shop.call(), own, ID, most, operation="put_limit", key=new_key())
-        shop.world.store.limits.clear()  # as in another process
+        shop.world.store.limit_cache.clear()  # as in another process
 
     def refused(key: str, most: int) -> None:
         error = refusal(partial(shop.void, own, key))

@@ -237,7 +237,7 @@ def test_a_scan_takes_half_of_what_the_table_has_provisioned(team: Team, monkeyp
     made: list[tuple[int, float]] = []
 
     class Seen(Throttle):
-        def pay(self, units: float) -> None:
+        def wait_for(self, units: float) -> None:
             made.append((self.units, units))
 
     monkeypatch.setattr(scan, "Throttle", Seen)

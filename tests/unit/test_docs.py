@@ -148,6 +148,11 @@ def test_items_count_as_the_page_of_own_tables_says() -> None:
 
 def test_a_page_that_was_made_short_stays_short() -> None:
     """Words, code included. tests/infra/test_monitoring.py has the runbook's, which follows the number of alarms."""
-    budgets = {"README.md": 1000, "docs/how-it-works.md": 1650, "docs/own-tables.md": 2450}
+    budgets = {
+        "README.md": 1000,
+        "docs/how-it-works.md": 1650,
+        "docs/own-tables.md": 2450,
+        "docs/tutorial.md": 1000,
+    }
     words = {page: len((ROOT / page).read_text().split()) for page in budgets}
     assert {page: count for page, count in words.items() if count > budgets[page]} == {}

@@ -2,7 +2,7 @@
 
 They come from the CDK context, `cdk deploy -c stage=prod -c pageHosts=example.com`, or from the arguments of a
 construct, `Tally(self, "Tally", …, page_hosts=["example.com"])`. Messages name an option as it was given.
-docs/operations.md and docs/front-door.md say what to choose.
+docs/reference.md lists them; docs/operate.md and docs/front-door.md say what to choose.
 """
 
 from __future__ import annotations

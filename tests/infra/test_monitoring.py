@@ -16,7 +16,6 @@ from tests.infra.conftest import DECLARED, ROOT
 from tests.infra.template import EACH, Json, Template, joined, queried
 
 DOCS = "https://git.example.com/tally/docs"
-PAGE = (ROOT / "docs" / "operations.md").read_text()
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 SCREEN_LINES = 40
 WORDS_PER_ALARM = 150  # of the whole page
@@ -119,28 +118,6 @@ def test_dimensions_are_the_stack_and_a_counter_consumer_or_version_never_an_ite
 def test_the_dashboard_is_in_the_free_tier(dev: Template) -> None:
     """Up to 50 metrics. Metrics that only an expression takes count, too, and those that two widgets show, twice."""
     assert sum(len(series) for series in shown(dev).values()) <= 50
-
-
-def rows(title: str) -> list[list[str]]:
-    """The cells of the table under a heading of the page."""
-    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-
-
-def test_the_page_lists_every_widget_under_the_question_that_it_answers(dev: Template) -> None:
-    question, on_dashboard = "", []
-    for widget in dev.dashboard()["widgets"]:
-        if widget["type"] == "text":
-            question = widget["properties"]["markdown"].lstrip("# ")
-            assert question.endswith("?")
-        else:
-            on_dashboard.append((question, widget["properties"]["title"]))
-    listed: list[tuple[str, str]] = []
-    for asked, title, answer in rows("Dashboard"):
-        listed.append((asked.strip("*") or listed[-1][0], title))
-        assert answer
-    assert listed == on_dashboard
 
 
 @pytest.mark.parametrize("alarm", alarms.ALARMS, ids=lambda alarm: alarm.name)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tally import counter, operations
+from tally import counter
 from tally.cli import status
 from tally.counter import Counter
 from tally.drift import looks
@@ -103,14 +103,11 @@ def test_what_a_room_says_that_others_use_is_there(room: str) -> None:
         assert [name for name in re.findall(r"`(\w+)`", names) if not hasattr(made, name)] == [], module
 
 
-def test_every_target_and_consumer_that_a_text_names_is_there() -> None:
+def test_every_target_that_a_text_names_is_there() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     texts = [*(page for page in PAGES if page.name != "CHANGELOG.md"), *ROOT.glob("lambdas/**/*.py")]
     named = {(name, path.name) for path in texts for name in re.findall(r"`make ([a-z-]+)", path.read_text())}
     assert {(name, where) for name, where in named if name not in targets} == set()
-    page = (ROOT / "docs/operations.md").read_text()
-    consumers = set(re.findall(r"consumer`? \(`(\w+)`, `(\w+)`\)", page))
-    assert consumers == {tuple(operations.CONSUMERS)}
 
 
 def test_every_counter_that_a_page_declares_can_be_declared() -> None:
@@ -151,6 +148,7 @@ def test_a_page_that_was_made_short_stays_short() -> None:
     budgets = {
         "README.md": 1000,
         "docs/how-it-works.md": 1650,
+        "docs/operate.md": 1840,
         "docs/own-tables.md": 2450,
         "docs/tutorial.md": 1000,
     }

@@ -25,11 +25,11 @@ class Notify:
     """
 
     percent: tuple[int, ...] = ()
-    """Percentages of the ceiling; of an id's own ceiling where it has one."""
+    """Percentages of the ceiling, rounded up. An id with its own ceiling has percentages of that."""
     at: tuple[int, ...] = ()
-    """Numbers."""
+    """These numbers. Downwards, 10 is crossed by 9."""
     every: int | None = None
-    """Each multiple of this, upwards."""
+    """Each multiple of this number, upwards."""
 
     @property
     def wrong(self) -> str | None:

@@ -86,6 +86,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (copy / "node_modules").symlink_to(ROOT / "node_modules")
     apply_all(copy)
     run(copy, "-m", "tally.contract")
+    run(copy, "-m", "release.reference")
     run(copy, "-m", "bench.cost_pages")
     run(copy, "-m", "ruff", "format", "--check", "--quiet", ".")
     run(copy, "-m", "ruff", "check", "--quiet", ".")

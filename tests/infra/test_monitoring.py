@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import counters
+from release import reference
 from tally import observe
 from tally.cdk import alarms
 from tests.infra.conftest import DECLARED, ROOT
@@ -120,6 +121,18 @@ def test_the_dashboard_is_in_the_free_tier(dev: Template) -> None:
     assert sum(len(series) for series in shown(dev).values()) <= 50
 
 
+def test_the_reference_lists_every_widget_under_the_question_that_it_answers(dev: Template) -> None:
+    question, on_dashboard = "", []
+    for widget in dev.dashboard()["widgets"][2:]:  # below the state of every alarm
+        if widget["type"] == "text":
+            question = widget["properties"]["markdown"].lstrip("# ")
+            assert question.endswith("?")
+        else:
+            on_dashboard.append((question, widget["properties"]["title"]))
+    assert [one for one in reference.widgets() if one[1] != "Items that count for nothing"] == on_dashboard
+    assert {*re.findall(r"\*(.+?)\*", reference.ABOUT["Widgets"])} < {title for _, title in on_dashboard}
+
+
 @pytest.mark.parametrize("alarm", alarms.ALARMS, ids=lambda alarm: alarm.name)
 def test_an_alarm_leads_to_one_screen_that_says_what_to_do(
     prod: Template, behind_cdn: Template, edge: Template, alarm: alarms.Alarm
@@ -143,7 +156,8 @@ def test_an_alarm_leads_to_one_screen_that_says_what_to_do(
 def test_the_runbook_has_a_section_and_a_row_for_each_alarm_and_for_no_other() -> None:
     names = [alarm.name for alarm in alarms.ALARMS]
     assert re.findall(r"^## (\S+)$", RUNBOOK, re.MULTILINE) == names
-    assert re.findall(r"^\| \[(\S+)\]\(#", RUNBOOK, re.MULTILINE) == names
+    rows = re.findall(r"^\| \[(\S+)\]\(#.* \| (.*) \|$", RUNBOOK, re.MULTILINE)
+    assert rows == [(alarm.name, alarm.act) for alarm in alarms.ALARMS]
     assert len(RUNBOOK.split()) <= WORDS_PER_ALARM * len(names), "who reads it has been woken up"
 
 

@@ -2,7 +2,8 @@
 
 A child, such as a like, is a user's if its counter says so (`MEMBER#USER#`) and it has the user's name. A scan of the
 counts table finds children and posts, because no key begins with a user. An index of likes by user would cost a write
-with every like; a scan costs reads, once (docs/privacy.md). A hold names its caller.
+with every like, $0.63 a million; a scan of a million likes costs 40,000 reads, or half a cent. So an index would pay
+from 125 runs over the life of a table. A hold names its caller.
 """
 
 from __future__ import annotations

@@ -147,9 +147,13 @@ def test_a_page_that_was_made_short_stays_short() -> None:
     """Words, code included. tests/infra/test_monitoring.py has the runbook's, which follows the number of alarms."""
     budgets = {
         "README.md": 1000,
+        "docs/cost.md": 1495,
+        "docs/front-door.md": 1265,
         "docs/how-it-works.md": 1650,
         "docs/operate.md": 1840,
         "docs/own-tables.md": 2450,
+        "docs/privacy.md": 1300,
+        "docs/restore.md": 1265,
         "docs/tutorial.md": 1000,
     }
     words = {page: len((ROOT / page).read_text().split()) for page in budgets}

@@ -155,6 +155,7 @@ def test_a_page_that_was_made_short_stays_short() -> None:
         "docs/privacy.md": 1300,
         "docs/restore.md": 1265,
         "docs/tutorial.md": 1000,
+        "docs/adopt.md": 1380,
         "docs/first-deploy.md": 1265,
     }
     words = {page: len((ROOT / page).read_text().split()) for page in budgets}

@@ -228,7 +228,7 @@ def _remarks(compared: Compared, given: argparse.Namespace, zone: tzinfo) -> Ite
 SHADOW = Command(
     "shadow", _run, _arguments,
     lambda given: check_series(given.counter),
-    examples="""  tally shadow plays readings/*.csv                      a reading each hour: docs/old-numbers.md
+    examples="""  tally shadow plays readings/*.csv                      a reading each hour: docs/migrate.md
   psql --csv -c 'SELECT … AS id, … AS value, … AS at' | tally shadow plays -
 """,
     instead="a file of readings names its columns id, value and at",

@@ -158,6 +158,7 @@ def test_a_page_that_was_made_short_stays_short() -> None:
         "docs/adopt.md": 1380,
         "docs/first-deploy.md": 1265,
         "docs/functions.md": 1035,
+        "docs/migrate.md": 1265,
     }
     words = {page: len((ROOT / page).read_text().split()) for page in budgets}
     assert {page: count for page, count in words.items() if count > budgets[page]} == {}

@@ -39,7 +39,7 @@ TallyError
 │   ├── NotProvenError              500  the watermark does not allow a repair yet (maintenance/reconcile.py)
 │   ├── RestlessError               500  a tally keeps moving during a recount or repair (maintenance/reconcile.py)
 │   ├── OutOfBoundsError            500  a repair beyond a floor or ceiling (maintenance/reconcile.py)
-│   └── NotAtRestError              500  something writes to the tables of a restore (drift/restored.py)
+│   └── NotAtRestError              500  something writes to the tables of a restore (maintenance/restored.py)
 └── (control flow inside the core, never answered)
     ├── ReceiptFoundError           the key was counted before
     ├── TallyHotError               the change must spill: the receipt alone, rolled up later

@@ -113,13 +113,16 @@ class Counter:
     child: str | None = None
     """How the sort keys of the items that it counts begin: `LIKE#USER#`. None: it counts no items of Tally's table."""
     period: str | None = None
-    """Each `minute`, `hour`, `day`, `week` (ISO), `month` or `year` has its own tally. None: one tally for good."""
+    """Each `minute`, `hour`, `day`, `week` (ISO), `month` or `year` has its own tally, with its own `start`, `floor` and
+    `ceiling`. None: one tally for good. With a period a counter is not numbered or set, and has no children."""
     keep_periods: int | None = None
-    """For how many periods more the tally of a period is kept, 1 to 5,000. Then DynamoDB removes it. None: for good."""
+    """For how many periods more the tally of a period is kept, 1 to 5,000. Then DynamoDB removes it, and reads answer
+    404. None: for good."""
     timezone: str | None = None
-    """The place where its days, weeks, months and years begin: `Europe/Paris`. None: UTC."""
+    """The place where its days, weeks, months and years begin: `Europe/Paris`. None: UTC. Hours and minutes are UTC."""
     unique: bool = False
-    """Whether it counts different visitors, each once in a period. A service names them."""
+    """Whether it counts different visitors, each once in a period of a day or longer. A service names them. Only
+    visitors and imports move the number."""
     items: Items | None = None
     """The items of your own table that it counts. The code that writes them does not change. Nothing else moves the
     number."""

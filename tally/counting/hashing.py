@@ -35,7 +35,8 @@ def hashed(secret: str, text: str) -> str:
 def of_stack(call: Call) -> str:
     """The secret of the stack: the first who needs it makes it, for good. Raises StoreBusyError.
 
-    It is in the ledger, so a stack that is restored from its backups knows its visitors again.
+    It is in the ledger, so a stack that is restored from its backups knows its visitors again. A stack that loses it
+    counts the visitors of the running periods once more.
     """
     return _made(call, SECRET, call.store.settings.ledger_table, key(SECRET, SECRET), {})
 

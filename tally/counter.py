@@ -113,7 +113,7 @@ class Counter:
     child: str | None = None
     """How the sort keys of the items that it counts begin: `LIKE#USER#`. None: it counts no items of Tally's table."""
     period: str | None = None
-    """Each `minute`, `hour`, `day`, `week` (ISO), `month` or `year` has its own tally, with its own `start`, `floor` and
+    """Each `minute`, `hour`, `day`, `week` (ISO), `month` or `year` has its own tally, and its own `start`, `floor` and
     `ceiling`. None: one tally for good. With a period a counter is not numbered or set, and has no children."""
     keep_periods: int | None = None
     """For how many periods more the tally of a period is kept, 1 to 5,000. Then DynamoDB removes it, and reads answer

@@ -230,7 +230,7 @@ _URL = (
 ID = Kind(
     _plain(fields.identifier),
     _string(1, fields.ID_CHARACTERS_MAX, ID_FORM),
-    "The id of what is counted. The clients spell other text: `/a/` is `~2Fa~2F` (docs/javascript.md).",
+    "The id of what is counted. The clients spell other text: `/a/` is `~2Fa~2F` (docs/browser.md).",
     "7c20",
 )
 READ_ID = replace(

@@ -1,5 +1,5 @@
 // Counts the visits of the page that embeds it: <script src="https://…/client/beacon.js" async></script>.
-// docs/beacon.md defines a visit. The script stores nothing, keeps nothing about the visitor, and throws nothing into
+// docs/visits.md defines a visit. The script stores nothing, keeps nothing about the visitor, and throws nothing into
 // the page. The API serves it without comments and indentation.
 (() => {
   try {

@@ -1,5 +1,5 @@
 // Three elements that count and show: <tally-like>, <tally-plays>, <tally-count>. They show only numbers that Tally said,
-// and what waits beside. docs/javascript.md says how to use and to style them. Comments have lines of their own.
+// and what waits beside. docs/browser.md says how to use and to style them. Comments have lines of their own.
 
 const LIVE_S = 10;
 const AGAIN_S_MAX = 30;

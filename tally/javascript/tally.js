@@ -1,4 +1,4 @@
-// Counts each change exactly once, from the button to the number. tally.d.ts says what callers see, docs/javascript.md
+// Counts each change exactly once, from the button to the number. tally.d.ts says what callers see, docs/browser.md
 // what holds and why. Comments have lines of their own: the API serves this file without them.
 
 // An answer later than this is none. API Gateway gives up after 30 s.

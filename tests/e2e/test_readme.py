@@ -24,13 +24,9 @@ TODAY, ENDS = '"period":"2026-11-22"', '"resets_at":1795392000'
 PAGES = (
     "README.md",
     "docs/tutorial.md",
-    "docs/periods.md",
+    "docs/transactions.md",
     "docs/limits.md",
-    "docs/holds.md",
-    "docs/changes.md",
-    "docs/uniques.md",
     "docs/series.md",
-    "docs/events.md",
 )  # a later one uses the variables of those before
 
 

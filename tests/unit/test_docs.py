@@ -126,7 +126,7 @@ def test_items_count_as_the_page_of_own_tables_says() -> None:
     text = (ROOT / "docs/own-tables.md").read_text()
     made: dict[str, Any] = {}
     counters: dict[str, Counter] = {}
-    for declared in re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:2]:
+    for declared in (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "COUNTERS" in block):
         exec(declared, made)
         counters |= made["COUNTERS"]
     order = {"PK": "CUSTOMER#ann", "SK": "ORDER#1", "status": "open", "total": 12.5}
@@ -146,15 +146,18 @@ def test_items_count_as_the_page_of_own_tables_says() -> None:
 def test_a_page_that_was_made_short_stays_short() -> None:
     """Words, code included. tests/infra/test_monitoring.py has the runbook's, which follows the number of alarms."""
     budgets = {
-        "README.md": 1000,
+        "README.md": 800,
         "docs/browser.md": 1560,
         "docs/cost.md": 1495,
         "docs/front-door.md": 1265,
         "docs/how-it-works.md": 1650,
+        "docs/internals.md": 2000,
         "docs/limits.md": 1560,
         "docs/operate.md": 1840,
-        "docs/own-tables.md": 2450,
+        "docs/own-tables.md": 1600,
         "docs/privacy.md": 1300,
+        "docs/proof.md": 2060,
+        "docs/records.md": 1320,
         "docs/restore.md": 1265,
         "docs/series.md": 1200,
         "docs/transactions.md": 1700,

@@ -102,7 +102,8 @@ class Transactions:
 
         Raises CallerError if nothing was written and the same call gets the same again: LimitReachedError (`left`, and
         `entry` in `members`), WriteRefusedError (`write`, `item`), WriteInvalidError, KeyReusedError, InvalidInputError
-        and others. RetryableError: it may have been written; send it again, with the same key.
+        and others. RetryableError: it may have been written; send it again, with the same key. StoreRefusedError says
+        which right or table is missing.
         """
         key = fields.idempotency_key(key, "key", anonymous=False)
         wanted = changes_.read(self._entries(changes), self._counters, clock.now_s(), soon=False)

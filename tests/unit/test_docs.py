@@ -146,6 +146,7 @@ def test_items_count_as_the_page_of_own_tables_says() -> None:
 def test_a_page_that_was_made_short_stays_short() -> None:
     """Words, code included. tests/infra/test_monitoring.py has the runbook's, which follows the number of alarms."""
     budgets = {
+        "CONTRIBUTING.md": 2950,
         "README.md": 800,
         "docs/browser.md": 1410,
         "docs/cost.md": 1495,

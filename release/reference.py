@@ -51,7 +51,7 @@ DEFAULT_CHARACTERS_MAX = 24
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Returns a table as GitHub shows it. `docs/page.md` in a cell becomes a link."""
+    """Returns a table as GitHub shows it. `docs/….md` in a cell becomes a link."""
     lines = [" | ".join(_cell(cell) for cell in line) for line in (head, ("---",) * len(head), *rows)]
     return "".join(f"| {line} |\n" for line in lines)
 

@@ -51,6 +51,18 @@ def test_a_link_that_is_called_by_a_page_leads_to_that_page(page: Path) -> None:
     assert [(name, to) for name, to in called if to and name != to] == []
 
 
+def test_a_page_that_code_names_exists() -> None:
+    folders = (*FOLDERS, "release")
+    sources = [
+        path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".js", ".ts")
+    ]
+    named = {found for path in sources for found in re.findall(r"\bdocs/([a-z-]+\.md)(?:#([\w-]+))?", path.read_text())}
+    assert len(named) > 10
+    for page, anchor in named:
+        assert (ROOT / "docs" / page).exists(), page
+        assert not anchor or anchor in anchors(ROOT / "docs" / page), f"{page}#{anchor}"
+
+
 def test_the_list_of_pages_has_each_page_once() -> None:
     listed = re.findall(r"^\| \[([\w-]+)\]\(\1\.md\) \|", (ROOT / "docs/README.md").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(page.stem for page in ROOT.glob("docs/*.md") if page.stem != "README")

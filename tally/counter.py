@@ -401,7 +401,7 @@ class Counter:
 
     @cached_property
     def watch(self) -> Watch | None:
-        """The number of the team's own that is held against it; None: there is none."""
+        """The number of the team's code that is compared with the count; None if the counter has no such number."""
         return self.items.watch if self.items else None
 
     @property
@@ -461,7 +461,7 @@ def Watched(
     together: bool = False,
     read: str = SERVICE,
 ) -> Counter:
-    """A number that the team's own code keeps, held against an exact count of the items that it should count.
+    """A number that the team's own code keeps, compared with an exact count of the items that it should count.
 
         POST_LIKES = Watched(
             "post_likes", table="social", number="likeTally",
@@ -470,7 +470,7 @@ def Watched(
 
     The counter of this name is the exact count. The number is an attribute of the item of the same partition whose sort
     key is `at`. Nothing but the team writes this item, and it does not count. The number may be `within` seconds behind
-    the items, or before them; `together`: it never is.
+    its items, or ahead of them. `together`: the number is always written with them, in one transaction.
     """
     if not (isinstance(name, str) and isinstance(of, Items)):
         raise ConfigurationError(f"counter {name!r}: of is {of!r}, but the name must be text, and of must be Items(…)")

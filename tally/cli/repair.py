@@ -113,7 +113,7 @@ def _consumers(stack: Stack) -> dict[str, StreamConsumer]:
 
 def _give_up_scans(stack: Stack, marker: Marker, *, lost: bool = False) -> None:
     """Close the scans that are open of the items of a dead letter: what is applied moves the number alone. If it is
-    `lost`, the number stands for nothing."""
+    `lost`, the number does not count the items."""
     if marker.consumer != consumer.NAME:
         return
     for name in consumer.counted(stack.counters, marker.table):

@@ -77,7 +77,7 @@ def _anything(call: Call, tally: Tally) -> bool:
 
 
 def _begin(call: Call, tally: Tally, now_s: int, was: Was, beside: Sequence[Write]) -> bool:
-    """The first mark, and the row for the sweep; False if the parent is marked by now, or is not what it was."""
+    """The first mark, and the row for the sweep; False if another call marked the parent, or it has changed."""
     where = call.store.settings.counts_table, tallies.key(*tally, 0)
     mark = items.update(*where, {GONE: now_s, "removal": call.nonce}, was={**was, GONE: None})
     writes = [mark, *beside, _row(call.store, tally, now_s, calm=False)]

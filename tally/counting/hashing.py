@@ -27,7 +27,7 @@ _DIGEST_BYTES = 18  # 24 characters: 144 bits, more than a secret of 22 characte
 
 
 def hashed(secret: str, text: str) -> str:
-    """24 characters of `A-Z a-z 0-9 _ -` that stand for the text."""
+    """24 characters of `A-Z a-z 0-9 _ -` that identify the text without telling it."""
     digest = hmac.new(secret.encode(), text.encode(), hashlib.sha256).digest()
     return base64.urlsafe_b64encode(digest[:_DIGEST_BYTES]).decode()
 

@@ -194,7 +194,7 @@ def _is_mark(there: Item) -> bool:
 
 
 def said(counter: Counter, item: Mapping[str, Any]) -> Limits:
-    """What an item says. Of a counter that has a ceiling by now, a floor of an id counts no more."""
+    """Returns the limits of an item. If the counter was given a ceiling since, the floor of an id does not hold."""
     plan = {name: item[name] for name in (PLAN, own_name(counter)) if name in item}
     return Limits(
         None if counter.floor is None else items.number(plan, FLOOR, counter.floor),

@@ -61,7 +61,7 @@ def counted(store: Store, counter: Counter, id_: str, added_s: float | None) -> 
     partition = counter.partition_start + id_
     for item in queries.items(store, store.settings.counts_table, partition, *counter.children, **read):
         children += GONE not in item
-        if item.get("rollup", {}).get("BOOL"):  # it may be unliked by now
+        if item.get("rollup", {}).get("BOOL"):  # it may have been unliked since
             at = minute_of(item)
             open_ += added_s is None or at is None or (at + 1) * store.settings.minute_s > added_s
     after = shards_of(Call(store), counter, id_)

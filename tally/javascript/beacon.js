@@ -38,7 +38,7 @@
 
     // The canonical link of the page as it was loaded, if it is of this host. Its scheme may be wrong: many servers do not
     // know that a proxy in front of them ends TLS. A single-page application changes its link after the address, or
-    // never: so the link stands for the first address alone.
+    // never: so the link has the first address alone.
     const read = (page) => {
       first = name = page;
       const link = new URL(document.head.querySelector("link[rel~=canonical]").href);

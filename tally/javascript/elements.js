@@ -130,7 +130,7 @@ export const define = (tally) => {
       const { present, changed = true } = answer;
       const began = performance.now();
       if (present != null) Object.assign(mine(of, entry.user), { began, present });
-      // The first answer was lost: it may be otherwise by now.
+      // The first answer was lost: the like may have changed since.
       if (present != null && outcome.replayed) readMine([of]);
       // `at` is in the server's time, as `as_of` is. The client knows that to 2 s.
       if (changed) one.moves.push({ ...entry, began, at: Date.now() + tally.aheadMs + 2000 });

@@ -107,7 +107,7 @@ const timely = (promise) => {
   return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 };
 
-// What an answer is, whoever gave it. Only Tally's own words settle a change.
+// What an answer is, from Tally or another server. Only Tally's own words settle a change.
 const kindOf = ({ status, body }) => {
   if (status < 300 && body instanceof Object) return "answer";
   if (status === 500) return "alone";

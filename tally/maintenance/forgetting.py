@@ -91,7 +91,7 @@ def _trace(of_users: Sequence[Counter], item: Item, user: str) -> Trace | None:
 
 
 def forget(call: Call, counters: Mapping[str, Counter], trace: Trace) -> None:
-    """Remove one thing as its user would. It may be gone by now. `call.caller` is the user.
+    """Removes one thing as its user would. Another call may have removed it. `call.caller` is the user.
 
     Raises LimitReachedError for a hold whose counter has no room for what it gives back, ConfigurationError if the
     counter is declared no more, NotFoundError for a child whose parent somebody removed manually, and what the changes

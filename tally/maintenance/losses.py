@@ -15,8 +15,8 @@ def acknowledge(store: Store, losses: list[Loss], by: str, why: str) -> None:
     """Let `as_of` go on past these losses: somebody knows of them. Raises NotProvenError."""
     seen = watermark.read(store)
     if seen.judged < max(lost.again for lost in losses) - 1:
-        raise NotProvenError("The ledger has not begun again yet: do its consumers and sweep run?")
+        raise NotProvenError("The ledger has not restarted. Check the consumers and the sweep with `tally status`.")
     for lost in losses:
         gone = {"Delete": items.only_if({"TableName": store.settings.ledger_table, "Key": lost.key}, lost.values)}
         if not apply_once(store, [gone, history.acknowledged(store, lost, clock.now_s(), by=by, why=why)]):
-            raise NotProvenError(f"More of {lost.consumer}'s records may be lost by now: try again.")
+            raise NotProvenError(f"More of {lost.consumer}'s records may be lost since. Try again.")

@@ -218,7 +218,7 @@ class Reconciler:
             raise NotProvenError("There are dead letters. They may be what drifts: `tally repair` applies them first.")
         seen = watermark.read(self.store)
         if seen.judged < watermark.begins_again(self.store, seen) - 1:
-            raise NotProvenError("Records may be lost, and the ledger has not begun again yet: try again.")
+            raise NotProvenError("Records may be lost, and the ledger has not restarted. Try again in some minutes.")
         return seen
 
 

@@ -2,7 +2,7 @@
 
 Three tables that were restored to one second are no snapshot. What the streams had not delivered by then never comes:
 restored tables get new streams. But they are at rest: nobody writes to them, and no stream is on. So no watermark has
-to be waited for. Every receipt and every child that is there either is in its tally by now, or is added here.
+to be waited for. Every receipt and every child is in its tally, or is added here.
 
 What the ledger knows of the old streams is forgotten: checkpoints, and segments that nobody judged. It begins again as
 in a new stack. What the series have not summed up stays for the first sweep. So does the history, and so does drift

@@ -181,7 +181,7 @@ def put_child(
 def delete_child(
     call: Call, *, counter: ACounter, id: Id, name: Name, idempotency_key: Key | None = None, value: Flag = False
 ) -> Answer[ChangedChild]:
-    """Remove a child, which then counts no more
+    """Remove a child, which is then not counted
 
     If there is no such child, nothing changes.
     """

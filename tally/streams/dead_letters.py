@@ -178,7 +178,7 @@ def redrive(
             if there and not isinstance(error, MovedError):
                 return outcome, error.detail
             if there:
-                continue  # it took so long that the minute is judged by now
+                continue  # it took so long that the minute was judged meanwhile
             outcome = Redriven.GONE
         objects.delete(marker.object)
         return outcome, ""
@@ -186,9 +186,10 @@ def redrive(
 
 
 def drop(call: Call, marker: Marker) -> None:
-    """Remove the marker of a record whose object is gone, and note that it is lost. It may be gone by now.
+    """Removes the marker of a record whose object is gone, and notes that the record is lost. Without a marker it does
+    nothing.
 
-    What a team's table lost holds up no other number: its counters are to be scanned (team/scan_state.py)."""
+    What a team's table lost delays no other number: its counters are to be scanned (team/scan_state.py)."""
     lost = loss.dropped(call.store.settings, marker.sort_key, marker.consumer, marker.made_s)
     noted = [] if marker.consumer == ITEMS else [lost.write(call.store.settings)]
     try:
@@ -204,7 +205,7 @@ def _removal(call: Call, marker: Marker) -> Write:
 
 def _unjudged(call: Call, minute: int, seen: watermark.Watermark) -> Write:
     """The check that a minute is not judged, nor the one before: the judge may be reading the next one. And that the
-    ledger has not begun again meanwhile."""
+    ledger has not restarted since."""
     check = {
         "TableName": call.store.settings.ledger_table,
         "Key": watermark.JUDGE,

@@ -132,7 +132,10 @@ def next_run(
     records: Sequence[Record],
     refused: Mapping[str, str],
 ) -> Run:
-    """The run that begins with the first of these records. `refused`: by sequence number, why DynamoDB takes it not."""
+    """Folds records into one run, from the first record until the run is full.
+
+    `refused`: DynamoDB's reason for each record that it rejected in an earlier attempt, by sequence number.
+    """
     run = consumer.run(records[0]["dynamodb"]["SequenceNumber"], place)
     for record in records:
         spelled = record["dynamodb"]["SequenceNumber"]

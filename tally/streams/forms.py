@@ -135,7 +135,8 @@ def note_items(store: Store, counter: Counter) -> None:
 
 
 def _put(store: Store, name: str, after: Form, was: Form | None) -> bool:
-    """Note a form in place of the one that was; None: of none. False if the ledger has another one by now."""
+    """Notes a form in place of the form that `was` (None: there was no form). Returns False if another process was
+    first."""
     key, values = keys.key(keys.FORM_KEY, name), {"form": json.dumps(after)}
     before: items.Was = {"form": None if was is None else json.dumps(was)}
     return apply_once(store, [items.update(store.settings.ledger_table, key, values, was=before)])

@@ -137,8 +137,9 @@ mutations: setup-tests ## take each guard of the core away, one at a time: a tes
 openapi: setup ## print the OpenAPI document
 	@$(PY) -m tally.contract --openapi
 
-generate: setup-tests ## write what follows from the operations: the samples in events/ and the typed client
+generate: setup-tests ## write what follows from the code: the samples in events/, the typed client, docs/reference.md
 	@$(PY) -m tally.contract
+	@$(PY) -m release.reference
 
 pictures: setup-tests ## take the pictures of README.md and docs/: the console and the dashboard, with a day of a real log
 	@PYTHONPATH=lambdas $(PY) -m tests.make_pictures

@@ -1,5 +1,9 @@
-"""The calculator of docs/cost.md: the units here times the prices there. `make cost` writes its figures again
-(cost_pages.py).
+"""The calculator of docs/cost.md: the units here times the prices in prices.csv. `make cost` writes the figures of the
+page again (cost_pages.py).
+
+The prices are those of us-east-1, read on 2026-11-22 on AWS's pages. `also_read` is a page on which somebody else has
+read the same number, and `when` its date. AWS also billed $6 a month for each client of machines from 2024 on;
+https://docs.aws.amazon.com/cognito/latest/developerguide/tracking-cost.html lists requests only now.
 
 Tests compare the units with what the engine bills and with the claims of `make bench` (tests/invariants/test_cost.py,
 tests/integration/test_sweep.py), with what functions log, and with the templates (tests/infra/test_bill.py). Times in
@@ -8,9 +12,9 @@ AWS and the sizes of Lambda's own log lines are estimates: nobody has measured t
 
 from __future__ import annotations
 
+import csv
 import functools
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -20,7 +24,7 @@ from tally.operations.bookkeeper import READER as BOOKKEEPER
 
 from . import ROOT
 
-PAGE = ROOT / "docs/cost.md"
+PAGE, PRICES = ROOT / "docs/cost.md", ROOT / "bench/prices.csv"
 M, KB, GB = 10**6, 1024, 1024**3
 MONTH_S, MINUTES, DAYS = 730 * 3600, 730 * 60, 730 / 24
 
@@ -219,7 +223,7 @@ def _consume(month: Month, used: dict[str, float]) -> None:
 
 
 class Price(NamedTuple):
-    """A row of the list in docs/cost.md: US dollars `per` units, but for what AWS's free tier has of them."""
+    """A row of prices.csv: US dollars `per` units, but for what AWS's free tier has of them."""
 
     service: str
     usd: float
@@ -230,8 +234,11 @@ class Price(NamedTuple):
 @functools.cache
 def prices() -> dict[str, Price]:
     """The list, by the names of its rows."""
-    rows = [[cell.strip() for cell in row.split("|")] for row in re.findall(r"^\| `.*", PAGE.read_text("utf-8"), re.M)]
-    return {row[1].strip("`"): Price(row[2], *(float(cell.replace(",", "") or 0) for cell in row[4:7])) for row in rows}
+    with PRICES.open(encoding="utf-8", newline="") as file:
+        return {
+            row["name"]: Price(row["service"], float(row["usd"]), float(row["per"]), float(row["free_a_month"] or 0))
+            for row in csv.DictReader(file)
+        }
 
 
 def bill(month: Month = IDLE_MONTH, stage: BilledStage = PROD, free_tier: bool = False) -> dict[str, float]:
@@ -248,19 +255,11 @@ def million(kind: str, ids: float = 10_000, amount: float = 300 * M, notifies: b
     return (bill(Month({kind: amount}, ids, notifies=notifies))["total"] - bill()["total"]) / amount * M
 
 
-PLAYS = Month({"now": 300 * M})
 BLOG = Month({"soon": 300e3, "read": 400e3, "like": 2e3, "now": 5e3}, 300, {"user": 500})
 VIDEO = Month({"now": 304e6, "read": 900e6, "like": 6e6}, 50_000, {"user": 100e3})
 SHOP = Month({"hold": 1e6, "now": 2e6, "soon": 20e6, "read": 30e6}, 5000, {"token": 730})  # a token an hour
-BILLS: dict[str, dict[str, tuple[Month, BilledStage, bool]]] = {
-    "plays": {"dev": (PLAYS, DEV, False), "prod": (PLAYS, PROD, False)},
-    "idle": {
-        "dev": (IDLE_MONTH, DEV, False), "prod": (IDLE_MONTH, PROD, False),
-        "dev, less the free tier": (IDLE_MONTH, DEV, True), "prod, less it": (IDLE_MONTH, PROD, True),
-    },
-    "businesses": {
-        "blog": (BLOG, PROD, False), "blog, as dev": (BLOG, DEV, False),
-        "video site": (VIDEO, PROD, False), "shop": (SHOP, PROD, False),
-    },
+BILLS: dict[str, tuple[Month, BilledStage]] = {
+    "idle, dev": (IDLE_MONTH, DEV), "idle, prod": (IDLE_MONTH, PROD),
+    "blog": (BLOG, PROD), "video site": (VIDEO, PROD), "shop": (SHOP, PROD),
 }  # fmt: skip
-"""Each bill with its columns: the month, the stage, and whether it is less the free tier."""
+"""The columns of the bills: the month, and the stage."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from tally.cli.strangers import worst_day
 from tally.contract.declarations import Declarations
 
 from . import ROOT, cost
-from .cost import BILLS, PAGE, PROD, BilledStage, M, Month, bill, million, prices, series_writes
+from .cost import BILLS, DEV, PAGE, PROD, M, Month, bill, million, prices, series_writes
 
 MILLIONS = {
-    "visible now, by HTTP": ("now", 10_000),
     "in batches of 90": ("now, in batches", 10_000),
-    "visible soon, by HTTP": ("soon", 10_000),
     "visible soon, of 10 ids": ("soon", 10),
     "likes": ("like", 10_000),
     "likes from a browser, each with a key": ("like with a key", 10_000),
@@ -23,15 +21,16 @@ MILLIONS = {
     "holds, each committed at another amount": ("settled hold", 10_000),
     "reads of a number": ("read", 10_000),
 }
-VOLUMES = (1, 10, 100, 300)  # million changes a month, of 10,000 ids
+GROUPS = {"HTTP API": "HTTP API", "SnapStart": "Lambda", "Logs": "CloudWatch", "Data out": "Data out"}
+VOLUMES, PARTS_OF = (1, 10, 100, 300), (1, 300)  # million changes a month, of 10,000 ids
 STRANGERS = {
-    "changes that are visible now, such as plays, of 10,000 ids": ("now", 10_000),
+    "changes that show now, of 10,000 ids": ("now", 10_000),
     "the same, each of another id": ("now", 300 * M),
-    "changes that are visible soon, such as visits, of 10,000 ids": ("soon", 10_000),
-    "the same, each of another one": ("soon", 300 * M),
-    "likes without sign-in, each of another id": ("like with a key", 300 * M),
+    "changes that show soon, of 10,000 ids": ("soon", 10_000),
+    "the same, each of another": ("soon", 300 * M),
+    "likes without sign-in": ("like with a key", 300 * M),
     "reads of a number": ("read", 10_000),
-    "reads of 100 numbers at once": ("read of 100", 10_000),
+    "reads of 100 numbers": ("read of 100", 10_000),
     "reads of a post of 10 KB": ("read of a post", 10_000),
 }
 
@@ -41,10 +40,15 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in (heads, ["---", *["---:"] * (len(heads) - 1)], *rows))
 
 
-def _bills(columns: Mapping[str, tuple[Month, BilledStage, bool]]) -> str:
-    bills = [bill(*column) for column in columns.values()]
-    services = [service for service in bills[0] if max(one[service] for one in bills) >= 0.005]
-    return _table(["USD a month", *columns], [[name, *(f"{one[name]:,.2f}" for one in bills)] for name in services])
+def _bills() -> str:
+    """What stacks cost, by the first word of a service, and SnapStart as a part of Lambda."""
+    bills: list[dict[str, float]] = []
+    for column in BILLS.values():
+        bills.append(defaultdict(float))
+        for service, usd in bill(*column).items():
+            bills[-1][GROUPS.get(service, service.split()[0])] += usd
+    groups = [group for group in bills[0] if max(one[group] for one in bills) >= 0.005]
+    return _table(["USD a month", *BILLS], [[name, *(f"{one[name]:,.2f}" for one in bills)] for name in groups])
 
 
 def _by_volume() -> str:
@@ -61,9 +65,9 @@ def _by_volume() -> str:
 
 
 def _parts() -> str:
-    """What a million changes that show now are made of, by how many there are a month."""
+    """What a million changes that show now are made of, if there are few and if there are many."""
     columns = []
-    for of in VOLUMES:
+    for of in PARTS_OF:
         month = Month({"now": of * M})
         both = bill(month), bill()
         usd = {service: (both[0][service] - both[1][service]) / of for service in both[0]}
@@ -79,19 +83,15 @@ def _parts() -> str:
         parts |= {"metrics": usd["CloudWatch metrics"], "storage": usd["DynamoDB storage"]}
         columns.append(parts | {"the ledger": usd["total"] - sum(parts.values()), "total": usd["total"]})
     rows = [[name, *(f"${parts[name]:.2f}" for parts in columns)] for name in columns[0]]
-    return _table(["a million, visible now", *(f"of {of} million" for of in VOLUMES)], rows)
+    return _table(["a million, visible now", *(f"of {of} million" for of in PARTS_OF)], rows)
 
 
 def fill_page(page: str) -> str:
-    """The page with its tables, what its units cost, and the worst day of the counters and routes that there are."""
-
-    def priced(row: re.Match[str]) -> str:
-        usd = sum(float(row[n].strip() or 0) * prices()[name].usd for n, name in ((2, "write"), (3, "read")))
-        return f"{row[1]} ${usd + 1e-9:.2f} |"  # half a cent counts
-
+    """The page with its tables, what an idle stack costs, and the worst day of the routes that there are."""
     ways = [[name, f"${round(20 * million(*of)) / 20:.2f}"] for name, of in MILLIONS.items()]
     a_day = [[name, f"${8.64 * million(*of):.0f}"] for name, of in STRANGERS.items()]
-    tables = {name: _bills(columns) for name, columns in BILLS.items()} | {
+    tables = {
+        "bills": _bills(),
         "millions": _table(["a million", "about"], ways),
         "parts": _parts(),
         "volumes": _by_volume(),
@@ -101,7 +101,8 @@ def fill_page(page: str) -> str:
     page = re.sub(
         r"(<!-- make cost: (\w+) -->\n\n)(?:\|.*\n)*\n?", lambda marker: f"{marker[1]}{tables[marker[2]]}\n", page
     )
-    page = re.sub(r"^(\|[^|]+\|([\d. ]*)\|([\d. ]*)\|) \$[\d.]+ \|$", priced, page, flags=re.M)
+    dev, prod = (f"${bill(stage=stage, free_tier=True)['total']:.2f}" for stage in (DEV, PROD))
+    page = re.sub(r"\$[\d.]+ in `dev`, and \$[\d.]+ in `prod`", f"{dev} in `dev`, and {prod} in `prod`", page)
     return re.sub(r"(?<=cost up to \$)[\d,]+(?= a day)", f"{worst:,.0f}", page)
 
 

@@ -64,6 +64,7 @@ class Counter:
     """
 
     name: str
+    """The name in routes, answers and the command."""
     prefix: str
     """Start of the partition key: `VID` makes `VID#9f3a`."""
     sort_key: str
@@ -74,55 +75,59 @@ class Counter:
     """When reads show a change. `now`: receipt and count are one transaction, 4 write units. `soon`: the receipt alone,
     1 write unit; the rollup adds it up within seconds."""
     delta: int | None = None
-    """The step of each change; None: the caller gives the amount."""
+    """The step of each change. None: the caller gives the amount."""
     start: int = 0
-    """Its value before the first change."""
+    """The number before the first change."""
     floor: int | None = None
-    """It never goes below this, in any race."""
+    """No change takes the number below this, in any race."""
     ceiling: int | None = None
-    """It never goes above this."""
+    """No change takes the number above this, in any race."""
     debt: int = 0
-    """How far what was used may take it beyond its limit: commits of holds, and increments that say `used`. Holds may
-    not."""
+    """How far what was used may take the number beyond its limit: commits of holds, and increments that say `used`. New
+    holds may not."""
     own_limits: bool = False
-    """Whether an id may have a floor or ceiling of its own, which `PUT …/limit` sets; without one the declared hold."""
+    """Whether `PUT …/limit` may set another floor or ceiling for one id. An id without one has the declared limit."""
     numbered: bool = False
-    """Whether each change returns the number that it took: no number twice, none missing."""
+    """Whether each change returns the number that it took. No number is given out twice, and none is missing."""
     max_shards: int = MAX_SHARDS_AUTOMATIC
-    """How many shards a contended tally may use. Default: 16, or 1 if a change depends on the number."""
+    """How many shards a hot tally may use, 1 to 256. Default: 16, or 1 if a change depends on the present number."""
     pages: bool = False
-    """Whether its ids are URLs of pages, of the hosts that the deployment lists. `/visits` serves it."""
+    """Whether its ids are URLs of pages, of the hosts that the deployment lists. `POST /visits` moves it."""
     path: str | None = None
-    """A short route of its own beside the general ones: `/videos/{id}/plays`."""
+    """A short route for this counter, beside the general ones: `/videos/{id}/plays`."""
     retired: bool = False
-    """Whether it takes no more changes. It is still read, rolled up and judged, and its open holds are settled."""
+    """Whether it refuses changes. It is still read, rolled up and judged, and its open holds are settled."""
     receipt_days: int | None = None
-    """For how many days a retry with the same key is recognised; None: for as long as the deployment says."""
+    """The days for which a retry with the same key is recognised, 1 to 365. None: as long as the deployment says."""
     changes: str = SERVICE
-    """Who may change it: `anyone`, a `caller` who is signed in, or a `service`, with the scope `tally/write`. Of a
-    counter with children, `caller` makes the caller the child, and `anyone` also a browser without sign-in."""
+    """Who may change it: `anyone`, a `caller` who is signed in, or a `service`, whose token has the scope
+    `tally/write`. If it has children, `caller` makes the caller the child, and `anyone` also allows a browser without
+    sign-in."""
     read: str = SERVICE
     """Who may read it: `anyone`, or a `service`, whose token has the scope `tally/read`."""
     lists: str = SERVICE
     """Who may list its ids, as top lists do, and its children: `anyone`, or a `service`. If a caller knows an id,
     `read` says whether the caller may read its number."""
     max_age_s: int | None = None
-    """For how long a cache may keep what anyone reads, in seconds; None: 1."""
+    """The seconds for which a cache may keep what anyone reads, 0 to 86,400. None: 1."""
     child: str | None = None
-    """How the sort keys of the items that it counts begin (`LIKE#USER#`); None if it counts no items."""
+    """How the sort keys of the items that it counts begin: `LIKE#USER#`. None: it counts no items of Tally's table."""
     period: str | None = None
-    """Each `minute`, `hour`, `day`, `week` (ISO), `month` or `year` has its own tally; None: one tally for good."""
+    """Each `minute`, `hour`, `day`, `week` (ISO), `month` or `year` has its own tally, and its own `start`, `floor` and
+    `ceiling`. None: one tally for good. With a period a counter is not numbered or set, and has no children."""
     keep_periods: int | None = None
-    """For how many periods more the tally of a period is kept; then DynamoDB removes it. None: for good."""
+    """For how many periods more the tally of a period is kept, 1 to 5,000. Then DynamoDB removes it, and reads answer
+    404. None: for good."""
     timezone: str | None = None
-    """Where its days, weeks, months and years begin (`Europe/Paris`); None: UTC."""
+    """The place where its days, weeks, months and years begin: `Europe/Paris`. None: UTC. Hours and minutes are UTC."""
     unique: bool = False
-    """Whether it counts different visitors: each one once in a period, named by a service."""
+    """Whether it counts different visitors, each once in a period of a day or longer. A service names them. Only
+    visitors and imports move the number."""
     items: Items | None = None
-    """The items of a team's own table that it counts, without a change of the code that writes them. Nobody else moves
-    it."""
+    """The items of your own table that it counts. The code that writes them does not change. Nothing else moves the
+    number."""
     notify: Notify | None = None
-    """The thresholds whose crossing is an event; None: there are no events."""
+    """The thresholds whose crossing is an event. None: there are no events."""
     parent_required: ClassVar[bool] = False
     """Whether an item with the counter's own sort key must be there before a child is put. Posts alone have that."""
 
@@ -396,7 +401,7 @@ class Counter:
 
     @cached_property
     def watch(self) -> Watch | None:
-        """The number of the team's own that is held against it; None: there is none."""
+        """The number of the team's code that is compared with the count; None if the counter has no such number."""
         return self.items.watch if self.items else None
 
     @property
@@ -456,7 +461,7 @@ def Watched(
     same_transaction: bool = False,
     read: str = SERVICE,
 ) -> Counter:
-    """A number that the team's own code keeps, held against an exact count of the items that it should count.
+    """A number that the team's own code keeps, compared with an exact count of the items that it should count.
 
         POST_LIKES = Watched(
             "post_likes", table="social", number="likeTally",
@@ -465,7 +470,7 @@ def Watched(
 
     The counter of this name is the exact count. The number is an attribute of the item of the same partition whose sort
     key is `at`. Nothing but the team writes this item, and it does not count. The number may be `within_s` seconds
-    behind the items, or before them; `same_transaction`: it never is.
+    behind its items, or ahead of them. `same_transaction`: the number is always written with them, in one transaction.
     """
     if not (isinstance(name, str) and isinstance(items, Items)):
         raise ConfigurationError(

@@ -83,34 +83,53 @@ class CallerError(TallyError):
 
 
 class InvalidInputError(CallerError):
+    """The request is malformed. `field` names the input. Correct it."""
+
     slug, status, title = "invalid-input", 400, "The request is malformed"
 
 
 class WriteInvalidError(CallerError):
+    """DynamoDB rejected a write of your own (`tally.transact`). `field` names the write. Correct it."""
+
     slug, status, title = "write-invalid", 400, "DynamoDB does not accept a write"
 
 
 class UnauthenticatedError(CallerError):
+    """The caller has not signed in."""
+
     slug, status, title = "unauthenticated", 401, "Sign in first"
 
 
 class ForbiddenError(CallerError):
+    """The caller may not do this: a post of another author, a page of a host that is not listed, a counter that
+    only services change or read."""
+
     slug, status, title = "forbidden", 403, "Not allowed"
 
 
 class NotFoundError(CallerError):
+    """There is no such post, counter, hold or receipt, or it is older than Tally keeps it."""
+
     slug, status, title = "not-found", 404, "Not found"
 
 
 class EditConflictError(CallerError):
+    """Other edits came between. Read the post, then edit it again."""
+
     slug, status, title = "edit-conflict", 409, "The post changed during every attempt to edit it"
 
 
 class ParentRemovedError(CallerError):
+    """The post or other parent was removed. Its id can be used again about 15 minutes later."""
+
     slug, status, title = "parent-removed", 409, "It is removed, and its id is not free yet"
 
 
 class LimitReachedError(CallerError):
+    """The change does not fit the floor or the ceiling, or the value was given out before. `left` is the amount
+    that fits; it is below 0 if the number is already beyond the limit. If the next period takes the amount,
+    `Retry-After` says when that period begins."""
+
     slug, status, title = "limit-reached", 409, "The counter does not go further"
 
     @property
@@ -127,7 +146,8 @@ class LimitReachedError(CallerError):
 
 
 class WriteRefusedError(CallerError):
-    """`item`: the one that was there, in DynamoDB's wire form; None if there was none."""
+    """The condition of a write of your own (`tally.transact`) failed. `write` is the place of the write, from 0. `item`
+    is the item that was there, in DynamoDB's wire form; None if there was none."""
 
     slug, status, title = "write-refused", 409, "The condition of a write failed"
 
@@ -143,18 +163,27 @@ class WriteRefusedError(CallerError):
 
 
 class NotCountedError(CallerError):
+    """A counter of your own items was not scanned yet, or has to be scanned again."""
+
     slug, status, title = "not-counted", 409, "The items are not counted yet"
 
 
 class HoldSettledError(CallerError):
+    """The hold was committed, released, expired or voided before, or a void was asked for a hold that is not
+    committed."""
+
     slug, status, title = "hold-settled", 409, "The hold is already settled"
 
 
 class CounterRetiredError(CallerError):
+    """The counter is retired: it can be read, and takes no changes."""
+
     slug, status, title = "counter-retired", 409, "The counter takes no more changes"
 
 
 class PreconditionFailedError(CallerError):
+    """The counter has changed since the version in `If-Match`. `version` is its version now. Read it again."""
+
     slug, status, title = "precondition-failed", 412, "The counter has moved"
 
     @property
@@ -165,18 +194,26 @@ class PreconditionFailedError(CallerError):
 
 
 class PreconditionRequiredError(CallerError):
+    """`If-Match` is missing. Send the `ETag` of a read."""
+
     slug, status, title = "precondition-required", 428, "If-Match is needed"
 
 
 class PayloadTooLargeError(CallerError):
+    """The body is larger than the operation takes, or a batch has too many entries. Send a smaller one."""
+
     slug, status, title = "payload-too-large", 413, "The body is too large"
 
 
 class UnsupportedMediaTypeError(CallerError):
+    """The body is not JSON, or it is compressed. Send JSON without `Content-Encoding`."""
+
     slug, status, title = "unsupported-media-type", 415, "The content type is not supported"
 
 
 class KeyReusedError(CallerError):
+    """The caller used this key for another change of the same operation and target. Use another key."""
+
     slug, status, title = "key-reused", 422, "The idempotency key was used for another change"
 
 
@@ -187,22 +224,32 @@ class RetryableError(TallyError):
 
 
 class StoreBusyError(RetryableError):
+    """DynamoDB had more conflicts or throttling than Tally retries."""
+
     slug, title = "busy", "The store is busy; try again"
 
 
 class StoreUnreachableError(RetryableError):
+    """DynamoDB gave no answer in time. The change may or may not be counted."""
+
     slug, title = "unreachable", "The store gave no answer; try again"
 
 
 class StoreRefusedError(RetryableError):
+    """A permission or a table is missing. The operator has to correct the deployment."""
+
     slug, title = "store-refused", "The store refused the request: a fault of the deployment"
 
 
 class NotCommittedError(RetryableError):
+    """The receipt is missing or inconsistent."""
+
     slug, title = "not-committed", "The change was not committed; try again"
 
 
 class ConfigurationError(TallyError):
+    """`counters.py` or a setting is wrong: the function does not start."""
+
     slug, status, title = "misconfigured", 500, "The deployment is misconfigured"
 
 

@@ -24,7 +24,8 @@ _ENCODED = re.compile(r"(?:%(?:[89a-f][0-9a-f]|2[02]|3[ce]|5e|60|7[bd]))+", re.I
 def id_of(name: str) -> str:
     """Returns the id of what a person names: an id is itself, so a caller may send what Tally answers.
 
-    In other text, letters that a browser percent-encodes are letters, and Unicode has the form NFC. Each character that
+    In other text, letters that a browser percent-encodes are letters, and Unicode has the form NFC, so a letter that is
+    newer than the Unicode version of one client may get another id there. Each character that
     an id cannot have becomes `~` and its code. Returns `.`, `..`, and text with `#`, control characters or half a
     surrogate pair unchanged: `fields.identifier` refuses them.
     """

@@ -75,13 +75,13 @@ class Watch:
     """A number that the team's own code keeps of a group, in an item of the same partition. Tally never writes it."""
 
     number: str
-    """The attribute that has it."""
+    """The attribute that has the number."""
     at: str
-    """The sort key of the item that has it. This item does not count."""
+    """The sort key of the item that has the number. This item does not count."""
     within: int = 60
-    """For how many seconds the number may be behind the items, or before them."""
+    """The seconds for which the number may be behind its items, or ahead of them; 1 to 3,600."""
     together: bool = False
-    """Whether the number and the item are always written in one transaction."""
+    """Whether your code always writes the number and the item in one transaction."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.number, str) or not self.number:
@@ -110,24 +110,24 @@ class Items:
     key: str = "PK"
     """The attribute that is the partition key."""
     starts: str = ""
-    """How the partition keys of items that count begin. What follows is the group."""
+    """How the partition keys of items that count begin. The rest of the key is the group."""
     sort: str | None = None
-    """The attribute that is the sort key; None: any item of the partition counts."""
+    """The attribute that is the sort key. None: each item of the partition counts."""
     sort_starts: str = ""
-    """How their sort keys begin."""
+    """How the sort keys of items that count begin."""
     where: Mapping[str, str | int | bool] = field(default_factory=dict, hash=False)
-    """The attributes that an item has if it counts."""
+    """The attributes and values that an item has if it counts: texts, whole numbers, `True`, `False`."""
     group: str | None = None
-    """The attribute that says in which group it counts; None: the rest of the partition key."""
+    """The attribute that names the group. None: the rest of the partition key."""
     amount: int | str = 1
-    """What each counts for, or the attribute that says it."""
+    """The amount that each item counts: a whole number other than 0, or the attribute that holds the amount."""
     scale: int = 0
-    """How many decimals amounts have: with 2 the number of 12.50 is 1250."""
+    """How many decimals amounts have, 0 to 6. With 2 the number of 12.50 is 1250."""
     heartbeats: bool = False
-    """Whether Tally may write heartbeats into the table, whose partition keys begin with `HEARTBEAT#`: then `as_of` is
-    proven, and not about."""
+    """Whether Tally may write heartbeats into the table, a few items whose partition keys begin with `HEARTBEAT#`. Then
+    `as_of` is proven, not estimated. All counters of a table say the same."""
     watch: Watch | None = None
-    """The number of the team's own that is held against the count (`Watched`)."""
+    """The number of your own code that is compared with the count (`Watched`)."""
 
     def __post_init__(self) -> None:
         for name in ("table", "key", "starts", "sort_starts"):

@@ -1,4 +1,4 @@
-"""When a number of a counter makes an event: the thresholds of its declaration (docs/events.md)."""
+"""When a number of a counter makes an event: the thresholds of its declaration (docs/series.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def part(ceiling: int, percent: int) -> int:
 
 @dataclass(frozen=True)
 class Notify:
-    """The thresholds of a counter's numbers: one that a number crosses makes an event, with an id of its own.
+    """The thresholds of a counter's numbers, up to 16: one that a number crosses makes an event, with an id of its own.
 
         CALLS = Counter("calls", …, ceiling=1_000, notify=Notify(percent=(80, 100)))
 
@@ -25,11 +25,11 @@ class Notify:
     """
 
     percent: tuple[int, ...] = ()
-    """Percentages of the ceiling; of an id's own ceiling where it has one."""
+    """Percentages of the ceiling, rounded up. An id with its own ceiling has percentages of that."""
     at: tuple[int, ...] = ()
-    """Numbers."""
+    """These numbers. Downwards, 10 is crossed by 9."""
     every: int | None = None
-    """Each multiple of this, upwards."""
+    """Each multiple of this number, upwards."""
 
     @property
     def invalid_reason(self) -> str | None:

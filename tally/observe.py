@@ -22,20 +22,48 @@ CODE_VERSION = os.environ.get("TALLY_VERSION", "dev")
 """The version of the code that runs."""
 NAMESPACE = "Tally"
 COUNTER, CONSUMER, VERSION = "counter", "consumer", "version"  # the other dimensions: a metric has one, or none
-COUNTED, DRIFT_CONFIRMED = "Counted", "DriftConfirmed"  # of each counter, by the bookkeeper and by the sweep
-UNCOUNTED = "UncountedItems"  # of each counter of items: those that it cannot count
-WATERMARK_AGE, DEAD_LETTERS = "WatermarkAgeSeconds", "DeadLetters"  # of each consumer
-FAILED = "Failed"  # of each version of the code, in each function
-REPLAYED, REFUSED, CONFLICTS, SPILLED = (
-    "Replayed",
-    "Refused",
-    "Conflicts",
-    "Spilled",
-)  # of the stack, as all that follow
-DRIFT_ABSOLUTE, DRIFTING_TALLIES, OLDEST_DRIFT = "DriftAbsolute", "DriftingTallies", "OldestDriftSeconds"
-SWEEP_UNFINISHED, HOLDS_NOT_RETURNED, RECORDS_LOST = "SweepUnfinished", "HoldsNotReturned", "RecordsLost"
-OLDEST_EVENT = "OldestEventSeconds"
+# The metrics. docs/reference.md lists them with these texts, of which the first words name the dimension.
+COUNTED = "Counted"
+"""By counter: changes that the bookkeeper has booked, each once: accepted changes, and children that were put or
+deleted. Imports are not among them. If the bookkeeper stands still, so does this metric: see `WatermarkAgeSeconds`."""
+DRIFT_CONFIRMED = "DriftConfirmed"
+"""By counter: tallies whose drift has stood for five judged minutes; 0 only after a sweep has looked at all of them."""
+UNCOUNTED = "UncountedItems"
+"""By counter with `items`: items that count for nothing because of a fault. The log and `tally status` name one of each
+fault. There is no data while there are no such items."""
+WATERMARK_AGE = "WatermarkAgeSeconds"
+"""By consumer: the age of the watermark, up to which the consumer has provably passed every stream shard. Of `rollup`
+it is the age of `as_of`. Of `bookkeeper` it says how far judging is behind: two to four minutes."""
+DEAD_LETTERS = "DeadLetters"
+"""By consumer: records that the consumer could not apply, and kept as dead letters."""
+FAILED = "Failed"
+"""By version of the code in a function (`1f2e3d4c5b6a.reads`): answers that were a fault of the code or the store."""
+REPLAYED = "Replayed"
+"""Retries that Tally answered from their receipt. A plain `ADD` would have counted them twice."""
+REFUSED = "Refused"
+"""Requests that the caller has to correct: a client with a bug, a counter at its limit, a stranger who tries keys."""
+CONFLICTS = "Conflicts"
+"""Transactions that conflicted with another one, and were retried on another shard. More conflicts widen the spread."""
+SPILLED = "Spilled"
+"""Changes of a hot tally that spilled: they count at once, and are visible when the rollup has added them."""
+DRIFTING_TALLIES = "DriftingTallies"
+"""While some drift: tallies that differ from the accepted changes. It is a minimum if the log says `more may drift`,
+because a sweep reads about 100,000 of them. A short bump without an alarm is a change that was committed late."""
+DRIFT_ABSOLUTE = "DriftAbsolute"
+"""While some drift: the sum of their drifts without the sign. With `DriftingTallies` it tells one tally that is off by
+1,000 from a thousand that are off by one."""
+OLDEST_DRIFT = "OldestDriftSeconds"
+"""While some drift: the age of the oldest drift, from the minute in which it began."""
+SWEEP_UNFINISHED = "SweepUnfinished"
+"""1 if the sweep had no time to judge all that it could."""
 JUDGED_AGE = "JudgedAgeSeconds"
+"""The time since the end of the newest judged minute: three to four minutes if all is well. No data: no sweep runs."""
+RECORDS_LOST = "RecordsLost"
+"""1 while stream records may be lost and nobody has acknowledged the loss."""
+OLDEST_EVENT = "OldestEventSeconds"
+"""If a counter has thresholds: the age of the oldest event that a sweep could not send."""
+HOLDS_NOT_RETURNED = "HoldsNotReturned"
+"""Expired holds that the sweep could not release; 0 only after it has looked at all of them."""
 
 logger = Logger(service=SERVICE, use_rfc3339=True)  # Lambda reads the time and the level of a JSON line
 

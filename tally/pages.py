@@ -69,7 +69,7 @@ class Pages:
     trailing_slash: str = KEEP
     """`drop`: `/a/` is `/a`. `keep`: they are two pages."""
     index: tuple[str, ...] = ()
-    """Files that stand for their folder. With `index.html`, `/a/index.html` is `/a/`."""
+    """Files that mean their folder. With `index.html`, `/a/index.html` is `/a/`."""
 
     def __post_init__(self) -> None:
         for field, form in (("drop", _PARAMETER_PATTERN), ("index", _FILE_PATTERN)):

@@ -12,9 +12,16 @@ For a function in a team's stack, which `tally.grant_transact(function, ["stock"
         context=context,
     )
 
-The receipt is the first write, then come the tallies, then the writes of the team. What DynamoDB refuses is judged in
-this order (counting/batch.py): a receipt is a replay, whatever else failed; anything that was in the way is tried
-again; then a write of the team's; then a limit.
+The receipt is the first write, then come the tallies, then the writes of the team. DynamoDB gives a reason for each
+write. counting/batch.py judges the reasons in this order:
+
+    1. a receipt: a replay, whatever else failed. So a condition that this key's own first commit makes fail is not
+       reported
+    2. a conflict or throttling: nothing is judged, and the transaction is sent again, up to 12 times in 3 s
+    3. a condition of a team's write, then a team's write that DynamoDB rejects
+    4. a limit: expired holds are released; if that is not enough, the change is refused
+
+DynamoDB bills a transaction that it cancels, as a replay's is.
 """
 
 from __future__ import annotations
@@ -88,13 +95,15 @@ class Transactions:
     ) -> Committed:
         """Make the changes and the writes, all of them once under `key`, or none.
 
-        `writes`: entries of TransactItems. `answer`: what a replay gets, as JSON of up to 2 KB. `payload`: what must be
-        the same when the key is sent again, beside the sums of the changes; the writes need not be. `context`: what
-        Lambda gives to the handler: it knows how much time is left.
+        `key`: the caller's name for this commit. `changes`: the sum of each tally is judged; amounts may be whole
+        Decimals. `writes`: entries of TransactItems. `answer`: what a replay gets, as JSON of up to 2 KB. `payload`:
+        what must be the same when the key is sent again, beside the sums of the changes; the writes need not be.
+        `context`: what Lambda gives to the handler: it knows how much time is left.
 
         Raises CallerError if nothing was written and the same call gets the same again: LimitReachedError (`left`, and
         `entry` in `members`), WriteRefusedError (`write`, `item`), WriteInvalidError, KeyReusedError, InvalidInputError
-        and others. RetryableError: it may have been written; send it again, with the same key.
+        and others. RetryableError: it may have been written; send it again, with the same key. StoreRefusedError says
+        which right or table is missing.
         """
         key = fields.idempotency_key(key, "key", anonymous=False)
         wanted = changes_.parse_batch(self._entries(changes), self._counters, clock.now_s(), soon=False)

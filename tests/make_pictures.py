@@ -1,9 +1,9 @@
 """`make pictures` takes the pictures of README.md and docs/, in Chromium.
 
 The console is taken with a day of a real log (pictured_day.py), once its charts of the ten most visited pages have the
-log's counts. The first screen, *Try it* and the dashboard are of a second, new stack. The dashboard is drawn from the
-template, with the numbers that its functions reported while the demo's log was replayed; a widget without a number says
-so. `made-of.json` beside the pictures says of which console and which dashboard they are.
+log's counts. The dashboard is drawn from the template, with the numbers that the functions of a second, new stack
+reported while the demo's log was replayed; a widget without a number says so. `made-of.json` beside the pictures says
+of which console and which dashboard they are.
 
 The overview's lists are of a day of UTC: from 15:00 UTC to midnight of the whole day of the log, and else of a part.
 """
@@ -24,7 +24,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 sys.path.insert(0, str(Path.cwd() / "lambdas"))
 
@@ -45,16 +45,14 @@ from tests.pictured_day import LOG as DAY
 
 FOLDER = ROOT / "docs/pictures"
 MADE_OF = FOLDER / "made-of.json"
-OVERVIEW, TALLY, DASHBOARD = "console-overview.webp", "console-tally.webp", "dashboard.webp"
-NEW, TRIED, RECEIPT = "console-new.webp", "console-edit.webp", "console-receipt.webp"
-DRIFT, REPAIRED = "console-drift.webp", "console-repaired.webp"
-PICTURES = (OVERVIEW, TALLY, DASHBOARD, NEW, TRIED, DRIFT, REPAIRED, RECEIPT)
+OVERVIEW, TALLY, DRIFT = "console-overview.webp", "console-tally.webp", "console-drift.webp"
+DASHBOARD = "dashboard.webp"
+PICTURES = (OVERVIEW, TALLY, DRIFT, DASHBOARD)
 CONSOLE = ROOT / "tally/console"
 VIEW = ViewportSize(width=1120, height=860)
 WAIT_MS = 120_000.0  # the first answers of functions on a busy machine
 MOST = 10  # the most visited pages: their charts are compared with the log
 QUALITY = 0.6
-KEY = "0f8fad5b-d9cb-469f-a165-70867728950e"  # of a play
 NOTE = (
     "The numbers are those of make demo on one machine, where a minute of the ledger takes 3 s, and of a number that"
     " somebody edited by hand. AWS's own metrics and the alarms are in AWS only."
@@ -151,8 +149,6 @@ def take_day(browser: Browser, server: Dev, filled: FilledDay) -> None:
     expect(page.locator(".now")).to_contain_text("Right, judged up to", timeout=WAIT_MS)
     expect(page.locator(".live")).to_have_text(f"{PLAYED[EDITED]:,}")
     expect(page.locator(".legend")).to_contain_text("Repair of", timeout=WAIT_MS)
-    _wait_until_loaded(page)
-    save(page, REPAIRED)
     page.goto(f"{server.url}/console#/")
     expect(page.locator(".verdict")).to_contain_text("All is well", timeout=WAIT_MS)
     for client, number in CALLED.items():
@@ -171,36 +167,6 @@ def _repair(server: Dev) -> None:
     """As the console's command says. Raises CalledProcessError if something is left."""
     given = ["--local", "--port", str(server.port), "--by", "ana", "--why", f"a script added {EDIT}", "--yes"]
     subprocess.run([sys.executable, "-m", "tally.cli", "repair", *given, "plays", EDITED], cwd=ROOT, check=True)
-
-
-def take_new(browser: Browser, url: str) -> None:
-    """The first screen of a new stack: what to do. Raises AssertionError if something was judged by then."""
-    page = _sign_in(browser, url)
-    expect(page.locator(".verdict")).to_contain_text("This stack is new", timeout=WAIT_MS)
-    _wait_until_loaded(page)
-    save(page, NEW)
-
-
-def take_edit(browser: Browser, url: str) -> None:
-    """A number that somebody edits by hand, and the receipt of one of its changes."""
-    page = _sign_in(browser, url)
-    page.goto(f"{url}/console#/try")
-    page.get_by_role("button", name="Edit a number by 50").click()
-    steps = page.get_by_role("list", name="Steps: A number that somebody edits").locator("> li")
-    expect(steps.filter(has_text="It drifts")).to_contain_text("55 stored, 5 accepted, +50", timeout=WAIT_MS)
-    steps.first.scroll_into_view_if_needed()
-    save(page, TRIED)
-    change = Request(f"{url}/counters/plays/9f3a/increments", headers={"Idempotency-Key": KEY}, method="POST")
-    with urlopen(change):
-        page.goto(f"{url}/console#/tally/plays/9f3a")
-    form = page.get_by_role("region", name="Was it counted?")
-    expect(form.get_by_label("Caller")).to_be_hidden(timeout=WAIT_MS)  # it knows that nobody is named
-    form.get_by_label("Key").fill(KEY)
-    form.get_by_role("button", name="Look").click()
-    expect(form.get_by_role("status")).to_contain_text("Counted, once.", timeout=WAIT_MS)
-    _wait_until_loaded(page)
-    form.scroll_into_view_if_needed()
-    save(page, RECEIPT)
 
 
 def _sign_in(browser: Browser, url: str, zone: str = "UTC") -> Page:
@@ -251,14 +217,11 @@ def main() -> int:
         with _serving(Path(folder, "day"), **minute) as server, _browser() as browser:
             take_day(browser, server, filled)
         with _serving(Path(folder, "new")) as server:
-            with _browser() as browser:
-                take_new(browser, server.url)
             outcome = asyncio.run(replay(read_log(LOG), server.port, 8, quick=True))
             if outcome.differing:  # late is no matter here
                 print(*report(outcome), *complaints(outcome), sep="\n", file=sys.stderr)
                 return 1
             with _browser() as browser:
-                take_edit(browser, server.url)
                 with urlopen(f"{server.url}/dev/metrics") as answer:
                     reported = json.load(answer)["metrics"]
                 page = browser.new_page(viewport=VIEW, device_scale_factor=2)

@@ -1,4 +1,4 @@
-"""Sends the events of thresholds to a URL: a rule of EventBridge, and an API destination behind it (docs/events.md)."""
+"""Sends the events of thresholds to a URL: a rule of EventBridge, and an API destination behind it (docs/series.md)."""
 
 from aws_cdk import Duration, SecretValue
 from aws_cdk import aws_events as events

@@ -231,7 +231,7 @@ _PAGE_DESCRIPTION = (
 ID = Kind(
     _without_context(fields.identifier),
     _string_schema(1, fields.ID_CHARACTERS_MAX, ID_FORM),
-    "The id of what is counted. The clients spell other text: `/a/` is `~2Fa~2F` (docs/javascript.md).",
+    "The id of what is counted. The clients spell other text: `/a/` is `~2Fa~2F` (docs/browser.md).",
     "7c20",
 )
 READ_ID = replace(

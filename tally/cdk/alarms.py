@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan
 
 from aws_cdk import Acknowledgment, ArnFormat, Aws, Stack, Validations
 from aws_cdk import aws_cloudwatch as cloudwatch
@@ -19,6 +20,8 @@ from .names import Names
 _Missing = cloudwatch.TreatMissingData
 ABOVE = cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD
 BELOW = cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD
+AT_ONCE, WITHIN_HOURS, TODAY = "now", "within hours", "today"
+BY_THROTTLES = nan  # the threshold follows the throttles of the routes: the stack sets it
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Alarm:
 
     name: str
     description: str
+    act: str
+    """How soon a person has to act: AT_ONCE, WITHIN_HOURS (before the oldest unread stream record expires) or TODAY."""
     threshold: float
     periods: int
     """How many in a row. The metric sets the length of a period."""
@@ -45,54 +50,91 @@ class Alarm:
 # busy each minute, so silence turns them to INSUFFICIENT_DATA, which also notifies the topic. A new stack begins in
 # that state and notifies nobody; with BREACHING it would. `drift` is a query: AWS calls a line of it OK once it has no
 # data at all, and gives that as the reason.
-DRIFT = Alarm("drift", "Tallies have differed from what was accepted for 5 judged minutes", 0, 1, _Missing.IGNORE)
+DRIFT = Alarm(
+    "drift", "Tallies have differed from what was accepted for 5 judged minutes", TODAY, 0, 1, _Missing.IGNORE
+)
 # Held up in one shard is enough, for drift is judged on proof alone. Lambda reports the age of records per function: a
 # disabled mapping, or a shard that nobody reads, hides there behind the others.
 WATERMARK_AGE = Alarm(
     "watermark-age",
     "For over 10 minutes nothing proves that a stream consumer has passed every shard",
+    WITHIN_HOURS,
     600,
     5,
     _Missing.IGNORE,
 )
 ITERATOR_AGE = Alarm(
-    "iterator-age", "A stream consumer has been over a minute behind for 10 minutes", 60_000, 2, _Missing.MISSING
+    "iterator-age",
+    "A stream consumer has been over a minute behind for 10 minutes",
+    WITHIN_HOURS,
+    60_000,
+    2,
+    _Missing.MISSING,
 )
 DEAD_LETTERS = Alarm(
-    "dead-letters", "A stream consumer could not apply records and kept them as dead letters: redrive them", 0, 1
+    "dead-letters", "A stream consumer could not apply records and kept them as dead letters: redrive them", TODAY, 0, 1
 )
 LOST_RECORDS = Alarm(
-    "lost-records", "Stream records may be lost: `as_of` waits until somebody acknowledges it", 0, 1, _Missing.IGNORE
+    "lost-records",
+    "Stream records may be lost: `as_of` waits until somebody acknowledges it",
+    TODAY,
+    0,
+    1,
+    _Missing.IGNORE,
 )
-SWEEP = Alarm("sweep", "No sweep has ended well for 10 minutes: nothing is judged", 1, 2, _Missing.MISSING, BELOW)
+SWEEP = Alarm(
+    "sweep", "No sweep has ended well for 10 minutes: nothing is judged", WITHIN_HOURS, 1, 2, _Missing.MISSING, BELOW
+)
 UNJUDGED = Alarm(
-    "unjudged", "No sweep has judged all that it could for 15 minutes: drift shows late", 0, 15, _Missing.IGNORE
+    "unjudged", "No sweep has judged all that it could for 15 minutes: drift shows late", TODAY, 0, 15, _Missing.IGNORE
 )
-EVENTS = Alarm("events", "Events of thresholds have not been sent for over 15 minutes", 900, 2, _Missing.IGNORE)
-HOLDS = Alarm("holds", "Expired holds could not be given back for 5 minutes", 0, 5, _Missing.IGNORE)
-FAILING = Alarm("5xx", "Over 1 % of the HTTP requests have failed for 10 minutes", 1, 2)
-LATENCY = Alarm("latency", "One HTTP request in a hundred has taken over a second for 10 minutes", 1000, 10)
-THROTTLES = Alarm("throttles", "DynamoDB has refused more than one write a second for 5 minutes", 60, 5)
+EVENTS = Alarm("events", "Events of thresholds have not been sent for over 15 minutes", TODAY, 900, 2, _Missing.IGNORE)
+HOLDS = Alarm("holds", "Expired holds could not be given back for 5 minutes", TODAY, 0, 5, _Missing.IGNORE)
+FAILING = Alarm("5xx", "Over 1 % of the HTTP requests have failed for 10 minutes", AT_ONCE, 1, 2)
+LATENCY = Alarm("latency", "One HTTP request in a hundred has taken over a second for 10 minutes", AT_ONCE, 1000, 10)
+THROTTLES = Alarm("throttles", "DynamoDB has refused more than one write a second for 5 minutes", AT_ONCE, 60, 5)
 # What strangers cost: their requests are answered, so nothing else goes off. Thresholds follow the routes' throttles.
-TRAFFIC = Alarm("traffic", "For 10 minutes, more HTTP requests than four fifths of what the busiest route takes", 0, 2)
-REFUSING = Alarm(
-    "429", "A route has refused over 1,000 requests in 5 minutes, twice in a row: its throttle is used up", 1000, 2
+TRAFFIC = Alarm(
+    "traffic",
+    "For 10 minutes, more HTTP requests than four fifths of what the busiest route takes",
+    AT_ONCE,
+    BY_THROTTLES,
+    2,
 )
-WRITE_UNITS = Alarm("write-units", "For 10 minutes, write units as if the busiest route were used up", 0, 2)
+REFUSING = Alarm(
+    "429",
+    "A route has refused over 1,000 requests in 5 minutes, twice in a row: its throttle is used up",
+    AT_ONCE,
+    1000,
+    2,
+)
+WRITE_UNITS = Alarm(
+    "write-units",
+    "For 10 minutes, write units as if the busiest route were used up",
+    AT_ONCE,
+    BY_THROTTLES,
+    2,
+)
 # SQS reports nothing about a queue that is idle for six hours. Its events are still there.
 FAILED_EVENTS = Alarm(
-    "failed-events", "Lambda has given up asynchronous events: they may not be counted", 0, 1, _Missing.IGNORE
+    "failed-events", "Lambda has given up asynchronous events: they may not be counted", TODAY, 0, 1, _Missing.IGNORE
 )
 # Nothing else sees a front door that lets nobody through: the API gets no request that could fail. It is MISSING, as
 # `sweep` is: silence notifies, and a new stack wakes nobody.
-SILENCE = Alarm("silence", "No request has reached the API for six hours", 1, 6, _Missing.MISSING, BELOW)
-EDGE_FAILING = Alarm("edge-5xx", "CloudFront has answered over 5 % of the requests with an error for 10 minutes", 5, 2)
-EDGE_REFUSING = Alarm("edge-4xx", "CloudFront has refused over half of the requests for 15 minutes", 50, 3)
+SILENCE = Alarm("silence", "No request has reached the API for six hours", AT_ONCE, 1, 6, _Missing.MISSING, BELOW)
+EDGE_FAILING = Alarm(
+    "edge-5xx",
+    "CloudFront has answered over 5 % of the requests with an error for 10 minutes",
+    AT_ONCE,
+    5,
+    2,
+)
+EDGE_REFUSING = Alarm("edge-4xx", "CloudFront has refused over half of the requests for 15 minutes", AT_ONCE, 50, 3)
 EDGE_BLOCKING = Alarm(
-    "edge-blocked", "AWS WAF has refused over 10,000 requests in 5 minutes, twice in a row", 10_000, 2
+    "edge-blocked", "AWS WAF has refused over 10,000 requests in 5 minutes, twice in a row", TODAY, 10_000, 2
 )
 # Of the new code alone, or a correction of code that fails could not be deployed.
-NEW_CODE = Alarm("new-code", "Code that was just deployed fails: two calls in a minute, or more", 1, 1)
+NEW_CODE = Alarm("new-code", "Code that was just deployed fails: two calls in a minute, or more", AT_ONCE, 1, 1)
 ALARMS = tuple(value for value in list(vars().values()) if isinstance(value, Alarm))
 
 

@@ -1,4 +1,12 @@
-"""Copies of the three tables in a vault elsewhere, which outlive the region or the account."""
+"""Copies of the three tables in a vault elsewhere, which outlive the region or the account.
+
+Global tables do not fit. If two regions write one item, the last writer wins: one of two changes would be lost without
+a trace. A transaction holds in its own region alone, so another region may see a receipt without its count. Where all
+regions agree on each write, DynamoDB takes no transactions.
+
+DynamoDB's export to S3 is of one second for all tables, and would keep holds and drift right. But something has to
+start it each day, and it costs three times as much in a month.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ CONFIG = codedeploy.LambdaDeploymentConfig.CANARY_10_PERCENT_5_MINUTES
 class Canary(Construct):
     """The deployments of the functions, by CodeDeploy, and the alarms that take one back.
 
-    They see what the new code answers, so they need callers: docs/operations.md#new-code has the odds. A hook that
+    They see what the new code answers, so they need callers: docs/operate.md#new-code has the odds. A hook that
     calls the new version before it gets traffic would take a function of its own, with a role, and an event that every
     busy function answers from the tables without counting anything: over a hundred lines.
 

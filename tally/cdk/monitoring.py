@@ -1,6 +1,6 @@
 """The dashboard: a section for each question of an operator, and the alarms on the same metrics.
 
-docs/operations.md lists the widgets, and docs/runbook.md has a section for each alarm.
+docs/reference.md lists the widgets, and docs/runbook.md has a section for each alarm.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Monitoring(Construct):
         """Alarms whose metrics are not on the dashboard, which has the state of each alarm.
 
         Drift has one for all counters, and a mail for each: a drift that nobody has repaired yet hides none of another
-        counter. https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/Acting_Alarm_Changes.html
+        counter. Its query takes up to 500 counters; a formula takes ten metrics, and an alarm takes no SEARCH. https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/Acting_Alarm_Changes.html
         """
         drift = metric_with_alarm(self._names, self._metrics.each_counter(observe.DRIFT_CONFIRMED), alarms.DRIFT)
         self._add_section("Confirmed", "Which counters drift?", {"Drifting tallies, confirmed": [drift]})

@@ -2,7 +2,7 @@
 
 They come from the CDK context, `cdk deploy -c stage=prod -c pageHosts=example.com`, or from the arguments of a
 construct, `Tally(self, "Tally", …, page_hosts=["example.com"])`. Messages name an option as it was given.
-docs/operations.md and docs/front-door.md say what to choose.
+docs/reference.md lists them; docs/operate.md and docs/front-door.md say what to choose.
 """
 
 from __future__ import annotations
@@ -171,92 +171,114 @@ class Options:
     """The choices of one deployment. Immutable. Where nothing is chosen: empty text, 0, or None."""
 
     stage: str = _option(_stage, DEV, STAGE)
+    """The end of the stack's name, without `aws`, `amazon` or `cognito` in it. Each stage but `dev` keeps its tables
+    and users when the stack is deleted."""
     issuer: str = _option(_issuer, "")
-    """The issuer of the tokens. Without one the stack makes a Cognito user pool."""
+    """The issuer of the tokens of callers who sign in. Without an issuer the stack makes a Cognito user pool."""
     audience: tuple[str, ...] = _option(_audience, ())
+    """Whom the tokens of that issuer are for; entries between commas. Give `issuer` and `audience`, or neither."""
     mfa: str = _option(_one_of({"optional": "OPTIONAL", "required": "REQUIRED"}), "OPTIONAL")
-    """Whether the users of the stack's own pool need a second factor, an authenticator app."""
+    """Whether the users of the stack's own pool need a second factor, an authenticator app. `required` is better in
+    `prod`."""
     users_plan: str = _option(_one_of({"lite": "LITE", "essentials": "ESSENTIALS"}), "LITE")
-    """Cognito's plan for the stack's own pool. Tally uses nothing that the dearer one adds."""
+    """Cognito's plan for the stack's own pool. `essentials` costs nearly three times as much, and Tally uses nothing
+    that it adds."""
     one_user_per_mailbox: bool = _option(_yes_no, True)
-    """Whether Ana@ and ana@ are one user of that pool. Nobody can change it after the pool is made, not even from what
-    Cognito does by itself: a pool of a checkout before 2026-11-25 stays with false."""
+    """Whether `Ana@` and `ana@` are one user of the stack's own pool. Cognito fixes this when it makes a pool. If a
+    deploy fails with `Updates are not allowed for property - UsernameConfiguration`, the pool is of a checkout before
+    2026-11-25: always give `false`."""
     page_hosts: tuple[str, ...] = _option(_hosts, ())
-    """The hosts whose pages count; `*` alone means any host."""
+    """The hosts whose pages count, between commas, of 3,200 bytes together. A visit of another host is refused with
+    403. `*` alone: any host."""
     cors_origins: tuple[str, ...] = _option(_origins, ("*",))
+    """The origins that browsers may call from, as browsers send them: `https://example.com`. API Gateway knows no
+    `*.example.com`. `*` alone: any origin."""
     domain_name: str = _option(_name, "")
-    """The name that callers use. Without one they use the address that AWS gives."""
+    """The name that callers use. It needs a certificate. Without a name callers use the address that AWS gives."""
     certificate_arn: str = _option(_certificate, "")
-    """Of the API's own name, in the region of the stack."""
+    """The certificate of the API's own name, in the region of the stack. The API's own name is the domain, or behind
+    CloudFront the origin's name."""
     cdn: bool = _option(_yes_no, False, STAGE)
-    """Whether CloudFront and AWS WAF are before the API."""
+    """Whether CloudFront and AWS WAF are in front of the API, in a second stack."""
     origin_name: str = _option(_name, "", EDGE)
-    """The name of the API itself behind CloudFront."""
+    """With `cdn`: the name of the API itself, which only CloudFront uses."""
     cdn_certificate_arn: str = _option(_certificate, "", EDGE)
-    """Of `domain_name`, in EDGE_REGION. Without one `certificate_arn` serves both names."""
+    """With `cdn`: the certificate of the domain, in us-east-1. Without it the API's certificate serves both names."""
     # The bounds are AWS WAF's: https://docs.aws.amazon.com/waf/latest/APIReference/API_RateBasedStatement.html
     client_rate: int = _option(_whole(10, 2_000_000_000), 2000, EDGE)
-    """Requests of one IP address in five minutes before it is refused. By default 6.7 a second: less than the lowest
-    throttle of a route, which is 10."""
+    """With `cdn`: how many requests one IP address may send in five minutes before AWS WAF refuses it; 10 to
+    2,000,000,000. The default is 6.7 a second, less than the lowest throttle of a route, which is 10."""
     edge_logs: int = _option(_whole(1, 3650), 0, EDGE)
-    """For how many days CloudFront's access log is kept, which has the addresses of callers; 0: there is none."""
+    """With `cdn`: for how many days CloudFront's access log is kept, which has the addresses of callers; 1 to 3,650.
+    Without it there is no such log."""
     cdn_client_certificate_arn: str = _option(_certificate, "", EDGE)
-    """The certificate that CloudFront presents to the API, in EDGE_REGION."""
+    """With `cdn`: the certificate that CloudFront presents to the API, in us-east-1."""
     origin_trust_store: str = _option(_matching(_S3_OBJECT_PATTERN, "s3://bucket/key"), "", EDGE)
-    """The S3 object with the authorities of such certificates, as PEM, in the region of the API. A live front door gets
-    it in a deploy of its own, after CloudFront presents the certificate."""
+    """With `cdn`: the S3 object with the authorities of such certificates, as PEM, in the region of the API: the API
+    then refuses everyone but CloudFront. It needs the client certificate, and comes one deploy after it."""
     alarm_email: str = _option(_email, "")
-    """Who gets a mail when an alarm goes off, beside those who subscribe to the topic."""
+    """The address that gets a mail of each alarm. AWS first mails a link to confirm."""
     docs_url: str = _option(
         _matching("https://[!-~]+", "https://… of the folder docs", _without_trailing_slash), "docs"
     )
-    """Where people read the pages of docs/, for the links in alarms. Without it they name the page in the checkout."""
+    """Where your people read the folder docs/, as `https://git.example.com/tally/docs`. Alarms and the console then
+    link to the section that helps. Without it they name the page in the checkout."""
     # Every on-demand table starts with the lowest, and AWS refuses less. The highest is far above any quota.
     warm_writes: int | None = _option(_whole(4000, 10**7), None)
-    """Write units a second that counts and receipts take from the start."""
+    """Write units a second that counts and receipts, each, take from the first moment; 4,000 to 10,000,000. AWS bills
+    it once. Nobody can lower it."""
     warm_reads: int | None = _option(_whole(12_000, 10**7), None)
+    """Read units a second that counts and receipts, each, take from the first moment; 12,000 to 10,000,000."""
     max_writes: int | None = _option(_whole(100, 10**7), None)
-    """The most write units a second that counts and receipts take, each; None: what AWS allows the account."""
+    """The most write units a second that counts and receipts take, each; 100 to 10,000,000. Without it: what AWS
+    allows the account."""
     max_reads: int | None = _option(_whole(100, 10**7), None)
+    """The most read units a second that counts and receipts take, each; 100 to 10,000,000."""
     # At least 10: a new table's two streams have eight shards, each with an invocation of its own.
     reserved_concurrency: int | None = _option(_whole(10, 10_000), None)
-    """Invocations at once that are reserved for each stream consumer; the sweep then gets one."""
+    """Invocations at once that are reserved for each stream consumer; 10 to 10,000. The sweep then gets one."""
     strangers_concurrency: int | None = _option(_whole(0, 10_000), None)
-    """Invocations at once of the functions that serve strangers, all together; 0: no ceiling; None: what their
-    throttles need, but no ceiling in dev."""
+    """The most invocations at once of the functions that serve strangers, all together; up to 10,000. `0`: no ceiling.
+    Without it: what the throttles of their routes need, but in `dev` no ceiling."""
     # Callers may rely on 24 hours. The rollup keeps what is written alone for 8 days: a receipt must not outlive that.
     receipt_ttl_hours: int | None = _option(_whole(24, 168), None)
-    """How long a receipt lives, and so how long a retry is recognised; None: 24 hours."""
+    """For how many hours a retry with the same key is recognised; 24 to 168. Each receipt is stored that long. Without
+    it: 24. A counter's `receipt_days` goes before it."""
     snap_start: bool = _option(_yes_no, None)
-    """Whether the functions that callers wait for start from a snapshot, which AWS bills; None: not in dev."""
+    """Whether the functions that callers wait for start from a snapshot, for which AWS bills about $2 a month each.
+    Lambda has no snapshots in Taipei and New Zealand."""
     canary: bool = _option(_yes_no, None)
-    """Whether a tenth of the calls goes to new code first, and back if it fails; None: not in dev."""
+    """Whether a tenth of the calls of each busy function goes to new code first, and back if it fails."""
     throttle: float = _option(_matching(r"1|0?\.(?!0+$)[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
-    """The share of each route's throttle that its callers get, all together; None: all, but a tenth in dev."""
+    """The share of each route's throttle that all its callers get together."""
     tracing: str = _option(_one_of({which: which for which in ("callers", "all", "off")}), "off")
-    """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`). It shows what Lambda itself
-    knows of an invocation, and no call of DynamoDB: the log line of an answer has those."""
+    """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`). X-Ray shows what Lambda
+    itself knows of an invocation, and no call of DynamoDB: the log line of an answer has those."""
     log_sampling: float = _option(
         _matching(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}", "a share from 0 to 1, as 0.05", float), None
     )
-    """The share of the invocations that log their successes. Errors and refusals always are. None: all in dev."""
+    """The share of the invocations that log their successes. Errors and refusals are always logged."""
     likers_visible: UserVisibility = _option(  # noqa: RUF009 (a member of an Enum does not change)
         _one_of({visible.value: visible for visible in UserVisibility}), UserVisibility.ANYONE
     )
-    """Who sees over HTTP which users like a post."""
+    """Who sees over HTTP which users like a post, of a counter with `lists="anyone"`: `anyone`, `signedIn` or
+    `nobody`."""
     dead_letter_days: int = _option(_whole(1, 3650), 90)
-    """A dead letter that nobody redrove expires after so many days."""
+    """After how many days a dead letter that nobody redrove expires; 1 to 3,650."""
     series_days: int | None = _option(_whole(1, 36_500), None)
-    """For how many days series are kept; None: for ever."""
+    """For how many days series are kept; 1 to 36,500. Without it: for ever."""
     own_check_units: int = _option(_whole(0, 10_000), 100)
-    """How many units of your tables and Tally's a spot check of a counter of items may take, every few minutes; 0: none
-    is made."""
+    """How many read and write units of your tables and Tally's a spot check of a counter of items may take, every few
+    minutes; up to 10,000. `0`: there is no spot check."""
     event_bus: str = _option(_bus, "")
-    """The EventBridge bus that gets the events of counters with thresholds. Without one they get a bus of their own."""
+    """The ARN of the EventBridge bus that gets the events of thresholds. Without it Tally makes a bus, if a counter
+    has thresholds."""
     restored: str = _option(_restored_times, "", name="tables")
-    """The moment to which the stack's tables were restored: `20261122T103000`; empty: they were never restored."""
+    """The restored tables that the stack has, as `tally restore` prints them: `Tally-prod-20261122T103000`; one for
+    each stage, between commas. An argument of the construct is the moment alone: `20261122T103000`. Without it: the
+    tables of the first deploy."""
     backup_to: str = _option(_vault, "")
-    """The vault of AWS Backup, in another region or account, that gets copies of the tables."""
+    """The ARN of a vault of AWS Backup, in another region or account, that gets a copy of the tables each day."""
 
     def __post_init__(self) -> None:
         """Choose by the stage where nothing is chosen."""

@@ -61,7 +61,7 @@ class Stack:
         raise CommandError(f"the stack does not read the table {name}: {there if self.status else here}")
 
     def check_counted(self, counter: Counter) -> None:
-        """Raise NotCountedError while the number of a counter of items does not stand for them."""
+        """Raise NotCountedError while the number of a counter of items does not count them."""
         if counter.items is not None:
             scan_state.as_of(self.store, counter)
 

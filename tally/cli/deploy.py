@@ -130,7 +130,7 @@ def _introduce(given: argparse.Namespace, context: Mapping[str, Any], options: O
     # CDK's own have `:` or `@` in their names.
     settings = {key: value for key, value in context.items() if ":" not in key and "@" not in key}
     own = [f"{key}={value}" for key, value in settings.items() if value not in (None, "")]
-    shown = f"those of {given.app}" if given.app else ", ".join(own) or "none: the defaults of docs/operations.md"
+    shown = f"those of {given.app}" if given.app else ", ".join(own) or "none: the defaults of docs/reference.md"
     print(f"to account {at.id}, region {at.region}, as {at.caller_arn}\noptions: {shown}", flush=True)
     declared = Declarations.load(counters())
     for warning in warnings(options, declared, at):
@@ -347,7 +347,7 @@ def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[
             *([*cnames, ""] if cnames else []),
             *calls,
             *_token_commands(of_main, at),
-            f"  # look at the numbers in a browser; docs/console.md says who may: {url}/console",
+            f"  # look at the numbers in a browser; docs/operate.md says who may: {url}/console",
             *([f"  make smoke URL={url} TOKEN=$TOKEN WAIT=600"] if lambdas() else []),
             f"  {tally} status --stack {stack}",
         ]

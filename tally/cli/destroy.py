@@ -1,6 +1,6 @@
 """`make destroy`, `tally destroy`: says what a deleted stack keeps, asks, deletes it and its edge; says the way back.
 
-It asks CloudFormation for what is deployed, and needs no synthesis: the checkout may be another version by now.
+It asks CloudFormation for what is deployed, and needs no synthesis: the checkout may be of another version.
 """
 
 from __future__ import annotations

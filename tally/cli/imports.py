@@ -264,7 +264,7 @@ def _format_run(entry: Mapping[str, Any]) -> str:
 IMPORT = Command(
     "import", _run, _arguments,
     write_option="--yes",
-    unknown_option_hint="a file names its columns id and value, for likes post, user and liked_at (docs/import.md)",
+    unknown_option_hint="a file names its columns id and value, for likes post, user and liked_at (docs/migrate.md)",
     examples="""  tally import plays.csv --counter plays         what is in the file; with --yes, import it
   psql --csv -c 'SELECT slug AS id, views AS value FROM stats' | tally import - --counter plays
 """,

@@ -119,7 +119,7 @@ def _consumers(stack: Stack) -> dict[str, StreamConsumer]:
 
 def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False) -> None:
     """Close the scans that are open of the items of a dead letter: what is applied moves the number alone. If it is
-    `lost`, the number stands for nothing."""
+    `lost`, the number does not count the items."""
     if marker.consumer != consumer.NAME:
         return
     for name in consumer.counters_of_table(stack.counters, marker.table):

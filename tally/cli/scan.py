@@ -4,7 +4,7 @@ The team goes on writing meanwhile (team/recounts.py). A scan that stops goes on
 consumer has passed all that was written while it ran: only then a difference is one. Until the end reads answer 409.
 
 `tally check` recounts in the same way, and notes what it finds as drift: a number that stands is repaired by somebody
-who says why. So a scan sets only numbers that stand for nothing, and the history has none of it.
+who says why. So a scan sets only numbers that did not count the items before, and the history does not have it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
             say(line)
         return 0
     if scan_state.read_scan(stack.store, name).counted == counter.items_digest and not given.again:
-        say(f"{name} is counted: `tally check {name}` says what differs by now, --again counts from the beginning")
+        say(f"{name} is counted: `tally check {name}` shows what differs, --again counts from the beginning")
         return 0
     recount = _finish_scan(given, stack, again=given.again)
     groups, off = _set_all(recount)
@@ -156,7 +156,7 @@ def _compare(recount: Recount) -> None:
             if difference.has_stale_recounts:
                 recount.remove_stale(difference.group)
     recount.close()
-    if recount.counter.watch:  # the numbers that the team keeps are held against what was set
+    if recount.counter.watch:  # the numbers that the team keeps are compared with what was set
         with progress_bar(looked, "number", "looked at") as each:
             for group in each:
                 watch.check_group_now(recount.store, recount.counter, group, clock.now_s())

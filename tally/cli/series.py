@@ -191,7 +191,7 @@ SERIES = Command(
   tally series likes a91f --by day --tz Europe/Berlin    the last 30 days of Berlin
   tally series visits https://example.com/ --from 2026-11-20 --to 2026-11-22T12:00
   tally series plays                                     all plays together
-  tally series plays 9f3a --by day > plays.csv           CSV, as with --csv
+  tally series plays 9f3a --by day > plays.csv           CSV: from, value, and kind (whole, part, import, repair)
 """,
 )  # fmt: skip
 TOP = Command(

@@ -243,7 +243,7 @@ def _remarks(compared: Comparison, given: argparse.Namespace, zone: tzinfo) -> I
 SHADOW = Command(
     "shadow", _run, _arguments,
     lambda given: require_series(given.counter),
-    examples="""  tally shadow plays readings/*.csv                      a reading each hour: docs/old-numbers.md
+    examples="""  tally shadow plays readings/*.csv                      a reading each hour: docs/migrate.md
   psql --csv -c 'SELECT … AS id, … AS value, … AS at' | tally shadow plays -
 """,
     unknown_option_hint="a file of readings names its columns id, value and at",

@@ -49,7 +49,7 @@ def _watch(given: argparse.Namespace, stack: Stack) -> int:
 
 def _read_values(given: argparse.Namespace, stack: Stack) -> Iterator[WatchedValue]:
     """Look, and look again after each interval, for ever. Only the first look raises an error, and one that finds that
-    the number stands for nothing by now."""
+    the number no longer counts the items."""
     seen = _read_value(given, stack)
     yield WatchedValue(int(time.time()), seen, 0)
     while True:

@@ -7,7 +7,7 @@
     results = tally.batch([requests.increment("plays", "9f3a"), requests.increment("stock", "mug", amount=-1)])
 
 It needs boto3, which Lambda's runtime has, and of `tally` only `client/`, `errors.py` and `ids.py`. Bundle these files,
-or make a layer of them (docs/client.md).
+or make a layer of them (docs/functions.md).
 """
 
 from __future__ import annotations

@@ -600,7 +600,7 @@ def delete_child(
     idempotency_key: str | None = None,
     caller: str | None = None,
 ) -> Request[ChangedChild]:
-    """Remove a child, which then counts no more. Raises NotFoundError, CounterRetiredError, ParentRemovedError."""
+    """Remove a child, which is then not counted. Raises NotFoundError, CounterRetiredError, ParentRemovedError."""
     return Request.of("children", "delete_child", locals())
 
 

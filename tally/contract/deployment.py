@@ -70,7 +70,7 @@ class Delivery(NamedTuple):
     bisects: bool = True
     reports_failures: bool = True
     parallel: int = 1  # two invocations would share the checkpoint of one stream shard
-    # Lambda never gives up a record: the consumer sets aside those that fail.
+    # Lambda never gives up a record: the consumer keeps those that fail as dead letters.
     retries: int = UNLIMITED
     age_s: int = UNLIMITED
     begins: str = "TRIM_HORIZON"  # includes changes from before the mapping

@@ -231,7 +231,8 @@ def _is_old(call: Call, at: int) -> bool:
 
 
 def _answer_unchanged(wish: _ChildRequest) -> Body:
-    """The answer that there is nothing to change, with its receipt. Raises ChangeRefusedError if there is by now."""
+    """Answers `changed: false`, with a receipt if the call has a key. Raises ChangeRefusedError if another call has
+    changed the child since."""
     if not wish.wanted and wish.counter.parent_required:
         has_child(wish.call, wish.counter, wish.parent, wish.id)  # a missing post is 404, a missing like is not
     undone = wish.answer(False)

@@ -80,7 +80,7 @@ def _has_tally_or_child(call: Call, tally: Tally) -> bool:
 
 
 def _mark_removed(call: Call, tally: Tally, now_s: int, was: Expected, beside: Sequence[Write]) -> bool:
-    """The first mark, and the row for the sweep; False if the parent is marked by now, or is not what it was."""
+    """The first mark, and the row for the sweep; False if another call marked the parent, or it has changed."""
     where = call.store.settings.counts_table, tallies.key(*tally, 0)
     mark = items.update_write(*where, {TOMBSTONE: now_s, "removal": call.nonce}, expected={**was, TOMBSTONE: None})
     writes = [mark, *beside, _removal_row_write(call.store, tally, now_s, found_nothing=False)]

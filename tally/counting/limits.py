@@ -199,7 +199,7 @@ def _is_stale_copy(there: Item) -> bool:
 
 
 def parse_limits(counter: Counter, item: Mapping[str, Any]) -> Limits:
-    """What an item says. Of a counter that has a ceiling by now, a floor of an id counts no more."""
+    """Returns the limits of an item. If the counter was given a ceiling since, the floor of an id does not hold."""
     plan = {name: item[name] for name in (OVERRIDE, override_attribute(counter)) if name in item}
     return Limits(
         None if counter.floor is None else items.int_attribute(plan, OVERRIDE_FLOOR, counter.floor),

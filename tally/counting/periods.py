@@ -2,6 +2,11 @@
 
 A period is named as ISO 8601 has it: `2026-11-22T14:05`, `2026-11-22T14`, `2026-11-22`, `2026-W47`, `2026-11`, `2026`.
 Its tally has the stored id `7c20#2026-11`. No id from outside holds `#`, so no caller can name another's tally.
+
+Every write of a tally sets its TTL. If a late write comes after the removal, DynamoDB removes that item, too. The
+stream says that TTL removed an item, so the removal is not drift. If a person removes a tally, or its period is not
+over, the removal is drift. A repair sets the drift of a removed tally to 0 and does not move the tally. A rebuild
+leaves out the receipts of a tally from an hour before its TTL on.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _DIGEST_BYTES = 18  # 24 characters: 144 bits, more than a secret of 22 characte
 
 
 def pseudonym(secret: str, text: str) -> str:
-    """24 characters of `A-Z a-z 0-9 _ -` that stand for the text."""
+    """24 characters of `A-Z a-z 0-9 _ -` that identify the text without telling it."""
     digest = hmac.new(secret.encode(), text.encode(), hashlib.sha256).digest()
     return base64.urlsafe_b64encode(digest[:_DIGEST_BYTES]).decode()
 
@@ -35,7 +35,8 @@ def pseudonym(secret: str, text: str) -> str:
 def stack_secret(call: Call) -> str:
     """The secret of the stack: the first who needs it makes it, for good. Raises StoreBusyError.
 
-    It is in the ledger, so a stack that is restored from its backups knows its visitors again.
+    It is in the ledger, so a stack that is restored from its backups knows its visitors again. A stack that loses it
+    counts the visitors of the running periods once more.
     """
     return _read_or_create(call, SECRET, call.store.settings.ledger_table, key(SECRET, SECRET), {})
 

@@ -76,7 +76,7 @@ def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int
 
 
 def sum_of_shards(counter: Counter, items: Iterable[Item]) -> int:
-    """The sum over shards, also of a counter that may have one by now; `start` if none has a number.
+    """Returns the sum over all shards, also of a counter that had more of them before; `start` if none has a number.
 
     It is no snapshot: while changes race it may be off by those in flight.
 

@@ -36,8 +36,8 @@ def void(call: Call, keyed: ReceiptKey) -> Voided:
     The read of its receipt is 1 RCU. With one tally it takes 6 WCU, or 4 if the rollup moves it.
 
     Raises NotFoundError if there is no live receipt, or a tally of it is kept no more; LimitReachedError if a tally has
-    no room for what is taken back, which leaves nothing; InvalidInputError for a counter that is declared otherwise by
-    now; CounterRetiredError, and what changes.count raises.
+    no room for what is taken back, which leaves nothing; InvalidInputError for a counter that was declared otherwise
+    since; CounterRetiredError, and what changes.count raises.
     """
     receipt, now_s = receipts.find_receipt(call, keyed), clock.now_s()
     amounts = _voided_amounts(receipt, call.counters, now_s)
@@ -48,7 +48,7 @@ def void(call: Call, keyed: ReceiptKey) -> Voided:
     try:
         answer = batch.count(call, back, operation=OPERATION, key=receipt["nonce"]["S"], soon=False, days=days)
     except WriteRefusedError:
-        raise NotFoundError("This key was used again by now.", field="key") from None
+        raise NotFoundError("This key was used again since.", field="key") from None
     return Voided(amounts, answer)
 
 

@@ -34,10 +34,11 @@ DEV = "dev"  # the stage that may be silent: it may also lose its data
 STACK_START = "Tally-"  # how the name of a stage's stack begins
 SHOWN_MAX = 5  # names in a line: `tally check` and CloudWatch list them all
 SECTIONS = {
-    "store": "runbook.md#5xx", "API": "runbook.md#5xx", "version": "operations.md#a-deploy-that-is-rolled-back",
-    "counters": "operations.md#change-what-a-counter-is", "items": "own-tables.md#count-what-is-there",
-    "alarms": "runbook.md#find-your-alarm", "subscribers": "operations.md#alarms", "holds": "runbook.md#holds",
+    "store": "runbook.md#5xx", "API": "runbook.md#5xx", "version": "operate.md#a-deploy-that-is-rolled-back",
+    "counters": "operate.md#change-what-a-counter-is", "items": "own-tables.md#count-what-is-there",
+    "alarms": "runbook.md#find-your-alarm", "subscribers": "operate.md#who-hears-of-alarms",
     "lag": "runbook.md#watermark-age", "judged": "runbook.md#unjudged", "drift": "runbook.md#drift",
+    "holds": "runbook.md#holds",
     "dead letters": "runbook.md#dead-letters", "lost records": "runbook.md#lost-records",
     "failed events": "runbook.md#failed-events",
 }  # fmt: skip

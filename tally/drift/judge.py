@@ -1,7 +1,8 @@
 """The judge: it compares, minute by minute, what was expected of each tally with what was observed.
 
 A minute is judged once it is closed (streams/watermark.py): its segments are complete. The judge writes a drift row for
-each tally that is uneven. A row takes each minute once: two judges, one that dies and one that wakes up agree.
+each tally that is uneven. A row takes each minute once. So two judges at once, or one that dies and starts again, come
+to the same rows.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def count_children(store: Store, counter: Counter, id_: str, added_s: float | No
     partition = counter.partition_start + id_
     for item in queries.partition_items(store, store.settings.counts_table, partition, *counter.child_range, **read):
         children += TOMBSTONE not in item
-        if item.get("rollup", {}).get("BOOL"):  # it may be unliked by now
+        if item.get("rollup", {}).get("BOOL"):  # it may have been unliked since
             at = minute_of(item)
             open_ += added_s is None or at is None or (at + 1) * store.settings.minute_s > added_s
     after = shards_of(Call(store), counter, id_)

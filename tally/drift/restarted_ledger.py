@@ -1,9 +1,10 @@
-"""The ledger begins again where the streams may have lost records (streams/loss.py).
+"""The ledger restarts after the streams may have lost records (streams/loss.py).
 
-What is lost has no half in the ledger, so no difference up to then proves anything. The judge passes over these
-minutes once they are closed. Drift that was not confirmed goes: it may be half of a change whose other half is lost.
-What was confirmed stays, for it has stood since before. But if a dead letter waits, was dropped, or was redriven on
-minutes that are passed over, half of that may be one. Segments stay: the series sum up what they have.
+If a record is lost, one half of its change is missing from the journal. So differences in the minutes of the loss prove
+nothing, and the judge skips these minutes once they are closed. Drift that was unconfirmed before the loss is deleted,
+because it may be one half of a lost change. Confirmed drift is older than the loss, and stays. But if a dead letter
+waits, was dropped, or was redriven on skipped minutes, confirmed drift is deleted, too: it may be half of that letter.
+Segments stay, so the series sum up what they have.
 """
 
 from __future__ import annotations

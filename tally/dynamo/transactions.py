@@ -129,7 +129,7 @@ def send(
 
     For ten minutes, the same writes with the same `token` take effect once. Without one they get a token of their own.
 
-    "In progress" says nothing of what became of the writes: an earlier copy is at work, or has committed by now. So the
+    "In progress" says nothing of what became of the writes: an earlier copy is at work, or has committed. So the
     same request goes again, within `retries`, until DynamoDB tells; then StoreUnreachableError.
     """
     items: Any = writes

@@ -1,5 +1,5 @@
 // Counts the visits of the page that embeds it: <script src="https://…/client/beacon.js" async></script>.
-// docs/beacon.md defines a visit. The script stores nothing, keeps nothing about the visitor, and throws nothing into
+// docs/visits.md defines a visit. The script stores nothing, keeps nothing about the visitor, and throws nothing into
 // the page. The API serves it without comments and indentation.
 (() => {
   try {
@@ -38,7 +38,7 @@
 
     // The canonical link of the page as it was loaded, if it is of this host. Its scheme may be wrong: many servers do not
     // know that a proxy in front of them ends TLS. A single-page application changes its link after the address, or
-    // never: so the link stands for the first address alone.
+    // never: so the link has the first address alone.
     const read = (page) => {
       first = name = page;
       const link = new URL(document.head.querySelector("link[rel~=canonical]").href);

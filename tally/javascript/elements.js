@@ -1,5 +1,5 @@
 // Three elements that count and show: <tally-like>, <tally-plays>, <tally-count>. They show only numbers that Tally said,
-// and what waits beside. docs/javascript.md says how to use and to style them. Comments have lines of their own.
+// and what waits beside. docs/browser.md says how to use and to style them. Comments have lines of their own.
 
 const LIVE_S = 10;
 const AGAIN_S_MAX = 30;
@@ -130,7 +130,7 @@ export const define = (tally) => {
       const { present, changed = true } = answer;
       const began = performance.now();
       if (present != null) Object.assign(mine(of, entry.user), { began, present });
-      // The first answer was lost: it may be otherwise by now.
+      // The first answer was lost: the like may have changed since.
       if (present != null && outcome.replayed) readMine([of]);
       // `at` is in the server's time, as `as_of` is. The client knows that to 2 s.
       if (changed) one.moves.push({ ...entry, began, at: Date.now() + tally.aheadMs + 2000 });

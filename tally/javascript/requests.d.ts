@@ -507,7 +507,7 @@ export interface Requests {
     idempotency_key?: string;
     caller?: string;
   }): Promise<ChangedChild & Replayed>;
-  /** Remove a child, which then counts no more. Refused as not-found, counter-retired, parent-removed. */
+  /** Remove a child, which is then not counted. Refused as not-found, counter-retired, parent-removed. */
   delete_child(fields: {
     counter: string;
     id: string;

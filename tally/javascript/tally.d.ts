@@ -1,4 +1,4 @@
-/** Counts each change exactly once, from the button to the number. docs/javascript.md says what holds and what cannot. */
+/** Counts each change exactly once, from the button to the number. docs/browser.md says what holds. */
 
 /** Where changes wait: the part of `localStorage` that the client uses. It must store before it returns. */
 export interface Store {

@@ -1,4 +1,4 @@
-// Counts each change exactly once, from the button to the number. tally.d.ts says what callers see, docs/javascript.md
+// Counts each change exactly once, from the button to the number. tally.d.ts says what callers see, docs/browser.md
 // what holds and why. Comments have lines of their own: the API serves this file without them.
 
 // An answer later than this is none. API Gateway gives up after 30 s.
@@ -107,7 +107,7 @@ const timely = (promise) => {
   return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 };
 
-// What an answer is, whoever gave it. Only Tally's own words settle a change.
+// What an answer is, from Tally or another server. Only Tally's own words settle a change.
 const kindOf = ({ status, body }) => {
   if (status < 300 && body instanceof Object) return "answer";
   if (status === 500) return "alone";

@@ -2,7 +2,8 @@
 
 A child, such as a like, is a user's if its counter says so (`MEMBER#USER#`) and it has the user's name. A scan of the
 counts table finds children and posts, because no key begins with a user. An index of likes by user would cost a write
-with every like; a scan costs reads, once (docs/privacy.md). A hold names its caller.
+with every like, $0.63 a million; a scan of a million likes costs 40,000 reads, or half a cent. So an index would pay
+from 125 runs over the life of a table. A hold names its caller.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _trace(of_users: Sequence[Counter], item: Item, user: str) -> Trace | None:
 
 
 def forget_trace(call: Call, counters: Mapping[str, Counter], trace: Trace) -> None:
-    """Remove one thing as its user would. It may be gone by now. `call.caller` is the user.
+    """Removes one thing as its user would. Another call may have removed it. `call.caller` is the user.
 
     Raises LimitReachedError for a hold whose counter has no room for what it gives back, ConfigurationError if the
     counter is declared no more, NotFoundError for a child whose parent somebody removed manually, and what the changes

@@ -15,8 +15,10 @@ def acknowledge(store: Store, losses: list[Loss], by: str, why: str) -> None:
     """Let `as_of` go on past these losses: somebody knows of them. Raises RepairNotReadyError."""
     seen = watermark.read(store)
     if seen.judged < max(lost.resume_minute for lost in losses) - 1:
-        raise RepairNotReadyError("The ledger has not begun again yet: do its consumers and sweep run?")
+        raise RepairNotReadyError(
+            "The ledger has not restarted. Check the consumers and the sweep with `tally status`."
+        )
     for lost in losses:
         gone = {"Delete": items.with_expected({"TableName": store.settings.ledger_table, "Key": lost.key}, lost.values)}
         if not try_commit(store, [gone, history.acknowledgement_write(store, lost, clock.now_s(), by=by, why=why)]):
-            raise RepairNotReadyError(f"More of {lost.consumer}'s records may be lost by now: try again.")
+            raise RepairNotReadyError(f"More of {lost.consumer}'s records may be lost since. Try again.")

@@ -95,7 +95,7 @@ def sum_receipts(store: Store, counters: Mapping[str, Counter], days: Window, su
 
 
 def _readable(receipt: Item) -> list[tuple[str, str, int]]:
-    """What the rollup adds of a receipt; nothing of one that it sets aside."""
+    """Returns what the rollup adds for a receipt; nothing if the receipt is a dead letter."""
     try:
         return record.amounts_of(receipt, alone=True)
     except (PoisonRecordError, *record.MALFORMED_ERRORS):
@@ -170,7 +170,7 @@ def _repaired(store: Store, counter: Counter, target: str, day: int, missing: in
 
 
 def rebuild(reconciler: Reconciler, lost: Finding, by: str, why: str, asked: int) -> Finding | None:
-    """Add what one tally lacks by its receipts, once; the finding, None if there is none by now.
+    """Adds what one tally lacks by its receipts, once. Returns the finding; None if nothing is missing.
 
     `asked`: the minute to be judged. Raises RepairNotReadyError, RepairContentionError.
     """

@@ -225,7 +225,9 @@ class Reconciler:
             )
         seen = watermark.read(self.store)
         if seen.judged < watermark.pending_resume_minute(self.store, seen) - 1:
-            raise RepairNotReadyError("Records may be lost, and the ledger has not begun again yet: try again.")
+            raise RepairNotReadyError(
+                "Records may be lost, and the ledger has not restarted. Try again in some minutes."
+            )
         return seen
 
 

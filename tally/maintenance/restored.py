@@ -2,12 +2,21 @@
 
 Three tables that were restored to one second are no snapshot. What the streams had not delivered by then never comes:
 restored tables get new streams. But they are at rest: nobody writes to them, and no stream is on. So no watermark has
-to be waited for. Every receipt and every child that is there either is in its tally by now, or is added here.
+to be waited for. Every receipt and every child is in its tally, or is added here.
 
 What the ledger knows of the old streams is forgotten: checkpoints, and segments that nobody judged. It begins again as
 in a new stack. What the series have not summed up stays for the first sweep. So does the history, and so does drift
 that was confirmed. Other drift goes: it may be half of a late change whose other half is in a segment that nobody
 judges any more. Half of it may also be a dead letter, or what was redriven just before.
+
+What a tally lacks is known by its receipts: the tally notes what the rollup added for the receipts of each day, and
+what they come to beyond that is added, and noted. On the first day of a stack these notes are not complete: what was on
+its way to the rollup is not added. Children are counted, parent by parent, and nobody moves them. The series lack what
+the old streams had not delivered: traffic of some seconds.
+
+A change in that very second may be halved, if its counter counts at once: its receipt is there without its count, or
+the other way round. So may a hold or a repair. AWS puts the skew at much less than a second; nothing that is left shows
+it.
 
 Copies of a vault are of three moments, which may be minutes apart. Numbers are as counts has them then, and what was
 written alone is added by the receipts. Of the ledger only the history and the holds are kept: a drift that it knew may

@@ -108,7 +108,7 @@ def void(
     """Take a change back
 
     The first void takes it back, in the period in which it was counted; another one changes nothing. A late copy of
-    the change counts no more. Tally knows its key for as long as its receipt lives. `caller` is whose change it was:
+    the change does not count. Tally knows its key for as long as its receipt lives. `caller` is whose change it was:
     yours, if you leave it out. At a floor or ceiling Tally refuses, and the change stands.
     """
     keyed = ReceiptKey("increment", f"{counter.name}/{id}", key, {})

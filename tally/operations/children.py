@@ -197,7 +197,7 @@ def delete_child(
     idempotency_key: Key | None = None,
     value: IncludeValue = False,
 ) -> Answer[ChangedChild]:
-    """Remove a child, which then counts no more
+    """Remove a child, which is then not counted
 
     If there is no such child, nothing changes.
     """

@@ -9,6 +9,9 @@ What was imported is no traffic. The amount of each day that rows belong to is a
 `9f3a#2024-05-03`. It gets an attribute for the hour in which it was imported, in hours since 1970: a second import into
 the same day adds up.
 
+A core sums up 1,500 tallies and hours a second (`make bench`): two million tallies in an hour, or half a million if
+holds and drift take their shares of each sweep. With more, `as_of` falls behind.
+
 All tallies of a counter together are one more, with an empty id. Those of an id's periods are one series.
 
 In the ledger, PK, SK -> attributes:

@@ -185,7 +185,7 @@ def redrive(
             if there and not isinstance(error, ConditionFailedError):
                 return RedriveOutcome.OBJECT_LOST if has_expired else RedriveOutcome.STILL_BLOCKED, error.detail
             if there:
-                continue  # it took so long that the minute is judged by now
+                continue  # it took so long that the minute was judged meanwhile
             outcome = RedriveOutcome.ALREADY_APPLIED
         objects.delete(marker.object)
         return outcome, ""
@@ -193,9 +193,10 @@ def redrive(
 
 
 def discard(call: Call, marker: DeadLetterMarker) -> None:
-    """Remove the marker of a record whose object is gone, and note that it is lost. It may be gone by now.
+    """Removes the marker of a record whose object is gone, and notes that the record is lost. Without a marker it does
+    nothing.
 
-    What a team's table lost holds up no other number: its counters are to be scanned (team/scan_state.py)."""
+    What a team's table lost delays no other number: its counters are to be scanned (team/scan_state.py)."""
     lost = loss.loss_of_discarded(call.store.settings, marker.sort_key, marker.consumer, marker.made_s)
     noted = [] if marker.consumer == ITEMS else [lost.as_write(call.store.settings)]
     try:
@@ -211,7 +212,7 @@ def _marker_removal(call: Call, marker: DeadLetterMarker) -> Write:
 
 def _open_minute_check(call: Call, minute: int, seen: watermark.Watermark) -> Write:
     """The check that a minute is not judged, nor the one before: the judge may be reading the next one. And that the
-    ledger has not begun again meanwhile."""
+    ledger has not restarted since."""
     check = {
         "TableName": call.store.settings.ledger_table,
         "Key": watermark.WATERMARK_KEY,

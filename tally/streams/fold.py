@@ -133,9 +133,9 @@ def next_run(
     records: Sequence[Record],
     rejected: Mapping[str, str],
 ) -> Run:
-    """The run that begins with the first of these records.
+    """Folds records into one run, from the first record until the run is full.
 
-    `rejected`: by sequence number, why DynamoDB takes it not.
+    `rejected`: DynamoDB's reason for each record that it rejected in an earlier attempt, by sequence number.
     """
     run = consumer.run(records[0]["dynamodb"]["SequenceNumber"], place)
     for record in records:

@@ -3,10 +3,14 @@
 The bookkeeper notes the form of a counter with the first change that it books: a counter that has never counted may
 take any. Under a declaration of another form, stored numbers would be read, bounded or compared wrongly. So nothing
 deploys one (`check`). A consumer that would book records wrongly waits, with what is in the streams, until the
-declaration fits again. Callers' changes are accepted meanwhile: they have receipts, and are compared then.
+declaration fits again.
+
+Callers' changes are accepted while a declaration does not fit. To refuse them would be an outage, and they have
+receipts: what they move under other keys is a drift of the old number. A number in several shards is still their sum,
+but where many numbers are read at once, and a limit sees the first shard alone.
 
 Of a counter of items the form is the table. A scan notes it before it sets the first number, which no change explains.
-
+Tables whose ledger notes no form fit any declaration: forms are noted as counters count.
 A form never changes, but for `keep_periods`, which gets less: code from before a deploy still fits what it noted.
 """
 
@@ -35,7 +39,7 @@ _NEEDS = {
     MANY: "has counted in one shard: it needs visible='now', and max_shards=1 or what implies it",
 }
 WHAT_TO_DO = (
-    "take that back, or declare a new counter and import the numbers (docs/operations.md, Change what a counter is)"
+    "take that back, or declare a new counter and import the numbers (docs/operate.md, Change what a counter is)"
 )
 
 
@@ -131,7 +135,8 @@ def note_items(store: Store, counter: Counter) -> None:
 
 
 def _put(store: Store, name: str, after: Form, was: Form | None) -> bool:
-    """Note a form in place of the one that was; None: of none. False if the ledger has another one by now."""
+    """Notes a form in place of the form that `was` (None: there was no form). Returns False if another process was
+    first."""
     key, values = keys.key(keys.FORM_KEY, name), {"form": json.dumps(after)}
     before: items.Expected = {"form": None if was is None else json.dumps(was)}
     return try_commit(store, [items.update_write(store.settings.ledger_table, key, values, expected=before)])

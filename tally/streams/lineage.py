@@ -99,7 +99,7 @@ class StreamsSnapshot:
         return min([*passed, self._before_s(SHARD_LISTING_DELAY)]) if passed else 0
 
     def most_lagging(self, consumer: str) -> list[str]:
-        """The leaves in which a consumer has passed least, for the log: those that hold up the watermark."""
+        """The leaves in which a consumer has passed least, for the log: those that delay the watermark."""
         leaves = [(table, leaf) for table, leaves in self.leaves.items() for leaf in leaves]
         leaves.sort(key=lambda leaf: self._passed_s(consumer, *leaf))
         return [f"{table} {leaf[0]}" for table, leaf in leaves[:5]]

@@ -4,8 +4,8 @@ A stream keeps a record for a day. So what a consumer has not provably passed a 
 when it is back: it was off, it was stuck in a shard, or the sweep was off, which proves what it passes. Streams under
 other ARNs begin with nothing. A dead letter that was dropped is lost for certain.
 
-Until then `as_of` does not pass what may be lost. What the bookkeeper lost is in no segment: the ledger begins again,
-and judges from `resume_minute` on (drift/restarted_ledger.py). What the rollup alone lost is drift that the ledger
+Until then `as_of` does not pass what may be lost. What the bookkeeper lost is in no segment: the ledger restarts, and
+judges from `resume_minute` on (drift/restarted_ledger.py). What the rollup alone lost is drift that the ledger
 knows.
 """
 

@@ -262,8 +262,8 @@ def _redriven(settings: Settings, item: Item, now_s: float) -> int:
 def _gaps(settings: Settings, known: list[Loss], before: Watermark, redriven: int, now_s: float) -> list[Loss]:
     """What may be lost since what the sweep before noted.
 
-    The ledger begins again after the minute on which letters were redriven before anybody knew of the loss: the other
-    half of these may be lost, or on a minute that is passed over.
+    The ledger restarts after the minute on which letters were redriven before anybody knew of the loss: the other half
+    of these letters may be lost, or on a skipped minute.
     """
     item, streams = before.item, _streams(settings)
     began_s = items.int_attribute(item, "began", int(now_s))

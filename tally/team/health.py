@@ -16,7 +16,7 @@ from .scan_state import Scan
 
 
 def items_check(store: Store, counters: Mapping[str, Counter]) -> Check:
-    """`wrong`: some counter is not counted. None: of some counter no group has the number that it is held against."""
+    """`wrong`: some counter is not counted. None: no group of some counter has the number that is compared with it."""
     facts, lines, wrong = dict[str, Any](), list[str](), set[bool | None]()
     for name, counter in counters.items():
         if counter.items is None:

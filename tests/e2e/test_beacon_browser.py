@@ -1,4 +1,22 @@
-"""The beacon in real Chromium, on a site of another origin: it sends what a person would count."""
+"""The beacon in real Chromium, on a site of another origin: it sends what a person would count.
+
+What the script relies on, by the documentation of the browsers (MDN, web.dev):
+
+                                    Chrome, Edge    Firefox                  Safari
+    sendBeacon, pageshow, pagehide  yes             yes                      yes
+    back/forward cache              since 96        yes                      yes
+    fetch with keepalive            yes             since 133                yes
+    Navigation API                  yes             since January 2026       since January 2026
+    prerendering                    since 108       no, by MDN's data of 2024
+
+Where there is no Navigation API, the script patches `history`. A page from the back/forward cache runs no script again;
+the browser says so by `pageshow` with `persisted`. The script has no `unload` listener, which would keep a page out of
+that cache in Firefox. A phone that closes the browser sends no `pagehide`: the script sends a visit when it begins.
+
+The headless shell of `npm ci` (Linux on x86-64) has no back/forward cache and does not prerender, so the tests send the
+browser's events. On other machines they use `chromium` or `google-chrome`, or the browser that TALLY_CHROMIUM names.
+Firefox and Safari were not tried.
+"""
 
 from __future__ import annotations
 

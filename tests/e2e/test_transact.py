@@ -1,4 +1,4 @@
-"""docs/transact.md, run as a team does: its files, and the last one as a program against `make dev`."""
+"""docs/transactions.md, run as a team does: its files, and the last one as a program against `make dev`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_page_sells_once_and_likes_once(dev: Dev, tmp_path: Path) -> None:
-    page = (ROOT / "docs/transact.md").read_text().replace("localhost:8080", f"localhost:{dev.port}")
+    page = (ROOT / "docs/transactions.md").read_text().replace("localhost:8080", f"localhost:{dev.port}")
     files = dict(re.findall(r"^`(\w+\.py)`\n\n```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE))
     assert files.keys() == {"orders.py", "likes.py", "try_it.py"}
     for name, text in files.items():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
 import app
 from app import build
 from tally.cdk.options import Options, OptionsError
-from tests.infra.conftest import CERTIFICATE, EDGE_CERTIFICATE, ROOT, VAULT, Synthesize
+from tests.infra.conftest import CERTIFICATE, EDGE_CERTIFICATE, VAULT, Synthesize
 
 DOMAIN = {"domainName": "api.example.com", "certificateArn": CERTIFICATE}
 CDN = {**DOMAIN, "cdn": "true", "originName": "o-7f3a9c21.example.com", "cdnCertificateArn": EDGE_CERTIFICATE}
@@ -193,11 +192,6 @@ def test_the_app_ends_with_one_line_and_1(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().err.splitlines() == [
         "tally: context stage is 'PROD': it must be a lower case letter, then up to 15 of a-z 0-9 -"
     ]
-
-
-def test_the_page_of_operations_lists_every_option() -> None:
-    rows = (ROOT / "docs" / "operations.md").read_text().partition("| context |")[2].partition("\n\n")[0]
-    assert re.findall(r"`(\w+)`", "\n".join(row.split("|")[1] for row in rows.splitlines()[2:])) == known()
 
 
 def test_stages_are_stacks_of_their_own(synthesize: Synthesize) -> None:

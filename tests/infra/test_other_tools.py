@@ -1,4 +1,4 @@
-"""The examples of docs/other-tools.md, as each tool reads them: SAM and Serverless make CloudFormation of theirs."""
+"""The examples of docs/adopt.md, as each tool reads them: SAM and Serverless make CloudFormation of theirs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.environments import ROOT, make_environment
 from tests.infra.template import Template
 from tests.patience import PATIENCE_S
 
-PAGE = (ROOT / "docs/other-tools.md").read_text()
+PAGE = (ROOT / "docs/adopt.md").read_text()
 EXAMPLE = ROOT / "docs/examples/play"
 REQUIREMENTS = ROOT / "tests/other_tools/requirements.txt"
 OSLS = "osls@4.3.1"  # Serverless 3, continued by its users; npm brings it for this test alone: it has 96 MB
@@ -78,6 +79,12 @@ def folder(tmp_path: Path) -> Path:
     (command,) = re.findall(r"^```sh\n(mkdir .*?)```", PAGE, flags=re.MULTILINE | re.DOTALL)
     subprocess.run(["sh", "-ec", command], cwd=tmp_path, check=True)
     return copy
+
+
+def test_the_layer_of_the_page_has_all_that_the_client_imports(folder: Path) -> None:
+    program = "import sys; sys.path.insert(0, 'layer/python'); import tally.client; print(tally.client.__file__)"
+    done = subprocess.run([sys.executable, "-I", "-c", program], cwd=folder, capture_output=True, text=True)
+    assert "layer/python/tally/client/" in done.stdout, done.stderr
 
 
 def plain(value: Any) -> str:

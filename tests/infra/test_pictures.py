@@ -1,4 +1,4 @@
-"""The pictures of README.md, docs/tour.md and docs/console.md are those of this console and this dashboard."""
+"""The pictures of README.md and docs/ are those of this console and this dashboard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_picture_is_small_and_shown_with_words_for_who_cannot_see_it(name: str
     picture = (FOLDER / name).read_bytes()
     assert (picture[:4], picture[8:12]) == (b"RIFF", b"WEBP")
     assert len(picture) <= BYTES_MAX
-    pages = "".join((ROOT / page).read_text() for page in ("README.md", "docs/tour.md", "docs/console.md"))
+    pages = "".join(page.read_text() for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))))
     before, found, _ = pages.replace("](pictures/", "](docs/pictures/").partition(f"](docs/pictures/{name})")
     assert found
     assert len(before.rpartition("![")[2]) > 40

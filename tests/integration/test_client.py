@@ -22,7 +22,6 @@ from tally import client, errors
 from tally.client import Request, Tally, requests
 from tally.counter import Counter
 from tally.dynamo import clock
-from tally.notify import Notify
 from tests.integration.conftest import Invoke
 from tests.patience import PATIENCE_S
 
@@ -287,19 +286,21 @@ def test_the_sample_page_shows_a_customer_what_is_used_and_left(
     counters.COUNTERS.update(declared)  # in its order, which monkeypatch.delitem would change: samples go by it
 
 
-def declared_in(page: str, number: int) -> Counter:
-    """The counter that a page of the docs declares in its block of this number."""
-    declaration = (EXAMPLES.parent / page).read_text().split("```python\n")[number].split("```")[0]
-    declared: dict[str, Any] = {"Counter": Counter, "Notify": Notify}
+def declared_in_limits(name: str) -> Counter:
+    """The counter that docs/limits.md declares by this name."""
+    page = (EXAMPLES.parent / "limits.md").read_text()
+    [declaration] = re.findall(rf"^{name} = Counter\(.*?^(?=```)", page, re.DOTALL | re.MULTILINE)
+    declared: dict[str, Any] = {"Counter": Counter}
     exec(declaration, declared)
-    return next(value for name, value in declared.items() if name.isupper())
+    made: Counter = declared[name]
+    return made
 
 
 @pytest.mark.usefixtures("midday")
 def test_the_sample_credits_are_spent_of_the_grants_that_end_first_all_or_nothing_and_once(
     fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(counters.COUNTERS, "credits", declared_in("limits.md", 2))
+    monkeypatch.setitem(counters.COUNTERS, "credits", declared_in_limits("CREDITS"))
     tally = Tally({name: name for name in client.FUNCTIONS}, caller="billing", lambda_client=fake)
     credits, today = example("credits", tally, monkeypatch), datetime.now(UTC).date()
     ends = {"acme.year": today + timedelta(365), "acme.month": today, "acme.old": today - timedelta(1)}
@@ -336,7 +337,7 @@ def test_the_sample_gateway_never_spends_more_than_the_budget_of_a_team(
     fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """60 requests at once, of which each may use 100 and uses less: held, they would be over the budget of 1,000."""
-    monkeypatch.setitem(counters.COUNTERS, "tokens", replace(declared_in("holds.md", 1), ceiling=1_000))
+    monkeypatch.setitem(counters.COUNTERS, "tokens", replace(declared_in_limits("TOKENS"), ceiling=1_000))
     tally = Tally({name: name for name in client.FUNCTIONS}, caller="gateway", lambda_client=fake)
     gateway = example("gateway", tally, monkeypatch)
     monkeypatch.setattr(gateway, "complete", lambda request: {"text": "x", "tokens": request["uses"]})

@@ -36,7 +36,7 @@ from tally.dynamo import queries
 from tally.dynamo.client import Store
 from tally.errors import LimitReachedError
 from tests.integration.conftest import Invoke
-from tests.integration.test_client import EXAMPLES, FakeLambda, example
+from tests.integration.test_client import FakeLambda, declared_in_limits, example
 from tests.sync_wire import SyncWire
 from tests.tiers import in_long
 
@@ -279,10 +279,7 @@ def test_what_a_model_was_paid_for_is_charged(
     shop: Callable[[str, int], Shop], seed: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others use up the budget of the team. A call may use more than was held, and take longer than its hold lasts."""
-    declaration = (EXAMPLES.parent / "holds.md").read_text().split("```python\n")[1].split("```")[0]
-    declared: dict[str, Any] = {"Counter": Counter}
-    exec(declaration, declared)
-    monkeypatch.setitem(counters.COUNTERS, "tokens", replace(declared["TOKENS"], ceiling=200, period=None))
+    monkeypatch.setitem(counters.COUNTERS, "tokens", replace(declared_in_limits("TOKENS"), ceiling=200, period=None))
     made = shop("gateway", seed)
     processes, chance = made.processes, made.processes.chance
     statuses: Sums[int] = Sums()

@@ -225,5 +225,5 @@ def test_a_stack_on_this_machine_says_how_the_command_finds_it(looked: Looked) -
     said = {"state": "ok", "line": "there is none on this machine"}
     assert body["parts"][-2:] == [
         {"name": "alarms", **said, "see": "runbook.md#find-your-alarm"},
-        {"name": "subscribers", **said, "see": "operations.md#alarms"},
+        {"name": "subscribers", **said, "see": "operate.md#who-hears-of-alarms"},
     ]

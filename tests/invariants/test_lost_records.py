@@ -231,15 +231,15 @@ def test_a_loss_is_said_until_somebody_acknowledges_it(world: Deployment) -> Non
     world.run(1)
     seen = checks.lost_records(world.store)
     assert (seen.state, seen.facts["since"] < world.now_s - DAY * 60) == ("wrong", True)
-    with pytest.raises(RepairNotReadyError, match="has not begun again yet"):
+    with pytest.raises(RepairNotReadyError, match="has not restarted"):
         acknowledge(world)
-    with pytest.raises(RepairNotReadyError, match="has not begun again yet"):
+    with pytest.raises(RepairNotReadyError, match="has not restarted"):
         world.reconciler().minute_to_judge()
     world.run(8)
     stale = loss.list_losses(world.store)
     without_sweep(world)
     world.run(8)
-    with pytest.raises(RepairNotReadyError, match="try again"):
+    with pytest.raises(RepairNotReadyError, match="may be lost since"):
         losses.acknowledge(world.store, stale, "ann", "of the first one")
     acknowledge(world)
     world.run(1)
@@ -319,7 +319,7 @@ def test_a_dropped_letter_of_the_bookkeeper_is_no_drift(world: Deployment) -> No
     row = rows.read_row(world.store, "plays", "v")
     assert (row.drift, row.confirmed_amount(watermark.read(world.store))) == (4, 4)
     drop_all(world)
-    with pytest.raises(RepairNotReadyError, match="has not begun again yet"):
+    with pytest.raises(RepairNotReadyError, match="has not restarted"):
         world.reconciler().minute_to_judge()
     world.run(12)
     assert (repaired(world, PLAYS, "v"), world.tally(PLAYS, "v"), world.drifts()) == (0, 4, {})

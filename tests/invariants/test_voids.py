@@ -1,4 +1,4 @@
-"""A change is taken back by its key, once, in its own period, and a late copy of it counts no more."""
+"""A change is taken back by its key, once, in its own period, and a late copy of it does not count."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_a_change_that_takes_the_key_before_the_void_is_written_stands(shop: Sho
 
     shop.world.proxy.forget()
     shop.world.proxy.plan = meanwhile({0: again})
-    assert refusal(partial(shop.void, STOCK, "order-1")).detail == "This key was used again by now."
+    assert refusal(partial(shop.void, STOCK, "order-1")).detail == "This key was used again since."
     shop.world.proxy.plan = faults.no_faults
     assert shop.number(STOCK) == 88
 

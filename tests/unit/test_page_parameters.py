@@ -35,7 +35,7 @@ def test_each_name_that_is_dropped_says_where_it_is_from() -> None:
 
 
 def test_the_page_says_how_many_names_there_are() -> None:
-    page = (Path(__file__).parents[2] / "docs/beacon.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/visits.md").read_text(encoding="utf-8")
     for group, names in (("TRACKING", TRACKING), ("CREDENTIALS", CREDENTIALS)):
         [(some, others)] = re.findall(rf"`{group}`: (`.*?`) and (\d+) others", page)
         assert len(some.split(", ")) + int(others) == len(names)

@@ -136,8 +136,8 @@ def test_the_client_alone_needs_boto3_alone(tmp_path: Path, wheel: Path) -> None
 
 
 def test_a_function_commits_with_what_its_page_installs_and_the_runtimes_boto3(tmp_path: Path, wheel: Path) -> None:
-    page_of_transact = (build.ROOT / "docs/transact.md").read_text()
-    [installing] = re.findall(r"^```sh\n(uv pip install .*)\n```$", page_of_transact, re.MULTILINE)
+    page = (build.ROOT / "docs/transactions.md").read_text()
+    [installing] = re.findall(r"^```sh\n(uv pip install .*)\n```$", page, re.MULTILINE)
     run("sh", "-c", installing, cwd=tmp_path, variables={"UV_FIND_LINKS": str(wheel.parent)})
     runtime = installed(tmp_path / "runtime", "boto3==1.40.0")
     run(str(runtime), "-c", COMMITS, cwd=tmp_path, variables={"PYTHONPATH": "orders", **NOBODY})

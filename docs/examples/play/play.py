@@ -1,4 +1,4 @@
-"""A Lambda function that counts a play, once for its id. Terraform, SAM and Serverless deploy it (docs/other-tools.md).
+"""A Lambda function that counts a play, once for its id. Terraform, SAM and Serverless deploy it (docs/adopt.md).
 
 Beside it stands `layer/`, with Tally's client.
 """

@@ -27,6 +27,7 @@ VARIABLES = (
     " TALLY_PAGE_HOSTS: count visits of these hosts only, separated by commas (any)."
     " TALLY_LIKERS_VISIBLE: who sees which users like a post, anyone, signedIn or nobody (anyone)."
     " TALLY_TABLES: tables of your own on that engine whose items counters count, separated by commas."
+    " If one is created later, or again, it is read within seconds."
 )
 
 

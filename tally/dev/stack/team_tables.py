@@ -1,4 +1,7 @@
-"""A person's own tables, whose items counters count. Their tests make them, at any time, on the same engine."""
+"""A person's own tables, whose items counters count. Their tests make them, at any time, on the same engine.
+
+A table that is made again is another table: the numbers are those of the first one until its items are scanned.
+"""
 
 from __future__ import annotations
 

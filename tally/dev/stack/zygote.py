@@ -76,7 +76,7 @@ def main() -> None:
         say(error=f"{type(error).__name__}: {error}".removeprefix("ConfigurationError: "))
         return
     gc.collect()
-    gc.freeze()  # what is there by now is shared with the workers
+    gc.freeze()  # what exists at this point is shared with the workers
     signal.signal(signal.SIGCHLD, lambda *_: report_ended(say))
     say(ready=True)
     while True:

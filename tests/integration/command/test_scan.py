@@ -74,7 +74,7 @@ def test_it_says_what_it_costs_asks_and_counts_what_is_there_while_the_team_writ
     team.drain()
     assert team.numbers("orders") == team.truth("orders")
     assert team("scan orders")[:2] == (
-        0, "orders is counted: `tally check orders` says what differs by now, --again counts from the beginning\n",
+        0, "orders is counted: `tally check orders` shows what differs, --again counts from the beginning\n",
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Each recipe of docs/old-numbers.md takes every number out of its store, and an import brings it into Tally.
+"""Each recipe of docs/migrate.md takes every number out of its store, and an import brings it into Tally.
 
 The recipe for DynamoDB reads the engine. The others read a stand-in, which answers as the store's own client does.
 """
@@ -21,7 +21,7 @@ from tally.dynamo.client import Call, Store
 from tests.commands import Command
 from tests.environments import ROOT
 
-PAGE = (ROOT / "docs/old-numbers.md").read_text()
+PAGE = (ROOT / "docs/migrate.md").read_text()
 RECIPES = dict(re.findall(r"^`(\w+\.\w+)`\n\n```\w+\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL))
 MANY = {f"v{number}": number * 7 % 1001 + 1 for number in range(1500)}
 REDIS = """

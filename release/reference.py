@@ -1,0 +1,209 @@
+"""Writes docs/reference.md: what the code declares, as tables. `python -m release.reference` writes it again."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from math import isnan
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tally import counter, errors, items, notify, observe, pages
+from tally.cdk import alarms, monitoring, options
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
+HEAD = """# Reference
+
+`make generate` writes this page from the docstrings in the code. Edit the docstring, not the page.
+
+* The HTTP API: `/openapi.json` of every stack, `/dev/openapi` under `make dev`.
+* The command: `tally help`, `tally help COMMAND`.
+"""
+CLASSES = (
+    (counter.Counter, counter, '`counters.py` declares counters with these fields: `Counter("likes", prefix=…)`.'),
+    (items.Items, items, "The items of [your own table](own-tables.md) that a counter counts."),
+    (
+        items.Watch,
+        items,
+        "A number that your own code keeps. Declare it with `Watched(name, table=…, of=Items(…), …)`.",
+    ),
+    (notify.Notify, notify, "The thresholds of a counter, up to 16."),
+    (pages.Pages, pages, "What is not part of a page's name. `counters.py` declares it as `PAGES`."),
+)
+ABOUT = {
+    "Options": "`-c name=value` of `make deploy`, or the context in `cdk.json`. An argument of the construct"
+    " `Tally(…)` has the same name in snake_case, and takes a list, a number or a boolean.",
+    "Alarms": "The alarm goes off after so many periods in a row. The runbook says what to do.",
+    "Metrics": "The namespace is `Tally`, and the dimension `service` is the name of the stack. A metric that"
+    " begins with \"By\" has one dimension more: `counter`, `consumer` or `version`.",
+    "Widgets": "The sections of the CloudWatch dashboard in their order, below the state of each alarm. *Sweeps that"
+    " ended well* is normally five in five minutes. *Functions throttled* shows that the concurrency of the account, or"
+    " a reservation, is used up.",
+    "Problems": "Answers of the type `application/problem+json` (RFC 9457). `type` is `urn:problem-type:tally:` and the"
+    " type below. A request that got 503 may be sent again unchanged, with the same key, after `Retry-After`.",
+}  # fmt: skip
+OF_NO_CALLER = (errors.RetryableError, errors.AlreadyCountedError, errors.HotTallyError, errors.ChangeRefusedError)
+DEFAULT_CHARACTERS_MAX = 24
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Returns a table as GitHub shows it. `docs/….md` in a cell becomes a link."""
+    lines = [" | ".join(_cell(cell) for cell in line) for line in (head, ("---",) * len(head), *rows)]
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\bdocs/([\w-]+)\.md", r"[\1](\1.md)", text.replace("|", r"\|"))
+
+
+def documented(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr | None, str]]:
+    """Yields name, value and docstring of each assignment; "" for a docstring that is missing."""
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name):
+            is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            text = str(after.value.value) if is_text else ""  # type: ignore[union-attr]
+            yield target.id, node.value, " ".join(text.split())
+
+
+def fields_of(cls: type) -> list[tuple[str, ast.expr | None, str]]:
+    """Returns the fields of a dataclass, as `documented` yields them."""
+    [node] = ast.parse(inspect.getsource(cls)).body
+    assert isinstance(node, ast.ClassDef)
+    names = {field.name for field in fields(cls)}
+    return [one for one in documented(node.body) if one[0] in names]
+
+
+def of_class(cls: type, module: ModuleType) -> str:
+    """Returns the table of a declaration."""
+    rows = [(f"`{name}`", _default(value, module), text) for name, value, text in fields_of(cls)]
+    return table(("field", "default", "meaning"), rows)
+
+
+def _default(value: ast.expr | None, module: ModuleType) -> str:
+    if value is None:
+        return "required"
+    if isinstance(value, ast.Call):
+        return "`{}`"
+    text = ast.unparse(value)
+    known = repr(getattr(module, text)) if isinstance(value, ast.Name) else text
+    return f"`{known if len(known) <= DEFAULT_CHARACTERS_MAX else text}`"
+
+
+def of_options() -> str:
+    """Returns the table of what a deployment may choose."""
+    prod, dev = options.Options(stage=options.PROD_STAGE), options.Options()
+    rows = []
+    texts = {name: text for name, _, text in fields_of(options.Options)}
+    for field in fields(options.Options):
+        in_prod, in_dev = (_shown(getattr(one, field.name)) for one in (prod, dev))
+        differs = in_prod != in_dev and field.name != "stage"
+        default = f"{in_prod}; in `dev` {in_dev}" if differs else in_dev
+        text = re.sub(r"`(\w+_\w+)`", lambda found: f"`{_context_name(found[1])}`", texts[field.name])
+        rows.append((f"`{_context_name(field.name)}`", default, text))
+    return table(("option", "default", "meaning"), rows)
+
+
+def _context_name(name: str) -> str:
+    [found] = [options._context_name(field) for field in fields(options.Options) if field.name == name] or [name]
+    return found
+
+
+def _shown(value: Any) -> str:
+    value = getattr(value, "value", value)
+    if value in ("", None, ()):
+        return "none"
+    if isinstance(value, tuple):
+        return f"`{','.join(value)}`"
+    text = str(value)
+    return f"`{text.lower() if text.isupper() or isinstance(value, bool) else text}`"
+
+
+def of_alarms() -> str:
+    """Returns the table of the alarms, in the order of the runbook."""
+    rows = []
+    for alarm in alarms.ALARMS:
+        sign = "below" if alarm.compare is alarms.BELOW else "above"
+        limit = "by the routes' throttles" if isnan(alarm.threshold) else f"{sign} {alarm.threshold:,}"
+        rows.append(
+            (f"[{alarm.name}](runbook.md#{alarm.name})", alarm.description, limit, str(alarm.periods), alarm.act)
+        )
+    return table(("alarm", "its text", "threshold", "periods", "act"), rows)
+
+
+def metrics() -> list[tuple[str, str]]:
+    """Returns the metrics that the functions write, and their docstrings."""
+    written = documented(ast.parse(inspect.getsource(observe)).body)
+    texts = [(value.value, text) for _, value, text in written if isinstance(value, ast.Constant)]
+    return [(str(name), text) for name, text in texts if str(name)[:1].isupper() and name != observe.NAMESPACE]
+
+
+def widgets() -> list[tuple[str, str]]:
+    """Returns the section and the title of each widget of the dashboard, in their order."""
+    [cls] = ast.parse(inspect.getsource(monitoring.Monitoring)).body
+    assert isinstance(cls, ast.ClassDef)
+    sections = [part for part in cls.body if isinstance(part, ast.FunctionDef) and part.name != "_alarms_alone"]
+    calls = [node for part in sections for node in ast.walk(part) if isinstance(node, ast.Call)]
+    found = []
+    for call in sorted(calls, key=lambda node: node.lineno):
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "_section":
+            _, section, shown = call.args
+            found += [(ast.literal_eval(section), ast.literal_eval(title)) for title in shown.keys]  # type: ignore
+    return found
+
+
+def of_widgets() -> str:
+    """Returns the table of the dashboard's widgets, a row for each section."""
+    by_section: dict[str, list[str]] = {}
+    for section, title in widgets():
+        by_section.setdefault(section, []).append(title)
+    return table(("section", "widgets"), [(section, "; ".join(titles)) for section, titles in by_section.items()])
+
+
+def problems(kind: type[errors.TallyError] = errors.TallyError) -> Iterator[type[errors.TallyError]]:
+    """Yields the kinds of problems that a caller may get."""
+    for each in kind.__subclasses__():
+        if each.__module__ == errors.__name__:
+            if "slug" in vars(each) and each not in OF_NO_CALLER:
+                yield each
+            yield from problems(each)
+
+
+def of_problems() -> str:
+    """Returns the table of the problem types, by status."""
+    rows = [(str(each.status), f"`{each.slug}`", each.title, _text(each)) for each in problems()]
+    return table(("status", "type", "title", "when"), sorted(rows))
+
+
+def _text(cls: type) -> str:
+    return " ".join((vars(cls)["__doc__"] or "").split())
+
+
+def page() -> str:
+    """Returns the page."""
+    parts = {cls.__name__: f"{about}\n\n{of_class(cls, module)}" for cls, module, about in CLASSES}
+    tables = {
+        "Options": of_options(),
+        "Alarms": of_alarms(),
+        "Metrics": table(("metric", "meaning"), [(f"`{name}`", text) for name, text in metrics()]),
+        "Widgets": of_widgets(),
+        "Problems": of_problems(),
+    }
+    parts |= {name: f"{ABOUT[name]}\n\n{text}" for name, text in tables.items()}
+    return HEAD + "".join(f"\n## {title}\n\n{text}" for title, text in parts.items())
+
+
+def undocumented() -> list[str]:
+    """Returns the fields, options, metrics and problems that lack a docstring."""
+    classes = [*(cls for cls, _, _ in CLASSES), options.Options]
+    texts = {f"{cls.__name__}.{name}": text for cls in classes for name, _, text in fields_of(cls)}
+    texts |= dict(metrics()) | {each.__name__: _text(each) for each in problems()}
+    return [name for name, text in texts.items() if not text]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

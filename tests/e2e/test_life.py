@@ -126,7 +126,7 @@ sys.meta_path.insert(0, Meets())
         (cli, "completion bash", "shtab", 130),
         (cli, "get plays 1 --local", "botocore", 130),
         (cli, "get plays 1 --local", "tally.cli.get", 130),
-        (cli, "get plays 1 --local", "tally.contract.declared", 130),
+        (cli, "get plays 1 --local", "tally.contract.counters_file", 130),
     ],
 )
 def test_ctrl_c_that_meets_an_import_is_one_line(

@@ -26,7 +26,7 @@ PURPOSES = {
     "What is the number, and how did it move?": {
         "get": Listed("get", "a number, the parts that it is kept in, its limit, and its drift"),
         "count": Listed("count", "count one change, once for its key"),
-        "limit": Listed("limit", "the limit of an id: what it is, one of its own, the declared one again"),
+        "limit": Listed("limit", "show, set or reset the limit of one id"),
         "receipt": Listed("receipt", "whether a change was counted, by its idempotency key"),
         "series": Listed("series", "what was accepted of a number, by the hour or day"),
         "top": Listed("series", "what moved up most in an hour, a day or a month"),

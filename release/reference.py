@@ -146,7 +146,9 @@ def widgets() -> list[tuple[str, str]]:
     """Returns the section and the title of each widget of the dashboard, in their order."""
     [cls] = ast.parse(inspect.getsource(monitoring.Monitoring)).body
     assert isinstance(cls, ast.ClassDef)
-    sections = [part for part in cls.body if isinstance(part, ast.FunctionDef) and part.name != "_add_alarms_without_widgets"]
+    sections = [
+        part for part in cls.body if isinstance(part, ast.FunctionDef) and part.name != "_add_alarms_without_widgets"
+    ]
     calls = [node for part in sections for node in ast.walk(part) if isinstance(node, ast.Call)]
     found = []
     for call in sorted(calls, key=lambda node: node.lineno):

@@ -67,7 +67,7 @@ def to_count(counters: Iterable[Counter]) -> Needs:
 
 
 def to_read_limits(counters: Iterable[Counter]) -> Needs:
-    """The limits of an id, where it may have its own."""
+    """Reads the override of an id, if the counter allows overrides."""
     return on_counts((counter for counter in counters if counter.own_limits), "BatchGetItem")
 
 

@@ -50,7 +50,7 @@ def _check(given: argparse.Namespace) -> None:
         raise UsageError("there is no Parquet: export to a .csv or .jsonl, and convert it")
     given.format = files.format_of(given.file, given.format)
     if given.limits and not given.counter.own_limits:
-        raise UsageError(f"{given.counter.name} is not declared with own_limits: no id has a limit of its own")
+        raise UsageError(f"{given.counter.name} is not declared with own_limits: no id has an override")
 
 
 def _run(given: argparse.Namespace, stack: Stack) -> int:
@@ -142,7 +142,7 @@ def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
 
 
 def _limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
-    """Each id that has a limit of its own. The copies of its periods say the same, or what was before."""
+    """Yields each id with an override, and its limit. The copies in periods have the same limit, or an earlier one."""
     for id_, in_partition in _collections(store, counter):
         for item in in_partition:
             within = limits.parse_limits(counter, item)

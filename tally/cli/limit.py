@@ -1,4 +1,4 @@
-"""The command `limit`: the limit of an id, read, set, or taken back. It calls the functions, as a service does."""
+"""The command `limit`: shows, sets or deletes the override of an id. It calls the functions, as a service does."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PURPOSES = {
     "What is the number, and how did it move?": {
         "get": CommandSummary("get", "a number, the parts that it is kept in, its limit, and its drift"),
         "count": CommandSummary("count", "count one change, once for its key"),
-        "limit": CommandSummary("limit", "the limit of an id: what it is, one of its own, the declared one again"),
+        "limit": CommandSummary("limit", "show, set or reset the limit of one id"),
         "receipt": CommandSummary("receipt", "whether a change was counted, by its idempotency key"),
         "series": CommandSummary("series", "what was accepted of a number, by the hour or day"),
         "top": CommandSummary("series", "what moved up most in an hour, a day or a month"),

@@ -48,7 +48,7 @@ class NewState(TypedDict):
 
 
 class OwnLimit(TypedDict):
-    """The limit of an id, and whether it is its own: otherwise it is the declared one, which may change."""
+    """The limit of one id. `own`: whether it is an override; otherwise it is the declared limit, which may change."""
 
     counter: str
     id: str
@@ -524,21 +524,21 @@ def set_counter(
 
 
 def get_limit(counter: str, id: str, *, caller: str | None = None) -> Request[OwnLimit]:
-    """The limit of an id. Raises NotFoundError."""
+    """The limit of one id. Raises NotFoundError."""
     return Request.of("increments", "get_limit", locals())
 
 
 def put_limit(
     counter: str, id: str, limit: int, *, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[OwnLimit]:
-    """Give an id a limit of its own. Raises NotFoundError."""
+    """Override the limit of one id. Raises NotFoundError."""
     return Request.of("increments", "put_limit", locals())
 
 
 def delete_limit(
     counter: str, id: str, *, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[OwnLimit]:
-    """Give an id the declared limit again. Raises NotFoundError."""
+    """Reset the limit of one id to the declared one. Raises NotFoundError."""
     return Request.of("increments", "delete_limit", locals())
 
 

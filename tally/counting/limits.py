@@ -1,16 +1,17 @@
-"""The limits that a tally is judged by: those that its counter declares, or those of its id alone.
+"""The limits of a tally: those that its counter declares, or the override of its id.
 
-A condition of DynamoDB's cannot add: it cannot say `number + amount <= ceiling of its own`. So a write guesses. It goes
-by the limits that this process saw last of the tally, on condition that the item still has that very plan. A refusal
-returns the old item, which tells a wrong guess from a limit that is reached.
+A DynamoDB condition has no arithmetic: it cannot say `number + amount <= ceiling` if the ceiling is an attribute. So
+each process caches the override of a tally and compares with the cached limit. The write also expects that the item
+still has this override. If the condition fails, DynamoDB returns the old item, which shows whether the limit is reached
+or the cache is stale.
 
-    PREFIX#id         SORT   own#plan, own#ceiling or own#floor   the plan of an id; without periods beside its number
-    PREFIX#id#period  SORT   the same                           the copy of a period, beside its number
-                             own#plan, `?…`                     a mark: who reads it reads the plan after it. The limit
-                                                                of the last copy stays, for events alone
+    PREFIX#id         SORT   own#plan, own#ceiling or own#floor   the override; without periods beside the number
+    PREFIX#id#period  SORT   the same                           the copy of a period, beside the number
+                             own#plan, `?…`                     a mark: a reader of the mark then reads the override.
+                                                                The limit of the last copy stays, for events alone
 
-The first judged write of a period copies the plan that it reads, in place of nothing or of the mark that it saw. A
-change of the plan writes into every period that a call may be in (overrides.py): so no write can hold a plan that was
+The first limited write of a period copies the override that it read, and expects the item as it was. A change of the
+override writes into every period that a call may be in (overrides.py), so no write can use an override that was
 replaced.
 """
 
@@ -28,19 +29,19 @@ from ..dynamo.transactions import Write
 from . import periods
 
 OVERRIDE, OVERRIDE_FLOOR, OVERRIDE_CEILING = "own#plan", "own#floor", "own#ceiling"
-"""The attributes of a plan: its name, which no other plan has, and its limits. No counter has such attributes."""
+"""The attributes of an override: its name, which no other one has, and its limits. No counter has such attributes."""
 NO_OVERRIDE: Item = {OVERRIDE: {"S": "-"}}
-"""What an item says that has the declared limits again, or a copy of no plan."""
+"""The attributes of an item whose override was deleted, or of a copy without an override."""
 STALE_COPY_PREFIX = "?"
-"""How the name begins in an item that has no copy any more."""
+"""How the name begins in an item whose copy is stale."""
 CACHED_TALLIES_MAX = 10_000  # tallies of one process: each is 300 bytes, and a read when it is needed again
 
 
 class Limits(NamedTuple):
-    """What a number must keep within, and the plan that says so.
+    """The limits of a number, and the override that they come from.
 
-    `override`: its attributes; none if nobody made one. `copy_id`: the name of a plan, or the mark, in the tally's
-    item.
+    `override`: the attributes of the override; empty without one. `copy_id`: the name of an override, or the mark, in
+    the tally's item.
     """
 
     floor: int | None
@@ -50,12 +51,12 @@ class Limits(NamedTuple):
 
     @property
     def limit(self) -> int | None:
-        """The one that an id may have of its own: the ceiling; without one the floor."""
+        """The limit that an override replaces: the ceiling; without a ceiling the floor."""
         return self.floor if self.ceiling is None else self.ceiling
 
     @property
     def is_override(self) -> bool:
-        """Whether they are of the id alone."""
+        """Whether they come from an override."""
         return OVERRIDE_FLOOR in self.override or OVERRIDE_CEILING in self.override
 
     def with_debt(self, debt: int) -> Limits:
@@ -86,22 +87,22 @@ class Limits(NamedTuple):
 
 
 def override_attribute(counter: Counter) -> str:
-    """The attribute that a limit of an id is."""
+    """Returns the attribute that holds an override."""
     return OVERRIDE_FLOOR if counter.ceiling is None else OVERRIDE_CEILING
 
 
 def attributes_to_remove(plan: Mapping[str, Any]) -> list[str]:
-    """The limits that a plan does not have: an item that gets the plan loses those of an earlier one."""
+    """Returns the limits that an override lacks: an item that gets the override loses those of an earlier one."""
     return [name for name in (OVERRIDE_FLOOR, OVERRIDE_CEILING) if name not in plan]
 
 
 def declared_limits(counter: Counter) -> Limits:
-    """Those of every id that has none of its own."""
+    """Returns the limits of every id without an override."""
     return Limits(counter.floor, counter.ceiling)
 
 
 def cached_limits(call: Call, counter: Counter, id_: str) -> Limits:
-    """The limits of a tally, as this process knows them. If they may be its own and it does not, it reads them."""
+    """Returns the limits of a tally as this process has cached them. Reads an override that is not cached."""
     if not counter.own_limits:
         return declared_limits(counter)
     return call.store.limit_cache.get((counter.name, id_)) or read_limits(call, counter, id_)
@@ -115,7 +116,8 @@ def read_limits(call: Call, counter: Counter, id_: str) -> Limits:
     first, *plans = _read_items(call, [key(counter, one) for one in wanted])
     if plans and OVERRIDE not in first:
         return _limits_of_override(counter, plans[0], first)
-    return limits_after_refusal(call, counter, id_, first)  # at a mark, one answer may have a plan from before the mark
+    # at a mark, one answer may have an override from before the mark
+    return limits_after_refusal(call, counter, id_, first)
 
 
 def limits_after_refusal(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
@@ -128,8 +130,8 @@ def limits_of_each(
 ) -> dict[tuple[Counter, str], Limits]:
     """Returns the limits of tallies, by the items that were just read of them.
 
-    An item names its plan. Where the item of a period has no copy of one, the plan is read after the item: 1 RCU. A
-    plan that changes in between has put its copy there, or comes after this read.
+    An item names its override. If the item of a period has no copy, the override is read after the item: 1 RCU. An
+    override that changes in between has put its copy there, or comes after this read.
     """
     known: dict[tuple[Counter, str], Limits] = {}
     asks: list[tuple[Counter, str]] = []
@@ -179,7 +181,7 @@ def with_limit_condition(call: Call, write: Write, counter: Counter, id_: str, a
 
 
 def key(counter: Counter, id_: str) -> Item:
-    """The key of the item that has the limits of a tally; of an id without its period, that of the plan."""
+    """Returns the key of the item that has the limits of a tally; of an id without a period, the override's key."""
     return keys.key(counter.partition_start + id_, counter.sort_key)
 
 
@@ -189,7 +191,7 @@ def _read_items(call: Call, wanted: list[Item]) -> list[Item]:
 
 
 def _limits_of_override(counter: Counter, plan: Mapping[str, Any], item: Mapping[str, Any]) -> Limits:
-    """The limits by the plan of an id, for the `item` of a period that has no copy of it. They are not remembered: the
+    """Returns the limits by the override, for the `item` of a period that has no copy of it. They are not cached: the
     next write is to copy them."""
     return parse_limits(counter, plan if OVERRIDE in plan else NO_OVERRIDE)._replace(copy_id=item.get(OVERRIDE))
 

@@ -1,10 +1,10 @@
-"""The plan of an id: limits of its own in place of those that its counter declares (limits.py).
+"""Overrides: the limit of one id in place of the limit that its counter declares (limits.py).
 
-From the answer on, every write is judged by it. A call chooses its period when it begins, by the clock of its process,
-which may differ from the one here by OFF_S_MAX (dynamo/clock.py), and is over within seconds. So a change of the plan
-writes its copy into each period that a call may be in: those of the last OFF_S_MAX. A period that begins within
-OFF_S_MAX gets a mark instead: a later change, by a clock that is behind, may miss that period, and its first write has
-to read the plan. A period that begins later reads it anyway.
+After the answer, every write is judged by the override. A call chooses its period when it begins, by the clock of its
+process, and is over within seconds. That clock may differ from the clock here by OFF_S_MAX (dynamo/clock.py). So a
+change of the override writes a copy into each period that a call may be in: those of the last OFF_S_MAX. A period that
+begins within OFF_S_MAX gets a mark instead. A later change, by a clock that is behind, may miss that period, so its
+first write has to read the override. A period that begins later reads the override anyway.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STEP_S = 60  # no period is shorter
 
 
 def read_override(call: Call, counter: Counter, id_: str) -> Body:
-    """The limit of an id, `{"counter","id","limit","own"}`: 1 RCU."""
+    """Returns the limit of one id, `{"counter","id","limit","own"}`: 1 RCU."""
     within = limits.read_limits(call, counter, id_)
     return {"counter": counter.name, "id": id_, "limit": within.limit, "own": within.is_override}
 
@@ -30,7 +30,7 @@ def read_override(call: Call, counter: Counter, id_: str) -> Body:
 def put_override(
     call: Call, counter: Counter, id_: str, limit: int | None, *, operation: str, key: str
 ) -> ChangeAnswer:
-    """Give an id this limit; None: the declared one again. `{"counter","id","limit","own"}`.
+    """Sets the override of an id; None deletes it. Answers `{"counter","id","limit","own"}`.
 
     The number does not move, so the receipt says no amount. 4 WCU; with periods 6, and 2 more for each edge nearby.
     Raises KeyReusedError, StoreBusyError.
@@ -57,7 +57,7 @@ def put_override(
 
 
 def _override_writes(call: Call, counter: Counter, id_: str, plan: Item) -> list[Write]:
-    """The plan, and its copies for the periods that calls may be in."""
+    """Returns the writes of an override, and of its copies for the periods that calls may be in."""
     if counter.period is None:
         return [_copy_write(call, counter, id_, plan)]
     item, table = limits.key(counter, id_), {"TableName": call.store.settings.counts_table}
@@ -75,8 +75,9 @@ def _override_writes(call: Call, counter: Counter, id_: str, plan: Item) -> list
 
 
 def _copy_write(call: Call, counter: Counter, tally: str, plan: Item) -> Write:
-    """The update that gives a tally's item the plan or a mark, beside its number. A plan takes away what the item had
-    of another one. It moves the version: a caller that sets the number by an older one has not seen the plan."""
+    """Returns the write that gives a tally's item the override or a mark, beside the number. An override removes the
+    attributes of another one. It increments the version: a caller that sets the number by an older version has not seen
+    the override."""
     gone = [] if plan[OVERRIDE]["S"].startswith(STALE_COPY_PREFIX) else limits.attributes_to_remove(plan)
     write: Write = {
         "TableName": call.store.settings.counts_table,

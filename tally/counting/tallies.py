@@ -48,7 +48,7 @@ class State(NamedTuple):
     value: int
     version: int
     has_number: bool = True
-    """Whether it has a number: a plan makes a version, too."""
+    """Whether it has a number: an override makes a version, too."""
 
 
 def read(call: Call, counter: Counter, id_: str) -> int:
@@ -292,7 +292,7 @@ def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
 
 def assign_write(call: Call, counter: Counter, id_: str, seen: State, value: int, at: int, within: Limits) -> Write:
     """The update that moves an unsharded counter to `value` on condition that it has not moved since it was `seen`, nor
-    got other limits than those that the value is `within`: a plan moves the version, too."""
+    got other limits than those that the value is `within`: an override increments the version, too."""
     assert counter.has_version, "its other shards would keep their numbers"
     assert within.fits(value)
     write = _move_write(call, counter, id_, 0, value - seen.value, at)

@@ -77,7 +77,8 @@ def count_children(store: Store, counter: Counter, id_: str, added_s: float | No
 
 
 def stored_sum(counter: Counter, shards: Mapping[int, Item]) -> int:
-    """The stored number: the sum of the shards, even below zero; `start` if none has one, but perhaps a plan."""
+    """Returns the stored number: the sum of the shards, even below zero; `start` if no shard has a number. A shard may
+    have an override alone."""
     numbers = [tallies.stored_number(counter, item, 0) for item in shards.values() if counter.attribute in item]
     return sum(numbers) if numbers else counter.start
 

@@ -30,7 +30,7 @@ export interface NewState {
   version: number;
 }
 
-/** The limit of an id, and whether it is its own: otherwise it is the declared one, which may change. */
+/** The limit of one id. `own`: whether it is an override; otherwise it is the declared limit, which may change. */
 export interface OwnLimit {
   counter: string;
   id: string;
@@ -441,13 +441,13 @@ export interface Requests {
     idempotency_key?: string;
     caller?: string;
   }): Promise<NewState & Replayed>;
-  /** The limit of an id. Refused as not-found. */
+  /** The limit of one id. Refused as not-found. */
   get_limit(fields: {
     counter: string;
     id: string;
     caller?: string;
   }): Promise<OwnLimit>;
-  /** Give an id a limit of its own. Refused as not-found. */
+  /** Override the limit of one id. Refused as not-found. */
   put_limit(fields: {
     counter: string;
     id: string;
@@ -455,7 +455,7 @@ export interface Requests {
     idempotency_key?: string;
     caller?: string;
   }): Promise<OwnLimit & Replayed>;
-  /** Give an id the declared limit again. Refused as not-found. */
+  /** Reset the limit of one id to the declared one. Refused as not-found. */
   delete_limit(fields: {
     counter: string;
     id: string;

@@ -1,4 +1,4 @@
-"""Move a counter, set it, or give an id a limit of its own."""
+"""Move a counter, set it, or override its limit for one id."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal, NotRequired, TypedDict
@@ -65,7 +65,7 @@ class Visitor(TypedDict):
 
 
 class OwnLimit(TypedDict):
-    """The limit of an id, and whether it is its own: otherwise it is the declared one, which may change."""
+    """The limit of one id. `own`: whether it is an override; otherwise it is the declared limit, which may change."""
 
     counter: str
     id: str
@@ -96,7 +96,7 @@ def _refusal_of_set(counter: Counter) -> CallerError | None:
 
 
 def _refusal_of_override(counter: Counter) -> CallerError | None:
-    """Why no id of this counter has a limit of its own."""
+    """Returns the error if this counter takes no overrides; else None."""
     if counter.own_limits:
         return None
     why = f"{counter.name} is not declared with own_limits: all of its ids have the same limits."
@@ -250,7 +250,7 @@ _LIMIT = {"counter": "calls", "id": "7c20", "limit": 10_000, "own": True}
     example=_LIMIT,
 )
 def get_limit(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[OwnLimit]:
-    """The limit of an id
+    """The limit of one id
 
     The ceiling; of a counter without one, the floor.
     """
@@ -270,11 +270,11 @@ def get_limit(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[OwnLimi
 def put_limit(
     call: Call, *, counter: DeclaredCounter, id: Id, limit: Annotated[int, LIMIT_OVERRIDE], idempotency_key: Key
 ) -> Answer[OwnLimit]:
-    """Give an id a limit of its own
+    """Override the limit of one id
 
-    It takes the place of the declared one, at once, and of the one before. Every change after the answer is judged by
-    it. If more is used already, Tally refuses until it fits; what leads back is always taken. Of a counter with periods
-    it is that of the current period, and of all that follow.
+    It replaces the declared limit, or an earlier override, at once. Every change after the answer is judged by it. If
+    more is used already, Tally refuses changes until they fit; a change that leads back to the limit is always taken.
+    With periods it holds in the current period and in all that follow.
     """
     least = min(counter.start, 0) if counter.floor is None else counter.floor
     if counter.ceiling is not None and limit < least:
@@ -297,6 +297,6 @@ def put_limit(
     changes_numbers=True,
 )
 def delete_limit(call: Call, *, counter: DeclaredCounter, id: Id, idempotency_key: Key) -> Answer[OwnLimit]:
-    """Give an id the declared limit again"""
+    """Reset the limit of one id to the declared one"""
     body, replayed = overrides.put_override(call, counter, id, None, operation="delete_limit", key=idempotency_key)
     return Answer(body, replayed=replayed)

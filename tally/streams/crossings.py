@@ -1,7 +1,7 @@
 """Which thresholds a number has crossed between two images of the one item that it stands in.
 
 It has crossed one that it was below and has reached, or had reached and is below. The percentages are of the ceiling
-that each image has, so a limit of an id that changes may cross some, too.
+that each image has, so a change of an override may cross some, too.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def _ceilings(counter: Counter, old: Image, new: Image) -> tuple[int | None, int
 def _ceiling(counter: Counter, image: Image) -> int | None:
     """The ceiling that an image is judged by; None if the image does not say, as before the first number of a period.
 
-    A number without a copy of a plan was judged by the declared ceiling: the counter had no `own_limits` then. Beside a
-    mark, the ceiling of the last copy is left.
+    A number without a copy of an override was judged by the declared ceiling: the counter had no `own_limits` then.
+    Beside a mark, the ceiling of the last copy is left.
     """
     if not counter.own_limits:
         return counter.ceiling

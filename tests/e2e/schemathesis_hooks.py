@@ -41,7 +41,7 @@ POSTED = "a91f"  # the id of a post, which it makes too
 ZONE = "Europe/Berlin"
 GATEWAY = {400: "Bad Request", 429: "Too Many Requests"}  # a path with a broken encoding, and a throttled call
 READS_OF_NOTHING = {
-    "get_limit",  # the declared limit, of an id without a limit of its own
+    "get_limit",  # the declared limit, of an id without an override
     "get_child", "get_mine", "get_anonymous",  # {"present": false}
     "get_counter", "get_counter_badge",  # 0
     "list_children",  # an empty list

@@ -135,7 +135,7 @@ class Walk:
             self.written(OWN, "e", value)
 
     def plan(self, counter: Counter, limit: int | None) -> None:
-        """The id gets a limit of its own, or the declared one: so it may reach or leave a percentage."""
+        """The id gets an override, or the declared limit: so it may reach or leave a percentage."""
         id_ = {"own": "e", "renewed": "f", "credit": "g"}[counter.name]
         overrides.put_override(
             Call(self.world.store), counter, id_, limit, operation="put_limit", key=secrets.token_hex(12)

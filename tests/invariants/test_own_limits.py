@@ -321,7 +321,7 @@ def test_without_the_option_the_declared_limit_holds_and_with_it_again_that_of_t
 
 
 def test_a_floor_of_an_id_counts_no_more_once_its_counter_has_a_ceiling(world: World, clock: Clock) -> None:
-    """Nobody could see it any more: the limit of an id is its ceiling from then on."""
+    """Nobody could see it any more: the override is its ceiling from then on."""
     give(world.store, CREDIT, -3)
     (later,) = processes(world, 1)
     bounded = replace(CREDIT, ceiling=20)

@@ -1,1 +1,1 @@
-"""Streams: records of the tables' streams take effect exactly once, and until when they provably have."""
+"""Stream consumers apply each record of the tables' streams exactly once. The watermark says how far they have come."""

@@ -1,10 +1,10 @@
 """The bookkeeper, a consumer: it books on journal segments what is expected of each tally and what is observed.
 
-Expected: accepted changes (receipts), and children that were put or deleted, by Tally or manually. What was imported is
-expected, too, and says so. Observed: every change of a tally item, but for repairs. On which minute a half of a change
-is booked is a pure function of its record (`booking_minute`), so both halves meet. Those of an unlike share a pair
-name, for they may fall on two sides of a minute. What would be booked on a judged minute, or on one before the tables'
-life, is booked on the current one: no minute is judged twice, and no entry is lost.
+Expected: accepted changes (receipts), and children that Tally or a person puts or deletes. Imports are expected, too,
+and their entries say so. Observed: every change of a tally item, except repairs. The minute of a half is a pure
+function of its record (`booking_minute`), so both halves of a change meet on one minute. The halves of a child's
+removal may fall on two minutes, so they share a pair name. If a minute is judged, or is before the tables' life, its
+entries are booked on the current minute: no minute is judged twice, and no entry is lost.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from .record import (
 from .segments import JournalEntry
 
 SEGMENTS_MAX = 40  # in a run: nearly always one; a transaction takes 100 items, 25 of them dead letters
-EVENTS_MAX = 8  # that a run has before its last record, which may cross every threshold
+EVENTS_MAX = 8  # of a run, before its last record: one record may cross every threshold
 SEGMENT_BYTES_MAX = 350_000  # of a run, before it is compressed: an item has 400 KB at most
 ENTRY_BYTES = 60  # of an entry, beside its id
-_ROLLUP_AHEAD_MAX = 2  # minutes: the rollup's stamp is never later than this after its record's minute
+_ROLLUP_AHEAD_MAX = 2  # minutes: the rollup's stamp is at most this much later than the minute of its record
 
 
 def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
-    """An accepted change: expected. An expiry has no effect, nor has a receipt that does not say what it counted.
+    """Returns what an accepted change expects. A receipt has no effect if it expires, or names no change.
 
-    A record that becomes a dead letter of the rollup for lack of a declaration becomes one here too: redriven only
-    there, it would be drift.
+    If the rollup makes a record a dead letter for lack of a declaration, the bookkeeper does so, too. A redrive by the
+    rollup alone would make drift.
     """
     image = accepted_receipt(record)
     if image is None or CHANGE_ATTRIBUTES.isdisjoint(image):
@@ -64,13 +64,17 @@ def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     if image.get("rollup") == TRUE_ATTRIBUTE:
         for name, id_, _ in amounts_of(image, alone=True):
             rollup.require_declared(declared, name, id_)
-    booked = [change for change in amounts_of(image) if _is_booked(declared.by_name.get(change[0]), change[1])]
+    booked = [
+        (name, id_, amount)
+        for name, id_, amount in amounts_of(image)
+        if name in declared.by_name and periods.is_valid_tally_id(declared.by_name[name], id_)
+    ]
     day = _day_of_import(image, record)
     return rollup.receipt_effects(declared, booked, record, image, day) if booked else ()
 
 
 def _day_of_import(receipt: Image, record: Record) -> int:
-    """The day that imported numbers belong to: the one that the receipt has, or that of its record; -1: no import."""
+    """Returns the day of imported numbers: the day in the receipt, or the day of its record; -1: no import."""
     if not receipt.keys() >= IMPORTED.keys():
         return -1  # traffic
     [mark] = (receipt[name] for name in IMPORTED)
@@ -78,38 +82,36 @@ def _day_of_import(receipt: Image, record: Record) -> int:
     return day if 0 <= day < CREATED_S_MAX // DAY_S else int(created_s(record)) // DAY_S
 
 
-def _is_booked(counter: Counter | None, id_: str) -> bool:
-    """Whether the journal has this tally."""
-    return counter is not None and periods.is_valid_tally_id(counter, id_)
-
-
 def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
-    """A child that was put or deleted: expected. A tally item that changed: observed. Any other item: no effect."""
+    """Returns what a child expects that was put or deleted, or what was observed of a tally item that changed.
+
+    Any other item has no effect.
+    """
     name, change = event_name(record), record["dynamodb"]
     prefix, _, id_ = change["Keys"]["PK"]["S"].partition("#")
     sort_key = change["Keys"]["SK"]["S"]
-    for start, _ in declared.children.get(prefix, ()):
-        if sort_key.startswith(start):
-            return _child_effects(declared, record, name, prefix, id_, sort_key)
+    owners = [counter for start, counter in declared.children.get(prefix, ()) if sort_key.startswith(start)]
+    if owners:
+        return _child_effects(declared, record, owners, id_)
     counter = declared.counter_of_item(prefix, sort_key)
     if counter is None and name == INSERT:
         rollup.refuse_orphan(change.get("NewImage") or {})
     if counter is None or not periods.is_valid_tally_id(counter, id_):
         return ()
     if is_ttl_removal(record) and periods.has_ended(counter, id_, created_s(record)):
-        return ()  # its time was over; one that goes before, because somebody edited its TTL, is drift
+        return ()  # its period has ended; if TTL removes a tally before, because somebody edited its TTL, that is drift
     new, old = change.get("NewImage") or {}, change.get("OldImage") or {}
     if (name != REMOVE and not new) or (name != INSERT and not old):
         raise PoisonRecordError(f"a {name} without its image")
-    # Code of another declaration may have written it. What says no start, and has no nonce, somebody put.
+    # Code of another declaration may have written the item. An item without a start and a nonce was put by hand.
     began = items.int_attribute(dict(new), tallies.START_ATTRIBUTE, 0 if "nonce" in new else counter.start)
     moved = tallies.stored_number(counter, new, began) - tallies.stored_number(counter, old, began)
     effect = Effect(counter.name, id_, declared.minute_made(record))
     booked = _tally_effects(effect._replace(observed=moved), new, old) if moved else ()
     if counter.notify is None or not counter.has_version or not periods.is_kept(counter, id_, created_s(record)):
-        return booked  # a hold that comes back to what is kept no more begins at the start again: that crosses nothing
+        return booked  # a release into an expired period makes its number begin at the start: that crosses nothing
     if not moved and periods.has_ended(counter, id_, created_s(record)):
-        return ()  # the limit of the period that follows: it is here, too, while calls may be (plans.py)
+        return ()  # a copy of an override: an ended period gets it while calls may be in it (counting/overrides.py)
     crossed = crossings.events_of_record(
         counter, id_, record, crossings.ImageNumber(old, began), crossings.ImageNumber(new, began)
     )
@@ -117,13 +119,13 @@ def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
 
 
 def _tally_effects(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]:
-    """The effect of a tally item that changed, on the minute that its nonce asks for. `effect` has the record's own."""
+    """Returns the effect of a changed tally item on the minute of its nonce. `effect`: on the minute of its record."""
     nonce = new.get("nonce", {}).get("S", "")
     if not nonce or new["nonce"] == old.get("nonce"):
         return (effect,)  # a manual edit
     if tallies.is_repair_nonce(nonce, effect.observed):
         return ()
-    if nonce.startswith("-") and "." in nonce:  # an unlike
+    if nonce.startswith("-") and "." in nonce:  # the removal of a child
         return (effect._replace(pair=nonce[1:].partition(".")[0]),)
     minute, at = effect.minute, minute_of(new)
     if nonce.startswith(tallies.ROLLUP_NONCE_START):
@@ -133,36 +135,26 @@ def _tally_effects(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]
     return (effect if at == minute else effect._replace(minute=at),)
 
 
-def _child_effects(
-    declared: CounterIndex, record: Record, name: str, prefix: str, id_: str, sort_key: str
-) -> tuple[Effect, ...]:
-    """One more, or one less with the name that the unlike's other half has too. What an unlike leaves is no child.
+def _child_effects(declared: CounterIndex, record: Record, owners: Sequence[Counter], id_: str) -> tuple[Effect, ...]:
+    """Returns 1 for a new child, or -1 for a removed child, with the pair name of its removal. A tombstone is no child.
 
-    One that is imported belongs to its own day. When it goes, that is a change like any other.
+    An imported child belongs to its own day. Its removal is a change like any other.
     """
-    change, minute = record["dynamodb"], declared.minute_made(record)
-    is_ = name != REMOVE and TOMBSTONE not in change["NewImage"]
-    was = name != INSERT and TOMBSTONE not in change["OldImage"]
-    if is_ == was:
+    name, change, minute = event_name(record), record["dynamodb"], declared.minute_made(record)
+    is_child = name != REMOVE and TOMBSTONE not in change["NewImage"]
+    was_child = name != INSERT and TOMBSTONE not in change["OldImage"]
+    if is_child == was_child:
         return ()
-    if is_:
-        at, moved, pair, day = (
-            booking_minute_of(change["NewImage"], minute),
-            1,
-            "",
-            _imported_day(change["NewImage"], record),
-        )
+    at, moved, pair, day = minute, -1, "", -1
+    if is_child:
+        at, moved, day = booking_minute_of(change["NewImage"], minute), 1, _imported_day(change["NewImage"], record)
     else:
-        at, moved, pair, day = minute, -1, removal_pair_of(change["OldImage"]), -1
-    return tuple(
-        Effect(counter.name, id_, at, moved, pair=pair, day=day)
-        for start, counter in declared.children[prefix]
-        if sort_key.startswith(start)
-    )
+        pair = removal_pair_of(change["OldImage"])
+    return tuple(Effect(counter.name, id_, at, moved, pair=pair, day=day) for counter in owners)
 
 
 def _imported_day(child: Image, record: Record) -> int:
-    """The day in which an imported child says that it was made, or that of its record; -1: it was not imported."""
+    """Returns the day in which an imported child was made, or the day of its record; -1: it was not imported."""
     if not child.keys() >= IMPORTED.keys():
         return -1
     try:
@@ -201,36 +193,32 @@ class SegmentRun(Run):
 
     def writes(self, call: Call, declared: CounterIndex) -> list[Write]:
         settings, now_s = call.store.settings, clock.now_s()
-        name = f"{self.place.table}#{self.place.shard}#{self.first}"  # no other run has it: it never comes again
+        name = f"{self.place.table}#{self.place.shard}#{self.first}"  # no other run has this name
         entries = self.segments()
-        assert min(entries, default=self.place.open_minute) > self.place.last_closed_minute, "nobody would judge it"
+        assert min(entries, default=self.place.open_minute) > self.place.last_closed_minute, "its minute is judged"
         written = [
             segments.segment_write(settings, minute, self.place.bucket, name, of_minute, now_s)
             for minute, of_minute in entries.items()
         ]
         written += [event.as_write(settings) for event in self.events]
-        self.events += levels.raise_levels(call, declared, self.sums.values())  # they have their own transactions
+        self.events += levels.raise_levels(call, declared, self.sums.values())  # levels have their own transactions
         return written
 
     def segments(self) -> dict[int, list[JournalEntry]]:
-        """The entries by minute, without those that come to nothing. An unlike whose halves are both here is whole."""
-        sums: dict[int, dict[tuple[str, str, str, int], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+        """Returns the entries by minute, except entries of 0. If both halves of a removal are here, they are one."""
+        sums: dict[tuple[int, str, str, str, int], list[int]] = defaultdict(lambda: [0, 0])
         for counter, id_, at, expected, observed, pair, day, _ in self.sums.values():
-            sum_ = sums[at][counter, id_, "" if expected == observed else pair, day]
+            sum_ = sums[at, counter, id_, "" if expected == observed else pair, day]
             sum_[0] += expected
             sum_[1] += observed
-        by_minute = {
-            at: [
-                JournalEntry(counter, id_, pair, sum_[0], sum_[1], day)
-                for (counter, id_, pair, day), sum_ in names.items()
-                if any(sum_)
-            ]
-            for at, names in sums.items()
-        }
+        by_minute: dict[int, list[JournalEntry]] = defaultdict(list)
+        for (at, counter, id_, pair, day), sum_ in sums.items():
+            if any(sum_):
+                by_minute[at].append(JournalEntry(counter, id_, pair, sum_[0], sum_[1], day))
         booked = [entry for entries in by_minute.values() for entry in entries]
         assert sum(entry.expected for entry in booked) == sum(effect.expected for effect in self.sums.values())
         assert sum(entry.observed for entry in booked) == sum(effect.observed for effect in self.sums.values())
-        return {at: entries for at, entries in by_minute.items() if entries}
+        return by_minute
 
 
 CONSUMER = StreamConsumer(

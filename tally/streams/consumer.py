@@ -1,9 +1,10 @@
 """Stream records take effect exactly once: the effect and the checkpoint commit in one transaction.
 
-Lambda delivers batches at least once, again after a failure, and cut as it likes. A consumer reads its checkpoint in
-this stream shard, skips the records at or below it, folds the rest (fold.py) and commits run by run, each on condition
-that the checkpoint has not moved. If it has, another invocation was here: the consumer reads the checkpoint again. A
-record that it cannot apply becomes a dead letter (dead_letters.py), and delays no other one.
+Lambda delivers a record at least once, and may cut batches differently after a failure. A consumer reads its checkpoint
+in the stream shard and skips the records up to the checkpoint. It folds the other records into runs (fold.py), and
+commits each run on condition that the checkpoint has not moved. If the checkpoint has moved, another invocation applied
+records, so the consumer reads the checkpoint again. If the consumer cannot apply a record, the record becomes a dead
+letter (dead_letters.py) and delays no other record.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..settings import Settings
 from . import dead_letters, events, fold, watermark
 from .dead_letters import DeadLetterBucket
 from .events import Bus, Event
-from .fold import BatchContext, DeadLetter, Run, StreamConsumer
+from .fold import BatchContext, Run, StreamConsumer
 from .forms import Forms
 from .lineage import Checkpoint
 from .record import CounterIndex, PoisonRecordError, Record, created_s
@@ -34,11 +35,11 @@ from .record import CounterIndex, PoisonRecordError, Record, created_s
 CHECKPOINT_READS_MAX = 8  # each time the checkpoint moved, another invocation made progress: little is left to do
 RESERVE_S = 5.0  # time that a transaction may need: 10 ms, and 3 s of retries under contention
 
-Answer = dict[str, Any]  # {"state": {}, "batchItemFailures": [{"itemIdentifier": first number that is not applied}]}
+Answer = dict[str, Any]  # {"state": {}, "batchItemFailures": [{"itemIdentifier": the first record that is left}]}
 
 
 class Handler:
-    """The handler of one consumer. Made at cold start: it reads the settings and makes the client."""
+    """The handler of one consumer. At cold start it reads the settings and makes the client."""
 
     def __init__(
         self,
@@ -48,18 +49,21 @@ class Handler:
         objects: DeadLetterBucket | None = None,
         bus: Bus | None = None,
     ) -> None:
-        """Raises ConfigurationError without a bucket for dead letters: one bad record would block the rest."""
+        """Raises ConfigurationError if no bucket is set: without dead letters, a poison record would block the rest."""
         self.consumer = consumer
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
         self.declared, self.forms = CounterIndex(counters, self.store.settings.minute_s), Forms(self.store)
         if objects is None and not self.store.settings.dead_letter_bucket:
-            raise ConfigurationError("TALLY_DEAD_LETTER_BUCKET is not set")
+            raise ConfigurationError("TALLY_DEAD_LETTER_BUCKET is not set: set it to the bucket's name")
         self.objects = objects or DeadLetterBucket(self.store.settings.dead_letter_bucket)
         self.bus = bus or Bus(self.store.settings.event_bus)
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> Answer:
-        """Apply one batch. Raises ConfigurationError, also while a counter is declared in another form than it has
-        counted in, and StoreRefusedError for a fault of the deployment."""
+        """Applies one batch.
+
+        Raises StoreRefusedError for a fault of the deployment, and ConfigurationError for an event without a shard, for
+        a stream of another table, and while a declaration does not fit what its counter has counted (forms.py).
+        """
         with observe.metrics():
             records = event.get("Records") or []
             if not records:  # the end of a window without records
@@ -72,37 +76,37 @@ class Handler:
             batch = self.batch(call, source, shard)
             failed = batch.apply(records)
             if batch.events and self.bus.name:
-                self._send(call, batch.events)
+                try:
+                    events.send(self.store, self.bus, batch.events, call.deadline_s - RESERVE_S)
+                except TallyError as error:  # the batch is applied all the same, and the sweep sends these events
+                    observe.logger.warning("events were sent, and not noted", exc_info=error)
             return {"state": {}, "batchItemFailures": [] if failed is None else [{"itemIdentifier": failed}]}
 
-    def _send(self, call: Call, booked: Sequence[Event]) -> None:
-        """Send events that are committed. Whatever goes wrong, the batch is applied: the sweep sends what is left."""
-        try:
-            events.send(self.store, self.bus, booked, call.deadline_s - RESERVE_S)
-        except TallyError as error:
-            observe.logger.warning("events were sent, and not noted", exc_info=error)
-
     def batch(self, call: Call, source: str, shard: str) -> Batch:
-        """A batch of the stream with this ARN. Raises ConfigurationError for a stream that it does not read."""
-        return Batch(self, call, _table(self.store.settings, source), shard)
+        """Returns a batch of the stream with this ARN. Raises ConfigurationError for a stream of another table."""
+        settings = self.store.settings
+        table = {settings.counts_table: "counts", settings.receipts_table: "receipts"}.get(table_name(source))
+        if table is None:
+            raise ConfigurationError(f"The stream {source[:200]!r} is not of the counts or the receipts table")
+        return Batch(self, call, table, shard)
 
 
 @dataclass
 class Batch:
-    """One batch of one stream shard, on its way through a consumer."""
+    """One batch of one stream shard. `rejected`: by sequence number, DynamoDB's reason to reject the record's write."""
 
     handler: Handler
     call: Call
     table: str
     shard: str
-    rejected: dict[str, str] = field(default_factory=dict)  # by sequence number: why DynamoDB does not accept it
-    events: list[Event] = field(default_factory=list)  # that are committed
+    rejected: dict[str, str] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)  # the committed ones
 
     def __post_init__(self) -> None:
         self.consumer = self.handler.consumer
 
     def apply(self, records: Sequence[Record]) -> str | None:
-        """Apply the records beyond the checkpoint; the first sequence number that is left, or None if none is."""
+        """Applies the records after the checkpoint. Returns the first sequence number that is left, or None."""
         store, numbered = self.call.store, fold.by_sequence(records)
         first = next(iter(numbered.values()))
         failed: str = first["dynamodb"]["SequenceNumber"]
@@ -110,8 +114,8 @@ class Batch:
             every = self.handler.forms.fitting(self.handler.declared)
             for _ in range(CHECKPOINT_READS_MAX):
                 past = self._last_closed_minute(first)
-                seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # then: `past` grows
-                self._prefetch(numbered.values())  # then: nothing up to the checkpoint rests on anything newer
+                seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # `past` grows
+                self._prefetch(numbered.values())  # after the checkpoint: see the docstring
                 place = BatchContext(self.table, self.shard, store.settings.minute_of(clock.now_s()), past)
                 try:
                     at = int(seen.sequence or -1)  # compared as numbers: as strings "9" is after "10"
@@ -120,18 +124,18 @@ class Batch:
                 except ConditionFailedError:
                     continue
             self._warn("the checkpoint kept moving", failed)
-        except StoreRefusedError:  # a fault of the deployment: a retry of the batch would hide it
+        except StoreRefusedError:  # a retry of the batch would hide a fault of the deployment
             raise
         except RetryableError as error:
             self._warn("not applied", failed, error)
         return failed
 
     def _prefetch(self, records: Iterable[Record]) -> None:
-        """Read what the effects of these records depend on. It is called after the checkpoint is read: nothing
-        that was committed up to there depends on anything newer than what is read here."""
+        """Reads what the effects of these records depend on. `apply` calls it after it has read the checkpoint, so no
+        record up to the checkpoint depends on anything newer."""
 
     def _last_closed_minute(self, first: Record) -> int:
-        """The last minute that takes no entries any more."""
+        """Returns the last minute that takes no more entries; -1: each minute takes entries."""
         if not self.consumer.needs_watermark:
             return -1
         made_s: float | None = None
@@ -142,12 +146,13 @@ class Batch:
     def _apply(
         self, records: Sequence[Record], every: CounterIndex, place: BatchContext, seen: Checkpoint
     ) -> str | None:
-        """Commit run by run; the first record that is left, because the time ran out or the store was busy.
+        """Commits run by run. If the time runs out or the store is busy, returns the first record that is left.
 
-        The bookkeeper also books what is declared no more: one half of a change may be booked already.
+        The bookkeeper also books counters that are not declared any more: one half of a change may be booked.
 
-        A run that DynamoDB rejects is retried with half as many records, down to the one at fault. So is one that keeps
-        meeting conflicts: with fewer items it meets fewer transactions. Raises ConditionFailedError, StoreRefusedError.
+        If DynamoDB rejects a run, the next run has half as many records, down to the poison record. If a run keeps
+        meeting conflicts, the next run is halved, too, because fewer items meet fewer transactions. Raises
+        ConditionFailedError, StoreRefusedError.
         """
         consumer, most = self.consumer, len(records)
         declared = every if consumer.needs_watermark else self.handler.declared
@@ -162,7 +167,7 @@ class Batch:
                 commit_writes(self.call, [*run.writes(self.call, declared), *self._checkpoint_writes(run, seen, after)])
             except WriteRejectedError as rejected:
                 if run.records == 1 and run.dead_letters:
-                    raise StoreRefusedError(f"The ledger does not take a checkpoint: {rejected.detail}") from rejected
+                    raise StoreRefusedError(f"The ledger rejects a checkpoint: {rejected.detail}") from rejected
                 if run.records == 1:
                     self.rejected[run.first] = f"refused: {rejected.detail}"
                 most = max(1, run.records // 2)
@@ -176,9 +181,7 @@ class Batch:
                 return self._warn("stopped", run.first, error)
             run.on_commit()
             self.events += run.events
-            self._report(run.dead_letters)
-            for counter, changes in run.metered_changes.items():
-                observe.count(observe.COUNTED, changes, counter=counter)
+            self._report(run)
             records, seen, most = records[run.records :], after, 2 * most
         return None
 
@@ -187,38 +190,28 @@ class Batch:
         return keys.key(*keys.checkpoint_key(self.consumer.name, self.table, self.shard))
 
     def _checkpoint_writes(self, run: Run, seen: Checkpoint, after: Checkpoint) -> list[Write]:
-        """The writes beside the effects. The checkpoint moves on condition that it has not since it was read."""
-        assert int(after.sequence or -1) > int(seen.sequence or -1), "a checkpoint only moves on"
+        """Returns the writes beside the effects: the markers of dead letters, whose objects it puts first, and the
+        checkpoint, on condition that it has not moved since it was read."""
+        assert int(after.sequence or -1) > int(seen.sequence or -1), "a checkpoint only advances"
         values = after.values | {"expiration": int(clock.now_s()) + keys.CHECKPOINT_KEPT_S}
         table = self.call.store.settings.ledger_table
         moved = items.update_write(table, self._key, values, expected={"sequence": seen.sequence})
-        return [*self._dead_letter_writes(run.dead_letters), moved]
-
-    def _dead_letter_writes(self, kept: Sequence[DeadLetter]) -> list[Write]:
-        """The markers of dead letters. Their objects are put first."""
         where = self.handler.objects, self.consumer.name, self.table, self.shard
-        return [dead_letters.store_and_mark(self.call, *where, *letter) for letter in kept]
+        return [*(dead_letters.store_and_mark(self.call, *where, *letter) for letter in run.dead_letters), moved]
 
-    def _report(self, kept: Sequence[DeadLetter]) -> None:
-        for spelled, _, reason in kept:
+    def _report(self, run: Run) -> None:
+        for sequence, _, reason in run.dead_letters:
             observe.count(observe.DEAD_LETTERS, consumer=self.consumer.name)
-            observe.logger.error("dead letter", extra={"sequence": spelled, "shard": self.shard, "reason": reason})
+            observe.logger.error("dead letter", extra={"sequence": sequence, "shard": self.shard, "reason": reason})
+        for counter, changes in run.metered_changes.items():
+            observe.count(observe.COUNTED, changes, counter=counter)
 
     def _warn(self, what: str, first: str | None, error: Exception | None = None) -> str | None:
-        """Log why the records from `first` on are left, and return it."""
+        """Logs why the records from `first` on are left, and returns `first`."""
         observe.logger.warning(what, exc_info=error, extra={"from": first, "shard": self.shard})
         return first
 
 
 def table_name(source: str) -> str:
-    """The name of the table whose stream has this ARN."""
+    """Returns the name of the table whose stream has this ARN: `…:table/NAME/stream/…`."""
     return source.partition("table/")[2].partition("/")[0]
-
-
-def _table(settings: Settings, source: str) -> str:
-    """`counts` or `receipts`, by the ARN of the stream: `…:table/NAME/stream/…`. Raises ConfigurationError."""
-    name = table_name(source)
-    table = {settings.counts_table: "counts", settings.receipts_table: "receipts"}.get(name)
-    if table is None:
-        raise ConfigurationError(f"The stream {source[:200]!r} is of neither the counts nor the receipts table")
-    return table

@@ -1,7 +1,7 @@
-"""Which thresholds a number has crossed between two images of the one item that it stands in.
+"""The thresholds that a number crosses between two images of the one item that has the number.
 
-It has crossed one that it was below and has reached, or had reached and is below. The percentages are of the ceiling
-that each image has, so a change of an override may cross some, too.
+A number crosses a threshold upwards if it was below and has reached it, and downwards if it had reached it and is
+below. A percentage is of the ceiling in each image, so a change of an override may cross a percentage, too.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ EXAMPLE: Mapping[str, Any] = {
     "threshold": 800, "percent": 80, "limit": 1000, "direction": "up", "value": 812, "before": 790, "by": "change",
     "at": 1785542401, "sequence": f"{4421584500000000017450439092:040}.00",
 }  # fmt: skip
-"""The detail of an event: samples and documents have it."""
-_SEQUENCE_DIGITS = 40  # of DynamoDB's numbers, at most
+"""An example of an event's detail, for samples and documents."""
+_SEQUENCE_DIGITS = 40  # of DynamoDB's sequence numbers, at most
 
 
 class ImageNumber(NamedTuple):
-    """A number as an image has it. `start`: what it is where the image has none."""
+    """The number in an image. `start`: the number if the image has none."""
 
     image: Image
     start: int
 
     def value(self, counter: Counter) -> int:
-        """As readers see it: that of a removed parent is 0."""
+        """Returns the number as readers see it: the number of a removed parent is 0."""
         return 0 if tallies.TOMBSTONE in self.image else tallies.stored_number(counter, self.image, self.start)
 
 
 class Crossing(NamedTuple):
-    """A threshold that was crossed. `declaration`: how its declaration has it."""
+    """A threshold that was crossed. `declaration`: the members of the event that say how the threshold is declared."""
 
     threshold: int
     is_upward: bool
@@ -47,15 +47,15 @@ class Crossing(NamedTuple):
 def crossings_between(
     notify: Notify, old: int, new: int, ceilings: tuple[int | None, int | None] = (None, None)
 ) -> list[Crossing]:
-    """What a move from `old` to `new` crosses, in the order in which it does: each percentage, and each other threshold
-    once.
+    """Returns what a move from `old` to `new` crosses, in the order of the move: each percentage, and each other
+    threshold once.
 
-    `ceilings`: the one before and the one after. Of a ceiling of 0 or less, no number has reached a percentage.
+    `ceilings`: the ceiling before and the ceiling after. No number reaches a percentage of a ceiling of 0 or less.
     """
     found = {(one.threshold, one.declaration.get("percent")): one for one in _each_crossing(notify, old, new, ceilings)}
     of_percent = {threshold for threshold, percent in found if percent}
-    said = [one for (threshold, percent), one in found.items() if percent or threshold not in of_percent]
-    return sorted(said, key=lambda one: (one.threshold, one.declaration.get("percent", 0)), reverse=new < old)
+    distinct = [one for (threshold, percent), one in found.items() if percent or threshold not in of_percent]
+    return sorted(distinct, key=lambda one: (one.threshold, one.declaration.get("percent", 0)), reverse=new < old)
 
 
 def _each_crossing(notify: Notify, old: int, new: int, ceilings: tuple[int | None, int | None]) -> Iterator[Crossing]:
@@ -67,23 +67,18 @@ def _each_crossing(notify: Notify, old: int, new: int, ceilings: tuple[int | Non
         if (old >= threshold) != (new >= threshold):
             yield Crossing(threshold, new >= threshold, {})
     for percent in notify.percent:
-        was, is_ = (_percent_of(ceiling, percent) for ceiling in ceilings)
-        up = is_ is not None and new >= is_
-        if (was is not None and old >= was) != up:
-            yield Crossing(is_ or was or 0, up, {"percent": percent, "limit": ceilings[1] or 0})
-
-
-def _percent_of(ceiling: int | None, percent: int) -> int | None:
-    """The least number that has so many percent of a ceiling; None if the ceiling has no percentages."""
-    return part(ceiling, percent) if ceiling and ceiling > 0 else None
+        before, after = (part(ceiling, percent) if ceiling and ceiling > 0 else None for ceiling in ceilings)
+        up = after is not None and new >= after
+        if (before is not None and old >= before) != up:
+            yield Crossing(after or before or 0, up, {"percent": percent, "limit": ceilings[1] or 0})
 
 
 def events_of_record(
     counter: Counter, id_: str, record: Record, old: ImageNumber, new: ImageNumber
 ) -> tuple[Event, ...]:
-    """The events of a tally item that changed, of a counter with thresholds whose number is one item."""
+    """Returns the events of a changed tally item. The counter has thresholds, and keeps its number in one item."""
     assert counter.notify is not None
-    assert counter.has_version, "one item is not the number"
+    assert counter.has_version, "the number has several items"
     before, value = old.value(counter), new.value(counter)
     crossings = crossings_between(counter.notify, before, value, _ceilings(counter, old.image, new.image))
     if not crossings:
@@ -99,7 +94,7 @@ def events_of_record(
 def crossing_event(
     counter: Counter, id_: str, crossing: Crossing, sequence: str, at_s: float, value: int, **more: Any
 ) -> Event:
-    """The event of a crossing. `sequence`: sorts the events of one number, and names this one among them."""
+    """Returns the event of a crossing. `sequence`: sorts the events of one number; each event has its own."""
     name = event_id(counter.name, id_, sequence)
     return Event(name, int(at_s * 1000), {
         "event": name, "counter": counter.name, **periods.answer_members(id_),
@@ -110,7 +105,7 @@ def crossing_event(
 
 
 def _ceilings(counter: Counter, old: Image, new: Image) -> tuple[int | None, int | None]:
-    """The ceiling before and after. An image that does not say its own has that of the other one."""
+    """Returns the ceiling before and after. If an image has no ceiling, the ceiling of the other image counts."""
     before, after = (_ceiling(counter, image) for image in (old, new))
     before = after if before is None else before
     after = before if after is None else after
@@ -118,21 +113,21 @@ def _ceilings(counter: Counter, old: Image, new: Image) -> tuple[int | None, int
 
 
 def _ceiling(counter: Counter, image: Image) -> int | None:
-    """The ceiling that an image is judged by; None if the image does not say, as before the first number of a period.
+    """Returns the ceiling that an image is judged by; None if the image has none, as before a period's first number.
 
-    A number without a copy of an override was judged by the declared ceiling: the counter had no `own_limits` then.
-    Beside a mark, the ceiling of the last copy is left.
+    If an image has a number and no copy of an override, the declared ceiling counted: the counter had no `own_limits`.
+    If the copy is marked as stale, the ceiling in the copy still counts.
     """
     if not counter.own_limits:
         return counter.ceiling
-    plan = image.get(OVERRIDE, {}).get("S", STALE_COPY_PREFIX)
-    if counter.period is not None and plan.startswith(STALE_COPY_PREFIX) and counter.attribute not in image:
+    override = image.get(OVERRIDE, {}).get("S", STALE_COPY_PREFIX)
+    if counter.period is not None and override.startswith(STALE_COPY_PREFIX) and counter.attribute not in image:
         return None
     return limits.parse_limits(counter, image).ceiling
 
 
 def _cause(old: Image, new: Image, moved: int) -> str:
-    """What crossed: a `change`, a `repair`, the `removal` of a parent, an `edit` around Tally, or its `limit`."""
+    """Returns the cause: a `change`, a `repair`, the `removal` of a parent, an `edit` by hand, or a new `limit`."""
     if not moved and new.get(OVERRIDE) != old.get(OVERRIDE):
         return "limit"
     if tallies.TOMBSTONE in new and tallies.TOMBSTONE not in old:

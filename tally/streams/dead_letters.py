@@ -1,9 +1,12 @@
-"""Records that could not be applied: kept whole in S3, marked in the ledger, and applied later, once.
+"""Dead letters: records that a consumer could not apply. S3 keeps the record, and the ledger a marker.
 
-The object is put first, and the marker in the transaction that moves the checkpoint over the record. So none is lost,
-and one that becomes a dead letter twice is one. A redrive deletes the marker and applies the effect in one transaction,
-on condition that nobody judges the minute yet that it books on. One of a time before the ledger began again (loss.py)
-has lost its other half: it is booked as even, so that the series have it, and moves a tally as a repair does.
+The consumer puts the object first, then the marker in the transaction that moves the checkpoint past the record. So no
+record is lost, and a record that becomes a dead letter twice is one dead letter. A redrive deletes the marker and
+applies the effect in one transaction, on condition that the minute of the effect is not judged.
+
+If a dead letter is older than the ledger's restart (loss.py), the other half of its change is lost. A redrive then
+books expected and observed together, so that the series have the change and no drift appears. It moves the tally as a
+repair does.
 """
 
 from __future__ import annotations
@@ -30,15 +33,15 @@ from .record import MALFORMED_ERRORS, CounterIndex, PoisonRecordError, Record, c
 
 REASON_CHARACTERS_MAX = 300
 REDRIVEN = "redrive"
-REDRIVES_MAX = 3  # the minute is minutes from being judged: only a commit that hangs comes too late
+REDRIVES_MAX = 3  # the minute is judged minutes later: only a commit that hangs is too late
 
 
 def _s3_client() -> Any:
-    """Made when the first record becomes a dead letter, which should be never: it adds 50 ms to a cold start."""
+    """Makes the client with the first dead letter, not at cold start, where it would take 50 ms."""
     import boto3
     from botocore.config import Config
 
-    # S3 answers in 100 ms; Lambda delivers a batch again that waits longer.
+    # S3 answers in 100 ms; if it takes longer, Lambda delivers the batch again.
     config = Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 3, "mode": "standard"})
     return boto3.client("s3", config=config)
 
@@ -49,7 +52,7 @@ class DeadLetterExpiredError(PoisonRecordError):
 
 @dataclass
 class DeadLetterBucket:
-    """The bucket. Every failure of S3 is a StoreUnreachableError: nothing is lost, and the caller tries again."""
+    """The bucket. Each method raises StoreUnreachableError if S3 fails: nothing is lost, and the caller tries again."""
 
     bucket: str
     make: Callable[[], Any] = _s3_client
@@ -59,18 +62,18 @@ class DeadLetterBucket:
         return self.make()
 
     def put(self, key: str, body: Mapping[str, Any]) -> None:
-        """Store an object as JSON, over an older one of its key."""
+        """Stores an object as JSON, in place of an older object of its key."""
         self._ask("put_object", key, Body=json.dumps(body, default=str).encode(), ContentType="application/json")
 
     def get(self, key: str) -> Any:
-        """The content of an object. Raises DeadLetterExpiredError, or PoisonRecordError if it is no JSON."""
+        """Returns the content of an object. Raises DeadLetterExpiredError, or PoisonRecordError if it is not JSON."""
         try:
             return json.loads(self._ask("get_object", key))
         except ValueError:
-            raise PoisonRecordError(f"the object {key} holds no JSON") from None
+            raise PoisonRecordError(f"the object {key} is not JSON") from None
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it is there."""
+        """Deletes an object, if it exists."""
         self._ask("delete_object", key)
 
     def _ask(self, name: str, key: str, **more: Any) -> Any:
@@ -102,53 +105,47 @@ class DeadLetterMarker(NamedTuple):
 
     @property
     def made_s(self) -> int:
-        """When the record was made, epoch seconds; 0: it does not say."""
+        """When the record was made, epoch seconds; 0: the record has no time."""
         return int(self.sort_key.split("#")[1])
 
 
 def store_and_mark(
-    call: Call,
-    objects: DeadLetterBucket,
-    consumer: str,
-    table: str,
-    shard: str,
-    spelled: str,
-    record: Record,
-    reason: str,
+    call: Call, bucket: DeadLetterBucket, consumer: str, table: str, shard: str, number: str, record: Record, why: str
 ) -> Write:
-    """Put the record into the bucket; the write of its marker, which must commit with the checkpoint.
+    """Puts the record into the bucket, and returns the write of its marker, which must commit with the checkpoint.
 
-    `spelled`: the sequence number. A record without a time comes first: it may be the oldest one. Raises
-    StoreUnreachableError.
+    `number`: the sequence number. The marker of a record without a time sorts first, because the record may be the
+    oldest. Raises StoreUnreachableError.
     """
-    object_key = f"{consumer}/{table}/{shard}/{spelled}.json"
-    reason = reason[:REASON_CHARACTERS_MAX]
-    objects.put(object_key, {"consumer": consumer, "table": table, "shard": shard, "reason": reason, "record": record})
+    object_key = f"{consumer}/{table}/{shard}/{number}.json"
+    reason = why[:REASON_CHARACTERS_MAX]
+    bucket.put(object_key, {"consumer": consumer, "table": table, "shard": shard, "reason": reason, "record": record})
     values: items.Values = {"object": object_key, "reason": reason, "table": table, "at": int(clock.now_s())}
     made_s = 0
     with suppress(PoisonRecordError):
         made_s = int(created_s(record))
-    sort_key = f"{keys.dead_letter_prefix(consumer)}{made_s:010}#{table}#{shard}#{spelled}"
+    sort_key = f"{keys.dead_letter_prefix(consumer)}{made_s:010}#{table}#{shard}#{number}"
     return items.put_write(call.store.settings.ledger_table, keys.key(keys.DEAD_LETTER_KEY, sort_key), values)
 
 
 def list_markers(call: Call) -> Iterator[DeadLetterMarker]:
-    """The markers, by consumer and by the time of the record. Raises what botocore's errors map to."""
+    """Yields the markers, by consumer and by the time of the record. Raises what botocore's errors map to."""
     for item in queries.partition_items(call.store, call.store.settings.ledger_table, keys.DEAD_LETTER_KEY):
         object_key, reason, table = (item[name]["S"] for name in ("object", "reason", "table"))
         yield DeadLetterMarker(item["SK"]["S"], object_key, reason, table, items.int_attribute(item, "at"))
 
 
 def any_waiting(store: Store) -> bool:
-    """Whether there is a dead letter."""
+    """Returns whether there is a dead letter."""
     return bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
 
 
 class RedriveOutcome(Enum):
     """The result of a redrive.
 
-    GONE: another redrive has applied it, or this one did and the answer was lost. KEPT: it still cannot be applied.
-    LOST: nobody can apply it any more, for its object is gone. The marker stays until somebody drops it.
+    ALREADY_APPLIED: another redrive applied it, or this redrive did and the answer was lost. STILL_BLOCKED: it still
+    cannot be applied. OBJECT_LOST: its object is gone, so it can never be applied. The marker stays until a person
+    discards it.
     """
 
     APPLIED = "applied"
@@ -164,39 +161,39 @@ def redrive(
     declared: CounterIndex,
     marker: DeadLetterMarker,
 ) -> tuple[RedriveOutcome, str]:
-    """Apply a dead letter, once; the outcome, and the reason if it was kept.
+    """Applies a dead letter once, and returns the outcome, and the reason if the dead letter stays.
 
-    The effects are booked on the current minute, as DynamoDB says. Raises StoreUnreachableError and StoreBusyError: the
-    record can be redriven again.
+    The effects are booked on the current minute, by DynamoDB's clock. Raises StoreUnreachableError and StoreBusyError:
+    then the caller can redrive the dead letter again.
     """
     settings = call.store.settings
     for _ in range(REDRIVES_MAX):
         seen = watermark.read(call.store)
         minute = settings.minute_of(clock.now_s())
-        again = watermark.pending_resume_minute(call.store, seen)
+        resume_minute = watermark.pending_resume_minute(call.store, seen)
         place = BatchContext("", f"{REDRIVEN}#{marker.sort_key}", minute)
         outcome = RedriveOutcome.APPLIED
         try:
-            writes = _writes(call, consumers, declared, objects.get(marker.object), place, again)
+            writes = _writes(call, consumers, declared, objects.get(marker.object), place, resume_minute)
             commit_writes(call, [_marker_removal(call, marker), _open_minute_check(call, minute, seen), *writes])
         except (PoisonRecordError, WriteRejectedError, ConditionFailedError) as error:
-            there = queries.get(call.store.client, settings.ledger_table, marker.key)
+            stays = queries.get(call.store.client, settings.ledger_table, marker.key)
             has_expired = isinstance(error, DeadLetterExpiredError)
-            if there and not isinstance(error, ConditionFailedError):
+            if stays and not isinstance(error, ConditionFailedError):
                 return RedriveOutcome.OBJECT_LOST if has_expired else RedriveOutcome.STILL_BLOCKED, error.detail
-            if there:
-                continue  # it took so long that the minute was judged meanwhile
+            if stays:
+                continue  # the minute was judged before the commit
             outcome = RedriveOutcome.ALREADY_APPLIED
         objects.delete(marker.object)
         return outcome, ""
-    raise StoreBusyError("The minute is judged before the record is applied: is the sweep's clock right?")
+    raise StoreBusyError("The sweep judged the minute before the record was applied. Check the clocks, and try again.")
 
 
 def discard(call: Call, marker: DeadLetterMarker) -> None:
-    """Removes the marker of a record whose object is gone, and notes that the record is lost. Without a marker it does
-    nothing.
+    """Deletes the marker of a record whose object is gone, and notes the loss. If there is no marker, does nothing.
 
-    What a team's table lost delays no other number: its counters are to be scanned (team/scan_state.py)."""
+    The loss of a team table's record is not noted: its counters need a scan instead (team/scan_state.py).
+    """
     lost = loss.loss_of_discarded(call.store.settings, marker.sort_key, marker.consumer, marker.made_s)
     noted = [] if marker.consumer == ITEMS else [lost.as_write(call.store.settings)]
     try:
@@ -211,8 +208,10 @@ def _marker_removal(call: Call, marker: DeadLetterMarker) -> Write:
 
 
 def _open_minute_check(call: Call, minute: int, seen: watermark.Watermark) -> Write:
-    """The check that a minute is not judged, nor the one before: the judge may be reading the next one. And that the
-    ledger has not restarted since."""
+    """Returns the check that neither a minute nor the minute before is judged, and that the ledger has not restarted.
+
+    Once the minute before is judged, the judge may be reading this minute.
+    """
     check = {
         "TableName": call.store.settings.ledger_table,
         "Key": watermark.WATERMARK_KEY,
@@ -226,22 +225,22 @@ def _writes(
     call: Call,
     consumers: Mapping[str, StreamConsumer],
     declared: CounterIndex,
-    kept: Any,
+    stored: Any,
     place: BatchContext,
-    again: int,
+    resume_minute: int,
 ) -> list[Write]:
-    """The effects of a dead letter. Raises PoisonRecordError if they cannot be read.
+    """Returns the writes of a dead letter's effects. Raises PoisonRecordError if its object cannot be read.
 
-    `again`: the first minute that is judged after a loss. The other half of a change is booked on the minute that its
-    record asks for, and that may not be the one in which the record was made.
+    `resume_minute`: the first minute that is judged after a loss. It is compared with the booking minute, because the
+    other half is booked on that minute, not on the minute in which the record was made.
     """
     try:
-        consumer, table, record = consumers[kept["consumer"]], kept["table"], kept["record"]
-        spelled = record["dynamodb"]["SequenceNumber"]
+        consumer, table, record = consumers[stored["consumer"]], stored["table"], stored["record"]
+        number = record["dynamodb"]["SequenceNumber"]
     except MALFORMED_ERRORS as error:
-        raise PoisonRecordError(f"its object lacks a good consumer, table or record: {error}") from None
+        raise PoisonRecordError(f"its object has no valid consumer, table or record: {error}") from None
     effects = consumer.effects(declared, table, record)
-    even = any(effect.minute < again for effect in effects)
-    run = consumer.run(spelled, place._replace(table=table, is_drift_exempt=even))
+    has_lost_half = any(effect.minute < resume_minute for effect in effects)
+    run = consumer.run(number, place._replace(table=table, is_drift_exempt=has_lost_half))
     run.add([effect._replace(minute=place.minute, pair="") for effect in effects])
     return run.writes(call, declared)

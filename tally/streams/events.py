@@ -1,10 +1,10 @@
-"""Events of thresholds: kept until the bus has them, then for some days more.
+"""Events of thresholds: the ledger keeps them until the bus has them, and for KEPT_S after.
 
     EVENT#partition, epoch ms#name -> detail                 not sent yet
     SENT#partition, epoch ms#name -> detail, expiration      the bus has it
 
-The bookkeeper writes an event with its checkpoint, and sends it then; the sweep sends what is left. One that was sent
-may be sent again: the process may end before that is noted. It has the same name then.
+The bookkeeper writes an event with its checkpoint, and then sends the event; the sweep sends the events that are left.
+If a process ends before it notes that it sent an event, the sweep sends the event again, under the same name.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from ..settings import Settings
 
 UNSENT, SENT = "EVENT", "SENT"
 PARTITIONS = 4  # each takes 1,000 events a second
-PAGE_SIZE = 50  # read of each partition at a time, for who lists the newest
-KEPT_S = 9 * 24 * 3600  # after it was sent; as the journal
-ENTRIES_MAX = 10  # of PutEvents. All of them have 40 KB at most: an id has 1,024 bytes, and a request takes 256 KB
+PAGE_SIZE = 50  # events of each partition that `newest_events` reads at a time
+KEPT_S = 9 * 24 * 3600  # after an event was sent, as long as the journal
+ENTRIES_MAX = 10  # of PutEvents. Together they have at most 40 KB (an id has 1,024 bytes); a request takes 256 KB
 SOURCE, DETAIL_TYPE = "tally", "Threshold crossed"
 
 
 class Event(NamedTuple):
-    """What happened to a number. `id`: its id, which no other event has."""
+    """What happened to a number. `id`: no other event has it."""
 
     id: str
     at_ms: int
@@ -48,16 +48,16 @@ class Event(NamedTuple):
         return f"{self.at_ms:014}#{self.id}"
 
     def key(self, state: str) -> Item:
-        """Its key in the ledger."""
+        """Returns the key of the event in the ledger."""
         return keys.key(f"{state}#{int(self.id[:8], 16) % PARTITIONS}", self._sort_key)
 
     def as_write(self, settings: Settings) -> Write:
-        """The write of one that is to be sent."""
+        """Returns the write of an event that is not sent yet."""
         return items.put_write(settings.ledger_table, self.key(UNSENT), {"detail": _text(self.detail)})
 
 
 def event_id(*parts: str) -> str:
-    """The name of an event: the same whenever it is made."""
+    """Returns the name of an event: the same parts always make the same name."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -66,7 +66,7 @@ def _text(detail: Mapping[str, Any]) -> str:
 
 
 def _events_client() -> Any:
-    """Made when the first event is sent."""
+    """Makes the client with the first event, not at cold start."""
     import boto3
     from botocore.config import Config
 
@@ -86,7 +86,7 @@ class Bus:
         return self.make()
 
     def put(self, events: Sequence[Event]) -> list[str]:
-        """Send at most ENTRIES_MAX events once: for each why it was refused, or nothing."""
+        """Sends at most ENTRIES_MAX events once. Returns why the bus refused each of them; empty: the bus took it."""
         entries = [
             {
                 "EventBusName": self.name, "Source": SOURCE, "DetailType": DETAIL_TYPE,
@@ -103,16 +103,17 @@ class Bus:
 
 
 def send(store: Store, bus: Bus, events: Iterable[Event], until_s: float) -> dict[str, int]:
-    """Send events, as far as the time goes (`until_s`, on the store's clock): how many were sent, and how many refused.
+    """Sends events until `until_s`, on the store's clock. Returns how many were sent, and how many the bus refused.
 
-    The bus may refuse one and take the others. Raises what botocore's errors map to, if it cannot be noted which.
+    The bus may refuse one event and take the others. Raises what botocore's errors map to, if the ledger cannot note
+    which events were sent.
     """
     left, sent, refused = iter(events), 0, list[str]()
     while store.clock() < until_s and (some := list(islice(left, ENTRIES_MAX))):
         reasons = bus.put(some)
-        taken = [event for event, reason in zip(some, reasons, strict=True) if not reason]
-        map_in_threads(partial(_mark_sent, store), taken)
-        sent += len(taken)
+        accepted = [event for event, reason in zip(some, reasons, strict=True) if not reason]
+        map_in_threads(partial(_mark_sent, store), accepted)
+        sent += len(accepted)
         refused += filter(None, reasons)
     if refused:
         observe.logger.warning("events were not sent", extra={"events": len(refused), "reason": refused[0][:300]})
@@ -120,7 +121,7 @@ def send(store: Store, bus: Bus, events: Iterable[Event], until_s: float) -> dic
 
 
 def _mark_sent(store: Store, event: Event) -> None:
-    """Note that the bus has an event: 2 WCU. A process that ends before the second write leaves it to be sent again."""
+    """Notes that the bus has an event: 2 WCU. If the process ends between the two writes, the sweep sends it again."""
     table = store.settings.ledger_table
     values: items.Values = {"detail": _text(event.detail), "expiration": int(clock.now_s()) + KEPT_S}
     if try_commit(store, [items.put_write(table, event.key(SENT), values)]):
@@ -128,30 +129,32 @@ def _mark_sent(store: Store, event: Event) -> None:
 
 
 def send_unsent(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
-    """Send what the bookkeeper has not, as `send` does. `oldest_event_s`: how long ago the oldest event that is left
-    came about."""
-    before_ms = int((now_s - store.settings.minute_s) * 1000)  # younger ones may be on their way
+    """Sends the events that the bookkeeper has not sent, as `send` does.
+
+    `oldest_event_s`: the age of the oldest event that is left.
+    """
+    before_ms = int((now_s - store.settings.minute_s) * 1000)  # the bookkeeper may be sending younger events
     done = send(store, bus, _unsent(store, f"{before_ms:014}"), until_s)
     oldest = min((event.at_ms for event in _unsent(store, SORT_KEY_MAX, Limit=1)), default=now_s * 1000)
     return {**done, "oldest_event_s": max(0, int(now_s - oldest / 1000))}
 
 
 def _unsent(store: Store, high: str, **more: Any) -> Iterator[Event]:
-    """Those that are not sent, up to a sort key, the oldest first. With `Limit`, so many of each partition."""
+    """Yields the unsent events up to a sort key, the oldest first. `Limit`: how many it reads of each partition."""
     read = queries.partition_items if "Limit" not in more else queries.query
     partitions = [read(store, store.settings.ledger_table, one, high=high, **more) for one in _partitions(UNSENT)]
     return map(_event, merge(*partitions, key=_sort_key))
 
 
 def newest_events(store: Store) -> Iterator[tuple[Event, bool]]:
-    """The events that are known, the newest first, each with whether it was sent."""
+    """Yields the events of the ledger, the newest first, and whether each was sent."""
     backwards = [
         queries.partition_items(store, store.settings.ledger_table, one, ScanIndexForward=False, Limit=PAGE_SIZE)
         for one in (*_partitions(UNSENT), *_partitions(SENT))
     ]
     for _, same in groupby(merge(*backwards, key=_sort_key, reverse=True), _sort_key):
-        found = list(same)  # two, if a process ended between the two writes of `_mark_sent`
-        yield _event(found[0]), any(item["PK"]["S"].startswith(SENT) for item in found)
+        copies = list(same)  # two, if a process ended between the two writes of `_mark_sent`
+        yield _event(copies[0]), any(item["PK"]["S"].startswith(SENT) for item in copies)
 
 
 def _partitions(state: str) -> list[str]:

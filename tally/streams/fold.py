@@ -1,7 +1,7 @@
-"""Folds stream records, purely, into runs: the writes of one transaction, and how far it moves the checkpoint.
+"""Folds stream records, without any input or output, into runs. A run is the effects of one transaction.
 
-A run covers records without a gap, and ends where it is full: the checkpoint that commits with it says exactly which
-records have taken effect. The rollup's runs write tallies, the bookkeeper's write segments.
+A run covers records without a gap, and ends when it is full. The checkpoint that commits with a run says exactly which
+records have taken effect. A run of the rollup writes tallies, a run of the bookkeeper writes segments.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ from ..dynamo.transactions import Write
 from .events import Event
 from .record import MALFORMED_ERRORS, CounterIndex, PoisonRecordError, Record, created_s, goes_to_rollup, heartbeat_key
 
-DEAD_LETTERS_MAX = 25  # in a run: each is an object to put first, and the consumer looks at the time between runs
+DEAD_LETTERS_MAX = 25  # in a run: each is an object to put first, and the consumer checks its time between runs
 DeadLetter = tuple[str, Record, str]  # the sequence number of a record that cannot be applied, the record, and why
 BUCKETS = 16  # partitions of a minute of the journal: segments of 16,000 records a second fit
 
 
 class Effect(NamedTuple):
-    """What one record, or a run of them, does to one tally in one minute."""
+    """What one record, or a run of records, does to one tally in one minute."""
 
     counter: str
     id: str
     minute: int
     expected: int = 0  # the rollup adds it, the bookkeeper expects it
     observed: int = 0  # by how much the tally moved
-    pair: str = ""  # the name that both halves of an unlike share
-    day: int = -1  # that the rollup notes, or the day since 1970 that an import belongs to; -1: none
-    events: tuple[Event, ...] = ()  # of the thresholds that the number has crossed; then it does nothing else
+    pair: str = ""  # the name that both halves of a child's removal share
+    day: int = -1  # since 1970: the day that the rollup notes, or the day of an import; -1: no day
+    events: tuple[Event, ...] = ()  # of the thresholds that the number has crossed; then the effect has no amounts
 
 
 class BatchContext(NamedTuple):
-    """The stream shard that records come from, the current minute, and the last one without new entries (-1: none).
+    """Where a batch comes from and how it is booked.
 
-    `is_drift_exempt`: nothing that they do is drift, for their other halves are not judged.
+    `minute`: the current minute. `last_closed_minute`: the last minute that takes no entry (-1: every minute takes
+    entries). `is_drift_exempt`: nobody judges the other half of each change, so the amount is booked as expected and as
+    observed, and causes no drift.
     """
 
     table: str
@@ -50,18 +52,18 @@ class BatchContext(NamedTuple):
 
     @property
     def bucket(self) -> int:
-        """Equal in every process: consumers of one hot tally do not meet on one item."""
+        """The bucket of the stream shard, the same in every process: it keeps consumers of one hot tally apart."""
         return int(hashlib.sha256(self.shard.encode()).hexdigest()[:8], 16) % BUCKETS
 
     @property
     def open_minute(self) -> int:
-        """The minute for entries that no other minute takes: the current one, if the clock is right."""
+        """The minute for entries that no other minute takes: the current minute, if the clock is right."""
         return max(self.minute, self.last_closed_minute + 2)
 
 
 @dataclass
 class Run(ABC):
-    """A stretch of records, folded. `sums`: one effect for each key, which a kind of run chooses."""
+    """Consecutive records, folded. `sums`: one effect for each key; each type of run has its keys."""
 
     first: str
     place: BatchContext
@@ -69,16 +71,15 @@ class Run(ABC):
     records: int = 0
     sums: dict[tuple[Any, ...], Effect] = field(default_factory=dict)
     dead_letters: list[DeadLetter] = field(default_factory=list)
-    newest_record_s: float | None = None  # when the last record was made that says so
-    heartbeat: str = ""  # the key of the newest one
+    newest_record_s: float | None = None  # the time of the last record that has a time
+    heartbeat: str = ""  # the key of the newest heartbeat
     newest_for_rollup: str = ""  # the newest record that is for the rollup
-    # by counter, the changes that the bookkeeper meters
-    metered_changes: Multiset[str] = field(default_factory=Multiset)
-    events: list[Event] = field(default_factory=list)  # that commit with it, or have: they are sent then
+    metered_changes: Multiset[str] = field(default_factory=Multiset)  # by counter
+    events: list[Event] = field(default_factory=list)  # committed with the run or before it, and sent after
 
     @abstractmethod
     def has_room_for(self, effects: Sequence[Effect]) -> bool:
-        """Whether there is room for these."""
+        """Returns whether the run has room for these effects."""
 
     @abstractmethod
     def add(self, effects: Sequence[Effect]) -> None: ...
@@ -86,20 +87,20 @@ class Run(ABC):
     @abstractmethod
     def writes(self, call: Call, declared: CounterIndex) -> list[Write]: ...
 
-    def on_commit(self) -> None:  # noqa: B027 (few runs have something to note)
-        """Note what the next run must know of this one."""
+    def on_commit(self) -> None:  # noqa: B027 (most runs note nothing)
+        """Notes what the next run must know of this run."""
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for another record that becomes a dead letter."""
+        """Whether the run has no room for another dead letter."""
         return len(self.dead_letters) >= DEAD_LETTERS_MAX
 
     def _add(self, key: tuple[Any, ...], effect: Effect) -> None:
-        there = self.sums.get(key)
-        if there is not None:
-            assert there.minute == effect.minute
-            counter, id_, minute, accepted, observed, pair, day, _ = effect  # four times as fast as `_replace`
-            effect = Effect(counter, id_, minute, there.expected + accepted, there.observed + observed, pair, day)
+        sum_ = self.sums.get(key)
+        if sum_ is not None:
+            assert sum_.minute == effect.minute
+            counter, id_, minute, expected, observed, pair, day, _ = effect  # four times as fast as `_replace`
+            effect = Effect(counter, id_, minute, sum_.expected + expected, sum_.observed + observed, pair, day)
         self.sums[key] = effect
 
 
@@ -108,12 +109,12 @@ class StreamConsumer:
     """How one stream consumer differs from another. `table` is `counts` or `receipts`."""
 
     name: str
-    read: Mapping[str, Callable[[CounterIndex, Record], Sequence[Effect]]]  # by table; may raise one of MALFORMED, too
-    run: Callable[[str, BatchContext], Run]  # an empty one that begins with this sequence number
-    needs_watermark: bool = False  # whether it must know which minutes are judged
+    read: Mapping[str, Callable[[CounterIndex, Record], Sequence[Effect]]]  # by table; may raise MALFORMED_ERRORS, too
+    run: Callable[[str, BatchContext], Run]  # makes an empty run that begins with this sequence number
+    needs_watermark: bool = False  # whether the consumer must know which minutes are judged
 
     def effects(self, declared: CounterIndex, table: str, record: Record) -> Sequence[Effect]:
-        """What a record does. Raises PoisonRecordError for one that is to become a dead letter."""
+        """Returns what a record does. Raises PoisonRecordError if the record is to become a dead letter."""
         try:
             return self.read[table](declared, record)
         except MALFORMED_ERRORS as error:
@@ -121,7 +122,7 @@ class StreamConsumer:
 
 
 def by_sequence(records: Iterable[Record]) -> dict[int, Record]:
-    """The records by sequence number, in their order, each once."""
+    """Returns the records by sequence number, in their order, each once."""
     numbered = {int(record["dynamodb"]["SequenceNumber"]): record for record in records}
     return dict(sorted(numbered.items()))
 

@@ -1,17 +1,17 @@
-"""The form of a counter: what its stored items depend on of its declaration.
+"""The form of a counter: the part of its declaration that its stored items depend on.
 
-The bookkeeper notes the form of a counter with the first change that it books: a counter that has never counted may
-take any. Under a declaration of another form, stored numbers would be read, bounded or compared wrongly. So nothing
-deploys one (`check`). A consumer that would book records wrongly waits, with what is in the streams, until the
+The bookkeeper notes the form of a counter with the first change that it books. Before, the counter may take any form.
+Under a declaration of another form, Tally would read, limit or compare stored numbers wrongly. So a deploy refuses such
+a declaration (`check`). A consumer that would book records wrongly waits, with the records in the streams, until the
 declaration fits again.
 
-Callers' changes are accepted while a declaration does not fit. To refuse them would be an outage, and they have
-receipts: what they move under other keys is a drift of the old number. A number in several shards is still their sum,
-but where many numbers are read at once, and a limit sees the first shard alone.
+While a declaration does not fit, callers' changes are accepted. To refuse them would be an outage, and each change has
+a receipt: an amount under other keys is drift of the old number. A number in several shards is still read as their sum,
+except in a read of many numbers. A limit then sees the first shard alone.
 
-Of a counter of items the form is the table. A scan notes it before it sets the first number, which no change explains.
-Tables whose ledger notes no form fit any declaration: forms are noted as counters count.
-A form never changes, but for `keep_periods`, which gets less: code from before a deploy still fits what it noted.
+The form of a counter of items is its table. A scan notes the form before it sets the first number, because no change
+explains that number. If a ledger has no form of a counter, each declaration fits. A form never changes, except that
+`keep_periods` may shrink: code from before a deploy still fits the form that it noted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .record import CounterIndex
 Form = dict[str, Any]
 ONE, MANY = "one", "many"
 BOOKED = ("prefix", "sort_key", "attribute", "child", "period")
-"""The fields of which a record's effect depends."""
+"""The fields that a record's effect depends on."""
 ITEMS = "items"
 _FIELDS = (*BOOKED, "timezone", "keep_periods", "pages")
 _NEEDS = {
@@ -44,7 +44,7 @@ WHAT_TO_DO = (
 
 
 class Refused(NamedTuple):
-    """Why a declaration does not fit what is stored. `booked`: records would be booked wrongly."""
+    """Why a declaration does not fit the stored items. `booked`: records would be booked wrongly."""
 
     counter: str
     why: str
@@ -55,7 +55,7 @@ class Refused(NamedTuple):
 
 
 def form(counter: Counter) -> Form:
-    """The form of a counter as it is declared."""
+    """Returns the form of a declared counter."""
     if counter.items is not None:
         return {ITEMS: counter.items.table}
     fields = {field: getattr(counter, field) for field in _FIELDS}
@@ -63,13 +63,13 @@ def form(counter: Counter) -> Form:
 
 
 def noted(store: Store) -> dict[str, Form]:
-    """The forms that the ledger has, by the name of the counter."""
+    """Returns the forms in the ledger, by the name of the counter."""
     form_items = queries.partition_items(store, store.settings.ledger_table, keys.FORM_KEY)
     return {item["SK"]["S"]: json.loads(item["form"]["S"]) for item in form_items}
 
 
 def refused(forms: Mapping[str, Form], counters: Mapping[str, Counter]) -> list[Refused]:
-    """What does not fit. A counter that is declared no more keeps its items: no other one may have their keys."""
+    """Returns what does not fit. The keys of a counter that is not declared any more stay taken: it keeps its items."""
     refusals = [why for name, was in forms.items() if name in counters for why in _changed(counters[name], was)]
     for name, gone in removed(forms, counters).items():
         try:
@@ -80,7 +80,7 @@ def refused(forms: Mapping[str, Form], counters: Mapping[str, Counter]) -> list[
 
 
 def removed(forms: Mapping[str, Form], counters: Mapping[str, Counter]) -> dict[str, Counter]:
-    """The counters that have counted and are declared no more, as far as records of them have an effect."""
+    """Returns the counters that have counted and are not declared any more, with what a record's effect depends on."""
     return {
         name: Counter(name, max_shards=1 if was["shards"] == ONE else 2, **{field: was[field] for field in _FIELDS})
         for name, was in forms.items()
@@ -89,7 +89,7 @@ def removed(forms: Mapping[str, Form], counters: Mapping[str, Counter]) -> dict[
 
 
 def check(forms: Mapping[str, Form], counters: Mapping[str, Counter], *, booked: bool = False) -> None:
-    """Raise ConfigurationError if a declaration does not fit. `booked`: only if records would be booked wrongly."""
+    """Raises ConfigurationError if a declaration does not fit. `booked`: only if records would be booked wrongly."""
     refusals = [str(one) for one in refused(forms, counters) if one.booked or not booked]
     if refusals:
         raise ConfigurationError(f"{'; '.join(refusals)}: {WHAT_TO_DO}")
@@ -98,7 +98,7 @@ def check(forms: Mapping[str, Form], counters: Mapping[str, Counter], *, booked:
 def _changed(counter: Counter, was: Form) -> Iterator[Refused]:
     now = form(counter)
     if ITEMS in was or ITEMS in now:
-        if not (ITEMS in was and ITEMS in now):  # another table, or another `where`, needs a scan
+        if not (ITEMS in was and ITEMS in now):  # another table or another `where` is allowed: a scan follows
             yield Refused(counter.name, f"has counted {_what(was)}, and counts {_what(now)} now", booked=True)
         return
     for field in BOOKED:
@@ -106,12 +106,12 @@ def _changed(counter: Counter, was: Form) -> Iterator[Refused]:
             yield Refused(counter.name, _differs(field, was, now), booked=True)
     if now["shards"] != was["shards"]:
         yield Refused(counter.name, _NEEDS[now["shards"]])
-    if now["period"] == was["period"] and _kept(now) > _kept(was):
+    if now["period"] != was["period"]:
+        return
+    if _kept(now) > _kept(was):
         yield Refused(counter.name, _differs("keep_periods", was, now))
-    for field in ("timezone", "pages", "numbered"):  # a hold that comes back would give out numbers again
-        if now["period"] == was["period"] and now[field] != was.get(
-            field, now[field]
-        ):  # an older form lacks `numbered`
+    for field in ("timezone", "pages", "numbered"):  # if `numbered` began now, a released hold would repeat numbers
+        if now[field] != was.get(field, now[field]):  # an older form lacks `numbered`
             yield Refused(counter.name, _differs(field, was, now))
 
 
@@ -120,7 +120,7 @@ def _what(one: Form) -> str:
 
 
 def _kept(one: Form) -> float:
-    """For how many periods more a tally is kept."""
+    """Returns for how many more periods a tally is kept."""
     return math.inf if one["keep_periods"] is None else one["keep_periods"]
 
 
@@ -129,21 +129,20 @@ def _differs(field: str, was: Form, now: Form) -> str:
 
 
 def note_items(store: Store, counter: Counter) -> None:
-    """Note the form of a counter of items that is declared as it may be (`check`)."""
+    """Notes the form of a counter of items, whose declaration `check` has passed."""
     if counter.name not in noted(store):
         _put(store, counter.name, form(counter), None)
 
 
 def _put(store: Store, name: str, after: Form, was: Form | None) -> bool:
-    """Notes a form in place of the form that `was` (None: there was no form). Returns False if another process was
-    first."""
+    """Notes a form in place of the form that `was` (None: no form). Returns False if another process was first."""
     key, values = keys.key(keys.FORM_KEY, name), {"form": json.dumps(after)}
-    before: items.Expected = {"form": None if was is None else json.dumps(was)}
-    return try_commit(store, [items.update_write(store.settings.ledger_table, key, values, expected=before)])
+    expected: items.Expected = {"form": None if was is None else json.dumps(was)}
+    return try_commit(store, [items.update_write(store.settings.ledger_table, key, values, expected=expected)])
 
 
 class Forms:
-    """The forms as one process knows them: it reads them again each minute."""
+    """The cached forms of one process, which reads them again each minute."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -153,7 +152,7 @@ class Forms:
         self._every = CounterIndex({})
 
     def fitting(self, given: CounterIndex) -> CounterIndex:
-        """The declared counters, and those that have counted and are declared no more.
+        """Returns the declared counters, and the counters that have counted and are not declared any more.
 
         Raises ConfigurationError while a declaration does not fit.
         """
@@ -165,7 +164,7 @@ class Forms:
         return self._every
 
     def note(self, given: CounterIndex, names: Iterable[str]) -> None:
-        """Note the forms of counters that count. Raises ConfigurationError if another process has noted others."""
+        """Notes the forms of counters that count. Raises ConfigurationError if another process noted another form."""
         for name in sorted({*names} & given.by_name.keys()):
             was, now = self._known.get(name), form(given.by_name[name])
             if was is not None and _kept(now) >= _kept(was):

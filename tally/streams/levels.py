@@ -1,9 +1,9 @@
-"""The thresholds of numbers that are spread over shards, or rolled up: nobody sees such a sum move.
+"""The thresholds of numbers that are spread over shards, or rolled up: no record shows such a sum.
 
-So the ledger has the level of each: the highest threshold that it has reached. After a run of records that saw one move
-upwards, the bookkeeper reads the level, and then the sum. What the sum has reached above the level is an event, which
-commits with the new level, on condition that the level is as it was. A level never falls, so a threshold is one event
-for good. It rises before the checkpoint moves: a run that is done again finds it risen.
+So the ledger has a level for each number: the highest threshold that the number has reached. If a run of records moves
+a number upwards, the bookkeeper reads the level, and then the sum. Each threshold between the level and the sum is an
+event. The events commit with the new level, on condition that the level has not changed. A level never falls, so each
+threshold is one event. The level rises before the checkpoint moves, so a run that is repeated makes no second event.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from .events import Event
 from .fold import Effect
 from .record import MALFORMED_ERRORS, CounterIndex
 
-PERIOD_KEPT_S = 376 * 24 * 3600  # after it rose last: the longest period is over, and what was written late is read
-TURNS_MAX = 8  # each time another run was first: it has read the same sum, or a larger one
+PERIOD_KEPT_S = 376 * 24 * 3600  # after a level rose last: the longest period and its late records are over
+TURNS_MAX = 8  # each time another run was first, with the same sum or a larger sum
 
 
 def raise_levels(call: Call, declared: CounterIndex, effects: Iterable[Effect]) -> list[Event]:
-    """Raise the levels of what these effects saw move upwards, and return the events. Raises StoreBusyError, or what
-    botocore's errors map to: then the run is done again."""
+    """Raises the levels of the numbers that these effects move upwards, and returns the events.
+
+    Raises StoreBusyError, or what botocore's errors map to: then the run is repeated.
+    """
     seen = dict.fromkeys((effect.counter, effect.id) for effect in effects if effect.observed > 0)
     of_sums = [
         (counter, id_)
@@ -50,8 +52,8 @@ def _raise_level(call: Call, tally: tuple[Counter, str]) -> list[Event]:
         item = queries.get(call.store.client, settings.ledger_table, key)
         try:
             level = items.int_attribute(item, "level", counter.start)
-            value = tallies.read(call, counter, id_)  # after the level: it has all that earlier runs have seen
-        except MALFORMED_ERRORS:  # somebody edited one of its items: no other number waits for it
+            value = tallies.read(call, counter, id_)  # after the level, so it includes all that earlier runs saw
+        except MALFORMED_ERRORS:  # somebody edited an item of this sum: other numbers do not wait
             observe.logger.exception("the sum was not read", extra={"tally": f"{counter.name}/{id_}"})
             return []
         crossed = crossings.crossings_between(counter.notify, level, value) if value > level else []
@@ -60,13 +62,10 @@ def _raise_level(call: Call, tally: tuple[Counter, str]) -> list[Event]:
         events = [
             crossings.crossing_event(counter, id_, one, f"{one.threshold:040}", clock.now_s(), value) for one in crossed
         ]
-        values: items.Values = {"level": crossed[-1].threshold, "target": id_, **_expiration(counter)}
+        until_s = end_of_day_s(int(clock.now_s()) + PERIOD_KEPT_S)
+        expiration: items.Values = {} if counter.period is None else {"expiration": until_s}  # other levels stay
+        values: items.Values = {"level": crossed[-1].threshold, "target": id_, **expiration}
         raised = items.update_write(settings.ledger_table, key, values, expected={"level": item.get("level")})
         if try_commit(call.store, [raised, *(event.as_write(settings) for event in events)]):
             return events
     raise StoreBusyError("The level of a number keeps moving.")
-
-
-def _expiration(counter: Counter) -> items.Values:
-    """The TTL of the level of a period; every other one stays."""
-    return {} if counter.period is None else {"expiration": end_of_day_s(int(clock.now_s()) + PERIOD_KEPT_S)}

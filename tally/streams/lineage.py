@@ -1,10 +1,10 @@
-"""How far the consumers have come: the shard trees of the streams, and the checkpoints in them.
+"""How far the consumers have come: the shard trees of the streams, and the checkpoints in each shard.
 
-A shard that follows another one is read after it. So for each leaf of the tree its whole lineage counts.
+A consumer finishes a shard before it reads the shards that follow. So the whole lineage of each leaf counts.
 
-The bookkeeper gets every record, so a heartbeat shows how far it is. The rollup gets heartbeats and what waits for it
-alone, and in some leaves nothing. It has passed what the bookkeeper has if it has passed the newest record for it that
-the bookkeeper noted.
+Lambda delivers every record to the bookkeeper, so its newest heartbeat shows how far it has come. Lambda filters the
+rollup's records, so some leaves deliver nothing to the rollup. The bookkeeper therefore notes the newest record that
+the filter lets through. If the rollup has passed that record, it has come as far as the bookkeeper.
 """
 
 from __future__ import annotations
@@ -24,41 +24,39 @@ from ..errors import TallyError
 from .record import goes_to_bookkeeper
 
 # The waits of the ledger, in minutes: they scale with the length of a minute (settings.minute_s).
-COMMIT_GRACE = (
-    1  # after its own, in which a change may be committed: retries end after 3 s; frozen writers get a minute
-)
-CONFIRM_AFTER = 5  # judged ones that a drift must stand to be confirmed: one that comes of a late commit lasts two
+COMMIT_GRACE = 1  # after the minute of a change, until it must be committed: retries take 3 s, frozen writers longer
+CONFIRM_AFTER = 5  # judged minutes that drift must stand to be confirmed: drift of a late commit lasts two
 CLOCK_SKEW = 1 / 12  # how far clocks and DynamoDB's stamps may differ: 5 s
 SHARD_LISTING_DELAY = 1  # how late DynamoDB may list a new shard
 VISIBILITY_DELAY = 1 / 6  # how long the parts of a transaction may become visible one after the other: 10 s
-RETENTION_MARGIN = CONFIRM_AFTER + 1  # after a stream need not keep a record any more, until it has gone
+RETENTION_MARGIN = CONFIRM_AFTER + 1  # from the end of a record's retention until the sweep counts it as gone
 QUIET_AFTER = 2  # without a record in a leaf, until the sweep reads the leaf itself
 
-STREAM_RETENTION_S = 24 * 3600  # by a stream, at least
+STREAM_RETENTION_S = 24 * 3600  # a stream keeps a record at least as long
 ROLLUP, BOOKKEEPER, ITEMS = "rollup", "bookkeeper", "items"
 COUNTS, RECEIPTS = "counts", "receipts"
-Lineage = tuple[str, ...]  # a leaf: the id of a shard that no other one follows, and those of all that it follows
-PEEK_EMPTY = 5  # empty answers of GetRecords in one shard: one may be empty although records follow
-PEEKED_MAX = 20  # answers in all: more expired receipts than 20,000 in a leaf that no heartbeat reaches hold it up
+Lineage = tuple[str, ...]  # the ids of a leaf, which is a shard that no other shard follows, and of all that it follows
+PEEK_EMPTY = 5  # empty answers of GetRecords until a shard is taken as empty: records may follow an empty answer
+PEEKED_MAX = 20  # answers in all: over 20,000 expired receipts in a leaf without heartbeats delay the watermark
 
 
 class Checkpoint(NamedTuple):
     """How far one consumer has come in one stream shard."""
 
     sequence: str | None = None
-    through_s: int = 0  # when the last record was made that it applied or skipped, epoch seconds; 0: never
-    heartbeat: str = ""  # the key of the newest heartbeat that it has passed
-    note: str = ""  # the newest record for the rollup that it has passed
+    through_s: int = 0  # when the last applied or skipped record was made, epoch seconds; 0: never
+    heartbeat: str = ""  # the key of the newest heartbeat that the consumer has passed
+    note: str = ""  # the newest record for the rollup that the consumer has passed
 
     @classmethod
     def of(cls, item: Item) -> Checkpoint:
-        """A stored checkpoint; without an item the consumer has not begun."""
-        name, heartbeat, note = (item.get(part, {}).get("S") for part in ("sequence", "heartbeat", "note"))
-        return cls(name, items.int_attribute(item, "through"), heartbeat or "", note or "")
+        """Returns a stored checkpoint. An empty item: the consumer has not begun."""
+        sequence, heartbeat, note = (item.get(part, {}).get("S") for part in ("sequence", "heartbeat", "note"))
+        return cls(sequence, items.int_attribute(item, "through"), heartbeat or "", note or "")
 
     @property
     def values(self) -> dict[str, str | float]:
-        """What a run stores of it: what is known now. The rest stays as it was."""
+        """The attributes that a run stores. An attribute without a value stays as it was."""
         named = zip(("sequence", "through", "heartbeat", "note"), self, strict=True)
         return {name: value for name, value in named if value}
 
@@ -67,9 +65,9 @@ class Checkpoint(NamedTuple):
 class StreamsSnapshot:
     """The shard trees, by table, and the checkpoints, by consumer, table and shard. The trees were listed first.
 
-    `heartbeat_reached`: the leaves that a heartbeat of this sweep reaches. `has_unread`: whether records may be left in
-    a leaf. Both name the table, too: DynamoDB promises different ids within one stream only. `may_peek`: whether a
-    quiet leaf may be passed because no record is found in it.
+    `heartbeat_reached`: the leaves that a heartbeat of this sweep reaches. `has_unread`: whether a leaf may have unread
+    records. Both name the table, too, because ids of shards are unique within one stream only. `may_peek`: whether a
+    quiet leaf counts as passed if a read finds no record in it.
     """
 
     store: Store
@@ -83,50 +81,46 @@ class StreamsSnapshot:
 
     @cached_property
     def leaves(self) -> dict[str, list[Lineage]]:
-        parents = {table: set(tree.values()) for table, tree in self.trees.items()}
-        return {
-            table: [_lineage(tree, id_) for id_ in tree if id_ not in parents[table]]
-            for table, tree in self.trees.items()
-        }
+        trees = self.trees.items()
+        return {table: [_lineage(tree, id_) for id_ in sorted(tree.keys() - tree.values())] for table, tree in trees}
 
     def all_passed_s(self, consumer: str) -> float:
-        """The time until which a consumer has passed both streams; 0: not known."""
+        """Returns the time up to which a consumer has passed both streams; 0: not known."""
         return min(self.passed_s(consumer, table) for table in (RECEIPTS, COUNTS))
 
     def passed_s(self, consumer: str, table: str) -> float:
-        """The time until which a consumer has passed every shard of a stream; 0: not known."""
+        """Returns the time up to which a consumer has passed every shard of a stream; 0: not known."""
         passed = [self._passed_s(consumer, table, leaf) for leaf in self.leaves[table]]
         return min([*passed, self._before_s(SHARD_LISTING_DELAY)]) if passed else 0
 
     def most_lagging(self, consumer: str) -> list[str]:
-        """The leaves in which a consumer has passed least, for the log: those that delay the watermark."""
+        """Returns the leaves that delay the watermark, because a consumer has passed least in them, for the log."""
         leaves = [(table, leaf) for table, leaves in self.leaves.items() for leaf in leaves]
         leaves.sort(key=lambda leaf: self._passed_s(consumer, *leaf))
         return [f"{table} {leaf[0]}" for table, leaf in leaves[:5]]
 
     def heartbeat_keys(self, table: str, leaf: Lineage, consumer: str = BOOKKEEPER) -> tuple[str, str]:
-        """The key of a heartbeat that has come to a leaf, and that of the nearest shard before it; empty: none."""
+        """Returns the keys of the newest heartbeats in a leaf and in the nearest shard before it; empty: none came."""
         own, *before = (self._checkpoint(consumer, table, id_).heartbeat for id_ in leaf)
         return own, next(filter(None, before), "")
 
     def is_quiet(self, table: str, leaf: Lineage, consumer: str = BOOKKEEPER) -> bool:
-        """Whether no heartbeat reaches a leaf, and no record has come for a while."""
-        return (table, leaf) not in self.heartbeat_reached and self._through_s(consumer, table, leaf) < self._before_s(
-            QUIET_AFTER
-        )
+        """Returns whether no heartbeat reaches a leaf, and no record has come for QUIET_AFTER minutes."""
+        since_s = self._before_s(QUIET_AFTER)
+        return (table, leaf) not in self.heartbeat_reached and self._through_s(consumer, table, leaf) < since_s
 
     def _checkpoint(self, consumer: str, table: str, id_: str) -> Checkpoint:
         return self.checkpoints.get((consumer, table, id_), Checkpoint())
 
     def _through_s(self, consumer: str, table: str, leaf: Lineage) -> int:
-        """By the checkpoints of a leaf and of all that it follows: a consumer in a shard has finished its parents."""
+        """Returns the newest time in a leaf's lineage: a consumer finishes the parents of a shard first."""
         return max(self._checkpoint(consumer, table, id_).through_s for id_ in leaf)
 
     def _passed_s(self, consumer: str, table: str, leaf: Lineage) -> float:
-        """The time until which a consumer has passed a leaf.
+        """Returns the time up to which a consumer has passed a leaf.
 
-        One that gets every record has passed a quiet leaf if no record is left in it. That is weak: an empty answer is
-        no proof. An error makes a passing difference, because no entry is lost.
+        If a consumer gets every record, it has passed a quiet leaf in which a read finds no record. This is weak,
+        because an empty answer is not a proof. An error makes a difference that passes, because no entry is lost.
         """
         through_s = self._through_s(consumer, table, leaf)
         if consumer == ROLLUP and self._rollup_caught_up(table, leaf):
@@ -140,19 +134,19 @@ class StreamsSnapshot:
         return self.listed_s - minutes * self.store.settings.minute_s
 
     def _rollup_caught_up(self, table: str, leaf: Lineage) -> bool:
-        """Whether the rollup has passed all that the bookkeeper has in a leaf, and that is not gone (loss.py)."""
+        """Returns whether the rollup has passed as much of a leaf as the bookkeeper. Expired records do not count."""
         gone_s = self._before_s(RETENTION_MARGIN) - STREAM_RETENTION_S
         for id_ in leaf:
             rollup, passed = self._checkpoint(ROLLUP, table, id_).sequence, self._checkpoint(BOOKKEEPER, table, id_)
             note = passed.note if passed.through_s >= gone_s else ""
             if rollup:
-                return int(rollup) >= int(note or 0)  # the shards before it are finished
+                return int(rollup) >= int(note or 0)  # the rollup has finished the shards before this shard
             if note:
-                return False  # a record for it is in a shard that it has not begun
+                return False  # a record for the rollup is in a shard that it has not begun
         return True
 
     def _has_unread(self, consumer: str, table: str, leaf: Lineage) -> bool:
-        """Whether a record may be left for a consumer in a leaf, or before it up to a shard that it has begun."""
+        """Returns whether a consumer has unread records in a leaf, or before it, back to a shard with a checkpoint."""
         if (table, leaf) not in self.has_unread:
             left = False
             for id_ in leaf:
@@ -187,19 +181,19 @@ def read_streams(
     *,
     peeking: bool = True,
 ) -> StreamsSnapshot:
-    """List the shards, then read the checkpoints."""
+    """Lists the shards, then reads the checkpoints. `peeking`: as `StreamsSnapshot.may_peek`."""
     trees = {table: shards.list_shards(table) for table in tables}
-    marks: dict[tuple[str, str, str], Checkpoint] = {}
+    checkpoints: dict[tuple[str, str, str], Checkpoint] = {}
     for consumer, table in product(consumers, tables):
         partition, _ = keys.checkpoint_key(consumer, table, "")
-        for checkpoint in queries.partition_items(store, store.settings.ledger_table, partition):
-            marks[consumer, table, checkpoint["SK"]["S"]] = Checkpoint.of(checkpoint)
-    return StreamsSnapshot(store, shards, now_s, trees, marks, may_peek=peeking)
+        for item in queries.partition_items(store, store.settings.ledger_table, partition):
+            checkpoints[consumer, table, item["SK"]["S"]] = Checkpoint.of(item)
+    return StreamsSnapshot(store, shards, now_s, trees, checkpoints, may_peek=peeking)
 
 
 def _lineage(tree: ShardTree, leaf: str) -> Lineage:
-    line, at = [leaf], tree[leaf]
-    while at is not None and at not in line:
-        line.append(at)
-        at = tree.get(at)
-    return tuple(line)
+    lineage, parent = [leaf], tree[leaf]
+    while parent is not None and parent not in lineage:
+        lineage.append(parent)
+        parent = tree.get(parent)
+    return tuple(lineage)

@@ -1,12 +1,12 @@
-"""What the streams may have lost: noted until somebody acknowledges it.
+"""Losses: records that the streams may have lost. The ledger keeps each loss until a person acknowledges it.
 
-A stream keeps a record for a day. So what a consumer has not provably passed a day later may be lost, whatever it says
-when it is back: it was off, it was stuck in a shard, or the sweep was off, which proves what it passes. Streams under
-other ARNs begin with nothing. A dead letter that was dropped is lost for certain.
+A stream keeps a record for a day. If a consumer has not provably passed a record after a day, the record may be lost:
+the consumer was off or stuck in a shard, or the sweep was off, which proves what the consumer passes. Streams under
+other ARNs begin without records. If a person discards a dead letter, its record is lost for certain.
 
-Until then `as_of` does not pass what may be lost. What the bookkeeper lost is in no segment: the ledger restarts, and
-judges from `resume_minute` on (drift/restarted_ledger.py). What the rollup alone lost is drift that the ledger
-knows.
+Until a loss is acknowledged, `as_of` stays before it. Records that the bookkeeper lost are in no segment: the ledger
+restarts, and the judge resumes with `resume_minute` (drift/restarted_ledger.py). If the rollup alone lost records, the
+ledger shows them as drift.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import lineage
 from .lineage import BOOKKEEPER, COMMIT_GRACE
 
 LETTER, GAP = "letter#", "gap#"
-NOTHING_LOST_S = 10**11  # later than every time: nothing holds `as_of` up
+NOTHING_LOST_S = 10**11  # later than every time: no loss delays `as_of`
 
 
 class Loss(NamedTuple):
@@ -45,33 +45,29 @@ class Loss(NamedTuple):
 
     @property
     def values(self) -> dict[str, str | float]:
-        """Its attributes in the ledger."""
+        """The attributes of the loss in the ledger."""
         return {"consumer": self.consumer, "since": self.since_s, "until": self.until_s, "again": self.resume_minute}
 
     def as_write(self, settings: Settings) -> Write:
-        """The write that notes it, over an older note of its name."""
+        """Returns the write that notes the loss, in place of an older note of the same name."""
         return items.put_write(settings.ledger_table, self.key, self.values)
 
 
 def list_losses(store: Store) -> list[Loss]:
-    """What nobody has acknowledged."""
-    unacknowledged = queries.partition_items(store, store.settings.ledger_table, keys.LOST_KEY)
+    """Returns the losses that nobody has acknowledged."""
+    times = ("since", "until", "again")
     return [
-        Loss(
-            item["SK"]["S"],
-            item["consumer"]["S"],
-            *(items.int_attribute(item, name) for name in ("since", "until", "again")),
-        )
-        for item in unacknowledged
+        Loss(item["SK"]["S"], item["consumer"]["S"], *(items.int_attribute(item, name) for name in times))
+        for item in queries.partition_items(store, store.settings.ledger_table, keys.LOST_KEY)
     ]
 
 
 def find_gaps(
     settings: Settings, known: list[Loss], passed_s: Mapping[str, float], now_s: float, *, other_streams: bool
 ) -> list[Loss]:
-    """What may be lost now. `passed_s`: what each consumer had passed, as a sweep noted it.
+    """Returns what may be lost now. `passed_s`: up to when each consumer had passed the streams, by the last sweep.
 
-    The engine of `make dev` keeps every record, also while it is off.
+    The engine of `make dev` keeps every record, even while it is off.
     """
     if settings.local_port:
         return []
@@ -87,11 +83,15 @@ def find_gaps(
 
 
 def loss_of_discarded(settings: Settings, marker: str, consumer: str, made_s: int) -> Loss:
-    """A dead letter that somebody drops now. What was redriven just before is booked on this minute."""
+    """Returns the loss of a dead letter that a person discards now. The ledger restarts after this minute, because a
+    redrive may have just booked other halves on it."""
     now_s = clock.now_s()
     return Loss(LETTER + marker, consumer, made_s, made_s, _resume_minute(settings, consumer, now_s))
 
 
 def _resume_minute(settings: Settings, consumer: str, until_s: float) -> int:
-    """The other half of a change is booked on its own minute, or one of its neighbours. The rollup's may be two on."""
+    """Returns the first minute without lost halves; 0 if only the rollup lost records.
+
+    A half is booked on its minute or a neighbour, and a half of the rollup up to two minutes later.
+    """
     return settings.minute_of(until_s) + COMMIT_GRACE + 2 if consumer == BOOKKEEPER else 0

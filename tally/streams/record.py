@@ -1,10 +1,10 @@
-"""What a stream record says, in the wire form that Lambda passes on, and which counter an item belongs to.
+"""Reads stream records in the wire form of Lambda, and finds the counter that an item belongs to.
 
     {"eventName": "INSERT", "dynamodb": {"SequenceNumber": "111", "ApproximateCreationDateTime": 1700000000.0,
      "Keys": {…}, "NewImage": {"PK": {"S": …}, …}, "OldImage": {…}}, "eventSourceARN": …}
 
-Readers take what they need unchecked, in microseconds. A record that lacks it raises one of MALFORMED: it becomes a
-dead letter.
+Readers do not validate a record first, so a read takes microseconds. If a record lacks what a reader needs, the read
+raises one of MALFORMED_ERRORS, and the record becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ SHOWN_CHARACTERS_MAX = 64
 CREATED_S_MAX = keys.MINUTE_MAX
 TRUE_ATTRIBUTE = {"BOOL": True}
 AMOUNT_LIMIT = 10**38
-CHANGES, SOON = "changes", "soon"  # of a receipt of many changes: those that moved with it, and those to be rolled up
-# the attributes of which a receipt has one, if it says what it counted
+CHANGES, SOON = "changes", "soon"  # of a batch's receipt: changes that committed with it, and changes to be rolled up
+# a receipt that names changes has one of these attributes
 CHANGE_ATTRIBUTES = frozenset({"counter", CHANGES, SOON})
 _NONE: Image = {"M": {}}
 
 
 class PoisonRecordError(TallyError):
-    """A record that this consumer cannot apply, as counters are declared now. The message says why."""
+    """A record that a consumer can never apply as counters are declared. The message says why."""
 
 
 class CounterIndex:
-    """The declared counters as stream readers look them up: by name, and by the items that they keep."""
+    """The declared counters by name, and by the keys of their items."""
 
     __slots__ = ("_tallies", "by_name", "children", "minute_s")
 
     def __init__(self, counters: Mapping[str, Counter], minute_s: int = MINUTE_DEFAULT_S) -> None:
         self.minute_s, self.by_name = minute_s, dict(counters)
-        # By the prefix of the partition key: how sort keys begin, and the counter.
+        # By the prefix of the partition key: the beginning of sort keys, and the counter.
         self.children: dict[str, list[tuple[str, Counter]]] = {}
         self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}
         for counter in counters.values():
             if counter.items is not None:
-                continue  # a recount judges it (team/scan_state.py), and no journal
+                continue  # a recount judges its number (team/scan_state.py), not the journal
             self._tallies.setdefault(counter.prefix, []).append((*counter.shard_range, counter))
             if counter.child is not None:
                 self.children.setdefault(counter.prefix, []).append((counter.child, counter))
 
     def minute_made(self, record: Record) -> int:
-        """The minute in which a record was made, as DynamoDB says."""
+        """Returns the minute in which a record was made, by DynamoDB's clock."""
         return int(created_s(record) // self.minute_s)
 
     def counter_of_item(self, prefix: str, sort_key: str) -> Counter | None:
-        """The counter whose tally this item belongs to: exactly those items that a reader sums."""
+        """Returns the counter whose tally this item is a shard of, by the same rule as a read of the tally."""
         for low, high, counter in self._tallies.get(prefix, ()):
             if low <= sort_key <= high and counter.shard_of(sort_key) is not None:
                 return counter
@@ -67,7 +67,7 @@ class CounterIndex:
 
 
 def event_name(record: Record) -> str:
-    """INSERT, MODIFY or REMOVE. Raises PoisonRecordError for anything else."""
+    """Returns INSERT, MODIFY or REMOVE. Raises PoisonRecordError for any other name."""
     name = record["eventName"]
     if name != INSERT and name != MODIFY and name != REMOVE:
         raise PoisonRecordError(f"eventName is {str(name)[:32]!r}")
@@ -75,39 +75,39 @@ def event_name(record: Record) -> str:
 
 
 def accepted_receipt(record: Record) -> Image | None:
-    """The receipt of an accepted change; None for a receipt that was deleted, or edited manually.
+    """Returns the receipt of an accepted change; None for a receipt that was deleted, or edited by hand.
 
-    One that replaces an expired receipt (MODIFY) is new, with a nonce of its own. Raises PoisonRecordError.
+    If a receipt replaces an expired receipt (MODIFY), it is new and has a nonce of its own. Raises PoisonRecordError.
     """
     name, change = event_name(record), record["dynamodb"]
     if name == REMOVE:
         return None
     image: Image = change["NewImage"]
-    if not isinstance(image, dict):  # None would mean that there was nothing to count
-        raise PoisonRecordError("the image is none")
+    if not isinstance(image, dict):  # the caller would read None as a record without a change
+        raise PoisonRecordError("NewImage is not an object")
     if name == MODIFY and "nonce" in image and (change.get("OldImage") or {}).get("nonce") == image["nonce"]:
         return None
     return image
 
 
 def is_ttl_removal(record: Record) -> bool:
-    """Whether DynamoDB removed an item because its TTL had come, and nobody else."""
+    """Returns whether DynamoDB's TTL removed an item, not a writer."""
     return bool(record.get("userIdentity", {}).get("principalId") == "dynamodb.amazonaws.com")
 
 
 def created_s(record: Record) -> float:
-    """When the change was made, epoch seconds, as DynamoDB says. Raises PoisonRecordError."""
+    """Returns when the change was made, in epoch seconds of DynamoDB's clock. Raises PoisonRecordError."""
     try:
         created = float(record["dynamodb"]["ApproximateCreationDateTime"])
     except MALFORMED_ERRORS:
         created = -1
     if not 0 <= created < CREATED_S_MAX:
-        raise PoisonRecordError("ApproximateCreationDateTime is no time")
+        raise PoisonRecordError("ApproximateCreationDateTime is not a time")
     return created
 
 
 def heartbeat_key(record: Record) -> str | None:
-    """The key of a heartbeat; None for any other record."""
+    """Returns the key of a heartbeat; None for any other record."""
     try:
         for key in record["dynamodb"]["Keys"].values():
             for start in (HEARTBEAT_START, keys.RECEIPT_HEARTBEAT_START):
@@ -119,9 +119,10 @@ def heartbeat_key(record: Record) -> str | None:
 
 
 def goes_to_rollup(table: str, record: Record) -> bool:
-    """Whether Lambda hands a record to the rollup: the filter that `READER` in operations/rollup.py declares.
+    """Returns whether Lambda delivers a record to the rollup, by the filter of `READER` in operations/rollup.py.
 
-    The watermark rests on it (lineage.py): nobody waits for a record that Lambda hands over and that this one denies.
+    The watermark depends on it (lineage.py): if the rollup gets a record that this function denies, the watermark does
+    not wait for that record.
     """
     kinds, image = ((INSERT, MODIFY) if table == "receipts" else (INSERT,)), record["dynamodb"].get("NewImage")
     waits = isinstance(image, dict) and image.get("rollup") == TRUE_ATTRIBUTE and record.get("eventName") in kinds
@@ -129,23 +130,23 @@ def goes_to_rollup(table: str, record: Record) -> bool:
 
 
 def goes_to_bookkeeper(table: str, record: Record) -> bool:
-    """Whether Lambda hands a record to the bookkeeper, as `READER` in operations/bookkeeper.py declares."""
+    """Returns whether Lambda delivers a record to the bookkeeper, by the filter of operations/bookkeeper.py."""
     return table != "receipts" or record.get("eventName") != REMOVE
 
 
 def string_of(image: Image, name: str, kind: str = "S") -> str:
-    """A string of an item; with `kind` N, a number as DynamoDB spells it. Raises PoisonRecordError without one."""
+    """Returns a string of an item. `kind`: with N, a number as DynamoDB spells it. Raises PoisonRecordError."""
     value = image.get(name, "missing")
-    spelled = value.get(kind) if isinstance(value, dict) else None
-    if not isinstance(spelled, str):
+    text = value.get(kind) if isinstance(value, dict) else None
+    if not isinstance(text, str):
         raise PoisonRecordError(f"{name} cannot be {str(value)[:SHOWN_CHARACTERS_MAX]}")
-    return spelled
+    return text
 
 
 def amounts_of(image: Image, *, alone: bool = False) -> list[tuple[str, str, int]]:
-    """What a receipt says of each tally: counter, id and amount. `alone`: only of those that the rollup adds to.
+    """Returns the changes of a receipt: counter, id and amount. `alone`: only the changes that the rollup adds.
 
-    Raises PoisonRecordError, or one of MALFORMED.
+    Raises PoisonRecordError, or one of MALFORMED_ERRORS.
     """
     if CHANGES not in image and SOON not in image:
         return [(string_of(image, "counter"), string_of(image, "target"), _amount(image, "amount"))]
@@ -168,15 +169,18 @@ def _amount(image: Image, name: str) -> int:
 
 
 def booking_minute(stamped: int | None, made: int) -> int:
-    """The minute that a change is booked on: its stamp, or its record's if it was late or the stamp is strange."""
+    """Returns the booking minute of a change: its stamp, or the minute of its record if the two differ by 2 or more.
+
+    Then the change was late, or its stamp is wrong.
+    """
     return stamped if stamped is not None and made - 1 <= stamped <= made + 1 else made
 
 
 def booking_minute_of(image: Image, minute: int) -> int:
-    """The minute that a receipt or a child is booked on. One that was written alone: its record's.
+    """Returns the booking minute of a receipt or a child. If it was spilled, that is the minute of its record.
 
-    The clocks of writers differ, so their stamps go back and forth around the edge of a minute. The records of a stream
-    shard do not, so the rollup adds what is of one minute in one write.
+    The clocks of writers differ, so their stamps alternate around the edge of a minute. The times of a stream shard's
+    records only increase, so the rollup adds the amounts of one minute in one write.
     """
     is_alone = image.get("rollup") == TRUE_ATTRIBUTE and CHANGES not in image
     return minute if is_alone else booking_minute(keys.minute_of(image), minute)

@@ -1,7 +1,7 @@
-"""The rollup: receipts and children that were written alone are added to their tallies.
+"""The rollup: it adds spilled changes, from their receipts and children, to their tallies.
 
-The rollup stamps the tally with the minute that the bookkeeper books the receipt or the child on: both halves meet. It
-also notes on the tally by how much it moved it for the receipts of each day (drift/rebuild.py).
+The rollup stamps the tally with the minute that the bookkeeper books the receipt or the child on, so both halves meet.
+On the tally it also notes the amount that it added for the receipts of each day (maintenance/rebuild.py).
 """
 
 from __future__ import annotations
@@ -31,24 +31,27 @@ from .record import (
     event_name,
 )
 
-ITEMS_MAX = 99  # DynamoDB takes 100 in a transaction; one is the checkpoint
+ITEMS_MAX = 99  # a transaction takes 100 items; one of them is the checkpoint
 
 
 def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
-    """A receipt of what was written alone: its amounts, on its minute. One that replaces an expired one (MODIFY) is
-    new. A declaration may have changed since it was written."""
+    """Returns the amounts of a spilled receipt, on its minute.
+
+    If a receipt replaces an expired receipt (MODIFY), it is new. Raises PoisonRecordError if the declaration changed
+    since the receipt was written.
+    """
     image = accepted_receipt(record)
     if image is None or image.get("rollup") != TRUE_ATTRIBUTE:
         return ()
     amounts = amounts_of(image, alone=True)
     for name, id_, _ in amounts:
         if not require_declared(declared, name, id_).may_roll_up:
-            raise PoisonRecordError(f"{name} is not rolled up, as it is declared now")
+            raise PoisonRecordError(f"the rollup does not add to {name}, as it is declared now")
     return receipt_effects(declared, amounts, record, image)
 
 
 def require_declared(declared: CounterIndex, name: str, id_: str) -> Counter:
-    """The counter of a tally. Raises PoisonRecordError if there is none, or it has no such period."""
+    """Returns the counter of a tally. Raises PoisonRecordError if it is not declared, or has no such period."""
     counter = declared.by_name.get(name)
     if counter is None:
         raise PoisonRecordError(f"the counter {name[:64]!r} is not declared")
@@ -64,7 +67,7 @@ def receipt_effects(
     image: Image,
     day: int | None = None,
 ) -> tuple[Effect, ...]:
-    """The amounts of a receipt, on its minute. `day`: of the effects; None: the day of the receipt's stamp."""
+    """Returns the amounts of a receipt, on its minute. `day`: of the effects; None: the day of the receipt's stamp."""
     stamped = minute_of(image)
     if stamped is None:
         raise PoisonRecordError(f"at cannot be {image.get('at', 'missing')}")
@@ -74,7 +77,7 @@ def receipt_effects(
 
 
 def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
-    """A child that was written alone: one, on its minute."""
+    """Returns 1 for a spilled child, on its minute."""
     if event_name(record) != INSERT:
         return ()
     image = record["dynamodb"]["NewImage"]
@@ -85,44 +88,45 @@ def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     owners = [counter for start, counter in declared.children.get(prefix, ()) if sort_key.startswith(start)]
     if not owners:
         refuse_orphan(image)
-    at = declared.minute_made(record)
     for counter in owners:
         if not counter.may_roll_up or counter.max_shards == 1:
-            raise PoisonRecordError(f"{counter.name} is not rolled up, as it is declared now")
-    return tuple(Effect(counter.name, id_, at, 1) for counter in owners)
+            raise PoisonRecordError(f"the rollup does not add to {counter.name}, as it is declared now")
+    return tuple(Effect(counter.name, id_, declared.minute_made(record), 1) for counter in owners)
 
 
 def refuse_orphan(image: Image) -> None:
-    """Raise PoisonRecordError for a child that was written alone. An item of the team's own is no child."""
+    """Raises PoisonRecordError for a spilled child that no counter counts. An item of the team is not a child."""
     if image.get("rollup") == TRUE_ATTRIBUTE and CREATED_AT in image:
-        raise PoisonRecordError("no counter is declared that counts this child")
+        raise PoisonRecordError("no declared counter counts this child")
 
 
 def shard_of(counter: Counter, place: BatchContext) -> int:
-    """The tally shard that a stream shard adds to. For children never the first: that would make a post."""
+    """Returns the tally shard that a stream shard adds to. For children it is never the first, which makes a post."""
     children = place.table == "counts"
     return 1 + place.bucket % (counter.max_shards - 1) if children else place.bucket % counter.max_shards
 
 
 @dataclass
 class TallyRun(Run):
-    """A run that adds to tallies. It ends where one item would need two minutes. Around midnight it notes two days,
-    because the clocks of writers differ."""
+    """A run that adds to tallies. It ends before one item would need two minutes.
+
+    Around midnight an item has notes of two days, because the clocks of writers differ.
+    """
 
     days: dict[tuple[str, str], dict[int, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
-    """By tally, what is for the receipts of which day."""
+    """By tally and day, the amount for the receipts of the day."""
 
     def has_room_for(self, effects: Sequence[Effect]) -> bool:
         new = 0
         for effect in effects:
-            there = self.sums.get((effect.counter, effect.id))
-            new += there is None
-            if there is not None and (there.minute != effect.minute or self._skips_a_day(effect)):
+            sum_ = self.sums.get((effect.counter, effect.id))
+            new += sum_ is None
+            if sum_ is not None and (sum_.minute != effect.minute or self._skips_a_day(effect)):
                 return False
         return len(self.sums) + len(self.dead_letters) + new <= ITEMS_MAX
 
     def _skips_a_day(self, effect: Effect) -> bool:
-        """Whether its day does not follow those that its tally has."""
+        """Returns whether the day of an effect is more than one day from a day that the run has for its tally."""
         return any(abs(day - effect.day) > 1 for day in self.days[effect.counter, effect.id])
 
     def add(self, effects: Sequence[Effect]) -> None:
@@ -145,10 +149,9 @@ class TallyRun(Run):
                 shard = shard_of(counter, self.place)
                 assert 0 <= shard < counter.max_shards
                 assert shard or not counter.counts_children, "it would make a post"
-                by = tallies.REPAIR_NONCE_START if self.place.is_drift_exempt else tallies.ROLLUP_NONCE_START
-                add = tallies.add_write(
-                    call, counter, effect.id, shard, effect.expected, effect.minute, nonce_prefix=by
-                )
+                start = tallies.REPAIR_NONCE_START if self.place.is_drift_exempt else tallies.ROLLUP_NONCE_START
+                at = call, counter, effect.id, shard, effect.expected, effect.minute
+                add = tallies.add_write(*at, nonce_prefix=start)
                 updates.append({"Update": add if -1 in days else tallies.with_day_notes(add, days)})
         return updates
 

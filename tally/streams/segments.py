@@ -1,7 +1,7 @@
-"""The journal: what a run of stream records says of the tallies in one minute, as one compressed segment.
+"""The journal: for each run of stream records and each minute, one compressed segment has the entries of the tallies.
 
-The bookkeeper writes them in the transaction that moves its checkpoint; a redrive writes one. None ever changes. A
-segment takes 5 to 30 bytes for each tally that moved.
+The bookkeeper writes segments in the transaction that moves its checkpoint. A redrive writes one. A segment never
+changes. It takes 5 to 30 bytes for each tally that moved.
 """
 
 from __future__ import annotations
@@ -17,13 +17,8 @@ from ..dynamo.transactions import Write
 from ..settings import Settings
 from . import fold
 
-# `read_segments` them alone
-ONLY_HALVES = {
-    "FilterExpression": "attribute_exists(pairs)",
-    "ProjectionExpression": "pairs",
-}
-# at least, to the end of that day: a sweep that was down over a holiday still judges them
-SEGMENT_KEPT_S = 9 * 24 * 3600
+ONLY_HALVES = {"FilterExpression": "attribute_exists(pairs)", "ProjectionExpression": "pairs"}  # of `read_segments`
+SEGMENT_KEPT_S = 9 * 24 * 3600  # at least: after a holiday without a sweep, the judge still finds the segments
 
 
 class JournalEntry(NamedTuple):
@@ -31,10 +26,10 @@ class JournalEntry(NamedTuple):
 
     counter: str
     id: str
-    pair: str  # the name that both halves of an unlike share, while they are apart; else empty
+    pair: str  # the name that both halves of a child's removal share, while they are apart; else empty
     expected: int
     observed: int
-    day: int = -1  # since 1970, that an import belongs to, all of it expected; -1: no import
+    day: int = -1  # of an import, since 1970; `expected` is the imported amount; -1: no import
 
 
 Sums = dict[str, list[list[Any]]]  # by counter, the columns of a segment: ids, expected, observed
@@ -43,7 +38,7 @@ Sums = dict[str, list[list[Any]]]  # by counter, the columns of a segment: ids, 
 def segment_write(
     settings: Settings, minute: int, bucket: int, name: str, entries: Collection[JournalEntry], now_s: float
 ) -> Write:
-    """The write of a segment. `name`: table, stream shard and first sequence number, which no other segment has."""
+    """Returns the write of a segment. `name`: its table, stream shard and first sequence number, together unique."""
     columns: Sums = {}
     halves = [entry[:5] for entry in sorted(entries) if entry.pair]
     days: list[tuple[str, int, int]] = []
@@ -58,39 +53,39 @@ def segment_write(
             moved.append(observed)
     parts = {"body": columns, "pairs": halves, "imports": days}
     body = {name: items.compress(part) for name, part in parts.items() if part or name == "body"}
-    # A batch may have one visit alone: with the second of the batch, the access log would name who it was.
+    # A batch may have a single visit. With its second, the access log would show who the visitor was.
     values: items.Values = {**body, "expiration": end_of_day_s(int(now_s) + SEGMENT_KEPT_S)}
     return items.put_write(settings.ledger_table, keys.key(f"SEGMENT#{minute}#{bucket}", name), values)
 
 
 def read_segments(store: Store, minute: int, **wanted: str) -> Iterator[Item]:
-    """The segments of a minute, in any order. `wanted`: parameters of DynamoDB's Query."""
+    """Yields the segments of a minute, in any order. `wanted`: parameters of DynamoDB's Query."""
     for partition in partitions(minute):
         yield from queries.partition_items(store, store.settings.ledger_table, partition, **wanted)
 
 
 def partitions(minute: int) -> list[str]:
-    """The partition keys of the segments of a minute."""
+    """Returns the partition keys of the segments of a minute."""
     return [f"SEGMENT#{minute}#{bucket}" for bucket in range(fold.BUCKETS)]
 
 
 def columns(segment: Item) -> Sums:
-    """The entries of a segment that are not halves of an unlike."""
+    """Returns the entries of a segment that are not halves of a child's removal."""
     return dict(items.decompress(segment["body"]))
 
 
 def removal_halves(segment: Item) -> list[JournalEntry]:
-    """The entries of a segment that are halves of an unlike."""
+    """Returns the entries of a segment that are halves of a child's removal."""
     return [JournalEntry(*entry) for entry in items.decompress(segment["pairs"])] if "pairs" in segment else []
 
 
 def imported_amounts(segment: Item, sums: Sums) -> Iterator[tuple[str, str, int, int]]:
-    """What of the sums was imported: counter, id, the day that it belongs to, and the amount."""
+    """Yields the imported amounts of the sums: counter, id, the day of the import, and the amount."""
     for counter, row, day in items.decompress(segment["imports"]) if "imports" in segment else ():
         ids, expected, _ = sums[counter]
         yield counter, ids[row], day, expected[row]
 
 
 def compressed_bytes(segment: Item) -> int:
-    """The compressed bytes of a segment."""
+    """Returns the compressed bytes of a segment."""
     return sum(len(segment[name]["B"]) for name in ("body", "pairs", "imports") if name in segment)

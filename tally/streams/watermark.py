@@ -1,12 +1,13 @@
-"""Until when the stream consumers have provably passed everything, and until when numbers are right.
+"""The watermark: the time up to which each stream consumer has provably passed every record.
 
-Nothing is inferred from silence. Each sweep reads how far the consumers have come (lineage.py), sends a heartbeat into
-every open shard of both streams, and notes what is proven. That is used one sweep later, because the parts of a
-transaction become visible one after the other.
+Reads show the watermark as `as_of`, and the judge judges no minute after it. A consumer that reports nothing proves
+nothing. Each sweep reads how far the consumers have come (lineage.py), sends a heartbeat into every open shard of both
+streams, and notes what is proven. The next sweep uses the note, because the parts of a transaction become visible one
+after the other.
 
-The rollup's additions are records, too, which the bookkeeper must pass. So the sweep notes a question: the time up to
-which the rollup has added everything, and a moment by which these additions are visible. Once the bookkeeper has passed
-that moment in every shard of counts, it has passed the additions, and the next question is noted.
+The rollup's own writes make stream records, and the bookkeeper must pass those, too. So a sweep stores a probe, which
+has two times: how far the rollup has come, and when its writes are visible. When the bookkeeper has passed the second
+time in every shard of `counts`, it has booked the rollup's writes. The sweep then stores the next probe.
 """
 
 from __future__ import annotations
@@ -43,21 +44,21 @@ from .lineage import COMMIT_GRACE as COMMIT_GRACE
 from .lineage import CONFIRM_AFTER as CONFIRM_AFTER
 from .loss import NOTHING_LOST_S, Loss
 
-RANDOM_HEARTBEATS = 8  # random keys a sweep, in a stream with quiet leaves: a shard that all miss is peeked at
+RANDOM_HEARTBEATS = 8  # random keys a sweep, in a stream with quiet leaves: the sweep reads a leaf that all miss
 HEARTBEAT_KEPT_S = STREAM_RETENTION_S  # as long as a stream keeps its records
 CACHE_S = 1.0  # a process reads the JUDGE item for `as_of` at most this often
 WATERMARK_KEY = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
-_MONOTONIC = ("known", "booked", "rolled", "proven", "again")  # of the JUDGE item: what was once passed stays passed
+_MONOTONIC = ("known", "booked", "rolled", "proven", "again")  # attributes of the JUDGE item that only increase
 
 
 @dataclass(frozen=True)
 class Watermark:
-    """What may be concluded now. Times are in epoch seconds; 0: there is no watermark.
+    """The watermark as the ledger has it. Times are in epoch seconds; 0: there is no watermark.
 
-    `judged`: the last minute that is; -1: none. `journal_complete_s`: the bookkeeper has passed all that was written
-    before, and the rollup's additions up to then. `rollup_passed_s`: the rollup has added all that was written before.
-    `reads_complete_s`: as of then rolled-up numbers are complete. `item`: the JUDGE item. `written_s`: when it was
-    noted, by DynamoDB's clock.
+    `judged`: the last judged minute (-1: no minute is judged). `journal_complete_s`: the bookkeeper has passed all that
+    was written before, and the rollup's writes for it. `rollup_passed_s`: the rollup has added all that was written
+    before. `reads_complete_s`: rolled-up numbers include all that was accepted before. `item`: the JUDGE item.
+    `written_s`: when a sweep noted it, by DynamoDB's clock.
     """
 
     judged: int = -1
@@ -68,18 +69,15 @@ class Watermark:
     written_s: float = 0
 
     def last_complete_minute(self, settings: Settings) -> int:
-        """The last minute whose entries are all on the segments."""
-        return (
-            settings.minute_of(self.journal_complete_s - CLOCK_SKEW * settings.minute_s) - COMMIT_GRACE - 1
-            if self.journal_complete_s
-            else -1
-        )
+        """Returns the last minute whose entries are all in segments."""
+        complete_s = self.journal_complete_s - CLOCK_SKEW * settings.minute_s
+        return settings.minute_of(complete_s) - COMMIT_GRACE - 1 if self.journal_complete_s else -1
 
     def last_closed_minute(self, settings: Settings) -> int:
-        """The last minute that takes no entries any more: it is judged, or before the first one that will be.
+        """Returns the last minute that takes no more entries: it is judged, or is before the first minute to judge.
 
         The judge starts with the minute in which the ledger began (`ensure_begun`). In restored tables it starts after
-        the moment that they were restored to.
+        the time that they were restored to.
         """
         began_s, restored_s = (items.int_attribute(self.item, name) for name in ("began", "restored"))
         first = settings.minute_of(began_s)
@@ -87,67 +85,66 @@ class Watermark:
         return max(self.judged, max(first, after) - 1)
 
     def last_added(self, minute: int) -> list[str]:
-        """The last tally, by counter and id, that a judge has added this minute to; empty: none."""
+        """Returns the last tally, by counter and id, to which a judge has added this minute; empty: none."""
         noted, *after = json.loads(self.item["after"]["S"]) if "after" in self.item else (-1,)
         return after if noted == minute else []
 
     @property
     def warm_up_until(self) -> int:
-        """The last minute on which changes from before the ledger began may be booked: each consumer books its half on
-        the minute in which it comes to it."""
+        """The end of the warm-up: up to this minute, the halves of a change from before the ledger may be booked on
+        different minutes."""
         return items.int_attribute(self.item, "whole", -1)
 
     @property
     def first_s(self) -> int:
-        """The beginning of the first minute that was judged since the ledger began, epoch seconds."""
+        """The beginning of the first judged minute of the ledger, epoch seconds."""
         return items.int_attribute(self.item, "first")
 
     @property
     def resume_minute(self) -> int:
-        """The first minute that is judged after the streams may have lost records of the ledger's; 0: they have not."""
+        """The first minute that is judged after a loss of the ledger's records; 0: there was no loss."""
         return items.int_attribute(self.item, "again")
 
     @property
     def lost_s(self) -> int:
-        """Since when records may be lost, epoch seconds, and nobody has acknowledged it; NOTHING_LOST_S: none is."""
+        """When the oldest loss that nobody has acknowledged begins, epoch seconds; NOTHING_LOST_S: there is no loss."""
         return items.int_attribute(self.item, "lost", NOTHING_LOST_S)
 
     @property
     def has_unjudged_redrive(self) -> bool:
-        """Whether a dead letter waited lately, or was redriven on a minute that is not judged."""
+        """Whether a dead letter waited at the last sweep, or was redriven on a minute that is not judged."""
         return items.int_attribute(self.item, "redriven", -1) > self.judged
 
     def as_of(self, settings: Settings) -> int | None:
-        """Epoch seconds: rolled-up numbers include every change that was accepted before. None without watermark."""
+        """Returns the time up to which rolled-up numbers include every accepted change; None: there is no watermark."""
         return int(self.reads_complete_s - CLOCK_SKEW * settings.minute_s) if self.reads_complete_s else None
 
     def judged_up_to(self, settings: Settings) -> int | None:
-        """The end of the last judged minute, epoch seconds; None before judging starts."""
+        """Returns the end of the last judged minute, epoch seconds; None before judging starts."""
         return None if self.judged < 0 else (self.judged + 1) * settings.minute_s
 
     def is_too_fresh(self, settings: Settings, now_s: float) -> bool:
-        """Whether it was noted so lately that nothing may be concluded of it: another sweep is at work."""
+        """Returns whether the note is too new to use, because another sweep is at work."""
         return abs(now_s - self.written_s) < VISIBILITY_DELAY * settings.minute_s
 
 
 def read(store: Store) -> Watermark:
-    """The watermark. Raises ConfigurationError if a Tally of another format wrote the ledger."""
+    """Returns the watermark. Raises ConfigurationError if a Tally of another format wrote the ledger."""
     item = queries.get(store.client, store.settings.ledger_table, WATERMARK_KEY)
     if (format_ := items.int_attribute(item, "format", keys.FORMAT)) != keys.FORMAT:
-        raise ConfigurationError(
-            f"The ledger is in format {format_}, and this Tally reads format {keys.FORMAT}: run the one that wrote it."
-        )
-    known_s, rolled_s, shown_s = (items.int_attribute(item, name) for name in ("known", "rolled", "shown"))
+        why = f"The ledger is in format {format_}, and this Tally reads format {keys.FORMAT}."
+        raise ConfigurationError(f"{why} Run the version of Tally that wrote the ledger.")
+    complete_s, rolled_s, shown_s = (items.int_attribute(item, name) for name in ("known", "rolled", "shown"))
     noted_s = float(item.get("noted", {"N": "0"})["N"])
-    return Watermark(items.int_attribute(item, "judged", -1), known_s, rolled_s, shown_s, item, noted_s)
+    return Watermark(items.int_attribute(item, "judged", -1), complete_s, rolled_s, shown_s, item, noted_s)
 
 
 def ensure_begun(call: Call, made_s: float | None) -> Watermark:
-    """The watermark, before a record that was made at `made_s` is booked; None: the record has no time. The first one
-    begins the ledger.
+    """Returns the watermark, and begins the ledger with the first record. `made_s`: its time; None: it has no time.
 
-    Booked before the beginning was known, one half of a change might be on a minute that nobody ever judges. A conflict
-    is no sign of a beginning: the write goes again. Raises StoreBusyError when conflicts outlast the retries.
+    A consumer calls it before it books a record: else one half of a change might be booked on a minute that is never
+    judged. A conflict does not show that the ledger has begun, so the write is retried. Raises StoreBusyError when
+    conflicts outlast the retries.
     """
     seen = read(call.store)
     if "began" in seen.item:
@@ -155,36 +152,38 @@ def ensure_begun(call: Call, made_s: float | None) -> Watermark:
     now_s = clock.now_s()
     began_s = int(now_s if made_s is None else min(now_s, max(made_s, now_s - HEARTBEAT_KEPT_S)))
     values: items.Values = {"format": keys.FORMAT, "began": began_s}
+    began = items.update_write(call.store.settings.ledger_table, WATERMARK_KEY, values, expected={"began": None})
     with suppress(ConditionFailedError):  # another consumer, or the sweep, was first
-        commit_writes(
-            call,
-            [items.update_write(call.store.settings.ledger_table, WATERMARK_KEY, values, expected={"began": None})],
-        )
+        commit_writes(call, [began])
     return read(call.store)
 
 
 def last_judged_minute(store: Store) -> int:
-    """The last minute that is judged; -1 before judging starts."""
+    """Returns the last judged minute; -1 before judging starts."""
     return read(store).judged
 
 
 def pending_resume_minute(store: Store, seen: Watermark) -> int:
-    """The first minute that is judged after a loss, also one that the next sweep takes up; 0: there was none."""
+    """Returns the first minute that is judged after the noted losses; 0: there was no loss.
+
+    It includes a loss that the next sweep will see first.
+    """
     return max([seen.resume_minute, *(lost.resume_minute for lost in loss.list_losses(store))])
 
 
 def note_judged(store: Store, minute: int, before: int, after: Sequence[str] = ()) -> None:
-    """Note the last minute that is judged, unless another judge was faster. `after`: the last tally, by counter and id,
-    that has the next minute, too."""
-    assert minute >= before, "what is judged stays judged"
+    """Notes the last judged minute, unless another judge was faster.
+
+    `after`: the last tally, by counter and id, to which the judge has added the next minute, too.
+    """
+    assert minute >= before, "the last judged minute only increases"
     values: items.Values = {"judged": minute, "after": json.dumps([minute + 1, *after])}
-    try_commit(
-        store, [items.update_write(store.settings.ledger_table, WATERMARK_KEY, values, expected={"judged": before})]
-    )
+    judged = items.update_write(store.settings.ledger_table, WATERMARK_KEY, values, expected={"judged": before})
+    try_commit(store, [judged])
 
 
 def as_of(call: Call) -> int | None:
-    """Epoch seconds: rolled-up numbers include every change that was accepted before. None: not known yet."""
+    """Returns `Watermark.as_of` in epoch seconds, at most CACHE_S old; None: there is no watermark."""
     global _cached
     table, now_s = call.store.settings.ledger_table, time.monotonic()
     cached = _cached
@@ -197,13 +196,14 @@ _cached: tuple[str, float, int | None] | None = None
 
 
 def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float) -> StreamsSnapshot:
-    """Read how far the consumers have come, send the heartbeats, and note what is proven. `before`: not fresh.
+    """Reads how far the consumers have come, sends the heartbeats, and notes what is proven.
 
-    The judge starts once the minute of the first sweep is closed.
+    `before`: the watermark of an earlier sweep, not too fresh. The judge starts when the minute of the first sweep is
+    closed.
     """
     item, since_s = before.item, store.clock()
     streams = read_streams(store, shards, now_s)
-    # what was added is by then
+    # by then the rollup's writes are visible
     visible_s = now_s + store.clock() - since_s + VISIBILITY_DELAY * store.settings.minute_s
     send_heartbeats(streams, lambda table, name: heartbeat_write(store.settings, table, name, now_s))
     rolled_s, proven_s = int(streams.all_passed_s(ROLLUP)), items.int_attribute(item, "proven")
@@ -211,12 +211,14 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
     answered = asked_s <= streams.passed_s(BOOKKEEPER, COUNTS)
     if answered:
         proven_s = max(proven_s, asked_rolled_s)
-    if answered or asked_s > int(visible_s) + 1:  # a sweep whose clock was ahead asked of a time to come
+    if answered or asked_s > int(visible_s) + 1:  # the clock of the sweep that stored the probe was ahead
         asked_s, asked_rolled_s = int(visible_s) + 1, rolled_s
     waits = bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
     dead_s = oldest_dead_letter_s(store, ROLLUP) if waits else NOTHING_LOST_S
-    known = loss.list_losses(store)  # after the dead letters: one that is dropped meanwhile is among either
-    redriven = NOTHING_LOST_S if waits else _redriven(store.settings, item, now_s)
+    known = loss.list_losses(store)  # after the dead letters: one that is discarded between the reads is a loss
+    redriven = NOTHING_LOST_S if waits else items.int_attribute(item, "redriven", -1)
+    if redriven == NOTHING_LOST_S and not waits:  # since the sweep before, each dead letter was redriven or discarded
+        redriven = store.settings.minute_of(now_s) + 1
     gaps = _gaps(store.settings, known, before, redriven, now_s)
     losses = [*known, *gaps]
     lost_s = min((lost.since_s for lost in losses), default=NOTHING_LOST_S)
@@ -224,12 +226,11 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
     booked_s = int(streams.all_passed_s(BOOKKEEPER))
     values: dict[str, str | float] = {
         "format": keys.FORMAT,
-        "known": max(before.journal_complete_s, min(booked_s, proven_s)),  # what was once passed stays passed
+        "known": max(before.journal_complete_s, min(booked_s, proven_s)),
         "booked": max(items.int_attribute(item, "booked"), booked_s),
         "rolled": max(before.rollup_passed_s, rolled_s),
-        "shown": min(
-            before.rollup_passed_s, dead_s, items.int_attribute(item, "dead", dead_s), lost_s
-        ),  # a marker may come unseen
+        # the noted `dead`, too: one read may miss a marker
+        "shown": min(before.rollup_passed_s, dead_s, items.int_attribute(item, "dead", dead_s), lost_s),
         "dead": dead_s,
         "redriven": redriven,
         "lost": lost_s,
@@ -246,28 +247,22 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
     if before.judged < 0 and before.last_complete_minute(store.settings) >= store.settings.minute_of(began_s):
         past, minute_s = before.last_closed_minute(store.settings), store.settings.minute_s
         values |= {"judged": past, "first": (past + 1) * minute_s, "whole": store.settings.minute_of(now_s) + 1}
-    # A sweep that was overtaken by another one, or by the first record, notes nothing.
+    # If another sweep or the first record was faster, the sweep notes nothing.
     seen = {name: item.get(name) for name in ("noted", "began")}
     noted = items.update_write(store.settings.ledger_table, WATERMARK_KEY, values, expected=seen)
     try_commit(store, [noted, *(gap.as_write(store.settings) for gap in gaps)])
     return streams
 
 
-def _redriven(settings: Settings, item: Item, now_s: float) -> int:
-    """The last minute on which dead letters that the sweeps before have seen may be booked, now that none waits."""
-    before = items.int_attribute(item, "redriven", -1)
-    return settings.minute_of(now_s) + 1 if before == NOTHING_LOST_S else before
-
-
 def _gaps(settings: Settings, known: list[Loss], before: Watermark, redriven: int, now_s: float) -> list[Loss]:
-    """What may be lost since what the sweep before noted.
+    """Returns what may be lost since the note of the sweep before.
 
-    The ledger restarts after the minute on which letters were redriven before anybody knew of the loss: the other half
-    of these letters may be lost, or on a skipped minute.
+    If dead letters were redriven before the loss was known, the ledger restarts after the minute of the redrive: the
+    other half of such a letter may be lost, or on a skipped minute.
     """
     item, streams = before.item, _streams(settings)
     began_s = items.int_attribute(item, "began", int(now_s))
-    # an older sweep noted only what both had passed
+    # a sweep of an older version did not note `booked`
     booked_s = items.int_attribute(item, "booked", before.journal_complete_s)
     passed_s = {ROLLUP: max(before.rollup_passed_s, began_s), BOOKKEEPER: max(booked_s, began_s)}
     other = item.get("streams", {"S": streams})["S"] != streams
@@ -285,9 +280,9 @@ def _streams(settings: Settings) -> str:
 
 
 def oldest_dead_letter_s(store: Store, consumer: str, table: str = "") -> int:
-    """When the oldest record was made that a consumer has not applied, because it is a dead letter; or NOTHING_LOST_S.
+    """Returns when the record of a consumer's oldest dead letter was made; NOTHING_LOST_S: there is no dead letter.
 
-    `table`: the only one whose records are looked at; empty: all.
+    `table`: only dead letters of this table; empty: of all tables.
     """
     start = keys.dead_letter_prefix(consumer)
     at = store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, start, f"{start}~"
@@ -298,20 +293,22 @@ def oldest_dead_letter_s(store: Store, consumer: str, table: str = "") -> int:
 
 
 def send_heartbeats(streams: StreamsSnapshot, beat: Callable[[str, str], Write], consumer: str = BOOKKEEPER) -> None:
-    """Write a heartbeat for each leaf, each by itself: one that fails says nothing of the others. `beat`: its write, by
-    table and name. `consumer`: the one that gets each of them."""
+    """Writes a heartbeat for each leaf, each in its own write, so that one failure does not stop the others.
+
+    `beat`: makes the write, by table and name. `consumer`: the consumer that gets the heartbeats.
+    """
     for table, leaves in streams.leaves.items():
-        tried, guesses = set(), 0
+        parents, guesses = set(), 0
         for leaf in leaves:
-            own, before = streams.heartbeat_keys(table, leaf, consumer)
+            own, parent = streams.heartbeat_keys(table, leaf, consumer)
             if own and _try_send(streams.store, beat, table, own):
                 streams.heartbeat_reached.add((table, leaf))
                 continue
-            if before and not own:
-                tried.add(before)
+            if parent and not own:
+                parents.add(parent)
             if own or streams.is_quiet(table, leaf, consumer):
                 guesses = RANDOM_HEARTBEATS
-        for name in sorted(tried.union(secrets.token_hex(8) for _ in range(guesses))):
+        for name in sorted(parents.union(secrets.token_hex(8) for _ in range(guesses))):
             _try_send(streams.store, beat, table, name)
 
 
@@ -324,7 +321,7 @@ def _try_send(store: Store, beat: Callable[[str, str], Write], table: str, name:
 
 
 def heartbeat_write(settings: Settings, table: str, name: str, now_s: float) -> Write:
-    """The write of one heartbeat."""
+    """Returns the write of one heartbeat."""
     values = {"at": int(now_s), "expiration": int(now_s) + HEARTBEAT_KEPT_S}
     if table == RECEIPTS:
         return items.put_write(settings.receipts_table, {"id": {"S": f"{keys.RECEIPT_HEARTBEAT_START}{name}"}}, values)
@@ -332,7 +329,7 @@ def heartbeat_write(settings: Settings, table: str, name: str, now_s: float) -> 
 
 
 def lags_s(streams: StreamsSnapshot, before: Watermark, now_s: float) -> dict[str, int]:
-    """By consumer, how long ago the time is that it has passed in every shard; since the first sweep if never."""
+    """Returns the lag of each consumer in seconds; since the ledger began, if the consumer has not passed a record."""
     began_s = items.int_attribute(before.item, "began", int(now_s))
     passed = {consumer: streams.all_passed_s(consumer) for consumer in (ROLLUP, BOOKKEEPER)}
     return {consumer: max(0, int(now_s - max(passed_s, began_s))) for consumer, passed_s in passed.items()}

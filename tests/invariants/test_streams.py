@@ -47,7 +47,7 @@ OTHER_SHARD = "shardId-4"
 def test_a_fault_of_the_configuration_is_said(stream: StreamWorld, store: Store) -> None:
     event = stream.event("receipts", SHARD, [play(1)])
     other = {"eventSourceARN": "arn:aws:dynamodb:x:1:table/other/stream/1"}
-    for broken, why in ((event | {"shardId": None}, "tumbling window"), (event | other, "neither")):
+    for broken, why in ((event | {"shardId": None}, "tumbling window"), (event | other, "not of the counts")):
         with pytest.raises(ConfigurationError, match=why):
             stream.handler("rollup")(broken, LambdaContext())
     with pytest.raises(ConfigurationError, match="TALLY_DEAD_LETTER_BUCKET"):

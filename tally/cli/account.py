@@ -151,8 +151,8 @@ class Account:
 def add_arguments(parser: Parser, counters: Counters) -> None:
     """Add what says where to act, and with which options."""
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--profile", help="of ~/.aws/config")
-    parser.add_argument("--region", help="instead of that of the environment")
+    parser.add_argument("--profile", help="a profile of ~/.aws/config")
+    parser.add_argument("--region", help="the AWS region (default: from the environment)")
     parser.add_argument("-c", "--context", action="append", type=_pair, default=[], metavar="KEY=VALUE",
                       help="an option of Tally")  # fmt: skip
 

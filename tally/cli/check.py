@@ -105,11 +105,9 @@ class Shortfalls(NamedTuple):
 
 def add_number_arguments(parser: Parser, counters: Counters) -> None:
     """The arguments of `check` and `repair`: which numbers, and which part of the work."""
-    add_counter(parser, counters, "whose numbers; default: everything", nargs="?")
-    parser.add_argument("ids", metavar="ID", nargs="*", default=[], help=f"one or more, {ID_HELP}")
-    parser.add_argument(
-        "--only", choices=PARTS, help="one part of the work; numbers that are named: drift and children"
-    )
+    add_counter(parser, counters, "check only this counter (default: everything)", nargs="?")
+    parser.add_argument("ids", metavar="ID", nargs="*", default=[], help=ID_HELP)
+    parser.add_argument("--only", choices=PARTS, help="do one part of the work; with an ID, drift or children")
 
 
 def complete_numbers(given: argparse.Namespace) -> None:

@@ -14,11 +14,9 @@ from .listed import LISTED
 if TYPE_CHECKING:
     from tally.counter import Counter
 
-EXIT_STATUS = (
-    "exit status: 0 all is well, 1 something differs (or could not be applied), 2 bad input or no stack, 130 Ctrl-C"
-)
+EXIT_STATUS = "exit status: 0 ok, 1 something is wrong or was not applied, 2 bad input or no answer, 130 Ctrl-C"
 NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # the history keeps them for ever
-ID_HELP = "of a post, a video, …; for visits the page's URL; 7c20#2026-11-22 with a period"
+ID_HELP = "the id of a post, a video, …; for visits the page's URL; with a period, 7c20#2026-11-22"
 STACK_DEFAULT = "Tally-dev"
 WRONG, CANNOT_TELL = 1, 2  # exit statuses
 Counters = Mapping[str, "Counter"]
@@ -125,9 +123,16 @@ class Command:
 
             where = parser.add_mutually_exclusive_group()
             where.add_argument("--local", action="store_true", help=f"use a running {DEV}")
-            where.add_argument("--stack", metavar="NAME", default=STACK_DEFAULT, help=f"in AWS ({STACK_DEFAULT})")
+            where.add_argument(
+                "--stack",
+                metavar="NAME",
+                default=STACK_DEFAULT,
+                help=f"use this stack in AWS (default: {STACK_DEFAULT})",
+            )
             port = values.whole(1, 65535)
-            parser.add_argument("--port", type=port, help=f"with --local: of {DEV} (PORT, or {PORT_DEFAULT})")
+            parser.add_argument(
+                "--port", type=port, help=f"the port of {DEV}, with --local (default: PORT, or {PORT_DEFAULT})"
+            )
 
     def check_options(self, given: argparse.Namespace) -> None:
         """Check the options together. Raises UsageError or InvalidInputError."""
@@ -145,7 +150,11 @@ class Command:
 
 
 def add_counter(
-    to: argparse._ActionsContainer, counters: Counters, about: str = "whose number", name: str = "counter", **how: Any
+    to: argparse._ActionsContainer,
+    counters: Counters,
+    about: str = "the counter of the number",
+    name: str = "counter",
+    **how: Any,
 ) -> None:
     """An argument, or an option, that names a counter: TAB completes it with those that are declared."""
     from . import values

@@ -26,7 +26,9 @@ def _help(given: argparse.Namespace) -> int:
 
 
 def _add_topic(parser: Parser, counters: Counters) -> None:
-    parser.add_argument("topic", metavar="COMMAND", nargs="?", choices=tuple(LISTED), help="(default: all of them)")
+    parser.add_argument(
+        "topic", metavar="COMMAND", nargs="?", choices=tuple(LISTED), help="the command to explain (default: all)"
+    )
 
 
 def _version(given: argparse.Namespace) -> int:

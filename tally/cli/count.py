@@ -21,14 +21,16 @@ FUNCTIONS = ("increments", "visits")
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    add_counter(parser, counters, "that counts it")
-    parser.add_argument("id", metavar="ID", help="of a post, a video, …; for visits the page's URL")
+    add_counter(parser, counters, "the counter that counts the change")
+    parser.add_argument("id", metavar="ID", help="the id of a post, a video, …; for visits the page's URL")
     parser.add_argument(
-        "--amount", metavar="N", type=values.signed(AMOUNT_MAX), help="by how much (its own step, or 1)"
+        "--amount", metavar="N", type=values.signed(AMOUNT_MAX), help="how much to count (default: its own step, or 1)"
     )
-    parser.add_argument("--visitor", metavar="NAME", help="who came, of a counter of visitors: each counts once")
-    parser.add_argument("--used", action="store_true", help="it is used already: go beyond the limit, within the debt")
-    about = "the name of this change: the same key counts once (default: a new one)"
+    parser.add_argument("--visitor", metavar="NAME", help="the visitor, for a counter with unique=True")
+    parser.add_argument(
+        "--used", action="store_true", help="the amount is used already: it may pass the limit, up to the debt"
+    )
+    about = "the idempotency key: the same key counts once (default: a new one)"
     parser.add_argument("--key", type=values.key, help=about)
 
 

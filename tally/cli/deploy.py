@@ -369,7 +369,7 @@ def _token_commands(outputs: Mapping[str, str], at: Account) -> list[str]:
 
 def _arguments(parser: Parser, counters: Counters) -> None:
     account.add_arguments(parser, counters)
-    parser.add_argument("-a", "--app", help="a folder that `cdk synth` made, instead of a new one")
+    parser.add_argument("-a", "--app", help="deploy this folder, which `cdk synth` made")
 
 
 DEPLOY = Command(

@@ -19,10 +19,14 @@ LIMIT_DEFAULT, LIMIT_MAX = 20, 10_000
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    add_counter(parser, counters, "whose events; default: every one's", nargs="?")
-    parser.add_argument("id", metavar="ID", nargs="?", help="of which number; 7c20#2026-11-22 with a period")
+    add_counter(parser, counters, "list only events of this counter (default: all)", nargs="?")
+    parser.add_argument(
+        "id", metavar="ID", nargs="?", help="list only events of this id; with a period, 7c20#2026-11-22"
+    )
     most = values.whole(1, LIMIT_MAX)
-    parser.add_argument("--limit", metavar="N", type=most, default=LIMIT_DEFAULT, help=f"default: {LIMIT_DEFAULT}")
+    parser.add_argument(
+        "--limit", metavar="N", type=most, default=LIMIT_DEFAULT, help=f"how many to list (default: {LIMIT_DEFAULT})"
+    )
 
 
 def _events(given: argparse.Namespace, stack: Stack) -> int:

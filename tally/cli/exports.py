@@ -36,12 +36,14 @@ _BREAK = re.compile(r"[\r\n]")
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    add_counter(parser, counters, "whose numbers")
-    parser.add_argument("file", metavar="FILE", nargs="?", help="default: stdout")
+    add_counter(parser, counters, "the counter to export")
+    parser.add_argument("file", metavar="FILE", nargs="?", help="the file to write (default: stdout)")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--children", action="store_true", help="the items that it counts, instead of the numbers")
-    what.add_argument("--limits", action="store_true", help="the limits that ids have of their own, instead")
-    parser.add_argument("--format", choices=files.FORMATS, help="default: by the file's name; csv for stdout")
+    what.add_argument("--children", action="store_true", help="export the items that it counts")
+    what.add_argument("--limits", action="store_true", help="export the limits of ids")
+    parser.add_argument(
+        "--format", choices=files.FORMATS, help="the format of the file (default: by its name; csv for stdout)"
+    )
 
 
 def _check(given: argparse.Namespace) -> None:

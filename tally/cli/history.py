@@ -24,9 +24,9 @@ from .terminal import CommandError, print_json_or_line, say
 
 def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("id", metavar="ID", nargs="?", help=ID_HELP)
-    parser.add_argument("--user", metavar="ID", type=values.user, help="who had this user forgotten, instead")
-    parser.add_argument("--imports", action="store_true", help="who imported what, instead")
-    parser.add_argument("--losses", action="store_true", help="who knows of which records that may be lost, instead")
+    parser.add_argument("--user", metavar="ID", type=values.user, help="list who erased this user's data")
+    parser.add_argument("--imports", action="store_true", help="list who imported what")
+    parser.add_argument("--losses", action="store_true", help="list acknowledged stream losses")
 
 
 def _check(given: argparse.Namespace) -> None:

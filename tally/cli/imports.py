@@ -43,18 +43,22 @@ _DAYS = imports.RESTART_S // 86400
 
 def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument(
-        "file", metavar="FILE", help="with the columns id and value, or for likes post, user and liked_at; - is stdin"
+        "file",
+        metavar="FILE",
+        help="a file with the columns id and value, or for likes post, user and liked_at; - is stdin",
     )
     into = parser.add_mutually_exclusive_group(required=True)
-    add_counter(into, counters, "add the values to its numbers", "--counter")
-    add_counter(into, counters, "put the items that it counts: likes", "--children")
+    add_counter(into, counters, "add the values to the numbers of this counter", "--counter")
+    add_counter(into, counters, "put the children that this counter counts, as likes", "--children")
     parser.add_argument(
         "--run",
         metavar="NAME",
         type=values.run_name,
         help="the name of the run (default: from the SHA-256 of its rows)",
     )
-    parser.add_argument("--format", choices=files.FORMATS, help="default: by the file's name; csv for stdin")
+    parser.add_argument(
+        "--format", choices=files.FORMATS, help="the format of the file (default: by its name; csv for stdin)"
+    )
     parser.add_argument("--skip-bad", action="store_true", help="import the other rows if some cannot be imported")
 
 

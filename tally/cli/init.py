@@ -61,7 +61,7 @@ def file_texts() -> dict[str, str]:
 
 def add_arguments(parser: argparse.ArgumentParser, _: object = None) -> None:
     """Add the folder."""
-    parser.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help="(this one)")
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help="the folder (default: this one)")
 
 
 def init(given: argparse.Namespace) -> int:

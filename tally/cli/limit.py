@@ -18,12 +18,12 @@ from .terminal import print_json_or_line
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    add_counter(parser, counters, "that is declared with own_limits")
-    parser.add_argument("id", metavar="ID", help="of what is counted, without a period")
+    add_counter(parser, counters, "a counter with own_limits")
+    parser.add_argument("id", metavar="ID", help="the id whose limit it is, without a period")
     wish = parser.add_mutually_exclusive_group()
-    wish.add_argument("limit", metavar="LIMIT", nargs="?", type=_limit, help="its own from now on")
-    wish.add_argument("--declared", action="store_true", help="the declared one again")
-    parser.add_argument("--key", type=values.key, help="the name of this change (default: a new one)")
+    wish.add_argument("limit", metavar="LIMIT", nargs="?", type=_limit, help="set this limit for the id")
+    wish.add_argument("--declared", action="store_true", help="reset the id to the declared limit")
+    parser.add_argument("--key", type=values.key, help="the idempotency key (default: a new one)")
 
 
 def _limit(value: str) -> int:

@@ -35,8 +35,10 @@ from .terminal import CommandError, check_answerable, confirm, note, progress_ba
 
 def _arguments(parser: Parser, counters: Counters) -> None:
     check.add_number_arguments(parser, counters)
-    parser.add_argument("--drop", action="store_true", help="forget dead letters that nobody can apply any more")
-    parser.add_argument("--acknowledge", action="store_true", help="let as_of go on past records that may be lost")
+    parser.add_argument("--drop", action="store_true", help="discard dead letters that cannot be applied")
+    parser.add_argument(
+        "--acknowledge", action="store_true", help="accept that stream records may be lost, and let as_of advance"
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
@@ -48,7 +50,7 @@ def repair(given: argparse.Namespace, stack: Stack) -> int:
     check.say_dead_letters(given, waiting)
     left = _redrive(given, stack, waiting) if waiting and confirm(given, f"Apply {len(waiting)}?") else len(waiting)
     if left:
-        say(f"{left} dead letters are left: nothing else is repaired before")
+        say(f"{left} dead letters are not applied. Resolve them first; nothing else was repaired")
         return WRONG
     reconciler = Reconciler(stack.store)
     if waiting and given.only != LETTERS:
@@ -70,7 +72,7 @@ def repair(given: argparse.Namespace, stack: Stack) -> int:
     if gaps and given.acknowledge and confirm(given, "Acknowledge this?"):
         _wait_until_judged(reconciler, max(gap.resume_minute for gap in gaps) - 1)
         losses.acknowledge(stack.store, gaps, given.by, given.why)
-        say(f"acknowledged {len(gaps)}: as_of goes on with the next sweep")
+        say(f"acknowledged {len(gaps)}: as_of advances with the next sweep")
     else:
         left += len(gaps)
     said = [f"{left} left"] * bool(left) + [f"{checked.missing} missing"] * bool(checked.missing)
@@ -94,14 +96,14 @@ def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[DeadLett
                 outcome = RedriveOutcome.OBJECT_LOST  # a scan counts the item as it is now
             done[outcome] += 1
             if outcome is RedriveOutcome.STILL_BLOCKED:
-                say(f"kept     {marker.object}: {why}{'; --drop forgets it, then `tally scan`' if of_items else ''}")
+                say(f"kept     {marker.object}: {why}{'; --drop discards it, then `tally scan`' if of_items else ''}")
             if outcome is RedriveOutcome.OBJECT_LOST and given.drop:
                 _give_up_scans(stack, marker, lost=True)
                 dead_letters.discard(Call(stack.store), marker)
                 say(f"dropped  {marker.object}, a dead letter since {format_time(marker.at_s)}: {why}")
             elif outcome is RedriveOutcome.OBJECT_LOST:
                 since = format_time(marker.at_s)
-                say(f"lost     {marker.object}, a dead letter since {since}: {why}; --drop forgets it")
+                say(f"lost     {marker.object}, a dead letter since {since}: {why}; --drop discards it")
     lost = (
         f", {done[RedriveOutcome.OBJECT_LOST]} {'dropped' if given.drop else 'lost'}"
         if done[RedriveOutcome.OBJECT_LOST]
@@ -129,7 +131,7 @@ def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False
             note(f"{name} has lost a change: `tally scan {name}` counts its items")
         elif not scan.closed:
             scan_state.close(stack.store, scan)
-            note(f"the scan for {name} was given up: begin it again")
+            note(f"the scan for {name} was abandoned: start it again")
 
 
 def _repair_numbers(given: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[check.CheckedNumber]) -> int:
@@ -141,7 +143,8 @@ def _repair_numbers(given: argparse.Namespace, reconciler: Reconciler, wrong: Se
         ]
     twice = sum(len(counts) > 1 for _, counts in counted)
     if twice:
-        note(f"the ledger does not explain {twice} of {len(wrong)}: their children are counted once more")
+        differ = f"{twice} of {len(wrong)} differ{'s' * (twice == 1)} from the count of children"
+        note(f"{differ} for no recorded reason: counting once more to be sure")
         asked = _wait_until_judged(reconciler)
 
     def one(looked: tuple[check.CheckedNumber, Sequence[Recount]]) -> None:
@@ -149,7 +152,7 @@ def _repair_numbers(given: argparse.Namespace, reconciler: Reconciler, wrong: Se
         counter, id_ = look.finding.counter, look.finding.target
         done = reconciler.repair(counter, id_, given.by, given.why, asked=asked, counted=counts)
         if done is None:
-            say(f"even     {look.finding.name}: {reconciler.find(counter, id_).tally}")
+            say(f"nothing to repair: {look.finding.name} is {reconciler.find(counter, id_).tally}")
         else:
             say(f"repaired {_format_move(done)}, by {done.how}")
 
@@ -205,7 +208,7 @@ def _wait_until_judged(reconciler: Reconciler, asked: int | None = None) -> int:
         def tell(left: int) -> None:
             if not shown.total:
                 about_s = left * reconciler.store.settings.minute_s
-                note(f"nothing is written until drift is known of all that happened so far: about {about_s} s")
+                note(f"waiting until everything up to now is checked: about {about_s} s (Ctrl-C is safe)")
                 shown.total = left
             shown.update(shown.total - left - shown.n)
 

@@ -67,13 +67,15 @@ TEMPLATE_SETTINGS = {
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    parser.add_argument("--to", metavar="TIME", type=values.second, required=True, help="like 2026-11-22T10:30:00Z")
-    parser.add_argument("--without-dead-letters", action="store_true", help="give up the dead letters at that moment")
+    parser.add_argument(
+        "--to", metavar="TIME", type=values.second, required=True, help="the time to restore, like 2026-11-22T10:30:00Z"
+    )
+    parser.add_argument("--without-dead-letters", action="store_true", help="give up the dead letters of that time")
     parser.add_argument(
         "--from-vault",
         metavar="ARN",
         type=values.vault,
-        help="from the newest copies of then in this vault (AWS Backup)",
+        help="restore the newest copies up to that time in this vault (AWS Backup)",
     )
 
 
@@ -207,11 +209,11 @@ def _correct_tallies(
         _say_what_is_apart(new)
     why = restored.AuditNote(given.by, given.why)
     try:
-        with progress_bar(None, "item", "put right") as scanned:
+        with progress_bar(None, "item", "checked") as scanned:
             how: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update}
             for one in restored.repair_restored(new, counters, why, to_s, clock.now_s(), apart=apart, **how):
                 after = one.tally + one.difference
-                say(f"put right {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")
+                say(f"repaired {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")
     except RepairNotReadyError as error:
         raise CommandError(f"{error.detail} Choose another second, or give them up: --without-dead-letters") from None
 

@@ -64,15 +64,19 @@ def add_pace(parser: Parser) -> None:
     """The arguments of what reads a whole table."""
     units = values.whole(1, UNITS_MAX)
     parser.add_argument(
-        "--units", metavar="N", type=units, default=0, help="read and write about N units a second of your table"
+        "--units",
+        metavar="N",
+        type=units,
+        default=0,
+        help="use at most about N read and write units of your table a second",
     )
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    add_counter(parser, counters, "that counts items of a table of your own")
-    parser.add_argument("--dry-run", action="store_true", help="say what it takes, from a sample, and scan nothing")
-    parser.add_argument("--again", action="store_true", help="begin a new scan; until it has ended, reads answer 409")
+    add_counter(parser, counters, "a counter that counts the items of your table")
+    parser.add_argument("--dry-run", action="store_true", help="estimate the cost from a sample, and scan nothing")
+    parser.add_argument("--again", action="store_true", help="start a new scan; until it ends, reads answer 409")
     add_pace(parser)
 
 
@@ -254,10 +258,12 @@ def _wait(recount: Recount) -> None:
             return
         if not look:
             about_s = (scan_state.CLOCK_SLACK + SWEEP_DELAY_MINUTES) * minute_s
-            what = f"what was written to {recount.items_declaration.table} until now"
-            note(f"all is read; it waits until the consumer has passed {what}: about {about_s} s")
+            table = recount.items_declaration.table
+            note(f"read everything. Waiting for the consumer to catch up with {table}: about {about_s} s")
         time.sleep(minute_s / LOOKS_PER_MINUTE)
-    raise CommandError("the consumer has not come that far: do the functions items and sweep run? Start it again then")
+    raise CommandError(
+        "timed out waiting for the consumer. Check that the functions items and sweep run, then run this again"
+    )
 
 
 def _apply_difference(recount: Recount, off: Difference, settle: Callable[[Difference], bool]) -> Difference:

@@ -32,23 +32,36 @@ no traffic."""
 
 def _series_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters)
-    of = "of a post, a video, …; for visits the page's URL; default: all of the counter together"
+    of = "the id of a post, a video, …; for visits the page's URL (default: all of the counter together)"
     parser.add_argument("id", metavar="ID", nargs="?", help=of)
-    parser.add_argument("--by", choices=(reading.HOUR, reading.DAY), default=reading.HOUR, help="default: hour")
-    first = "like 2026-11-22 or 2026-11-22T10:30; default: a day before the end, or 30 days"
+    parser.add_argument(
+        "--by",
+        choices=(reading.HOUR, reading.DAY),
+        default=reading.HOUR,
+        help="one row for each hour or day (default: hour)",
+    )
+    first = "the start, like 2026-11-22 or 2026-11-22T10:30 (default: a day before the end, or 30 days)"
     parser.add_argument("--from", metavar="TIME", dest="since", type=values.date_time, help=first)
-    parser.add_argument("--to", metavar="TIME", type=values.date_time, help="the end, which is not in it; default: now")
-    parser.add_argument("--tz", metavar="ZONE", type=values.zone, help="like Europe/Berlin; default: this machine's")
+    parser.add_argument(
+        "--to", metavar="TIME", type=values.date_time, help="the end, which is not in it (default: now)"
+    )
+    parser.add_argument(
+        "--tz", metavar="ZONE", type=values.zone, help="the time zone, like Europe/Berlin (default: of this machine)"
+    )
     add_output_formats(parser)
 
 
 def _top_arguments(parser: Parser, counters: Counters) -> None:
-    add_counter(parser, counters, "whose numbers")
-    parser.add_argument("--by", choices=tuple(lists.SPAN_FORMATS), help="default: day, or as SPAN says")
-    span = "2026-11-22T13, 2026-11-22 or 2026-11, of UTC; default: the newest"
+    add_counter(parser, counters, "the counter of the numbers")
+    parser.add_argument(
+        "--by", choices=tuple(lists.SPAN_FORMATS), help="the length of the span (default: day, or as SPAN says)"
+    )
+    span = "the span in UTC: 2026-11-22T13, 2026-11-22 or 2026-11 (default: the newest)"
     parser.add_argument("--span", metavar="SPAN", help=span)
     most = values.whole(1, LIMIT_MAX)
-    parser.add_argument("--limit", metavar="N", type=most, default=LIMIT_DEFAULT, help=f"default: {LIMIT_DEFAULT}")
+    parser.add_argument(
+        "--limit", metavar="N", type=most, default=LIMIT_DEFAULT, help=f"how many to list (default: {LIMIT_DEFAULT})"
+    )
     add_output_formats(parser)
 
 

@@ -52,15 +52,19 @@ Read = dict[str, dict[int, OldReading]]
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    add_counter(parser, counters, "that counts the same events")
-    about = "readings of the old counter: the columns id, value and at (when it was read); - is stdin"
+    add_counter(parser, counters, "the counter of Tally that counts the same events")
+    about = "readings of the other counter: the columns id, value and at (when it was read); - is stdin"
     parser.add_argument("files", metavar="FILE", nargs="+", help=about)
-    parser.add_argument("--format", choices=files.FORMATS, help="default: by the file's name; csv for stdin")
+    parser.add_argument(
+        "--format", choices=files.FORMATS, help="the format of the files (default: by their names; csv for stdin)"
+    )
     parser.add_argument(
         "--within", metavar="S", type=values.whole(0, WITHIN_MAX_S), default=WITHIN_DEFAULT_S,
-        help=f"seconds that a reading may be away from its full hour; default: {WITHIN_DEFAULT_S}",
+        help=f"how many seconds a reading may be away from its full hour (default: {WITHIN_DEFAULT_S})",
     )  # fmt: skip
-    parser.add_argument("--tz", metavar="ZONE", type=values.zone, help="like Europe/Berlin; default: this machine's")
+    parser.add_argument(
+        "--tz", metavar="ZONE", type=values.zone, help="the time zone, like Europe/Berlin (default: of this machine)"
+    )
     add_output_formats(parser)
 
 

@@ -43,8 +43,8 @@ def _status(given: argparse.Namespace, stack: Stack) -> int:
             for place in _runbook(name, one).values():
                 say(f"{'':23}see {place}")
         if wrong:
-            more = "; `tally check` says what would repair it" if set(wrong) & set(EXPLAINED_BY_CHECK) else ""
-            say(f"needs a person: {', '.join(wrong)}{more}")
+            more = ". Run `tally check`, then see docs/runbook.md" if set(wrong) & set(EXPLAINED_BY_CHECK) else ""
+            say(f"action needed: {', '.join(wrong)}{more}")
         elif not unknown:
             say("all is well")
     if unknown:

@@ -110,7 +110,7 @@ def visits(tables: Store) -> int:
 def test_it_makes_new_tables_puts_them_right_and_says_how_to_adopt_them(aws: Any, run: Run) -> None:
     code, out, _ = run("restore", "--to", WHEN.isoformat(), *WHO)
     assert out.splitlines() == [
-        "put right visits https://example.com/a: +2 (0 to 2), by rebuild",
+        "repaired visits https://example.com/a: +2 (0 to 2), by rebuild",
         *[f"ready    {PREFIX}-{name}" for name in TABLES],
         f'adopt    make deploy ARGS="-c stage=prod -c tables={PREFIX} --import-existing-resources"',
         f'then     write "tables": "{PREFIX}" into the context of cdk.json: every later deploy needs it',
@@ -154,9 +154,9 @@ def stopped_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_same_command_continues_and_adds_nothing_twice(aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped_once(monkeypatch)
     assert run("restore", "--to", WHEN.isoformat(), *WHO)[0] == 130
-    assert "put right" in run("restore", "--to", WHEN.isoformat(), *WHO)[1]
+    assert "repaired" in run("restore", "--to", WHEN.isoformat(), *WHO)[1]
     code, out, _ = run("restore", "--to", WHEN.isoformat(), *WHO)
-    assert (code, "put right" in out) == (0, False)
+    assert (code, "repaired" in out) == (0, False)
     assert visits(store(PREFIX)) == 2
 
 
@@ -180,7 +180,7 @@ def test_a_ledger_that_has_a_stream_beside_it_is_left_alone(aws: Any, run: Run) 
         aws.restore_table_to_point_in_time(**names, RestoreDateTime=WHEN)
     on = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
     aws.update_table(TableName=f"{PREFIX}-receipts", StreamSpecification=on)
-    assert "put right" not in run("restore", "--to", WHEN.isoformat(), *WHO)[1]
+    assert "repaired" not in run("restore", "--to", WHEN.isoformat(), *WHO)[1]
     assert visits(store(PREFIX)) == 0
 
 

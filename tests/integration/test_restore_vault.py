@@ -75,7 +75,7 @@ def test_it_makes_the_tables_of_the_newest_copies_where_the_vault_is(aws: Vault,
         f"as of    counts {made} 00:00:00 UTC, receipts {made} 00:01:00 UTC, ledger {made} 00:02:10 UTC",
         "apart    at most 4 minutes: docs/restore.md#what-may-be-off says what may be off by it",
         "forgets  the drift of plays 9f3a: +5",
-        "put right visits https://example.com/a: +2 (0 to 2), by rebuild",
+        "repaired visits https://example.com/a: +2 (0 to 2), by rebuild",
         *[f"ready    {PREFIX}-{table}" for table in TEMPLATE_SETTINGS],
         f'adopt    make deploy ARGS="-c stage=prod -c tables={PREFIX} --import-existing-resources"',
         f'then     write "tables": "{PREFIX}" into the context of cdk.json: every later deploy needs it',
@@ -105,11 +105,11 @@ def test_the_same_command_continues_and_starts_no_second_job(
     assert run(*COMMAND)[0] == 130
     for job in aws.jobs.values():
         job |= {"Status": "RUNNING"}
-    assert "put right" in run(*COMMAND)[1]
+    assert "repaired" in run(*COMMAND)[1]
     for job in aws.jobs.values():
         job |= {"Status": "COMPLETED"}
     code, out, _ = run(*COMMAND)
-    assert (code, "put right" in out, len(aws.asked)) == (0, False, 3)
+    assert (code, "repaired" in out, len(aws.asked)) == (0, False, 3)
     assert visits(store(PREFIX, REGION)) == 2
 
 
@@ -143,7 +143,7 @@ def test_counters_in_another_form_than_the_copies_put_nothing_right(aws: Vault, 
     note_form(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
     aws.copy(MADE_S)
     code, out, err = run(*COMMAND)
-    assert (code, "put right" in out) == (2, False)
+    assert (code, "repaired" in out) == (2, False)
     assert "tally: counter 'visits' has counted with attribute='seen', which is 'visits' now: " in err
 
 

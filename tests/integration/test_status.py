@@ -160,8 +160,8 @@ def test_what_needs_a_person_is_1_and_named(
     [line] = [line for line in out.splitlines() if line.startswith("wrong")]
     assert line.split(maxsplit=1)[1].startswith(part)
     assert line.endswith(said)
-    more = "; `tally check` says what would repair it" if part == "drift" else ""
-    assert out.splitlines()[-1] == f"needs a person: {part}{more}"
+    more = ". Run `tally check`, then see docs/runbook.md" if part == "drift" else ""
+    assert out.splitlines()[-1] == f"action needed: {part}{more}"
     lines = out.splitlines()
     assert lines[lines.index(line) + 1].split() == ["see", f"docs/{checks.SECTIONS[part]}"]
     monkeypatch.setattr(paths, "IS_WHEEL", True)

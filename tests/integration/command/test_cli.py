@@ -383,7 +383,7 @@ def test_ctrl_c_is_one_line_and_130_and_a_pipe_has_no_progress_bar(port: int, st
         line = process.stderr.readline()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE_S)
-    assert line.startswith("tally: nothing is written until drift is known of all that happened so far: ")
+    assert line.startswith("tally: waiting until everything up to now is checked: ")
     assert (process.returncode, err) == (130, "tally: stopped\n")
     assert out.startswith("differs  likes off: 7")
     assert tallies.read(Call(store), counters.LIKES, "off") == 7
@@ -529,7 +529,7 @@ def test_help_and_completion_need_no_stack(capsys: pytest.CaptureFixture[str]) -
     for command in ("repair", "help", "completion"):
         assert printed("help", command) == printed(command, "--help")
     assert printed("completion", "zsh").startswith("#compdef tally\n")
-    assert all("\n\nexit status: 0 all is well" in printed(name, "--help") for name in commands.COMMANDS)
+    assert all("\n\nexit status: 0 ok" in printed(name, "--help") for name in commands.COMMANDS)
     asked = 'COMP_WORDS=(tally "$@"); COMP_CWORD=$(($# )); _shtab_tally; echo "${COMPREPLY[@]}"'
     script = ["bash", "-c", f"{printed('completion', 'bash')}\n{asked}", "bash", "get", "pl"]
     assert subprocess.run(script, capture_output=True, text=True, check=True).stdout.strip() == "plays"

@@ -60,7 +60,7 @@ def test_it_says_what_it_costs_asks_and_counts_what_is_there_while_the_team_writ
     watched.after = lambda number: writes(team, number)
     code, out, err = team("scan orders", watched)
     assert err.splitlines()[-1] == (
-        "tally: all is read; it waits until the consumer has passed what was written to shop until now: about 420 s"
+        "tally: read everything. Waiting for the consumer to catch up with shop: about 420 s"
     )
     assert (code, out) == (0, "orders is counted: 122 items read, 5 groups, 4 numbers set\n")
     assert team.numbers("orders") == team.truth("orders")
@@ -269,7 +269,9 @@ def test_it_waits_for_the_consumer_and_says_so_if_that_does_not_come(
     monkeypatch.setattr(scan.time, "sleep", slept.append)
     code, out, err = team("scan orders --yes")
     assert (code, out, sum(slept)) == (2, "", 60 * scan.WAIT_MINUTES_MAX)
-    said = "tally: the consumer has not come that far: do the functions items and sweep run? Start it again then\n"
+    said = (
+        "tally: timed out waiting for the consumer. Check that the functions items and sweep run, then run this again\n"
+    )
     assert err.endswith(said)
     monkeypatch.setattr(scan.time, "sleep", team.sleep)
     assert team("scan orders")[0] == 0  # it goes on: no question
@@ -292,7 +294,7 @@ def test_a_dead_letter_is_repaired_before_a_scan_and_gives_an_open_one_up(team: 
     restored(team)
     code, out, err = team(f"repair --only dead-letters {SIGNED}")
     assert (code, out.splitlines()[1:]) == (0, ["1 applied, 0 already gone, 0 kept", "all is well: dead-letters"])
-    assert "tally: the scan for orders was given up: begin it again\n" in err
+    assert "tally: the scan for orders was abandoned: start it again\n" in err
     assert scan_state.read_scan(team.store, "orders").closed
     assert team.numbers("orders") == team.truth("orders")
 

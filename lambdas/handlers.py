@@ -23,9 +23,18 @@ PAGES = pages.declared_pages(vars(counters))
 
 def __getattr__(name: str) -> Callable[[Any, Any], Any]:
     """The handler of a function. Raises AttributeError if there is none of this name."""
-    if name in (*operations.CONSUMERS, operations.ITEMS_CONSUMER, *operations.SCHEDULES):
-        made: Callable[[Any, Any], Any] = importlib.import_module(f"tally.operations.{name}").handler(COUNTERS)
-        return made
+    if name in operations.CONSUMERS:
+        from tally.streams.consumer import Handler
+
+        return Handler(importlib.import_module(f"tally.streams.{name}").CONSUMER, COUNTERS)
+    if name == operations.ITEMS_CONSUMER:
+        from tally.team.consumer import ItemsHandler
+
+        return ItemsHandler(COUNTERS)
+    if name in operations.SCHEDULES:
+        from tally.operations.sweep import Sweep
+
+        return Sweep(COUNTERS)
     if name.partition("_")[0] in operations.SERVING:
         return entry(name)
     raise AttributeError(name)

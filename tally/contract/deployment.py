@@ -16,7 +16,6 @@ from tally.api.background import Schedule, StreamReader
 from tally.api.needs import Table
 from tally.api.operation import Route, UserVisibility
 from tally.builtin import PAGE_VISITORS, is_listed
-from tally.contract.declarations import Declarations
 from tally.contract.stream_views import NEW_AND_OLD_IMAGES
 from tally.counter import Counter
 from tally.dynamo.keys import FORMAT
@@ -244,79 +243,4 @@ def create_table_arguments(form: TableSchema) -> dict[str, Any]:
         "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name, _ in keys],
         "BillingMode": "PAY_PER_REQUEST",
         **stream,
-    }
-
-
-def deployment_document(declared: Declarations, place: Surroundings, config: str, client: str) -> dict[str, Any]:
-    """All of it as JSON, for a stack that is no CloudFormation.
-
-    `config` and `client`: as `console_variables` takes them.
-    """
-    place = place if declared.notifies else place._replace(event_bus="")
-    functions: dict[str, tuple[int, dict[str, str]]] = {
-        **{
-            name: (TIMEOUT_S, {**serving_variables(routes, place), **console_variables(name, routes, config, client)})
-            for name, routes in declared.routes_by_function.items()
-        },
-        **{one.function: (SCHEDULED_TIMEOUT_S, schedule_variables(one, place)) for one in declared.schedules},
-        **{one.function: (CONSUMER_TIMEOUT_S, consumer_variables(one, place)) for one in declared.readers},
-    }
-    return {
-        "tables": {
-            place.tables[table]: create_table_arguments(form)
-            for table, form in table_schemas(declared.counters.values()).items()
-        },
-        "ttl_attribute": TTL_ATTRIBUTE,
-        "functions": {
-            name: {"timeout_s": timeout_s, "memory_mb": MEMORY_MB, "environment": {**common_variables(place), **own}}
-            for name, (timeout_s, own) in functions.items()
-        },
-        "routes": [
-            {
-                "method": method,
-                "path": route.path,
-                "function": name,
-                "signed_in": route.needs_caller,
-                "scope": route.scope,
-                "throttle": [route.throttle.rate_per_s, route.throttle.burst],
-            }
-            for name, routes in declared.routes_by_function.items()
-            for route in filter(None, (one.as_deployed(place.likers) for one in routes))
-            for method in route.methods
-        ],
-        "cors": {
-            "origins": ["*"],
-            "methods": cors_methods(declared.routes),
-            "headers": CORS_HEADERS,
-            "exposed": CORS_EXPOSED,
-            "max_age_s": CORS_MAX_AGE_S,
-        },
-        "access_log_format": json.dumps(ACCESS_LOG_FIELDS),
-        "schedules": [[one.function, one.every_min * 60] for one in declared.schedules],
-        "mappings": [
-            {
-                "name": f"{one.function}{table.value.capitalize()}",
-                "table": place.tables[table],
-                "function": one.function,
-                "filters": list(filter_patterns(one, table)),
-                **DELIVERY._replace(batch_window_s=one.window_s)._asdict(),
-            }
-            for one in declared.readers
-            for table in one.streams
-        ]
-        + [
-            {
-                "name": f"{one.function} of {table}",
-                "table": table,
-                "function": one.function,
-                "filters": [],
-                "counters": declared.team_tables[table],
-                **DELIVERY._replace(batch_window_s=one.window_s)._asdict(),
-            }
-            for one in declared.readers
-            for table in one.team_tables
-        ],
-        "outputs": {"Version": place.version, "Format": str(FORMAT), "Counters": ", ".join(declared.counters)},
-        "transact": transact_variable((one for one in declared.counters.values() if one.is_batchable), place),
-        "warnings": declared.warnings,
     }

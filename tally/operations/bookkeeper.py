@@ -1,13 +1,11 @@
 """The stream consumer that books what is expected and observed of each number."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from tally.api import needs
 from tally.api.background import StreamReader
 from tally.api.needs import Table
 from tally.counter import Counter
-from tally.streams import bookkeeper
-from tally.streams.consumer import Handler
 
 READER = StreamReader(
     function="bookkeeper",
@@ -27,8 +25,3 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     written = {"JUDGE": ["GetItem", "UpdateItem"], "SEGMENT#": ["PutItem"], "FORM": ["UpdateItem"]}
     ledger = needs.on_ledger(written)
     return needs.to_consume("bookkeeper") | ledger | needs.to_make_events(every) | needs.to_send_events(every)
-
-
-def handler(counters: Mapping[str, Counter]) -> Handler:
-    """The Lambda function."""
-    return Handler(bookkeeper.CONSUMER, counters)

@@ -1,6 +1,6 @@
 """The stream consumer that adds changes to numbers which were written without them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from tally.api import needs
 from tally.api.background import StreamReader
@@ -8,8 +8,6 @@ from tally.api.needs import Table
 from tally.counter import Counter
 from tally.dynamo.keys import RECEIPT_HEARTBEAT_START
 from tally.items import HEARTBEAT_START
-from tally.streams import rollup
-from tally.streams.consumer import Handler
 
 READER = StreamReader(
     function="rollup",
@@ -23,8 +21,3 @@ READER = StreamReader(
 def needed(counters: Iterable[Counter]) -> needs.Needs:
     """What it needs of the tables."""
     return needs.to_consume("rollup") | needs.on_counts((one for one in counters if one.may_roll_up), "UpdateItem")
-
-
-def handler(counters: Mapping[str, Counter]) -> Handler:
-    """The Lambda function."""
-    return Handler(rollup.CONSUMER, counters)

@@ -148,9 +148,6 @@ class Sweep:
         yield lambda: _sweep_removed_parents(store, counters, until_s)
 
 
-handler = Sweep
-
-
 def _share_ends_s(store: Store, until_s: float, share: float) -> float:
     now_s = store.clock()
     return now_s + share * (until_s - now_s)

@@ -6,7 +6,8 @@ from typing import Any
 
 from tally.api.operation import UserVisibility
 from tally.contract.deployment import TABLES as FORMS
-from tally.contract.deployment import Surroundings, deployment_document
+from tally.contract.deployment import Surroundings
+from tally.contract.deployment_document import deployment_document
 from tally.dev.stack.template import parse
 from tests.infra.conftest import DECLARED
 from tests.infra.mappings import mappings

@@ -11,7 +11,8 @@ from aws_cdk.assertions import Match
 from aws_cdk.assertions import Template as Made
 
 from tally.api.needs import Table
-from tally.contract.deployment import Surroundings, deployment_document
+from tally.contract.deployment import Surroundings
+from tally.contract.deployment_document import deployment_document
 from tests.infra.conftest import DECLARED, ROOT
 from tests.infra.template import Template
 

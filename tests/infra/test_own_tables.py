@@ -15,7 +15,8 @@ from aws_cdk.assertions import Annotations
 from tally.api.needs import Table
 from tally.cdk import OptionsError, Tally
 from tally.contract.declarations import Declarations
-from tally.contract.deployment import Surroundings, deployment_document
+from tally.contract.deployment import Surroundings
+from tally.contract.deployment_document import deployment_document
 from tally.dev.stack.template import parse
 from tally.settings import parse_team_tables
 from tests.infra.conftest import UNBUNDLED

@@ -9,7 +9,8 @@ from aws_cdk import App, Environment, Stack
 
 from tally.cdk import Tally
 from tally.contract.declarations import Declarations
-from tally.contract.deployment import SALTS_TABLE, Surroundings, deployment_document, table_schemas
+from tally.contract.deployment import SALTS_TABLE, Surroundings, table_schemas
+from tally.contract.deployment_document import deployment_document
 from tests.infra.conftest import BEHIND_CDN, UNBUNDLED, VAULT
 from tests.infra.template import Template, as_list
 

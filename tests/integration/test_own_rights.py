@@ -28,6 +28,7 @@ from tally.operations.sweep import Sweep, needed
 from tally.settings import TeamTable
 from tally.streams.dead_letters import DeadLetterBucket
 from tally.team import scan_state, spot_checks
+from tally.team.consumer import ItemsHandler
 from tests.contexts import LambdaContext
 from tests.integration.command.numbers import mark_judged
 from tests.integration.command.team import COUNTERS as TEAM
@@ -62,7 +63,7 @@ class Shop:
     def __init__(self, store: Store, *counters: Counter) -> None:
         bucket = Bucket()
         objects = DeadLetterBucket("bucket", lambda: bucket)
-        self.handler = items.handler({one.name: one for one in counters}, store, objects)
+        self.handler = ItemsHandler({one.name: one for one in counters}, store, objects)
         self.sequence = 0
 
     def write(

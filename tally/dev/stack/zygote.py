@@ -98,6 +98,7 @@ def load_code(where: Json) -> tuple[Any, Json]:
     from tally.api.operation import UserVisibility
     from tally.contract import deployment
     from tally.contract.declarations import Declarations
+    from tally.contract.deployment_document import deployment_document
     from tally.contract.document import document_json
     from tally.errors import ConfigurationError
     from tally.operations import health
@@ -116,7 +117,7 @@ def load_code(where: Json) -> tuple[Any, Json]:
     health.OPENAPI_FILE.write_text(
         document_json(declared.operations, declared.counters, likers=place.likers), encoding="utf-8"
     )
-    return declared, deployment.deployment_document(declared, place, where["console"], where["console_client"])
+    return declared, deployment_document(declared, place, where["console"], where["console_client"])
 
 
 def make_handlers(declared: Any, environments: Mapping[str, Mapping[str, str]]) -> dict[str, Handler]:

@@ -1,0 +1,87 @@
+"""A whole deployment as JSON, for a stack that CloudFormation does not make, such as that of `make dev`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tally.dynamo.keys import FORMAT
+
+from . import deployment
+from .declarations import Declarations
+from .deployment import DELIVERY, Surroundings
+
+Document = dict[str, Any]
+
+
+def deployment_document(declared: Declarations, place: Surroundings, config: str, client: str) -> Document:
+    """Returns the document. `config` and `client`: as `deployment.console_variables` takes them."""
+    place = place if declared.notifies else place._replace(event_bus="")
+    schemas = deployment.table_schemas(declared.counters.values())
+    batchable = [counter for counter in declared.counters.values() if counter.is_batchable]
+    return {
+        "tables": {place.tables[table]: deployment.create_table_arguments(form) for table, form in schemas.items()},
+        "ttl_attribute": deployment.TTL_ATTRIBUTE,
+        "functions": dict(_functions(declared, place, config, client)),
+        "routes": list(_routes(declared, place)),
+        "cors": {
+            "origins": ["*"],
+            "methods": deployment.cors_methods(declared.routes),
+            "headers": deployment.CORS_HEADERS,
+            "exposed": deployment.CORS_EXPOSED,
+            "max_age_s": deployment.CORS_MAX_AGE_S,
+        },
+        "access_log_format": json.dumps(deployment.ACCESS_LOG_FIELDS),
+        "schedules": [[one.function, one.every_min * 60] for one in declared.schedules],
+        "mappings": list(_mappings(declared, place)),
+        "outputs": {"Version": place.version, "Format": str(FORMAT), "Counters": ", ".join(declared.counters)},
+        "transact": deployment.transact_variable(batchable, place),
+        "warnings": declared.warnings,
+    }
+
+
+def _functions(declared: Declarations, place: Surroundings, config: str, client: str) -> Iterator[tuple[str, Document]]:
+    common = deployment.common_variables(place)
+
+    def function(name: str, timeout_s: int, own: dict[str, str]) -> tuple[str, Document]:
+        return name, {"timeout_s": timeout_s, "memory_mb": deployment.MEMORY_MB, "environment": {**common, **own}}
+
+    for name, routes in declared.routes_by_function.items():
+        own = deployment.console_variables(name, routes, config, client)
+        yield function(name, deployment.TIMEOUT_S, {**deployment.serving_variables(routes, place), **own})
+    for schedule in declared.schedules:
+        own = deployment.schedule_variables(schedule, place)
+        yield function(schedule.function, deployment.SCHEDULED_TIMEOUT_S, own)
+    for reader in declared.readers:
+        own = deployment.consumer_variables(reader, place)
+        yield function(reader.function, deployment.CONSUMER_TIMEOUT_S, own)
+
+
+def _routes(declared: Declarations, place: Surroundings) -> Iterator[Document]:
+    for name, routes in declared.routes_by_function.items():
+        for route in filter(None, (one.as_deployed(place.likers) for one in routes)):
+            for method in route.methods:
+                yield {
+                    "method": method,
+                    "path": route.path,
+                    "function": name,
+                    "signed_in": route.needs_caller,
+                    "scope": route.scope,
+                    "throttle": [route.throttle.rate_per_s, route.throttle.burst],
+                }
+
+
+def _mappings(declared: Declarations, place: Surroundings) -> Iterator[Document]:
+    """The mappings of Tally's tables; then those of the team's tables, which name what counts their items."""
+    for one in declared.readers:
+        delivery = DELIVERY._replace(batch_window_s=one.window_s)._asdict()
+        for table in one.streams:
+            name, filters = f"{one.function}{table.value.capitalize()}", list(deployment.filter_patterns(one, table))
+            yield {"name": name, "table": place.tables[table], "function": one.function, "filters": filters, **delivery}
+        for own in one.team_tables:
+            keys = {"counters": declared.team_tables[own]}
+            yield {
+                "name": f"{one.function} of {own}", "table": own, "function": one.function, "filters": [], **keys,
+                **delivery,
+            }  # fmt: skip

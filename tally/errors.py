@@ -56,6 +56,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 
 PROBLEM_TYPE_PREFIX = "urn:problem-type:tally:"
 RETRY_AFTER_S = 1
+SEND_AGAIN = "Send the request again with the same key."
 
 
 class TallyError(Exception):
@@ -122,7 +123,7 @@ class EditConflictError(CallerError):
 class ParentRemovedError(CallerError):
     """The post or other parent was removed. Its id can be used again about 15 minutes later."""
 
-    slug, status, title = "parent-removed", 409, "It is removed, and its id is not free yet"
+    slug, status, title = "parent-removed", 409, "Deleted; the id can be used again in about 15 minutes"
 
 
 class LimitReachedError(CallerError):
@@ -130,7 +131,7 @@ class LimitReachedError(CallerError):
     that fits; it is below 0 if the number is already beyond the limit. If the next period takes the amount,
     `Retry-After` says when that period begins."""
 
-    slug, status, title = "limit-reached", 409, "The counter does not go further"
+    slug, status, title = "limit-reached", 409, "Limit reached"
 
     @property
     def left(self) -> int | None:
@@ -226,13 +227,13 @@ class RetryableError(TallyError):
 class StoreBusyError(RetryableError):
     """DynamoDB had more conflicts or throttling than Tally retries."""
 
-    slug, title = "busy", "The store is busy; try again"
+    slug, title = "busy", "The store is busy"
 
 
 class StoreUnreachableError(RetryableError):
     """DynamoDB gave no answer in time. The change may or may not be counted."""
 
-    slug, title = "unreachable", "The store gave no answer; try again"
+    slug, title = "unreachable", "The store gave no answer"
 
 
 class StoreRefusedError(RetryableError):
@@ -244,7 +245,7 @@ class StoreRefusedError(RetryableError):
 class NotCommittedError(RetryableError):
     """The receipt is missing or inconsistent."""
 
-    slug, title = "not-committed", "The change was not committed; try again"
+    slug, title = "not-committed", "The change was not committed"
 
 
 class ConfigurationError(TallyError):
@@ -306,23 +307,26 @@ UNREACHABLE_CODES = frozenset(
 def from_botocore(error: ClientError | BotoCoreError) -> TallyError:
     """The error to raise for one of botocore's. Total: any other error is the deployment's fault, and retryable."""
     if isinstance(error, HTTPClientError | BotoConnectionError | ChecksumError):
-        return StoreUnreachableError("The store gave no answer in time. Send the request again with the same key.")
+        return StoreUnreachableError("The store gave no answer in time.")
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         if code in BUSY_CODES:
-            return StoreBusyError("The store gets more changes than it takes. Send the request again.")
+            return StoreBusyError("The store gets more requests than it takes.")
         if code in UNREACHABLE_CODES or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
-            return StoreUnreachableError("The store failed. Send the request again with the same key.")
-    return StoreRefusedError("The store refused the request. This is a fault of the deployment, not of the request.")
+            return StoreUnreachableError("The store failed.")
+    return StoreRefusedError("The store refused the request, which is a fault of the deployment.")
 
 
 def problem_document(error: TallyError, *, request_id: str | None = None) -> dict[str, Any]:
-    """The RFC 9457 problem document of an error."""
+    """Returns the RFC 9457 problem document of an error. If a retry may succeed, its detail ends with SEND_AGAIN."""
+    detail = error.detail if error.status != 500 else "Tally failed and logged the error."
+    if isinstance(error, RetryableError) and not detail.endswith(SEND_AGAIN):  # a client's error has it
+        detail = f"{detail} {SEND_AGAIN}"
     document: dict[str, Any] = {
         "type": PROBLEM_TYPE_PREFIX + error.slug,
         "title": error.title,
         "status": error.status,
-        "detail": error.detail if error.status != 500 else "Tally failed and logged the error.",
+        "detail": detail,
     }
     document |= {name: value for name, value in error.members.items() if value is not None}
     if request_id is not None and error.status >= 500:

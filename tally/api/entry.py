@@ -192,7 +192,7 @@ class RequestHandler:
             elif field.required:
                 raise field.kind.missing_error(field.http_name)
         if self.store.clock() >= deadline_s:
-            raise StoreBusyError("There was no time left for this. Send it again.")
+            raise StoreBusyError("There was no time left.")
         return Call(self.store, user, deadline_s, counters=self.counters, pages=self.pages), arguments
 
 

@@ -223,7 +223,7 @@ class Tally(Methods):
         except (ClientError, BotoCoreError) as error:
             raise _invocation_error(error) from error
         except ValueError:
-            raise StoreUnreachableError("The function's answer was cut off. Send the request again.") from None
+            raise StoreUnreachableError("The function's answer was cut off.") from None
         if answer.get("FunctionError"):
             raise _crash_error(document)
         return document
@@ -329,7 +329,7 @@ def _crash_error(document: Mapping[str, Any]) -> TallyError:
 def _invocation_error(error: ClientError | BotoCoreError) -> TallyError:
     """The error to raise if Lambda refuses the invocation, or the network fails."""
     if isinstance(error, HTTPClientError | BotoConnectionError | IncompleteReadError):
-        return StoreUnreachableError("The function gave no answer in time. Send the request again with the same key.")
+        return StoreUnreachableError("The function gave no answer in time.")
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         if code in _BUSY_CODES:

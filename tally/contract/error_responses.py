@@ -138,7 +138,7 @@ def _example(error: type[TallyError]) -> Schema:
 
 _EXAMPLES: dict[type[TallyError], tuple[str, dict[str, str | int | None]]] = {
     errors.InvalidInputError: ("limit must be a whole number from 1 to 1000.", {"field": "limit"}),
-    errors.LimitReachedError: ("3 are left. Nothing was counted.", {"left": 3}),
+    errors.LimitReachedError: ("3 left. Nothing was counted.", {"left": 3}),
     errors.PreconditionFailedError: ("It is at version 8 now.", {"version": 8}),
     errors.PreconditionRequiredError: ("If-Match is missing: send the ETag that you read.", {"field": "If-Match"}),
 }

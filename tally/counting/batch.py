@@ -169,7 +169,7 @@ def _commit(call: Call, changes: Batch, stamp: ReceiptDraft, *, soon: bool) -> B
     spilling.spilled |= asked
     while True:
         if call.store.clock() >= call.deadline_s:
-            raise StoreBusyError("There was no time left for this. Send it again with the same key.")
+            raise StoreBusyError("There was no time left.")
         body = _attempt(call, changes, stamp, spilling)
         if body is not None:
             observe.count(observe.SPILLED, len(spilling.spilled - asked))

@@ -142,7 +142,7 @@ def _apply_request(wish: _ChildRequest) -> Body:
             return _answer_unchanged(wish)
         except ChangeRefusedError:
             continue  # another call changed it between the two looks
-    raise StoreBusyError(f"This child of {wish.counter.name} keeps changing. Send the request again.")
+    raise StoreBusyError(f"This child of {wish.counter.name} keeps changing.")
 
 
 def _put(wish: _ChildRequest, shard: int | None) -> Body:

@@ -69,7 +69,7 @@ def remove_parent(
                 continue  # another removal came first: look again
         _mark_shards(call, tally, range(1, counter.max_shards), since_s)
         return changed
-    raise StoreBusyError(f"{counter.name} of {parent} keep changing. Send the request again.")
+    raise StoreBusyError(f"{counter.name} of {parent} keep changing.")
 
 
 def _has_tally_or_child(call: Call, tally: Tally) -> bool:

@@ -297,7 +297,7 @@ def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
         if hold["state"] != {"S": MOVED}:
             return hold
         time_s = expires_s(hold)
-    raise StoreBusyError("Other calls are changing the hold. Send the request again.")
+    raise StoreBusyError("Other calls are changing the hold.")
 
 
 def _read_hold(call: Call, key: Item) -> Item:
@@ -348,7 +348,7 @@ def count_unreturned(store: Store, since_s: float) -> tuple[int, bool]:
 
 
 def _busy_returning_error() -> StoreBusyError:
-    return StoreBusyError("Expired holds are being given back. Send the request again with the same key.")
+    return StoreBusyError("Expired holds are being given back.")
 
 
 def live_key(counter: Counter, id_: str, hold_id: str, expires_s: int) -> Item:

@@ -160,7 +160,7 @@ def _take_number(call: Call, change: Increment, stamp: ReceiptDraft) -> Body:
         except ChangeRefusedError as refused:
             seen = tallies.state_of(counter, refused.old_items[0] or {})
         if not retries.sleep_before_retry():
-            raise StoreBusyError("Too many take numbers at once. Send the request again with the same key.")
+            raise StoreBusyError("Too many requests take numbers at once.")
 
 
 def set_value(

@@ -80,6 +80,6 @@ def _read_or_create(call: Call, name: str, table: str, item_key: Item, beside: i
             try_commit(call.store, [write])
             item = get(call.store.client, table, item_key)  # another process may have been first
         if not item:
-            raise StoreBusyError("A secret is being made. Send the request again.")
+            raise StoreBusyError("A secret is being made.")
         known[name] = item["secret"]["S"]
     return known[name]

@@ -54,5 +54,5 @@ def _read_unsharded(call: Call, wanted: Sequence[Tally]) -> dict[Tally, dict[str
 def _read_sharded(call: Call, tally: Tally) -> int:
     """The sum over the shards of a tally. Raises StoreBusyError once the call's time is over."""
     if call.store.clock() >= call.deadline_s:
-        raise StoreBusyError("There was no time left for this. Send it again.")
+        raise StoreBusyError("There was no time left.")
     return tallies.sum_of_shards(tally.counter, tallies.read_shards(call, *tally))

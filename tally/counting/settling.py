@@ -40,7 +40,7 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
         kept = abs(int(hold["amount"]["N"])) if in_time else amount or 0
         if _try_transition(call, counter, hold, state, kept, in_time):
             return {**body, **used, **({"amount": kept} if state == COMMITTED else {}), "changed": True}
-    raise StoreBusyError("Another call is settling the hold. Send the request again.")
+    raise StoreBusyError("Another call is settling the hold.")
 
 
 def _try_transition(call: Call, counter: Counter, hold: Item, state: str, kept: int, in_time: bool) -> bool:

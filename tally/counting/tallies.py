@@ -245,7 +245,7 @@ def limit_error(
     left = (value - limit if down else limit - value) + debt
     if counter.own_limits:
         members["limit"] = limit
-    said = f"{left} are left." if down else f"There is room for {left} more."
+    said = f"{left} left." if down else f"There is room for {left} more."
     said = said if left >= 0 else f"It is {-left} beyond its limit."
     return LimitReachedError(f"{said} Nothing was counted.", left=left, **members)
 

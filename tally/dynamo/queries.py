@@ -52,7 +52,7 @@ def get_many(call: Call, table: str, keys: Sequence[Item], **more: Any) -> list[
         there += answer["Responses"].get(table, [])
         left = answer.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
         if left and not retries.sleep_before_retry():
-            raise StoreBusyError("The store is answering more than it can. Send the request again.")
+            raise StoreBusyError("The store gets more requests than it takes.")
     return there
 
 
@@ -175,5 +175,5 @@ def require_part(answer: dict[str, Any], part: str) -> dict[str, Any]:
     Raises StoreUnreachableError: a number that was not read must not become 0.
     """
     if part not in answer:
-        raise StoreUnreachableError("The store's answer was cut off. Send the request again.")
+        raise StoreUnreachableError("The store's answer was cut off.")
     return answer

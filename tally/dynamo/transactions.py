@@ -321,4 +321,4 @@ def record_conflict(call: Call, counter: Counter, id_: str) -> None:
 def sleep_or_raise_busy(retries: Retries) -> None:
     """Wait before the next attempt. Raises StoreBusyError when the retries are used up."""
     if not retries.sleep_before_retry():
-        raise StoreBusyError("The store is taking more changes than it can. Send the request again with the same key.")
+        raise StoreBusyError("The store gets more changes than it takes.")

@@ -52,7 +52,7 @@ def test_the_command_counts_once_for_its_key(dev: Dev, capsys: pytest.CaptureFix
     assert count("plays", "command-1", "--key", again)[1].startswith("plays command-1: was counted before")
     assert dev.plays("command-1") == 1
     assert count("stock", "command-2", "--amount", "3")[1].startswith("stock command-2: counted, and is 3 ")
-    assert count("stock", "command-2", "--amount", "-5")[::2] == (1, "tally: 3 are left. Nothing was counted.\n")
+    assert count("stock", "command-2", "--amount", "-5")[::2] == (1, "tally: 3 left. Nothing was counted.\n")
     assert "visible within seconds" in count("visits", "https://example.com/command")[1]
     assert count("hearts", "command-3")[0] == 2
     seen = [count("readers", "command-4", "--visitor", "ann")[1].partition(": ")[2] for _ in range(2)]

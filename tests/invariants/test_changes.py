@@ -135,7 +135,7 @@ def test_an_order_is_refused_as_a_whole_with_the_entry_and_what_is_left_and_leav
         with pytest.raises(LimitReachedError) as refused:
             count(world, "order-1", sent)
         assert refused.value.members == {"entry": 1, "counter": "stock", "id": "mug", "left": 2}
-        assert "changes[1], stock mug: 2 are left" in refused.value.detail
+        assert "changes[1], stock mug: 2 left" in refused.value.detail
         assert of(world) == [2, 0, 0]
         assert len(world.receipts()) == 1
     world.play("more", "mug", 5, counter=STOCK)

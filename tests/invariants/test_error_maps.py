@@ -125,3 +125,6 @@ def test_problem_of_every_error_is_complete() -> None:
             assert document["type"] == errors.PROBLEM_TYPE_PREFIX + cls.slug
             assert ("request_id" in document) is (cls.status >= 500)
             assert ("why" in document["detail"]) is (cls.status != 500)  # what a bug says is not for callers
+            assert document["detail"].endswith(errors.SEND_AGAIN) is issubclass(cls, RetryableError)
+    passed_on = errors.StoreBusyError(problem_document(errors.StoreBusyError("why"))["detail"])
+    assert problem_document(passed_on)["detail"] == f"why {errors.SEND_AGAIN}"

@@ -513,8 +513,8 @@ def test_dry_run_writes_nothing_and_names_earlier_runs(store: Store, run: Comman
 def test_numbers_with_limits_refuse_rows_and_those_with_a_start_are_set(store: Store, run: Command) -> None:
     assert run.import_(run.file(NUMBERS, "mug,5", "cup,-1", "mug,-3", "mug,-9"), "stock") == 1
     out, err = run.said()
-    assert "line 3: 0 are left.\n" in err
-    assert "line 5: 2 are left." in err
+    assert "line 3: 0 left.\n" in err
+    assert "line 5: 2 left." in err
     assert "imported 2 rows, 2 refused" in out
     assert run("history", "--imports") == 0
     assert "imported 2 rows, 2 refused, by " in run.said()[0]

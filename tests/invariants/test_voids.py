@@ -277,7 +277,7 @@ def test_many_changes_under_one_key_are_taken_back_together_or_not_at_all(shop: 
     assert shop.numbers() == [160, 0, 0]
     shop.add(STOCK, -130)
     refused = refusal(partial(shop.void_order, "in"))
-    assert (refused.detail, shop.number(VIEWS)) == (f"budget {ID}: 30 are left. Nothing was counted.", 3)
+    assert (refused.detail, shop.number(VIEWS)) == (f"budget {ID}: 30 left. Nothing was counted.", 3)
     shop.add(STOCK, 10)
     assert shop.void_order("in") == {"tallies": 2, "changed": True, "visible": "soon"}
     assert (shop.number(STOCK), shop.number(VIEWS)) == (0, 0)

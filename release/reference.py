@@ -40,9 +40,9 @@ ABOUT = {
     "Alarms": "The alarm goes off after so many periods in a row. The runbook says what to do.",
     "Metrics": "The namespace is `Tally`, and the dimension `service` is the name of the stack. A metric that"
     " begins with \"By\" has one dimension more: `counter`, `consumer` or `version`.",
-    "Widgets": "The sections of the CloudWatch dashboard in their order, below the state of each alarm. *Sweeps that"
-    " ended well* is normally five in five minutes. *Functions throttled* shows that the concurrency of the account, or"
-    " a reservation, is used up.",
+    "Widgets": "The sections of the CloudWatch dashboard in their order, below the state of each alarm. *Successful"
+    " sweeps* is normally five in five minutes. If *Functions throttled* is above 0, the account's concurrency or a"
+    " reservation is used up.",
     "Problems": "Answers of the type `application/problem+json` (RFC 9457). `type` is `urn:problem-type:tally:` and the"
     " type below. A request that got 503 may be sent again unchanged, with the same key, after `Retry-After`.",
 }  # fmt: skip

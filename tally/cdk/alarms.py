@@ -45,19 +45,18 @@ class Alarm:
         return name, f"{says}. {names.help_line(f'runbook.md#{self.name}')}"
 
 
-# IGNORE: missing data from the sweep or a consumer means that it stopped, not that all is well. The alarm keeps its
-# state, and `sweep` or `iterator-age` reports the silence. Those two are MISSING: the heartbeat keeps every function
-# busy each minute, so silence turns them to INSUFFICIENT_DATA, which also notifies the topic. A new stack begins in
-# that state and notifies nobody; with BREACHING it would. `drift` is a query: AWS calls a line of it OK once it has no
-# data at all, and gives that as the reason.
+# Missing data. IGNORE: the alarm keeps its state, because silence of the sweep or of a consumer does not mean that all
+# is well: `sweep` or `iterator-age` reports the silence. These two are MISSING: the heartbeat keeps each function busy,
+# so silence turns the alarm to INSUFFICIENT_DATA, which also notifies the topic. A new stack begins in this state and
+# notifies nobody; with BREACHING it would. `drift` is a query: if a counter has no data left, AWS sets its line to OK.
 DRIFT = Alarm(
-    "drift", "Tallies have differed from what was accepted for 5 judged minutes", TODAY, 0, 1, _Missing.IGNORE
+    "drift", "Stored numbers have differed from accepted changes for 5 checked minutes", TODAY, 0, 1, _Missing.IGNORE
 )
-# Held up in one shard is enough, for drift is judged on proof alone. Lambda reports the age of records per function: a
-# disabled mapping, or a shard that nobody reads, hides there behind the others.
+# One stuck shard is enough, because drift is judged on proof alone. Lambda reports the age of records per function, so
+# the other shards hide a disabled mapping or a shard that is not read.
 WATERMARK_AGE = Alarm(
     "watermark-age",
-    "For over 10 minutes nothing proves that a stream consumer has passed every shard",
+    "A stream consumer is stuck or behind: no proof of progress in every shard for over 10 minutes",
     WITHIN_HOURS,
     600,
     5,
@@ -76,65 +75,57 @@ DEAD_LETTERS = Alarm(
 )
 LOST_RECORDS = Alarm(
     "lost-records",
-    "Stream records may be lost: `as_of` waits until somebody acknowledges it",
+    "Stream records may be lost: `as_of` waits until an operator acknowledges the loss",
     TODAY,
     0,
     1,
     _Missing.IGNORE,
 )
 SWEEP = Alarm(
-    "sweep", "No sweep has ended well for 10 minutes: nothing is judged", WITHIN_HOURS, 1, 2, _Missing.MISSING, BELOW
+    "sweep", "No sweep has succeeded for 10 minutes: nothing is checked", WITHIN_HOURS, 1, 2, _Missing.MISSING, BELOW
 )
 UNJUDGED = Alarm(
-    "unjudged", "No sweep has judged all that it could for 15 minutes: drift shows late", TODAY, 0, 15, _Missing.IGNORE
+    "unjudged", "No sweep has finished its checks for 15 minutes: drift shows late", TODAY, 0, 15, _Missing.IGNORE
 )
-EVENTS = Alarm("events", "Events of thresholds have not been sent for over 15 minutes", TODAY, 900, 2, _Missing.IGNORE)
-HOLDS = Alarm("holds", "Expired holds could not be given back for 5 minutes", TODAY, 0, 5, _Missing.IGNORE)
+EVENTS = Alarm("events", "Threshold events have not been sent for over 15 minutes", TODAY, 900, 2, _Missing.IGNORE)
+HOLDS = Alarm("holds", "Expired holds could not be released for 5 minutes", TODAY, 0, 5, _Missing.IGNORE)
 FAILING = Alarm("5xx", "Over 1 % of the HTTP requests have failed for 10 minutes", AT_ONCE, 1, 2)
 LATENCY = Alarm("latency", "One HTTP request in a hundred has taken over a second for 10 minutes", AT_ONCE, 1000, 10)
-THROTTLES = Alarm("throttles", "DynamoDB has refused more than one write a second for 5 minutes", AT_ONCE, 60, 5)
-# What strangers cost: their requests are answered, so nothing else goes off. Thresholds follow the routes' throttles.
+THROTTLES = Alarm("throttles", "DynamoDB has throttled more than one write a second for 5 minutes", AT_ONCE, 60, 5)
+# Requests of strangers cost money and are answered, so no other alarm goes off.
 TRAFFIC = Alarm(
     "traffic",
-    "For 10 minutes, more HTTP requests than four fifths of what the busiest route takes",
+    "HTTP requests have been over four fifths of what the busiest route allows, for 10 minutes",
     AT_ONCE,
     BY_THROTTLES,
     2,
 )
 REFUSING = Alarm(
-    "429",
-    "A route has refused over 1,000 requests in 5 minutes, twice in a row: its throttle is used up",
-    AT_ONCE,
-    1000,
-    2,
+    "429", "Throttles of routes have refused over 1,000 requests in 5 minutes, twice in a row", AT_ONCE, 1000, 2
 )
 WRITE_UNITS = Alarm(
     "write-units",
-    "For 10 minutes, write units as if the busiest route were used up",
+    "Writes have cost over four fifths of what the busiest route allows, for 10 minutes",
     AT_ONCE,
     BY_THROTTLES,
     2,
 )
-# SQS reports nothing about a queue that is idle for six hours. Its events are still there.
+# SQS reports nothing about a queue that is idle for six hours. Its events are still in the queue.
 FAILED_EVENTS = Alarm(
     "failed-events", "Lambda has given up asynchronous events: they may not be counted", TODAY, 0, 1, _Missing.IGNORE
 )
-# Nothing else sees a front door that lets nobody through: the API gets no request that could fail. It is MISSING, as
-# `sweep` is: silence notifies, and a new stack wakes nobody.
+# If the front door blocks every request, the API gets no request that could fail. MISSING as for `sweep`: silence
+# notifies, and a new stack notifies nobody.
 SILENCE = Alarm("silence", "No request has reached the API for six hours", AT_ONCE, 1, 6, _Missing.MISSING, BELOW)
 EDGE_FAILING = Alarm(
-    "edge-5xx",
-    "CloudFront has answered over 5 % of the requests with an error for 10 minutes",
-    AT_ONCE,
-    5,
-    2,
+    "edge-5xx", "CloudFront has answered over 5 % of the requests with an error for 10 minutes", AT_ONCE, 5, 2
 )
 EDGE_REFUSING = Alarm("edge-4xx", "CloudFront has refused over half of the requests for 15 minutes", AT_ONCE, 50, 3)
 EDGE_BLOCKING = Alarm(
     "edge-blocked", "AWS WAF has refused over 10,000 requests in 5 minutes, twice in a row", TODAY, 10_000, 2
 )
-# Of the new code alone, or a correction of code that fails could not be deployed.
-NEW_CODE = Alarm("new-code", "Code that was just deployed fails: two calls in a minute, or more", AT_ONCE, 1, 1)
+# Of the new code alone: otherwise failing old code would stop the deployment of its correction.
+NEW_CODE = Alarm("new-code", "Newly deployed code fails: at least two calls in a minute", AT_ONCE, 1, 1)
 ALARMS = tuple(value for value in list(vars().values()) if isinstance(value, Alarm))
 
 

@@ -152,8 +152,8 @@ def throttled_writes(name: str, table: dynamodb.Table) -> cloudwatch.MathExpress
 
 
 def successful_runs(alias: lambda_.Alias) -> cloudwatch.MathExpression:
-    """How many runs of a function ended without an error, in five minutes."""
-    return _expression("runs - FILL(failed, 0)", "ended well", runs=(alias, "Invocations"), failed=(alias, "Errors"))
+    """Returns the number of runs of a function that ended without an error, in five minutes."""
+    return _expression("runs - FILL(failed, 0)", "succeeded", runs=(alias, "Invocations"), failed=(alias, "Errors"))
 
 
 def _expression(expression: str, label: str, **metrics: tuple[Resource, str]) -> cloudwatch.MathExpression:

@@ -1,4 +1,4 @@
-"""The dashboard: a section for each question of an operator, and the alarms on the same metrics.
+"""The dashboard, and the alarms on the same metrics.
 
 docs/reference.md lists the widgets, and docs/runbook.md has a section for each alarm.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from aws_cdk import Duration
 from aws_cdk import aws_cloudwatch as cloudwatch
@@ -35,8 +36,8 @@ from .names import Names
 from .options import Options
 from .tables import Tables
 
-TRAFFIC_SHARE = 0.8  # of what a route lets through
-WRITE_UNITS_PER_CHANGE = 4  # write units, of one that is visible now
+TRAFFIC_SHARE = 0.8  # of the throttle of the busiest route
+WRITE_UNITS_PER_CHANGE = 4  # of a change that is visible now
 WidgetMetric = cloudwatch.Metric | cloudwatch.MathExpression | CustomMetricWithAlarm
 
 
@@ -53,8 +54,8 @@ class Parts:
 class Monitoring(Construct):
     """Dashboard, alarms and their topic.
 
-    A dashboard of up to 50 metrics is in CloudWatch's free tier. So a widget has only what an operator looks at, and
-    the alarms are on the dashboard by their state, not by their metrics.
+    CloudWatch's free tier has dashboards of up to 50 metrics. So a widget has only what an operator looks at. The
+    dashboard shows the state of each alarm, and not its metric.
     """
 
     def __init__(
@@ -68,10 +69,11 @@ class Monitoring(Construct):
         options: Options,
     ) -> None:
         super().__init__(scope, id)
-        self._names = names
+        self._with_alarm = partial(metric_with_alarm, names)
         self._metrics = TallyMetrics(names, declarations)
         self._counters, self._readers = declarations.counters, declarations.readers
         self._parts = parts
+        self._tables = {table.value: resource for table, resource in parts.tables.by_name.items()}
         self._options = options
         alarm_topic = AlarmTopic(self, "Alarms", names=names, email=options.alarm_email)
         alarm_topic.grant_read_alarms(parts.functions.aliases["drift"])  # GET /status
@@ -88,204 +90,172 @@ class Monitoring(Construct):
                 ),
             ),
             metric_factory_defaults=MetricFactoryDefaults(period=metrics.MINUTE),
-            # The dashboard is made below: it begins with the alarms, which the sections make.
+            # `_add_dashboard` makes the dashboard: it begins with the alarms, which the sections make first.
             dashboard_factory=DynamicDashboardFactory(self, "None", dashboard_configs=[], dashboard_name_prefix="-"),
         )
         self._add_number_sections()
-        self._add_caller_section()
-        self._add_stream_section()
-        self._add_journal_section()
+        self._add_stream_sections()
         self._add_machinery_sections()
         sections = self._facade.created_monitorings()
         self._add_alarms_without_widgets()
         self._add_dashboard(sections)
 
-    def _add_section(self, name: str, question: str, widgets: dict[str, Sequence[WidgetMetric]]) -> None:
-        """One question and the widgets that answer it, by title. `name` only appears in construct ids."""
+    def _add_section(self, id: str, heading: str, widgets: dict[str, Sequence[WidgetMetric]]) -> None:
+        """Adds a section of the dashboard: its widgets, by title. Only construct ids contain `id`."""
         self._facade.monitor_custom(
-            human_readable_name=question,
-            alarm_friendly_name=name,
+            human_readable_name=heading,
+            alarm_friendly_name=id,
             metric_groups=[CustomMetricGroup(title=title, metrics=list(shown)) for title, shown in widgets.items()],
         )
 
     def _add_dashboard(self, sections: Sequence[Monitored]) -> None:
-        """The state of every alarm, then the sections."""
-        shown = Duration.hours(1)  # at first: the sums in its legends are then an hour's
+        """Adds the dashboard: the state of every alarm, then the sections."""
+        shown = Duration.hours(1)  # at first, so a legend has the sum of an hour
         dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self.dashboard_name, default_interval=shown)
-        dashboard.add_widgets(cloudwatch.TextWidget(markdown="### Is anything wrong now?", width=24, height=1))
+        dashboard.add_widgets(cloudwatch.TextWidget(markdown="### Alarms", width=24, height=1))
         on = [created.alarm for created in self._facade.created_alarms()]
-        dashboard.add_widgets(cloudwatch.AlarmStatusWidget(alarms=on, title="Alarms", width=24, height=4))
+        dashboard.add_widgets(cloudwatch.AlarmStatusWidget(alarms=on, title="State of each alarm", width=24, height=4))
         for section in sections:
             dashboard.add_widgets(*section.widgets())
 
     def _add_alarms_without_widgets(self) -> None:
-        """Alarms whose metrics are not on the dashboard, which has the state of each alarm.
+        """Adds the alarms whose metrics no widget shows.
 
-        Drift has one for all counters, and a mail for each: a drift that nobody has repaired yet hides none of another
-        counter. Its query takes up to 500 counters; a formula takes ten metrics, and an alarm takes no SEARCH. https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/Acting_Alarm_Changes.html
+        One `drift` alarm covers all counters and sends a mail for each: unrepaired drift of one counter does not hide
+        the drift of another. https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/Acting_Alarm_Changes.html
         """
-        drift = metric_with_alarm(self._names, self._metrics.each_counter(observe.DRIFT_CONFIRMED), alarms.DRIFT)
-        self._add_section("Confirmed", "Which counters drift?", {"Drifting tallies, confirmed": [drift]})
-        unjudged = metric_with_alarm(
-            self._names, self._metrics.of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED
-        )
-        self._add_section(
-            "Unjudged", "Is all judged that could be?", {"Sweeps that did not come to the end": [unjudged]}
-        )
-
+        own, api = self._metrics, self._parts.api
+        lost = own.of_stack(observe.RECORDS_LOST, "Maximum")
+        groups = {
+            "Confirmed": [self._with_alarm(own.each_counter(observe.DRIFT_CONFIRMED), alarms.DRIFT)],
+            "Unjudged": [self._with_alarm(own.of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED)],
+            "Lost": [self._with_alarm(lost, alarms.LOST_RECORDS)],
+        }
         if any(counter.notifies for counter in self._counters.values()):
-            oldest = metric_with_alarm(
-                self._names, self._metrics.of_stack(observe.OLDEST_EVENT, "Maximum"), alarms.EVENTS
-            )
-            self._add_section("Events", "Are the events of thresholds sent?", {"Oldest event left, seconds": [oldest]})
-
-        lost = metric_with_alarm(
-            self._names, self._metrics.of_stack(observe.RECORDS_LOST, "Maximum"), alarms.LOST_RECORDS
-        )
-        self._add_section("Lost", "May the streams have lost records?", {"Losses that nobody has acknowledged": [lost]})
-
-        api, tables = self._parts.api, {table.value: resource for table, resource in self._parts.tables.by_name.items()}
+            oldest = own.of_stack(observe.OLDEST_EVENT, "Maximum")
+            groups["Events"] = [self._with_alarm(oldest, alarms.EVENTS)]
         seconds = TRAFFIC_SHARE * metrics.FIVE_MINUTES.to_seconds()
         requests = metrics.aws_metric(api.api, "Count", period=metrics.FIVE_MINUTES, label="requests")
         refused = api.throttled_requests.metric(period=metrics.FIVE_MINUTES, statistic="Sum", label="refused")
-        written, of_writes = (
-            metrics.write_units(tables),
-            seconds * WRITE_UNITS_PER_CHANGE * api.busiest_per_s(writes=True),
-        )
-        costs = [
-            metric_with_alarm(self._names, requests, replace(alarms.TRAFFIC, threshold=seconds * api.busiest_per_s())),
-            metric_with_alarm(self._names, refused, alarms.REFUSING),
+        groups["Costly"] = [
+            self._with_alarm(requests, replace(alarms.TRAFFIC, threshold=seconds * api.busiest_per_s())),
+            self._with_alarm(refused, alarms.REFUSING),
         ]
-        if of_writes:  # a Tally may count the items of the team's tables alone
-            costs.append(metric_with_alarm(self._names, written, replace(alarms.WRITE_UNITS, threshold=of_writes)))
-        if self._options.domain_name:  # behind it is what can stop every request before the API
+        units = seconds * WRITE_UNITS_PER_CHANGE * api.busiest_per_s(writes=True)
+        if units:  # without a route that writes, Tally counts only the items of the team's tables
+            written = metrics.write_units(self._tables)
+            groups["Costly"].append(self._with_alarm(written, replace(alarms.WRITE_UNITS, threshold=units)))
+        if self._options.domain_name:  # in front of the API is something that can block every request
             hourly = metrics.aws_metric(api.api, "Count", period=Duration.hours(1), label="requests")
-            costs.append(metric_with_alarm(self._names, hourly, alarms.SILENCE))
-        self._add_section("Costly", "Is somebody using up the routes?", {"What strangers cost": costs})
+            groups["Costly"].append(self._with_alarm(hourly, alarms.SILENCE))
+        for id, with_alarms in groups.items():
+            self._add_section(id, id, {id: with_alarms})
 
     def _add_number_sections(self) -> None:
         own = self._metrics
         counted = own.by_counter(observe.COUNTED, of=self._counters).values()
+        holds = own.of_stack(observe.HOLDS_NOT_RETURNED, "Maximum")
         self._add_section(
             "Drift",
-            "Are the numbers right?",
+            "Drift",
             {
-                "Drifting tallies": [own.of_stack(observe.DRIFTING_TALLIES, "Maximum")],
-                "Drift, summed without its sign": [own.of_stack(observe.DRIFT_ABSOLUTE, "Maximum")],
-                "Oldest drift, seconds": [own.of_stack(observe.OLDEST_DRIFT, "Maximum")],
-                "Expired holds that could not be given back": [
-                    metric_with_alarm(self._names, own.of_stack(observe.HOLDS_NOT_RETURNED, "Maximum"), alarms.HOLDS)
-                ],
+                "Numbers with drift": [own.of_stack(observe.DRIFTING_TALLIES, "Maximum")],
+                "Total drift (absolute)": [own.of_stack(observe.DRIFT_ABSOLUTE, "Maximum")],
+                "Oldest drift (s)": [own.of_stack(observe.OLDEST_DRIFT, "Maximum")],
+                "Expired holds not released": [self._with_alarm(holds, alarms.HOLDS)],
             },
         )
         of_items = {name: counter for name, counter in self._counters.items() if counter.items is not None}
         if of_items:
             uncounted = own.by_counter(observe.UNCOUNTED, of=of_items, statistic="Maximum").values()
-            self._add_section("Items", "Which items count for nothing?", {"Items that count for nothing": [*uncounted]})
+            self._add_section("Items", "Items of your tables", {"Items not counted": [*uncounted]})
         self._add_section(
             "Traffic",
-            "How much is counted, and how often would a retry have counted twice?",
+            "Traffic and retries",
             {
                 "Changes counted, by counter": [metrics.with_sum_label(metric) for metric in counted],
                 "Retries answered from their receipt": [own.of_stack(observe.REPLAYED)],
-                "Refused: the caller has to correct it": [own.of_stack(observe.REFUSED)],
+                "Refused requests (caller's fault)": [own.of_stack(observe.REFUSED)],
             },
         )
         self._add_section(
             "Heat",
-            "Is one key hotter than its shards?",
+            "Hot keys",
             {
-                "Conflicts, retried on another shard": [own.of_stack(observe.CONFLICTS)],
-                "Spilled: counted now, visible soon": [own.of_stack(observe.SPILLED)],
+                "Conflicts (retried on another shard)": [own.of_stack(observe.CONFLICTS)],
+                "Spilled changes (counted now, visible soon)": [own.of_stack(observe.SPILLED)],
             },
         )
-
-    def _add_caller_section(self) -> None:
         api = self._parts.api.api
         p99 = metrics.aws_metric(api, "Latency", "p99", label="p99")
-        # Without snapshots cold starts alone would set the alarm off.
-        latency: WidgetMetric = metric_with_alarm(self._names, p99, alarms.LATENCY) if self._options.snap_start else p99
+        # Without snapshots, cold starts alone would set off the alarm.
+        latency: WidgetMetric = self._with_alarm(p99, alarms.LATENCY) if self._options.snap_start else p99
         self._add_section(
             "Callers",
-            "Are callers answered, and fast?",
+            "HTTP API",
             {
                 "HTTP requests": [metrics.aws_metric(api, "Count", label="all")],
-                "HTTP requests that failed, %": [
-                    metric_with_alarm(self._names, metrics.failed_percentage(api), alarms.FAILING)
-                ],
-                "Latency, ms": [latency],
+                "Failed HTTP requests (%)": [self._with_alarm(metrics.failed_percentage(api), alarms.FAILING)],
+                "Latency (ms)": [latency],
             },
         )
 
-    def _add_stream_section(self) -> None:
+    def _add_stream_sections(self) -> None:
         ages = {
             consumer: metrics.aws_metric(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=consumer)
             for consumer, alias in self._parts.functions.consumers.items()
         }
-        # No heartbeat goes into the team's tables: one that nobody writes is silent, and nothing is wrong.
+        # The team's tables may get no heartbeats. If nothing writes to such a table, its stream is silent and well.
         silent = replace(alarms.ITERATOR_AGE, missing_data=cloudwatch.TreatMissingData.NOT_BREACHING)
-        ages_of = {one.function: silent if one.team_tables else alarms.ITERATOR_AGE for one in self._readers}
-        watermark = self._metrics.by_consumer(observe.WATERMARK_AGE, "Maximum")
+        kinds = {one.function: silent if one.team_tables else alarms.ITERATOR_AGE for one in self._readers}
+        lags = self._metrics.by_consumer(observe.WATERMARK_AGE, "Maximum")
         dead = self._metrics.by_consumer(observe.DEAD_LETTERS, "Sum", period=metrics.FIVE_MINUTES)
         self._add_section(
             "Behind",
-            "How far behind are the numbers that are rolled up, and the ledger?",
+            "Lag of the stream consumers",
             {
-                "Age of the proof that a consumer passed every shard, seconds": [
-                    metric_with_alarm(self._names, metric, alarms.WATERMARK_AGE, of=consumer)
-                    for consumer, metric in watermark.items()
+                "Consumer lag, proven (s)": [
+                    self._with_alarm(lag, alarms.WATERMARK_AGE, of=consumer) for consumer, lag in lags.items()
                 ],
-                "Age of the oldest record read, ms": [
-                    metric_with_alarm(self._names, age, ages_of[consumer], of=consumer)
-                    for consumer, age in ages.items()
+                "Age of the oldest record read (ms)": [
+                    self._with_alarm(age, kinds[consumer], of=consumer) for consumer, age in ages.items()
                 ],
                 "Dead letters": [
-                    metric_with_alarm(self._names, metric, alarms.DEAD_LETTERS, of=consumer)
-                    for consumer, metric in dead.items()
+                    self._with_alarm(metric, alarms.DEAD_LETTERS, of=consumer) for consumer, metric in dead.items()
                 ],
             },
         )
-
-    def _add_journal_section(self) -> None:
-        self._add_section(
-            "Journal",
-            "How far is the journal judged?",
-            {"Age of the newest judged minute, seconds": [self._metrics.of_stack(observe.JUDGED_AGE, "Maximum")]},
-        )
+        judged = self._metrics.of_stack(observe.JUDGED_AGE, "Maximum")
+        self._add_section("Journal", "Lag of the checks", {"Age of the newest checked minute (s)": [judged]})
 
     def _add_machinery_sections(self) -> None:
-        tables = {table.value: resource for table, resource in self._parts.tables.by_name.items()}
+        throttled = {name: metrics.throttled_writes(name, table) for name, table in self._tables.items()}
         self._add_section(
             "Throttles",
-            "Does DynamoDB refuse anything, and what does it bill?",
+            "DynamoDB",
             {
                 "Writes throttled": [
-                    metric_with_alarm(self._names, metrics.throttled_writes(name, table), alarms.THROTTLES, of=name)
-                    for name, table in tables.items()
+                    self._with_alarm(writes, alarms.THROTTLES, of=name) for name, writes in throttled.items()
                 ],
                 "Write units": [
                     metrics.aws_metric(table, "ConsumedWriteCapacityUnits", label=name)
-                    for name, table in tables.items()
+                    for name, table in self._tables.items()
                 ],
             },
         )
         left = self._parts.failed_events.queue.metric_approximate_number_of_messages_visible(
             period=metrics.FIVE_MINUTES, statistic="Maximum", label="events"
         )
-        unattended = self._parts.functions.background
+        functions = self._parts.functions.background
         self._add_section(
             "Functions",
-            "Do the functions run that nobody waits for?",
+            "Background functions",
             {
-                "Function errors": [
-                    metrics.aws_metric(function, "Errors", label=name) for name, function in unattended.items()
-                ],
+                "Function errors": [metrics.aws_metric(one, "Errors", label=name) for name, one in functions.items()],
                 "Functions throttled": [
-                    metrics.aws_metric(function, "Throttles", label=name) for name, function in unattended.items()
+                    metrics.aws_metric(one, "Throttles", label=name) for name, one in functions.items()
                 ],
-                "Sweeps that ended well": [
-                    metric_with_alarm(self._names, metrics.successful_runs(unattended["sweep"]), alarms.SWEEP)
-                ],
-                "Asynchronous events given up": [metric_with_alarm(self._names, left, alarms.FAILED_EVENTS)],
+                "Successful sweeps": [self._with_alarm(metrics.successful_runs(functions["sweep"]), alarms.SWEEP)],
+                "Asynchronous events given up": [self._with_alarm(left, alarms.FAILED_EVENTS)],
             },
         )

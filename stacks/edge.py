@@ -150,8 +150,7 @@ def _set_client_certificate(distribution: cloudfront.Distribution, certificate_a
     resource = distribution.node.default_child
     assert isinstance(resource, cloudfront.CfnDistribution)
     resource.add_property_override(
-        "DistributionConfig.Origins.0.CustomOriginConfig.OriginMtlsConfig",
-        {"ClientCertificateArn": certificate_arn},
+        "DistributionConfig.Origins.0.CustomOriginConfig.OriginMtlsConfig", {"ClientCertificateArn": certificate_arn}
     )
 
 

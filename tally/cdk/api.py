@@ -114,10 +114,7 @@ class Api(Construct):
         )
 
     def _routes(
-        self,
-        of: Route,
-        integration: integrations.HttpLambdaIntegration,
-        authorizer: http.IHttpRouteAuthorizer,
+        self, of: Route, integration: integrations.HttpLambdaIntegration, authorizer: http.IHttpRouteAuthorizer
     ) -> list[http.HttpRoute]:
         routes = self.api.add_routes(
             path=of.path,
@@ -164,15 +161,11 @@ class Api(Construct):
         resource = stage.node.default_child
         assert isinstance(resource, http.CfnStage)
         resource.access_log_settings = http.CfnStage.AccessLogSettingsProperty(
-            destination_arn=log_group.log_group_arn,
-            format=json.dumps(ACCESS_LOG_FIELDS),
+            destination_arn=log_group.log_group_arn, format=json.dumps(ACCESS_LOG_FIELDS)
         )
         # The construct has no throttle for a route. The keys are CloudFormation's, and only a test checks them.
         resource.route_settings = {
-            key: {
-                "ThrottlingRateLimit": throttle.rate_per_s,
-                "ThrottlingBurstLimit": throttle.burst,
-            }
+            key: {"ThrottlingRateLimit": throttle.rate_per_s, "ThrottlingBurstLimit": throttle.burst}
             for route in shown
             for key in route.keys
             for throttle in [route.throttle.scaled_by(self._options.throttle)]

@@ -225,12 +225,7 @@ class Tally(Construct):
         )
         parts = Parts(tables, functions, api, failed_events)
         monitoring = Monitoring(
-            scope,
-            "Monitoring",
-            names=names,
-            declarations=declarations,
-            parts=parts,
-            options=options,
+            scope, "Monitoring", names=names, declarations=declarations, parts=parts, options=options
         )
         self.alarm_topic = monitoring.topic
         if options.canary:
@@ -320,11 +315,7 @@ class Tally(Construct):
         self._output("InvokePolicyArn", policy.managed_policy_arn, "Attach it to a role that invokes the functions")
 
     def _output_for_operators(
-        self,
-        dead_letters: DeadLetters,
-        failed_events: FailedEvents,
-        monitoring: Monitoring,
-        operator: Operator,
+        self, dead_letters: DeadLetters, failed_events: FailedEvents, monitoring: Monitoring, operator: Operator
     ) -> None:
         self._output("DeadLetterBucketName", dead_letters.bucket.bucket_name, "Records that no consumer could apply")
         self._output("FailedEventsUrl", failed_events.queue.queue_url, "Asynchronous events that Lambda gave up")

@@ -76,12 +76,7 @@ def with_sum_label(metric: cloudwatch.Metric) -> cloudwatch.Metric:
 
 
 def aws_metric(
-    resource: Resource,
-    name: str,
-    statistic: str = "Sum",
-    *,
-    period: Duration = MINUTE,
-    label: str,
+    resource: Resource, name: str, statistic: str = "Sum", *, period: Duration = MINUTE, label: str
 ) -> cloudwatch.Metric:
     """AWS's metric of a function, over all its versions, of a table, or of the whole API."""
     if isinstance(resource, lambda_.Alias):

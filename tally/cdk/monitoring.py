@@ -59,14 +59,7 @@ class Monitoring(Construct):
     """
 
     def __init__(
-        self,
-        scope: Construct,
-        id: str,
-        *,
-        names: Names,
-        declarations: Declarations,
-        parts: Parts,
-        options: Options,
+        self, scope: Construct, id: str, *, names: Names, declarations: Declarations, parts: Parts, options: Options
     ) -> None:
         super().__init__(scope, id)
         self._with_alarm = partial(metric_with_alarm, names)

@@ -413,10 +413,7 @@ def _value(option: Field[Any], text: str, given_names: Mapping[str, str]) -> Any
 
 def _check_combinations(given: Mapping[str, str], given_names: Mapping[str, str]) -> None:
     """Refuse an option without what it needs. `given`: the text of each."""
-    pairs = (
-        ("issuer", "audience", "neither for a Cognito user pool"),
-        ("domain_name", "certificate_arn", "neither"),
-    )
+    pairs = (("issuer", "audience", "neither for a Cognito user pool"), ("domain_name", "certificate_arn", "neither"))
     for of in ("mfa", "users_plan", "one_user_per_mailbox"):
         if of in given and "issuer" in given:
             raise OptionsError(f"{given_names[of]} is for the stack's own user pool: with issuer there is none")

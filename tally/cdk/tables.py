@@ -38,13 +38,7 @@ class Tables(Construct):
     """The moment to which they were restored; empty: they were not."""
 
     def __init__(
-        self,
-        scope: Construct,
-        id: str,
-        *,
-        names: Names,
-        options: Options,
-        forms: Mapping[Table, TableSchema] = TABLES,
+        self, scope: Construct, id: str, *, names: Names, options: Options, forms: Mapping[Table, TableSchema] = TABLES
     ) -> None:
         super().__init__(scope, id)
         self._names, self._options = names, options

@@ -24,14 +24,14 @@ from tally.paths import LAMBDAS
 def build(
     context: Mapping[str, Any] | None = None, outdir: str | None = None, counters: Path = LAMBDAS / "counters.py"
 ) -> App:
-    """The CDK app: the stack, and with `cdn=true` a second one for the edge. `counters`: the file that declares them.
+    """Returns the CDK app: the stack, and with `cdn=true` a second one for the edge. `counters`: the declarations.
 
-    Raises OptionsError for a context that Tally cannot be deployed with, ConfigurationError for wrong declarations,
-    BundlingError if the functions' packages cannot be installed.
+    Raises OptionsError for a wrong context, ConfigurationError for wrong declarations, and BundlingError if the
+    functions' packages cannot be installed.
     """
     app = App(context=context, outdir=outdir, analytics_reporting=False)
     options = Options.from_context(app.node.get_all_context())
-    options.check_region(*map(os.environ.get, ("CDK_DEFAULT_REGION", "CDK_DEFAULT_ACCOUNT")))  # the command says them
+    options.check_region(*map(os.environ.get, ("CDK_DEFAULT_REGION", "CDK_DEFAULT_ACCOUNT")))  # `cdk` sets them
     declarations = Declarations.load(counters)
     bundle = Bundle(
         LAMBDAS, declarations, options.likers_visible, cache_folder=Path(__file__).resolve().parent / ".build"
@@ -45,18 +45,18 @@ def build(
 
 
 def main() -> int:
-    """Synthesize. For an error that the person who deploys can correct: one line, and 1."""
+    """Synthesizes. For an error that the deployer can correct, prints one line and returns 1."""
     try:
         build().synth()
     except (OptionsError, ConfigurationError, BundlingError) as error:
         print(f"tally: {error}", file=sys.stderr)
         return 1
-    except RuntimeError as error:  # CDK raises every error of its own as this in Python
-        kind, _, said = str(error).partition(": ")
+    except RuntimeError as error:  # in Python, CDK raises each of its errors as RuntimeError
+        kind, _, message = str(error).partition(": ")
         if kind not in ("ValidationFailed", "TooManyResourcesInStack"):
             raise
-        said = "the stack breaks the rules above" if kind == "ValidationFailed" else said.partition(": ")[0]
-        print(f"tally: {said}", file=sys.stderr)
+        message = "the stack breaks the rules above" if kind == "ValidationFailed" else message.partition(": ")[0]
+        print(f"tally: {message}", file=sys.stderr)
         return 1
     return 0
 

@@ -1,11 +1,11 @@
-"""`make wheel`: the distribution `tallystick`: `tally/` as git knows it, and what a team's synth and `tally dev` need:
+"""`make wheel` builds the distribution `tallystick`: `tally/`, and the files that a team's synth and `tally dev` need:
 
     tally/cdk/lambdas/     the handlers and their pins (tally/paths.py)
     tally/cdk/packages/    the functions' packages for Lambda's processor
     tally/console/uPlot.*  the charts
     tally/cli/cdk.json     the settings that `tally init` writes
 
-Uncommitted changes are in it. What git ignores never is.
+The wheel has uncommitted changes, and no file that git ignores.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class BuildError(Exception):
 
 
 def git_files() -> list[str]:
-    """The paths of the files that git knows or would know, as they are now."""
+    """Returns the paths of the tracked files, and of the new files that git does not ignore."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if run.returncode:
-        raise BuildError(f"git does not list the files of {ROOT}: {' '.join(run.stderr.split())}")
+        raise BuildError(f"git could not list the files of {ROOT}: {' '.join(run.stderr.split())}")
     return sorted({path for path in run.stdout.split("\0") if path and (ROOT / path).is_file()})
 
 
 def lay_out(paths: Iterable[str], target: Path) -> None:
-    """Write the package as the wheel has it, without the functions' packages."""
+    """Write the files of the wheel to `target`, without the functions' packages."""
     for path in paths:
         if path.startswith("tally/"):
             _copy(ROOT / path, target / path)
@@ -61,7 +61,7 @@ def _copy(path: Path, target: Path) -> None:
 
 def build(out: Path) -> Path:
     """Build the wheel into the folder `out`, and return its path. Raises BuildError."""
-    from tally.cdk.bundling import BundlingError, install_packages  # they need the CDK, and `make npm` does not
+    from tally.cdk.bundling import BundlingError, install_packages  # imported here: `make npm` works without the CDK
 
     with tempfile.TemporaryDirectory() as folder:
         stage, made = Path(folder, "stage"), Path(folder, "made")
@@ -73,14 +73,14 @@ def build(out: Path) -> Path:
         command = [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--offline", "--out-dir", str(made)]
         run = subprocess.run([*command, str(stage)], capture_output=True, text=True, timeout=BUILD_S_MAX)
         if run.returncode:
-            raise BuildError(f"uv does not build the wheel: {' '.join(run.stderr.split())}")
+            raise BuildError(f"uv could not build the wheel: {' '.join(run.stderr.split())}")
         [wheel] = made.glob("*.whl")
         out.mkdir(parents=True, exist_ok=True)
         return Path(shutil.move(wheel, out / wheel.name))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build, and print where the wheel is. For an error that a person can fix: one line, and 1."""
+    """Build the wheel and print its path. For an error that a person can fix, print one line and exit with 1."""
     parser = argparse.ArgumentParser(prog="make wheel", description=main.__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="the folder of the wheel (dist)")
     given = parser.parse_args(arguments)

@@ -1,6 +1,6 @@
 """`make npm`: the JavaScript client as npm's package `tally-client`, a `.tgz` that `npm publish` takes.
 
-It holds the files of `tally/javascript/` and LICENSE, and has the version of pyproject.toml.
+The package has the files of `tally/javascript/`, LICENSE, and the version of pyproject.toml.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .build import ROOT, BuildError, git_files
 
 CLIENT_FOLDER = "tally/javascript/"
 REPOSITORY_VARIABLE = "GITHUB_REPOSITORY"
-"""`owner/name`, as GitHub's runners have it. npm compares it with the workflow that publishes."""
+"""GitHub's runners set it to `owner/name`. npm compares the repository with the workflow that publishes."""
 
 
 def package_json() -> dict[str, object]:
-    """The `package.json` of the package: the client's, with the version and the repository."""
-    own = json.loads((ROOT / CLIENT_FOLDER / "package.json").read_text(encoding="utf-8"))
-    del own["private"]
+    """Returns the client's `package.json`, with the version and the repository."""
+    package = json.loads((ROOT / CLIENT_FOLDER / "package.json").read_text(encoding="utf-8"))
+    del package["private"]
     repository = os.environ.get(REPOSITORY_VARIABLE)
-    at = {"repository": {"type": "git", "url": f"git+https://github.com/{repository}.git"}} if repository else {}
-    return {"name": own.pop("name"), "version": version(), **own, **at}
+    source = {"repository": {"type": "git", "url": f"git+https://github.com/{repository}.git"}} if repository else {}
+    return {"name": package.pop("name"), "version": version(), **package, **source}
 
 
 def pack(out: Path) -> Path:
@@ -44,12 +44,12 @@ def pack(out: Path) -> Path:
         command = ["npm", "pack", "--silent", "--pack-destination", str(out.resolve())]
         run = subprocess.run(command, cwd=stage, capture_output=True, text=True, timeout=60)
         if run.returncode:
-            raise BuildError(f"npm does not pack the client: {' '.join(run.stderr.split())}")
+            raise BuildError(f"npm could not pack the client: {' '.join(run.stderr.split())}")
         return out / run.stdout.strip()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Pack, and print where the package is. For an error that a person can fix: one line, and 1."""
+    """Pack the client and print its path. For an error that a person can fix, print one line and exit with 1."""
     parser = argparse.ArgumentParser(prog="make npm", description=main.__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="the folder of the package (dist)")
     given = parser.parse_args(arguments)

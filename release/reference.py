@@ -1,4 +1,4 @@
-"""Writes docs/reference.md: what the code declares, as tables. `python -m release.reference` writes it again."""
+"""Writes docs/reference.md: tables of what the code declares. `make generate` runs it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ HEAD = """# Reference
 CLASSES = (
     (counter.Counter, counter, '`counters.py` declares counters with these fields: `Counter("likes", prefix=…)`.'),
     (items.Items, items, "The items of [your own table](own-tables.md) that a counter counts."),
-    (
-        items.Watch,
-        items,
-        "A number that your own code keeps. Declare it with `Watched(name, table=…, of=Items(…), …)`.",
-    ),
+    (items.Watch, items, "A number that your own code keeps: `Watched(name, table=…, of=Items(…), …)` declares it."),
     (notify.Notify, notify, "The thresholds of a counter, up to 16."),
     (pages.Pages, pages, "What is not part of a page's name. `counters.py` declares it as `PAGES`."),
 )
@@ -39,7 +35,7 @@ ABOUT = {
     " `Tally(…)` has the same name in snake_case, and takes a list, a number or a boolean.",
     "Alarms": "The alarm goes off after so many periods in a row. The runbook says what to do.",
     "Metrics": "The namespace is `Tally`, and the dimension `service` is the name of the stack. A metric that"
-    " begins with \"By\" has one dimension more: `counter`, `consumer` or `version`.",
+    " begins with \"By\" has one more dimension: `counter`, `consumer` or `version`.",
     "Widgets": "The sections of the CloudWatch dashboard in their order, below the state of each alarm. *Successful"
     " sweeps* is normally five in five minutes. If *Functions throttled* is above 0, the account's concurrency or a"
     " reservation is used up.",
@@ -61,7 +57,7 @@ def _cell(text: str) -> str:
 
 
 def documented(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr | None, str]]:
-    """Yields name, value and docstring of each assignment; "" for a docstring that is missing."""
+    """Yields name, value and docstring of each assignment. A missing docstring is ""."""
     for node, after in zip(body, [*body[1:], None], strict=True):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name):
@@ -95,7 +91,7 @@ def _default(value: ast.expr | None, module: ModuleType) -> str:
 
 
 def of_options() -> str:
-    """Returns the table of what a deployment may choose."""
+    """Returns the table of the options of a deployment."""
     prod, dev = options.Options(stage=options.PROD_STAGE), options.Options()
     rows = []
     texts = {name: text for name, _, text in fields_of(options.Options)}
@@ -186,7 +182,7 @@ def _text(cls: type) -> str:
 
 
 def page() -> str:
-    """Returns the page."""
+    """Returns the text of docs/reference.md."""
     parts = {cls.__name__: f"{about}\n\n{of_class(cls, module)}" for cls, module, about in CLASSES}
     tables = {
         "Options": of_options(),

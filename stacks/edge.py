@@ -1,4 +1,4 @@
-"""The front door: the API's own domain, and CloudFront with AWS WAF before it."""
+"""The front door: CloudFront and AWS WAF in front of the API."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tally.cdk.names import edge_stack_name
 from tally.cdk.options import CLIENT_RATE_WINDOW_S, EDGE_REGION, Options
 from tally.cdk.quotas import check_quotas
 
-CACHE_TTL_MAX = Duration.days(1)  # the API says for how long, and it never says as much
-# The errors that CloudFront keeps for 10 s, whatever the API says about them.
+CACHE_TTL_MAX = Duration.days(1)  # longer than each Cache-Control of the API
+# CloudFront keeps these errors for 10 s, whatever the API's Cache-Control says.
 CACHED_ERRORS = (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
-# As API Gateway says it, which refuses 10 MB.
+# The same texts as API Gateway's, which itself refuses bodies over 10 MB.
 CLIENT_RATE_BODY, BODY_SIZE_BODY = '{"message":"Too Many Requests"}', '{"message":"Request Entity Too Large"}'
 BODY_BYTES_MAX = Operation.body_bytes_max
-"""Of a request, but on paths that take more. It is also what AWS WAF looks at: of a longer body it knows no more."""
+"""The longest body, except on paths that take more. AWS WAF reads only so much of a body."""
 
 
 class Edge(Stack):
-    """CloudFront and AWS WAF before the API of one stage, in us-east-1 because both want it so.
+    """CloudFront and AWS WAF in front of the API of one stage. Both have to be in us-east-1.
 
-    It refers to nothing of Tally's stack: it finds the API by the name that the options give it.
+    The stack refers to nothing in Tally's stack. CloudFront finds the API by the name that the options give the API.
     """
 
     def __init__(self, scope: Construct, id: str, *, routes: Sequence[Route], options: Options) -> None:
@@ -40,7 +40,7 @@ class Edge(Stack):
             id,
             env=Environment(region=EDGE_REGION),
             stack_name=edge_stack_name(options.stage, options.region),
-            description="Tally's front door: CloudFront and AWS WAF before its HTTP API",
+            description="Tally's front door: CloudFront and AWS WAF in front of its HTTP API",
             termination_protection=options.keeps_data,
         )
         origin = origins.HttpOrigin(
@@ -48,7 +48,7 @@ class Edge(Stack):
             protocol_policy=cloudfront.OriginProtocolPolicy.HTTPS_ONLY,
             origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
         )
-        kept = _origin_cache_policy(self)
+        caching = _origin_cache_policy(self)
         logs = _create_log_bucket(self, options.edge_logs) if options.edge_logs else None
         paths = _patterns(route for route in routes if route.is_cacheable)
         distribution = cloudfront.Distribution(
@@ -59,13 +59,13 @@ class Edge(Stack):
             certificate=acm.Certificate.from_certificate_arn(self, "Certificate", options.edge_certificate_arn),
             minimum_protocol_version=cloudfront.SecurityPolicyProtocol.TLS_V1_2_2021,
             http_version=cloudfront.HttpVersion.HTTP2_AND_3,
-            # AWS WAF counts by address, and one client of IPv6 may have 2**64 of them. The API is IPv4 alone, too.
+            # AWS WAF counts by address, and one IPv6 client may have 2**64 addresses. The API has only IPv4, too.
             enable_ipv6=False,
             enable_logging=logs is not None,
             log_bucket=logs,
             web_acl_id=_web_acl(self, routes, options.client_rate).attr_arn,
             default_behavior=_forwarding_behavior(origin, cloudfront.CachePolicy.CACHING_DISABLED),
-            additional_behaviors={path: _forwarding_behavior(origin, kept) for path in paths},
+            additional_behaviors={path: _forwarding_behavior(origin, caching) for path in paths},
             error_responses=[
                 cloudfront.ErrorResponse(http_status=status, ttl=Duration.seconds(0)) for status in CACHED_ERRORS
             ],
@@ -82,7 +82,7 @@ class Edge(Stack):
 
 
 def _create_log_bucket(scope: Construct, days: int) -> s3.Bucket:
-    """Where CloudFront writes its access log. It writes by an access control list: buckets refuse those by default."""
+    """Returns the bucket of the access log. CloudFront needs the ACLs that buckets refuse by default."""
     bucket = s3.Bucket(
         scope,
         "Logs",
@@ -94,28 +94,31 @@ def _create_log_bucket(scope: Construct, days: int) -> s3.Bucket:
         removal_policy=RemovalPolicy.RETAIN,
     )
     Validations.of(bucket).acknowledge(
-        Acknowledgment(id="AwsSolutions-S1", reason="It holds a log: a log of who read that has no end")
+        Acknowledgment(
+            id="AwsSolutions-S1",
+            reason="The bucket holds an access log: a log of the log's readers would need a log, too",
+        )
     )
     return bucket
 
 
 def _pattern(route: Route) -> str:
-    """What CloudFront calls the paths of a route: `/videos/*` for `/videos/{id}/plays`. A distribution takes few."""
+    """Returns the pattern of a route: `/videos/*` for `/videos/{id}/plays`. A distribution takes few patterns."""
     return f"/{route.path.split('/')[1]}/*" if "{" in route.path or route.fixed_fields else route.path
 
 
 def _patterns(routes: Iterable[Route]) -> list[str]:
-    """The fewest patterns for these routes: those that no other one covers."""
-    found = {_pattern(route) for route in routes}
-    wide = tuple(pattern.removesuffix("*") for pattern in found if pattern.endswith("/*"))
-    return sorted(pattern for pattern in found if pattern.endswith("/*") or not pattern.startswith(wide))
+    """Returns the fewest patterns for these routes: no pattern covers another one."""
+    patterns = {_pattern(route) for route in routes}
+    wide = tuple(pattern.removesuffix("*") for pattern in patterns if pattern.endswith("/*"))
+    return sorted(pattern for pattern in patterns if pattern.endswith("/*") or not pattern.startswith(wide))
 
 
 def _origin_cache_policy(scope: Construct) -> cloudfront.CachePolicy:
-    """Keep an answer for as long as its Cache-Control says, and not at all without one.
+    """Returns the policy that keeps an answer as long as its Cache-Control says; without Cache-Control, not at all.
 
-    The key has all that these answers depend on: path, query, encoding, token and a browser's secret, and the origin of
-    the page, which API Gateway answers with CORS headers. So nobody gets what was answered to somebody else.
+    The key has all that an answer depends on: path, query, encoding, token, a browser's secret, and the page's origin,
+    which API Gateway answers with CORS headers. So no caller gets the answer to another caller.
     """
     return cloudfront.CachePolicy(
         scope,
@@ -134,19 +137,19 @@ def _origin_cache_policy(scope: Construct) -> cloudfront.CachePolicy:
 def _forwarding_behavior(
     origin: cloudfront.IOrigin, cache_policy: cloudfront.ICachePolicy
 ) -> cloudfront.BehaviorOptions:
-    """Forward all that the caller sends, its agent and its token too, but the name that it has called."""
+    """Returns a behavior that forwards everything, User-Agent and token included, except the Host header."""
     return cloudfront.BehaviorOptions(
         origin=origin,
         cache_policy=cache_policy,
         origin_request_policy=cloudfront.OriginRequestPolicy.ALL_VIEWER_EXCEPT_HOST_HEADER,
         allowed_methods=cloudfront.AllowedMethods.ALLOW_ALL,
         viewer_protocol_policy=cloudfront.ViewerProtocolPolicy.HTTPS_ONLY,  # a redirect would lose the body
-        compress=False,  # the API does; CloudFront would also weaken the ETags that counters give
+        compress=False,  # the API compresses; CloudFront would also weaken the ETags of numbers
     )
 
 
 def _set_client_certificate(distribution: cloudfront.Distribution, certificate_arn: str) -> None:
-    """Let CloudFront present its certificate to the API. The construct has no option for it yet."""
+    """Let CloudFront present its certificate to the API. The construct has no option for this."""
     resource = distribution.node.default_child
     assert isinstance(resource, cloudfront.CfnDistribution)
     resource.add_property_override(
@@ -155,10 +158,10 @@ def _set_client_certificate(distribution: cloudfront.Distribution, certificate_a
 
 
 def _web_acl(scope: Construct, routes: Sequence[Route], requests: int) -> waf.CfnWebACL:
-    """The web ACL. What a rule refuses costs no API Gateway and no function.
+    """Returns the web ACL. A request that a rule refuses reaches neither API Gateway nor a function.
 
-    An address that sends more than `requests` in five minutes gets 429, until it sends fewer. A body that no function
-    would take gets 413: API Gateway bills each 512 KB of it as a request.
+    If an address sends more than `requests` in five minutes, it gets 429 until it sends fewer. If a body is longer than
+    its operation takes, the caller gets 413: API Gateway would bill each 512 KB of the body as a request.
     """
     rate = waf.CfnWebACL.StatementProperty(
         rate_based_statement=waf.CfnWebACL.RateBasedStatementProperty(
@@ -187,7 +190,7 @@ def _web_acl(scope: Construct, routes: Sequence[Route], requests: int) -> waf.Cf
 def _rule(
     name: str, priority: int, statement: waf.CfnWebACL.StatementProperty, status: HTTPStatus, headers: dict[str, str]
 ) -> waf.CfnWebACL.RuleProperty:
-    """A rule that answers what its statement finds with this status, and the body of its name."""
+    """Returns a rule: requests that match `statement` get this status, and the custom body of the rule's name."""
     refused = waf.CfnWebACL.CustomResponseProperty(
         response_code=status.value,
         custom_response_body_key=name,
@@ -206,7 +209,7 @@ def _rule(
 
 
 def _body_size_statement(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProperty:
-    """Finds bodies that are too long, but on the paths of operations that take more: callers need a token there."""
+    """Matches long bodies, except on the paths of operations that take more. These operations need a token."""
     field = waf.CfnWebACL.FieldToMatchProperty
     plain = [waf.CfnWebACL.TextTransformationProperty(priority=0, type="NONE")]
     longer = sorted({route.path for route in routes if route.operation.body_bytes_max > BODY_BYTES_MAX})
@@ -218,7 +221,7 @@ def _body_size_statement(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProp
             text_transformations=plain,
         )
     )
-    others = [
+    elsewhere = [
         waf.CfnWebACL.StatementProperty(
             not_statement=waf.CfnWebACL.NotStatementProperty(
                 statement=waf.CfnWebACL.StatementProperty(
@@ -233,10 +236,10 @@ def _body_size_statement(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProp
         )
         for path in longer
     ]
-    if not others:
+    if not elsewhere:
         return too_long
     return waf.CfnWebACL.StatementProperty(
-        and_statement=waf.CfnWebACL.AndStatementProperty(statements=[too_long, *others])
+        and_statement=waf.CfnWebACL.AndStatementProperty(statements=[too_long, *elsewhere])
     )
 
 
@@ -250,10 +253,10 @@ def _acknowledge(distribution: cloudfront.Distribution) -> None:
     Validations.of(distribution).acknowledge(
         Acknowledgment(
             id="AwsSolutions-CFR1",
-            reason="An API counts for callers of every country; who wants to exclude some adds the restriction",
+            reason="Callers of every country may count; to exclude some, a deployer adds the restriction",
         ),
         Acknowledgment(
             id="AwsSolutions-CFR3",
-            reason="API Gateway logs what reaches it; -c edgeLogs=30 keeps every visitor's address for so many days",
+            reason="API Gateway logs what reaches it; -c edgeLogs=30 keeps each visitor's address for 30 days",
         ),
     )

@@ -1,4 +1,4 @@
-"""Tally, put together from its constructs: for a stack of a team's own, or for the stack of one stage."""
+"""The stack that this repository deploys: Tally for one stage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tally.contract.declarations import Declarations
 
 
 class TallyStack(Stack):
-    """Tally of one stage. It names no account or region: the credentials decide where it goes."""
+    """Tally of one stage. The stack has no account or region: the deployer's credentials decide them."""
 
     def __init__(
         self, scope: Construct, id: str, *, declarations: Declarations, options: Options, bundle: Bundle

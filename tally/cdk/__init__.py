@@ -1,6 +1,6 @@
 """Tally as a construct, for a stack of your own: `from tally.cdk import Tally` (docs/adopt.md).
 
-`Tally` is imported when it is asked for: the command reads `options` without the CDK.
+`Tally` is imported on first use, so that the command can read `options` without the CDK.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The alarms: when each goes off, its text, and the topic that gets them all."""
+"""The alarms: when each goes off, its text, and the topic that all of them notify."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Missing = cloudwatch.TreatMissingData
 ABOVE = cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD
 BELOW = cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD
 AT_ONCE, WITHIN_HOURS, TODAY = "now", "within hours", "today"
-BY_THROTTLES = nan  # the threshold follows the throttles of the routes: the stack sets it
+BY_THROTTLES = nan  # a placeholder: the stack computes the threshold from the throttles of its routes
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,15 @@ class Alarm:
     """How soon a person has to act: AT_ONCE, WITHIN_HOURS (before the oldest unread stream record expires) or TODAY."""
     threshold: float
     periods: int
-    """How many in a row. The metric sets the length of a period."""
+    """How many periods in a row. The metric sets the length of a period."""
     missing_data: cloudwatch.TreatMissingData = _Missing.NOT_BREACHING
-    """How missing data counts. NOT_BREACHING: nothing happened, so nothing is wrong."""
+    """What missing data means. NOT_BREACHING: nothing happened, so nothing is wrong."""
     compare: cloudwatch.ComparisonOperator = ABOVE
 
     def name_and_text(self, names: Names, of: str | None = None) -> tuple[str, str]:
-        """Its name and its text. `of` names its subject if there are several alarms of the kind."""
-        name, says = (f"{self.name}-{of}", f"{self.description} ({of})") if of else (self.name, self.description)
-        return name, f"{says}. {names.help_line(f'runbook.md#{self.name}')}"
+        """Returns its name and its text. `of`: its subject, if there are several alarms of this kind."""
+        name, text = (f"{self.name}-{of}", f"{self.description} ({of})") if of else (self.name, self.description)
+        return name, f"{text}. {names.help_line(f'runbook.md#{self.name}')}"
 
 
 # Missing data. IGNORE: the alarm keeps its state, because silence of the sweep or of a consumer does not mean that all
@@ -132,7 +132,7 @@ ALARMS = tuple(value for value in list(vars().values()) if isinstance(value, Ala
 def metric_with_alarm(
     names: Names, metric: cloudwatch.Metric | cloudwatch.MathExpression, alarm: Alarm, *, of: str | None = None
 ) -> CustomMetricWithAlarm:
-    """The metric with its alarm."""
+    """Returns the metric with its alarm, for a widget."""
     name, description = alarm.name_and_text(names, of)
     threshold = CustomThreshold(
         threshold=alarm.threshold,
@@ -158,7 +158,7 @@ def create_alarm(
     topic: sns.ITopic,
     of: str | None = None,
 ) -> cloudwatch.Alarm:
-    """An alarm that is on no dashboard."""
+    """Creates an alarm that is on no dashboard."""
     name, description = alarm.name_and_text(names, of)
     resource = cloudwatch.Alarm(
         scope,
@@ -179,15 +179,15 @@ def create_alarm(
 
 
 def count_subscribers_statement(topic: sns.Topic) -> iam.PolicyStatement:
-    """What lets somebody see how many hear of alarms."""
+    """Returns the statement that allows to read how many subscribers the topic has."""
     return iam.PolicyStatement(actions=["sns:GetTopicAttributes"], resources=[topic.topic_arn])
 
 
 class AlarmTopic(Construct):
-    """The topic of every alarm, when it goes off and when it is over.
+    """The topic that every alarm notifies when it goes off and when it is over.
 
-    KMS does not encrypt it: alarms cannot publish with AWS's own key, and a customer key has a monthly price. A message
-    holds an alarm's name and a number, and travels over TLS only.
+    KMS does not encrypt the topic: alarms cannot publish with AWS's own key, and a customer key has a monthly price. A
+    message has an alarm's name and a number, and travels over TLS only.
     """
 
     topic: sns.Topic
@@ -195,7 +195,7 @@ class AlarmTopic(Construct):
     def __init__(self, scope: Construct, id: str, *, names: Names, email: str | None) -> None:
         super().__init__(scope, id)
         self.topic = sns.Topic(self, "Topic", display_name="Tally", enforce_ssl=True)
-        # A topic with a policy admits nobody by default, and an alarm that may not publish is silent.
+        # If the topic's policy does not admit alarms, they are silent.
         self.topic.add_to_resource_policy(
             iam.PolicyStatement(
                 sid="AlarmsOfThisAccount",
@@ -210,7 +210,7 @@ class AlarmTopic(Construct):
             self.topic.add_subscription(subscriptions.EmailSubscription(email))
 
     def grant_read_alarms(self, alias: lambda_.Alias) -> None:
-        """Let a function see the states of the stack's alarms. It learns the topic, which tells them from others."""
+        """Let a function read the states of the stack's alarms. By the topic it knows them from others."""
         function, role = alias.version.lambda_, alias.role
         assert isinstance(function, lambda_.Function)
         assert isinstance(role, iam.Role)
@@ -224,5 +224,5 @@ class AlarmTopic(Construct):
         role.add_to_policy(iam.PolicyStatement(actions=["cloudwatch:DescribeAlarms"], resources=[own]))
         role.add_to_policy(count_subscribers_statement(self.topic))
         resource = f"arn:<AWS::Partition>:cloudwatch:<AWS::Region>:<AWS::AccountId>:alarm:{self._names.alarm('*')}"
-        reason = "It lists the alarms whose names begin with that of the stack, to show their states"
+        reason = "The function shows the states of the alarms whose names begin with the stack's name"
         Validations.of(role).acknowledge(Acknowledgment(id=f"AwsSolutions-IAM5[Resource::{resource}]", reason=reason))

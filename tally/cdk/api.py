@@ -22,17 +22,17 @@ from .names import Names, camel
 from .options import Options
 from .users import Users
 
-DEFAULT_RATE_PER_S, DEFAULT_BURST = 10, 20  # for routes without a throttle; no route should be
+DEFAULT_RATE_PER_S, DEFAULT_BURST = 10, 20  # of routes without a throttle, which should not exist
 ACCESS_LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 
 
 class Api(Construct):
-    """The HTTP API of all operations, with its stage and authorizer; `users` if the stack makes a pool."""
+    """The HTTP API of all operations, with its stage and its authorizer. `users`: the pool, if the stack makes one."""
 
     api: http.HttpApi
     domain: http.DomainName | None
     throttled_requests: logs.MetricFilter
-    """The requests that a throttle refused, by the access log: AWS's metric has every 4xx."""
+    """Counts the requests that a throttle refused, from the access log. AWS's own metric counts every 4xx."""
     users: Users | None = None
 
     def __init__(
@@ -55,7 +55,7 @@ class Api(Construct):
             "Http",
             api_name=names.base,
             create_default_stage=False,
-            disable_execute_api_endpoint=bool(options.domain_name),  # else the domain, and what guards it, is optional
+            disable_execute_api_endpoint=bool(options.domain_name),  # or callers could go around what guards the domain
             cors_preflight=http.CorsPreflightOptions(
                 allow_origins=list(options.cors_origins),
                 allow_methods=[http.CorsHttpMethod[method] for method in cors_methods(routes)],
@@ -66,7 +66,7 @@ class Api(Construct):
         )
         authorizer = self._authorizer()
         bound = {
-            # One permission for all routes of a function: one for each is a quarter of the stack's 500 resources.
+            # One permission for all routes of a function: one for each would be a quarter of the stack's 500 resources.
             module: integrations.HttpLambdaIntegration(camel(module), alias, scope_permission_to_route=False)
             for module, alias in aliases.items()
         }
@@ -78,25 +78,24 @@ class Api(Construct):
 
     @property
     def url(self) -> str:
-        """Where callers find the API."""
+        """The address of the API for callers."""
         return self._options.url or self.api.api_endpoint
 
     @property
     def console_url(self) -> str:
-        """Where people look at the numbers."""
+        """The address of the console."""
         return self.url + get_console.path
 
     @property
     def sign_in(self) -> dict[str, str]:
-        """How people sign in to the console."""
+        """The settings with which the console signs people in."""
         if self.users is None:
             return {"kind": "token"}
         client = self.users.console_client.user_pool_client_id
         return {"kind": "pkce", "domain": self.users.domain_url, "client_id": client, "redirect": self.console_url}
 
     def busiest_per_s(self, *, writes: bool = False) -> int:
-        """How many requests a second the route with the highest throttle takes. `writes`: of those that change; 0 if
-        there is none."""
+        """Returns the highest throttle of a route, in requests a second. `writes`: of the routes that write, or 0."""
         routes = [route for route in self._deployed_routes if route.operation.writes or not writes]
         return max((route.throttle.scaled_by(self._options.throttle).rate_per_s for route in routes), default=0)
 

@@ -1,11 +1,11 @@
-"""Copies of the three tables in a vault elsewhere, which outlive the region or the account.
+"""Copies of the three tables in a vault of another region or account. They survive the loss of this one.
 
-Global tables do not fit. If two regions write one item, the last writer wins: one of two changes would be lost without
-a trace. A transaction holds in its own region alone, so another region may see a receipt without its count. Where all
-regions agree on each write, DynamoDB takes no transactions.
+Global tables do not fit. If two regions write one item, the last writer wins, and the other change is lost without a
+trace. A transaction is atomic only in its own region, so another region may see a receipt without its count. Global
+tables with strong consistency take no transactions.
 
-DynamoDB's export to S3 is of one second for all tables, and would keep holds and drift right. But something has to
-start it each day, and it costs three times as much in a month.
+DynamoDB's export to S3 has all tables as of one second, so holds and drift would stay right. But something has to start
+the export each day, and it costs three times as much a month.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .names import Names
 from .tables import Tables
 
 DAILY = "cron(0 3 * * ? *)"  # UTC
-# AWS's lowest: a copy that has not begun by then is given up. So this is how far apart the copies of a day can be.
+# AWS's lowest. AWS Backup gives up a copy that begins later, so the copies of a day are at most so far apart.
 START_WINDOW_MIN = 60
-LOCAL_RETENTION_DAYS = 3  # the way to the other vault: a large table takes hours
+LOCAL_RETENTION_DAYS = 3  # a large table takes hours on its way to the other vault
 REMOTE_RETENTION_DAYS = 7
 HELP_PAGE = "restore.md#one-region"
 POLICY = "AWSBackupServiceRolePolicyForBackup"
@@ -35,18 +35,18 @@ POLICY = "AWSBackupServiceRolePolicyForBackup"
 class Backup(Construct):
     """AWS Backup copies the tables once a day: first into a vault of the stack, and from there to the other vault.
 
-    Each table is copied as it was at a moment of its own, within an hour of the others' (docs/restore.md says what
-    follows). The vault of the stack stays when the stack goes: CloudFormation deletes no vault with copies in it.
+    AWS Backup copies each table at its own moment, all of them within an hour (docs/restore.md says what follows). The
+    vault outlives its stack, because CloudFormation cannot delete a vault that has copies.
     """
 
     def __init__(
         self, scope: Construct, id: str, *, names: Names, tables: Tables, vault_arn: str, topic: sns.ITopic
     ) -> None:
-        """`topic`: it gets a message for each job that failed."""
+        """`topic`: gets a message for each failed job."""
         super().__init__(scope, id)
         copied_tables = [tables.by_name[table].table_arn for table in TABLES]
         vault = backup.CfnBackupVault(self, "Vault", backup_vault_name=names.vault)
-        vault.apply_removal_policy(RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE)  # what a deploy undoes goes
+        vault.apply_removal_policy(RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE)  # a rolled-back deploy deletes it
         copied = backup.CfnBackupPlan.CopyActionResourceTypeProperty(
             destination_backup_vault_arn=vault_arn, lifecycle=_delete_after(REMOTE_RETENTION_DAYS)
         )
@@ -78,7 +78,7 @@ class Backup(Construct):
             backup_plan_id=plan.ref,
             backup_selection=backup.CfnBackupSelection.BackupSelectionResourceTypeProperty(
                 iam_role_arn=role.role_arn,
-                # A selection of other tables is a new one, and is made before the old one goes.
+                # Other tables need a new selection: CloudFormation creates it before it deletes the old one.
                 selection_name=f"tables{tables.restored}",
                 resources=copied_tables,
             ),
@@ -87,22 +87,22 @@ class Backup(Construct):
         Validations.of(role).acknowledge(
             Acknowledgment(
                 id=f"AwsSolutions-IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/service-role/{POLICY}]",
-                reason="It is what AWS has for this, and keeps up to date: with a policy of our own that lacks an"
-                " action, copies would fail in silence. Only AWS Backup can take the role",
+                reason="AWS keeps this policy up to date: with a policy of our own that lacks an action, copies would"
+                " fail in silence. Only AWS Backup can assume the role",
             )
         )
 
     def _notify_of_failures(self, copied_tables: list[str], topic: sns.ITopic, help: str) -> None:
-        """Tell of each job that failed. A copy that nobody misses would be missed on the day of the loss."""
+        """Publish each failed job. Otherwise a missing copy would be noticed on the day of the loss."""
         job, table, state = map(
             events.EventField.from_path, ("$.detail-type", "$.detail.resourceArn", "$.detail.state")
         )
-        # An imported topic takes no statement from the target, whose own would let in the rules of every account.
+        # The target adds no statement to an imported topic. Its own statement would admit the rules of every account.
         target = sns.Topic.from_topic_arn(self, "Topic", topic.topic_arn)
         rule = events.Rule(
             self,
             "Failed",
-            description="Tells of copies of Tally's tables that failed",
+            description="Reports failed copies of Tally's tables",
             event_pattern=events.EventPattern(
                 source=["aws.backup"],
                 detail_type=["Backup Job State Change", "Copy Job State Change"],

@@ -22,18 +22,18 @@ from tally.operations.health import OPENAPI_FILE
 from tally.paths import PACKAGE, PACKAGES
 
 SOURCE_SUFFIXES = {".py", ".js", ".html", ".css"}
-# What is imported where something is built or run, and by no function.
+# No function imports these parts of the package.
 NOT_DEPLOYED = {"cdk", "cli", "contract", "dev", "home.py", "maintenance", "records"}
 COUNTERS_FILE = "counters.py"
 PYTHON_VERSION = "3.14"
 PLATFORM = "aarch64-manylinux2014"
 INSTALL_TIMEOUT_S = 300  # five packages take seconds; a registry that hangs must not hang a deploy
-# An installer writes these about itself and this machine. The licences beside them stay.
+# An installer writes these files about itself and this machine. The licences beside them stay.
 INSTALLER_FILES = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
 
 
 class BundlingError(Exception):
-    """The packages could not be installed. The message is one line, for the person who deploys."""
+    """The packages could not be installed. The message is one line, for the deployer."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class Bundle:
     lambdas: Path
     """The folder of the sources, with their `requirements.txt`."""
     declarations: Declarations
-    """Its file replaces the `counters.py` of the sources."""
+    """Their file replaces the `counters.py` of the sources."""
     likers: UserVisibility
-    """Who sees which users like a post: the API document says it."""
+    """Who may see which users like a post. The API document says it."""
     cache_folder: Path
     """The folder that keeps built bundles, by their digest: a synth without a change installs nothing."""
 
     @property
     def sources(self) -> dict[str, Path]:
-        """The deployed files by their path in the bundle, in a fixed order: the handlers, and what browsers load."""
+        """The deployed files by their path in the bundle, in a fixed order: handlers, core and files for browsers."""
         files = {path.name: path for path in self.lambdas.glob("*.py")}
         for path in PACKAGE.rglob("*"):
             inside = path.relative_to(PACKAGE)
@@ -76,10 +76,10 @@ class Bundle:
         return digest.hexdigest()
 
     def code(self, *, bundled: bool) -> lambda_.AssetCode:
-        """The asset; the bare sources if not `bundled`, for templates that nobody deploys. Raises BundlingError.
+        """Returns the asset. If not `bundled`: the bare sources, for templates that are not deployed.
 
-        This does not use CDK's ILocalBundling. Its errors arrive through two languages as a page of traceback, and it
-        keeps no bundle from one synth to the next.
+        CDK's ILocalBundling does not fit: its errors become a page of traceback in two languages, and it keeps no
+        bundle from one synth to the next. Raises BundlingError.
         """
         name = self.digest()
         if not bundled:
@@ -103,7 +103,7 @@ class Bundle:
             try:
                 bundle.rename(target)
             except OSError:
-                if not target.exists():  # else another synth has just made the same
+                if not target.exists():  # otherwise another synth has just made it
                     raise
         for old in self.cache_folder.glob("lambdas-*"):
             if old != target:
@@ -111,7 +111,7 @@ class Bundle:
 
     def write(self, target: Path) -> None:
         """Write sources and packages for Lambda's arm64 Python to the new folder `target`. Raises BundlingError."""
-        if PACKAGES.is_dir():  # a wheel brings them as `install_packages` below made them
+        if PACKAGES.is_dir():  # a wheel has the packages, made by `install_packages`
             shutil.copytree(PACKAGES, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             install_packages(self.requirements, target)
@@ -124,21 +124,21 @@ class Bundle:
             path.chmod(0o755 if path.is_dir() else 0o644)  # Lambda reads them as another user, whatever the umask here
 
     def openapi(self) -> str:
-        """The OpenAPI document of the declarations. Imported here: it loads the core, which other synths do without."""
+        """Returns the OpenAPI document. The import is here because it loads the core, which few synths need."""
         from tally.contract.document import document_json
 
         return document_json(self.declarations.operations, self.declarations.counters, likers=self.likers)
 
 
 def _is_deployed(inside: Path) -> bool:
-    """Whether functions have this file of the package."""
+    """Returns whether the functions need this file of the package."""
     return inside.parts[0] not in NOT_DEPLOYED and (
         inside.parts[0] != CLIENT_FOLDER.name or inside.name in scripts.SERVED_FILES
     )
 
 
 def install_packages(requirements: Path, target: Path) -> None:
-    """Install what is pinned for Lambda's arm64 Python into the new folder `target`. Raises BundlingError."""
+    """Install the pinned packages for Lambda's arm64 Python into the new folder `target`. Raises BundlingError."""
     command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--target", str(target)]
     command += ["--python-platform", PLATFORM, "--python-version", PYTHON_VERSION, "--only-binary", ":all:"]
     command += ["--require-hashes", "--no-deps", "--requirement", str(requirements)]  # the pins are complete

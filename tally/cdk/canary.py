@@ -1,4 +1,4 @@
-"""New code of the busy functions serves a tenth of the calls first, and none if it fails."""
+"""New code of the busy functions first serves a tenth of the calls. If it fails, it serves none."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .alarms import NEW_CODE, create_alarm
 from .metrics import new_code_failures
 from .names import Names, camel
 
-# Behind functions with few callers a tenth of the calls shows nothing: those move at once.
+# A tenth of few calls shows nothing, so functions with few callers move at once.
 CONFIG = codedeploy.LambdaDeploymentConfig.CANARY_10_PERCENT_5_MINUTES
 
 
 class Canary(Construct):
-    """The deployments of the functions, by CodeDeploy, and the alarms that take one back.
+    """CodeDeploy's deployments of the functions, and the alarms that roll a deployment back.
 
-    They see what the new code answers, so they need callers: docs/operate.md#new-code has the odds. A hook that
-    calls the new version before it gets traffic would take a function of its own, with a role, and an event that every
-    busy function answers from the tables without counting anything: over a hundred lines.
+    An alarm sees the answers of the new code, so it needs callers: docs/operate.md has the odds. A hook could call the
+    new version before callers do. But it needs a function and a role of its own, and an event that every busy function
+    answers without counting: over a hundred lines.
 
-    The consumers move first and at once (`Streams.precede`): they must know what new code writes, and what they missed
-    waits in the streams.
+    The consumers move first and at once (`Streams.deploy_before`): they must know what new code writes. Records that
+    they miss wait in the streams.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Canary(Construct):
         failed: Mapping[str, cloudwatch.Metric],
         topic: sns.ITopic,
     ) -> None:
-        """`failed`: of each function, the answers that are the new code's own fault."""
+        """`failed`: by function, the metric of answers that failed by the new code's own fault."""
         super().__init__(scope, id)
         application = codedeploy.LambdaApplication(self, "Application")
         role = iam.Role(
@@ -67,6 +67,6 @@ class Canary(Construct):
             Acknowledgment(
                 id="AwsSolutions-IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/service-role/"
                 "AWSCodeDeployRoleForLambdaLimited]",
-                reason="It is what AWS has for this, and lets CodeDeploy change aliases only",
+                reason="AWS made this policy for CodeDeploy, which can change aliases only",
             )
         )

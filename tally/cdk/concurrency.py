@@ -1,7 +1,7 @@
-"""How many invocations at once may serve strangers, so that they leave some of the account's to everything else.
+"""Ceilings for the concurrency of functions that serve strangers, so that the account has some left.
 
-A throttle bounds the requests of a second, and not how long each takes. While DynamoDB is slow, strangers could take
-every invocation of the account. Lambda has no ceiling for several functions together, so each one has its own.
+A throttle bounds the requests of a second, but not their duration. While DynamoDB is slow, strangers could use the
+whole concurrency of the account. Lambda has no ceiling for several functions together, so each function has its own.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ CONCURRENCY_MIN = 10  # a page of the console asks for as many files at once
 
 
 def concurrency_limits(functions: Mapping[str, Sequence[Route]], options: Options) -> dict[str, int]:
-    """Returns the ceiling of each function with a route for anyone. Empty: there are none.
+    """Returns the ceiling of each function that has a route for anyone; empty if there are none.
 
-    Its busiest route fits at the full throttle. If the options give a number for all, each function gets its share.
+    A ceiling fits the function's busiest route at its full throttle. If the options give a number for all functions,
+    each function gets its share.
     """
     total = options.strangers_concurrency
     if total == 0 or (total is None and not options.keeps_data):

@@ -1,4 +1,4 @@
-"""Tally, put together from its constructs: for a stack of a team's own, or for the stack of one stage."""
+"""The construct `Tally`, for a team's stack or for the stack of one stage."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class Tally(Construct):
         tally = Tally(self, "Tally", counters="counters.py", page_hosts=["example.com"])
         tally.grant_count(checkout)
 
-    Names and logical ids follow its path in the stack. A construct named `Default` has those of a stack of Tally's own.
-    Each has about 240 resources, and a stack may have 500.
+    Names and logical ids follow the construct's path in the stack. A construct with the id `Default` has the names of a
+    stack of Tally's own. Each construct has about 240 resources, and a stack may have 500.
     """
 
     tables: Tables
     api: http.HttpApi
     functions: dict[str, lambda_.Alias]
-    """Those that other functions invoke, by their names in the client."""
+    """The functions that other functions may invoke, by their names in the client."""
     alarm_topic: sns.Topic
     url: str
-    """Where callers find the API."""
+    """The address of the API for callers."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class Tally(Construct):
         bundle: Bundle | None = None,
         **given: object,
     ) -> None:
-        """`counters`: the file that declares them, from the folder where `cdk` runs.
+        """`counters`: the path of `counters.py`, relative to the folder where `cdk` runs.
 
-        `keep_data`: whether tables and users outlive the stack and are protected from deletion. Without it this is like
-        the stage dev: what is cheap and slow there is so here. `tables`: your own, whose items counters count, by the
-        names that the counters give them. `given`: options by the names of their fields (tally/cdk/options.py).
-        TallyStack has read `options` from the context, and keeps the `bundle` elsewhere.
+        `keep_data`: whether tables and users outlive the stack and are protected from deletion. If False, everything is
+        as cheap and slow as in the stage dev. `tables`: your tables whose items counters count, by their names in
+        `counters.py`. `given`: options by the names of their fields (tally/cdk/options.py). Only TallyStack passes
+        `options`, which it has read from the context, and `bundle`.
 
         Raises OptionsError, and ConfigurationError for wrong declarations.
         """
@@ -86,29 +86,33 @@ class Tally(Construct):
         for line in declarations.warnings:
             Annotations.of(self).add_warning_v2("tally:undeclared", line)
         options = options or Options.from_arguments(given, keep_data=keep_data)
-        bundle = bundle or Bundle(LAMBDAS, declarations, options.likers_visible, cache_folder=Path(_outdir(self)))
-        options.check_region(*(None if Token.is_unresolved(one) else one for one in self._region_and_account()))
+        if bundle is None:
+            app = Stage.of(self)
+            assert app is not None
+            bundle = Bundle(LAMBDAS, declarations, options.likers_visible, cache_folder=Path(app.outdir))
+        place = Stack.of(self).region, Stack.of(self).account
+        options.check_region(*(None if Token.is_unresolved(part) else part for part in place))
         names = Names.of(self, options.docs_url)
         names.check(with_users=not options.issuer)
         self._names = names
         self._claimed_variables: set[tuple[str, str]] = set()
-        """The functions that count with it, by their paths, each with its variable."""
+        """The path of each function that counts with this Tally, and the variable that says so."""
         self._transact_counters: dict[tuple[str, str], dict[str, Counter]] = {}
-        """The counters that each such function changes by itself."""
+        """By the same pair: the counters that the function changes in its own transactions."""
         self._declarations = declarations
         self._team_tables = TeamTables(self, tables, declarations)
         self._build(declarations, options, bundle)
         check_quotas(self)
 
     def grant(self, grantee: iam.IGrantable, functions: Iterable[str] | None = None) -> iam.Grant:
-        """Let a role, a function or what else has a role invoke these functions; all of them without a list.
+        """Let a role, or a construct that has a role, invoke these functions. Without a list: all functions.
 
-        Raises OptionsError for a function that there is not.
+        Raises OptionsError for an unknown function.
         """
         wanted = list(self.functions if functions is None else functions)
         for name in wanted:
             if name not in self.functions:
-                raise OptionsError(f"Tally has no function {name!r}: there are {', '.join(self.functions)}")
+                raise OptionsError(f"Tally has no function {name!r}: give some of {', '.join(self.functions)}")
         return iam.Grant.add_to_principal(
             grantee=grantee,
             actions=["lambda:InvokeFunction"],
@@ -116,9 +120,9 @@ class Tally(Construct):
         )
 
     def grant_count(self, function: lambda_.Function, *, variable: str = "TALLY_FUNCTIONS") -> None:
-        """Let a function count with `tally.client`, whose `from_environment` reads the variable. Again it adds nothing.
+        """Let a function count with `tally.client`, whose `from_environment` reads the variable.
 
-        Raises OptionsError if the variable is another Tally's already: the client would count there, or here.
+        A second call adds nothing. Raises OptionsError if another Tally has set the variable.
         """
         if not self._claim_variable(function, variable):
             return
@@ -129,13 +133,14 @@ class Tally(Construct):
     def grant_transact(
         self, function: lambda_.Function, counters: Iterable[str], *, variable: str = "TALLY_TRANSACT"
     ) -> None:
-        """Let a function change these counters in one transaction with its own items (`tally.transact`). Again it adds.
+        """Let a function change these counters in one transaction with its own items (`tally.transact`).
 
-        It may do with them what `POST /changes` may, and it goes live after the consumers. The variable has the tables
-        and the declarations, so that it counts as Tally does. Rights on its own tables are the team's to give.
+        A second call adds counters. The function gets the rights of `POST /changes`, and goes live after the consumers.
+        The variable has the tables and the declarations, so the function counts as Tally does. The team grants the
+        rights on its own tables.
 
-        Raises OptionsError for a counter that there is not, or whose changes cannot be counted with others, and if the
-        variable is another Tally's already.
+        Raises OptionsError for an unknown counter, for a counter whose changes cannot be part of a batch, and if
+        another Tally has set the variable.
         """
         wanted = self._batchable_counters([counters] if isinstance(counters, str) else counters)
         self._claim_variable(function, variable)
@@ -143,42 +148,38 @@ class Tally(Construct):
         granted.update(wanted)
         for statement in policy_statements(self.tables, needs.to_change_batch(wanted.values())):
             function.add_to_role_policy(statement)
-        said = transact_variable(granted.values(), self._functions.surroundings)
-        function.add_environment(variable, Stack.of(function).to_json_string(said))
+        value = transact_variable(granted.values(), self._functions.surroundings)
+        function.add_environment(variable, Stack.of(function).to_json_string(value))
         self._streams.deploy_before([function])
 
     def _batchable_counters(self, names: Iterable[str]) -> dict[str, Counter]:
-        """The counters of these names. Raises OptionsError."""
-        joining = {name: one for name, one in self._declarations.counters.items() if one.is_batchable}
-        wanted = {name: joining.get(name) for name in names}
-        wrong = [name for name, counter in wanted.items() if counter is None]
+        """Returns the counters of these names. Raises OptionsError."""
+        batchable = {name: one for name, one in self._declarations.counters.items() if one.is_batchable}
+        wanted = list(names)
+        wrong = [name for name in wanted if name not in batchable]
         if wrong or not wanted:
-            what = f"no counter {wrong[0]!r} whose changes join others" if wrong else "no name of a counter"
-            raise OptionsError(f"grant_transact got {what}: there are {', '.join(joining)}")
-        return {name: joining[name] for name in wanted}
+            what = f"{wrong[0]!r}, which cannot be part of a batch" if wrong else "no counter"
+            raise OptionsError(f"grant_transact got {what}: give some of {', '.join(batchable)}")
+        return {name: batchable[name] for name in wanted}
 
     def _claim_variable(self, function: lambda_.Function, variable: str) -> bool:
-        """Whether the variable of the function is new. Raises OptionsError if it is another Tally's."""
+        """Returns whether the variable of the function is new. Raises OptionsError if another Tally has set it."""
         marker, path = f"Tally:{variable}", function.node.path
         if (path, variable) in self._claimed_variables:
             return False
         if function.node.try_find_child(marker):
             raise OptionsError(
-                f"{path} counts with another Tally by {variable} already: give variable=… here, and the"
-                " same to from_environment(variable=…)"
+                f"{path} already counts with another Tally by {variable}: give variable=… here, and the same to"
+                " from_environment(variable=…)"
             )
         self._claimed_variables.add((path, variable))
         Construct(function, marker)
         return True
 
-    def _region_and_account(self) -> tuple[str, str]:
-        stack = Stack.of(self)
-        return stack.region, stack.account
-
     def _build(self, declarations: Declarations, options: Options, bundle: Bundle) -> None:
         scope, names = self, self._names
-        forms = table_schemas(declarations.counters.values())
-        tables = Tables(scope, "Tables", names=names, options=options, forms=forms)
+        schemas = table_schemas(declarations.counters.values())
+        tables = Tables(scope, "Tables", names=names, options=options, schemas=schemas)
         dead_letters = DeadLetters(
             scope, "DeadLetters", names=names, keeps_data=options.keeps_data, expires_days=options.dead_letter_days
         )
@@ -256,7 +257,7 @@ class Tally(Construct):
     def _configure_console(
         self, functions: Functions, declarations: Declarations, api: Api, names: Names, options: Options
     ) -> None:
-        """It names the API, which is made after the functions."""
+        """Gives the functions the settings of the console, which name the API. It is made after the functions."""
         known = {"stage": options.stage, "stack": names.stack, "region": Aws.REGION, "sign_in": api.sign_in}
         config = Stack.of(self).to_json_string({**known, "try_it": False, "docs": options.docs_url})
         client = api.users.console_client.user_pool_client_id if api.users else ""
@@ -265,20 +266,22 @@ class Tally(Construct):
 
     def _output_deployment(self, functions: Functions, declarations: Declarations, options: Options) -> None:
         self._output("Stage", options.stage, "The stage: any other than dev keeps its data")
-        self._output("Version", functions.version, "The code that the functions run, as GET /health says it")
-        self._output("Runtime", RUNTIME.name, "What the functions run on")
-        self._output(
-            "Format", str(FORMAT), "The form of what is stored: a Tally of another one refuses to work with it"
-        )
-        self._output("Counters", ", ".join(declarations.counters), "The counters that are declared")
+        self._output("Version", functions.version, "The version of the functions' code, as in GET /health")
+        self._output("Runtime", RUNTIME.name, "The runtime of the functions")
+        self._output("Format", str(FORMAT), "The storage format: the command tally refuses a stack of another format")
+        self._output("Counters", ", ".join(declarations.counters), "The declared counters")
         if functions.surroundings.event_bus:
-            self._output("EventBusArn", functions.surroundings.event_bus, "Where the events of thresholds go")
+            self._output(
+                "EventBusArn", functions.surroundings.event_bus, "The event bus that gets the threshold events"
+            )
         if self._team_tables.by_name:
-            self._output("TeamTables", team_tables_json(functions.surroundings), "The tables whose items are counted")
+            self._output(
+                "TeamTables", team_tables_json(functions.surroundings), "The team's tables whose items Tally counts"
+            )
 
     def _output_for_callers(self, tables: Tables, functions: Functions, api: Api, options: Options) -> None:
-        self._output("ApiUrl", api.url, "Where the HTTP API answers")
-        self._output("ConsoleUrl", api.console_url, "Where people look at the numbers")
+        self._output("ApiUrl", api.url, "The address of the HTTP API")
+        self._output("ConsoleUrl", api.console_url, "The address of the console")
         if api.domain:
             self._output("CnameTarget", api.domain.regional_domain_name, f"Set a CNAME of {options.api_name} to this")
         hosts = (
@@ -287,8 +290,10 @@ class Tally(Construct):
         )
         self._output("PageHosts", hosts, "Hosts whose pages may be counted")
         if api.users:
-            self._output("UserPoolId", api.users.pool.user_pool_id, "The Cognito pool of those who sign in")
-            self._output("UserPoolClientId", api.users.client.user_pool_client_id, "The audience of their tokens")
+            self._output("UserPoolId", api.users.pool.user_pool_id, "The Cognito user pool")
+            self._output(
+                "UserPoolClientId", api.users.client.user_pool_client_id, "The audience of the tokens of users"
+            )
             self._output(
                 "MachineClientId", api.users.machine_client.user_pool_client_id, "The client of programs that count"
             )
@@ -317,18 +322,18 @@ class Tally(Construct):
     def _output_for_operators(
         self, dead_letters: DeadLetters, failed_events: FailedEvents, monitoring: Monitoring, operator: Operator
     ) -> None:
-        self._output("DeadLetterBucketName", dead_letters.bucket.bucket_name, "Records that no consumer could apply")
-        self._output("FailedEventsUrl", failed_events.queue.queue_url, "Asynchronous events that Lambda gave up")
-        self._output("OperatorPolicyArn", operator.policy.managed_policy_arn, "Attach it to those who run `tally`")
-        self._output("AlarmTopicArn", monitoring.topic.topic_arn, "Subscribe to this: every alarm goes there")
+        self._output(
+            "DeadLetterBucketName",
+            dead_letters.bucket.bucket_name,
+            "The bucket of dead letters: records that no consumer could apply",
+        )
+        self._output(
+            "FailedEventsUrl", failed_events.queue.queue_url, "The queue of asynchronous events that Lambda gave up"
+        )
+        self._output("OperatorPolicyArn", operator.policy.managed_policy_arn, "Attach it to the people who run `tally`")
+        self._output("AlarmTopicArn", monitoring.topic.topic_arn, "Subscribe to this topic: it gets every alarm")
         self._output("DashboardName", monitoring.dashboard_name, "The dashboard, in CloudWatch")
 
     def _output(self, name: str, value: str, description: str) -> None:
         output = CfnOutput(self, name, value=value, description=description)
-        output.override_logical_id(self._names.logical_id(name))  # programs look for it
-
-
-def _outdir(scope: Construct) -> str:
-    stage = Stage.of(scope)
-    assert stage is not None
-    return stage.outdir
+        output.override_logical_id(self._names.logical_id(name))  # programs read outputs by this id

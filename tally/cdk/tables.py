@@ -38,7 +38,13 @@ class Tables(Construct):
     """The moment to which they were restored; empty: they were not."""
 
     def __init__(
-        self, scope: Construct, id: str, *, names: Names, options: Options, forms: Mapping[Table, TableSchema] = TABLES
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        names: Names,
+        options: Options,
+        schemas: Mapping[Table, TableSchema] = TABLES,
     ) -> None:
         super().__init__(scope, id)
         self._names, self._options = names, options
@@ -49,8 +55,8 @@ class Tables(Construct):
         # No LSI, ever: with one, DynamoDB cannot split a hot item collection by sort key.
         # Only tallies of a period and heartbeats carry the TTL attribute: every other count is kept.
         self.by_name = {
-            table: self._table(table.value.capitalize(), form, warm if form.has_stream else None)
-            for table, form in forms.items()
+            table: self._table(table.value.capitalize(), schema, warm if schema.has_stream else None)
+            for table, schema in schemas.items()
         }
         self.counts, self.receipts, self.ledger = (self.by_name[table] for table in TABLES)
 
@@ -61,28 +67,28 @@ class Tables(Construct):
             resources=[str(self.by_name[table].table_stream_arn) for table in tables],
         )
 
-    def _table(self, name: str, form: TableSchema, warm: dynamodb.WarmThroughput | None) -> dynamodb.Table:
-        restored, keeps_data = (self.restored, self._keeps_data) if form.has_backups else ("", False)
+    def _table(self, name: str, schema: TableSchema, warm: dynamodb.WarmThroughput | None) -> dynamodb.Table:
+        restored, keeps_data = (self.restored, self._keeps_data) if schema.has_backups else ("", False)
         # Table, not TableV2: the latter is a GlobalTable, which moto cannot create.
         table = dynamodb.Table(
             self,
             name,
             table_name=self._names.table(name.lower(), restored),
-            partition_key=_string(form.partition_key),
-            sort_key=_string(form.sort_key) if form.sort_key else None,
-            stream=dynamodb.StreamViewType[NEW_AND_OLD_IMAGES] if form.has_stream else None,
+            partition_key=_string(schema.partition_key),
+            sort_key=_string(schema.sort_key) if schema.sort_key else None,
+            stream=dynamodb.StreamViewType[NEW_AND_OLD_IMAGES] if schema.has_stream else None,
             time_to_live_attribute=TTL_ATTRIBUTE,
             warm_throughput=warm,
-            max_write_request_units=self._options.max_writes if form.has_stream else None,
-            max_read_request_units=self._options.max_reads if form.has_stream else None,
+            max_write_request_units=self._options.max_writes if schema.has_stream else None,
+            max_read_request_units=self._options.max_reads if schema.has_stream else None,
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
-                point_in_time_recovery_enabled=form.has_backups
+                point_in_time_recovery_enabled=schema.has_backups
             ),
             removal_policy=RemovalPolicy.RETAIN if keeps_data else RemovalPolicy.DESTROY,
             deletion_protection=keeps_data,
         )
-        if not form.has_backups:
+        if not schema.has_backups:
             why = "What it holds is forgotten after its day: a backup would remember it"
             Validations.of(table).acknowledge(Acknowledgment(id="AwsSolutions-DDB3", reason=why))
         # A table under another logical id is a new, empty table: no refactoring of the constructs may cause that.

@@ -164,11 +164,11 @@ def test_a_function_that_changes_counters_goes_live_after_the_consumers_and_know
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (["stock", "hits"], "grant_transact got no counter 'hits' whose changes join others: there are "),
-        (["likes"], "no counter 'likes' whose"),
-        (["ticket"], "no counter 'ticket' whose"),
-        (["visits"], "no counter 'visits' whose"),
-        ([], "grant_transact got no name of a counter"),
+        (["stock", "hits"], "grant_transact got 'hits', which cannot be part of a batch: give some of "),
+        (["likes"], "got 'likes', which cannot"),
+        (["ticket"], "got 'ticket', which cannot"),
+        (["visits"], "got 'visits', which cannot"),
+        ([], "grant_transact got no counter: give some of "),
     ],
 )
 def test_a_function_changes_no_counter_that_is_changed_alone(shop: Shop, names: list[str], says: str) -> None:
@@ -195,11 +195,11 @@ def invoked(template: dict[str, Any], whose: str) -> list[str]:
 
 
 def test_a_second_tally_on_one_variable_and_a_function_that_there_is_not_are_refused(shop: Shop) -> None:
-    with pytest.raises(OptionsError, match=r"Shop/Checkout counts with another Tally by TALLY_FUNCTIONS already: give"):
+    with pytest.raises(OptionsError, match=r"Shop/Checkout already counts with another Tally by TALLY_FUNCTIONS: give"):
         shop.polls.grant_count(shop.checkout)
-    with pytest.raises(OptionsError, match=r"Shop/Seller counts with another Tally by TALLY_TRANSACT already: give"):
+    with pytest.raises(OptionsError, match=r"Shop/Seller already counts with another Tally by TALLY_TRANSACT: give"):
         shop.polls.grant_transact(shop.seller, ["stock"])
-    with pytest.raises(OptionsError, match="Tally has no function 'plays': there are "):
+    with pytest.raises(OptionsError, match="Tally has no function 'plays': give some of "):
         shop.tally.grant(shop.worker, ["plays"])
 
 

@@ -1,10 +1,10 @@
-"""The way to DynamoDB. Only this room and `records` call it; both raise the errors of `errors.py`, never botocore's.
+"""The way to DynamoDB. Only this room and `records` call it. Both raise the errors of `errors.py`, never botocore's.
 
 client        Store (a process's client and settings), Call (one operation's deadline and nonce)
 queries       strongly consistent reads: one item, some items, a page of a partition, all of it
-transactions  writes: committed, retried while others are in the way, or refused
-contention    which tallies are hot, how far they spread, how long to retry
-team_writes    `check_team_writes`: the writes that a team adds to a transaction
-items         writes that are made from Python values, on condition that nothing has changed
+transactions  commits writes, and retries after conflicts and throttling
+contention    which tallies are hot, over how many shards they spread, how long to retry
+team_writes    checks the writes that a team adds to a transaction
+items         makes writes from Python values, with the attributes that the item is expected to have
 keys          keys of the items of the ledger table
 """

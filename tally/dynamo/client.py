@@ -21,9 +21,9 @@ from .contention import Breaker, Retries, Spread
 
 @contextmanager
 def _gc_paused() -> Iterator[None]:
-    """Pause garbage collection, and let no later one scan what exists by then: it stays.
+    """Pauses garbage collection. After the pause, no collection scans the objects that exist then: they stay.
 
-    Scanning takes an eighth of a cold start, most of it right after the pause.
+    Scans take an eighth of a cold start, most of it right after the pause.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -52,7 +52,7 @@ WRITER_THREADS = 16  # writes at once: a thousand take about a second
 CALL_TIME_DEFAULT_S = 8.0
 """Time for one call if no Lambda context gives a shorter one."""
 
-ANSWER_RESERVE_S = 0.5  # of an invocation's time, kept to answer if the store does not
+ANSWER_RESERVE_S = 0.5  # the part of an invocation's time in which Tally can answer if the store does not
 
 REQUEST_S_MAX = 9.0  # three attempts of a second to connect and two to be answered
 
@@ -62,12 +62,12 @@ CLIENT_CONFIG = Config(
     retries={"total_max_attempts": 3, "mode": "standard"},
     max_pool_connections=50,
     parameter_validation=False,  # saves 50 us a call; our own code builds every input
-    user_agent="tally",  # fixed: saves 50 us a call that botocore takes to compose one
+    user_agent="tally",  # saves 50 us a call, in which botocore would compose a user agent
 )
 
 
 class StoreMeter:
-    """What this process has asked of the store: the attempts of the SDK, and the time until each was answered.
+    """Counts the SDK's attempts of this process, and sums up the time until each was answered.
 
     Each answer corrects the clock of the process (clock.py).
     """
@@ -76,7 +76,7 @@ class StoreMeter:
     elapsed_s = 0.0
 
     def attach(self, client: DynamoDBClient) -> None:
-        """Count what the client sends from now on."""
+        """Counts what the client sends from now on."""
         client.meta.events.register("request-created.dynamodb", self._begin)
         client.meta.events.register("response-received.dynamodb", self._end)
 
@@ -87,7 +87,7 @@ class StoreMeter:
     def _end(self, context: dict[str, Any], response_dict: dict[str, Any] | None, **_: Any) -> None:
         began_s, sent_s = context["tally_began_s"]
         self.elapsed_s += time.monotonic() - began_s
-        if response_dict and response_dict["status_code"] == HTTPStatus.OK:  # a refused signature says how wrong it is
+        if response_dict and response_dict["status_code"] == HTTPStatus.OK:  # errors do not correct the clock
             CLOCK.hear(_date(response_dict), sent_s)
 
 
@@ -96,15 +96,15 @@ def _date(answer: dict[str, Any]) -> str:
 
 
 STORE_METER = StoreMeter()
-"""Of the clients that `dynamodb_client` makes."""
+"""The meter of all clients that `dynamodb_client` makes."""
 
 
 def reseed_after_restore() -> None:
-    """Let each environment that SnapStart restores seed `random` again, where there is the Lambda runtime.
+    """In the Lambda runtime, makes each environment that SnapStart restores seed `random` and forget its clock.
 
-    All of them have the state of the snapshot. botocore waits between its own retries for times from `random`: without
-    this, environments that were throttled together would come back together. Our own retries use SystemRandom. What a
-    snapshot knows of its machine's clock says nothing of another machine's.
+    Restored environments share the snapshot's state of `random`. botocore takes the pauses between its own retries from
+    `random`. So without new seeds, environments that were throttled together would retry together. Tally's own retries
+    use SystemRandom. The clock of a snapshot's machine says nothing of another machine's clock.
     """
     with suppress(ImportError):
         from snapshot_restore_py import register_after_restore  # type: ignore[import-untyped]
@@ -117,7 +117,7 @@ reseed_after_restore()
 
 
 def dynamodb_client(**overrides: Any) -> DynamoDBClient:
-    """The client that all code uses. Make it once: it takes 3 ms or more."""
+    """Makes the client that all code uses. Make it once: this takes 3 ms or more."""
     with _gc_paused():
         client: DynamoDBClient = boto3.client("dynamodb", config=CLIENT_CONFIG, **overrides)
     STORE_METER.attach(client)
@@ -133,11 +133,11 @@ class Store:
     spread: Spread = field(default_factory=Spread)
     breaker: Breaker = field(default_factory=Breaker)
     idempotency_layers: dict[str, Any] = field(default_factory=dict)
-    """Powertools' layer for the receipts, once it is made (receipts.py)."""
+    """Powertools' layers for the receipts (receipts.py)."""
     secret_cache: dict[str, str] = field(default_factory=dict)
-    """Those that were read (counting/pseudonyms.py)."""
+    """The secrets that this process has read (counting/pseudonyms.py)."""
     limit_cache: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """What this process saw last of the limits of tallies that may have their own (counting/limits.py)."""
+    """The last limits that this process saw of tallies that may have an override (counting/limits.py)."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     """The clock and the sleep of retries. A simulation brings its own (bench/hot_key.py)."""
@@ -154,12 +154,12 @@ class Call:
     """On the store's clock, which is time.monotonic()."""
     nonce: str = field(default_factory=partial(secrets.token_urlsafe, 9))
     counters: Mapping[str, Counter] = field(default_factory=dict)
-    """Those that are declared, by name."""
+    """The declared counters by name."""
     pages: Pages = DROP_NOTHING
-    """What is no part of a page's name."""
+    """The query parameters that a canonical URL leaves out."""
 
     def retries(self, since_s: float | None = None, **bounds: Any) -> Retries:
-        """The retries of one change, within the deadline of this call.
+        """Returns the retries of one change, within the deadline of this call.
 
         `since_s`: when the first attempt began, on the store's clock; None: now. `bounds` are fields of Retries.
         """
@@ -167,7 +167,9 @@ class Call:
 
 
 def map_in_threads(function: Callable[[T], R], things: Sequence[T]) -> list[R]:
-    """What `function` makes of each thing, in order; WRITERS are done at once. Raises what the first one raised."""
+    """Calls `function` with each thing, WRITER_THREADS at once, and returns the results in order.
+
+    Raises the first error in the order of the things."""
     if len(things) < 2:
         return list(map(function, things))
     with ThreadPoolExecutor(WRITER_THREADS) as writers:

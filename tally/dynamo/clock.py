@@ -1,10 +1,10 @@
 """The time by DynamoDB's clock, which every process of a deployment shares.
 
 A process's own clock may be wrong, and the clocks of two processes may differ. Each answer of DynamoDB has the time in
-its header `Date`. So an answer corrects what the process goes by, and no clock needs a request of its own.
+its header `Date`. So each answer corrects the process's time, and no clock needs a request of its own.
 
-Before its first answer a process goes by its own clock. AWS limits how far that clock may be off, because each request
-has a signature with a time: "In most cases, a request must reach AWS within five minutes of the time stamp" (IAM User
+Before its first answer a process uses its own clock. AWS limits how far that clock may be off, because each request has
+a signature with a time: "In most cases, a request must reach AWS within five minutes of the time stamp" (IAM User
 Guide, "Signature Version 4"). The engines of the tests and of `make dev` check no signature.
 """
 
@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
-NODES_S = 1.0  # two nodes of DynamoDB may differ by so much
+NODES_S = 1.0  # by which the clocks of two nodes of DynamoDB may differ
 DATE_S = 1.0  # `Date` has whole seconds, rounded down
 OFF_S_MAX = 15 * 60
 """By how much the clocks of two processes may differ before their first answers: each may be off by 5 minutes."""
@@ -24,24 +24,24 @@ OFF_S_MAX = 15 * 60
 class Clock:
     """The clock of this process, and by how much DynamoDB's answers have shown it to be wrong.
 
-    `ahead_s`: by how much it is ahead at least; negative: behind. A clock that agrees with the last answer is 0.
+    `ahead_s`: the least by which the clock is ahead; negative if the clock is behind; 0 if it agrees with the answer.
     """
 
     ahead_s = 0.0
 
     def now_s(self) -> float:
-        """Return the time by DynamoDB, epoch seconds."""
+        """Returns the time by DynamoDB's clock, epoch seconds."""
         return time.time() - self.ahead_s
 
     def forget(self) -> None:
-        """Forget what answers have shown: the process goes on elsewhere."""
+        """Forgets what answers have shown: the process runs on another machine now."""
         self.ahead_s = 0.0
 
     def hear(self, date: str, sent_s: float) -> None:
-        """Take the time from an answer. `sent_s`: when the request was sent, by the process's own clock.
+        """Corrects the clock by an answer. `sent_s`: when the request was sent, by the process's own clock.
 
-        DynamoDB wrote `date` between the request and this moment. A slow answer therefore proves less, and corrects
-        nothing that it does not prove. A date that cannot be read proves nothing.
+        DynamoDB wrote `date` between the request and this moment. So a slow answer proves less, and corrects less. A
+        date that cannot be read corrects nothing.
         """
         with suppress(TypeError, ValueError, OverflowError):
             said = parsedate_to_datetime(date)

@@ -1,9 +1,9 @@
-"""How writers of one hot tally stay out of each other's way, without messages between them.
+"""How writers of one hot tally avoid each other, without messages between them.
 
-Two transactions on one item conflict: the writer moves to another shard and spreads wider. Throttling only makes it
-wait, because more shards under one partition key do not help until DynamoDB has split the partition. A change that may
-spill is written alone and rolled up: at once after throttling, after some retries against conflicts
-(transactions.transact), and without a try while a breaker calls the tally hot.
+If two transactions on one item conflict, the writer moves to another shard and spreads wider. After throttling the
+writer only waits: more shards under one partition key do not help until DynamoDB has split the partition. A change that
+may spill is written alone, and the rollup adds it. It spills at once after throttling, after some retries of conflicts
+(transactions.commit_change), and without a try while the circuit breaker of the tally is open.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from random import SystemRandom
 from typing import NamedTuple
 
-TRACKED_TALLIES_MAX = 1024  # few tallies are hot; beyond this the one that was hot longest ago is forgotten
-NARROW_AFTER_S = 10.0  # a tally without a conflict for this long comes back to half its shards
+TRACKED_TALLIES_MAX = 1024  # few tallies are hot; beyond this, the least recently hot tally is forgotten
+NARROW_AFTER_S = 10.0  # a tally without a conflict for this long narrows to half its shards
 RETRY_S_MAX = 3.0  # then the caller gets a 503: a retry holds a Lambda environment all the while
 ATTEMPTS_MAX = 12
 BACKOFF_FIRST_S = 0.010  # a conflicting transaction is over in 10 to 30 ms
 BACKOFF_MAX_S = 0.640
-SPILL_RETRIES_MAX = 3  # then a change that may spill does: other shards and some 60 ms did not help
+SPILL_RETRIES_MAX = 3  # then a change spills if it may: other shards and some 60 ms did not help
 BREAKER_OPEN_S = 10.0  # as long as a tally stays spread without a conflict: heat lasts minutes, not moments
 BREAKER_THROTTLED_S = 60.0  # a partition out of capacity stays so until DynamoDB has split it, which takes minutes
 SPILL_RETRY_S_MAX = 6.0  # a change written alone has no fallback, and needs only 1 WCU
-PROBE_S = RETRY_S_MAX  # the change that probes has its answer by then
+PROBE_S = RETRY_S_MAX  # the longest time until the change that probes has its answer
 
 Random = SystemRandom  # SnapStart restores every environment with the same state of `random`
 
@@ -43,11 +43,11 @@ class Spread:
     clock: Callable[[], float] = time.monotonic
     random: Random = field(default_factory=SystemRandom)
     widths: OrderedDict[str, _Width] = field(default_factory=OrderedDict)
-    """By tally. A calm tally is not in it."""
+    """By tally. A tally without recent conflicts is not listed."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def width(self, tally: str) -> int:
-        """Return over how many shards to spread this tally; halved for each NARROW_AFTER_S without a conflict."""
+        """Returns the number of shards for this tally; half as many after each NARROW_AFTER_S without a conflict."""
         with self._lock:
             if tally not in self.widths:
                 return 1
@@ -61,9 +61,9 @@ class Spread:
             return shards
 
     def pick_shard(self, tally: str, max_shards: int, *, avoid: int | None = None) -> int:
-        """A shard for the next write, of `max_shards` at most; if there are two or more, another one than `avoid`.
+        """Picks a shard for the next write, below `max_shards`. If there are two or more, `avoid` is not picked.
 
-        Counters that share a partition key share its heat, but each has its own limit of shards.
+        Counters that share a partition key are hot together, but each has its own limit of shards.
         """
         shards = min(self.width(tally), max_shards)
         if avoid is None or shards == 1:
@@ -72,9 +72,9 @@ class Spread:
         return shard + 1 if shard >= avoid else shard
 
     def widen(self, tally: str, max_shards: int) -> None:
-        """A write of this tally met another one: spread over twice as many shards, `max_shards` at most.
+        """Spreads a tally over twice as many shards after a conflict, `max_shards` at most.
 
-        Never over fewer than before: another counter of the same partition key may spread further.
+        The spread never becomes smaller: another counter of the same partition key may need it.
         """
         now_s = self.clock()
         shards = self.width(tally)
@@ -92,17 +92,17 @@ class _OpenState(NamedTuple):
 
 @dataclass(eq=False)
 class Breaker:
-    """Which tallies are so hot that this process writes their changes alone, without a try."""
+    """The circuit breaker. While it is open for a tally, this process spills the tally's changes without a try."""
 
     clock: Callable[[], float] = time.monotonic
     open_tallies: OrderedDict[str, _OpenState] = field(default_factory=OrderedDict)
-    """By tally. A calm tally is not in it."""
+    """By tally. A tally without recent conflicts is not listed."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def is_open(self, tally: str) -> bool:
-        """Whether the next change of this tally is written alone.
+        """Returns whether the next change of this tally spills.
 
-        After BREAKER_OPEN_S one change probes; the rest keep spilling.
+        After BREAKER_OPEN_S one change probes, and the others still spill.
         """
         with self._lock:
             heat = self.open_tallies.get(tally)
@@ -115,7 +115,7 @@ class Breaker:
             return False
 
     def trip(self, tally: str, hot_s: float = BREAKER_OPEN_S) -> None:
-        """Retries did not get a change of this tally through: it is hot, for `hot_s` at least."""
+        """Opens the breaker of this tally for `hot_s` at least, because retries of a change failed."""
         with self._lock:
             self.open_tallies[tally] = _OpenState(self.clock() + hot_s, is_probing=False)
             self.open_tallies.move_to_end(tally)
@@ -123,7 +123,7 @@ class Breaker:
                 self.open_tallies.popitem(last=False)
 
     def close(self, tally: str) -> None:
-        """A change of this tally got through. Only a probe counts: the others began before the tally was hot."""
+        """Closes the breaker after a probe. Any other change that committed began before the breaker opened."""
         with self._lock:
             heat = self.open_tallies.get(tally)
             if heat is not None and heat.is_probing:
@@ -132,11 +132,11 @@ class Breaker:
 
 @dataclass(eq=False)
 class Retries:
-    """Bounded, jittered retries of one change: at most `attempts_max`, `retry_s_max` and the call's own deadline."""
+    """Jittered retries of one change. `attempts_max`, `retry_s_max` and the deadline of the call bound them."""
 
     deadline_s: float
     since_s: float | None = None
-    """When the first attempt began, on `clock`; None: when this is made."""
+    """When the first attempt began, on `clock`; None: when the object is made."""
     attempts_max: int = ATTEMPTS_MAX
     backoff_max_s: float = BACKOFF_MAX_S
     retry_s_max: float = RETRY_S_MAX
@@ -150,7 +150,7 @@ class Retries:
         self.deadline_s = min(self.deadline_s, since_s + self.retry_s_max)
 
     def sleep_before_retry(self) -> bool:
-        """Sleep before the next attempt (full jitter, doubling). False, at once, when no attempt is left."""
+        """Sleeps before the next attempt (full jitter, doubling). Returns False, at once, if no attempt is left."""
         self.attempts += 1
         pause_s = self.random.uniform(0, min(self.backoff_max_s, BACKOFF_FIRST_S * 2**self.attempts))
         if self.attempts >= self.attempts_max or self.clock() + pause_s >= self.deadline_s:

@@ -1,4 +1,4 @@
-"""Items made from Python values and read back, and the writes of them.
+"""Makes items and writes from Python values, and reads items back.
 
 A value is a string, a number, or an attribute in DynamoDB's wire form, as a read returns it. `expected`: the attributes
 as they were read, None for an attribute that was missing. If an attribute has another value now, the condition of the
@@ -22,11 +22,11 @@ Values = Mapping[str, str | float | Item]
 Expected = Mapping[str, str | float | Item | None]
 
 EXPECT_NO_ITEM: Expected = {"PK": None}
-"""That there was no item."""
+"""Expects that the item does not exist."""
 
 
 def to_wire(values: Values) -> Item:
-    """The attributes in DynamoDB's wire form."""
+    """Returns the attributes in DynamoDB's wire form."""
     return {name: _to_wire(value) for name, value in values.items()}
 
 
@@ -37,22 +37,22 @@ def _to_wire(value: str | float | Item) -> Item:
 
 
 def compress(body: object) -> Item:
-    """Something that JSON can hold, compressed, as an attribute."""
+    """Returns a JSON body as a compressed attribute."""
     return {"B": zlib.compress(json.dumps(body, separators=(",", ":")).encode())}
 
 
 def decompress(value: Item) -> Any:
-    """What `compress` made an attribute of."""
+    """Returns the body that `compress` has compressed."""
     return json.loads(zlib.decompress(value["B"]))
 
 
 def int_attribute(item: Item, name: str, missing: int = 0) -> int:
-    """A whole number of an item; `missing` if it has none."""
+    """Returns a whole number of an item; `missing` if the attribute is missing."""
     return int(item[name]["N"]) if name in item else missing
 
 
 def from_wire(item: Item) -> dict[str, Any]:
-    """The strings, whole numbers and booleans of an item by name, without its key."""
+    """Returns the strings, whole numbers and booleans of an item by name, without its key."""
     return {
         name: int(value["N"]) if "N" in value else value["S"] if "S" in value else value["BOOL"]
         for name, value in item.items()
@@ -61,12 +61,12 @@ def from_wire(item: Item) -> dict[str, Any]:
 
 
 def put_write(table: str, key: Item, values: Values) -> Write:
-    """The write that puts an item, over an older one of its key."""
+    """Returns the write that puts an item, and replaces an older item of its key."""
     return {"Put": {"TableName": table, "Item": key | to_wire(values)}}
 
 
 def update_write(table: str, key: Item, values: Values, *, remove: Iterable[str] = (), expected: Expected) -> Write:
-    """The write that sets some attributes of an item and removes others. It makes the item if there is none."""
+    """Returns the write that sets some attributes of an item and removes others. It makes the item if it is missing."""
     names, gone = _placeholders("set", values), _placeholders("removed", remove)
     sets = "SET " + ", ".join(f"#{at} = :{at}" for at in names)
     parameters = {
@@ -80,7 +80,7 @@ def update_write(table: str, key: Item, values: Values, *, remove: Iterable[str]
 
 
 def remove_attributes_write(table: str, key: Item, names: Iterable[str]) -> Write:
-    """The write that removes attributes of an item, if it is there."""
+    """Returns the write that removes attributes of an item, if the item exists."""
     gone = _placeholders("removed", names)
     return {"Update": {
         "TableName": table,
@@ -99,8 +99,10 @@ def extend_update(
     adds: Mapping[str, int] = MappingProxyType({}),
     remove: Iterable[str] = (),
 ) -> Item:
-    """The parameters of an update that sets, adds to or removes other attributes, too. Its own expression begins with
-    SET, and ends with ADD. `unless_there`: what is set if the item has no such attribute."""
+    """Returns the parameters of `update` with further attributes to set, add to or remove.
+
+    The expression of `update` begins with SET and ends with ADD. `unless_there`: set only if the attribute is missing.
+    """
     expression: str = update["UpdateExpression"]
     names, values = dict(update["ExpressionAttributeNames"]), dict(update["ExpressionAttributeValues"])
 
@@ -124,19 +126,19 @@ def extend_update(
 
 
 def check_write(table: str, key: Item, expected: Expected) -> Write:
-    """The check of an item that the other writes of a transaction rest on."""
+    """Returns the write that checks an item on which the other writes of a transaction depend."""
     return {"ConditionCheck": with_expected({"TableName": table, "Key": key}, expected)}
 
 
 def with_expected(parameters: Item, expected: Expected) -> Item:
-    """The parameters of a write with one more condition beside its own: that the attributes are as they were."""
-    assert expected, "the write rests on nothing"
+    """Returns the parameters of a write with one more condition: that the attributes are as expected."""
+    assert expected, "the write expects nothing"
     own_names = parameters.get("ExpressionAttributeNames", {})
-    names = _placeholders("was", expected, first=len(own_names))
-    seen = {f":{at}": _to_wire(value) for at, name in names.items() if (value := expected[name]) is not None}
-    same = [f"#{at} = :{at}" if f":{at}" in seen else f"attribute_not_exists(#{at})" for at in names]
+    names = _placeholders("expected", expected, first=len(own_names))
+    wanted = {f":{at}": _to_wire(value) for at, name in names.items() if (value := expected[name]) is not None}
+    same = [f"#{at} = :{at}" if f":{at}" in wanted else f"attribute_not_exists(#{at})" for at in names]
     own = [f"({parameters['ConditionExpression']})"] if "ConditionExpression" in parameters else []
-    values = parameters.get("ExpressionAttributeValues", {}) | seen
+    values = parameters.get("ExpressionAttributeValues", {}) | wanted
     return parameters | {
         "ConditionExpression": " AND ".join(own + same),
         "ExpressionAttributeNames": own_names | {f"#{at}": name for at, name in names.items()},
@@ -145,5 +147,5 @@ def with_expected(parameters: Item, expected: Expected) -> Item:
 
 
 def _placeholders(kind: str, names: Iterable[str], first: int = 0) -> dict[str, str]:
-    """The names by placeholders: a name may be one of DynamoDB's words, or have signs that an expression may not."""
+    """Returns the names by placeholder: a name may be a reserved word, or have characters that expressions refuse."""
     return {f"{kind}{number}": name for number, name in enumerate(names, first)}

@@ -1,4 +1,4 @@
-"""Keys of the items of the ledger table, and the minute that items carry.
+"""Keys of the ledger's items, and the minute that items have.
 
 The ledger holds what the streams report of each tally, and how far their consumers have come. PK, SK -> attributes:
     segment     SEGMENT#minute#bucket, table#stream shard#first sequence -> body, pairs, imports
@@ -23,7 +23,8 @@ The ledger holds what the streams report of each tally, and how far their consum
     level       LEVEL#counter, digest -> level, target, expiration (streams/levels.py)
     deleted     DELETED, epoch s#counter#target -> counter, target, calm
 
-A segment holds what a run of stream records says of one minute (streams/segments.py). Holds are here too (holds.py).
+A segment has what a run of stream records books on one minute (streams/segments.py). Holds are in the ledger, too
+(counting/holds.py).
 """
 
 from __future__ import annotations
@@ -37,34 +38,34 @@ Item = dict[str, Any]
 """An item in DynamoDB's wire form: `{"PK": {"S": …}, …}`."""
 
 FORMAT = 1
-"""The form of all that is stored: items of the three tables, and dead letters. A change that older code would misread
-takes the next number, and migrates."""
+"""The format of all stored items and dead letters. A change that older code would misread takes the next number, and
+migrates."""
 CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after its last move; a stream keeps its records for a day
 DRIFT_KEY, DEAD_LETTER_KEY, DELETED_KEY = "DRIFT", "DEADLETTER", "DELETED"
 JUDGE_KEY, FORM_KEY, PROGRESS_KEY, LOST_KEY = "JUDGE", "FORM", "PROGRESS", "LOST"
 LOST_HISTORY_KEY = "HISTORY#LOST"
 IMPORT_KEY = "HISTORY#IMPORT"
-RECEIPT_HEARTBEAT_START = "heartbeat#"  # a heartbeat in receipts; those of other tables begin with HEARTBEAT_START
+RECEIPT_HEARTBEAT_START = "heartbeat#"  # of heartbeats in receipts; HEARTBEAT_START is for other tables
 MINUTE_MAX = 10**10
 
 
 def key(partition_key: str, sort_key: str) -> Item:
-    """The key of an item of the counts table or the ledger, in DynamoDB's wire form."""
+    """Returns the key of an item of the counts table or the ledger, in DynamoDB's wire form."""
     return {"PK": {"S": partition_key}, "SK": {"S": sort_key}}
 
 
 def running_partition(hour: int, through: int) -> str:
-    """Partition key of what an hour has up to a minute (series/hours.py)."""
+    """Returns the partition key of an hour's running segments up to the minute `through` (series/hours.py)."""
     return f"RUNNING#{hour}#{through}"
 
 
 def tally_digest(counter: str, target: str) -> str:
-    """The name of a tally in a sort key, which takes 1,024 bytes: an id alone may have as many."""
+    """Returns a tally's name for sort keys. A sort key takes 1,024 bytes, and an id alone may have 1,024."""
     return hashlib.sha256(f"{counter}#{target}".encode()).hexdigest()[:32]
 
 
 def minute_of(item: Mapping[str, Any]) -> int | None:
-    """The minute `at` of an item; None without a valid one, as in an item that somebody put manually."""
+    """Returns the minute `at` of an item; None if it is not valid, as in an item that somebody put manually."""
     try:
         at = int(item["at"]["N"])
     except (KeyError, TypeError, ValueError):
@@ -73,30 +74,30 @@ def minute_of(item: Mapping[str, Any]) -> int | None:
 
 
 def removal_pair_of(child: Mapping[str, Any]) -> str:
-    """The name that both halves of an unlike share: 12 hexadecimal digits, from the child that it removed.
+    """Returns the name that both halves of a removal share: 12 hexadecimal digits, from the child that was removed.
 
-    `child`: the item as it was read, or the old image of its record. A missing `SK`, `at` or `nonce` counts as empty,
-    and so does one of another type than Tally writes.
+    `child`: the item as it was read, or the old image of its record. If `SK`, `at` or `nonce` is missing, or has
+    another type than Tally writes, it counts as empty.
     """
     parts = [child.get(name, {}).get(kind, "") for name, kind in (("SK", "S"), ("at", "N"), ("nonce", "S"))]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
 def checkpoint_key(consumer: str, table: str, shard: str) -> tuple[str, str]:
-    """Key of how far a consumer (`rollup`, `bookkeeper`) has come in a stream shard of `counts` or `receipts`."""
+    """Returns the key of the checkpoint of a consumer (`rollup`, `bookkeeper`) in a stream shard of a table."""
     return f"CHECKPOINT#{consumer}#{table}", shard
 
 
 def dead_letter_prefix(consumer: str) -> str:
-    """How the sort keys of a consumer's dead letters begin; then the time at which the record was made follows."""
+    """Returns the beginning of the sort keys of a consumer's dead letters. The time of the record follows."""
     return f"{consumer}#"
 
 
 def forgotten_key(user: str) -> str:
-    """Partition key of what the history keeps of a forgotten user: not their name."""
+    """Returns the partition key of a forgotten user's history, which does not have the user's name."""
     return f"HISTORY#FORGOTTEN#{hashlib.sha256(user.encode()).hexdigest()}"
 
 
 def history_key(counter: str, target: str) -> str:
-    """Partition key of a tally's repairs."""
+    """Returns the partition key of a tally's repairs."""
     return f"HISTORY#{counter}#{target}"

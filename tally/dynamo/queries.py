@@ -1,4 +1,4 @@
-"""Strongly consistent reads: one item, some items, one page, or everything."""
+"""Strongly consistent reads: one item, some items, one page, or all pages."""
 
 from __future__ import annotations
 
@@ -16,50 +16,46 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 PAGES_MAX = 100_000  # of 1 MB: 100 GB; a larger table is exported, not read page by page
-SORT_KEY_MIN, SORT_KEY_MAX = " ", "~"  # every sort key of the ledger lies between them: printable ASCII
+SORT_KEY_MIN, SORT_KEY_MAX = " ", "~"  # sort keys of the ledger are printable ASCII
 
 
 class Page(list[Item]):
-    """The items of one page, in order. `has_more`: whether items follow. `units`: what the read cost, if it asked."""
+    """The items of one page, in order. `has_more`: whether items follow. `units`: the read's cost, if asked for."""
 
     has_more: bool = False
     units: float = 0.0
 
 
 def get(client: DynamoDBClient, table: str, item_key: Item) -> Item:
-    """One item; empty if there is none. Raises what botocore's error maps to, StoreUnreachableError."""
-    return dict(_get_answer(client, table, item_key).get("Item", {}))
-
-
-def _get_answer(client: DynamoDBClient, table: str, item_key: Item) -> dict[str, Any]:
-    # `ConsumedCapacity` proves that the answer is complete: an item that is missing has no part of its own.
+    """Returns one item; empty if it is missing. Raises what botocore's error maps to, StoreUnreachableError."""
+    # `ConsumedCapacity` proves that the answer is complete: the answer for a missing item has no other part.
     parameters: dict[str, Any] = {"TableName": table, "Key": item_key, "ReturnConsumedCapacity": "TOTAL"}
-    return _send_read(client.get_item, "ConsumedCapacity", **parameters)
+    return dict(_send_read(client.get_item, "ConsumedCapacity", **parameters).get("Item", {}))
 
 
 def ping(store: Store) -> None:
-    """Raise what botocore's errors map to if the counts table does not answer. The item is never written."""
+    """Raises what botocore's errors map to if the counts table does not answer. The item that it reads never exists."""
     get(store.client, store.settings.counts_table, key("HEALTH", "HEALTH"))
 
 
 def get_many(call: Call, table: str, keys: Sequence[Item], **more: Any) -> list[Item]:
-    """Those of the items that exist, at most 100, in any order. Raises StoreBusyError, StoreUnreachableError."""
-    there: list[Item] = []
+    """Returns the items of at most 100 keys that exist, in any order. Raises StoreBusyError, StoreUnreachableError."""
+    present: list[Item] = []
     retries, left = call.retries(), list(keys)
     while left:
         wanted = {table: {"Keys": left, "ConsistentRead": True, **more}}
         answer = _send_read(call.store.client.batch_get_item, "Responses", consistent=False, RequestItems=wanted)
-        there += answer["Responses"].get(table, [])
+        present += answer["Responses"].get(table, [])
         left = answer.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
         if left and not retries.sleep_before_retry():
             raise StoreBusyError("The store gets more requests than it takes.")
-    return there
+    return present
 
 
 def get_each(call: Call, table: str, keys: Sequence[Item]) -> list[Item]:
-    """The items of the counts or the ledger that have these keys, in their order; each empty if there is none."""
-    there = {(item["PK"]["S"], item["SK"]["S"]): item for item in get_many(call, table, keys)}
-    return [there.get((one["PK"]["S"], one["SK"]["S"]), {}) for one in keys]
+    """Returns the items of these keys of the counts table or the ledger, in order; a missing item is empty."""
+    present = {(item["PK"]["S"], item["SK"]["S"]): item for item in get_many(call, table, keys)}
+    return [present.get((item_key["PK"]["S"], item_key["SK"]["S"]), {}) for item_key in keys]
 
 
 def query(
@@ -72,32 +68,32 @@ def query(
     after: str | None = None,
     **more: Any,
 ) -> Page:
-    """One page of a partition, from sort key `low` to `high`, both included; those behind sort key `after` if given.
+    """Returns one page of a partition, from sort key `low` to `high`, both included.
 
-    `more`: parameters of DynamoDB's Query. Raises what botocore's error maps to, StoreUnreachableError.
+    `after`: only items behind this sort key; None: all. `more`: parameters of DynamoDB's Query. Raises what botocore's
+    error maps to, StoreUnreachableError.
     """
     start: dict[str, Any] = {} if after is None else {"ExclusiveStartKey": key(partition, after)}
-    return _page(
-        _send_read(store.client.query, "Items", **_range_parameters(table, partition, low, high, more), **start)
-    )
+    parameters = _range_parameters(table, partition, low, high, more) | start
+    return _page(_send_read(store.client.query, "Items", **parameters))
 
 
 def partition_items(
     store: Store, table: str, partition: str, low: str = SORT_KEY_MIN, high: str = SORT_KEY_MAX, **more: Any
 ) -> Iterator[Item]:
-    """Every item of a partition, as `query` reads them: one Query while they fit into 1 MB."""
+    """Yields every item of a partition, as `query` reads them: one Query for each 1 MB."""
     return chain.from_iterable(partition_pages(store, table, partition, low, high, **more))
 
 
 def partition_pages(
     store: Store, table: str, partition: str, low: str = SORT_KEY_MIN, high: str = SORT_KEY_MAX, **more: Any
 ) -> Iterator[Page]:
-    """The items of a partition, as `query` reads them, a page at a time."""
+    """Yields the pages of a partition, as `query` reads them."""
     return _all_pages(store.client.query, _range_parameters(table, partition, low, high, more))
 
 
 def scan_pages(store: Store, table: str, **more: Any) -> Iterator[Page]:
-    """Every item of a table, a page at a time. An item collection comes whole: its items follow each other.
+    """Yields the pages of a table. The items of one partition follow each other.
 
     `more`: parameters of DynamoDB's Scan.
     """
@@ -107,24 +103,24 @@ def scan_pages(store: Store, table: str, **more: Any) -> Iterator[Page]:
 def team_pages(
     store: Store, table: str, partition: tuple[str, Item] | None = None, after: Item | None = None, **more: Any
 ) -> Iterator[Page]:
-    """The items of a team's table, a page at a time, each with its units.
+    """Yields the pages of a team's table, each with its units.
 
-    `partition`: name and value of the partition key of those that are read; None: all. `after`: the key of the item
-    that they follow. `more`: parameters of the read.
+    `partition`: the name and the value of one partition key; None: the whole table. `after`: only items behind this
+    key. `more`: parameters of the read.
     """
-    asked: dict[str, Any] = {"TableName": table, "ReturnConsumedCapacity": "TOTAL", **more}
+    parameters: dict[str, Any] = {"TableName": table, "ReturnConsumedCapacity": "TOTAL", **more}
     if after:
-        asked["ExclusiveStartKey"] = after
+        parameters["ExclusiveStartKey"] = after
     if partition is None:
-        return _all_pages(store.client.scan, asked)
+        return _all_pages(store.client.scan, parameters)
     name, value = partition
-    asked["ExpressionAttributeNames"] = {"#pk": name, **more.get("ExpressionAttributeNames", {})}
-    asked |= {"KeyConditionExpression": "#pk = :pk", "ExpressionAttributeValues": {":pk": value}}
-    return _all_pages(store.client.query, asked)
+    parameters["ExpressionAttributeNames"] = {"#pk": name, **more.get("ExpressionAttributeNames", {})}
+    parameters |= {"KeyConditionExpression": "#pk = :pk", "ExpressionAttributeValues": {":pk": value}}
+    return _all_pages(store.client.query, parameters)
 
 
 def describe_table(store: Store, table: str) -> dict[str, Any]:
-    """What DynamoDB says of a table: its keys and stream, and about how many items and bytes it has."""
+    """Returns DynamoDB's description of a table: its keys and stream, and about how many items and bytes it has."""
     answer = _send_read(store.client.describe_table, "Table", consistent=False, TableName=table)
     return dict(answer["Table"])
 
@@ -141,7 +137,7 @@ def _all_pages(ask: Callable[..., Any], parameters: dict[str, Any]) -> Iterator[
 
 
 def _range_parameters(table: str, partition: str, low: str, high: str, more: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a Query. `more`: others of it, perhaps with values of their own."""
+    """Returns the parameters of a Query. `more`: further parameters, which may have ExpressionAttributeValues."""
     values = {":pk": {"S": partition}, ":low": {"S": low}, ":high": {"S": high}}
     return {
         **more,
@@ -159,7 +155,7 @@ def _page(answer: dict[str, Any]) -> Page:
 
 
 def _send_read(ask: Callable[..., Any], part: str, *, consistent: bool = True, **parameters: Any) -> dict[str, Any]:
-    """The answer of one read. Raises what botocore's error maps to."""
+    """Returns the answer to one read, with this part. Raises what botocore's error maps to."""
     if consistent:
         parameters["ConsistentRead"] = True
     try:
@@ -170,9 +166,9 @@ def _send_read(ask: Callable[..., Any], part: str, *, consistent: bool = True, *
 
 
 def require_part(answer: dict[str, Any], part: str) -> dict[str, Any]:
-    """The answer, if it has this part: botocore returns an answer that was cut off as an empty one.
+    """Returns the answer. Raises StoreUnreachableError if this part is missing.
 
-    Raises StoreUnreachableError: a number that was not read must not become 0.
+    botocore returns an answer that was cut off as an empty answer. A number that was not read must not become 0.
     """
     if part not in answer:
         raise StoreUnreachableError("The store's answer was cut off.")

@@ -1,6 +1,6 @@
-"""The shards of the tables' streams: which there are, and what they hold behind a record.
+"""Lists the shards of the tables' streams, and reads the records behind a sequence number.
 
-Lambda reads the streams for the consumers. The sweep asks here: only a shard that is known can be known to be passed.
+Lambda reads the streams for the consumers. The sweep lists the shards here, to know which shards a consumer must pass.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from ..errors import StoreRefusedError, from_botocore
 
-ShardTree = dict[str, str | None]  # the ids of stream shards, each with that of the shard that it follows (None: none)
+ShardTree = dict[str, str | None]  # the parent of each stream shard by id; None: no parent is listed
 PAGES_MAX = 100  # of 100 shards: a table with 10,000 open shards takes 10 million writes a second
 CONFIG = Config(
     connect_timeout=1,
@@ -32,8 +32,9 @@ class StreamShards:
         self._arns, self._client = arns, make()
 
     def list_shards(self, table: str) -> ShardTree:
-        """Every shard of a table's stream that DynamoDB lists. Raises what botocore's error maps to, and
-        StoreRefusedError if there are more than one may read: nothing could be concluded from some of them."""
+        """Returns every shard that DynamoDB lists of a table's stream. Raises what botocore's error maps to.
+
+        If there are more than PAGES_MAX pages, raises StoreRefusedError: some of the shards would prove nothing."""
         tree: ShardTree = {}
         start: dict[str, str] = {}
         for _ in range(PAGES_MAX):
@@ -46,18 +47,18 @@ class StreamShards:
         raise StoreRefusedError(f"The stream of {table} lists more than {len(tree)} shards.")
 
     def is_disabled(self, table: str) -> bool:
-        """Whether a table's stream takes no records any more: it was switched off, or the table is gone."""
+        """Returns whether a table's stream takes no records: it was switched off, or the table was deleted."""
         described = self._ask("describe_stream", StreamArn=self._arns[table], Limit=1)["StreamDescription"]
         return described.get("StreamStatus") in ("DISABLING", "DISABLED")
 
     def records_after(self, table: str, shard: str, sequence: str | None) -> Iterator[list[Any]]:
-        """The records of a shard behind a sequence number (None: all), a call at a time, empty answers included."""
+        """Yields the records behind a sequence number (None: all), a list for each call, also if it is empty."""
         where = {"StreamArn": self._arns[table], "ShardId": shard}
         after = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": sequence or ""}
         every = {"ShardIteratorType": "TRIM_HORIZON"}
         try:
             iterator = self._ask("get_shard_iterator", **where, **(after if sequence else every))["ShardIterator"]
-        except StoreRefusedError:  # TrimmedDataAccessException, unless it is refused again
+        except StoreRefusedError:  # TrimmedDataAccessException; any other error comes from the next call, too
             iterator = self._ask("get_shard_iterator", **where, **every)["ShardIterator"]
         while iterator:
             answer = self._ask("get_records", ShardIterator=iterator)
@@ -72,5 +73,5 @@ class StreamShards:
 
 
 def streams_client(**overrides: Any) -> Any:
-    """The client of DynamoDB Streams. Make it once."""
+    """Makes the client of DynamoDB Streams. Make it once."""
     return boto3.client("dynamodbstreams", config=CONFIG, **overrides)

@@ -1,6 +1,6 @@
-"""The writes that a team adds to a transaction of Tally's (tally/transact.py): what is wrong with them before they go.
+"""Checks the writes that a team adds to a transaction of Tally's (tally/transact.py) before they are sent.
 
-DynamoDB says what is wrong with values, keys, sizes and expressions. The client itself checks nothing.
+Tally's DynamoDB client checks no parameters. DynamoDB itself checks values, keys, sizes and expressions.
 """
 
 from __future__ import annotations
@@ -18,31 +18,29 @@ from .items import Write
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-REQUEST_BYTES_MAX = 16 * 1024 * 1024  # of all of them. The 4 MB of a transaction are counted by DynamoDB alone
-_WIRE_FORM = 'Values have DynamoDB\'s form: {"S": "mug"}, {"N": "7"}; boto3.dynamodb.types.TypeSerializer makes it.'
-_MESSAGE_CHARACTERS_MAX = 200  # of what botocore says: it quotes the value, which may be an item
+REQUEST_BYTES_MAX = 16 * 1024 * 1024  # of all writes. Only DynamoDB knows how it counts the 4 MB of a transaction
+_WIRE_FORM = 'Values need DynamoDB\'s form: {"S": "mug"}, {"N": "7"}. Use boto3.dynamodb.types.TypeSerializer.'
+_MESSAGE_CHARACTERS_MAX = 200  # of the message of botocore, which quotes the value, perhaps a whole item
 
 
 def check_team_writes(client: DynamoDBClient, writes: object, forbidden_tables: Collection[str]) -> list[Write]:
-    """The writes, each of which now returns the item that was there if its condition fails.
+    """Returns the writes, each with an order to return the old item if its condition fails.
 
-    `forbidden_tables`: tables that none of them may be of. Raises InvalidInputError, which names the write, and
-    PayloadTooLargeError for what DynamoDB would not even read.
+    `forbidden_tables`: tables that no write may touch. Raises InvalidInputError, which names the write, and
+    PayloadTooLargeError if DynamoDB would not even read the request.
     """
     if not isinstance(writes, Sequence) or isinstance(writes, str | bytes):
         raise InvalidInputError('writes must be a list of TransactItems: [{"Put": {…}}, …].', field="writes")
     shape = client.meta.service_model.shape_for("TransactWriteItem")
-    transact_items = [
-        _checked(write, f"writes[{place}]", shape, forbidden_tables) for place, write in enumerate(writes)
-    ]
-    if sum(map(_bytes, transact_items)) > REQUEST_BYTES_MAX:
+    checked = [_checked(write, f"writes[{place}]", shape, forbidden_tables) for place, write in enumerate(writes)]
+    if sum(map(_bytes, checked)) > REQUEST_BYTES_MAX:
         raise PayloadTooLargeError("writes have more than the 4 MB that a transaction takes.", field="writes")
-    return transact_items
+    return checked
 
 
 def _bytes(write: Write) -> int:
-    """About how many bytes it has in a request. Raises ValueError for half a surrogate pair, or a circle."""
-    return len(json.dumps(write, ensure_ascii=False, default=str).encode())  # what JSON has no form for are bytes here
+    """Returns the bytes of a write in a request, about. Raises ValueError for half a surrogate pair, or a cycle."""
+    return len(json.dumps(write, ensure_ascii=False, default=str).encode())  # `default`: for bytes
 
 
 def _checked(write: Any, at: str, shape: Any, closed: Collection[str]) -> Write:
@@ -59,5 +57,5 @@ def _checked(write: Any, at: str, shape: Any, closed: Collection[str]) -> Write:
         raise InvalidInputError(f"{at} must be one of Put, Update, Delete and ConditionCheck.", field=at)
     ((action, parameters),) = write.items()
     if parameters["TableName"].rpartition("/")[2] in closed:  # a table may be named by its ARN
-        raise InvalidInputError(f"{at} is of a table of Tally's: only changes move its items.", field=at)
+        raise InvalidInputError(f"{at} is of a table of Tally's: only Tally's changes may write there.", field=at)
     return {action: {**parameters, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}}

@@ -1,13 +1,13 @@
-"""The one place that writes and judges refusals: a transaction, retried while others are in its way.
+"""The one module that writes: it commits writes, and retries after conflicts and throttling.
 
-With a receipt, the receipt is the first write of the same transaction: no crash can fall between "counted" and
-"remembered as counted". A change that is rolled up is its receipt (or its child) alone.
+A receipt is the first write of its change's transaction: no crash can fall between "counted" and "remembered as
+counted". If a change spills, only its receipt (or its child) is written, and the rollup adds it.
 
-    send, send_one    one attempt, and what became of each write
-    transact          a change of a tally, on a shard of its own choice, with its receipt
-    update, put       one write alone: 1 WCU
-    apply             fixed writes of a stream consumer or a redrive
-    apply_once        fixed writes of the sweep or the command, which come back later
+    send, send_one           one attempt, and its result for each write
+    commit_change            a change of a tally, on a shard that it picks, with its receipt
+    put_alone, put_receipt   one Put by itself: 1 WCU
+    commit_writes            fixed writes of a stream consumer or a redrive
+    try_commit               fixed writes of the sweep or the command, which try again later
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from .keys import Item
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-
 TRANSACTION_ITEMS_MAX = 100  # DynamoDB's limit
 CONDITION_FAILED, CONFLICT, THROTTLED = "ConditionalCheckFailed", "TransactionConflict", "ThrottlingError"
 REJECTED = "ValidationError"
@@ -59,7 +58,8 @@ class WriteRejectedError(TallyError):
 
 
 class Reason(NamedTuple):
-    """Why one write did not commit. `code`: "None" if the fault was another write's; `item`: the old item, if asked."""
+    """Why one write did not commit. `code`: "None" if the fault was in another write. `item`: the old item, if the
+    write asked for it."""
 
     code: str = "None"
     item: Item | None = None
@@ -67,7 +67,7 @@ class Reason(NamedTuple):
 
 
 class SendResult(NamedTuple):
-    """What became of writes that were sent once. `reasons` has one for each write; it is empty if they committed."""
+    """The result of writes that were sent once. `reasons`: one for each write; empty if the writes committed."""
 
     reasons: Sequence[Reason] = ()
     error: ClientError | None = None
@@ -86,12 +86,12 @@ class SendResult(NamedTuple):
 
     @property
     def is_busy(self) -> bool:
-        """Whether another transaction or throttling was in the way of a write: the same writes may commit later."""
+        """Whether a write met a conflict or throttling: the same writes may commit later."""
         return not _BUSY.isdisjoint(self.codes)
 
     @property
     def has_conflict(self) -> bool:
-        """Whether another transaction was in the way of a write."""
+        """Whether a write met a conflict."""
         return CONFLICT in self.codes
 
     @property
@@ -100,22 +100,18 @@ class SendResult(NamedTuple):
         return CONDITION_FAILED in self.codes
 
     def first_writes(self, writes: int) -> SendResult:
-        """What became of the first writes."""
+        """Returns the result of the first writes."""
         return self._replace(reasons=self.reasons[:writes])
 
     def old_items(self) -> list[Item | None]:
-        """For each write: None if its condition held, else the old item (empty if there was none)."""
+        """Returns for each write None if its condition held, else the old item (empty if the item was missing)."""
         return [(reason.item or {}) if reason.code == CONDITION_FAILED else None for reason in self.reasons]
 
     def raise_unless_busy(self) -> bool:
-        """True after a conflict, False after throttling. Raises what botocore's error maps to for anything else."""
+        """Returns True after a conflict, False after throttling. Otherwise raises what botocore's error maps to."""
         if self.error is not None and not self.is_busy:
             raise from_botocore(self.error) from self.error
         return self.has_conflict
-
-
-def _retries_without_deadline() -> Retries:
-    return Retries(math.inf)
 
 
 def send(
@@ -123,23 +119,22 @@ def send(
     writes: Sequence[Write],
     token: str | None = None,
     *,
-    retries: Callable[[], Retries] = _retries_without_deadline,
+    retries: Callable[[], Retries] = lambda: Retries(math.inf),
 ) -> SendResult:
-    """Send the writes once, in one TransactWriteItems. Raises what botocore's error maps to.
+    """Sends the writes once, in one TransactWriteItems. Raises what botocore's error maps to.
 
-    For ten minutes, the same writes with the same `token` take effect once. Without one they get a token of their own.
+    For ten minutes, the same writes with the same `token` take effect once. None: a new token.
 
-    "In progress" says nothing of what became of the writes: an earlier copy is at work, or has committed. So the
-    same request goes again, within `retries`, until DynamoDB tells; then StoreUnreachableError.
+    After "in progress" the writes may have committed or not: an earlier copy of the request is at work. So the same
+    request is sent again, within `retries`, until DynamoDB answers otherwise; then raises StoreUnreachableError.
     """
-    items: Any = writes
-    named = token or str(uuid4())
+    parameters: Any = {"TransactItems": writes, "ClientRequestToken": token or str(uuid4())}
 
     def ask() -> Any:
         left = None
         while True:
             try:
-                return client.transact_write_items(TransactItems=items, ClientRequestToken=named)
+                return client.transact_write_items(**parameters)
             except ClientError as error:
                 if error.response["Error"]["Code"] != IN_PROGRESS:
                     raise
@@ -151,7 +146,7 @@ def send(
 
 
 def send_one(client: DynamoDBClient, write: Write) -> SendResult:
-    """Send one Put, Update or Delete once, by itself: half the price. Raises what botocore's error maps to."""
+    """Sends one Put, Update or Delete once, by itself: half the price. Raises what botocore's error maps to."""
     ((action, parameters),) = write.items()
     ask: Callable[..., Any] = getattr(client, _ALONE[action])
     return _send_result(1, lambda: ask(**parameters))
@@ -165,9 +160,8 @@ def _send_result(writes: int, ask: Callable[[], Any]) -> SendResult:
         code = answer.get("Error", {}).get("Code", "")
         if code == "TransactionCanceledException":
             given = answer.get("CancellationReasons", [])
-            return SendResult(
-                [Reason(one.get("Code", ""), one.get("Item"), one.get("Message", "")) for one in given], error
-            )
+            reasons = [Reason(one.get("Code", ""), one.get("Item"), one.get("Message", "")) for one in given]
+            return SendResult(reasons, error)
         if code == "ConditionalCheckFailedException":
             return SendResult([Reason(CONDITION_FAILED, answer.get("Item"))], error)
         if code == "ValidationException":
@@ -189,16 +183,18 @@ def commit_change(
     first_shard: int | None = None,
     may_spill: bool = False,
 ) -> None:
-    """Commit `writes(shard)`, with the receipt if there is one, in one TransactWriteItems.
+    """Commits `writes(shard)`, with the receipt if there is one, in one TransactWriteItems.
 
-    Each attempt is a call of its own, with a token of its own, on another shard; the first on `first_shard`, if given.
-    A calm tally costs no look at its contention: it has none.
+    Each attempt has a new token and another shard. `first_shard`: the shard of the first attempt; None: the spread
+    picks it. A tally without recent conflicts is not looked up in the breaker or the spread.
 
-    Raises AlreadyCountedError if the key has a live receipt, ChangeRefusedError if a condition of `writes` failed,
-    StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to. `may_spill`: the
-    caller can write the change alone. Then HotTallyError says when to: after throttling (another try would need four
-    times the capacity of a write alone), after SPILL_RETRIES_MAX conflicts, and while the breaker is open. A conflict
-    over another item than the tally's, such as the receipt, says nothing of the tally: the change is sent again.
+    If the key has a live receipt, raises AlreadyCountedError, whatever else failed. If a condition of `writes` failed,
+    raises ChangeRefusedError; but if there was a conflict, too, the next attempt decides. Raises StoreBusyError when
+    conflicts or throttling outlast the retries, or what botocore's error maps to.
+
+    `may_spill`: raises HotTallyError when the caller is to spill the change: at once after throttling (another try
+    would need four times the capacity), after SPILL_RETRIES_MAX conflicts, and while the breaker is open. A conflict on
+    another item, such as the receipt, does not make the tally hot: the change is sent again.
     """
     store, tally = call.store, counter.partition_start + id_
     if may_spill and tally in store.breaker.open_tallies and store.breaker.is_open(tally):
@@ -208,15 +204,19 @@ def commit_change(
         shard = store.spread.pick_shard(tally, counter.max_shards) if tally in store.spread.widths else 0
     while True:
         assert 0 <= shard < counter.max_shards
-        asked = [receipt, *writes(shard)] if receipt else writes(shard)
-        assert receipt is None or _receipt_matches(receipt, asked[1:])
-        sent = send(store.client, asked, retries=call.retries)
+        attempted = [receipt, *writes(shard)] if receipt else writes(shard)
+        assert receipt is None or _receipt_matches(receipt, attempted[1:])
+        sent = send(store.client, attempted, retries=call.retries)
         if tally in store.breaker.open_tallies and not sent.is_busy:
-            store.breaker.close(tally)  # DynamoDB judged it
+            store.breaker.close(tally)  # no conflict and no throttling
         if sent.committed:
             return
-        conflict = _raise_refusal(sent, shard, has_receipt=receipt is not None)
-        contended = conflict and _conflict_is_over_tally(sent, asked, counter)
+        if receipt and sent.codes[:1] == [CONDITION_FAILED]:
+            raise AlreadyCountedError(sent.reasons[0].item or {})
+        if sent.condition_failed and not sent.is_busy:
+            raise ChangeRefusedError(sent.old_items()[1 if receipt else 0 :], shard)
+        conflict = sent.raise_unless_busy()
+        contended = conflict and _conflict_is_over_tally(sent, attempted, counter)
         if contended:
             record_conflict(call, counter, id_)
         retries = retries or call.retries(since_s)
@@ -228,29 +228,14 @@ def commit_change(
 
 
 def _receipt_matches(receipt: Write, writes: Sequence[Write]) -> bool:
-    """Whether the receipt is put once only, and says by how much the writes move the tally. That of a child says no
-    amount: the child's item does."""
+    """Whether the receipt has a condition, and its amount, if any, is the sum of the updates."""
     put, moves = receipt["Put"], [write["Update"]["ExpressionAttributeValues"] for write in writes if "Update" in write]
-    said = put["Item"].get("amount")
-    once = "ConditionExpression" in put
-    return once and (said is None or int(said["N"]) == sum(int(move[":amount"]["N"]) for move in moves))
-
-
-def _raise_refusal(sent: SendResult, shard: int, *, has_receipt: bool) -> bool:
-    """Raise for a receipt that was found or a refusal; otherwise return whether the transaction met a conflict.
-
-    The order matters. A receipt means "already counted", whatever else failed. A condition that failed beside a
-    conflict is judged by the retry.
-    """
-    if has_receipt and sent.codes[:1] == [CONDITION_FAILED]:
-        raise AlreadyCountedError(sent.reasons[0].item or {})
-    if sent.condition_failed and not sent.is_busy:
-        raise ChangeRefusedError(sent.old_items()[1 if has_receipt else 0 :], shard)
-    return sent.raise_unless_busy()
+    said, total = put["Item"].get("amount"), sum(int(move[":amount"]["N"]) for move in moves)
+    return "ConditionExpression" in put and (said is None or int(said["N"]) == total)
 
 
 def _conflict_is_over_tally(sent: SendResult, writes: Sequence[Write], counter: Counter) -> bool:
-    """Whether one of the writes that met a conflict was of a tally item, and not of a receipt, a child or a text."""
+    """Whether a write of a tally's shard met a conflict, and not only a write of a receipt, a child or a text."""
     for write, code in zip(writes, sent.codes, strict=False):
         ((_, target),) = write.items()
         sort_key = target.get("Key", target.get("Item", {})).get("SK")
@@ -260,7 +245,7 @@ def _conflict_is_over_tally(sent: SendResult, writes: Sequence[Write], counter: 
 
 
 def put_alone(call: Call, write: Write) -> None:
-    """Commit one conditional Put by itself, for a change that is rolled up: 1 WCU, one round trip.
+    """Commits one conditional Put by itself, for a change that spills: 1 WCU, one round trip.
 
     Raises ChangeRefusedError with the old item, StoreBusyError, or what botocore's error maps to.
     """
@@ -273,7 +258,7 @@ def put_alone(call: Call, write: Write) -> None:
 
 
 def put_receipt(call: Call, receipt: Write) -> None:
-    """Commit a receipt by itself. Raises AlreadyCountedError if the key has a live one, and the errors of `put`."""
+    """Commits a receipt by itself. If the key has a live receipt, raises AlreadyCountedError; else as `put_alone`."""
     try:
         put_alone(call, receipt)
     except ChangeRefusedError as refused:
@@ -281,10 +266,10 @@ def put_receipt(call: Call, receipt: Write) -> None:
 
 
 def commit_writes(call: Call, writes: Sequence[Write]) -> None:
-    """Commit fixed writes in one TransactWriteItems; a lone Update as such, at half the price.
+    """Commits fixed writes in one TransactWriteItems. A single Update is sent by itself, at half the price.
 
-    Raises ConditionFailedError if a condition failed, WriteRejectedError, StoreBusyError when conflicts or throttling
-    outlast the retries, or what botocore's error maps to.
+    If a condition failed, raises ConditionFailedError. Raises WriteRejectedError, StoreBusyError when conflicts or
+    throttling outlast the retries, or what botocore's error maps to.
     """
     alone, retries, client = len(writes) == 1 and "Update" in writes[0], call.retries(), call.store.client
     while not (sent := send_one(client, writes[0]) if alone else send(client, writes, retries=call.retries)).committed:
@@ -299,10 +284,10 @@ def commit_writes(call: Call, writes: Sequence[Write]) -> None:
 
 
 def try_commit(store: Store, writes: Sequence[Write]) -> bool:
-    """Send fixed writes once; whether they committed. False: a condition failed, or another writer was in the way.
+    """Sends fixed writes once, and returns whether they committed. False: a condition failed, or there was a conflict.
 
-    A lone write is sent as such, at half the price. Raises StoreBusyError for throttling, or what botocore's error
-    maps to.
+    A single write is sent by itself, at half the price. After throttling, raises StoreBusyError; otherwise what
+    botocore's error maps to.
     """
     alone = len(writes) == 1 and not _ALONE.keys().isdisjoint(writes[0])
     sent = send_one(store.client, writes[0]) if alone else send(store.client, writes)
@@ -313,12 +298,12 @@ def try_commit(store: Store, writes: Sequence[Write]) -> bool:
 
 
 def record_conflict(call: Call, counter: Counter, id_: str) -> None:
-    """Count a conflict on a tally: its next writes spread over more shards."""
+    """Counts a conflict on a tally, and spreads its next writes over more shards."""
     observe.count(observe.CONFLICTS)
     call.store.spread.widen(counter.partition_start + id_, counter.max_shards)
 
 
 def sleep_or_raise_busy(retries: Retries) -> None:
-    """Wait before the next attempt. Raises StoreBusyError when the retries are used up."""
+    """Waits before the next attempt. Raises StoreBusyError when the retries are used up."""
     if not retries.sleep_before_retry():
         raise StoreBusyError("The store gets more changes than it takes.")

@@ -1,6 +1,6 @@
 """Records with atomic counters: typed records in a table, whose counters move with every update (docs/records.md).
 
-This module is the public face: import from `tally.records` and from nothing below it.
+Import only from `tally.records`: the modules below it are private.
 """
 
 from .expressions import Action, ExpressionError, Path, if_not_exists, list_append

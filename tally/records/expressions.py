@@ -1,7 +1,7 @@
-"""What a write does besides the record's own values: actions on document paths, and boto3's conditions, as one request.
+"""Makes one request from a write's actions on document paths and from boto3's conditions.
 
-In the request every name and value has an alias of its own. So reserved words, dots in names and the conditions of
-other extensions cannot clash. The model follows the Java client's UpdateExpression:
+In the request each name and value has its own alias. So reserved words, dots in names and conditions of other
+extensions do not clash. The model follows the Java client's UpdateExpression:
 https://github.com/aws/aws-sdk-java-v2/blob/master/docs/design/services/dynamodb/high-level-library/UpdateExpression.md
 """
 
@@ -25,13 +25,13 @@ _STEP = re.compile(r"\.?([^.\[\]]+)|\[([0-9]{1,9})\]")
 
 
 class ExpressionError(TallyError):
-    """A write that DynamoDB would refuse, or that is ambiguous: a bug in the program."""
+    """DynamoDB would reject the write, or the write is ambiguous: a bug in the program."""
 
     slug, status, title = "bad-expression", 500, "An expression is wrong"
 
 
 class Operand:
-    """What SET may set a path to, besides a value: DynamoDB works it out."""
+    """What SET can set a path to, besides a value: DynamoDB computes it."""
 
     def __add__(self, other: object) -> Formula:
         return Formula("{} + {}", (self, other))
@@ -45,7 +45,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Formula(Operand):
-    """An operand of others, and of values."""
+    """An operand that is made of other operands and of values."""
 
     template: str
     parts: tuple[object, ...]
@@ -54,7 +54,7 @@ class Formula(Operand):
 class Path(Attr, Operand):
     """The place of a value: attribute names, which may hold any character, and list indexes, from the outside in.
 
-    `Path("a.b")` is an attribute of this name; `Attr("a.b")` and `"a.b"` are what the attribute `a` has under `b`.
+    `Path("a.b")` is the attribute `a.b`. `Attr("a.b")` and `"a.b"` are the entry `b` of the attribute `a`.
     """
 
     def __init__(self, *steps: str | int) -> None:
@@ -64,19 +64,20 @@ class Path(Attr, Operand):
 
 @dataclass(frozen=True)
 class Encoded:
-    """A value that has DynamoDB's form already."""
+    """A value in DynamoDB's wire form."""
 
     value: Item
 
 
 def if_not_exists(path: str | Attr, value: object) -> Formula:
-    """What is at the path; the value if nothing is."""
+    """Returns the operand that is the value at the path, or `value` if the path is empty."""
     return Formula("if_not_exists({}, {})", (_path(path), value))
 
 
 def list_append(first: object, second: object) -> Formula:
-    """Two lists in one: paths, other operands, or values. A text is a path."""
-    return Formula("list_append({}, {})", tuple(_path(of) if isinstance(of, str) else of for of in (first, second)))
+    """Returns the operand that joins two lists: paths, other operands, or values. A text is a path."""
+    parts = tuple(_path(part) if isinstance(part, str) else part for part in (first, second))
+    return Formula("list_append({}, {})", parts)
 
 
 @dataclass(frozen=True)
@@ -90,26 +91,27 @@ class Action:
 
     @classmethod
     def set(cls, path: str | Attr, to: object) -> Action:
-        """Set the path to a value, or to an operand: `if_not_exists("seen", 7)`, `Path("stock") - 3`."""
+        """Sets the path to a value, or to an operand: `if_not_exists("seen", 7)`, `Path("stock") - 3`."""
         return cls("SET", _path(path), to)
 
     @classmethod
     def remove(cls, path: str | Attr) -> Action:
-        """Remove the attribute, entry or list element."""
+        """Removes the attribute, entry or list element."""
         return cls("REMOVE", _path(path))
 
     @classmethod
     def add(cls, path: str | Attr, value: object) -> Action:
-        """Add a number to a number, or members to a set; a missing attribute counts as 0 or empty."""
+        """Adds a number to a number, or members to a set; a missing attribute counts as 0 or empty."""
         return cls("ADD", _path(path), value)
 
     @classmethod
     def delete(cls, path: str | Attr, members: object) -> Action:
-        """Remove members from a set."""
+        """Removes members from a set."""
         return cls("DELETE", _path(path), members)
 
     def overlaps(self, other: Action) -> bool:
-        """Whether one path contains or equals the other, or one treats a value as a list and the other as a map."""
+        """Returns whether the paths are equal, one contains the other, or they treat one value as a list and as a
+        map."""
         for mine, theirs in zip(self.path.steps, other.path.steps, strict=False):
             if mine != theirs:
                 return type(mine) is not type(theirs)
@@ -120,9 +122,9 @@ class Action:
 
 
 def parameters(actions: Sequence[Action], conditions: Sequence[ConditionBase]) -> dict[str, Any]:
-    """The request parameters of a write. Raises ExpressionError for overlapping paths, with both authors.
+    """Returns the request parameters of a write. If paths overlap, raises ExpressionError with both authors.
 
-    It omits an empty expression, because DynamoDB refuses it. With a condition it asks for the item that fails it.
+    An empty expression is left out, because DynamoDB rejects it. A write with a condition asks for the old item.
     """
     for action, other in combinations(actions, 2):
         if action.overlaps(other):
@@ -147,7 +149,7 @@ class _Aliases:
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
         self.values: dict[str, Item] = {}
-        self._last_path = ""  # the path that stood last: an error of a value names it
+        self._last_path = ""  # of the last path in the request: the error of a value names it
 
     def action(self, action: Action) -> str:
         path = self.text(action.path)
@@ -156,10 +158,12 @@ class _Aliases:
         return f"{path}{' = ' if action.verb == 'SET' else ' '}{self.text(action.operand)}"
 
     def text(self, part: Any) -> str:
-        """A condition, an operand, a path or a value. Raises InvalidInputError for a value that cannot be stored."""
+        """Returns the text of a condition, an operand, a path or a value. Raises InvalidInputError for a value that
+        cannot be stored."""
         if isinstance(part, ConditionBase):
-            of = part.get_expression()
-            return of["format"].format(*(self._of(part, value) for value in of["values"]), operator=of["operator"])
+            built = part.get_expression()
+            texts = (self._compared(part, value) for value in built["values"])
+            return built["format"].format(*texts, operator=built["operator"])
         if isinstance(part, Formula):
             return part.template.format(*map(self.text, part.parts))
         if isinstance(part, AttributeBase):
@@ -170,7 +174,7 @@ class _Aliases:
         self.values[alias] = part.value if isinstance(part, Encoded) else encode(part, Any, self._last_path)
         return alias
 
-    def _of(self, condition: ConditionBase, value: Any) -> str:
+    def _compared(self, condition: ConditionBase, value: Any) -> str:
         grouped = condition.has_grouped_values and not isinstance(value, AttributeBase)  # what IN compares with
         return f"({', '.join(map(self.text, value))})" if grouped else self.text(value)
 
@@ -179,12 +183,12 @@ class _Aliases:
 
 
 def _path(path: str | AttributeBase) -> Path:
-    """The path `a.b[0]`, as boto3's Attr reads it. Raises ExpressionError."""
+    """Returns the path `a.b[0]`, as boto3's Attr reads it. Raises ExpressionError."""
     if isinstance(path, Path):
         return path
     text = path if isinstance(path, str) else path.name
     steps = [int(step[2]) if step[2] else step[1] for step in _STEP.finditer(text)]
     parsed = Path(*steps)
     if not steps or parsed.name != text:
-        raise ExpressionError(f"{text!r} is no document path: Path() takes odd names")
+        raise ExpressionError(f"{text!r} is not a document path. Use Path() for names with special characters")
     return parsed

@@ -1,7 +1,7 @@
 """Extensions of record writes: each may change the item, or add actions or a condition.
 
-They run in order. Each sees the item of the one before it, but not its actions. `Records` checks all actions for
-overlaps, as the Java client's extension chain does:
+Extensions run in order. Each sees the item that the extension before it returned, but not the actions. `Records` checks
+all actions for overlaps, as the Java client's extension chain does:
 https://sdk.amazonaws.com/java/api/latest/software/amazon/awssdk/enhanced/dynamodb/DynamoDbEnhancedClientExtension.html
 """
 
@@ -26,9 +26,9 @@ class WriteContext:
     operation: Operation
     table_name: str
     attributes: Mapping[str, Attribute]
-    """What the record class declares, by the names in the table."""
+    """The attributes that the record class declares, by their names in the table."""
     item: Mapping[str, object]
-    """The Python values by attribute name, with the keys. In an update, None removes the attribute."""
+    """The Python values by attribute name, keys included. In an update, None removes the attribute."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ class WriteModification:
     """The changes of an extension to a write."""
 
     item: Mapping[str, object] | None = None
-    """Replaces the item; None keeps it. An update neither sets nor removes an attribute that is not in it."""
+    """Replaces the item; None keeps it. An update leaves an attribute as it is if the item does not have it."""
     actions: Sequence[Action] = ()
     """Only for update_item: put_item refuses them, because a put takes none."""
     condition: ConditionBase | None = None
-    """Must hold together with the caller's condition and those of other extensions."""
+    """Must hold together with the caller's condition and the conditions of other extensions."""
 
 
 class Extension(Protocol):
-    """Any object with this hook. It must keep no state: one instance serves all threads."""
+    """Any object with this hook. It must not keep state: one instance serves all threads."""
 
     def before_write(self, context: WriteContext) -> WriteModification | None:
-        """The changes to this write; None for no change."""
+        """Returns the changes to this write; None for no change."""
 
 
 class AtomicCounterExtension:
@@ -58,8 +58,8 @@ class AtomicCounterExtension:
     """
 
     def before_write(self, context: WriteContext) -> WriteModification | None:
-        """The counters' part of a write."""
-        counters = {name: a.counter for name, a in context.attributes.items() if a.counter}
+        """Returns the counters' part of a write."""
+        counters = {name: attribute.counter for name, attribute in context.attributes.items() if attribute.counter}
         if context.operation == "put_item":
             starts = {name: counter.start for name, counter in counters.items()}
             return WriteModification(item={**context.item, **starts})

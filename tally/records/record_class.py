@@ -7,7 +7,7 @@
         visits: int | None = atomic_counter()
         points: int | None = atomic_counter(delta=5, start=10)
 
-boto3 writes and reads DynamoDB's form of a value. Here each value must also be of the declared type.
+boto3 converts values to DynamoDB's wire form and back. This module also checks that each value has the declared type.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEY_BYTES_MAX = {"partition key": 2048, "sort key": 1024}
 NESTING_MAX = 32  # levels; DynamoDB takes no more
 _DECLARATION, _ATTRIBUTES = "tally", "__tally_attributes__"
 _SERIALIZER, _DESERIALIZER = TypeSerializer(), TypeDeserializer()
-_ACCEPTED_TYPES: dict[Any, Any] = {  # what each type takes; a bool is an int as well, so it comes first
+_ACCEPTED_TYPES: dict[Any, Any] = {  # the values of each type; a bool is an int, too, so bool comes first
     bool: bool,
     str: str,
     int: (int, Decimal),
@@ -63,17 +63,18 @@ class Attribute:
     name: str
     type: Any
     key: str | None
-    """One of KEY_BYTES_MAX; None for what is no key."""
+    """A key of KEY_BYTES_MAX; None if the attribute is not a key."""
     counter: AtomicCounter | None
     has_default: bool
 
     @property
     def is_nullable(self) -> bool:
-        """Whether it may be unset."""
+        """Whether the attribute may be unset."""
         return self.type is Any or NoneType in get_args(self.type)
 
     def encode(self, value: object) -> Item:
-        """The value on the wire. Raises InvalidInputError with the attribute, also for a key of a bad length."""
+        """Returns the value in wire form. Raises InvalidInputError with the attribute, also for a key of a bad
+        length."""
         wire = encode(value, self.type, self.name)
         if self.key:
             (content,) = wire.values()
@@ -83,7 +84,7 @@ class Attribute:
         return wire
 
     def decode(self, wire: Any) -> Any:
-        """The value of a wire form. Raises RecordMismatchError with the attribute."""
+        """Returns the value of a wire form. Raises RecordMismatchError with the attribute."""
         try:
             return coerced(_DESERIALIZER.deserialize(wire), self.type, self.name)
         except ValueError as error:
@@ -92,9 +93,9 @@ class Attribute:
             raise RecordMismatchError(f"{self.name} has a number of more than 38 digits.", field=self.name) from None
 
     def invalid_reason(self) -> str | None:
-        """Why this declaration cannot work; None if it can."""
+        """Returns why this declaration cannot work; None if it can."""
         if not _is_storable(self.type):
-            return f"has the type {self.type!r}, which is none of those in docs/records.md"
+            return f"has the type {self.type!r}, which is not a type of docs/records.md"
         if self.key and self.type not in (str, int, Decimal, bytes):
             return f"is the {self.key}: it must be str, int, Decimal or bytes"
         if self.counter and self.type != int | None:
@@ -105,17 +106,17 @@ class Attribute:
 
 
 def partition_key(*, name: str | None = None) -> Any:
-    """Declare the partition key. `name` is the attribute's name in the table, if it differs."""
+    """Declares the partition key. `name` is the attribute's name in the table, if it differs."""
     return dataclasses.field(metadata={_DECLARATION: (name, "partition key", None)})
 
 
 def sort_key(*, name: str | None = None) -> Any:
-    """Declare the sort key."""
+    """Declares the sort key."""
     return dataclasses.field(metadata={_DECLARATION: (name, "sort key", None)})
 
 
 def atomic_counter(*, delta: int = 1, start: int = 0, name: str | None = None) -> Any:
-    """Declare an atomic counter, as `int | None`: the caller never sets it, so it is None until a read.
+    """Declares an atomic counter, as `int | None`: it is None until a read, because the caller never sets it.
 
     Follows the Java client's @DynamoDbAtomicCounter:
     https://sdk.amazonaws.com/java/api/latest/software/amazon/awssdk/enhanced/dynamodb/extensions/annotations/DynamoDbAtomicCounter.html
@@ -124,14 +125,14 @@ def atomic_counter(*, delta: int = 1, start: int = 0, name: str | None = None) -
 
 
 def attribute(*, name: str, default: Any = dataclasses.MISSING) -> Any:
-    """Declare an attribute that has another name in the table: `e-mail`, `a.b`, `class`."""
+    """Declares an attribute that has another name in the table: `e-mail`, `a.b`, `class`."""
     return dataclasses.field(default=default, metadata={_DECLARATION: (name, None, None)})
 
 
-# atomic_counter is no specifier here: a type checker then takes its call as a default, and the argument is optional.
+# atomic_counter is not a specifier: so a type checker reads its call as a default, and the argument is optional.
 @dataclass_transform(kw_only_default=True, field_specifiers=(partition_key, sort_key, attribute, dataclasses.field))
 def record(cls: type[R]) -> type[R]:
-    """Make a record class: a dataclass with keyword arguments only. ConfigurationError says what cannot work."""
+    """Makes a record class: a dataclass with keyword arguments only. Raises ConfigurationError with the reason."""
     record_class: Any = dataclass(kw_only=True)(cls)
     types = get_type_hints(record_class)
     attributes = {}
@@ -140,10 +141,9 @@ def record(cls: type[R]) -> type[R]:
         has_default = {field.default, field.default_factory} != {dataclasses.MISSING}
         a = Attribute(field.name, name or field.name, types[field.name], key, counter, has_default)
         wrong = a.invalid_reason() if field.init else "has init=False, and could not be read"
-        if wrong or a.name in attributes:
-            raise ConfigurationError(
-                f"record {cls.__name__}: {a.field} {wrong or f'is a second {a.name} in the table'}"
-            )
+        wrong = wrong or (f"is a second {a.name} in the table" if a.name in attributes else None)
+        if wrong:
+            raise ConfigurationError(f"record {cls.__name__}: {a.field} {wrong}")
         attributes[a.name] = a
     keys = sorted(a.key for a in attributes.values() if a.key)
     if keys not in (["partition key"], ["partition key", "sort key"]):
@@ -153,18 +153,18 @@ def record(cls: type[R]) -> type[R]:
 
 
 def attributes_of(cls: type[object]) -> Mapping[str, Attribute]:
-    """The attributes of a record class, by their names in the table, in the order of their declaration.
+    """Returns the attributes of a record class by their names in the table, in the order of declaration.
 
-    Raises ConfigurationError if the class itself is not decorated.
+    If the class itself is not decorated, raises ConfigurationError.
     """
     if _ATTRIBUTES not in vars(cls):
-        raise ConfigurationError(f"{cls.__name__} is no record class: decorate it with @record")
+        raise ConfigurationError(f"{cls.__name__} is not a record class: decorate it with @record")
     attributes: Mapping[str, Attribute] = vars(cls)[_ATTRIBUTES]
     return attributes
 
 
 def encode(value: object, type_: Any, where: str) -> Item:
-    """The value on the wire. Raises InvalidInputError, which names `where`, if it cannot be stored as it is."""
+    """Returns the value in wire form. If it cannot be stored, raises InvalidInputError, which names `where`."""
     try:
         wire: Any = _SERIALIZER.serialize(coerced(value, type_, where))
     except ValueError as error:
@@ -176,9 +176,9 @@ def encode(value: object, type_: Any, where: str) -> Item:
 
 
 def coerced(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
-    """A value as the declared type has it, whether a caller gave it or boto3 read it. ValueError says why it is none.
+    """Returns a value as the declared type, whether a caller gave the value or boto3 read it.
 
-    `Any` has whole numbers as int, and bytes as bytes.
+    For `Any`, whole numbers become int, and bytes become bytes. Raises ValueError with the reason.
     """
     kind, inner = get_origin(type_) or type_, get_args(type_)
     if value is None and (kind is Any or NoneType in inner):
@@ -197,11 +197,12 @@ def coerced(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
     if kind in (set, frozenset):
         return kind(_members(value, inner, where))
     if kind is list:
-        of = inner[0] if inner else Any
-        return [coerced(member, of, f"{where}[{n}]", depth + 1) for n, member in enumerate(value)]
+        type_ = inner[0] if inner else Any
+        return [coerced(member, type_, f"{where}[{n}]", depth + 1) for n, member in enumerate(value)]
     if kind is dict:
-        of = inner[1] if inner else Any
-        return {coerced(k, str, f"{where}, a key"): coerced(v, of, f"{where}.{k}", depth + 1) for k, v in value.items()}
+        type_ = inner[1] if inner else Any
+        pairs = value.items()
+        return {coerced(k, str, f"{where}, a key"): coerced(v, type_, f"{where}.{k}", depth + 1) for k, v in pairs}
     if kind is str:
         value.encode()  # half a surrogate pair is a ValueError
     return bytes(value) if kind is bytes else value
@@ -210,7 +211,7 @@ def coerced(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
 def _number(value: int | Decimal, type_: Any, where: str) -> int | Decimal:
     number = Decimal(value)
     if not number.is_finite() or not -130 <= number.adjusted() <= 125:  # an int of a million digits takes minutes
-        raise ValueError(f"{where} is no number from 1E-130 to 9.99E+125")
+        raise ValueError(f"{where} is not a number from 1E-130 to 9.99E+125")
     if type_ is not Decimal and number == number.to_integral_value():
         return int(number)
     if type_ is int:
@@ -237,5 +238,5 @@ def _is_storable(type_: Any) -> bool:
 
 
 def _not_none(inner: tuple[Any, ...]) -> Any:
-    """Which of `X | None` is not None."""
+    """Returns the X of `X | None`."""
     return inner[0] if inner[1] is NoneType else inner[1]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
-_COUNTERS_READ = "_tally_seen"  # a record's counters as they were read
+_COUNTERS_READ = "_tally_seen"  # the name of the attribute with a record's counters as they were read
 
 
 class RecordExistsError(CallerError):
@@ -43,7 +43,7 @@ class RecordExistsError(CallerError):
 
 
 class RecordChangedError(CallerError):
-    """The condition of a write did not hold. `item` is the stored item; None if there is none."""
+    """The condition of a write did not hold. `item` is the stored item; None if it does not exist."""
 
     slug, status, title = "record-changed", 409, "The record is not as the condition says"
 
@@ -55,11 +55,12 @@ class RecordChangedError(CallerError):
 class Records(Generic[R]):
     """The records of one class in one table. Make it once; threads may share it.
 
-    `extensions` run in order, after the one that moves the counters, unless the list holds that one itself.
+    `extensions` run in order, after AtomicCounterExtension, unless the list has that extension itself.
 
-    A write takes effect once, whatever answer is lost: it costs 2 WCU for each KB, and an update 1 RCU for each 4 KB to
-    read the record back. Without `exact` it costs 1 WCU for each KB and no read. But after a lost answer botocore sends
-    it again by itself: an update can move the counters twice, and a condition can find the write's own effect.
+    A write takes effect once, also if its answer is lost. It costs 2 WCU for each KB; an update also costs 1 RCU for
+    each 4 KB, to read the record back. Without `exact` a write costs 1 WCU for each KB and no read. But after a lost
+    answer botocore repeats the write: an update can move the counters twice, and a condition can meet the write's own
+    effect.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Records(Generic[R]):
         extensions: Sequence[Extension] = (),
         exact: bool = True,
     ) -> None:
-        """Raises ConfigurationError if `cls` is no record class."""
+        """Raises ConfigurationError if `cls` is not a record class."""
         self._client = client
         self._exact = exact
         self._table_name = table_name
@@ -83,7 +84,7 @@ class Records(Generic[R]):
         self._extensions = tuple(extensions) if placed else (AtomicCounterExtension(), *extensions)
 
     def get_item(self, partition: object, sort: object = None) -> R | None:
-        """The record of this key; None if there is none. The read is strongly consistent.
+        """Returns the record of this key; None if it does not exist. The read is strongly consistent.
 
         Raises InvalidInputError for a key of another shape, RecordMismatchError, or what botocore's error maps to.
         """
@@ -95,13 +96,13 @@ class Records(Generic[R]):
         return self.from_item(item) if item else None
 
     def put_item(self, record: R, *, condition: ConditionBase | None = None, reset_counters: bool = False) -> R:
-        """Write the whole record with its counters at their start, and return the record as it is now.
+        """Writes the whole record with its counters at their start, and returns the record as it is now.
 
-        This would reset the counters of an existing record. So a condition in the write refuses it
-        (RecordExistsError), unless `reset_counters` is set. A record of a class without counters is overwritten.
+        If the record exists, raises RecordExistsError: the write would reset its counters. `reset_counters` allows
+        that. A record of a class without counters is overwritten.
 
-        Raises RecordChangedError if `condition` does not hold, InvalidInputError for a value that cannot be stored or
-        a counter that the caller set, ExpressionError, or what botocore's error maps to.
+        If `condition` does not hold, raises RecordChangedError. Raises InvalidInputError for a value that cannot be
+        stored or a counter that the caller set, ExpressionError, or what botocore's error maps to.
         """
         write = self.put_write(record, condition=condition, reset_counters=reset_counters)["Put"]
         guarded = bool(self._counters) and not reset_counters
@@ -116,38 +117,39 @@ class Records(Generic[R]):
         actions: Sequence[Action] = (),
         ignore_nulls: bool = False,
     ) -> R:
-        """Write the record's values and move its counters in one call. Return the record as it is now.
+        """Writes the record's values and moves its counters in one call. Returns the record as it is now.
 
-        It is read back, so it may already show later updates of others. Without `exact` it is what this update made of
-        it: each caller sees numbers of its own.
+        The record is read back, so it may show later updates of other callers. Without `exact` the record is the result
+        of this update, so each caller sees its own numbers.
 
-        It removes unset (None) attributes, unless `ignore_nulls` is set, or an action changes them. Attributes that the
+        Removes unset (None) attributes, unless `ignore_nulls` is set or an action changes them. Attributes that the
         class does not declare stay. A new record gets its counters at their start.
 
-        Raises RecordChangedError if `condition` does not hold, InvalidInputError for a value that cannot be stored or
-        a counter that the caller set, ExpressionError for overlapping paths, RecordMismatchError (after the write), or
-        what botocore's error maps to. After a StoreUnreachableError the caller does not know the result.
+        If `condition` does not hold, raises RecordChangedError. Raises InvalidInputError for a value that cannot be
+        stored or a counter that the caller set, ExpressionError for overlapping paths, RecordMismatchError (after the
+        write), or what botocore's error maps to. After a StoreUnreachableError the caller does not know the result.
         """
         write = self.update_write(record, condition=condition, actions=actions, ignore_nulls=ignore_nulls)["Update"]
         extra = {} if self._exact else {"ReturnValues": "ALL_NEW", "ReturnConsumedCapacity": "TOTAL"}
-        answer = self._send(
-            {"Update": write | extra}, lambda item: self._condition_error(write["Key"], item, guarded=False)
-        )
+        key = write["Key"]
+        answer = self._send({"Update": write | extra}, lambda item: self._condition_error(key, item, guarded=False))
         if self._exact:
-            stored = self._read_back(write["Key"])
+            try:
+                stored = _get(self._client, self._table_name, key)
+            except RetryableError as error:
+                why = "The record is updated, but could not be read. Do not send the update again."
+                raise type(error)(why) from error
         else:
             stored = require_part(dict(answer), "ConsumedCapacity").get("Attributes", {})
         if not stored:  # aws-sdk-java-v2 issue 2761: a REMOVE makes no item, and reports nothing
-            name = f"{self._cls.__name__} {_key_text(write['Key'])}"
-            raise NotFoundError(f"There is no {name}, and an update that only removes makes none.")
+            name = f"{self._cls.__name__} {_key_text(key)}"
+            raise NotFoundError(f"There is no {name}, and an update that only removes attributes does not create it.")
         return self.from_item(stored)
 
-    def put_write(
-        self, record: R, *, condition: ConditionBase | None = None, reset_counters: bool = False
-    ) -> dict[str, Any]:
-        """The write of put_item, as an entry of TransactWriteItems: `{"Put": {…}}`.
+    def put_write(self, record: R, *, condition: ConditionBase | None = None, reset_counters: bool = False) -> Write:
+        """Returns the write of put_item, as an entry of TransactWriteItems: `{"Put": {…}}`.
 
-        Raises what put_item raises locally.
+        Raises what put_item raises before it sends the write.
         """
         values, actions, conditions = self._apply_extensions("put_item", record, condition)
         if actions:
@@ -164,44 +166,45 @@ class Records(Generic[R]):
         condition: ConditionBase | None = None,
         actions: Sequence[Action] = (),
         ignore_nulls: bool = False,
-    ) -> dict[str, Any]:
-        """The write of update_item, as an entry of TransactWriteItems: `{"Update": {…}}`.
+    ) -> Write:
+        """Returns the write of update_item, as an entry of TransactWriteItems: `{"Update": {…}}`.
 
-        Raises what update_item raises locally. If there is nothing to write, no transaction takes it.
+        Raises what update_item raises before it sends the write. If there is nothing to write, DynamoDB rejects a
+        transaction with this entry.
         """
-        values, asked, conditions = self._apply_extensions("update_item", record, condition, ignore_nulls)
-        asked += actions
-        changed = {action.path.steps[0] for action in asked}
+        values, all_actions, conditions = self._apply_extensions("update_item", record, condition, ignore_nulls)
+        all_actions += actions
+        changed = {action.path.steps[0] for action in all_actions}
         item = self._encode_values(values)
         key = {a.name: item.pop(a.name) for a in self._keys}
         if not changed.isdisjoint(key):
             raise ExpressionError(f"{', '.join(key)}: a key cannot be changed by an update.")
         own = [Action.set(Path(name), Encoded(wire)) for name, wire in item.items()]
         own += [Action.remove(Path(name)) for name in sorted(values.keys() - item.keys() - key.keys() - changed)]
-        asked += [replace(action, source="the record") for action in own]
-        return {"Update": {"TableName": self._table_name, "Key": key, **parameters(asked, conditions)}}
+        all_actions += [replace(action, source="the record") for action in own]
+        return {"Update": {"TableName": self._table_name, "Key": key, **parameters(all_actions, conditions)}}
 
     def from_item(self, item: Mapping[str, Any]) -> R:
-        """The record of an item, for example of an error or a cancelled transaction. Raises RecordMismatchError.
+        """Returns the record of an item, for example of an error or a cancelled transaction.
 
-        It ignores attributes that the class does not declare, and remembers the counters as they were read.
+        Ignores attributes that the class does not declare. Remembers the counters as they were read. Raises
+        RecordMismatchError.
         """
         values = {}
-        for name, a in self._attributes.items():  # what may be unset is None if it is: the default says nothing of it
+        for name, a in self._attributes.items():  # an unset attribute is None, not its default
             if name in item or a.is_nullable or not a.has_default:
                 values[a.field] = a.decode(item.get(name, {"NULL": True}))
         record = self._cls(**values)
-        object.__setattr__(
-            record, _COUNTERS_READ, {name: values[self._attributes[name].field] for name in self._counters}
-        )
+        counters = {name: values[self._attributes[name].field] for name in self._counters}
+        object.__setattr__(record, _COUNTERS_READ, counters)
         return record
 
     def _apply_extensions(
         self, operation: Operation, record: R, condition: ConditionBase | None, ignore_nulls: bool = False
     ) -> tuple[Mapping[str, object], list[Action], list[ConditionBase]]:
-        """A write of this record after all extensions: its values, and the actions and conditions of all."""
+        """Returns the values, actions and conditions of a write after all extensions."""
         if type(record) is not self._cls:
-            raise InvalidInputError(f"A {type(record).__name__} is no {self._cls.__name__}.")
+            raise InvalidInputError(f"A {type(record).__name__} is not a {self._cls.__name__}.")
         self._check_counters(record)
         values: Mapping[str, object] = {
             name: value
@@ -218,16 +221,16 @@ class Records(Generic[R]):
         return values, actions, conditions + ([condition] if condition is not None else [])
 
     def _check_counters(self, record: R) -> None:
-        """Raises InvalidInputError for a counter that the caller set: one that is neither None nor as it was read."""
-        seen = getattr(record, _COUNTERS_READ, {})
+        """If the caller set a counter, so that it is neither None nor as it was read, raises InvalidInputError."""
+        as_read = getattr(record, _COUNTERS_READ, {})
         for name in self._counters:
             value = getattr(record, self._attributes[name].field)
-            if value is not None and value != seen.get(name):
+            if value is not None and value != as_read.get(name):
                 why = f"{name} is an atomic counter and moves by itself: leave it None, or as it was read."
                 raise InvalidInputError(why, field=name)
 
     def _encode_values(self, values: Mapping[str, object]) -> Item:
-        """The set values on the wire, with the keys. It refuses None if the class requires a value."""
+        """Returns the set values in wire form, keys included. Raises for None where the class requires a value."""
         item = {}
         for name, value in values.items():
             declared = self._attributes.get(name)
@@ -241,12 +244,12 @@ class Records(Generic[R]):
         return item
 
     def _send(self, write: Write, refused: Callable[[Item | None], CallerError]) -> Mapping[str, Any]:
-        """Send one write, and retry after a conflict or throttling, which wrote nothing. Returns DynamoDB's answer.
+        """Sends one write, and retries after a conflict or throttling. Returns DynamoDB's answer.
 
-        All copies of an exact write have one token. An update without an expression, which no transaction takes, puts
-        the key and nothing else: it may arrive twice.
+        All copies of an exact write have one token. DynamoDB rejects a transaction with an update without an
+        expression. So such an update, which writes only the key, is sent by itself: it may arrive twice.
 
-        Raises what `refused` makes of a failed condition, StoreBusyError, or what botocore's error maps to.
+        If the condition failed, raises what `refused` makes. Raises StoreBusyError, or what botocore's error maps to.
         """
         retries, token = Retries(math.inf), secrets.token_urlsafe(24)
         exact = self._exact and ("Put" in write or "UpdateExpression" in write["Update"])
@@ -257,27 +260,17 @@ class Records(Generic[R]):
             sleep_or_raise_busy(retries)
         return sent.answer
 
-    def _read_back(self, key: Item) -> Item:
-        """The item that was just updated. Raises RetryableError with the warning that the update is done."""
-        try:
-            return _get(self._client, self._table_name, key)
-        except RetryableError as error:
-            raise type(error)("The record is updated, but could not be read. Do not send the update again.") from error
-
     def _condition_error(self, key: Item, item: Item | None, guarded: bool) -> CallerError:
-        """The error for a failed condition. The guard of put_item fails only if the item exists."""
+        """Makes the error for a failed condition. The guard of put_item fails only if the item exists."""
         where = f"{self._cls.__name__} {_key_text({a.name: key[a.name] for a in self._keys})}"
         if guarded and item:
-            counters = ", ".join(self._counters)
-            return RecordExistsError(
-                f"There is a {where}: put_item would reset {counters}. Use update_item, or say reset_counters=True.",
-                item,
-            )
+            why = f"There is a {where}: put_item would reset {', '.join(self._counters)}."
+            return RecordExistsError(f"{why} Use update_item, or say reset_counters=True.", item)
         return RecordChangedError(f"{where} is not as the condition says. Read it and try again.", item or None)
 
 
 def _get(client: DynamoDBClient, table: str, key: Item) -> Item:
-    """Read one item, and retry after throttling. Raises StoreBusyError, or what botocore's error maps to."""
+    """Reads one item, and retries after throttling. Raises StoreBusyError, or what botocore's error maps to."""
     retries = Retries(math.inf)
     while True:
         try:

@@ -98,8 +98,8 @@ def test_values_of_another_type_are_refused_by_name_and_nothing_is_sent(
     ("value", "why"),
     [
         (1.5, "float"), ([1, {"x": 0.1}], r"number\[1\]\.x must be Any, and is a float"), (10**126, "1E-130"),
-        (Decimal("NaN"), "no number"), (Decimal("-Infinity"), "no number"), (Decimal("1E+999999"), "no number"),
-        pytest.param(10**5000, "no number", id="huge"), (int("1" * 39), "38 digits"), (Decimal("1E-131"), "1E-130"),
+        (Decimal("NaN"), "not a number"), (Decimal("-Infinity"), "not a number"), (Decimal("1E+999999"), "not a number"),
+        pytest.param(10**5000, "not a number", id="huge"), (int("1" * 39), "38 digits"), (Decimal("1E-131"), "1E-130"),
         (set(), "empty"), ({"a", 1}, "all str"), ({True}, "bool"), (object(), "object"), ({1: "x"}, "a key"),
         ("\ud800", "surrogates"), (reduce(lambda inner, _: [inner], range(32), 1), "32 levels"),
     ],
@@ -177,7 +177,7 @@ def test_what_is_not_stored_or_null_is_none_or_the_default_if_it_cannot_be_none(
 
 def test_a_record_or_a_key_of_another_class_is_refused(between: Any, customers: Records[Any]) -> None:
     for write in (customers.put_item, customers.update_item):
-        with pytest.raises(InvalidInputError, match="Note is no Customer"):
+        with pytest.raises(InvalidInputError, match="Note is not a Customer"):
             write(Note(id="1"))
     with pytest.raises(InvalidInputError, match="Customer has no sort key"):
         customers.get_item("1", "2")
@@ -225,7 +225,7 @@ def test_records_are_of_record_classes_only_and_these_inherit(between: Any, tabl
         more: str | None = None
 
     for cls in (Undecorated, str):
-        with pytest.raises(ConfigurationError, match=f"{cls.__name__} is no record class"):
+        with pytest.raises(ConfigurationError, match=f"{cls.__name__} is not a record class"):
             Records(between, table, cls)
     special: Any = record(Undecorated)
     specials = Records(between, table, special)

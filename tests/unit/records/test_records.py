@@ -196,7 +196,7 @@ def test_actions_change_parts_of_a_record_and_what_they_write_is_not_removed(
 
 def test_what_is_no_path_is_refused() -> None:
     for text in ("", ".", "a.", ".a", "a..b", "a[", "a[]", "a[-1]", "a[x]", "[0]", "a[9999999999]", "a[0]b"):
-        with pytest.raises(ExpressionError, match="no document path"):
+        with pytest.raises(ExpressionError, match="not a document path"):
             Action.remove(text)
 
 

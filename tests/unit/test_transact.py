@@ -68,7 +68,7 @@ def sells() -> Iterator[Transactions]:
         ({"writes": [{"Put": {"TableName": "t", "Item": A}, "ClientRequestToken": "x"}]}, "writes[0]", "Unknown"),
         ({"writes": [{"Put": {"Item": A}}]}, "writes[0]", 'Missing required parameter in Put: "TableName"'),
         ({"writes": [{"Put": {"TableName": "t", "Item": {"PK": "o-1"}}}]}, "writes[0]", "form: {\"S\": \"mug\"}"),
-        ({"writes": [{"Put": {"TableName": "t", "Item": {"n": {"N": 5}}}}]}, "writes[0]", "Use boto3.dynamodb.types.TypeSerializer"),
+        ({"writes": [{"Put": {"TableName": "t", "Item": {"n": {"N": 5}}}}]}, "writes[0]", "Use boto3.dynamodb.types"),
         ({"writes": [{"Put": {"TableName": "t", "Item": {"n": {"SS": {"a"}}}}}]}, "writes[0]", "valid types"),
         ({"writes": [{"Put": {"TableName": "t", "Item": {"n": {"S": "\ud800"}}}}]}, "writes[0]", "surrogates"),
         ({"writes": [{"Put": {"TableName": "t", "Item": CIRCLE["M"]}}]}, "writes[0]", "cannot be sent"),

@@ -98,8 +98,8 @@ def test_values_of_another_type_are_refused_by_name_and_nothing_is_sent(
     ("value", "why"),
     [
         (1.5, "float"), ([1, {"x": 0.1}], r"number\[1\]\.x must be Any, and is a float"), (10**126, "1E-130"),
-        (Decimal("NaN"), "not a number"), (Decimal("-Infinity"), "not a number"), (Decimal("1E+999999"), "not a number"),
-        pytest.param(10**5000, "not a number", id="huge"), (int("1" * 39), "38 digits"), (Decimal("1E-131"), "1E-130"),
+        (Decimal("NaN"), "a number"), (Decimal("-Infinity"), "a number"), (Decimal("1E+999999"), "a number"),
+        pytest.param(10**5000, "a number", id="huge"), (int("1" * 39), "38 digits"), (Decimal("1E-131"), "1E-130"),
         (set(), "empty"), ({"a", 1}, "all str"), ({True}, "bool"), (object(), "object"), ({1: "x"}, "a key"),
         ("\ud800", "surrogates"), (reduce(lambda inner, _: [inner], range(32), 1), "32 levels"),
     ],

@@ -139,14 +139,14 @@ def take_day(browser: Browser, server: Dev, filled: FilledDay) -> None:
     Raises AssertionError if a number is not that of the day: the log's count of a page, the calls, the plays.
     """
     page = _sign_in(browser, server.url, filled.zone)
-    expect(page.locator(".verdict")).to_contain_text("Needs a person: drift (", timeout=WAIT_MS)  # nothing else
+    expect(page.locator(".verdict")).to_contain_text("Action needed: drift (", timeout=WAIT_MS)  # nothing else
     page.goto(f"{server.url}/console#/drift")
     expect(page.locator("#page")).to_contain_text("1 number, 1 confirmed", timeout=WAIT_MS)
     _wait_until_loaded(page)
     save(page, DRIFT)
     _repair(server)
     page.goto(f"{server.url}/console#/tally/plays/{EDITED}")
-    expect(page.locator(".now")).to_contain_text("Right, judged up to", timeout=WAIT_MS)
+    expect(page.locator(".now")).to_contain_text("Right, checked up to", timeout=WAIT_MS)
     expect(page.locator(".live")).to_have_text(f"{PLAYED[EDITED]:,}")
     expect(page.locator(".legend")).to_contain_text("Repair of", timeout=WAIT_MS)
     page.goto(f"{server.url}/console#/")

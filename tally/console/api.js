@@ -4,13 +4,13 @@ const ROOT = new URL("../", import.meta.url); // this file is /console/api.js
 const REQUEST_S_MAX = 15; // API Gateway answers within 30; a person has given up by then
 const AGAIN_S = [1, 2, 4, 8, 15]; // between two looks whether the connection is back
 const WORDS = {
-  400: "Tally does not take this.",
+  400: "Tally rejected this request.",
   401: "Sign in to see this.",
   403: "You may not read this: the token lacks the scope tally/read.",
-  404: "There is nothing here.",
-  413: "That is too large.",
-  429: "Too many requests at once. It goes on by itself.",
-  503: "Tally is busy. It goes on by itself.",
+  404: "Not found.",
+  413: "The request is too large.",
+  429: "Too many requests at once. The page tries again.",
+  503: "Tally is busy. The page tries again.",
 };
 
 /** A request that was not answered as hoped. `words`: for people. `lost`: no answer at all. `refused`: sign in. */
@@ -28,7 +28,7 @@ export class Failure extends Error {
       !detail || status === 401 || status === 429 || status === 503
         ? own
         : status === 400
-          ? `Tally does not take this: ${detail}`
+          ? `Tally rejected this request: ${detail}`
           : detail;
     return new Failure(/[.!?]$/.test(words) ? words : `${words}.`, { status });
   }

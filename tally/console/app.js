@@ -125,7 +125,7 @@ function signInForm(reason = "") {
   const ask = {
     name: "Any name will do: this stack runs on your machine.",
     token: "Paste a token of your issuer with the scope tally/read. It stays in the memory of this page.",
-    pkce: "You sign in at your pool's page, and come back to this one.",
+    pkce: "You sign in at your pool's page, and return to this page.",
   };
   const submit = async (event) => {
     event.preventDefault();

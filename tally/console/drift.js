@@ -12,7 +12,7 @@ export async function show(root, context) {
     make(
       "p.lead",
       {},
-      "A number drifts if what is stored differs from what was accepted. Somebody edited it by hand, or there is a bug.",
+      "A number drifts if the stored value differs from the accepted changes. Either the item was edited by hand, or there is a bug.",
     ),
     judged(context),
     list(context),
@@ -24,12 +24,12 @@ function judged(context) {
   const draw = (found) => {
     const part = found.parts.find((one) => one.name === "judged");
     const until = found.judged_up_to
-      ? ["Up to ", time(found.judged_up_to, "minute"), ". What moved later may drift unseen."]
-      : "Nothing is judged yet: a new stack needs some minutes, and an empty list says nothing.";
+      ? ["Up to ", time(found.judged_up_to, "minute"), ". Drift of later changes does not show yet."]
+      : "Nothing is checked yet: a new stack needs some minutes. Until then an empty list proves nothing.";
     return make("p", {}, state(part?.state), until);
   };
   return panel(context, {
-    title: "Judged",
+    title: "Checked",
     everyS: DRIFT_S,
     load: () => context.api.get("status", {}, context.signal),
     draw,
@@ -56,13 +56,13 @@ function list(context) {
   };
   const draw = ({ rows, more: isMore }) => {
     if (!rows.length)
-      return empty("Nothing drifts.", "Every number that was judged is what was accepted.");
+      return empty("No drift.", "Every checked number is the sum of its accepted changes.");
     const confirmed = rows.filter((row) => row.confirmed).length;
     return [
       make(
         "p",
         {},
-        `${count(rows.length, "number")}${isMore ? " so far" : ""}, ${confirmed} confirmed. Understand the cause before you repair: one direction hints at a bug.`,
+        `${count(rows.length, "number")}${isMore ? " so far" : ""}, ${confirmed} confirmed. Find the cause before you repair: if all drift has one direction, suspect a bug.`,
       ),
       make(
         "ul.drifts",
@@ -97,9 +97,9 @@ function item(context, row) {
     make(
       "p.quiet",
       {},
-      watched ? `${watched} is off. ` : "",
+      watched ? `${watched} differs from its items. ` : "",
       row.since ? ["Since ", time(row.since, "minute"), ". "] : "",
-      row.confirmed ? "Confirmed." : "Not confirmed yet: it may come to 0 by itself.",
+      row.confirmed ? "Confirmed." : "Not confirmed yet: it may return to 0 without a repair.",
     ),
     command(repairCommand(context.config, row.counter, id, watched), `the repair of ${row.counter} ${id}`),
   );

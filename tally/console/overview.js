@@ -13,7 +13,7 @@ const COUNTERS_S = 60;
 const TOP = 5;
 const EVENTS = 10;
 const SHARED_MAX = 12; // characters that every id of a list may begin with, and a phone still tells them apart
-const HEADS = { true: "All is well", false: "Something needs a person", null: "Nobody can tell of every part" };
+const HEADS = { true: "All is well", false: "Action needed", null: "Some checks gave no answer" };
 const SHOWN = { now: "exact, at once", soon: "exact, within seconds" };
 
 export async function show(root, context) {
@@ -35,7 +35,7 @@ export async function show(root, context) {
   let names = "";
   let crossed; // the panel of events, where a counter makes some
   const status = panel(context, {
-    title: "Is all well?",
+    title: "Health",
     kind: "status",
     everyS: STATUS_S,
     load: () => api.get("status", {}, signal),
@@ -69,7 +69,7 @@ function first(context, { counters }) {
   return make(
     "div",
     {},
-    make("p", {}, "Count something meanwhile. ", open ? "The key names this one change: sent twice, it counts once." : ""),
+    make("p", {}, "Count something now. ", open ? "The key names one change: if you send it twice, Tally counts it once." : ""),
     open && command(curl, "a first change"),
     make("p", {}, then, tryIt),
   );
@@ -83,8 +83,8 @@ function resting(unmoved) {
     make("a", { href: `#/top/${encodeURIComponent(name)}` }, name),
   ]);
   const known = [...unmoved.values()];
-  if (known.includes(null)) return ["The hours are not written yet, a new stack needs some minutes: ", ...names, "."];
-  return ["Nothing moved up to ", time(Math.min(...known), "hours"), " in: ", ...names, "."];
+  if (known.includes(null)) return ["No hour is written yet (a new stack needs some minutes): ", ...names, "."];
+  return ["No change up to ", time(Math.min(...known), "hours"), " in: ", ...names, "."];
 }
 
 /** The line that says whether all is well, and the parts behind it. */
@@ -95,13 +95,13 @@ function health(context, found) {
     parts.length
       ? [` ${words}: `, ...parts.flatMap((part, place) => [place ? ", " : "", partLink(part), " (", section(context, part), ")"]), "."]
       : [];
-  const why = [...named("Needs a person", wrong), ...named("Cannot tell", unknown)];
+  const why = [...named("Action needed", wrong), ...named("No answer", unknown)];
   const alarms = found.parts.find((part) => part.name === "alarms");
   const calm = [
-    found.judged_up_to ? ["Judged up to ", time(found.judged_up_to, "hours")] : "Nothing is judged yet",
+    found.judged_up_to ? ["Checked up to ", time(found.judged_up_to, "hours")] : "Nothing is checked yet",
     found.as_of ? ["rolled up as of ", time(found.as_of, "clock")] : "nothing is rolled up yet",
     alarms && `alarms: ${alarms.line}`,
-    ["looked at ", time(found.at, "clock")],
+    ["status of ", time(found.at, "clock")],
   ];
   const row = (part) =>
     make("li", {}, state(part.state), make("strong", {}, part.name), make("span.quiet", {}, part.line));
@@ -115,7 +115,7 @@ function health(context, found) {
         "span",
         {},
         make("strong", {}, isNew(found) ? "This stack is new" : (HEADS[String(found.well)] ?? HEADS.null)),
-        isNew(found) ? " Nothing is judged yet: that takes some minutes." : why,
+        isNew(found) ? " Nothing is checked yet: a new stack needs some minutes." : why,
       ),
     ),
     make(
@@ -126,7 +126,7 @@ function health(context, found) {
     make(
       "details",
       { "data-name": "parts" },
-      make("summary", {}, `${count(found.parts.length, "part")} looked at`),
+      make("summary", {}, `${count(found.parts.length, "check")}`),
       make("ul.parts", {}, found.parts.map(row)),
     ),
   ];
@@ -167,8 +167,8 @@ function card(context, counter, moves) {
             "p.spark.none.quiet",
             {},
             total.as_of === null
-              ? "The hours are not written yet: a new stack needs some minutes."
-              : "Nothing moved in these hours.",
+              ? "No hour is written yet: a new stack needs some minutes."
+              : "No change in these hours.",
           );
     return [
       make(
@@ -216,7 +216,7 @@ function crossings(context) {
 }
 
 function leaders(name, top) {
-  if (!top.top.length) return make("p.quiet", {}, `No number is on the ${top.by}'s list yet.`);
+  if (!top.top.length) return make("p.quiet", {}, `The list of this ${top.by} is empty.`);
   const most = top.top[0].value;
   const shared = beginning(top.top.map(fullId));
   const row = (one) =>

@@ -38,7 +38,7 @@ export const tallyLink = (counter, id) => `#/tally/${encodeURIComponent(counter)
 /** The id of a row as links name it: with its period, if it has one. */
 export const fullId = (row) => (row.period ? `${row.id}#${row.period}` : row.id);
 
-const STATES = { ok: "ok", wrong: "needs a person", unknown: "cannot tell" };
+const STATES = { ok: "ok", wrong: "action needed", unknown: "no answer" };
 
 /** How a part of the stack is, in a word. `state`: as `GET /status` says it. */
 export const state = (state = "unknown") => make("span", { class: `state ${state}` }, STATES[state] ?? state, " ");

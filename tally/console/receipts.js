@@ -1,4 +1,4 @@
-/** What became of an idempotency key: the receipt that every counted change leaves. */
+/** A form that looks up an idempotency key: every counted change leaves a receipt. */
 
 import { number } from "./format.js";
 import { isPage, make } from "./parts.js";
@@ -13,13 +13,13 @@ function operationsOf(declared, id) {
   return declared?.counts === "children" ? OF_CHILDREN : OF_OTHERS;
 }
 
-/** Why nothing of a counter is sent with a key; nothing if it may be. */
+/** Why the changes of a counter have no key; "" if they have one. */
 function keyless(declared) {
-  if (declared?.counts === "items") return "It counts items of a table of your own: nobody sends a key.";
-  return declared?.counts === "visitors" ? "It counts visitors, not keys: send a visit again, and it says what it was." : "";
+  if (declared?.counts === "items") return "This counter counts items of your own table: its changes have no key.";
+  return declared?.counts === "visitors" ? "This counter counts visitors, not keys. Send the visit again: the answer says whether the visitor is new." : "";
 }
 
-/** Was a key counted? The form asks for the receipt that every counted change leaves. */
+/** The form, and the answer: the receipt, or that there is no receipt. */
 export function receipts(context, counter, id) {
   const { api, signal } = context;
   const key = make("input", { id: "key", name: "key", required: true, autocomplete: "off", spellcheck: "false" });
@@ -27,7 +27,7 @@ export function receipts(context, counter, id) {
   const operation = make("select", { id: "operation" });
   const callers = make("p", {}, make("label", { for: "caller" }, "Caller"), caller);
   const choice = make("p", {}, make("label", { for: "operation" }, "Sent with"), operation);
-  const whose = make("span", {}, "Keys belong to who sent them: name the caller, the sub of the token; else you find your own.");
+  const whose = make("span", {}, "Each caller has keys of their own. Name the caller (the sub of the token), or leave the field empty for your own keys.");
   const asks = make("span", {}, "Paste the idempotency key of a change. ", whose);
   const none = make("span");
   const answer = make("div.answer", { role: "status" });
@@ -44,7 +44,7 @@ export function receipts(context, counter, id) {
   const know = async () => (await context.learn()) && adapt();
   const ask = async (event) => {
     event.preventDefault();
-    answer.replaceChildren(make("p.quiet", {}, "Asking…"));
+    answer.replaceChildren(make("p.quiet", {}, "Loading…"));
     try {
       await know();
       const pages = isPage(context.counter(counter), id);
@@ -63,38 +63,38 @@ export function receipts(context, counter, id) {
     make("p.wide", {}, make("label", { for: "key" }, "Key"), key),
     callers,
     choice,
-    make("p", {}, make("button", {}, "Look")),
+    make("p", {}, make("button", {}, "Look up")),
   );
-  const learn = () => know().catch(() => {}); // whoever may not read it is asked to sign in
+  const learn = () => know().catch(() => {}); // a caller that may not read it is asked to sign in
   api.addEventListener("again", learn, { signal });
   adapt();
   learn();
   return make(
     "section.card",
     { "aria-labelledby": "receipts" },
-    make("div.head", {}, make("h2", { id: "receipts" }, "Was it counted?")),
+    make("div.head", {}, make("h2", { id: "receipts" }, "Look up a change")),
     make("p.quiet", {}, asks, none),
     form,
     answer,
   );
 }
 
-/** What a receipt says, or that there is none. `caller`: whose it would be, if one was named. */
+/** What a receipt says, or that there is no receipt. `caller`: the caller that the form names, or null. */
 function told(found, caller) {
   if (found.state !== "counted")
     return [
-      make("p", {}, make("strong", {}, "Not known. ")),
+      make("p", {}, make("strong", {}, "Not found. ")),
       make(
         "p.quiet",
         {},
-        `It was never sent here${caller ? ` by ${caller}` : ""}, was refused, `,
-        caller ? "" : "was sent by somebody else, ",
-        "or is older than receipts live.",
+        `The change was never sent${caller ? ` by ${caller}` : ""}, or Tally rejected it, `,
+        caller ? "" : "or another caller sent it, ",
+        "or its receipt has expired.",
       ),
     ];
   const facts = Object.entries(found.answer ?? {}).map(([name, value]) =>
     make("div", {}, make("dt", {}, name), make("dd", {}, typeof value === "number" ? number(value) : String(value))),
   );
-  const counted = found.voided ? "Counted, once, and taken back since. " : "Counted, once. ";
+  const counted = found.voided ? "Counted once, and voided later. " : "Counted once. ";
   return [make("p", {}, make("strong", {}, counted), "The answer was:"), make("dl.facts", {}, facts)];
 }

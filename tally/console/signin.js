@@ -58,7 +58,7 @@ export async function finish(config) {
   sessionStorage.removeItem(KEPT);
   history.replaceState(null, "", location.pathname + (kept.hash || "")); // the code leaves the address at once
   if (!kept.state || given.get("state") !== kept.state)
-    throw new SignInError("This sign-in did not begin here. Try again.");
+    throw new SignInError("This sign-in was not started on this page. Try again.");
   if (given.has("error")) throw new SignInError(given.get("error_description") || given.get("error"));
   const { domain, client_id, redirect } = config.sign_in;
   const form = { grant_type: "authorization_code", client_id, redirect_uri: redirect };
@@ -100,7 +100,7 @@ function claimsOf(jwt) {
     const text = atob(jwt.split(".")[1].replaceAll("-", "+").replaceAll("_", "/"));
     return JSON.parse(new TextDecoder().decode(Uint8Array.from(text, (c) => c.charCodeAt(0))));
   } catch {
-    throw new SignInError("This is no token: it has three parts, separated by dots.");
+    throw new SignInError("This is not a token: a token has three parts, separated by dots.");
   }
 }
 

@@ -79,10 +79,10 @@ function live(context, counter, id) {
 
 /** How much of the limit of an id is used and left. Of a counter without a ceiling the limit is its floor. */
 function meter({ value, limit, left, resets_at: ends }, declared) {
-  const rest = left < 0 ? `It is ${number(-left)} beyond its limit` : `${number(left)} are left`;
+  const rest = left < 0 ? `${number(-left)} beyond the limit` : `${number(left)} left`;
   const until = [" ", rest, ...(ends ? [" until ", time(ends, "minute")] : []), "."];
-  if (declared && declared.ceiling === null) return [`It goes down to ${number(limit)}.`, ...until];
-  const words = `${number(value)} of ${number(limit)} are used`;
+  if (declared && declared.ceiling === null) return [`The floor is ${number(limit)}.`, ...until];
+  const words = `${number(value)} of ${number(limit)} used`;
   const drawn = make("meter", { max: Math.max(limit, 1), value: Math.max(value, 0), "aria-label": words });
   return [drawn, ` ${words}.`, ...until];
 }
@@ -92,16 +92,16 @@ function meter({ value, limit, left, resets_at: ends }, declared) {
  * of the team's own that drifts, if one is held against it.
  */
 function right(value, details, watched) {
-  if (!details) return ["What is stored. Who is signed in sees here whether it is right."];
+  if (!details) return ["The stored number. Sign in to see whether it is right."];
   const { drift, shards, judged_up_to: until } = details;
-  if (drift && watched) return [make("strong.alert", {}, `${watched} is ${signed(drift.drift)} off.`)];
+  if (drift && watched) return [make("strong.alert", {}, `${watched} differs from its items by ${signed(drift.drift)}.`)];
   if (drift) {
     const sizes = `${number(value)} stored, ${number(value - drift.drift)} accepted`;
     const passing = drift.confirmed ? "" : ", not confirmed yet";
     return [make("strong.alert", {}, `${sizes}: drifts by ${signed(drift.drift)}${passing}.`)];
   }
   if (!shards.length) return ["Never counted, or removed: nothing is stored under this id."];
-  return until ? ["Right, judged up to ", time(until, "minute"), "."] : ["What is stored: nothing is judged yet."];
+  return until ? ["Right, checked up to ", time(until, "minute"), "."] : ["The stored number: nothing is checked yet."];
 }
 
 /** Up to when a number that shows soon is complete. */
@@ -124,9 +124,9 @@ function chart(context, counter, id) {
   const draw = (found) => {
     const sum = sumOf(found.series);
     if (found.as_of === null)
-      return [make("p.quiet", {}, "The hours are not written yet: a new stack needs some minutes.")];
+      return [make("p.quiet", {}, "No hour is written yet: a new stack needs some minutes.")];
     if (!found.series.length)
-      return [make("p.quiet", {}, "There is nothing here: hours are kept since ", time(found.since, "minute"), ".")];
+      return [make("p.quiet", {}, "No data in this span: hours are kept since ", time(found.since, "minute"), ".")];
     const running = back === 0;
     const hovered = (point) =>
       (hover.textContent = point ? `${timeText(point.from, by)}: ${signed(point.value)}` : "\u00a0");
@@ -149,7 +149,7 @@ function chart(context, counter, id) {
       make(
         "details",
         { "data-name": "table" },
-        make("summary", {}, "The same as a table"),
+        make("summary", {}, "Show as a table"),
         make("div.scroll", { tabindex: 0, role: "group", "aria-label": "The chart as a table" }, numbers(found, by)),
         found.imports.length > 0 && imports(found.imports),
       ),
@@ -169,7 +169,7 @@ function chart(context, counter, id) {
   };
   const spans = choice("Bars", "by", { hour: "By hour", day: "By day" }, by, chosen);
   const tools = make("div.tools", {}, spans, earlier, later);
-  const body = panel(context, { title: "How it moved", kind: "moves", everyS: SERIES_S, load, draw, tools });
+  const body = panel(context, { title: "History", kind: "moves", everyS: SERIES_S, load, draw, tools });
   context.zone.addEventListener("change", () => body.run(), { signal });
   return body;
 }
@@ -187,7 +187,7 @@ function legend(found, by, running) {
         "li",
         {},
         make("span.key.soft", { "aria-hidden": "true" }),
-        `The ${by} that runs, up to `,
+        `The current ${by}, up to `,
         time(found.as_of, "hours"),
       ),
     found.imports.length > 0 &&
@@ -195,7 +195,7 @@ function legend(found, by, running) {
         "li",
         {},
         `Import of ${signed(sumOf(found.imports))} into ${count(found.imports.length, "day")}`,
-        ", no traffic: it is not in the bars",
+        ", not traffic: the bars do not include it",
       ),
     found.repairs.map((one) =>
       make(
@@ -206,7 +206,7 @@ function legend(found, by, running) {
         signed(one.value),
         ", ",
         time(one.at, "minute"),
-        ", no traffic: it is not in the bars",
+        ", not traffic: the bars do not include it",
       ),
     ),
     found.since > found.from && make("li", {}, "Hours are kept since ", time(found.since, "minute")),
@@ -230,7 +230,7 @@ function numbers(found, by) {
 /** The days that rows were imported into, as a table. */
 const imports = (days) =>
   table(
-    "What was imported, the newest day last: it is no traffic",
+    "Imports by day, the newest last: they are not traffic",
     ["Day in UTC", ["Import", "figure"]],
     days.map((one) => [timeText(one.from, "day", "UTC"), signed(one.value)]),
   );
@@ -254,7 +254,7 @@ function behind(context, counter, id, knows) {
       repairs(found.repairs),
     ];
   };
-  return panel(context, { title: "Behind the number", everyS: DETAILS_S, load, draw });
+  return panel(context, { title: "Details", everyS: DETAILS_S, load, draw });
 }
 
 function shards(found) {
@@ -262,7 +262,7 @@ function shards(found) {
   const note =
     found.length === 1
       ? "One item holds the whole number."
-      : `The number is the sum of ${count(found.length, "item")}, so that many can write at once.`;
+      : `The number is the sum of ${count(found.length, "item")}, so that many requests can write at the same time.`;
   return [
     make("p.quiet", {}, note),
     table(
@@ -275,13 +275,13 @@ function shards(found) {
 
 function drift(context, counter, id, found) {
   const judged = found.judged_up_to
-    ? ["Judged up to ", time(found.judged_up_to, "minute"), "."]
-    : ["Nothing is judged yet: a new stack needs some minutes."];
+    ? ["Checked up to ", time(found.judged_up_to, "minute"), "."]
+    : ["Nothing is checked yet: a new stack needs some minutes."];
   if (!found.drift) return make("p", {}, found.judged_up_to ? "None. " : "", make("span.quiet", {}, judged));
   const { drift: amount, since, confirmed } = found.drift;
   const watched = context.counter(counter)?.watched;
   const [more, less] = watched
-    ? [`${watched} is more than the items come to`, `${watched} is less than the items come to`]
+    ? [`${watched} is higher than the sum of its items`, `${watched} is lower than the sum of its items`]
     : ["more is stored than was accepted", "less is stored than was accepted"];
   return [
     make(
@@ -291,7 +291,7 @@ function drift(context, counter, id, found) {
       amount > 0 ? more : less,
       since ? [", since ", time(since, "minute")] : "",
       ". ",
-      confirmed ? "Confirmed." : "Not confirmed yet: it may come to 0 by itself.",
+      confirmed ? "Confirmed." : "Not confirmed yet: it may return to 0 without a repair.",
     ),
     make("p.quiet", {}, judged),
     command(repairCommand(context.config, counter, id, watched), `the repair of ${counter} ${id}`),
@@ -300,7 +300,7 @@ function drift(context, counter, id, found) {
 
 /** How much of the number was imported, and up to when that is known. */
 function imported({ imported: found }, period) {
-  const unknown = period ? "The series has those of all periods." : "Nobody knows yet: the hours are not written.";
+  const unknown = period ? "The series includes the imports of all periods." : "Not known yet: no hour is written.";
   if (!found) return make("span.quiet", {}, unknown);
   const until = make("span.quiet", {}, "Known up to ", time(found.as_of, "minute"), ".");
   if (!found.amount) return ["None. ", until];
@@ -309,7 +309,7 @@ function imported({ imported: found }, period) {
 }
 
 function repairs(found) {
-  if (!found.length) return make("p.quiet", {}, "It was never repaired.");
+  if (!found.length) return make("p.quiet", {}, "No repairs.");
   const rows = found.map((one) => [
     time(one.at, "minute"),
     signed(one.amount),

@@ -37,10 +37,10 @@ export async function show(root, context, counter = context.counterNames()[0]) {
     where.replaceChildren(...(shown ? words(shown, by) : []));
     at = shown;
     if (!shown)
-      return empty("Nothing is on a list yet.", "A new stack needs some minutes.");
+      return empty("No list yet.", "A new stack needs some minutes.");
     if (!found.top.length)
       return [
-        empty("Nothing moved up.", "No number of this counter is on the list of this span."),
+        empty("No increase.", "No number of this counter went up in this span."),
         asOf(found),
       ];
     const most = found.top[0].value;
@@ -52,8 +52,8 @@ export async function show(root, context, counter = context.counterNames()[0]) {
     return [
       make("p", {}, error(found.error_max)),
       table(
-        `What moved most of ${counter}`,
-        [["#", "rank"], "Number", ["Moved by", "figure"]],
+        `Numbers of ${counter} that went up most`,
+        [["#", "rank"], "Number", ["Change", "figure"]],
         found.top.map(row),
         "table.top",
       ),
@@ -104,8 +104,8 @@ function words(span, by) {
 /** `error_max` in words. */
 function error(most) {
   if (!most) return "Every value is exact.";
-  const off = `A value may be off by ${number(most)} at most, and a missing number may be that far above the last one`;
-  return `${off}: this list is merged from those of its hours.`;
+  const off = `A value may be off by ${number(most)} at most, and a number that is not listed may be that much above the last one`;
+  return `${off}: this list is merged from the lists of its hours.`;
 }
 
 const asOf = (found) => (found.as_of ? make("p.quiet", {}, "As of ", time(found.as_of, "minute"), ".") : null);

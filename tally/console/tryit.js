@@ -19,7 +19,7 @@ const OUTCOMES = { 200: "sold", 409: "refused: nothing is left" };
 export async function show(root, { config, signal }) {
   root.append(
     make("h1", { tabindex: -1 }, "Try it"),
-    make("p.lead", {}, "Each button changes numbers on this machine, with real requests. The console changes nothing anywhere else."),
+    make("p.lead", {}, "Each button changes numbers on this machine, with real requests. The other pages of the console only read."),
     experiment({
       title: "A play whose answer is lost",
       about: "A phone sends a play. The connection breaks after Tally has counted it, so the phone sends the play again.",
@@ -35,8 +35,8 @@ export async function show(root, { config, signal }) {
       signal,
     }),
     experiment({
-      title: "A number that somebody edits by hand",
-      about: `A video is played ${ACCEPTED} times. Then somebody adds ${EDITED_BY} in the database, around Tally. Tally finds it, and you repair it.`,
+      title: "A number that is edited by hand",
+      about: `A video is played ${ACCEPTED} times. Then a script adds ${EDITED_BY} in the database, without Tally. Tally finds the drift, and you repair it.`,
       button: `Edit a number by ${EDITED_BY}`,
       run: (say) => edited(say, config, signal),
       signal,
@@ -78,9 +78,9 @@ async function loseAnAnswer(say, signal) {
   say("Before, the number of plays is ", strong(before), ".");
 
   const lost = await send("POST", LOST + PLAYS, play);
-  if (lost) throw new Stopped("The answer came back although it had to be lost.");
+  if (lost) throw new Stopped("The answer arrived, although this step has to lose it.");
   say("The page sends a play with an idempotency key, and the connection breaks. The page cannot know whether it counted.", sent("POST", LOST + PLAYS, play.key, "no answer"));
-  say("The number is now ", strong(await plays()), ": the play had counted, but nobody told the page.");
+  say("The number is now ", strong(await plays()), ": the play was counted, but the page got no answer.");
 
   const again = await send("POST", PLAYS, play);
   await answered(again);
@@ -107,7 +107,7 @@ async function sellOut(say, signal) {
   say(`A new item gets a stock of ${number(IN_STOCK)}.`, sent("PUT", stock, null, `value ${IN_STOCK}`));
 
   const results = make("div");
-  say(`${BUYERS} buyers take one each, at the same moment. Each has a key of its own.`, sent("POST", `${stock}/increments`, "another one for each", "amount −1"), results);
+  say(`${BUYERS} buyers take one each, at the same moment. Each has a key of its own.`, sent("POST", `${stock}/increments`, "a different one for each", "amount −1"), results);
   const outcomes = {};
   const buy = async () => {
     const outcome = await bought(stock, token, signal);
@@ -119,7 +119,7 @@ async function sellOut(say, signal) {
   const left = (await answered(await send("GET", stock, { token, signal }))).value;
   const sold = outcomes[200] ?? 0;
   const right = sold === IN_STOCK && left === 0;
-  say("The number ends at ", strong(left), right ? `: ${count(sold, "buyer")} got one, and nobody bought what was not there. ` : ". ", link("stock", item));
+  say("The number ends at ", strong(left), right ? `: ${count(sold, "buyer")} got one, and no buyer got an item that was not there. ` : ". ", link("stock", item));
 }
 
 /** One buyer. Returns the status of the answer. A busy service or a lost answer: the same again, with the same key. */
@@ -139,13 +139,13 @@ async function edited(say, config, signal) {
   const plays = `/videos/${video}/plays`;
   for (let played = 0; played < ACCEPTED; played++)
     await answered(await send("POST", plays, { key: crypto.randomUUID(), signal }));
-  say(`A new video is played ${ACCEPTED} times.`, sent("POST", plays, "another one for each", `value ${ACCEPTED}`));
+  say(`A new video is played ${ACCEPTED} times.`, sent("POST", plays, "a different one for each", `value ${ACCEPTED}`));
 
   const item = { pk: `VID#${video}`, sk: "STATS#TOTAL", attribute: "play_count", by: EDITED_BY };
   await answered(await send("PATCH", EDIT, { body: item, signal }));
   const began = Date.now();
   const after = () => ` after ${count(Math.round((Date.now() - began) / 1000), "second")}`;
-  say(`Somebody adds ${EDITED_BY} to the stored item, around Tally. `, link("plays", video), sent("PATCH", EDIT, null, JSON.stringify(item)));
+  say(`A script adds ${EDITED_BY} to the stored item, without Tally. `, link("plays", video), sent("PATCH", EDIT, null, JSON.stringify(item)));
 
   const details = async (until) => {
     for (;;) {
@@ -159,12 +159,12 @@ async function edited(say, config, signal) {
       signal.throwIfAborted();
     }
   };
-  say("Tally judges each minute once it has proof of all of it. Here a minute takes some seconds: wait about half a minute.");
+  say("Tally checks a minute when it has proof of every change in it. Here a minute takes some seconds: wait about half a minute.");
   const { value, drift } = await details((found) => found.drift);
   say("It drifts", after(), ": ", make("strong", {}, `${number(value)} stored, ${number(value - drift.drift)} accepted, ${signed(drift.drift)}`), ".");
   await details((found) => found.drift?.confirmed);
   say(
-    "It is confirmed", after(), ": it has stood for five judged minutes. Repair it: run this in the checkout, where ",
+    "It is confirmed", after(), ": the drift has lasted for five checked minutes. To repair it, run this in the checkout, where ",
     make("code", {}, ".venv/bin"), " has the command. This page waits.",
     command(repairCommand(config, "plays", video), `the repair of ${video}`),
   );
@@ -220,9 +220,9 @@ async function send(method, path, { token, key, match, body, signal }) {
 
 /** The body of an answer. Throws Stopped with a sentence if there is none, or if it is no success. */
 async function answered(answer) {
-  if (!answer) throw new Stopped("Nothing answers. Does `make dev` still run?");
+  if (!answer) throw new Stopped("No answer. Check that `make dev` runs.");
   const body = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Stopped(`Tally answered ${answer.status}: ${body.detail ?? body.message ?? "it did not say why"}`);
+  if (!answer.ok) throw new Stopped(`Tally answered ${answer.status}: ${body.detail ?? body.message ?? "no reason given"}`);
   return body;
 }
 

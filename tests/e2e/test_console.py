@@ -169,17 +169,17 @@ def test_the_pages_show_what_is_stored(console: Console, history: None) -> None:
     expect(leader).to_contain_text(VIDEO)
     expect(leader).to_contain_text("1,234")
     assert int(re.sub(r"\D", "", plays.locator(".sum strong").inner_text())) >= 1294  # and what other tests played
-    expect(page.locator(".status")).to_contain_text("looked at")
+    expect(page.locator(".status")).to_contain_text("status of")
     expect(page.locator(".verdict").get_by_role("link", name="drift")).to_have_attribute("href", "#/drift")
     leader.get_by_role("link").click()
     expect(page.locator("h1")).to_have_text(VIDEO)
     expect(page.locator(".moves .sum")).to_contain_text("1,234")
-    page.get_by_text("The same as a table").click()
+    page.get_by_text("Show as a table").click()
     expect(page.locator(".moves tbody td.figure").filter(has_text="1,234")).to_have_count(1)
     expect(page.get_by_role("img", name=re.compile("1,234 in all"))).to_be_visible()
     repair = page.get_by_role("row").filter(has_text=HOSTILE[0]).first
     expect(repair.get_by_role("cell")).to_have_text(["-5", *HOSTILE[:2], "by its drift"])
-    expect(page.locator(".legend")).to_contain_text("Import of +70 into 1 day, no traffic")
+    expect(page.locator(".legend")).to_contain_text("Import of +70 into 1 day, not traffic")
     expect(page.get_by_role("row").filter(has_text="+70")).to_have_count(1)
     expect(page.get_by_role("heading", name="Imports").locator("+ p")).to_contain_text("+70. Known up to")
     expect(page.locator("p.alert")).to_contain_text("+5: more is stored")
@@ -219,7 +219,8 @@ def test_the_first_screen_says_what_to_do_and_shows_counters_that_moved(console:
 
     console.page.route("**/status", new)
     page = console.open(name="ann")
-    expect(page.locator(".verdict")).to_have_text("This stack is new Nothing is judged yet: that takes some minutes.")
+    text = "This stack is new Nothing is checked yet: a new stack needs some minutes."
+    expect(page.locator(".verdict")).to_have_text(text)
     curl = page.get_by_role("group", name="a first change").inner_text()
     assert re.fullmatch(
         rf"curl -X POST {console.dev.url}/counters/plays/first/increments -H 'Idempotency-Key: \S+'", curl
@@ -234,7 +235,7 @@ def test_the_first_screen_says_what_to_do_and_shows_counters_that_moved(console:
     expect(page.get_by_role("heading", level=3, name="plays", exact=True)).to_be_visible()
     expect(page.get_by_role("heading", level=3, name="contest")).to_be_hidden()
     still = page.get_by_role("region", name="Counters, the last").locator("p", has_text="contest")
-    expect(still).to_have_text(re.compile(r"Nothing moved up to .*\d+.* in: .*contest"))  # later ones are not known yet
+    expect(still).to_have_text(re.compile(r"No change up to .*\d+.* in: .*contest"))  # later ones are not known yet
     page.get_by_role("link", name="try it", exact=True).click()
     expect(page.locator("h1")).to_have_text("Try it")
 
@@ -286,9 +287,9 @@ def test_the_sentence_under_a_number_follows_from_its_details(console: Console) 
     video = played(console.dev, 3)
     page = console.open(f"#/tally/plays/{video}")
     expect(page.locator(".live")).to_have_text("3")
-    expect(page.locator(".now")).to_contain_text("What is stored.")  # nobody is signed in: nobody knows
+    expect(page.locator(".now")).to_contain_text("The stored number.")  # without a token the page cannot know
     console.sign_in("ann")
-    expect(page.locator(".now")).to_contain_text(re.compile("judged"))
+    expect(page.locator(".now")).to_contain_text(re.compile("checked"))
     with drifting(console.dev, "plays", video, 2):
         page.reload()
         console.sign_in("ann")
@@ -311,8 +312,8 @@ def test_a_drift_of_the_teams_own_number_is_not_said_of_the_count(console: Conso
     console.page.route("**/status", watched)
     with drifting(console.dev, "plays", video, 2):
         page = console.open(f"#/tally/plays/{video}", name="ann")
-        expect(page.locator(".now")).to_contain_text("playTally is +2 off.")
-        expect(page.locator("p.alert")).to_contain_text("+2: playTally is more than the items come to")
+        expect(page.locator(".now")).to_contain_text("playTally differs from its items by +2.")
+        expect(page.locator("p.alert")).to_contain_text("+2: playTally is higher than the sum of its items")
         for hash_ in ("", "#/drift"):
             if hash_:
                 console.go(hash_)
@@ -328,13 +329,13 @@ def test_a_number_shows_how_much_of_its_limit_is_used(console: Console) -> None:
     console.dev.call("PUT", f"{path}/limit", {"limit": 40}, token=token, idempotency_key=key)
     console.page.add_init_script(path=AXE)
     page = console.open("#/tally/calls/metered", name="ann")
-    expect(page.locator(".now")).to_contain_text("30 of 40 are used. 10 are left until ")
-    expect(page.get_by_role("meter", name="30 of 40 are used")).to_be_visible()
+    expect(page.locator(".now")).to_contain_text("30 of 40 used. 10 left until ")
+    expect(page.get_by_role("meter", name="30 of 40 used")).to_be_visible()
     console.dev.call("PUT", f"{path}/limit", {"limit": 20}, token=token, idempotency_key=f"{key}-2")
-    expect(page.locator(".now")).to_contain_text("30 of 20 are used. It is 10 beyond its limit until ")
+    expect(page.locator(".now")).to_contain_text("30 of 20 used. 10 beyond the limit until ")
     console.dev.call("POST", "/counters/stock/metered/increments", {"amount": 5}, token=token, idempotency_key=key)
     console.go("#/tally/stock/metered")
-    expect(page.locator(".now")).to_contain_text("It goes down to 0. 5 are left.")
+    expect(page.locator(".now")).to_contain_text("The floor is 0. 5 left.")
     assert complaints(page) == []
 
 
@@ -353,11 +354,11 @@ def test_a_change_of_another_caller_is_found_with_the_callers_name(console: Cons
     shop, key = console.dev.token("shop", scope="tally/write"), secrets.token_hex(8)
     console.dev.call("POST", "/counters/usage/u/increments", {"amount": 7}, token=shop, idempotency_key=key)
     page = console.open("#/tally/usage/u", name="ann")
-    form = page.get_by_role("region", name="Was it counted?")
-    for caller, said in (("", "sent by somebody else"), ("shop", "Counted, once."), ("shop2", "here by shop2, was")):
+    form = page.get_by_role("region", name="Look up a change")
+    for caller, said in (("", "another caller sent it"), ("shop", "Counted once."), ("shop2", "never sent by shop2")):
         form.get_by_label("Key").fill(key)
         form.get_by_label("Caller").fill(caller)
-        form.get_by_role("button", name="Look").click()
+        form.get_by_role("button", name="Look up").click()
         expect(form.get_by_role("status")).to_contain_text(said)
 
 
@@ -365,16 +366,16 @@ def test_a_change_that_was_taken_back_says_so(console: Console) -> None:
     shop, key = console.dev.token("shop", scope="tally/write"), secrets.token_hex(8)
     console.dev.call("POST", "/counters/usage/u/increments", {"amount": 7}, token=shop, idempotency_key=key)
     console.dev.call("POST", "/counters/usage/u/voids", {"key": key}, token=shop)
-    form = console.open("#/tally/usage/u", name="ann").get_by_role("region", name="Was it counted?")
+    form = console.open("#/tally/usage/u", name="ann").get_by_role("region", name="Look up a change")
     form.get_by_label("Key").fill(key)
     form.get_by_label("Caller").fill("shop")
-    form.get_by_role("button", name="Look").click()
-    expect(form.get_by_role("status")).to_contain_text("Counted, once, and taken back since. The answer was:")
+    form.get_by_role("button", name="Look up").click()
+    expect(form.get_by_role("status")).to_contain_text("Counted once, and voided later. The answer was:")
 
 
 def test_a_counter_of_visitors_asks_for_no_key(console: Console) -> None:
-    form = console.open("#/tally/readers/b", name="ann").get_by_role("region", name="Was it counted?")
-    expect(form).to_contain_text("It counts visitors, not keys")
+    form = console.open("#/tally/readers/b", name="ann").get_by_role("region", name="Look up a change")
+    expect(form).to_contain_text("This counter counts visitors, not keys")
     expect(form.get_by_role("button")).to_be_hidden()
 
 
@@ -384,11 +385,11 @@ def test_an_anonymous_play_is_found_on_a_page_that_is_opened_first(console: Cons
     key = str(uuid.uuid4())
     console.dev.call("POST", "/counters/plays/alone/increments", idempotency_key=key)
     page = console.open("#/tally/plays/alone", name=name)
-    form = page.get_by_role("region", name="Was it counted?")
+    form = page.get_by_role("region", name="Look up a change")
     expect(form.get_by_label("Caller")).to_be_hidden()
     form.get_by_label("Key").fill(key)
-    form.get_by_role("button", name="Look").click()
-    expect(form.get_by_role("status")).to_contain_text("Counted, once.")
+    form.get_by_role("button", name="Look up").click()
+    expect(form.get_by_role("status")).to_contain_text("Counted once.")
 
 
 def test_a_number_follows_its_plays_while_somebody_looks(console: Console) -> None:
@@ -475,15 +476,15 @@ def test_a_stranger_sees_how_often_a_page_was_visited(counter: str, console: Con
     wait_for(lambda: sum(console.dev.visits(url)[:2]) == 1)
     live = console.open(f"#/tally/{counter}/{quote(url, safe='')}").locator(".now .live")
     expect(live).to_have_text("1")
-    form = console.page.get_by_role("region", name="Was it counted?")
+    form = console.page.get_by_role("region", name="Look up a change")
     expect(form.locator("option")).to_have_text(["visit"])
     form.get_by_label("Key").fill(key)
-    form.get_by_role("button", name="Look").click()
-    expect(form.get_by_role("status")).to_contain_text("Counted, once.")
+    form.get_by_role("button", name="Look up").click()
+    expect(form.get_by_role("status")).to_contain_text("Counted once.")
     console.sign_in("ann")
     expect(console.page.get_by_role("banner")).to_contain_text("ann")
     console.settled()
-    expect(console.page.locator(".now")).to_contain_text(re.compile("Right|nothing is judged"))
+    expect(console.page.locator(".now")).to_contain_text(re.compile("Right|nothing is checked"))
     expect(live).to_have_text("1")
     expect(console.page.locator(".error")).to_have_count(0)
     assert console.asked_for(f"counters/{counter}") == 0
@@ -720,9 +721,9 @@ def test_pkce_refuses_an_answer_to_no_question_of_its_own(with_pool: Console, po
     page = with_pool.open("#/drift")
     page.locator("#sign-in").get_by_role("button", name="Sign in").click()
     page.get_by_role("link", name="Sign in as ann").click()
-    expect(page.get_by_text("did not begin here")).to_be_visible()
+    expect(page.get_by_text("was not started on this page")).to_be_visible()
     page.goto(f"{with_pool.dev.url}/console?code={pool.code}&state=forged#/drift")
-    expect(page.get_by_text("did not begin here")).to_be_visible()
+    expect(page.get_by_text("was not started on this page")).to_be_visible()
     assert pool.sold == 0
     assert "forged" not in page.url
 
@@ -733,7 +734,7 @@ def test_pkce_refuses_an_answer_to_no_question_of_its_own(with_pool: Console, po
 def test_an_edit_by_hand_shows_its_drift_its_repair_and_its_history(console: Console) -> None:
     page = console.open("#/try")
     page.get_by_role("button", name="Edit a number by 50").click()
-    steps = page.get_by_role("list", name="Steps: A number that somebody edits").locator("> li")
+    steps = page.get_by_role("list", name="Steps: A number that is edited").locator("> li")
     expect(steps.filter(has_text="It drifts")).to_contain_text("55 stored, 5 accepted, +50")
     repair = steps.locator(".command code").inner_text().replace("$(whoami)", "ann").replace("WHY", "a script")
     program, *arguments = shlex.split(repair)

@@ -59,5 +59,5 @@ def test_a_token_of_another_issuer_is_pasted() -> None:
         f"await signIn(config, ' {TOKEN}\\n'); const said = [token(), await refused(signIn(config, 'x')), token()];"
     )
     found = run(script, {"kind": "token"})
-    assert found["said"] == [TOKEN, "This is no token: it has three parts, separated by dots.", TOKEN]
+    assert found["said"] == [TOKEN, "This is not a token: a token has three parts, separated by dots.", TOKEN]
     assert (found["kept"], found["went"]) == ([], [])

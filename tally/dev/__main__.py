@@ -15,12 +15,14 @@ from .base.options import DevOptions
 
 
 class StopError(KeyboardInterrupt):
-    """Ctrl-C. CPython ends by SIGINT after a plain KeyboardInterrupt in an `exec`, and each dataclass runs one."""
+    """Ctrl-C. A plain KeyboardInterrupt inside an `exec` ends CPython by SIGINT, and each dataclass runs an `exec`."""
 
 
 def leave(number: int, frame: FrameType | None) -> None:
-    """Handle SIGINT and SIGTERM while modules are imported: nothing is started yet. An exception would not do: CPython
-    makes a TypeError of one that meets an import."""
+    """Handle SIGINT and SIGTERM while modules are imported, before anything is started.
+
+    It does not raise, because CPython turns an exception during an import into a TypeError.
+    """
     os.write(sys.stdout.fileno(), b"tally: stopped\n")
     os._exit(0)
 
@@ -31,7 +33,7 @@ def stop(number: int, frame: FrameType | None) -> None:
 
 
 def handle(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Handle SIGINT and SIGTERM so from now on."""
+    """Let `handler` handle SIGINT and SIGTERM from now on."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
 

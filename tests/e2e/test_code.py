@@ -176,7 +176,7 @@ def test_dynamodb_local_is_fetched_once_and_whole(
     programs = bare("Darwin", "arm64")
     program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
     program(programs / "mvn", "echo '[ERROR] no such host'; exit 1")
-    with pytest.raises(LocalError, match=r"Maven does not fetch DynamoDB Local: no such host$"):
+    with pytest.raises(LocalError, match=r"Maven cannot fetch DynamoDB Local: no such host$"):
         jars()
     assert not list(programs.glob("cache/tally/*"))
     program(programs / "mvn", f'{FETCH}; echo "$@" > "$folder/asked"')

@@ -16,29 +16,14 @@ from tally.dev.base.objects import Buckets, ObjectError
 from tally.dev.base.wire import WireError
 from tally.dev.functions.worker import Outcome
 from tally.dev.gateway import event
-from tally.dev.gateway.event import HttpRequest, Response
+from tally.dev.gateway.event import Response
 from tally.dev.gateway.gateway import Gateway
-from tally.dev.gateway.routes import decoded
+from tally.dev.gateway.routes import Match, decoded
 from tally.dev.stack.mappings import StreamMapping
 from tally.dev.stack.template import Route, Template, Throttle
 from tally.dev.streams.positions import Position, Positions
 from tally.dev.streams.pump import Pump, ShardReader
 from tests.events import sample
-
-
-def request(**changes: Any) -> HttpRequest:
-    fields: dict[str, Any] = {
-        "method": "GET",
-        "path": "/videos/a b/plays",
-        "query": "",
-        "headers": (("Host", "x.example.com:8080"), ("User-Agent", "curl")),
-        "body": b"",
-        "source_ip": "127.0.0.1",
-        "protocol": "HTTP/1.1",
-        "request_id": "JKJaXmPLvHcESHA=",
-        "port": 8080,
-    }
-    return HttpRequest(**fields | changes)
 
 
 def shape(value: Any) -> Any:
@@ -57,8 +42,9 @@ def test_an_event_has_the_shape_of_the_samples(name: str, claims: dict[str, str]
     wanted = sample(name)
     query = wanted["rawQueryString"]
     authorizer = {"claims": claims, "scopes": None} if claims else None
-    path = wanted.get("pathParameters", {})
-    ours = event.event(request(query=query), Route("GET", "/x", "x"), path, authorizer)
+    match = Match(Route("GET", "/x", "x"), wanted.get("pathParameters", {}))
+    request = make_mocked_request("GET", "/x", {"Host": "x.example.com:8080", "User-Agent": "curl"})
+    ours = event.event(request, "/videos/a b/plays", query, b"", match, authorizer, "JKJaXmPLvHcESHA=")
     for document in (wanted, ours):
         document["headers"] = {}
         document["requestContext"].get("authorizer", {}).get("jwt", {}).pop("claims", None)
@@ -112,7 +98,7 @@ def test_a_path_is_decoded_as_an_http_api_does(sent: str, seen: str | None) -> N
 class Answering:
     """A function that answers."""
 
-    async def invoke(self, payload: bytes) -> Outcome:
+    async def invoke(self, name: str, payload: bytes) -> Outcome:
         return Outcome(b"{}")
 
 
@@ -120,7 +106,7 @@ def test_a_throttled_route_is_429_until_its_bucket_has_filled_again(monkeypatch:
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     template = Template({}, (Route("GET", "/health", "health", throttle=Throttle(10, 2)),))
-    gateway = Gateway(template, {"health": Answering()}, None, io.StringIO(), print)  # type: ignore[dict-item, arg-type]
+    gateway = Gateway(template, Answering(), None, io.StringIO(), print)  # type: ignore[arg-type]
 
     def statuses() -> list[int]:
         found = [asyncio.run(gateway.handle(make_mocked_request("GET", "/health"))) for _ in range(3)]
@@ -164,6 +150,6 @@ def test_a_shard_whose_position_is_trimmed_is_read_from_its_horizon_without_a_wo
     said: list[str] = []
     mapping, wire, positions = StreamMapping("m", "t", "f"), Trimmed(), Positions(None)
     positions.set("m", "arn:aws:dynamodb:x:0:table/t/stream/s", "shard", Position("5"))
-    pump = Pump([mapping], {}, wire, positions, said.append)  # type: ignore[arg-type]
+    pump = Pump([mapping], Answering(), wire, positions, said.append)  # type: ignore[arg-type]
     asyncio.run(ShardReader(pump, mapping, "arn:aws:dynamodb:x:0:table/t/stream/s", "shard").run())
     assert (wire.iterators, said) == (["AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON"], [])

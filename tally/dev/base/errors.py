@@ -1,5 +1,5 @@
-"""Errors on the local machine that a person at the terminal can fix."""
+"""Errors on this machine that a person at the terminal can fix."""
 
 
 class LocalError(Exception):
-    """An entry point prints it as one line and exits with 1."""
+    """An entry point prints the error as one line and exits with 1."""

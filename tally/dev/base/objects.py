@@ -1,6 +1,6 @@
-"""A small S3 for the dead letters: files in the data folder.
+"""A small S3 for the dead letters: it keeps objects as files in the data folder.
 
-It knows put, get, delete and list, in path style, without versions or parts. Other calls get NotImplemented.
+It supports put, get, delete and list, in path style, without versions or parts. Other calls get NotImplemented.
 Source: "Amazon S3 REST API", API reference (2006-03-01).
 """
 
@@ -12,7 +12,7 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 from xml.sax.saxutils import escape
 
@@ -22,11 +22,13 @@ PREFIX = "/dev/s3"
 KEY_BYTES_MAX = 1_024  # S3's
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
+_XMLNS = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+_TIME = "%Y-%m-%dT%H:%M:%S.000Z"
 _QUERY_KNOWN = {"list-type", "prefix", "max-keys", "encoding-type", "x-id"}
 
 
 class StoredObject(NamedTuple):
-    """An object: its key, its type, when it was put (epoch seconds), and its content."""
+    """An object. `modified_s`: when it was put, in epoch seconds."""
 
     key: str
     content_type: str
@@ -35,7 +37,7 @@ class StoredObject(NamedTuple):
 
     @property
     def etag(self) -> str:
-        """As S3 makes it."""
+        """The ETag as S3 makes it."""
         return f'"{hashlib.md5(self.content, usedforsecurity=False).hexdigest()}"'
 
 
@@ -64,14 +66,14 @@ class Buckets:
         return stored
 
     def get(self, bucket: str, key: str) -> StoredObject:
-        """An object. Raises ObjectError."""
+        """Returns an object. Raises ObjectError."""
         try:
             return _read(self._path(bucket, key))
         except OSError:
             raise ObjectError(404, "NoSuchKey", "The specified key does not exist.") from None
 
     def list(self, bucket: str, prefix: str = "") -> list[StoredObject]:
-        """Every object whose key begins so, in the order of keys. Raises ObjectError."""
+        """Returns every object whose key begins with `prefix`, in the order of keys. Raises ObjectError."""
         stored = map(_read, self._path(bucket, "any").parent.glob("*.object"))
         return sorted(one for one in stored if one.key.startswith(prefix))
 
@@ -103,35 +105,25 @@ class Buckets:
                 return web.Response(headers={"ETag": stored.etag})
             case "GET", True:
                 stored = self.get(bucket, key)
-                return web.Response(
-                    body=stored.content, headers={"ETag": stored.etag, "Content-Type": stored.content_type}
-                )
+                headers = {"ETag": stored.etag, "Content-Type": stored.content_type}
+                return web.Response(body=stored.content, headers=headers)
             case "DELETE", True:
                 self._path(bucket, key).unlink(missing_ok=True)
                 return web.Response(status=204)
             case "GET", False if bucket:
-                return self._listed(bucket, request.query)
+                entries = [
+                    f"<Contents><Key>{escape(one.key)}</Key><ETag>{escape(one.etag)}</ETag><LastModified>"
+                    f"{time.strftime(_TIME, time.gmtime(one.modified_s))}</LastModified>"
+                    f"<Size>{len(one.content)}</Size></Contents>"
+                    for one in self.list(bucket, request.query.get("prefix", ""))
+                ]
+                body = f"<Name>{bucket}</Name><KeyCount>{len(entries)}</KeyCount><IsTruncated>false</IsTruncated>"
+                body = f"{_XML}<ListBucketResult {_XMLNS}>{body}{''.join(entries)}</ListBucketResult>"
+                return web.Response(text=body, content_type="application/xml")
         raise ObjectError(501, "NotImplemented", "The local store knows put, get, delete and list.")
-
-    def _listed(self, bucket: str, query: Any) -> web.Response:
-        listed = self.list(bucket, query.get("prefix", ""))
-        entries = "".join(
-            f"<Contents><Key>{escape(one.key)}</Key><LastModified>{_instant(one.modified_s)}</LastModified>"
-            f"<ETag>{escape(one.etag)}</ETag><Size>{len(one.content)}</Size></Contents>"
-            for one in listed
-        )
-        body = (
-            f'{_XML}<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>{bucket}</Name>'
-            f"<KeyCount>{len(listed)}</KeyCount><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
-        )
-        return web.Response(text=body, content_type="application/xml")
 
 
 def _read(path: Path) -> StoredObject:
     head, _, content = path.read_bytes().partition(b"\n")
     key, content_type, modified_s = json.loads(head)
     return StoredObject(key, content_type, modified_s, content)
-
-
-def _instant(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(seconds))

@@ -15,7 +15,7 @@ from .words import DEV
 PORT_DEFAULT = "8080"
 DATA_DEFAULT = ".tally"
 COUNTERS = "counters.py"
-MINUTE_DEFAULT_S = 3  # 60 on AWS; here streams deliver within two seconds, and a person waits for drift to show
+MINUTE_DEFAULT_S = 3  # 60 on AWS; here streams deliver within two seconds, and drift appears sooner
 MINUTE_S_MAX = 60
 ENGINES = ("", "dynamodb-local")
 _ENDPOINT = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?(/.*)?")
@@ -25,15 +25,15 @@ VARIABLES = (
     " AWS_ENDPOINT_URL_DYNAMODB_STREAMS: the endpoint of its streams, if it differs."
     f" TALLY_MINUTE_S: the length of a minute of the ledger in seconds, {MINUTE_S_MAX} on AWS ({MINUTE_DEFAULT_S})."
     " TALLY_PAGE_HOSTS: count visits of these hosts only, separated by commas (any)."
-    " TALLY_LIKERS_VISIBLE: who sees which users like a post, anyone, signedIn or nobody (anyone)."
-    " TALLY_TABLES: tables of your own on that engine whose items counters count, separated by commas."
-    " If one is created later, or again, it is read within seconds."
+    " TALLY_LIKERS_VISIBLE: who may see the users that like a post: anyone, signedIn or nobody (anyone)."
+    " TALLY_TABLES: your own tables on that engine whose items counters count, separated by commas."
+    " A table that you create later is read within seconds."
 )
 
 
 @dataclass(frozen=True)
 class DevOptions:
-    """A person's choices."""
+    """The options of one run of `make dev`."""
 
     app: Path
     """The folder of the app: a checkout or, with the package, the folder of counters.py."""
@@ -49,17 +49,17 @@ class DevOptions:
     streams_endpoint: str | None = None
     """The endpoint of that engine's streams, if it differs."""
     likers: str = "anyone"
-    """Who sees which users like a post: `likersVisible` of a deployment."""
+    """Who may see the users that like a post: `likersVisible` of a deployment."""
     team_tables: tuple[str, ...] = ()
-    """The person's own tables, whose streams are read: a counter's name of one is its name on the engine."""
+    """The person's own tables, whose streams are read. A counter names a table as the engine does."""
     engine: str = ""
-    """One of ENGINES. Empty: the embedded one, where it has a package."""
+    """One of ENGINES. Empty: the embedded engine if it has a package for this platform, else DynamoDB Local."""
 
     @cached_property
     def packaged(self) -> bool:
-        """Whether the folder has its counters alone, as `tally init` makes it: the package brings the rest.
+        """Whether the folder has counters.py and no code of Tally, as `tally init` makes it: the package has the code.
 
-        It stays so: an editor may remove the file for a moment.
+        The answer is cached, because an editor may remove the file for a moment.
         """
         return (self.app / COUNTERS).is_file()
 
@@ -71,7 +71,11 @@ class DevOptions:
     @classmethod
     def read(cls, arguments: Sequence[str], environment: Mapping[str, str], app: Path) -> DevOptions:
         """Read the command line, then the environment. `app` is the folder of the app. Raises LocalError."""
-        given = _parser().parse_args(arguments)
+        parser = argparse.ArgumentParser(
+            prog=DEV.strip("`"), description="Run Tally on this machine.", epilog=VARIABLES
+        )
+        add_arguments(parser)
+        given = parser.parse_args(arguments)
         port = given.port or environment.get("PORT") or PORT_DEFAULT
         if not (port.isascii() and port.isdigit() and int(port) <= 65535):
             raise LocalError(f"the port is {port!r}: it must be a number from 0 to 65535")
@@ -98,14 +102,8 @@ class DevOptions:
         )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=DEV.strip("`"), description="Run Tally on this machine.", epilog=VARIABLES)
-    add_arguments(parser)
-    return parser
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command line may have."""
+    """Add the options of the command line."""
     parser.add_argument("--port", help="port of the HTTP API on 127.0.0.1 (PORT, or 8080; 0: any free port)")
     parser.add_argument("--data", help="folder of the data, which survive a restart (TALLY_DATA, or .tally)")
     parser.add_argument("--verbose", action="store_true", help="print the functions' logs here too")

@@ -1,4 +1,4 @@
-"""DynamoDB's JSON protocol without a client: stream records keep the form that Lambda passes on."""
+"""Calls DynamoDB's JSON protocol without boto3, because stream records must keep the form that Lambda passes on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TARGETS = {"dynamodb": "DynamoDB_20120810", "streams": "DynamoDBStreams_2012081
 
 
 class WireError(Exception):
-    """An error, or no answer. `kind` is DynamoDB's name of the error, without its namespace."""
+    """An error of the engine. `kind`: DynamoDB's name of the error without its namespace, or NO_ANSWER."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}" if message else kind)
@@ -40,7 +40,7 @@ class Wire:
         await self._session.close()
 
     async def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        """One call of `dynamodb` or `streams`. Raises WireError."""
+        """Call an operation of `dynamodb` or `streams`, and return its answer. Raises WireError."""
         body = json.dumps(arguments).encode()
         headers = {"X-Amz-Target": f"{_TARGETS[service]}.{operation}", "Content-Type": "application/x-amz-json-1.0"}
         url = self._endpoints[service].rstrip("/") + "/"
@@ -52,7 +52,7 @@ class Wire:
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise WireError(NO_ANSWER, str(error)) from None
         if not isinstance(document, dict):
-            raise WireError(NO_ANSWER, "it is not a JSON object")
+            raise WireError(NO_ANSWER, "the answer is not a JSON object")
         if response.status != 200:
             kind = str(document.get("__type", "Unknown")).rpartition("#")[2]
             raise WireError(kind, str(document.get("message") or document.get("Message") or ""))

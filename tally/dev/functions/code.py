@@ -1,4 +1,4 @@
-"""The code of the functions: the version that runs, and new ones, which have to be right first."""
+"""The code of the functions: the version that runs, and new versions, which run only if they load."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CodeVersions:
         self._version = 0
         self._folder = stack.folder(0)
         self.streams: team_tables.Found = {}
-        """Of the person's own tables, as the running code knows them."""
+        """The person's own tables and their streams, as the running code knows them."""
 
     @property
     def counters(self) -> bytes:
@@ -30,11 +30,11 @@ class CodeVersions:
         return (self._folder / COUNTERS).read_bytes()
 
     async def load_first(self, spawned: Spawned) -> tuple[Zygote, Template]:
-        """The version that the stack began with. Raises LocalError if it does not load."""
+        """Load the version that the stack began with. Raises LocalError if it does not load."""
         return await self._read(spawned, self._folder)
 
     async def load_next(self, counters: bytes) -> tuple[Zygote, Template]:
-        """The code as it is now, with this text of `counters.py`. Raises LocalError if it does not load."""
+        """Load the code as it is now, with this text of `counters.py`. Raises LocalError if it does not load."""
         self._version += 1
         folder = self._stack.write_folder(self._version, counters)
         prepared = await self._read(self._stack.spawn(folder), folder)
@@ -42,15 +42,15 @@ class CodeVersions:
         return prepared
 
     async def restart_zygote(self) -> Zygote:
-        """A zygote in place of one that died. Raises LocalError."""
+        """Returns a zygote in place of one that died. Raises LocalError."""
         return (await self._read(self._stack.spawn(self._folder), self._folder))[0]
 
     async def find_team_tables(self) -> team_tables.Found:
-        """The streams of the person's own tables as they are now."""
+        """Returns the person's own tables and their streams as they are now."""
         return await team_tables.find(self._stack.options.team_tables, self._wire)
 
     async def _read(self, spawned: Spawned, folder: Path) -> tuple[Zygote, Template]:
-        """Let a zygote make the handlers of what it describes, on tables that are there."""
+        """Create the tables that the code describes, then let the zygote make the handlers."""
         zygote, stack = Zygote(*spawned), self._stack
         try:
             document = await zygote.read_document()
@@ -58,20 +58,15 @@ class CodeVersions:
             arns = {stream_stand_in(table): stream_arns[table] for table in TABLES.values() if table in stream_arns}
             streams, named = await self.find_team_tables(), stack.options.team_tables
             template = team_tables.with_team_tables(parse(document), named, arns, streams)
+            common = {**stack.variables, "LAMBDA_TASK_ROOT": str(folder)}
             await zygote.make_handlers({
-                name: {
-                    **stack.variables,
-                    "LAMBDA_TASK_ROOT": str(folder),
-                    **variables(name, function.memory_mb),
-                    **function.environment,
-                }
+                name: {**common, **variables(name, function.memory_mb), **function.environment}
                 for name, function in template.functions.items()
             })  # fmt: skip
             self.streams = streams
             return zygote, template
-        except LocalError as error:
+        except BaseException as error:
             zygote.close()
-            raise LocalError(str(error).replace(str(folder / COUNTERS), str(stack.options.counters))) from None
-        except BaseException:
-            zygote.close()
+            if isinstance(error, LocalError):
+                raise LocalError(str(error).replace(str(folder / COUNTERS), str(stack.options.counters))) from None
             raise

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
+from ..base.words import Say
 from .worker import PAYLOAD_BYTES_MAX
-from .workers import LocalFunction, ThrottledError
+from .workers import ThrottledError, Workers
 
 PATH = "/2015-03-31/functions/{name}/invocations"
 EVENT_BYTES_MAX = 1024 * 1024  # Lambda's quota for asynchronous invocations
@@ -21,17 +21,17 @@ RETRIES_S = (1.0, 2.0)  # Lambda waits one and two minutes before its two retrie
 
 
 class Invoke:
-    """The Invoke API over the pools. It calls `say` with a line when an asynchronous invocation fails."""
+    """The Invoke API in front of the workers. It calls `say` with a line when an asynchronous invocation fails."""
 
-    def __init__(self, functions: Mapping[str, LocalFunction], say: Callable[[str], None]) -> None:
-        self._pools, self._say = functions, say
+    def __init__(self, workers: Workers, say: Say) -> None:
+        self._workers, self._say = workers, say
         self._running: set[asyncio.Task[None]] = set()
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer one call of Invoke."""
-        name = _function_name(request.match_info["name"])
-        pool = self._pools.get(name)
-        if pool is None:
+        # A name or an ARN (full or partial), with or without a qualifier.
+        name = request.match_info["name"].rpartition("function:")[2].partition(":")[0]
+        if name not in self._workers.functions:
             return _error(404, "ResourceNotFoundException", f"Function not found: {name}")
         kind = request.headers.get("x-amz-invocation-type", "RequestResponse")
         if kind == "DryRun":
@@ -47,15 +47,21 @@ class Invoke:
         except web.HTTPRequestEntityTooLarge:
             return _error(413, "RequestTooLargeException", f"Request must be smaller than {largest} bytes")
         except (ValueError, RecursionError) as error:
-            reason = f"Could not parse request body into json: {error}"
-            return _error(400, "InvalidRequestContentException", reason)
+            return _error(400, "InvalidRequestContentException", f"Could not parse request body into json: {error}")
         request_id = str(uuid.uuid4())
         if kind == "Event":
-            task = asyncio.create_task(self._in_background(pool, payload, request_id))
+            task = asyncio.create_task(self._in_background(name, payload, request_id))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
             return web.Response(status=202, headers={"x-amzn-requestid": request_id})
-        return await _respond(pool, payload, request_id)
+        try:
+            outcome = await self._workers.invoke(name, payload, request_id)
+        except ThrottledError as error:
+            return _error(429, "TooManyRequestsException", str(error))
+        headers = {"x-amzn-requestid": request_id, "x-amz-executed-version": "$LATEST"}
+        if outcome.failed:
+            headers["x-amz-function-error"] = "Unhandled"
+        return web.Response(body=outcome.payload, content_type="application/json", headers=headers)
 
     async def close(self) -> None:
         """Cancel the background invocations."""
@@ -65,37 +71,20 @@ class Invoke:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    async def _in_background(self, pool: LocalFunction, payload: bytes, request_id: str) -> None:
-        """Run it, and retry it twice."""
+    async def _in_background(self, name: str, payload: bytes, request_id: str) -> None:
+        """Run an asynchronous invocation, and retry it twice."""
         reason = ""
         for pause_s in (0.0, *RETRIES_S):
             await asyncio.sleep(pause_s)
             try:
-                outcome = await pool.invoke(payload, request_id)
+                outcome = await self._workers.invoke(name, payload, request_id)
             except ThrottledError as error:
                 reason = str(error)
                 continue
             if not outcome.failed:
                 return
             reason = outcome.reason
-        self._say(f"{pool.function.name} failed {1 + len(RETRIES_S)} times on an event; the event is lost: {reason}")
-
-
-async def _respond(pool: LocalFunction, payload: bytes, request_id: str) -> web.Response:
-    try:
-        outcome = await pool.invoke(payload, request_id)
-    except ThrottledError as error:
-        return _error(429, "TooManyRequestsException", str(error))
-    headers = {"x-amzn-requestid": request_id, "x-amz-executed-version": "$LATEST"}
-    if outcome.failed:
-        headers["x-amz-function-error"] = "Unhandled"
-    return web.Response(body=outcome.payload, content_type="application/json", headers=headers)
-
-
-def _function_name(named: str) -> str:
-    """The function's name, from a name or an ARN (full or partial), with or without a qualifier."""
-    _, separator, rest = named.rpartition("function:")
-    return (rest if separator else named).partition(":")[0]
+        self._say(f"{name} failed {1 + len(RETRIES_S)} times on an event; the event is lost: {reason}")
 
 
 def _error(status: int, kind: str, message: str) -> web.Response:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..stack.prepared import rotate
+
 PATH = "/dev/metrics"
 LOOK_S = 1.0  # between two reads of the logs; a request for the metrics reads them too
 LOOK_VERBOSE_S = 0.2  # a person watches the logs
@@ -28,17 +30,17 @@ class MetricSeries:
     """The values of one metric with one set of dimensions."""
 
     unit: str
-    total: float = 0
+    sum: float = 0
     count: int = 0
-    least: float = float("inf")
-    most: float = float("-inf")
+    min: float = float("inf")
+    max: float = float("-inf")
     last: float = 0
 
     def add(self, value: float) -> None:
         """Add one value."""
-        self.total += value
+        self.sum += value
         self.count += 1
-        self.least, self.most, self.last = min(self.least, value), max(self.most, value), value
+        self.min, self.max, self.last = min(self.min, value), max(self.max, value), value
 
 
 class Metrics:
@@ -50,11 +52,12 @@ class Metrics:
         self._offsets: dict[Path, int] = {}
         self._rests: dict[Path, bytes] = {}
 
-    def follow(self, logs: Iterable[Path]) -> None:
-        """Read what is written to these from now on."""
-        for path in logs:
-            self._offsets.setdefault(path, _size(path))
-            self._rests.setdefault(path, b"")
+    def follow(self, logs: Path, functions: Iterable[str]) -> None:
+        """Read what these functions log from now on, each in a file of the folder `logs`. Rename a large file first."""
+        for path in (logs / f"{name}.log" for name in functions):
+            if path not in self._offsets:
+                rotate(path)
+                self._offsets[path], self._rests[path] = _size(path), b""
 
     async def run(self) -> None:
         """Read new lines until cancelled."""
@@ -66,7 +69,7 @@ class Metrics:
         """Read the new lines of each log."""
         for path, offset in self._offsets.items():
             size = _size(path)
-            if size < offset:  # a person emptied it
+            if size < offset:  # a person emptied the log
                 self._offsets[path], self._rests[path] = 0, b""
             if size == offset:
                 continue
@@ -93,28 +96,22 @@ class Metrics:
                     for metric in directive["Metrics"]:
                         name = (str(directive["Namespace"]), str(metric["Name"]), dimensions)
                         values = document[name[1]]
+                        new = MetricSeries(str(metric.get("Unit", "None")))
                         for value in values if isinstance(values, list) else [values]:
-                            self.series.setdefault(name, MetricSeries(str(metric.get("Unit", "None")))).add(
-                                float(value)
-                            )
+                            self.series.setdefault(name, new).add(float(value))
 
     def document(self) -> dict[str, Any]:
         """Every series as JSON. A number without a fraction is an integer."""
-        series = [
+        documents = [
             {
                 "namespace": namespace,
                 "metric": metric,
                 "dimensions": dict(dimensions),
-                "unit": one.unit,
-                "sum": _number(one.total),
-                "count": one.count,
-                "min": _number(one.least),
-                "max": _number(one.most),
-                "last": _number(one.last),
+                **{name: one if isinstance(one, str) else _number(one) for name, one in vars(series).items()},
             }
-            for (namespace, metric, dimensions), one in sorted(self.series.items())
+            for (namespace, metric, dimensions), series in sorted(self.series.items())
         ]
-        return {"metrics": series}
+        return {"metrics": documents}
 
 
 def _number(value: float) -> float:

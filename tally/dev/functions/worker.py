@@ -21,9 +21,9 @@ from ..base.errors import LocalError
 from ..stack import zygote
 from ..stack.template import Function
 
-INIT_S_MAX = 30.0  # Lambda allows 10 s; a laptop that is busy is slower
+INIT_S_MAX = 30.0  # Lambda allows 10 s; a busy laptop is slower
 PAYLOAD_BYTES_MAX = 6 * 1024 * 1024 + 100  # of a synchronous invocation, in and out
-DOCUMENT_BYTES_MAX = 16 * 1024 * 1024  # what the code describes, in one line
+DOCUMENT_BYTES_MAX = 16 * 1024 * 1024  # of the document that describes the code, in one line
 
 
 @dataclass(frozen=True)
@@ -40,32 +40,28 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """One line for the person at the terminal."""
+        """The error as one line for the terminal."""
         try:
             error = json.loads(self.payload)
             return f"{error['errorType']}: {error['errorMessage']}"[:300]
         except (ValueError, TypeError, KeyError):
-            return "it failed"
+            return "its error is not a JSON object with errorType and errorMessage"
 
 
+@dataclass(eq=False)
 class Worker:
-    """One process. It handles one invocation at a time."""
+    """One process, which handles one invocation at a time."""
 
-    def __init__(
-        self,
-        zygote: Zygote,
-        pid: int,
-        connection: socket.socket,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        self.zygote, self.pid, self._connection = zygote, pid, connection
-        self._reader, self._writer = reader, writer
-        self.alive = True
+    zygote: Zygote
+    pid: int
+    _connection: socket.socket
+    _reader: asyncio.StreamReader
+    _writer: asyncio.StreamWriter
+    alive: bool = True
 
     @property
     def ready(self) -> bool:
-        """Whether the process runs, as the kernel knows it now."""
+        """Whether the process runs, according to the kernel."""
         try:
             return self.alive and bool(self._connection.recv(1, socket.MSG_PEEK))
         except BlockingIOError:
@@ -74,7 +70,10 @@ class Worker:
             return False
 
     async def invoke(self, function: Function, log: Path, request_id: str, payload: bytes) -> Outcome | None:
-        """Run one invocation. Kill the process after the function's timeout. None: it died before it began."""
+        """Run one invocation, and kill the process after the function's timeout.
+
+        Returns None if the process died before it began the invocation.
+        """
         head = json.dumps({
             "function": function.name, "id": request_id, "log": str(log), "memory_mb": function.memory_mb,
             "deadline_ms": int((time.time() + function.timeout_s) * 1000),
@@ -126,15 +125,15 @@ class Zygote:
         self._writer: asyncio.StreamWriter | None = None
         self.workers: set[Worker] = set()
         self.retired = False
-        """Whether its workers end once they are idle."""
+        """Whether new code has replaced it, so that its workers end when they are idle."""
 
     async def read_document(self) -> dict[str, Any]:
-        """What the code describes. Raises LocalError if it does not load."""
+        """Returns the document that describes the code. Raises LocalError if the code does not load."""
         self._lines, self._writer = await asyncio.open_unix_connection(sock=self._control, limit=DOCUMENT_BYTES_MAX)
         return dict((await self._read_reply())["document"])
 
     async def make_handlers(self, environments: Mapping[str, Mapping[str, str]]) -> None:
-        """Let it make the handlers. Raises LocalError, as if a counter is declared in another form than it has."""
+        """Let the process make the handlers. Raises LocalError, for example if the data are of another schema."""
         assert self._writer is not None
         self._writer.write(json.dumps(environments).encode() + b"\n")
         await self._read_reply()
@@ -142,14 +141,14 @@ class Zygote:
 
     async def _read_reply(self) -> dict[str, Any]:
         assert self._lines is not None
-        said = {"error": "the code of the functions does not load (log import.log)"}
+        reply = {"error": "the code of the functions does not load (log import.log)"}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(INIT_S_MAX):
                 if line := await self._lines.readline():
-                    said = json.loads(line)
-        if "error" in said:
-            raise LocalError(said["error"])
-        return said
+                    reply = json.loads(line)
+        if "error" in reply:
+            raise LocalError(reply["error"])
+        return reply
 
     @property
     def alive(self) -> bool:
@@ -157,7 +156,7 @@ class Zygote:
         return self._process.poll() is None
 
     async def fork(self) -> Worker:
-        """One more worker. Raises OSError."""
+        """Fork one more worker. Raises OSError."""
         ours, its = socket.socketpair()
         with its:
             socket.send_fds(self._control, [b"w"], [its.fileno()])
@@ -168,14 +167,14 @@ class Zygote:
         except BaseException as error:
             writer.close()
             if isinstance(error, asyncio.IncompleteReadError | TimeoutError):
-                raise OSError(f"no worker came: {error}") from None
+                raise OSError(f"no worker started: {error}") from None
             raise
         worker = Worker(self, pid, ours, reader, writer)
         self.workers.add(worker)
         return worker
 
     async def end_reason(self, pid: int) -> str:
-        """How a worker ended."""
+        """Returns how a worker ended: a signal or an exit status."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 status = await asyncio.shield(self._end(pid))
@@ -188,19 +187,19 @@ class Zygote:
     async def _listen(self) -> None:
         assert self._lines is not None
         while line := await self._lines.readline():
-            said = json.loads(line)
-            if not (end := self._end(said["pid"])).done():
-                end.set_result(said["status"])
+            ended = json.loads(line)
+            if not (end := self._end(ended["pid"])).done():
+                end.set_result(ended["status"])
 
     def discard(self, worker: Worker) -> None:
-        """Forget a worker that ended; the last one of a retired zygote ends this too."""
+        """End a worker. After the last worker of a retired zygote, end the zygote, too."""
         worker.kill()
         self.workers.discard(worker)
         if self.retired and not self.workers:
             self.close()
 
     def close(self) -> None:
-        """End it, and so its workers."""
+        """End the zygote and its workers."""
         for worker in tuple(self.workers):
             worker.kill()
         if self._listening is not None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from ..base.errors import LocalError
@@ -14,9 +13,9 @@ from ..stack.template import Function
 from .worker import Outcome, Worker, Zygote
 
 WORKERS = 4  # each takes a few MB beside what they share
-WORKERS_MAX = 2 * WORKERS  # if all hang
+WORKERS_MAX = 2 * WORKERS  # if every worker hangs
 GROW_AFTER_S = 0.02
-HANG_S = 1.0  # a caller who has waited so long gets a worker above WORKERS
+HANG_S = 1.0  # a caller that has waited this long gets a worker beyond WORKERS
 QUEUE_S_MAX = 30.0  # Lambda would start another process at once; here the caller waits as long as API Gateway does
 
 
@@ -25,34 +24,47 @@ class ThrottledError(Exception):
 
 
 class Workers:
-    """The workers. To be used from one event loop. `again` makes a zygote of the same code, if one died."""
+    """Runs any of `functions`, by its name. Use it from one event loop.
+
+    `restart`: makes a zygote of the same code after one died. `bound`: the number of workers, unless they hang.
+    """
 
     def __init__(
-        self, zygote: Zygote, logs: Path, again: Callable[[], Awaitable[Zygote]], workers: int = WORKERS
+        self,
+        zygote: Zygote,
+        functions: Mapping[str, Function],
+        logs: Path,
+        restart: Callable[[], Awaitable[Zygote]],
+        bound: int = WORKERS,
     ) -> None:
-        self._zygote, self._logs, self._again = zygote, logs, again
-        self._bound = workers
+        self._zygote, self.functions, self._logs = zygote, functions, logs
+        self._restart, self._bound = restart, bound
         self._idle: list[Worker] = []
         self._waiting: deque[asyncio.Future[Worker | Outcome]] = deque()
         self._starting: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def invoke(self, function: Function, payload: bytes, request_id: str | None = None) -> Outcome:
+    async def invoke(self, name: str, payload: bytes, request_id: str = "") -> Outcome:
         """Run one invocation with `payload`, a JSON document. Raises ThrottledError."""
-        log, named = self._logs / f"{function.name}.log", request_id or str(uuid.uuid4())
+        function = self.functions[name]
+        log, request_id = self._logs / f"{function.name}.log", request_id or str(uuid.uuid4())
         while True:
             worker = await self._worker(function)
             if isinstance(worker, Outcome):
                 return worker
             try:
-                if outcome := await worker.invoke(function, log, named, payload):
+                if outcome := await worker.invoke(function, log, request_id, payload):
                     return outcome
             finally:
-                self._take_back(worker)
+                if worker.alive and worker.zygote is self._zygote:
+                    self._give(worker)
+                else:
+                    worker.zygote.discard(worker)
+                    self._grow()
 
-    def replace(self, zygote: Zygote) -> None:
-        """Run new code from now on. What runs ends with the old code."""
-        old, self._zygote = self._zygote, zygote
+    def replace(self, zygote: Zygote, functions: Mapping[str, Function]) -> None:
+        """Run new code from now on. An invocation that runs ends with the old code."""
+        old, self._zygote, self.functions = self._zygote, zygote, functions
         old.retired = True
         for worker in self._idle:
             old.discard(worker)
@@ -71,7 +83,7 @@ class Workers:
         await asyncio.sleep(0)  # lets its connections close
 
     async def _worker(self, function: Function) -> Worker | Outcome:
-        """An idle worker, or why there is none. Raises ThrottledError."""
+        """Returns an idle worker, or the error that kept one from starting. Raises ThrottledError."""
         while self._idle:
             worker = self._idle.pop()  # the one used last: it is warm
             if worker.ready:
@@ -93,7 +105,7 @@ class Workers:
             hung.cancel()
 
     def _grow(self, bound: int = 0) -> None:
-        """Fork a worker if somebody waits. One at a time."""
+        """Fork a worker if a caller waits. One at a time."""
         wanted = any(not one.done() for one in self._waiting)
         room = len(self._zygote.workers) < max(bound, self._bound)
         if wanted and room and self._starting is None and not self._closed:
@@ -104,8 +116,8 @@ class Workers:
         try:
             if not zygote.alive:  # killed, and all its workers with it
                 zygote.close()
-                new_zygote = await self._again()
-                if self._zygote is not zygote:  # new code came meanwhile
+                new_zygote = await self._restart()
+                if self._zygote is not zygote:  # new code has replaced it
                     new_zygote.close()
                     return
                 zygote = self._zygote = new_zygote
@@ -121,16 +133,8 @@ class Workers:
             self._starting = None
             self._grow()
 
-    def _take_back(self, worker: Worker) -> None:
-        """A worker has nothing to do, or is dead."""
-        if worker.alive and worker.zygote is self._zygote:
-            self._give(worker)
-            return
-        worker.zygote.discard(worker)
-        self._grow()
-
     def _give(self, worker: Worker) -> None:
-        """Give it to the caller who has waited longest."""
+        """Give it to the caller that has waited longest, or keep it idle."""
         if not self._answer_next(worker):
             self._idle.append(worker)
 
@@ -141,15 +145,3 @@ class Workers:
                 waiting.set_result(result)
                 return True
         return False
-
-
-@dataclass(frozen=True)
-class LocalFunction:
-    """One function, in any worker."""
-
-    function: Function
-    workers: Workers
-
-    async def invoke(self, payload: bytes, request_id: str | None = None) -> Outcome:
-        """Run one invocation. Raises ThrottledError."""
-        return await self.workers.invoke(self.function, payload, request_id)

@@ -1,4 +1,4 @@
-"""A small EventBridge: it takes PutEvents, says each event at the terminal, and lists the last ones.
+"""A small EventBridge: it takes PutEvents, prints each event at the terminal, and lists the last ones.
 
 Source: "Amazon EventBridge API Reference" (2015-10-07), PutEvents.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
 from aiohttp import web
+
+from ..base.words import Say
 
 PATH = "/dev/events"
 NAME = "tally-local"
@@ -21,44 +22,40 @@ _TARGET = "AWSEvents.PutEvents"
 
 
 class LocalBus:
-    """The bus of the stack. `say` gets a line for each event, the first time that it comes."""
+    """The bus of the stack. `say` gets a line for each event, the first time that it arrives."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Say) -> None:
         self._say = say
         self._last: deque[dict[str, Any]] = deque(maxlen=SHOWN_MAX)
 
     def routes(self) -> list[web.RouteDef]:
-        """POST is PutEvents; GET lists what came, the newest first."""
+        """POST is PutEvents; GET lists the events, the newest first."""
         return [web.get(PATH, self._list), web.post(PATH, self._put), web.post(f"{PATH}/", self._put)]
 
     async def _list(self, _: web.Request) -> web.Response:
         return web.json_response({"events": list(self._last)})
 
     async def _put(self, request: web.Request) -> web.Response:
-        """A page of another origin cannot send the header unasked."""
+        """Answers PutEvents. A page of another origin cannot send the header without a preflight."""
         if request.headers.get("x-amz-target") != _TARGET:
             return web.json_response({"__type": "UnknownOperationException"}, status=400)
         entries = json.loads(await request.read())["Entries"]
         if not 1 <= len(entries) <= ENTRIES_MAX:
             return web.json_response({"__type": "ValidationException"}, status=400)
-        answers = [self._taken(entry) for entry in entries]
+        answers = [self._add(entry) for entry in entries]
         failed = sum("ErrorCode" in answer for answer in answers)
         return web.json_response({"FailedEntryCount": failed, "Entries": answers})
 
-    def _taken(self, entry: dict[str, Any]) -> dict[str, str]:
+    def _add(self, entry: dict[str, Any]) -> dict[str, str]:
         try:
             detail = json.loads(entry["Detail"])
             document = {"source": entry["Source"], "detail-type": entry["DetailType"], "detail": detail}
         except (KeyError, ValueError):
             return {"ErrorCode": "InvalidArgument", "ErrorMessage": "Source, DetailType or Detail is not valid."}
         if document not in self._last:
-            self._say(_line(detail))
+            part = f" ({detail['percent']} %)" if "percent" in detail else ""
+            tally = f"{detail.get('counter')} {detail.get('id')} {detail.get('period', '')}".strip()
+            crossed = "reached" if detail.get("direction") == "up" else "fell below"
+            self._say(f"event: {tally} {crossed} {detail.get('threshold')}{part}: it is {detail.get('value')}")
         self._last.appendleft(document)
         return {"EventId": str(uuid4())}
-
-
-def _line(detail: dict[str, Any]) -> str:
-    part = f" ({detail['percent']} %)" if "percent" in detail else ""
-    of = f"{detail.get('counter')} {detail.get('id')} {detail.get('period', '')}".strip()
-    crossed = "reached" if detail.get("direction") == "up" else "fell below"
-    return f"event: {of} {crossed} {detail.get('threshold')}{part}: it is {detail.get('value')}"

@@ -10,7 +10,7 @@ PREFIX = "access-control-"
 
 
 def preflight(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of the answer (204) to a preflight. None if it is not one, or its origin is not allowed."""
+    """Returns the headers of the answer (204) to a preflight. Empty: it is not a preflight, or its origin is denied."""
     allowed = _origin(cors, headers.get("origin"))
     if not allowed or "access-control-request-method" not in headers:
         return {}
@@ -22,7 +22,7 @@ def preflight(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def response_headers(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a response to another origin."""
+    """Returns the CORS headers of a response to another origin."""
     allowed = _origin(cors, headers.get("origin"))
     if allowed and cors.exposed:
         allowed[f"{PREFIX}expose-headers"] = ",".join(cors.exposed)

@@ -14,31 +14,19 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
+from aiohttp import web
+
 from ..base.account import ACCOUNT
-from ..stack.template import Route
+from .routes import Match
 
 _TEXT_TYPES = ("application/json", "application/javascript", "application/xml")
 _API_ID = "local"
+Authorizer = Mapping[str, Any] | None
+"""The caller's claims and scopes; None: the route takes no token."""
 
 
 class AnswerError(Exception):
     """The function's answer has another format: API Gateway's 500."""
-
-
-@dataclass(frozen=True)
-class HttpRequest:
-    """An HTTP request."""
-
-    method: str
-    path: str
-    """Decoded, without the query."""
-    query: str
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
-    source_ip: str
-    protocol: str
-    request_id: str
-    port: int
 
 
 @dataclass(frozen=True)
@@ -51,23 +39,21 @@ class Response:
 
 
 def event(
-    request: HttpRequest, route: Route, path_parameters: Mapping[str, str], authorizer: Mapping[str, Any] | None
+    request: web.Request, path: str, query: str, body: bytes, match: Match, authorizer: Authorizer, request_id: str
 ) -> dict[str, Any]:
-    """The event for the function of `route`."""
-    headers = joined((name.lower(), value) for name, value in request.headers)
+    """Returns the event for the function of a route. `path`: decoded, without the query."""
+    headers = joined((name.lower(), value) for name, value in request.headers.items())
     cookies = [cookie.strip() for cookie in headers.pop("cookie", "").split(";") if cookie.strip()]
-    host = headers.setdefault("host", "localhost")
-    headers |= {
-        "x-forwarded-for": request.source_ip,
-        "x-forwarded-port": str(request.port),
-        "x-forwarded-proto": "http",
-    }
+    host, source_ip = headers.setdefault("host", "localhost"), request.remote or ""
+    address = request.transport.get_extra_info("sockname") if request.transport else None
+    headers |= {"x-forwarded-for": source_ip, "x-forwarded-port": str(address[1] if address else 0)}
+    headers["x-forwarded-proto"] = "http"
     now_s = time.time()
     lambda_event: dict[str, Any] = {
         "version": "2.0",
-        "routeKey": route.key,
-        "rawPath": request.path,
-        "rawQueryString": request.query,
+        "routeKey": match.route.key,
+        "rawPath": path,
+        "rawQueryString": query,
         "headers": headers,
         "requestContext": {
             "accountId": ACCOUNT,
@@ -76,31 +62,31 @@ def event(
             "domainPrefix": host.partition(".")[0].partition(":")[0],
             "http": {
                 "method": request.method,
-                "path": request.path,
-                "protocol": request.protocol,
-                "sourceIp": request.source_ip,
+                "path": path,
+                "protocol": f"HTTP/{request.version.major}.{request.version.minor}",
+                "sourceIp": source_ip,
                 "userAgent": headers.get("user-agent", ""),
             },
-            "requestId": request.request_id,
-            "routeKey": route.key,
+            "requestId": request_id,
+            "routeKey": match.route.key,
             "stage": "$default",
             "time": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(now_s)),
             "timeEpoch": int(now_s * 1000),
         },
         "isBase64Encoded": False,
     }
-    query = joined(parse_qsl(request.query, keep_blank_values=True))
-    optional = {"cookies": cookies, "queryStringParameters": query, "pathParameters": dict(path_parameters)}
+    parameters = joined(parse_qsl(query, keep_blank_values=True))
+    optional = {"cookies": cookies, "queryStringParameters": parameters, "pathParameters": dict(match.parameters)}
     lambda_event |= {name: value for name, value in optional.items() if value}
     if authorizer is not None:
         lambda_event["requestContext"]["authorizer"] = {"jwt": authorizer}
-    if request.body:
-        lambda_event["body"], lambda_event["isBase64Encoded"] = _body(request.body, headers)
+    if body:
+        lambda_event["body"], lambda_event["isBase64Encoded"] = _body(body, headers)
     return lambda_event
 
 
 def joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Names and values. A comma joins the values of one name."""
+    """Returns the value of each name. A comma joins the values of one name."""
     by_name: dict[str, str] = {}
     for name, value in pairs:
         by_name[name] = f"{by_name[name]},{value}" if name in by_name else value
@@ -108,7 +94,7 @@ def joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _body(body: bytes, headers: Mapping[str, str]) -> tuple[str, bool]:
-    """The body as text. If it is compressed or its type is not text: in base64, and True."""
+    """Returns the body, and whether it is in base64: a compressed body is, and a body that is not text."""
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if (media_type.startswith("text/") or media_type in _TEXT_TYPES) and "content-encoding" not in headers:
         try:
@@ -119,14 +105,15 @@ def _body(body: bytes, headers: Mapping[str, str]) -> tuple[str, bool]:
 
 
 def response(payload: bytes) -> Response:
-    """The response in a function's answer. Raises AnswerError."""
+    """Returns the response in a function's answer. Raises AnswerError, or ValueError if the answer is not JSON."""
     answer = json.loads(payload)
     if not isinstance(answer, dict) or "statusCode" not in answer:  # format 2.0 accepts any JSON as the body
         body = answer if isinstance(answer, str) else json.dumps(answer)
         return Response(200, body.encode(), (("content-type", "application/json"),))
     try:
         status = int(answer["statusCode"])
-        headers = [(str(name).lower(), _header(value)) for name, value in (answer.get("headers") or {}).items()]
+        named = (answer.get("headers") or {}).items()
+        headers = [(str(name).lower(), one if isinstance(one, str) else json.dumps(one)) for name, one in named]
         headers += [("set-cookie", str(cookie)) for cookie in answer.get("cookies") or []]
         body = answer.get("body") or ""
         raw = base64.b64decode(body, validate=True) if answer.get("isBase64Encoded") else str(body).encode()
@@ -137,7 +124,3 @@ def response(payload: bytes) -> Response:
     if not any(name == "content-type" for name, _ in headers):
         headers.append(("content-type", "text/plain;charset=utf-8"))
     return Response(status, raw, tuple(headers))
-
-
-def _header(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -11,39 +11,33 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
 from aiohttp import web
 from multidict import CIMultiDict
 
+from ..base.words import Say
 from ..functions.worker import PAYLOAD_BYTES_MAX
-from ..functions.workers import LocalFunction, ThrottledError
+from ..functions.workers import ThrottledError, Workers
 from ..stack.template import Template
 from . import cors, event
-from .event import HttpRequest, Response
+from .event import Response
 from .routes import Bucket, Match, Routes, decoded
-from .tokens import Issuer, TokenRefusedError, claim_text, scopes
+from .tokens import Issuer, TokenRefusedError, claim_text
 
-BODY_BYTES_MAX = 10 * 1024 * 1024  # API Gateway's quota, as are the next two
+BODY_BYTES_MAX = 10 * 1024 * 1024  # API Gateway's quota, like the next two
 HEADER_BYTES_MAX = 10_240
 INTEGRATION_S_MAX = 30.0
 _ACCESS_LOG_FORMAT = '{"requestId": "$context.requestId", "route": "$context.routeKey", "status": "$context.status"}'
 _VARIABLE = re.compile(r"\$context\.([A-Za-z.]+)")
 _WHOLE_URL = re.compile(r"^https?://[^/?]*")  # RFC 9112, section 3.2.2: clients of proxies send a whole URL
-# headers that the gateway sets itself
-_GATEWAY_HEADERS = {
-    "content-length",
-    "transfer-encoding",
-    "connection",
-    "date",
-    "server",
-}
+_GATEWAY_HEADERS = {"content-length", "transfer-encoding", "connection", "date", "server"}  # the gateway sets these
 
 
 class GatewayError(Exception):
-    """An answer of API Gateway itself: `{"message": …}`. `reason` goes into the access log."""
+    """Becomes an answer of API Gateway itself: `{"message": …}`. `reason` goes into the access log."""
 
     def __init__(self, status: int, message: str, reason: str = "", headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -59,31 +53,23 @@ class LogEntry:
     values: dict[str, str] = field(default_factory=dict)
 
     def line(self, log_format: str) -> str:
-        """The line, with `-` for an unknown value."""
+        """Returns the line, with `-` for an unknown value."""
         self.values["responseLatency"] = str(round((time.monotonic() - self.started_s) * 1000))
         return _VARIABLE.sub(lambda found: self._value(found[1]), log_format) + "\n"
 
     def _value(self, name: str) -> str:
-        """The text of a variable. `messageString` has quotes of its own, but not where it is a bare `-`."""
+        """Returns the text of a variable. `messageString` has quotes of its own, unless it is the bare `-`."""
         if name == "error.messageString" and "error.message" in self.values:
             return json.dumps(self.values["error.message"])
         return json.dumps(self.values.get(name, "-"))[1:-1]
 
 
 class Gateway:
-    """The HTTP API in front of the pools of functions. It calls `say` with a line when a function fails."""
+    """The HTTP API in front of the workers. It calls `say` with a line when a function fails."""
 
-    def __init__(
-        self,
-        template: Template,
-        functions: Mapping[str, LocalFunction],
-        issuer: Issuer,
-        access_log: IO[str],
-        say: Callable[[str], None],
-    ) -> None:
-        self._pools, self._issuer = functions, issuer
+    def __init__(self, template: Template, workers: Workers, issuer: Issuer, access_log: IO[str], say: Say) -> None:
+        self._workers, self._issuer, self._say = workers, issuer, say
         self._log, self._log_format = access_log, template.access_log_format or _ACCESS_LOG_FORMAT
-        self._say = say
         self.serve(template)
 
     def serve(self, template: Template) -> None:
@@ -106,20 +92,13 @@ class Gateway:
             response = Response(error.status, body, (("content-type", "application/json"), *error.headers.items()))
         if self._cors and request.method != "OPTIONS":
             kept = [(name, value) for name, value in response.headers if not name.startswith(cors.PREFIX)]
-            response = Response(
-                response.status, response.body, (*kept, *cors.response_headers(self._cors, headers).items())
-            )
+            kept += cors.response_headers(self._cors, headers).items()
+            response = Response(response.status, response.body, tuple(kept))
         if response.status >= 500:
-            self._report(response, entry, request_id)
+            reason = entry.values.get("integrationErrorMessage", "the function's own answer")
+            where = f"request {request_id}, log {entry.values.get('function', 'access')}.log"
+            self._say(f"{response.status} for {entry.values.get('routeKey', 'no route')}: {reason} ({where})")
         return self._log_and_respond(request, response, request_id, entry)
-
-    def _report(self, response: Response, entry: LogEntry, request_id: str) -> None:
-        """Print a failure as a line that names the log."""
-        reason = entry.values.get("integrationErrorMessage", "the function's own answer")
-        self._say(
-            f"{response.status} for {entry.values.get('routeKey', 'no route')}: {reason}"
-            f" (request {request_id}, log {entry.values.get('function', 'access')}.log)"
-        )
 
     def _log_and_respond(
         self, request: web.Request, response: Response, request_id: str, entry: LogEntry
@@ -160,21 +139,15 @@ class Gateway:
         if bucket and not bucket.take():
             raise GatewayError(429, "Too Many Requests")
         authorizer = self._authorize(match, headers.get("authorization", ""))
-        http = HttpRequest(
-            method=request.method,
-            path=path,
-            query=query,
-            headers=tuple(request.headers.items()),
-            body=await _body(request),
-            source_ip=request.remote or "",
-            protocol=f"HTTP/{request.version.major}.{request.version.minor}",
-            request_id=request_id,
-            port=_port(request),
-        )
-        return await self._integrate(match, event.event(http, match.route, match.parameters, authorizer), entry)
+        try:
+            body = await request.read()
+        except web.HTTPRequestEntityTooLarge:  # the application's client_max_size, BODY_BYTES_MAX
+            raise GatewayError(413, "Request Entity Too Large") from None
+        api_event = event.event(request, path, query, body, match, authorizer, request_id)
+        return await self._integrate(match, api_event, entry)
 
     def _authorize(self, match: Match, header: str) -> dict[str, Any] | None:
-        """The caller's part of the event. Raises GatewayError: 401 for the token, 403 for its scopes."""
+        """Returns the caller's part of the event. Raises GatewayError: 401 for the token, 403 for its scopes."""
         route = match.route
         if not route.signed_in:
             return None
@@ -187,7 +160,7 @@ class Gateway:
             description = str(error).replace('"', "'")
             challenge = f'Bearer scope="{wanted}" error="invalid_token" error_description="{description}"'
             raise GatewayError(401, "Unauthorized", str(error), {"www-authenticate": challenge}) from None
-        if route.scope and route.scope not in scopes(claims):
+        if route.scope and route.scope not in str(claims.get("scope", "")).split():
             challenge = f'Bearer scope="{wanted}" error="insufficient_scope"'
             raise GatewayError(403, "Forbidden", "none of the scopes", {"www-authenticate": challenge})
         texts = {name: claim_text(value) for name, value in claims.items()}
@@ -199,7 +172,7 @@ class Gateway:
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise GatewayError(413, "Request Entity Too Large")
         started_s = time.monotonic()
-        invocation = asyncio.ensure_future(self._pools[function].invoke(payload))
+        invocation = asyncio.ensure_future(self._workers.invoke(function, payload))
         try:
             # Shielded: as in Lambda, the function continues when the gateway stops waiting.
             outcome = await asyncio.wait_for(asyncio.shield(invocation), INTEGRATION_S_MAX)
@@ -216,15 +189,3 @@ class Gateway:
                 reason = str(error)
         entry.values["integrationErrorMessage"] = reason
         raise GatewayError(500, "Internal Server Error")
-
-
-async def _body(request: web.Request) -> bytes:
-    try:
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge:  # the application's client_max_size, BODY_BYTES_MAX
-        raise GatewayError(413, "Request Entity Too Large") from None
-
-
-def _port(request: web.Request) -> int:
-    name = request.transport.get_extra_info("sockname") if request.transport else None
-    return int(name[1]) if name else 0

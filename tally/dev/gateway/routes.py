@@ -14,10 +14,10 @@ _BROKEN = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 def decoded(path: str) -> str:
-    """A path as an HTTP API sees it, before it looks for a route: decoded, cut at a `?`, and decoded again.
+    """Returns a path as an HTTP API matches it with the routes: decoded, cut at a `?`, and decoded again.
 
-    So `a%2Fb` is two segments, and `50%25` is refused. As captured from AWS in July 2026: hotsock/voker,
-    vokerhttp/testdata/ingress-paths.json. Raises ValueError for what is refused.
+    So `a%2Fb` is two segments, and `50%25` is rejected (ValueError). The rule was captured from AWS in July 2026:
+    hotsock/voker, vokerhttp/testdata/ingress-paths.json.
     """
     once = unquote(path).partition("?")[0]
     if _BROKEN.search(once):
@@ -27,20 +27,20 @@ def decoded(path: str) -> str:
 
 @dataclass(frozen=True)
 class Match:
-    """A route and the parameters of the path."""
+    """The route of a request, and the parameters in its path."""
 
     route: Route
     parameters: Mapping[str, str]
 
 
 class Routes:
-    """The routes of an API. The most specific wins, as at API Gateway: a literal part before a parameter."""
+    """The routes of an API. As at API Gateway, the most specific route wins: a literal part before a parameter."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._routes = sorted(routes, key=lambda route: [part.startswith("{") for part in route.path.split("/")])
 
     def match(self, method: str, path: str) -> Match | None:
-        """The route of a request, by its decoded path; None is API Gateway's 404."""
+        """Returns the route of a request by its decoded path, or None for API Gateway's 404."""
         for route in self._routes:
             if route.method == method and (parameters := _parameters(route.path, path)) is not None:
                 return Match(route, parameters)

@@ -4,46 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.resources import files
 
 from aiohttp import web
 from yarl import URL
 
 from ..base import objects
-from ..base.listening import stop_listening
+from ..base.engine import stop_listening
 from ..base.objects import Buckets
 from ..base.wire import Wire, WireError
+from ..base.words import Say
 from ..functions import invoke, metrics
 from ..functions.metrics import Metrics
-from ..functions.workers import LocalFunction
+from ..functions.workers import Workers
 from ..stack.prepared import AUDIENCE, BUCKET, CONSOLE_CLIENT, TABLES, PreparedStack, open_log
-from ..streams.switches import Switches
+from ..streams.pump import Pump
 from . import console, tokens
 from .bus import LocalBus
 from .gateway import BODY_BYTES_MAX, Gateway
 
 MAPPINGS, LOST, EDIT = "/dev/mappings", "/dev/lost", "/dev/edit"
-LINE_BYTES_MAX = 1_000_000  # read of a request line or a header; the gateway refuses far shorter ones
+LINE_BYTES_MAX = 1_000_000  # of a request line or a header; the gateway rejects far shorter ones
 STOP_S_MAX = 3.0  # lets requests end when the server stops
 _ANY = "/{path:(?s:.*)}"  # any path, even with a line break in it
-Say = Callable[[str], None]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @contextlib.asynccontextmanager
 async def site(
-    stack: PreparedStack, functions: Mapping[str, LocalFunction], gathered: Metrics, switches: Switches, say: Say
+    stack: PreparedStack, workers: Workers, gathered: Metrics, pump: Pump, say: Say
 ) -> AsyncIterator[Gateway]:
     """Serve while the block runs. Yields the gateway of the API."""
     issuer = tokens.Issuer(stack.url, AUDIENCE, stack.options.data / "issuer.pem", CONSOLE_CLIENT)
-    invoker = invoke.Invoke(functions, say)
+    invoker = invoke.Invoke(workers, say)
     with open_log(stack.logs / "access.log") as access_log:
-        gateway = Gateway(stack.template, functions, issuer, access_log, say)
+        gateway = Gateway(stack.template, workers, issuer, access_log, say)
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.router.add_post(invoke.PATH, invoker.handle)
         app.router.add_routes(_dev_routes(stack, gateway, issuer, gathered))
-        app.router.add_routes(_Mappings(stack, switches, say).routes())
+        app.router.add_routes(_Mappings(stack, pump, say).routes())
         app.router.add_routes(LocalBus(say).routes())
         app.router.add_patch(EDIT, _editing(stack))
         app.router.add_route("*", LOST + _ANY, _losing(gateway))
@@ -53,7 +53,7 @@ async def site(
             access_log=None,
             handle_signals=False,
             shutdown_timeout=STOP_S_MAX,
-            max_line_size=LINE_BYTES_MAX,  # so that the gateway refuses, in its own form
+            max_line_size=LINE_BYTES_MAX,  # so that the gateway rejects long lines with its own answer
             max_field_size=LINE_BYTES_MAX,
             auto_decompress=False,  # API Gateway passes a compressed body on as it is
         )
@@ -68,7 +68,7 @@ async def site(
 
 
 def _losing(gateway: Gateway) -> Handler:
-    """The work behind LOST is done, and its answer is lost, as when a connection breaks at the wrong moment."""
+    """Serves a path behind LOST, then closes the connection without the answer, as if the connection broke."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         path, _, query = request.raw_path.partition(LOST)[2].partition("?")
@@ -76,16 +76,16 @@ def _losing(gateway: Gateway) -> Handler:
         response = await gateway.handle(request.clone(rel_url=inner))
         if request.transport is not None:
             request.transport.abort()
-        return response  # to a connection that is gone
+        return response  # to a closed connection
 
     return answer
 
 
 def _editing(stack: PreparedStack) -> Handler:
-    """Adds to a number of the counts table around Tally, as somebody's script does: *Try it* shows what follows.
+    """Adds to a number of the counts table behind Tally's back, as a team's script might. *Try it* shows the drift.
 
-    It is a PATCH, so that no page of another origin can send it unasked. 400: the body says something else; 404: there
-    is no such item.
+    The route is a PATCH, so a page of another origin cannot send it without a preflight. 400: the body is not valid;
+    404: there is no such item.
     """
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -126,10 +126,13 @@ def _dev_routes(stack: PreparedStack, gateway: Gateway, issuer: tokens.Issuer, g
 
     store = Buckets(stack.options.data / "objects", (BUCKET,))
 
-    # They load nothing from elsewhere. Swagger UI would be 8 MB, and its package that can be pinned is of 2022.
+    # The pages load nothing from other hosts. Swagger UI would be 8 MB, and the newest package to pin is of 2022.
     def page(name: str) -> Handler:
-        text, header = (files(__package__).joinpath(one).read_text("utf-8") for one in (name, "header.html"))
-        return _handler_of(lambda: web.Response(text=text.replace("<!-- header -->", header), content_type="text/html"))
+        text, head, header = (
+            files(__package__).joinpath(f"{one}.html").read_text("utf-8") for one in (name, "head", "header")
+        )
+        text = text.replace("<!-- head -->\n", head).replace("<!-- header -->", header)
+        return _handler_of(lambda: web.Response(text=text, content_type="text/html"))
 
     return [
         web.route("*", objects.PREFIX + _ANY, store.handle),
@@ -137,8 +140,8 @@ def _dev_routes(stack: PreparedStack, gateway: Gateway, issuer: tokens.Issuer, g
         web.get("/dev/stack", _handler_of(lambda: web.json_response(stack.describe_parts()))),
         web.get("/", root),
         web.get("/dev", _handler_of(lambda: web.Response(text=console.page(gateway.template, stack.url)))),
-        web.get("/dev/openapi", page("openapi.html")),
-        web.get("/dev/elements", page("elements.html")),
+        web.get("/dev/openapi", page("openapi")),
+        web.get("/dev/elements", page("elements")),
         web.get("/.well-known/openid-configuration", _handler_of(lambda: web.json_response(issuer.configuration()))),
         web.get("/dev/jwks.json", _handler_of(lambda: web.json_response(issuer.jwks))),
         web.post("/dev/token", token),
@@ -146,7 +149,7 @@ def _dev_routes(stack: PreparedStack, gateway: Gateway, issuer: tokens.Issuer, g
 
 
 async def _document(request: web.Request) -> object:
-    """The JSON of the body; None if it is none."""
+    """Returns the JSON of the body; None if the body is not JSON."""
     try:
         return json.loads(await request.read())
     except (ValueError, RecursionError):
@@ -165,13 +168,13 @@ def _error_response(status: int, message: str) -> web.Response:
 
 
 class _Mappings:
-    """Lists the event source mappings, and disables and enables one, as Lambda's UpdateEventSourceMapping.
+    """Lists the event source mappings, and disables and enables one, as Lambda's UpdateEventSourceMapping does.
 
-    So a person sees what a stalled consumer does to the numbers. `say` gets a line for each change.
+    A person can so try what a stalled consumer does to the numbers. `say` gets a line for each change.
     """
 
-    def __init__(self, stack: PreparedStack, switches: Switches, say: Say) -> None:
-        self._stack, self._switches, self._say = stack, switches, say
+    def __init__(self, stack: PreparedStack, pump: Pump, say: Say) -> None:
+        self._stack, self._pump, self._say = stack, pump, say
 
     @property
     def _mappings(self) -> dict[str, str]:
@@ -187,16 +190,15 @@ class _Mappings:
         return web.json_response({"mappings": [self._shown(named) for named in sorted(self._mappings)]})
 
     async def _change(self, request: web.Request) -> web.Response:
-        """404: there is no such mapping; 400: the body says nothing else."""
+        """Enables or disables a mapping. 404: there is no such mapping; 400: the body is not valid."""
         named = f"{request.match_info['consumer']}/{request.match_info['table']}"
-        if named not in self._mappings:
-            return _error_response(
-                404, f"there is no mapping {named[:128]}: there are {', '.join(sorted(self._mappings))}"
-            )
+        if (mapping := self._mappings.get(named)) is None:
+            names = ", ".join(sorted(self._mappings))
+            return _error_response(404, f"there is no mapping {named[:128]}: there are {names}")
         match await _document(request):
             case {"enabled": bool(enabled), **others} if not others:
-                if self._switches.is_enabled(self._mappings[named]) != enabled:
-                    self._switches.set(self._mappings[named], enabled)
+                if enabled == (mapping in self._pump.disabled):
+                    self._pump.switch(mapping, enabled)
                     how = "enabled" if enabled else "disabled, until PATCH or a restart enables it"
                     self._say(f"the mapping {named} is {how}")
                 return web.json_response(self._shown(named))
@@ -204,4 +206,4 @@ class _Mappings:
 
     def _shown(self, named: str) -> dict[str, object]:
         consumer, _, table = named.partition("/")
-        return {"consumer": consumer, "table": table, "enabled": self._switches.is_enabled(self._mappings[named])}
+        return {"consumer": consumer, "table": table, "enabled": self._mappings[named] not in self._pump.disabled}

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from ..base.words import DEV
 LIFETIME_DEFAULT_S = 3600  # as Cognito's
 LIFETIME_S_MAX = 365 * 24 * 3600
 KEY_BITS = 2048
-SUBJECT_CHARACTERS_MAX = 2048  # a longer one would not fit into a request's headers
+SUBJECT_CHARACTERS_MAX = 2048  # a longer subject would not fit into a request's headers
 _BEARER = "bearer "
 
 
@@ -31,7 +30,7 @@ class TokenRefusedError(Exception):
 
 
 class TokenRequestError(Exception):
-    """A wrong request for a token. The message says why."""
+    """The request for a token is not valid. The message says why."""
 
 
 class TokenRequest(NamedTuple):
@@ -41,7 +40,7 @@ class TokenRequest(NamedTuple):
     scope: str = ""
     lifetime_s: int = LIFETIME_DEFAULT_S
     groups: list[str] | None = None
-    """The groups of a person who signs in to the console; None: the token is one of a program."""
+    """The groups of a person who signs in to the console; None: the token is for a program."""
 
 
 class Issuer:
@@ -60,7 +59,7 @@ class Issuer:
         self.jwks["keys"][0] |= {"use": "sig", "alg": "RS256", "kid": self.key_id}
 
     def configuration(self) -> dict[str, Any]:
-        """The OpenID configuration of this issuer."""
+        """Returns the OpenID configuration of this issuer."""
         return {
             "issuer": self.url,
             "jwks_uri": f"{self.url}/dev/jwks.json",
@@ -69,7 +68,7 @@ class Issuer:
         }
 
     def token(self, request: TokenRequest) -> dict[str, Any]:
-        """A signed token, in the form of a token endpoint's answer."""
+        """Returns a signed token as a token endpoint answers it."""
         now = int(time.time())
         claims: dict[str, Any] = {"sub": request.subject, "iss": self.url, "iat": now, "exp": now + request.lifetime_s}
         if self.audience:
@@ -84,7 +83,7 @@ class Issuer:
         return {"access_token": signed, "token_type": "Bearer", "expires_in": request.lifetime_s}
 
     def verify(self, header: str) -> dict[str, Any]:
-        """The claims of the token in an Authorization header, with or without `Bearer `. Raises TokenRefusedError."""
+        """Returns the claims of the token in an Authorization header. Raises TokenRefusedError."""
         token = header[len(_BEARER) :] if header.lower().startswith(_BEARER) else header
         try:
             kid = jwt.get_unverified_header(token.strip()).get("kid")
@@ -108,13 +107,8 @@ class Issuer:
         return claims
 
 
-def scopes(claims: Mapping[str, Any]) -> set[str]:
-    """The scopes of a token that this issuer signed."""
-    return set(str(claims.get("scope", "")).split())
-
-
 def claim_text(value: object) -> str:
-    """A claim in the form that API Gateway gives to functions: text, and a list as `[a b]`."""
+    """Returns a claim as API Gateway passes it to functions: text, and a list as `[a b]`."""
     if isinstance(value, list):
         return f"[{' '.join(claim_text(entry) for entry in value)}]"
     return value if isinstance(value, str) else json.dumps(value)
@@ -127,7 +121,7 @@ def token_request(body: bytes) -> TokenRequest:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise TokenRequestError('send a JSON object: {"sub": "alice"}')
+        raise TokenRequestError('the body must be a JSON object: {"sub": "alice"}')
     unknown = sorted(document.keys() - {"sub", "scope", "expires_in", "groups"})
     if unknown:
         raise TokenRequestError(f"there is no field {unknown[0][:64]!r}: there are sub, scope, expires_in and groups")
@@ -142,17 +136,16 @@ def token_request(body: bytes) -> TokenRequest:
         raise TokenRequestError(f"expires_in must be whole seconds, 1 to {LIFETIME_S_MAX}")
     groups = document.get("groups")
     if groups is not None and not (isinstance(groups, list) and all(isinstance(group, str) for group in groups)):
-        raise TokenRequestError("groups must be a list of text: those of a person who signs in to the console")
+        raise TokenRequestError("groups must be a list of texts: the groups of a person who signs in to the console")
     return TokenRequest(subject, scope, lifetime_s, groups)
 
 
 def _key(path: Path) -> rsa.RSAPrivateKey:
-    """The key in the file. Make one if there is none. Raises LocalError."""
+    """Returns the key in the file. If there is no file, makes one. Raises LocalError."""
     if not path.exists():
         new_key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-        pem = new_key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        pem = new_key.private_bytes(*form)
         fresh = path.with_suffix(".new")
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(pem)

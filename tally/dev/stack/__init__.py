@@ -1,4 +1,4 @@
-"""The stack that runs: the zygote describes it, `template` reads that, `prepared` makes it ready to serve.
+"""The stack that runs: the zygote describes it, `template` reads the description, `prepared` makes it ready to serve.
 
-The other rooms see its `Template`, with `Function`, `Route`, `StreamMapping`, and the `PreparedStack`.
+The other rooms use its `PreparedStack`, and its `Template` with `Function`, `Route` and `StreamMapping`.
 """

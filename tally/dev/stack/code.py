@@ -1,7 +1,7 @@
 """The folder of the functions' code: links to the sources, and a copy of `counters.py`.
 
-A person writes the file while the functions run. Each version that is tried has a folder of its own, so the last right
-one is there when a process has to start again.
+A person may write `counters.py` while the functions run. So each version has a folder of its own, and if a process has
+to start again, it loads the last version that was right.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Spawned = tuple["subprocess.Popen[bytes]", socket.socket]
 
 
 def write_folder(counters: bytes, folder: Path) -> Path:
-    """Write the folder, which may be there from another start, and return it."""
+    """Write the folder, in place of one from an earlier start, and return it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     packages = PACKAGES.iterdir() if PACKAGES.is_dir() else ()
@@ -36,9 +36,9 @@ def write_folder(counters: bytes, folder: Path) -> Path:
 
 
 def spawn(folder: Path, log: Path, variables: Mapping[str, str], where: Mapping[str, Any]) -> Spawned:
-    """Start a zygote of the code in the folder, which imports while this process does something else.
+    """Start a zygote of the code in the folder. It imports the code while this process continues.
 
-    It has these variables and inherits none: with those of the terminal a function could run here and fail in Lambda.
+    It has these variables and inherits none: with a variable of the terminal, code could run here and fail in Lambda.
     """
     ours, its = socket.socketpair()
     with its, log.open("ab") as output:
@@ -58,7 +58,7 @@ def spawn(folder: Path, log: Path, variables: Mapping[str, str], where: Mapping[
 
 
 def variables(name: str, memory_mb: int) -> dict[str, str]:
-    """Those of one function that Lambda sets."""
+    """Returns the variables that Lambda sets for one function."""
     return {
         "_HANDLER": f"handlers.{name}",
         "AWS_LAMBDA_FUNCTION_NAME": name,

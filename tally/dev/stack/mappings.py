@@ -1,7 +1,8 @@
-"""Event source mappings of DynamoDB streams: what the pump does for each, and their filters.
+"""Event source mappings of DynamoDB streams, and their filters.
 
+A setting that the pump cannot emulate is an error, so that nothing runs differently here and on AWS.
 Source: "AWS::Lambda::EventSourceMapping", CloudFormation's reference; "Control which events Lambda sends to your
-function", Lambda's developer guide. What the pump lacks is an error, so that nothing runs differently here and on AWS.
+function", Lambda's developer guide.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FIXED: Mapping[str, Any] = {
     "age_s": -1,
     "begins": "TRIM_HORIZON",
 }
-"""What the pump does for every mapping."""
+"""The only values that the pump can emulate."""
 FilterPattern = Mapping[str, Any]
 
 
@@ -37,25 +38,25 @@ class StreamMapping:
     batch_records: int = 100  # Lambda's default, for streams
     batch_window_s: float = 0.0
     tumbling_window_s: int = 0
-    """0: none. Then the events name no shard."""
+    """0: the mapping has no tumbling window, so its events do not name the shard."""
     filters: tuple[FilterPattern, ...] = ()
     counters: KeysByCounter | None = None
-    """Of a person's own table: what counts its items. None: the table is one of Tally's."""
+    """The counters that count the items of a person's own table. None: the table is one of Tally's."""
     stream: str = ""
-    """Of a person's own table: the ARN of its stream as it is now. The table may be made again."""
+    """The ARN of the present stream of a person's own table, which may be deleted and created again."""
 
     def takes(self, record: Mapping[str, Any]) -> bool:
         """Whether the function receives the record: one matching filter is enough."""
         return not self.filters or any(matches(pattern, record) for pattern in self.filters)
 
     def scaled_to(self, minute_s: int) -> StreamMapping:
-        """Returns the mapping with a window that is as much of a minute here as on AWS. One of a second stays."""
+        """Returns the mapping with its batch window scaled to the length of a minute here, to 1 s at least."""
         window_s = min(self.batch_window_s, max(1.0, self.batch_window_s * minute_s / 60))
         return replace(self, batch_window_s=window_s)
 
 
 def read_mapping(mapping: Mapping[str, Any]) -> StreamMapping:
-    """A mapping that `described` describes. Raises LocalError, which names it, for what the pump cannot do."""
+    """Returns a mapping of the code's description. Raises LocalError if the pump cannot emulate it."""
     own = {one.name for one in fields(StreamMapping)}
     for name in sorted({*mapping, *FIXED} - own):
         if name not in FIXED or mapping.get(name) != FIXED[name]:
@@ -63,17 +64,14 @@ def read_mapping(mapping: Mapping[str, Any]) -> StreamMapping:
             raise LocalError(f"the mapping {mapping['name']} has {name} {value}, which the local run cannot emulate")
     for pattern in mapping["filters"]:
         if not _known(pattern):
-            raise LocalError(
-                f"the mapping {mapping['name']} has the filter {json.dumps(pattern)[:200]}:"
-                " the local run knows objects of lists of plain values and of prefixes"
-            )
-    return StreamMapping(
-        **{name: one for name, one in mapping.items() if name in own} | {"filters": tuple(mapping["filters"])}
-    )
+            text = f"the mapping {mapping['name']} has the filter {json.dumps(pattern)[:200]}"
+            raise LocalError(f"{text}: the local run knows objects of lists of plain values and of prefixes")
+    known = {name: value for name, value in mapping.items() if name in own}
+    return StreamMapping(**known | {"filters": tuple(mapping["filters"])})
 
 
 def _known(pattern: object) -> bool:
-    """Whether every leaf is a list of plain values and prefixes: no `numeric`, `exists`, `suffix` and the like."""
+    """Whether every leaf is a list of plain values and prefixes, without `numeric`, `exists`, `suffix` and the like."""
     if not isinstance(pattern, dict) or not pattern or "$or" in pattern:
         return False
     return all(
@@ -89,7 +87,7 @@ def _known_value(wanted: object) -> bool:
 
 
 def matches(pattern: FilterPattern, document: object) -> bool:
-    """Whether every field in the pattern has one of the values, or begins with one of the prefixes, that it lists."""
+    """Whether every field of the pattern lists the document's value, or a prefix of it."""
     if not isinstance(document, Mapping):
         return False
     for name, wanted in pattern.items():

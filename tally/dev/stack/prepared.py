@@ -1,4 +1,4 @@
-"""Prepares a stack before it serves: port, data folder, engine, and the zygote that imports the code meanwhile."""
+"""Prepares a stack before it serves: port, data folder, engine, and a zygote that imports the code at the same time."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from ..base.options import DevOptions
 from ..base.words import DEV
 from . import code
 from .code import Spawned
+from .mappings import StreamMapping
 from .template import Template
 
 STACK, SERVICE = "Tally-local", "Tally-dev"
 TABLES = {name: f"{STACK}-{name.capitalize()}Table" for name in ("counts", "receipts", "ledger", "salts")}
-"""Their names on the engine: shard ids contain them, and boto3 wants these to have some length."""
+"""The names of the tables on the engine. Shard ids contain them, and boto3 requires shard ids of some length."""
 BUCKET, BUS = "tally-local-deadletterbucket", "tally-local"
-CONSOLE_CLIENT = "console"  # of those who sign in to the console
+CONSOLE_CLIENT = "console"  # the client id of people who sign in to the console
 AUDIENCE = ("programs", CONSOLE_CLIENT)
 LOG_BYTES_MAX = 20 * 1024 * 1024  # at the next start, a larger log becomes `.log.old`
 
 
 @dataclass
 class PreparedStack:
-    """A prepared stack: its options, its engine, and the socket to serve on. `template` is known once code is read."""
+    """A prepared stack: its options, its engine, the socket to serve on. `template` is empty until code is loaded."""
 
     options: DevOptions
     listener: socket.socket
@@ -61,7 +62,7 @@ class PreparedStack:
 
     @property
     def objects_url(self) -> str:
-        """The URL of the object store. It has an IP address: S3 clients would prefix a name with the bucket."""
+        """The URL of the object store. It has an IP address, because S3 clients prefix a host name with the bucket."""
         return f"http://127.0.0.1:{self.port}{objects.PREFIX}"
 
     def folder(self, version: int) -> Path:
@@ -69,7 +70,7 @@ class PreparedStack:
         return self.options.data.resolve() / "task" / str(version)
 
     def write_folder(self, version: int, counters: bytes) -> Path:
-        """The folder of a version of the code, written. Raises LocalError."""
+        """Write the folder of a version of the code, and return it. Raises LocalError."""
         try:
             return code.write_folder(counters, self.folder(version))
         except OSError as error:
@@ -82,7 +83,7 @@ class PreparedStack:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables that every function has here: those that Lambda sets, and those that it has not on AWS."""
+        """The variables of every function: the variables that Lambda sets, and the endpoints of this machine."""
         return {
             "PATH": os.defpath,
             "LANG": "en_US.UTF-8",
@@ -98,19 +99,19 @@ class PreparedStack:
             "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
             "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
             "AWS_LAMBDA_LOG_FORMAT": "JSON",
-            "POWERTOOLS_SERVICE_NAME": SERVICE,  # the core reads it when it is imported
+            "POWERTOOLS_SERVICE_NAME": SERVICE,  # the core reads the name during its import
             "AWS_ENDPOINT_URL_DYNAMODB": self.endpoint,
             "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": self.options.streams_endpoint or self.endpoint,
             "AWS_ENDPOINT_URL_S3": self.objects_url,
             "AWS_ENDPOINT_URL_EVENTBRIDGE": f"http://127.0.0.1:{self.port}/dev/events",
             "TALLY_MINUTE_S": str(self.options.minute_s),
             "TALLY_LOCAL_PORT": str(self.port),
-            "no_proxy": "*",  # else a forked process asks macOS for its proxies, which may end it
+            "no_proxy": "*",  # without it a forked process asks macOS for its proxies, which may kill the process
         }
 
     @property
     def surroundings(self) -> dict[str, Any]:
-        """Where functions run, for the zygote: tally/contract/described.py says what it is."""
+        """The values that the zygote describes the stack with: `Surroundings` of tally/contract/deployment.py."""
         console = {
             "stage": "dev",
             "stack": STACK,
@@ -135,8 +136,13 @@ class PreparedStack:
         }
 
     @property
+    def scaled_mappings(self) -> list[StreamMapping]:
+        """The event source mappings, with windows that fit the length of a minute here."""
+        return [one.scaled_to(self.options.minute_s) for one in self.template.mappings]
+
+    @property
     def transact(self) -> dict[str, Any]:
-        """What TALLY_TRANSACT says here. A minute has another length than on AWS."""
+        """The value of TALLY_TRANSACT here, with the length of a minute on this machine."""
         settings = self.template.transact.get("settings", {})
         return {**self.template.transact, "settings": {**settings, "TALLY_MINUTE_S": str(self.options.minute_s)}}
 
@@ -163,7 +169,7 @@ class PreparedStack:
 
 
 def stream_stand_in(table: str) -> str:
-    """A placeholder for the ARN of a table's stream, until the engine has made the table."""
+    """Returns a placeholder for the ARN of a table's stream, until the engine has made the table."""
     return f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{table}/stream/local"
 
 
@@ -175,20 +181,17 @@ def prepare_stack(options: DevOptions) -> Iterator[tuple[PreparedStack, Spawned]
         entered.enter_context(_lock_folder(options.data))
         engine = None if options.endpoint else choose_engine(options.data, options.engine)
         stack = PreparedStack(options, listener, engine.endpoint if engine else str(options.endpoint), engine)
-        process, control = spawned = stack.spawn(stack.write_folder(0, _counters(options)))
+        try:
+            counters = options.counters.read_bytes()
+        except OSError as error:
+            raise LocalError(f"{options.counters} cannot be read: {error.strerror}") from None
+        process, control = spawned = stack.spawn(stack.write_folder(0, counters))
         entered.callback(process.wait)
         entered.callback(process.kill)
         entered.callback(control.close)
         if engine:
             entered.enter_context(engine)
         yield stack, spawned
-
-
-def _counters(options: DevOptions) -> bytes:
-    try:
-        return options.counters.read_bytes()
-    except OSError as error:
-        raise LocalError(f"{options.counters} cannot be read ({error.strerror}): it declares the counters") from None
 
 
 def _listen(port: int) -> socket.socket:
@@ -216,10 +219,8 @@ def _lock_folder(data: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             lock.seek(0)
-            raise LocalError(
-                f"another {DEV} (process {lock.read().strip() or '?'}) uses the data folder {data}:"
-                " stop it, or set TALLY_DATA to another folder"
-            ) from None
+            text = f"another {DEV} (process {lock.read().strip() or '?'}) uses the data folder {data}"
+            raise LocalError(f"{text}: stop it, or set TALLY_DATA to another folder") from None
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
@@ -227,7 +228,7 @@ def _lock_folder(data: Path) -> Iterator[None]:
 
 
 def open_log(path: Path) -> IO[Any]:
-    """Open a log to append lines of text. Rename a large one first. Raises LocalError."""
+    """Open a log to append lines of text. Rename a large log first. Raises LocalError."""
     try:
         rotate(path)
         return path.open("a", buffering=1)
@@ -236,7 +237,7 @@ def open_log(path: Path) -> IO[Any]:
 
 
 def rotate(path: Path) -> None:
-    """Make the folder of a log, and rename a large one."""
+    """Make the folder of a log, and rename the log if it is large."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
         path.replace(path.with_suffix(".log.old"))

@@ -1,4 +1,4 @@
-"""Creates the missing tables on an engine."""
+"""Creates the tables that an engine does not have."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from ..base.wire import Wire, WireError
 
 
 async def create(tables: Mapping[str, Any], ttl_attribute: str, wire: Wire, endpoint: str) -> dict[str, str]:
-    """Create the missing tables, with stream and TTL. Existing tables keep their items. `tables`: what CreateTable
-    takes, by their names.
+    """Create the missing tables, with stream and TTL. Returns the ARNs of the streams, by table.
 
-    Returns the ARNs of the streams, by table.
-
-    Raises LocalError if the engine does not answer, or if it has such a table with another key.
+    `tables`: the arguments of CreateTable, by table. Existing tables keep their items. Raises LocalError if the engine
+    does not answer, or if it has a table of the same name with another key.
     """
     try:
         arns: dict[str, str] = {}
@@ -28,15 +26,16 @@ async def create(tables: Mapping[str, Any], ttl_attribute: str, wire: Wire, endp
                 await wire.call("dynamodb", "CreateTable", TableName=name, **arguments)
                 table = (await wire.call("dynamodb", "DescribeTable", TableName=name))["Table"]
             if _schema(table) != _schema(arguments):
-                raise LocalError(
-                    f"the table {name} at {endpoint} has another key than the stack's:"
-                    " give this stack a data folder of its own (TALLY_DATA)"
-                )
+                advice = "give this stack a data folder of its own (TALLY_DATA)"
+                raise LocalError(f"the table {name} at {endpoint} has another key than the stack's: {advice}")
             wanted = arguments.get("StreamSpecification")
             if wanted and not table.get("StreamSpecification", {}).get("StreamEnabled"):
                 await wire.call("dynamodb", "UpdateTable", TableName=name, StreamSpecification=wanted)
                 table = (await wire.call("dynamodb", "DescribeTable", TableName=name))["Table"]
-            await _enable_ttl(wire, name, ttl_attribute)
+            ttl = (await wire.call("dynamodb", "DescribeTimeToLive", TableName=name))["TimeToLiveDescription"]
+            if ttl.get("TimeToLiveStatus") not in {"ENABLED", "ENABLING"}:  # DynamoDB refuses to enable it twice
+                enabled = {"Enabled": True, "AttributeName": ttl_attribute}
+                await wire.call("dynamodb", "UpdateTimeToLive", TableName=name, TimeToLiveSpecification=enabled)
             if arn := table.get("LatestStreamArn"):
                 arns[name] = str(arn)
         return arns
@@ -47,11 +46,3 @@ async def create(tables: Mapping[str, Any], ttl_attribute: str, wire: Wire, endp
 def _schema(table: Any) -> list[tuple[str, str, str]]:
     kinds = {entry["AttributeName"]: entry["AttributeType"] for entry in table["AttributeDefinitions"]}
     return [(key["AttributeName"], key["KeyType"], kinds[key["AttributeName"]]) for key in table["KeySchema"]]
-
-
-async def _enable_ttl(wire: Wire, name: str, attribute: str) -> None:
-    """Switch TTL on, unless it is: DynamoDB refuses that."""
-    described = await wire.call("dynamodb", "DescribeTimeToLive", TableName=name)
-    if described["TimeToLiveDescription"].get("TimeToLiveStatus") not in {"ENABLED", "ENABLING"}:
-        wanted = {"Enabled": True, "AttributeName": attribute}
-        await wire.call("dynamodb", "UpdateTimeToLive", TableName=name, TimeToLiveSpecification=wanted)

@@ -1,6 +1,6 @@
-"""A person's own tables, whose items counters count. Their tests make them, at any time, on the same engine.
+"""A person's own tables, whose items counters count. The person's tests create them, at any time, on the same engine.
 
-A table that is made again is another table: the numbers are those of the first one until its items are scanned.
+If a table is deleted and created again, it is another table: the numbers count the first table until a scan.
 """
 
 from __future__ import annotations
@@ -21,60 +21,57 @@ from .template import Template
 
 
 class FoundTable(NamedTuple):
-    """A table that is there."""
+    """A table that the engine has."""
 
     keys: Sequence[str]
     stream: str
-    """Its ARN; empty: it has none."""
+    """The ARN of its stream; "": it has no stream."""
     view: str | None
 
 
 Found = Mapping[str, FoundTable]
-"""By the name of the table. A table that is not there is missing."""
+"""The tables that the engine has, by name."""
 
 
 async def find(tables: Collection[str], wire: Wire) -> Found:
-    """Those of these tables that are there."""
-    there: dict[str, FoundTable] = {}
+    """Returns the tables of this list that the engine has."""
+    found: dict[str, FoundTable] = {}
     for name in tables:
-        with contextlib.suppress(WireError):  # it is not there
+        with contextlib.suppress(WireError):  # the engine does not have the table
             table = (await wire.call("dynamodb", "DescribeTable", TableName=name))["Table"]
             stream = table.get("StreamSpecification") or {}
             arn = table["LatestStreamArn"] if stream.get("StreamEnabled") else ""
-            there[name] = FoundTable(key_names(table["KeySchema"]), arn, stream.get("StreamViewType"))
-    return there
+            found[name] = FoundTable(key_names(table["KeySchema"]), arn, stream.get("StreamViewType"))
+    return found
 
 
-def with_team_tables(
-    template: Template, tables: Collection[str], variables: Mapping[str, str], there: Found
-) -> Template:
-    """The stack as it reads those of these tables that can be read, with a line for each other one. `made`: the values
-    of variables."""
+def with_team_tables(template: Template, tables: Collection[str], arns: Mapping[str, str], found: Found) -> Template:
+    """Returns the stack with the tables of this list that it can read, and with a warning for each other table.
+
+    `arns`: the ARN of each stream, by its stand-in.
+    """
     mappings: list[StreamMapping] = []
-    lines: list[str] = []
+    warnings: list[str] = []
     own: dict[str, Mapping[str, str]] = {}
     for mapping in template.mappings:
         if mapping.counters is None:
             mappings.append(mapping)
-        elif why := _why_unread(mapping.table, mapping.counters, tables, there):
-            lines.append(f"{', '.join(mapping.counters)}: the table {mapping.table} is not read: {why}")
+        elif why := _why_unread(mapping.table, mapping.counters, tables, found):
+            warnings.append(f"{', '.join(mapping.counters)}: the table {mapping.table} is not read: {why}")
         else:
-            stream = there[mapping.table].stream
+            stream = found[mapping.table].stream
             mappings.append(replace(mapping, stream=stream))
             own[mapping.table] = {"name": mapping.table, "stream": stream}
     counted = {mapping.table for mapping in template.mappings if mapping.counters is not None}
-    lines += [f"TALLY_TABLES has {name}: no counter counts items of it" for name in tables if name not in counted]
-    return replace(
-        template.with_variables(variables, json.dumps(own)),
-        mappings=tuple(mappings),
-        team_tables=own,
-        warnings=(*template.warnings, *lines),
-    )
+    warnings += [f"TALLY_TABLES has {name}: no counter counts items of it" for name in tables if name not in counted]
+    template = template.with_variables(arns, json.dumps(own))
+    warnings = [*template.warnings, *warnings]
+    return replace(template, mappings=tuple(mappings), team_tables=own, warnings=tuple(warnings))
 
 
-def _why_unread(table: str, counters: KeysByCounter, tables: Collection[str], there: Found) -> str:
+def _why_unread(table: str, counters: KeysByCounter, tables: Collection[str], found: Found) -> str:
     if table not in tables:
         return f"start {DEV} with TALLY_TABLES={','.join([*tables, table])}"
-    if table not in there:
-        return "it is not there yet"
-    return why_uncountable(there[table].keys, there[table].view, counters)
+    if table not in found:
+        return "it does not exist yet"
+    return why_uncountable(found[table].keys, found[table].view, counters)

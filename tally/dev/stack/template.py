@@ -1,10 +1,10 @@
-"""What runs: the functions, routes and mappings that the code describes (tally/contract/described.py)."""
+"""The functions, routes and mappings that the code describes (tally/contract/deployment.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from .mappings import StreamMapping, read_mapping
 
@@ -19,8 +19,7 @@ class Function:
     memory_mb: int
 
 
-@dataclass(frozen=True)
-class Throttle:
+class Throttle(NamedTuple):
     """The limits of a route: requests a second, and requests at once."""
 
     rate_per_s: float
@@ -40,7 +39,7 @@ class Route:
 
     @property
     def key(self) -> str:
-        """API Gateway's name of it: `POST /videos/{id}/plays`."""
+        """API Gateway's name of the route: `POST /videos/{id}/plays`."""
         return f"{self.method} {self.path}"
 
 
@@ -57,7 +56,7 @@ class Cors:
 
 @dataclass(frozen=True)
 class Template:
-    """The stack. Tables and functions by their local names."""
+    """The stack. Tables and functions have their local names."""
 
     functions: Mapping[str, Function]
     routes: tuple[Route, ...]
@@ -68,28 +67,26 @@ class Template:
     access_log_format: str | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
     transact: Mapping[str, Any] = field(default_factory=dict)
-    """What the variable of a function says that changes counters by itself."""
+    """The value of TALLY_TRANSACT, which a team's function that changes counters itself needs."""
     team_tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """The person's own tables that are read, as TALLY_OWN_TABLES has them."""
+    """The person's own tables that are read: the value of TALLY_OWN_TABLES."""
     warnings: tuple[str, ...] = ()
-    """What is odd about the counters, though the stack is right."""
+    """The oddities of the counters that do not keep the stack from running."""
 
-    def with_variables(self, made: Mapping[str, str], own_tables: str) -> Template:
-        """The same stack, with other values of variables: `made` by what stood for them, and those of own tables."""
-
-        def knowing(function: Function) -> Function:
-            variables = {name: made.get(value, value) for name, value in function.environment.items()}
-            own = {"TALLY_OWN_TABLES": own_tables} if "TALLY_OWN_TABLES" in variables else {}
-            return replace(function, environment=variables | own)
-
-        return replace(self, functions={name: knowing(function) for name, function in self.functions.items()})
+    def with_variables(self, values: Mapping[str, str], own_tables: str) -> Template:
+        """Returns the stack with other variables of its functions. `values`: each value, by its stand-in."""
+        functions = {}
+        for name, function in self.functions.items():
+            variables = {variable: values.get(value, value) for variable, value in function.environment.items()}
+            if "TALLY_OWN_TABLES" in variables:
+                variables["TALLY_OWN_TABLES"] = own_tables
+            functions[name] = replace(function, environment=variables)
+        return replace(self, functions=functions)
 
 
 def parse(document: Mapping[str, Any]) -> Template:
-    """The stack in a document of `described`. Raises LocalError for a mapping that the pump cannot run."""
-    cors: dict[str, Any] = {
-        name: tuple(one) if isinstance(one, list) else one for name, one in document["cors"].items()
-    }
+    """Returns the stack in the code's description. Raises LocalError for a mapping that the pump cannot emulate."""
+    cors: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in document["cors"].items()}
     return Template(
         functions={name: Function(name, **one) for name, one in document["functions"].items()},
         routes=tuple(Route(**{**one, "throttle": Throttle(*one["throttle"])}) for one in document["routes"]),

@@ -1,12 +1,13 @@
-"""The processes of the functions. This one imports their code once, says what it describes, and forks workers.
+"""The zygote: it imports the functions' code once, describes the stack, and forks the workers that run functions.
 
-Each worker can run any function, one event at a time: an event and a context to an answer, both JSON, as in Lambda.
-It runs as a program in the folder of the handlers, and imports nothing else of `tally.dev`: so new code needs a new
-zygote, and what does not import stays apart from the server.
+A worker can run any function, one event at a time. Event and answer are JSON, as in Lambda. The zygote runs as a
+program in the folder of the handlers and imports nothing else of `tally.dev`. So new code needs a new zygote, and code
+that does not load cannot harm the server.
 
-It speaks lines of JSON over the socket whose descriptor is its argument. It gets where functions run; it says what the
-code describes; it gets the variables of each function; it says that it is ready. From then on each byte that it gets
-comes with a socket, for one more worker; and it says how each worker ended.
+The server and the zygote exchange lines of JSON over the socket whose descriptor is the zygote's argument:
+the server sends where functions run; the zygote sends the description of the stack; the server sends the variables of
+each function; the zygote says that it is ready. After that, each byte from the server brings a socket for one more
+worker, and the zygote reports how each worker ended.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-HEAD = struct.Struct(">II")  # before an event: the bytes of its head, and of itself
-TAKEN = b"+"  # an event: a worker that dies before has not begun with it
-ANSWER = struct.Struct(">BI")  # before an answer: whether it is an error, and its bytes
+HEAD = struct.Struct(">II")  # before an event: the bytes of its head, and of the event
+TAKEN = b"+"  # the worker has begun with the event; without this byte, another worker can run it
+ANSWER = struct.Struct(">BI")  # before an answer: whether the answer is an error, and its bytes
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 Json = dict[str, Any]
@@ -38,7 +39,7 @@ Handler = Callable[[Any, Any], Any]
 
 
 class LambdaContext:
-    """What Lambda passes beside the event."""
+    """The context that Lambda passes with an event."""
 
     function_version = "$LATEST"
     log_stream_name = "local"
@@ -50,7 +51,7 @@ class LambdaContext:
         self.invoked_function_arn, self.log_group_name = head["arn"], f"/aws/lambda/{head['function']}"
 
     def get_remaining_time_in_millis(self) -> int:
-        """Until the worker is killed."""
+        """Returns the time until the worker is killed."""
         return max(0, int(self._deadline_ms - time.time() * 1000))
 
 
@@ -62,21 +63,21 @@ def main() -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a worker may be killed
 
     def say(**what: Any) -> None:
-        with contextlib.suppress(OSError):  # the server is gone: so is this process, soon
+        with contextlib.suppress(OSError):  # the server has ended, and this process will
             control.sendall(json.dumps(what).encode() + b"\n")
 
-    sys.path[0] = os.getcwd()  # the folder of the handlers, and not this file's
+    sys.path[0] = os.getcwd()  # the folder of the handlers instead of this file's folder
     try:
         declared, document = load_code(json.loads(lines.readline()))
         say(document=document)
         environments = json.loads(lines.readline() or b"{}")
         handlers = make_handlers(declared, environments)
-    except Exception as error:  # whatever a person's code raises
+    except Exception as error:  # a person's code may raise any exception
         traceback.print_exc()
         say(error=f"{type(error).__name__}: {error}".removeprefix("ConfigurationError: "))
         return
     gc.collect()
-    gc.freeze()  # what exists at this point is shared with the workers
+    gc.freeze()  # the workers share the objects that exist at this point
     signal.signal(signal.SIGCHLD, lambda *_: report_ended(say))
     say(ready=True)
     while True:
@@ -94,7 +95,7 @@ def main() -> None:
 
 
 def load_code(where: Json) -> tuple[Any, Json]:
-    """What the file of counters declares, and what the code describes."""
+    """Returns the declarations in the file of counters, and the document that describes the stack."""
     from tally.api.operation import UserVisibility
     from tally.contract import deployment
     from tally.contract.declarations import Declarations
@@ -112,20 +113,19 @@ def load_code(where: Json) -> tuple[Any, Json]:
     tables, streams = ({one: where["place"][name][one.value] for one in forms} for name in ("tables", "streams"))
     place = deployment.Surroundings(
         **{**where["place"], "tables": tables, "streams": streams, "likers": UserVisibility(likers)},
-        team_tables={name: TeamTable(name, "") for name in declared.team_tables},  # the server knows which are there
+        team_tables={name: TeamTable(name, "") for name in declared.team_tables},  # the server knows which ones exist
     )
-    health.OPENAPI_FILE.write_text(
-        document_json(declared.operations, declared.counters, likers=place.likers), encoding="utf-8"
-    )
+    openapi = document_json(declared.operations, declared.counters, likers=place.likers)
+    health.OPENAPI_FILE.write_text(openapi, encoding="utf-8")
     return declared, deployment_document(declared, place, where["console"], where["console_client"])
 
 
 def make_handlers(declared: Any, environments: Mapping[str, Mapping[str, str]]) -> dict[str, Handler]:
-    """The handlers, each made with the variables of its function and no others, as at its cold start."""
+    """Returns the handlers. Each is made with the variables of its function only, as at its cold start."""
     from tally.dynamo import client
 
     check_forms(declared, next(iter(environments.values())))
-    # Each function has a client of its own in Lambda. Here one is enough for all: a connection has no state.
+    # In Lambda each function has a client of its own. Here all share one client, because a connection has no state.
     client.dynamodb_client = functools.cache(client.dynamodb_client)
     handlers = importlib.import_module("handlers")  # handlers.py in the folder that this process runs in
     by_name: dict[str, Handler] = {}
@@ -136,28 +136,28 @@ def make_handlers(declared: Any, environments: Mapping[str, Mapping[str, str]]) 
 
 
 def check_forms(declared: Any, environment: Mapping[str, str]) -> None:
-    """Raise ConfigurationError if a counter is declared in another form than it has counted in here."""
+    """Raise ConfigurationError if the stored data of a counter have another form than its declaration."""
     from tally.dynamo.client import Store, dynamodb_client
     from tally.errors import ConfigurationError, TallyError
     from tally.settings import Settings
     from tally.streams import forms
 
     set_environment(environment)
-    with contextlib.closing(dynamodb_client()) as own:  # its connections are no worker's
+    with contextlib.closing(dynamodb_client()) as own:  # so that no worker inherits a connection
         try:
             forms.check(forms.noted(Store(own, Settings.from_environment())), declared.counters)
         except TallyError as error:
-            raise ConfigurationError(f"{error}, or begin with other data (TALLY_DATA)") from None
+            raise ConfigurationError(f"{error}, or start with another data folder (TALLY_DATA)") from None
 
 
 def set_environment(environment: Mapping[str, str]) -> None:
-    """Have these variables and no others."""
+    """Replace all variables of this process by these."""
     os.environ.clear()
     os.environ.update(environment)
 
 
 def report_ended(say: Callable[..., None]) -> None:
-    """Say how workers ended."""
+    """Report how each ended worker ended."""
     with contextlib.suppress(ChildProcessError):
         while (process := os.waitpid(-1, os.WNOHANG)) != (0, 0):
             pid, status = process
@@ -184,13 +184,13 @@ def run_events(
             set_environment(environments[name])
             for number in (1, 2):
                 os.dup2(logs[log], number)
-        observe.logger.set_correlation_id(None)  # it is of the event before, perhaps of another function
+        observe.logger.set_correlation_id(None)  # the id of the last event, perhaps of another function
         failed, answer = answer_event(handlers[name], event, LambdaContext(head))
         connection.sendall(ANSWER.pack(failed, len(answer)) + answer)
 
 
 def answer_event(handler: Handler, event: bytes, context: LambdaContext) -> tuple[bool, bytes]:
-    """Whether it failed, and its answer as JSON. Lambda's client refuses what is no JSON, and so does this."""
+    """Returns whether the handler failed, and its answer as JSON. As in Lambda, an answer must be JSON."""
     try:
         answer = handler(json.loads(event), context)
     except Exception as error:
@@ -202,7 +202,7 @@ def answer_event(handler: Handler, event: bytes, context: LambdaContext) -> tupl
 
 
 def report(kind: str, error: object, context: LambdaContext) -> bytes:
-    """An error as Lambda answers it, and in the log."""
+    """Returns an error as Lambda answers it, and logs it."""
     document = {
         "errorMessage": str(error),
         "errorType": kind,
@@ -214,7 +214,7 @@ def report(kind: str, error: object, context: LambdaContext) -> bytes:
 
 
 def die_with_parent() -> None:
-    """Let Linux kill this process when its parent dies. It works in a child before exec, too."""
+    """Let Linux kill this process when its parent dies. It may be called in a child before exec."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

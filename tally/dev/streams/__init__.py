@@ -1,1 +1,1 @@
-"""Event source mappings at work: `Pump` reads the streams and invokes functions; `Positions` remembers the way."""
+"""Event source mappings at work: `Pump` reads the streams and invokes functions; `Positions` stores its progress."""

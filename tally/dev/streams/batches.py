@@ -1,7 +1,7 @@
 """Batches and events of a stream shard, and the meaning of an answer. Nothing here waits.
 
-A tumbling window is there for the name of its shard: the events have one, and it never ends. No function of Tally keeps
-a state in it.
+Tally's functions use a tumbling window only because its events name the shard. They keep no state in the window, so
+the pump never ends a window.
 
 Source: "Using AWS Lambda with Amazon DynamoDB" in Lambda's developer guide: batching, windows, partial batch responses.
 """
@@ -18,7 +18,7 @@ from typing import Any
 from ..stack.mappings import StreamMapping
 
 PAYLOAD_BYTES_MAX = 6 * 1024 * 1024  # of an invocation with its records
-ENVELOPE_BYTES = 2_000  # of the event beside records and state, at most
+ENVELOPE_BYTES = 2_000  # of the event without its records, at most
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Record:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """The meaning of an answer: how many records are done, from the first, and the error of the next, if any."""
+    """The meaning of an answer. `done`: how many records succeeded, from the first. `error`: why the next failed."""
 
     done: int
     error: str = ""
@@ -40,28 +40,28 @@ class BatchResult:
 
 
 class Buffer:
-    """The records of one shard that are read and not done."""
+    """The records of one shard that were read and are not done."""
 
     def __init__(self, mapping: StreamMapping, position: str | None = None) -> None:
         self.mapping = mapping
         self._position = self.read_to = position
-        """`read_to`: the sequence number to continue after."""
+        """`read_to`: the sequence number to continue reading after."""
         self._records: deque[Record] = deque()
         self._bytes = 0
         self._since_s = 0.0
 
     @property
     def position(self) -> str | None:
-        """Everything up to this sequence number is done. None: nothing is done."""
+        """The sequence number up to which every record is done. None: no record is done."""
         return self._position if self._records else self.read_to
 
     @property
     def is_full(self) -> bool:
-        """Whether it holds a whole batch, so that reading can wait."""
+        """Whether the buffer has a whole batch, so that reading can wait."""
         return len(self._records) >= self.mapping.batch_records or self._bytes >= PAYLOAD_BYTES_MAX
 
     def add(self, records: Iterable[Mapping[str, Any]], now_s: float) -> None:
-        """Add records from the stream. A record that the filters drop is done at once."""
+        """Add records from the stream. If the filters drop a record, it is done at once."""
         for record in records:
             sequence = str(record["dynamodb"]["SequenceNumber"])
             if self.mapping.takes(record):
@@ -74,7 +74,7 @@ class Buffer:
             self.read_to = sequence
 
     def next_batch(self, now_s: float) -> list[Record]:
-        """The records of the next invocation; none if none is due."""
+        """Returns the records of the next invocation, or no records if no invocation is due."""
         left, batch = PAYLOAD_BYTES_MAX - ENVELOPE_BYTES, list[Record]()
         for record in self._records:
             left -= len(record.text) + 1
@@ -98,7 +98,7 @@ class Buffer:
         self._since_s = now_s
 
     def event(self, records: Sequence[Record], shard: str, arn: str, now_s: float) -> bytes:
-        """The event of a batch, or of a part of it."""
+        """Returns the event of a batch, or of a part of it."""
         text = f'{{"Records":[{",".join(record.text for record in records)}]'
         if length_s := self.mapping.tumbling_window_s:
             start_s = int(now_s) // length_s * length_s
@@ -115,7 +115,7 @@ class Buffer:
 
 
 def read_answer(mapping: StreamMapping, records: Sequence[Record], payload: bytes) -> BatchResult:
-    """The meaning of the answer of a function that did not fail."""
+    """Returns the meaning of an answer of a function that did not fail."""
     try:
         answer = json.loads(payload)
     except ValueError:
@@ -139,7 +139,7 @@ def _place(entry: object, order: Mapping[str, int]) -> int | None:
 
 
 def halves(records: Sequence[Record]) -> list[Sequence[Record]]:
-    """The two halves, in order."""
+    """Returns the two halves, in order."""
     middle = len(records) // 2
     return [records[:middle], records[middle:]]
 

@@ -1,7 +1,7 @@
-"""The places that event source mappings have reached in their streams, kept in a file of the data folder.
+"""The positions of the event source mappings in their streams, in a file of the data folder.
 
-The file is behind the truth by up to half a second. A restart from it, or a new file after `make dev` was killed before
-its last write, only replays records. Stream consumers skip records that they have applied.
+The file lags by up to half a second, and a kill of `make dev` loses the last positions. A restart then replays some
+records, and stream consumers skip the records that they have applied.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """The place of a mapping in a shard: the last sequence number that it has passed."""
+    """The position of a mapping in a shard: the last sequence number that it has passed."""
 
     sequence: str | None = None
     ended: bool = False
@@ -22,31 +22,30 @@ class Position(NamedTuple):
 
 
 class Positions:
-    """All places, by mapping, stream and shard. Without `path` they stay in memory."""
+    """All positions, by mapping, stream and shard. Without `path` they stay in memory."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._places: dict[str, Position] = {}
+        self._positions: dict[str, Position] = {}
         self._dirty = False
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # no file, or one of another version
-            self._places = (
-                {name: Position(*place) for name, place in json.loads(path.read_bytes()).items()} if path else {}
-            )
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # no file, or another version of it
+            stored = json.loads(path.read_bytes()) if path else {}
+            self._positions = {name: Position(*position) for name, position in stored.items()}
 
     def get(self, mapping: str, stream: str, shard: str) -> Position:
-        """The place of a mapping; the beginning if it has none."""
-        return self._places.get(f"{mapping} {stream} {shard}", Position())
+        """Returns the position of a mapping, or the beginning of the shard if none is stored."""
+        return self._positions.get(f"{mapping} {stream} {shard}", Position())
 
-    def set(self, mapping: str, stream: str, shard: str, place: Position) -> None:
-        """Move a mapping to a place."""
+    def set(self, mapping: str, stream: str, shard: str, position: Position) -> None:
+        """Store the position of a mapping."""
         name = f"{mapping} {stream} {shard}"
-        self._dirty |= self._places.get(name) != place
-        self._places[name] = place
+        self._dirty |= self._positions.get(name) != position
+        self._positions[name] = position
 
     def write(self) -> None:
-        """Write the file, if anything moved."""
+        """Write the file if a position has changed."""
         if self._dirty and self._path is not None:
             fresh = self._path.with_suffix(".new")
-            fresh.write_text(json.dumps(self._places))
+            fresh.write_text(json.dumps(self._positions))
             os.replace(fresh, self._path)
             self._dirty = False

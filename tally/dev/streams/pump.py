@@ -10,28 +10,27 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..base.account import REGION
 from ..base.wire import Wire, WireError
-from ..functions.workers import LocalFunction, ThrottledError
+from ..base.words import Say
+from ..functions.workers import ThrottledError, Workers
 from ..stack.mappings import StreamMapping
 from .batches import BatchResult, Buffer, Record, halves, read_answer
 from .positions import Position, Positions
-from .switches import Switches
 
-POLL_S = 0.25  # between two reads of a shard that had no more, as at Lambda; longer while records wait for their window
+POLL_S = 0.25  # between two reads of a shard without new records, as at Lambda; longer while a window is open
 LOOK_ANYWAY_S = 1.0  # read even if the engine's file is unchanged: a file's time has steps of milliseconds
 READ_RECORDS_MAX = 1_000  # of one read, DynamoDB's quota
-SHARDS_LOOK_S = 10.0  # between two looks for new shards; the embedded engine has one a table
+SHARDS_LOOK_S = 10.0  # between two listings of the shards; the embedded engine has one shard a table
 WRITE_S = 0.5  # between two writes of the positions; a kill replays the records since the last
 RETRY_FIRST_S, RETRY_S_MAX = 0.1, 5.0  # between attempts: a broken consumer must not spin
 SAY_EVERY = 20  # print the first failure of a batch, then each twentieth
-_TRIMMED = "TrimmedDataAccessException"  # of a position, or only when its iterator is used
-Say = Callable[[str], None]
+_TRIMMED = "TrimmedDataAccessException"  # for a position, or only when its iterator is used
 
 
 @dataclass
@@ -39,21 +38,31 @@ class Pump:
     """The event source mappings of a stack. Use it from one event loop."""
 
     mappings: Sequence[StreamMapping]
-    functions: Mapping[str, LocalFunction]
+    workers: Workers
     wire: Wire
     positions: Positions
     say: Say
-    switches: Switches = field(default_factory=Switches)
-    engine_log: Path | None = None
-    """A file that changes with every write of the engine. While it does not, the pump reads less often."""
+    engine_file: Path | None = None
+    """The engine's file. While its write-ahead log does not change, the pump reads less often."""
     tasks: asyncio.TaskGroup = field(init=False)
     following: list[tuple[StreamMapping, asyncio.Task[None]]] = field(default_factory=list)
     progress: dict[str, dict[str, str]] = field(default_factory=dict)
     """By table and mapping: everything up to this sequence number is done, in the shard of the last read."""
+    disabled: dict[str, asyncio.Event] = field(default_factory=dict)
+    """By name: each disabled mapping, and the event that enables it. Every mapping is enabled at the start."""
+
+    def switch(self, mapping: str, enabled: bool) -> None:
+        """Enable or disable a mapping. An invocation that runs is not interrupted."""
+        if not enabled:
+            self.disabled.setdefault(mapping, asyncio.Event())
+        elif event := self.disabled.pop(mapping, None):
+            event.set()
 
     def passed(self) -> dict[str, int]:
-        """By table: the sequence number that all its mappings have passed. Not for a table that one has not read, nor
-        for a person's own: others may read its stream, too."""
+        """Returns the sequence number that all mappings of a table have passed, by table.
+
+        It lacks a table that a mapping has not read, and a person's own tables: other programs may read their streams.
+        """
         wanted = Counter(mapping.table for mapping in self.mappings if mapping.counters is None)
         return {
             table: min(map(int, places.values()))
@@ -69,7 +78,7 @@ class Pump:
             tasks.create_task(self._write())
 
     def follow(self, mappings: Sequence[StreamMapping]) -> None:
-        """Follow these mappings from now on, and no others. Not before `run`."""
+        """Follow these mappings from now on, and no others. Call it after `run` has begun."""
         self.mappings = mappings
         for one, task in self.following:
             if one not in mappings:
@@ -108,7 +117,7 @@ class Pump:
         return None
 
     async def _shards(self, stream: str) -> list[dict[str, Any]]:
-        """All shards, parents first, as DynamoDB lists them. None if the engine does not answer."""
+        """Returns all shards, parents first, as DynamoDB lists them. If the engine stops answering: those before."""
         shards: list[dict[str, Any]] = []
         more: dict[str, str] | None = {}
         with contextlib.suppress(WireError):
@@ -128,10 +137,10 @@ class Pump:
             self.positions.write()
 
     def engine_stamp(self) -> object:
-        """A value that differs after each write of the engine; None if the file is unknown."""
+        """Returns a value that differs after each write of the engine; None without a file to look at."""
         with contextlib.suppress(OSError):
-            if self.engine_log is not None:
-                stat = self.engine_log.stat()
+            if self.engine_file is not None:
+                stat = self.engine_file.with_name(f"{self.engine_file.name}-wal").stat()
                 return stat.st_mtime_ns, stat.st_size
         return None
 
@@ -142,9 +151,8 @@ class ShardReader:
     def __init__(self, pump: Pump, mapping: StreamMapping, stream: str, shard: str) -> None:
         self._pump, self._mapping, self._stream, self._shard = pump, mapping, stream, shard
         self._arn = _arn(stream)
-        place = pump.positions.get(mapping.name, stream, shard)
-        self._buffer = Buffer(mapping, place.sequence)
-        self._ended = place.ended
+        position = pump.positions.get(mapping.name, stream, shard)
+        self._buffer, self._ended = Buffer(mapping, position.sequence), position.ended
         self._iterator: str | None = None
         self._caught_up = self._pauses = False
         self._seen: object = None
@@ -164,8 +172,7 @@ class ShardReader:
                     self._pump.say(f"the stream of {self._mapping.table} cannot be read: {error}")
                 await asyncio.sleep(_pause_s(failures))
                 continue
-            batch = self._buffer.next_batch(time.time())
-            await self._deliver(batch)
+            await self._deliver(batch := self._buffer.next_batch(time.time()))
             self._store_position()
             if not batch and self._pauses and not self._ended:
                 await asyncio.sleep(min(LOOK_ANYWAY_S, self._buffer.wait_s(time.time()) or POLL_S))
@@ -179,9 +186,9 @@ class ShardReader:
         self._looked_s = now_s
         if self._iterator is None:
             self._iterator = await self._first_iterator()
-        asked = {"ShardIterator": self._iterator, "Limit": READ_RECORDS_MAX}
+        where = {"ShardIterator": self._iterator, "Limit": READ_RECORDS_MAX}
         try:
-            answer = await self._pump.wire.call("streams", "GetRecords", **asked)
+            answer = await self._pump.wire.call("streams", "GetRecords", **where)
         except WireError as error:
             if error.kind != _TRIMMED:
                 raise
@@ -199,7 +206,7 @@ class ShardReader:
             self._ended = True
 
     async def _first_iterator(self) -> str:
-        """An iterator at the position, or at the horizon if the engine has trimmed the position away."""
+        """Returns an iterator after the position, or at the oldest record if the engine has trimmed the position."""
         if position := self._buffer.read_to:
             try:
                 return await self._iterator_at(ShardIteratorType="AFTER_SEQUENCE_NUMBER", SequenceNumber=position)
@@ -209,49 +216,44 @@ class ShardReader:
         return await self._iterator_at(ShardIteratorType="TRIM_HORIZON")
 
     async def _iterator_at(self, **where: str) -> str:
-        """An iterator there; TRIM_HORIZON is the oldest record that the engine still has."""
-        named = {"StreamArn": self._stream, "ShardId": self._shard, **where}
-        answer = await self._pump.wire.call("streams", "GetShardIterator", **named)
+        """Returns an iterator there; TRIM_HORIZON is the oldest record that the engine still has."""
+        where |= {"StreamArn": self._stream, "ShardId": self._shard}
+        answer = await self._pump.wire.call("streams", "GetShardIterator", **where)
         return str(answer["ShardIterator"])
 
     def _store_position(self) -> None:
-        position = self._buffer.position
-        place = Position(position, self._ended)
-        self._pump.positions.set(self._mapping.name, self._stream, self._shard, place)
-        if position is not None:
-            self._pump.progress.setdefault(self._mapping.table, {})[self._mapping.name] = position
+        sequence, mapping = self._buffer.position, self._mapping
+        self._pump.positions.set(mapping.name, self._stream, self._shard, Position(sequence, self._ended))
+        if sequence is not None:
+            self._pump.progress.setdefault(mapping.table, {})[mapping.name] = sequence
 
     async def _deliver(self, batch: Sequence[Record]) -> None:
-        """Deliver a batch, in parts if need be, until each record is done."""
+        """Deliver a batch, in parts if the function fails on all of it, until each record is done."""
         pending: deque[Sequence[Record]] = deque([batch] if batch else [])
         failures = 0
         while pending:
-            await self._pump.switches.wait(self._mapping.name)
+            while enabled := self._pump.disabled.get(self._mapping.name):
+                await enabled.wait()
             records = pending.popleft()
-            verdict = await self._invoke(records)
-            if verdict.done:
-                self._buffer.mark_done(verdict.done, time.time())
+            result = await self._invoke(records)
+            if result.done:
+                self._buffer.mark_done(result.done, time.time())
                 self._store_position()
-            if not verdict.error:
+            if not result.error:
                 failures = 0
                 continue
-            failures = 1 if verdict.done else failures + 1
-            rest = records[verdict.done :]
-            pending.extendleft(reversed(halves(rest)) if verdict.splits and len(rest) > 1 else [rest])
-            self._report(failures, rest, verdict.error)
+            failures = 1 if result.done else failures + 1
+            rest = records[result.done :]
+            pending.extendleft(reversed(halves(rest)) if result.splits and len(rest) > 1 else [rest])
+            if failures == 1 or failures % SAY_EVERY == 0:
+                what = f"{self._mapping.function} failed on {len(rest)} records of {self._mapping.table}"
+                self._pump.say(f"{what}, retrying: {result.error} (log {self._mapping.function}.log)")
             await asyncio.sleep(_pause_s(failures))
-
-    def _report(self, failures: int, records: Sequence[Record], error: str) -> None:
-        if failures == 1 or failures % SAY_EVERY == 0:
-            self._pump.say(
-                f"{self._mapping.function} failed on {len(records)} records of {self._mapping.table}, retrying: {error}"
-                f" (log {self._mapping.function}.log)"
-            )
 
     async def _invoke(self, records: Sequence[Record]) -> BatchResult:
         payload = self._buffer.event(records, self._shard, self._arn, time.time())
         try:
-            outcome = await self._pump.functions[self._mapping.function].invoke(payload)
+            outcome = await self._pump.workers.invoke(self._mapping.function, payload)
         except ThrottledError as error:
             return BatchResult(0, error=str(error))
         if outcome.failed:
@@ -260,9 +262,9 @@ class ShardReader:
 
 
 def to_lambda_record(record: Mapping[str, Any], arn: str) -> dict[str, Any]:
-    """The record as Lambda passes it on.
+    """Returns the record as Lambda passes it on.
 
-    Of an item that TTL removed, the stream says `PrincipalId` (GetRecords, shape Identity), and Lambda `principalId`.
+    If TTL removed the item, the stream says `PrincipalId` (GetRecords, shape Identity) and Lambda says `principalId`.
     """
     who = {name[0].lower() + name[1:]: value for name, value in record.get("userIdentity", {}).items()}
     return {**record, "awsRegion": REGION, "eventSourceARN": arn} | ({"userIdentity": who} if who else {})
@@ -273,6 +275,6 @@ def _pause_s(failures: int) -> float:
 
 
 def _arn(stream: str) -> str:
-    """A stream's ARN with the stack's region: engines use a region of their own."""
+    """Returns a stream's ARN with the stack's region: engines use a region of their own."""
     parts = stream.split(":")
     return ":".join([*parts[:3], REGION, *parts[4:]]) if len(parts) > 5 else stream

@@ -13,23 +13,23 @@ from .pseudonyms import pseudonym
 from .receipts import DAY_S
 
 CHILD_NAME_PREFIX = "%~"
-"""How these names begin. No user's does: percent-encoding writes a `%` with two hex digits behind it."""
+"""The start of these names. No user's name begins so: in percent-encoding, two hex digits follow a `%`."""
 _CHILD_NAME_PATTERN = re.compile(rf"{CHILD_NAME_PREFIX}[\w-]{{24}}", re.ASCII)
 
 
 def child_name(counter: Counter, id_: str, secret: str) -> str:
-    """The child of one browser and one id, as its key has it."""
+    """Returns the name of one browser's child of one id, as the key of the child has it."""
     return CHILD_NAME_PREFIX + pseudonym(secret, f"{counter.name}/{id_}")
 
 
 def since_s(child: str, at_s: int) -> int:
-    """Returns when a child was put, as its item says: `at_s`, or for a browser the day of UTC.
+    """Returns when a child was put, as its item says: `at_s`, or for a browser the start of that day of UTC.
 
-    The access log has the address and the second of each request: a second in the item would join the two.
+    The access log has the address and the second of each request. An item with the second would tell the address.
     """
     return at_s - at_s % DAY_S if child.startswith(CHILD_NAME_PREFIX) else at_s
 
 
 def is_child_name(child: object) -> bool:
-    """Whether a child of a file is that of a browser, as an export has it."""
+    """Returns whether a child in an export file has the name of a browser's child."""
     return isinstance(child, str) and _CHILD_NAME_PATTERN.fullmatch(child) is not None

@@ -63,14 +63,14 @@ class TeamWrites:
     writes: Sequence[Write] = ()
     """Writes of its own items, which return the old item if their condition fails."""
     answer: Any = None
-    """What the receipt remembers, as JSON has it: a replay gives it back."""
+    """What the receipt stores, as JSON has it. A replay returns it."""
     payload: Any = None
     """What must be the same when the key is sent again, beside the sums."""
 
 
 @dataclass
 class Batch:
-    """What is counted together."""
+    """Changes that are counted under one key."""
 
     entries: int
     sums: dict[Tally, int] = field(default_factory=dict)
@@ -78,22 +78,21 @@ class Batch:
     """The place of the first entry of each tally."""
     team: TeamWrites | None = None
     is_void: bool = False
-    """Whether earlier changes are taken back (voids.py), in the periods in which they were counted."""
+    """Whether the batch takes earlier changes back (voids.py), in the periods in which they were counted."""
     may_use_debt: bool = False
-    """Whether they were counted elsewhere: as what a commit takes, they may go beyond a limit by the counter's debt."""
+    """Whether the amounts were used elsewhere. Like a commit, they may go beyond a limit by the counter's debt."""
 
     @property
     def payload(self) -> dict[str, Any]:
-        """What must be the same when the key is sent again: the sums, whatever the order of the entries, or the
-        period. A team's own writes are no part of it: a retry makes them again, with another time or id in them."""
-        sent = {
-            Tally(tally.counter, periods.answer_members(tally.id)["id"]): amount for tally, amount in self.sums.items()
-        }
-        sums = tallies.by_counter(sent)
+        """What must be the same when the key is sent again: the sums, whatever the order of the entries, or the period.
+        A team's own writes are not part of it: a retry makes them again, and they may have another time or id."""
+        ids = [periods.answer_members(tally.id)["id"] for tally in self.sums]
+        pairs = zip(self.sums.items(), ids, strict=True)
+        sums = tallies.by_counter({Tally(tally.counter, id_): amount for (tally, amount), id_ in pairs})
         return dict(sums) if self.team is None else {"changes": sums, "payload": self.team.payload}
 
     def problem_members(self, tally: Tally) -> dict[str, str | int]:
-        """The members of a problem that name the entry at fault; what is taken back has no entries."""
+        """Returns the members of a problem that name the entry at fault. A void has no entries."""
         entry = {} if self.is_void else {"entry": self.first_entry[tally]}
         return {**entry, "counter": tally.counter.name, **periods.answer_members(tally.id)}
 
@@ -101,10 +100,11 @@ class Batch:
 def parse_batch(
     entries: Sequence[Mapping[str, object]], counters: Mapping[str, Counter], now_s: float, *, soon: bool
 ) -> Batch:
-    """The changes, checked and folded; of counters with periods, in the period of now. `soon`: the caller wants all of
-    them rolled up.
+    """Checks and folds the changes. Changes of counters with periods are of the current period. `soon`: the caller
+    wants all of them rolled up.
 
-    Raises InvalidInputError, which names the entry at fault; PayloadTooLargeError for more tallies than TALLIES_MAX.
+    Raises InvalidInputError, which names the entry at fault, and PayloadTooLargeError for more tallies than
+    TALLIES_MAX.
     """
     changes = Batch(len(entries))
     for place, entry in enumerate(entries):
@@ -130,10 +130,10 @@ def _counter(name: object, at: str, counters: Mapping[str, Counter], *, soon: bo
         raise InvalidInputError(f"{at} must name a counter of this deployment.", field=at)
     if not counter.is_batchable:
         refusal = fields.counts_otherwise(counter, CHANGES)
-        why = refusal.detail if refusal else f"{counter.name} is changed alone: its changes are numbered."
+        why = refusal.detail if refusal else f"{counter.name} is numbered, so it is not part of a batch."
         raise InvalidInputError(f"{at}: {why}", field=at)
     if soon and not counter.may_roll_up:
-        detail = f"{at}: a change of {counter.name} is visible now: it has limits, or a version."
+        detail = f"{at}: {counter.name} has limits or a version, so its changes are visible now, and not soon."
         raise InvalidInputError(detail, field=at)
     return counter
 
@@ -148,51 +148,52 @@ def count(
     days: int | None = None,
     imported_day: int | None = None,
 ) -> ChangeAnswer:
-    """Make all of the changes once, or none of them. The receipt lives for `days`, or as long as the counters say.
-    `imported_day`: of an import.
+    """Makes all of the changes once, or none of them.
+
+    `days`: for how many days the receipt lives; None: as long as the counters say. `imported_day`: the day of an
+    import.
 
     The answer is `{"counted","changes","tallies","visible"}`: how many changes, of how many tallies, and whether reads
-    show all of them now. Raises LimitReachedError, which names an entry and how much is left; it leaves no receipt.
-    Raises CounterRetiredError, KeyReusedError, StoreBusyError, and what botocore's errors map to. With own writes the
-    answer may have `answer`, and a refusal may be WriteRefusedError or WriteInvalidError.
+    show all of them now. Raises LimitReachedError, which names an entry and the amount that is left; it leaves no
+    receipt. Raises CounterRetiredError, KeyReusedError, StoreBusyError, and what botocore's errors map to. With a
+    team's writes the answer may have `answer`, and a refusal may be WriteRefusedError or WriteInvalidError.
     """
     if days is None:
         days = -(-max(receipts.lifetime_s(call.store, tally.counter) for tally in changes.sums) // receipts.DAY_S)
     keyed = ReceiptKey(operation, RECEIPT_TARGET, key, changes.payload, days, imported_day)
-    return count_once(call, keyed, lambda stamp: _commit(call, changes, stamp, soon=soon))
+    return count_once(call, keyed, lambda draft: _commit(call, changes, draft, soon=soon))
 
 
-def _commit(call: Call, changes: Batch, stamp: ReceiptDraft, *, soon: bool) -> Body:
-    _refuse_retired(call, changes, stamp)
-    asked = set(changes.sums) if soon else set[Tally]()
-    spilling = SpillPlan.at_start(call, changes.sums.keys() - asked)
-    spilling.spilled |= asked
+def _commit(call: Call, changes: Batch, draft: ReceiptDraft, *, soon: bool) -> Body:
+    _refuse_retired(call, changes, draft)
+    pending = set(changes.sums) if soon else set[Tally]()
+    spilling = SpillPlan.at_start(call, changes.sums.keys() - pending)
+    spilling.spilled |= pending
     while True:
         if call.store.clock() >= call.deadline_s:
             raise StoreBusyError("There was no time left.")
-        body = _attempt(call, changes, stamp, spilling)
+        body = _attempt(call, changes, draft, spilling)
         if body is not None:
-            observe.count(observe.SPILLED, len(spilling.spilled - asked))
+            observe.count(observe.SPILLED, len(spilling.spilled - pending))
             return body
 
 
-def _attempt(call: Call, changes: Batch, stamp: ReceiptDraft, spilling: SpillPlan) -> Body | None:
-    """Send the receipt and the writes once; the body that the receipt has, or None if another attempt may commit."""
+def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPlan) -> Body | None:
+    """Sends the receipt and the writes once. Returns the receipt's body, or None if another attempt may commit."""
     at, body = minute_now(call), {"counted": True, "changes": changes.entries, "tallies": len(changes.sums)}
     moved = {tally: amount for tally, amount in changes.sums.items() if not spilling.is_pending(tally)}
     waiting = {tally: amount for tally, amount in changes.sums.items() if spilling.is_pending(tally)}
     body |= VISIBLE_SOON if waiting else VISIBLE_NOW
-    own = changes.team or TeamWrites()
-    if own.answer is not None:
-        body["answer"] = own.answer
-    receipt = (stamp.pending_receipt if waiting else stamp.receipt)(
-        call, body, **tallies.batch_receipt_facts(moved, waiting, at)
-    )
-    if not moved and not own.writes:
+    team = changes.team or TeamWrites()
+    if team.answer is not None:
+        body["answer"] = team.answer
+    make_receipt = draft.pending_receipt if waiting else draft.receipt
+    receipt = make_receipt(call, body, **tallies.batch_receipt_facts(moved, waiting, at))
+    if not moved and not team.writes:
         put_receipt(call, receipt)
         return body
     updates = spilling.updates(moved, at, used=changes.may_use_debt)
-    sent = send(call.store.client, [receipt, *updates, *own.writes], retries=call.retries)
+    sent = send(call.store.client, [receipt, *updates, *team.writes], retries=call.retries)
     if sent.committed:
         spilling.close_breakers(moved)
         return body
@@ -209,9 +210,10 @@ def _attempt(call: Call, changes: Batch, stamp: ReceiptDraft, spilling: SpillPla
 
 
 def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
-    """Raise for the first own write that is at fault. It comes before any tally: no hold that is given back would help.
+    """Raises for the first of the team's writes that is at fault. Callers call it before they judge tallies, because no
+    hold that is released would help.
 
-    Raises WriteRefusedError for a condition that failed, WriteInvalidError for what DynamoDB does not accept.
+    Raises WriteRefusedError for a condition that failed, WriteInvalidError for a write that DynamoDB rejects.
     """
     for place, reason in enumerate(reasons):
         if reason.code == CONDITION_FAILED:
@@ -220,25 +222,22 @@ def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -
             )
     for place, reason in enumerate(reasons):
         if reason.code in REJECTED_CODES:
-            whole = all(one.code == reason.code for one in all_of)
-            at = "writes" if whole else f"writes[{place}]"
+            is_whole = all(one.code == reason.code for one in all_of)
+            at = "writes" if is_whole else f"writes[{place}]"
             raise WriteInvalidError(f"DynamoDB does not accept {at}: {reason.message}", field=at)
 
 
 def _make_room(call: Call, changes: Batch, moved: Mapping[Tally, int], sent: SendResult) -> bool:
-    """Make room for the changes that were refused. Raises LimitReachedError if there is none for the first one.
-
-    False: it made none, because those were judged by limits that their tallies have not.
-    """
+    """Releases expired holds for each change that its limit refused. If a change still does not fit, raises
+    LimitReachedError for the first one. Returns False if no hold was released because the cached limits were stale: the
+    next attempt has new ones."""
     room = False
     for tally, old in zip(moved, sent.old_items()[1:], strict=False):
         counter, amount = tally.counter, moved[tally]
         debt, stays = counter.debt if changes.may_use_debt else 0, changes.is_void or changes.may_use_debt
-        error = (
-            tallies.limit_error_after(call, counter, tally.id, old, amount, debt, stays=stays)
-            if old is not None
-            else None
-        )
+        if old is None:
+            continue
+        error = tallies.limit_error_after(call, counter, tally.id, old, amount, debt, stays=stays)
         if error is None:
             continue
         if not holds.release_expired_for(call, counter, tally.id, amount, error.left or 0):
@@ -250,9 +249,9 @@ def _make_room(call: Call, changes: Batch, moved: Mapping[Tally, int], sent: Sen
     return room
 
 
-def _refuse_retired(call: Call, changes: Batch, stamp: ReceiptDraft) -> None:
-    """Raises CounterRetiredError, or AlreadyCountedError if the changes were counted before that."""
+def _refuse_retired(call: Call, changes: Batch, draft: ReceiptDraft) -> None:
+    """Raises CounterRetiredError if a counter is retired, or AlreadyCountedError if the changes were counted before."""
     for tally in changes.sums:
         if tally.counter.retired:
-            raise_if_counted(call, stamp)
+            raise_if_counted(call, draft)
             raise CounterRetiredError(retired_error(tally.counter).detail, **changes.problem_members(tally))

@@ -30,26 +30,25 @@ def change_hold(
     operation: str,
     key: str,
 ) -> ChangeAnswer:
-    """Give a hold another `amount`, and `ttl_s` seconds from now; None: as it is. The body is that of holds.take.
+    """Gives a hold another `amount`, and another end, `ttl_s` seconds from now; None: as it is. The body is that of
+    holds.place.
 
-    Raises LimitReachedError if less is left than the hold is to have more (expired holds are given back first): then
-    the hold stays as it is. Raises HoldSettledError for a hold that has ended, InvalidInputError for a time beyond the
-    latest end, NotFoundError for an unknown hold or a period that is not kept, CounterRetiredError, KeyReusedError,
+    If less is left than the hold is to grow by, releases expired holds. If that is not enough, raises LimitReachedError
+    and leaves the hold as it is. Raises HoldSettledError for a hold that has ended, InvalidInputError for a time beyond
+    the latest end, NotFoundError for an unknown hold or a period that is not kept, CounterRetiredError, KeyReusedError,
     StoreBusyError.
     """
     assert amount is None or amount > 0, "the operation checks it"
     expires_s = None if ttl_s is None else int(clock.now_s()) + ttl_s
 
-    def commit(stamp: ReceiptDraft) -> Body:
+    def commit(draft: ReceiptDraft) -> Body:
         retries = None
         while True:
             hold = holds.find(call, counter, id_, hold_id)
             if refused := _refusal(counter, hold, expires_s):
-                raise_if_counted(
-                    call, stamp
-                )  # after the read of the hold: a retry of what was done before its end gets its answer
+                raise_if_counted(call, draft)  # after the read of the hold: a retry gets its first answer
                 raise refused
-            if body := _try_change(call, counter, hold, amount, expires_s, stamp):
+            if body := _try_change(call, counter, hold, amount, expires_s, draft):
                 return body
             retries = retries or call.retries()
             sleep_or_raise_busy(retries)
@@ -60,33 +59,33 @@ def change_hold(
 
 
 def _refusal(counter: Counter, hold: Item, expires_s: int | None) -> CallerError | None:
-    """Why the hold, as it was read, cannot be changed; None if it can."""
+    """Returns the error for a hold that cannot be changed; None if it can. `hold`: the item as it was read."""
     now, tally, at_s = holds.current_state(hold), hold["target"]["S"], clock.now_s()
     if now != HELD:
-        others = " Others may have what it held." if now == EXPIRED else ""
-        return HoldSettledError(f"The hold is {now}, and cannot be changed.{others} Take another hold.")
+        others = " Others may have its amount." if now == EXPIRED else ""
+        return HoldSettledError(f"The hold is {now}, and cannot be changed.{others} Place another hold.")
     if counter.retired:
         return retired_error(counter)
     if not periods.is_kept(counter, tally, at_s):
         return period_not_kept_error(counter, tally)
     latest_s = int(hold["latest"]["N"])
     if expires_s is not None and expires_s > latest_s:
-        most = f"A hold ends seven days after it was taken. Set ttl_s to {latest_s - int(at_s)} or less."
+        most = f"A hold ends seven days after it was placed. Set ttl_s to {latest_s - int(at_s)} or less."
         return InvalidInputError(f"ttl_s is too large: {most}", field="ttl_s")
     return None
 
 
 def _try_change(
-    call: Call, counter: Counter, hold: Item, amount: int | None, expires_s: int | None, stamp: ReceiptDraft
+    call: Call, counter: Counter, hold: Item, amount: int | None, expires_s: int | None, draft: ReceiptDraft
 ) -> Body | None:
-    """The answer, once the hold has this amount and time. Expired holds make room for it. None: another call changed or
-    moved the hold first."""
+    """Commits the amount and the time, and returns the answer; None if another call changed or moved the hold first.
+    Releases expired holds if there is no room."""
     tally, at = hold["target"]["S"], tallies.minute_now(call)
     amount, expires_s = amount or abs(int(hold["amount"]["N"])), expires_s or holds.expires_s(hold)
     by, of_hold = holds.amount_to_move(hold, amount), _change_writes(call, counter, hold, amount, expires_s)
     body = holds.answer_members(counter, tally, hold["hold_id"]["S"], amount, expires_s)
-    lives = stamp._replace(expires_s=holds.known_until_s(int(hold["latest"]["N"]), int(hold["kept"]["N"])))
-    receipt = lives.receipt(call, body, **(tallies.receipt_facts(counter, tally, by, at) if by else {}))
+    lasting = draft._replace(expires_s=holds.known_until_s(int(hold["latest"]["N"]), int(hold["kept"]["N"])))
+    receipt = lasting.receipt(call, body, **(tallies.receipt_facts(counter, tally, by, at) if by else {}))
 
     def writes(_: int) -> list[Write]:
         return [*of_hold, *([{"Update": tallies.add_write(call, counter, tally, 0, by, at)}] if by else [])]
@@ -102,7 +101,7 @@ def _try_change(
 
 
 def _change_writes(call: Call, counter: Counter, hold: Item, amount: int, expires_s: int) -> list[Write]:
-    """The writes that give a hold this amount and time, on condition that it is as it was read."""
+    """Returns the writes that give a hold this amount and time, on condition that it is as it was read."""
     table, tally, hold_id = call.store.settings.ledger_table, hold["target"]["S"], hold["hold_id"]["S"]
     signed = amount if int(hold["amount"]["N"]) > 0 else -amount
     place = holds.live_key(counter, tally, hold_id, expires_s)

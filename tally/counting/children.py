@@ -39,14 +39,15 @@ from .receipts import (
 from .tallies import TOMBSTONE, Tally, minute_now
 
 CREATED_AT = "likedAt"
-"""The attribute that says when a child was put, in epoch seconds; for a browser its day. Likes were the first ones."""
-TOMBSTONE_KEPT_S = 15 * 60  # a copy of a write that is delayed arrives within minutes, or never
-ATTEMPTS_MAX = 8  # a turn is lost only to another change of the same child at the same moment
+"""The attribute that says when a child was put, in epoch seconds; for a browser its day. Likes were the first
+children."""
+TOMBSTONE_KEPT_S = 15 * 60  # a late copy of a write arrives within minutes, or never
+ATTEMPTS_MAX = 8  # an attempt fails only if another call changes the same child at the same moment
 
 
 @dataclass(frozen=True)
 class _ChildRequest:
-    """A child of `parent` as a call wants it: there, or not."""
+    """A call that wants a child of `parent` to be there, or not to be there."""
 
     call: Call
     counter: Counter
@@ -55,29 +56,27 @@ class _ChildRequest:
     wanted: bool
     body: Body
     """What the answer says beside `changed` and `visible`."""
-    stamp: ReceiptDraft | None = None
-    """That of its receipt, if the call has a key."""
+    draft: ReceiptDraft | None = None
+    """The draft of the receipt, if the call has a key."""
     replaces: Item | None = None
-    """What a removal has left of the child, if a new one takes its place."""
+    """The tombstone of the child, if a new child takes its place."""
 
     @property
     def child(self) -> Item:
         """The table and key of the child's item, as writes name them."""
-        return {
-            "TableName": self.call.store.settings.counts_table,
-            "Key": _child_key(self.counter, self.parent, self.id),
-        }
+        key = _child_key(self.counter, self.parent, self.id)
+        return {"TableName": self.call.store.settings.counts_table, "Key": key}
 
     def answer(self, changed: bool, visible: Body = VISIBLE_NOW) -> Body:
-        """The body of the answer."""
         return {**self.body, "changed": changed, **visible}
 
     def receipt(self, body: Body) -> Write | None:
-        """The receipt with this body, if the call has a key. It books nothing: the child's item does."""
-        return self.stamp.receipt(self.call, body) if self.stamp else None
+        """Returns the receipt with this body, if the call has a key. The bookkeeper books the child's item, not this
+        receipt."""
+        return self.draft.receipt(self.call, body) if self.draft else None
 
     def commit(self, write: Write, body: Body) -> Body:
-        """Commit one write beside the tally, with the receipt if there is one."""
+        """Commits one write beside the tally, with the receipt if there is one."""
         commit_change(self.call, self.counter, self.parent, lambda _: [write], self.receipt(body))
         return body
 
@@ -91,12 +90,12 @@ def set_child(
     body: Body | None = None,
     keyed: ReceiptKey | None = None,
 ) -> ChangeAnswer:
-    """Put a child of the parent (`wanted`), or remove it: `body` with `changed` and `visible`.
+    """Puts a child of the parent (`wanted`), or removes it. Returns `body` with `changed` and `visible`.
 
-    `child` is percent-encoded; a user's own is `call.caller`. 4 WCU, 6 with a key. The child of a hot tally takes 1, or
-    4 with a key. A removal reads the child first, and a hot tally its parent. Each read is 1 RCU. Raises NotFoundError
-    for a parent that is needed and missing, ParentRemovedError, CounterRetiredError, and the errors of
-    transactions.transact.
+    `child` is percent-encoded; a user's own child is `call.caller`. 4 WCU, 6 with a key. A child that is written alone,
+    because its tally is hot, takes 1, or 4 with a key. A removal reads the child first. A child that is written alone
+    reads its parent first. Each read is 1 RCU. Raises NotFoundError if the counter needs the parent and there is none,
+    ParentRemovedError, CounterRetiredError, and the errors of transactions.commit_change.
     """
     wish = _ChildRequest(call, counter, parent, child, wanted, body or {})
     if keyed is None:
@@ -104,20 +103,20 @@ def set_child(
             raise retired_error(counter)
         return ChangeAnswer(_apply_request(wish), replayed=False)
     if counter.retired:
-        return count_once(call, keyed, lambda stamp: refuse_retired(call, counter, stamp))
-    return count_once(call, keyed, lambda stamp: _apply_request(replace(wish, stamp=stamp)))
+        return count_once(call, keyed, lambda draft: refuse_retired(call, counter, draft))
+    return count_once(call, keyed, lambda draft: _apply_request(replace(wish, draft=draft)))
 
 
 def remove(call: Call, counter: Counter, parent: str, child: str) -> None:
-    """Remove a child, also of a retired counter. Raises what set_child does."""
+    """Removes a child, also of a retired counter. Raises the errors of set_child."""
     _apply_request(_ChildRequest(call, counter, parent, child, False, {}))
 
 
 def _apply_request(wish: _ChildRequest) -> Body:
-    """Bring the child into the wanted state, with the receipt if there is a stamp for one.
+    """Brings the child into the wanted state, with a receipt if the call has a key.
 
-    Each turn first commits the change on condition that there is something to change. If there is not, a call with a
-    key commits its receipt alone, on condition that there still is nothing to change.
+    Each turn first commits the change on condition that there is something to change. If there is nothing to change, a
+    call with a key commits its receipt alone, on condition that the child is still as it was.
     """
     made_shard: int | None = None
     for _ in range(ATTEMPTS_MAX):
@@ -128,7 +127,7 @@ def _apply_request(wish: _ChildRequest) -> Body:
             if any(TOMBSTONE in (tally or {}) for tally in refused.old_items[1:]):
                 raise _refusal(wish.counter, wish.parent) from None
         if child is None:
-            made_shard = _make_shard(wish, shard)  # the next turn uses it: up to fifteen others may be missing too
+            made_shard = _make_shard(wish, shard)  # the next turn uses it: other shards may be missing, too
             continue
         made_shard = None
         if TOMBSTONE in child and wish.wanted:
@@ -141,12 +140,12 @@ def _apply_request(wish: _ChildRequest) -> Body:
         try:
             return _answer_unchanged(wish)
         except ChangeRefusedError:
-            continue  # another call changed it between the two looks
+            continue  # another call changed it after it was read
     raise StoreBusyError(f"This child of {wish.counter.name} keeps changing.")
 
 
 def _put(wish: _ChildRequest, shard: int | None) -> Body:
-    """Child and tally in one transaction; the child alone while the tally is hot. Raises ChangeRefusedError."""
+    """Commits child and tally in one transaction; the child alone while the tally is hot. Raises ChangeRefusedError."""
     at, done = minute_now(wish.call), wish.answer(True)
 
     def writes(shard: int) -> list[Write]:
@@ -162,16 +161,16 @@ def _put(wish: _ChildRequest, shard: int | None) -> Body:
 
 
 def _put_alone(wish: _ChildRequest) -> Body:
-    """The child by itself, or with its receipt; the rollup adds it to the tally. Raises ChangeRefusedError.
+    """Commits the child alone, or with its receipt; the rollup adds it to the tally. Raises ChangeRefusedError.
 
-    Nothing in the write notices a missing or removed parent: it is read first, for 1 RCU.
+    This write does not see whether the parent is missing or removed. So the parent is read first, for 1 RCU.
     """
     if not _accepts_children(wish.call, wish.counter, wish.parent):
         raise _refusal(wish.counter, wish.parent)
     assert wish.counter.may_spill, "the rollup would not add it"
     assert not wish.replaces, "the rollup reads new items only"
     child, done = _child_write(wish, minute_now(wish.call), **PENDING_ROLLUP), wish.answer(True, VISIBLE_SOON)
-    if wish.stamp is None:
+    if wish.draft is None:
         put_alone(wish.call, child)
     else:
         wish.commit(child, done)
@@ -180,7 +179,7 @@ def _put_alone(wish: _ChildRequest) -> Body:
 
 
 def _remove(wish: _ChildRequest, shard: int | None) -> Body:
-    """Take back the child that exists, and its part of the tally. Raises ChangeRefusedError."""
+    """Removes the child that exists, and takes it from the tally. Raises ChangeRefusedError."""
     seen = queries.get(wish.call.store.client, wish.child["TableName"], wish.child["Key"])
     if not seen or TOMBSTONE in seen:
         raise ChangeRefusedError([{}], 0)
@@ -196,25 +195,25 @@ def _remove(wish: _ChildRequest, shard: int | None) -> Body:
 
 
 def removal_writes(call: Call, counter: Counter, parent: str, child: Item, shard: int) -> list[Write]:
-    """The writes that remove a child of a removed parent, on a marked shard. `child`: the item, as it was read."""
+    """Returns the writes that remove a child of a removed parent, on a marked shard. `child`: the item as it was
+    read."""
     id_ = child["SK"]["S"].removeprefix(counter.child_range[0])
     wish = _ChildRequest(call, counter, parent, id_, False, {})
-    move = tallies.add_write(
-        call, counter, parent, shard, -1, minute_now(call), nonce_prefix=tallies.removal_nonce(removal_pair_of(child))
-    )
+    by = tallies.removal_nonce(removal_pair_of(child))
+    move = tallies.add_write(call, counter, parent, shard, -1, minute_now(call), nonce_prefix=by)
     return [_removal_write(wish, child), {"Update": {**move, "ConditionExpression": f"attribute_exists({TOMBSTONE})"}}]
 
 
 def _removal_write(wish: _ChildRequest, seen: Item) -> Write:
-    """The write that takes the child away, on condition that it is as it was read.
+    """Returns the write that removes the child, on condition that it is as it was read.
 
-    A child that was written alone is one PutItem: a copy of it that arrives late would put it again. So the removal
-    leaves an item in its place, which TTL removes.
+    A child that was written alone is one PutItem, and a late copy of the PutItem would put the child again. So the
+    removal leaves a tombstone in its place, which TTL removes.
     """
-    assert TOMBSTONE not in seen, "it is taken back already"
-    there = {"ConditionExpression": "attribute_exists(SK)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-    unmoved = items.with_expected(there, {name: seen.get(name) for name in ("at", "nonce")})
-    write = {**unmoved, "TableName": wish.child["TableName"]}
+    assert TOMBSTONE not in seen, "it is removed already"
+    exists = {"ConditionExpression": "attribute_exists(SK)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    as_read = items.with_expected(exists, {name: seen.get(name) for name in ("at", "nonce")})
+    write = {**as_read, "TableName": wish.child["TableName"]}
     at = minute_of(seen)
     if "rollup" not in seen or at is None or _is_old(wish.call, at):
         return {"Delete": {**write, "Key": wish.child["Key"]}}
@@ -226,7 +225,8 @@ def _removal_write(wish: _ChildRequest, seen: Item) -> Write:
 
 
 def _is_old(call: Call, at: int) -> bool:
-    """Whether no late copy of a child of the minute `at` can arrive. Its SINCE does not say so: it may be a day."""
+    """Returns whether no late copy of a child of the minute `at` can arrive. CREATED_AT does not tell: it may be a
+    day."""
     return (minute_now(call) - at - 1) * call.store.settings.minute_s >= TOMBSTONE_KEPT_S
 
 
@@ -235,12 +235,12 @@ def _answer_unchanged(wish: _ChildRequest) -> Body:
     changed the child since."""
     if not wish.wanted and wish.counter.parent_required:
         has_child(wish.call, wish.counter, wish.parent, wish.id)  # a missing post is 404, a missing like is not
-    undone = wish.answer(False)
-    if wish.stamp is not None:
-        there = f"attribute_exists(SK) AND attribute_not_exists({TOMBSTONE})"
-        as_seen = there if wish.wanted else f"attribute_not_exists(SK) OR attribute_exists({TOMBSTONE})"
-        wish.commit({"ConditionCheck": {**wish.child, "ConditionExpression": as_seen}}, undone)
-    return undone
+    unchanged = wish.answer(False)
+    if wish.draft is not None:
+        exists = f"attribute_exists(SK) AND attribute_not_exists({TOMBSTONE})"
+        condition = exists if wish.wanted else f"attribute_not_exists(SK) OR attribute_exists({TOMBSTONE})"
+        wish.commit({"ConditionCheck": {**wish.child, "ConditionExpression": condition}}, unchanged)
+    return unchanged
 
 
 def _child_write(wish: _ChildRequest, at: int, **mark: Item) -> Write:
@@ -263,7 +263,7 @@ def _child_write(wish: _ChildRequest, at: int, **mark: Item) -> Write:
 
 
 def _tally_write(wish: _ChildRequest, shard: int, amount: int, at: int, *, by: str = "") -> Write:
-    """The move of the tally. It makes the tally of a parent that nobody has to make."""
+    """Returns the write that moves the tally. If the counter needs no parent, the write makes the tally."""
     assert amount == (1 if wish.wanted else -1)
     assert bool(by) != wish.wanted, "a removal names its pair"
     move = tallies.add_write(wish.call, wish.counter, wish.parent, shard, amount, at, nonce_prefix=by)
@@ -272,13 +272,15 @@ def _tally_write(wish: _ChildRequest, shard: int, amount: int, at: int, *, by: s
 
 
 def accepts_children_condition(counter: Counter) -> str:
-    """The condition that a shard of the tally takes a child: its parent is not removed, and is there if it must be."""
-    there = "attribute_exists(PK) AND " if counter.parent_required else ""
-    return f"{there}attribute_not_exists({TOMBSTONE})"
+    """Returns the condition on which a shard takes a child: the parent is not removed, and it is there if the counter
+    needs it."""
+    exists = "attribute_exists(PK) AND " if counter.parent_required else ""
+    return f"{exists}attribute_not_exists({TOMBSTONE})"
 
 
 def _make_shard(wish: _ChildRequest, shard: int) -> int | None:
-    """Make a tally shard of an existing parent, once: the shard, or None if the tally has become hot over it.
+    """Makes a tally shard of an existing parent, once. Returns the shard, or None if the tally has become hot
+    meanwhile.
 
     Raises NotFoundError if there is no such parent.
     """
@@ -287,19 +289,12 @@ def _make_shard(wish: _ChildRequest, shard: int) -> int | None:
     if shard == 0:
         raise missing
     table = call.store.settings.counts_table
-    there = {
-        "TableName": table,
-        "Key": tallies.key(counter, parent, 0),
-        "ConditionExpression": accepts_children_condition(counter),
-    }
-    empty = {
-        "TableName": table,
-        "Item": {**tallies.key(counter, parent, shard), counter.attribute: {"N": "0"}},
-        "ConditionExpression": "attribute_not_exists(PK)",
-    }
-    making: list[Write] = [{"ConditionCheck": there}, {"Put": empty}]
+    first = {"Key": tallies.key(counter, parent, 0), "ConditionExpression": accepts_children_condition(counter)}
+    empty = {**tallies.key(counter, parent, shard), counter.attribute: {"N": "0"}}
+    new = {"Item": empty, "ConditionExpression": "attribute_not_exists(PK)"}
+    writes: list[Write] = [{"ConditionCheck": {"TableName": table, **first}}, {"Put": {"TableName": table, **new}}]
     try:
-        commit_change(call, counter, parent, lambda _: making, may_spill=wish.wanted and counter.may_spill)
+        commit_change(call, counter, parent, lambda _: writes, may_spill=wish.wanted and counter.may_spill)
     except HotTallyError:
         return None
     except ChangeRefusedError as refused:
@@ -310,7 +305,8 @@ def _make_shard(wish: _ChildRequest, shard: int) -> int | None:
 
 
 def _accepts_children(call: Call, counter: Counter, parent: str) -> bool:
-    """Whether the parent is not removed. Raises NotFoundError if the counter needs it and finds none."""
+    """Returns whether the parent is not removed. Raises NotFoundError if the counter needs the parent and there is
+    none."""
     first = queries.get(call.store.client, call.store.settings.counts_table, tallies.key(counter, parent, 0))
     return _is_accepting(counter, parent, first)
 
@@ -322,17 +318,17 @@ def _is_accepting(counter: Counter, parent: str, first: Item) -> bool:
 
 
 def _refusal(counter: Counter, parent: str) -> NotFoundError | ParentRemovedError:
-    """Why a parent takes no child. One that must be there is as if it had never been, once it is removed."""
+    """Returns why a parent takes no child. A post that is removed is reported as missing."""
     if counter.parent_required:
         return NotFoundError(f"There is no {counter.prefix.lower()} {parent}.")
     return parent_removed_error(counter, parent)
 
 
 def parent_removed_error(counter: Counter, parent: str) -> ParentRemovedError:
-    """The refusal of what needs the id of a removed parent."""
+    """Makes the error for a call that needs the id of a removed parent."""
     return ParentRemovedError(
-        f"{parent} is removed, and so are its {counter.name}, in the background. The id is free again after that, a"
-        " quarter of an hour later at the earliest."
+        f"{parent} is removed. Tally removes its {counter.name} in the background. The id is free after that, a quarter"
+        " of an hour later at the earliest."
     )
 
 
@@ -341,28 +337,29 @@ def _child_key(counter: Counter, parent: str, child: str) -> Item:
 
 
 def has_child(call: Call, counter: Counter, parent: str, child: str) -> bool:
-    """Whether the child is there: 2 RCU, one for the parent. Raises NotFoundError if that is needed and missing."""
+    """Returns whether the child is there: 2 RCU, one for the parent. If the counter needs a parent that is missing,
+    raises NotFoundError."""
     keys = [tallies.key(counter, parent, 0), _child_key(counter, parent, child)]
     both = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"SK, {TOMBSTONE}")
     by_key = {item["SK"]["S"]: item for item in both}
-    there = _is_accepting(counter, parent, by_key.get(counter.sort_key, {}))
-    return there and TOMBSTONE not in by_key.get(counter.child_range[0] + child, {TOMBSTONE: True})
+    accepting = _is_accepting(counter, parent, by_key.get(counter.sort_key, {}))
+    return accepting and TOMBSTONE not in by_key.get(counter.child_range[0] + child, {TOMBSTONE: True})
 
 
 def parents_with_child(call: Call, children_of: Mapping[Tally, str]) -> set[Tally]:
-    """Those of the parents, at most 100, that have the child that is given for them. 1 RCU for each.
+    """Returns the parents, of at most 100, that have the child that is given for them. 1 RCU for each.
 
-    It reads no parent. One that is missing has no child; a removed one has some until the sweep has removed them.
+    It reads no parent. A missing parent has no child; a removed parent has some until the sweep has removed them.
     """
     wanted = {tally: _child_key(*tally, child) for tally, child in children_of.items()}
     by_key = {(key["PK"]["S"], key["SK"]["S"]): tally for tally, key in wanted.items()}
     keys, table = list(wanted.values()), call.store.settings.counts_table
-    there = queries.get_many(call, table, keys, ProjectionExpression=f"PK, SK, {TOMBSTONE}")
-    return {by_key[item["PK"]["S"], item["SK"]["S"]] for item in there if TOMBSTONE not in item}
+    found = queries.get_many(call, table, keys, ProjectionExpression=f"PK, SK, {TOMBSTONE}")
+    return {by_key[item["PK"]["S"], item["SK"]["S"]] for item in found if TOMBSTONE not in item}
 
 
 class ListedChild(NamedTuple):
-    """A child, and when it was put, in epoch seconds; None for one that did not go through Tally."""
+    """A child, and when it was put, in epoch seconds; None if it did not go through Tally."""
 
     name: str | None
     """None: it is anonymous."""
@@ -372,15 +369,17 @@ class ListedChild(NamedTuple):
 def list_children(
     call: Call, counter: Counter, parent: str, limit: int, after: str | None
 ) -> tuple[list[ListedChild], str | None]:
-    """The children of a parent in the order of their encoded ids, and the cursor of the next page; None on the last.
+    """Returns the children of a parent in the order of their encoded ids, and the cursor of the next page; None on the
+    last page.
 
-    `after`: the child, percent-encoded, whose successors follow. Raises NotFoundError for a parent that is needed.
+    `after`: the percent-encoded child after which the page begins. If the counter needs a parent that is missing,
+    raises NotFoundError.
     """
     partition, (first, last) = counter.partition_start + parent, counter.child_range
     after_key = None if after is None else first + after
     table = call.store.settings.counts_table
     if not _accepts_children(call, counter, parent):
-        return [], None  # it has some until the sweep has removed them
+        return [], None  # the parent is removed: the sweep removes its children
     page = queries.query(call.store, table, partition, first, last, after=after_key, Limit=limit)
     ids = [item["SK"]["S"].removeprefix(first) for item in page]
     children = [

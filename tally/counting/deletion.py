@@ -35,12 +35,12 @@ from .children import TOMBSTONE_KEPT_S, removal_writes
 from .receipts import retired_error
 from .tallies import TOMBSTONE, Tally
 
-ROWS_MAX = 25  # parents that take turns in a sweep; the next ones follow when these are done
+ROWS_MAX = 25  # parents that take turns in a sweep; the next parents follow when these are done
 PAGE_MAX = 96  # children that are read at once: six transactions
 TOGETHER_MAX = 50  # children in one transaction, each with its part of the tally: DynamoDB takes 100 writes
-STEP_S_MAX = 1.0  # for one transaction: the other parents wait
-MARKS_S_MAX = TOMBSTONE_KEPT_S / 2  # nobody marks shards for longer after the decision: a sweep may be about to end
-ATTEMPTS_MAX = 5  # a turn is lost only to another removal of the same parent at the same moment
+STEP_S_MAX = 1.0  # for one transaction, because the other parents wait
+MARKS_S_MAX = TOMBSTONE_KEPT_S / 2  # how long after its start a removal marks shards: later, a sweep may free the id
+ATTEMPTS_MAX = 5  # an attempt fails only if another call removes the same parent at the same moment
 _ANY: Expected = {}
 _ZERO = "#number = :zero OR attribute_not_exists(#number)"
 
@@ -48,12 +48,13 @@ _ZERO = "#number = :zero OR attribute_not_exists(#number)"
 def remove_parent(
     call: Call, counter: Counter, parent: str, *, expected: Expected = _ANY, extra_writes: Sequence[Write] = ()
 ) -> bool:
-    """Remove a parent with its children: whether this call did it. False for one that is removed already, or has none.
+    """Removes a parent with its children. Returns whether this call did it: False if the parent is removed already, or
+    if it has neither a tally nor a child.
 
-    Its number is 0 from now on, its list of children is empty, and it takes no child until the sweep has removed them
+    From now on its number is 0, its list of children is empty, and it takes no child until the sweep has removed them
     all. 3 WCU, 1 for each of the other shards that the tally may have, and 1 or 2 RCU. `expected`: what the parent's
-    own item must be (items.only_if); `extra_writes`: writes that belong to it. Raises CounterRetiredError,
-    StoreBusyError if the parent keeps changing meanwhile, and the errors of transactions.transact.
+    own item must be; `extra_writes`: writes that belong to it. Raises CounterRetiredError, StoreBusyError if the parent
+    keeps changing, and the errors of transactions.commit_change.
     """
     if counter.retired:
         raise retired_error(counter)
@@ -73,17 +74,17 @@ def remove_parent(
 
 
 def _has_tally_or_child(call: Call, tally: Tally) -> bool:
-    """Whether there is a tally or a child. The first child may be one that was written alone."""
-    table, of_tally = call.store.settings.counts_table, tallies.read_shards(call, *tally)
+    """Returns whether there is a tally or a child. The first child may have been written alone, so it has no tally."""
+    table, shards = call.store.settings.counts_table, tallies.read_shards(call, *tally)
     pages = queries.partition_pages(call.store, table, tally.partition, *tally.counter.child_range, Limit=PAGE_MAX)
-    return bool(of_tally) or any(TOMBSTONE not in item for page in pages for item in page)
+    return bool(shards) or any(TOMBSTONE not in item for page in pages for item in page)
 
 
-def _mark_removed(call: Call, tally: Tally, now_s: int, was: Expected, beside: Sequence[Write]) -> bool:
-    """The first mark, and the row for the sweep; False if another call marked the parent, or it has changed."""
+def _mark_removed(call: Call, tally: Tally, now_s: int, expected: Expected, extra: Sequence[Write]) -> bool:
+    """Commits the first mark, and the row for the sweep. Returns False if another call marked or changed the parent."""
     where = call.store.settings.counts_table, tallies.key(*tally, 0)
-    mark = items.update_write(*where, {TOMBSTONE: now_s, "removal": call.nonce}, expected={**was, TOMBSTONE: None})
-    writes = [mark, *beside, _removal_row_write(call.store, tally, now_s, found_nothing=False)]
+    mark = items.update_write(*where, {TOMBSTONE: now_s, "removal": call.nonce}, expected={**expected, TOMBSTONE: None})
+    writes = [mark, *extra, _removal_row_write(call.store, tally, now_s, found_nothing=False)]
     try:
         commit_change(call, *tally, lambda _: writes)
     except ChangeRefusedError:
@@ -92,17 +93,20 @@ def _mark_removed(call: Call, tally: Tally, now_s: int, was: Expected, beside: S
 
 
 def _removal_row_write(store: Store, tally: Tally, due_s: int, *, found_nothing: bool) -> Write:
-    """The row of a removed parent. `found_nothing`: the look before found nothing to do."""
+    """Returns the write of a removed parent's row. `found_nothing`: whether the last sweep found nothing to do."""
     row_key = key(keys.DELETED_KEY, f"{due_s:012d}#{tally.counter.name}#{tally.id}")
     values: items.Values = {"counter": tally.counter.name, "target": tally.id, "calm": {"BOOL": found_nothing}}
     return items.put_write(store.settings.ledger_table, row_key, values)
 
 
 def _mark_shards(call: Call, tally: Tally, shards: Iterable[int], since_s: int) -> None:
-    """Mark shards of a removed parent, one at a time: all at once would meet every change of a child. It makes those
-    that are missing, so it stops in time: one that is made after the end would refuse children of the next parent."""
+    """Marks shards of a removed parent, one at a time: all at once would conflict with every change of a child.
+
+    It makes missing shards. So it stops in time: a shard that is made after the end would refuse children of a new
+    parent.
+    """
     for shard in shards:
-        assert shard, "it would make a parent: its own item is marked with the row"
+        assert shard, "shard 0 is marked with the row: this write would make a parent"
         if clock.now_s() - since_s >= MARKS_S_MAX:
             return
         mark = {
@@ -115,8 +119,7 @@ def _mark_shards(call: Call, tally: Tally, shards: Iterable[int], since_s: int) 
 
 
 class SweptParents(NamedTuple):
-    """How many children and parents a sweep removed, how many parents it could not go on with, and whether it saw
-    all."""
+    """How many children and parents a sweep removed, how many parents failed, and whether the sweep saw all of them."""
 
     children: int
     parents: int
@@ -125,9 +128,9 @@ class SweptParents(NamedTuple):
 
 
 def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> SweptParents:
-    """Go on with the removed parents, until `until_s` on the store's clock. The next sweep does the rest.
+    """Continues with the removed parents, until `until_s` on the store's clock. The next sweep does the rest.
 
-    Parents take turns, a transaction each. One that cannot be removed keeps no other one waiting: it is logged, and
+    Parents take turns, a transaction each. A parent that cannot be removed delays no other parent. It is logged, and
     each sweep tries it.
     """
     run = _ParentsSweep(store, counters, until_s)
@@ -152,15 +155,12 @@ class _ParentsSweep:
 
     @property
     def is_out_of_time(self) -> bool:
-        """Whether its time is over."""
         return self.store.clock() >= self.until_s
 
     def run(self) -> bool:
-        """Go on with every parent that is due; whether it came through all."""
-        ledger, until = self.store.settings.ledger_table, f"{int(clock.now_s()) + 1:012d}"
-        for page in queries.partition_pages(
-            self.store, ledger, keys.DELETED_KEY, queries.SORT_KEY_MIN, until, Limit=ROWS_MAX
-        ):
+        """Continues with every parent that is due. Returns whether it came through all of them."""
+        ledger, due = self.store.settings.ledger_table, (queries.SORT_KEY_MIN, f"{int(clock.now_s()) + 1:012d}")
+        for page in queries.partition_pages(self.store, ledger, keys.DELETED_KEY, *due, Limit=ROWS_MAX):
             turns = deque((row, self._removal(row)) for row in page)
             while turns:
                 if self.is_out_of_time:
@@ -177,7 +177,7 @@ class _ParentsSweep:
         return True
 
     def _removal(self, row: Item) -> Iterator[None]:
-        """Go on with one parent, a step at a time."""
+        """Continues with one parent, a step at a time."""
         name, calm = row["counter"]["S"], row["calm"]["BOOL"]
         if name not in self.counters:
             raise ConfigurationError(f"The counter {name} is not declared.")
@@ -187,7 +187,7 @@ class _ParentsSweep:
             logger.warning("not a removed parent", extra={"row": row["SK"]})
             commit_writes(self._call, [self._delete_row_write(row)])
             return
-        every = {*shards, *range(tally.counter.max_shards)}  # it may have had more, as it was declared then
+        every = {*shards, *range(tally.counter.max_shards)}  # an earlier declaration may have had more
         unmarked = [shard for shard in sorted(every) if TOMBSTONE not in shards.get(shard, {})]
         _mark_shards(self._call, tally, unmarked, int(clock.now_s()))
         calm = calm and not unmarked
@@ -202,16 +202,15 @@ class _ParentsSweep:
             self._postpone(row, tally)
 
     def _children(self, tally: Tally) -> Iterator[list[Item]]:
-        """The children that are there, as many at a time as the tally has shards."""
+        """Yields the children that are left, as many at a time as the tally has shards."""
         many, table = min(tally.counter.max_shards, TOGETHER_MAX), self.store.settings.counts_table
-        for page in queries.partition_pages(
-            self.store, table, tally.partition, *tally.counter.child_range, Limit=PAGE_MAX
-        ):
-            there = [item for item in page if TOMBSTONE not in item]
-            yield from (there[first : first + many] for first in range(0, len(there), many))
+        child_range = tally.counter.child_range
+        for page in queries.partition_pages(self.store, table, tally.partition, *child_range, Limit=PAGE_MAX):
+            left = [item for item in page if TOMBSTONE not in item]
+            yield from (left[first : first + many] for first in range(0, len(left), many))
 
     def _take_back(self, tally: Tally, children: Sequence[Item]) -> None:
-        """Remove these children, each with its part of the tally on a shard of its own."""
+        """Removes these children, each with its part of the tally on a shard of its own."""
         assert len(children) <= tally.counter.max_shards, "each has a shard of its own"
         call = self._call
         parts = (removal_writes(call, *tally, child, shard) for shard, child in enumerate(children))
@@ -219,28 +218,29 @@ class _ParentsSweep:
         self.children += len(children)
 
     def _postpone(self, row: Item, tally: Tally) -> None:
-        """Look again when every late copy has come."""
+        """Lets a sweep look again when every late copy has come."""
         later = _removal_row_write(self.store, tally, int(clock.now_s()) + TOMBSTONE_KEPT_S, found_nothing=True)
         commit_writes(self._call, [self._delete_row_write(row), later])
 
     def _finish(self, row: Item, tally: Tally) -> None:
-        """Remove what is left, if the tally is 0. Otherwise it drifts, or the rollup is behind: look again later."""
+        """Removes what is left, if the tally is 0. Otherwise it drifts, or the rollup is behind, so a later sweep looks
+        again."""
         shards = self._shards(tally)
         numbers = {shard: tallies.stored_number(tally.counter, item, 0) for shard, item in shards.items()}
         if sum(numbers.values()):
-            logger.warning("removed parent keeps a tally", extra={"row": row["SK"], "tally": sum(numbers.values())})
+            logger.warning("removed parent has a tally", extra={"row": row["SK"], "tally": sum(numbers.values())})
             self.failed += 1
             self._postpone(row, tally)
             return
         if any(numbers.values()):
             commit_writes(self._call, self._zero_shards_writes(tally, numbers))
-        commit_writes(
-            self._call, [*(self._delete_shard_write(tally, shard) for shard in shards), self._delete_row_write(row)]
-        )
+        removals = [self._delete_shard_write(tally, shard) for shard in shards]
+        commit_writes(self._call, [*removals, self._delete_row_write(row)])
         self.parents += 1
 
     def _zero_shards_writes(self, tally: Tally, numbers: dict[int, int]) -> list[Write]:
-        """Bring every shard to 0: what one loses, others gain, booked on one minute."""
+        """Returns the writes that bring every shard to 0: the amounts that some lose, others gain, booked on one
+        minute."""
         assert not sum(numbers.values())
         call, writes = self._call, list[Write]()
         at = tallies.minute_now(call)
@@ -248,33 +248,28 @@ class _ParentsSweep:
             if number:
                 move = tallies.add_write(call, *tally, shard, -number, at)
                 move["ExpressionAttributeValues"] |= {":seen": {"N": str(number)}}
-                writes.append(
-                    {"Update": {**move, "ConditionExpression": f"#number = :seen AND attribute_exists({TOMBSTONE})"}}
-                )
+                move["ConditionExpression"] = f"#number = :seen AND attribute_exists({TOMBSTONE})"
+                writes.append({"Update": move})
         return writes
 
     def _delete_shard_write(self, tally: Tally, shard: int) -> Write:
-        return {
-            "Delete": {
-                "TableName": self.store.settings.counts_table,
-                "Key": tallies.key(*tally, shard),
-                "ConditionExpression": f"attribute_exists({TOMBSTONE}) AND ({_ZERO})",
-                "ExpressionAttributeNames": {"#number": tally.counter.attribute},
-                "ExpressionAttributeValues": {":zero": {"N": "0"}},
-            }
-        }
+        return {"Delete": {
+            "TableName": self.store.settings.counts_table,
+            "Key": tallies.key(*tally, shard),
+            "ConditionExpression": f"attribute_exists({TOMBSTONE}) AND ({_ZERO})",
+            "ExpressionAttributeNames": {"#number": tally.counter.attribute},
+            "ExpressionAttributeValues": {":zero": {"N": "0"}},
+        }}  # fmt: skip
 
     def _delete_row_write(self, row: Item) -> Write:
-        """The row taken away, once."""
         ledger = {"TableName": self.store.settings.ledger_table, "Key": {"PK": row["PK"], "SK": row["SK"]}}
         return {"Delete": {**ledger, "ConditionExpression": "attribute_exists(PK)"}}
 
     def _shards(self, tally: Tally) -> dict[int, Item]:
-        """The items of the tally, by shard."""
         numbered = ((tally.counter.shard_of(item["SK"]["S"]), item) for item in tallies.read_shards(self._call, *tally))
         return {shard: item for shard, item in numbered if shard is not None}
 
     @property
     def _call(self) -> Call:
-        """A call of its own for each step, which a step must not outlast."""
+        """Returns a new call for each step, with a deadline that the step must keep."""
         return Call(self.store, deadline_s=min(self.until_s, self.store.clock() + STEP_S_MAX))

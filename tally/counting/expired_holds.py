@@ -23,12 +23,12 @@ from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, Write, try_commit
 from ..errors import ConfigurationError, LimitReachedError, RetryableError, StoreRefusedError, TallyError
 from .holds import BUCKETS, EXPIRED, OVERDUE, due_pages, expect_as_read, holder_key, overdue_pages, transition
 
-PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # of a bucket at once; one transaction moves as many
-RETURN_S_MAX = 1.0  # for one hold: the others wait
+PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # holds that are read at once; one transaction moves as many
+RETURN_S_MAX = 1.0  # for one hold, because the others wait
 
 
 class SweptHolds(NamedTuple):
-    """How many holds a sweep gave back, how many are due and were refused, and whether it went through all of them."""
+    """How many holds a sweep released, how many due holds were refused, and whether it went through all of them."""
 
     returned: int
     failed: int
@@ -36,9 +36,9 @@ class SweptHolds(NamedTuple):
 
 
 def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> SweptHolds:
-    """Give back what expired holds have taken, until `until_s` on the store's clock. The next sweep does the rest.
+    """Releases expired holds, until `until_s` on the store's clock. The next sweep does the rest.
 
-    Buckets take turns, a page each, from a random one on. A hold that cannot be given back delays no other one: it is
+    Buckets take turns, a page each, from a random bucket on. A hold that cannot be released delays no other hold. It is
     logged and counted in the metric HoldsNotReturned, and each sweep tries it.
     """
     run, finished = _HoldsSweep(store, counters, until_s), True
@@ -63,24 +63,23 @@ def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swep
 
 @dataclass
 class _HoldsSweep:
-    """One sweep: what it gave back, and what was refused."""
+    """One sweep: the holds that it released, and those that were refused."""
 
     store: Store
     counters: Mapping[str, Counter]
     until_s: float
     returned: int = 0
     failed_ids: set[str] = field(default_factory=set)
-    """The ids of the holds that are due and were refused."""
+    """The ids of the due holds that were refused."""
     refused_tallies: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    """By tally: the amount from which on it takes nothing back in this sweep, and whether its holds are overdue."""
+    """By tally: the amount from which on this sweep tries no hold of it, and whether its holds are overdue."""
 
     @property
     def is_out_of_time(self) -> bool:
-        """Whether its time is over."""
         return self.store.clock() >= self.until_s
 
     def give_back(self, page: Page) -> None:
-        """Give back the holds of a page, and move those out of the range of due ones that would stay there."""
+        """Releases the holds of a page. Moves those that were refused to the overdue holds."""
         moves: list[Write] = []
         for hold in page:
             if self.is_out_of_time:
@@ -92,17 +91,17 @@ class _HoldsSweep:
                 self.failed_ids.add(hold["SK"]["S"])
         try:
             if moves and not try_commit(self.store, moves):
-                observe.logger.info("holds not moved")  # another call was in between: the next sweep moves them
+                observe.logger.info("holds not moved")  # another call changed one of them: the next sweep moves them
         except TallyError:
             observe.logger.exception("holds not moved")
 
     def report(self, *, all_seen: bool) -> None:
-        """Write the metric. Without a look at all holds, no number is known to be 0."""
+        """Writes the metric. A 0 is only written if the sweep looked at all holds."""
         if all_seen or self.failed_ids:
             observe.write_metrics({observe.HOLDS_NOT_RETURNED: len(self.failed_ids)})
 
     def _give_back_one(self, hold: Item) -> list[Write]:
-        """Give back one hold; the writes that move it if its return is refused."""
+        """Releases one hold. If that is refused, returns the writes that move the hold."""
         name, id_, hold_id = (hold[fact]["S"] for fact in ("counter", "target", "hold_id"))
         tally, amount = f"{name}/{id_}", abs(int(hold["amount"]["N"]))
         if amount < self.refused_tallies.get(tally, (math.inf, False))[0]:
@@ -126,7 +125,7 @@ class _HoldsSweep:
         return transition(call, self.counters[name], hold, EXPIRED)
 
     def _overdue_writes(self, hold: Item, to: str) -> list[Write]:
-        """The writes that move a hold as it is, on condition that nobody settles or changes it meanwhile."""
+        """Returns the writes that move a hold as it is, on condition that no other call settled or changed it."""
         table = {"TableName": self.store.settings.ledger_table}
         key = {"PK": hold["PK"], "SK": hold["SK"]}
         removal = items.with_expected({**table, "Key": key}, expect_as_read(hold))

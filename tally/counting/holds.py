@@ -54,23 +54,24 @@ from .tallies import minute_now
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
 UNRETURNED_MAX = 20  # enough to say that holds are left
 OVERDUE = "OVERDUE#"  # behind all times of expiry
-SETTLED_KEPT_S = 24 * 3600  # at least, after it could expire: so long, a hold is known and may be committed late
-DUE_PAGE_MAX = 80  # holds that one look before a refusal reads: 5 read units, with UUIDs as ids
+SETTLED_KEPT_S = 24 * 3600  # the least time after its latest end for which a hold is known and may be committed late
+DUE_PAGE_MAX = 80  # holds that one query before a refusal reads: 5 read units, with UUIDs as ids
 HELD, COMMITTED, RELEASED, EXPIRED, VOIDED = "held", "committed", "released", "expired", "voided"
 MOVED = "moved"
-FIND_ATTEMPTS_MAX = 5  # of a hold between two reads of one call: each is a transaction of another caller
+FIND_ATTEMPTS_MAX = 5  # an attempt fails only if another caller moves the hold between two reads
 T = TypeVar("T")
 
 
 def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, operation: str, key: str) -> ChangeAnswer:
-    """Take `amount` of a tally now and hold it for `ttl_s` seconds; the body has the id of the `hold`, and its `state`:
-    that of a replay may be settled. The receipt lives as long as the hold can be committed, whatever changes its time.
+    """Takes `amount` of a tally now and holds it for `ttl_s` seconds. The body has the id of the `hold`, and its
+    `state`, which a replay shows as it is now. The receipt lives as long as the hold can be committed, even if its time
+    changes.
 
-    Raises LimitReachedError if less is left (expired holds are given back first), KeyReusedError, CounterRetiredError,
-    and what `release_expired_for` raises.
+    If less than `amount` is left after expired holds are released, raises LimitReachedError. Raises KeyReusedError,
+    CounterRetiredError, and the errors of `release_expired_for`.
     """
     assert amount > 0, "the operation checks it"
-    assert counter.takes_holds, "which limit does it take from?"
+    assert counter.takes_holds, "it takes from a limit"
     by = amount if counter.floor is None else -amount
     began_s = int(clock.now_s())
     expires_s, latest_s = began_s + ttl_s, began_s + HOLD_TTL_MAX_S
@@ -78,38 +79,39 @@ def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, op
     body = answer_members(counter, id_, hold_id, amount, expires_s)
     payload = {"amount": amount, "ttl_s": ttl_s}
 
-    def change(stamp: ReceiptDraft) -> Body:
+    def change(draft: ReceiptDraft) -> Body:
         if counter.retired:
-            refuse_retired(call, counter, stamp)
+            refuse_retired(call, counter, draft)
         at = minute_now(call)
         kept = record_kept_s(call.store, counter)
-        lives = stamp._replace(expires_s=known_until_s(latest_s, kept))
-        receipt = lives.receipt(call, body, **tallies.receipt_facts(counter, id_, by, at))
-        facts: items.Values = {"latest": latest_s, "kept": kept, "receipt": stamp.id}
+        lasting = draft._replace(expires_s=known_until_s(latest_s, kept))
+        receipt = lasting.receipt(call, body, **tallies.receipt_facts(counter, id_, by, at))
+        facts: items.Values = {"latest": latest_s, "kept": kept, "receipt": draft.id}
         writes = partial(_hold_writes, call, counter, id_, hold_id, by, at, facts)
         tallies.commit_within_limits(call, counter, id_, by, lambda _: writes(), receipt)
         return body
 
     keyed = ReceiptKey(operation, holder_key(counter.name, id_), key, payload, counter.receipt_days)
-    return with_state(
-        call, counter, id_, retry_with_room(call, counter, id_, by, lambda: count_once(call, keyed, change))
-    )
+    answer = retry_with_room(call, counter, id_, by, lambda: count_once(call, keyed, change))
+    return with_state(call, counter, id_, answer)
 
 
 def answer_members(counter: Counter, id_: str, hold_id: str, amount: int, expires_s: int) -> Body:
-    """A hold of a tally, as answers show it."""
+    """Returns a hold as answers show it."""
     name = {"counter": counter.name, **periods.answer_members(id_)}
     return {**name, "hold": hold_id, "amount": amount, "expires_at": expires_s}
 
 
 def with_state(call: Call, counter: Counter, id_: str, answer: ChangeAnswer) -> ChangeAnswer:
-    """The answer about a hold, with the `state` of now: that of a replay may be another one than then."""
+    """Returns the answer about a hold with its present `state`. In a replay, the state may differ from the first
+    answer."""
     state = current_state(find(call, counter, id_, answer.body["hold"])) if answer.replayed else HELD
     return answer._replace(body={**answer.body, "state": state})
 
 
 def retry_with_room(call: Call, counter: Counter, id_: str, amount: int, change: Callable[[], T]) -> T:
-    """Make the change by `amount`. If less is left for it, expired holds are given back, and it makes it again."""
+    """Makes the change by `amount`. While the limit refuses the change, releases expired holds and makes the change
+    again."""
     while True:
         try:
             return change()
@@ -119,11 +121,12 @@ def retry_with_room(call: Call, counter: Counter, id_: str, amount: int, change:
 
 
 def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, remaining: int) -> bool:
-    """Release expired holds of this tally until `amount` fits, and return whether any was released.
+    """Releases expired holds of this tally until `amount` fits, and returns whether any was released.
 
     Callers use it before they refuse a change. `remaining`: the amount that fits now. Only holds that have taken in the
-    direction of `amount` are released. A hold that another call settles in the meantime makes room, too. Raises
-    StoreBusyError if more expired holds may exist: the call's time is over, or one query did not return all due holds.
+    direction of `amount` are released. If another call settles such a hold at the same time, that makes room, too.
+    Raises StoreBusyError if more expired holds may exist: the call's time is over, or one query did not return all due
+    holds.
     """
     needed, room, refused = abs(amount) - remaining, 0, math.inf
     for hold in _due_of_tally(call, counter, id_) if needed > 0 and counter.may_settle_holds else ():
@@ -134,7 +137,7 @@ def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, rem
             try:
                 transition(call, counter, hold, EXPIRED)
                 room += abs(back)
-            except LimitReachedError:  # at the other limit; a smaller one may fit
+            except LimitReachedError:  # at the other limit; a smaller hold may fit
                 refused = abs(back)
         if room >= needed:
             break
@@ -142,30 +145,30 @@ def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, rem
 
 
 def bucket(counter: Counter, id_: str) -> int:
-    """The bucket, 0 to 15, that the holds of one tally are in."""
+    """Returns the bucket, 0 to 15, that the holds of one tally are in."""
     return hashlib.sha256(holder_key(counter.name, id_).encode()).digest()[0] % BUCKETS
 
 
 def _hold_writes(
     call: Call, counter: Counter, id_: str, hold_id: str, by: int, at: int, facts: items.Values
 ) -> list[Write]:
-    expires_s = int(hold_id.split("-")[0])
+    first_expires_s = int(hold_id.split("-")[0])
     values: items.Values = {
         "counter": counter.name,
         "target": id_,
         "hold_id": hold_id,
         "state": HELD,
         "amount": -by,
-        "expires": expires_s,
+        "expires": first_expires_s,
         **facts,
         **({"caller": call.caller} if call.caller else {}),  # to find it when the user is forgotten
     }
-    hold = items.put_write(call.store.settings.ledger_table, live_key(counter, id_, hold_id, expires_s), values)
+    hold = items.put_write(call.store.settings.ledger_table, live_key(counter, id_, hold_id, first_expires_s), values)
     return [{"Update": tallies.add_write(call, counter, id_, 0, by, at)}, hold]
 
 
 def amount_to_move(hold: Item, kept: int) -> int:
-    """By how much the number moves if the hold, which is in this state, is to have taken `kept` in the end."""
+    """Returns by how much the number moves if the hold, which is in this state, has taken `kept` in the end."""
     amount = int(hold["amount"]["N"])
     taken = abs(amount) if hold["state"]["S"] == HELD else items.int_attribute(hold, "used")
     return taken - kept if amount > 0 else kept - taken
@@ -174,14 +177,15 @@ def amount_to_move(hold: Item, kept: int) -> int:
 def transition(
     call: Call, counter: Counter, hold: Item, state: str, kept_amount: int = 0, *, in_time: bool = False
 ) -> bool:
-    """Move the hold to `state`, and move its tally so that the hold has taken `kept_amount` in the end.
+    """Moves the hold to `state`, and moves its tally so that the hold has taken `kept_amount` in the end.
 
     `hold`: the item as it was read. `in_time`: move it only if it has not expired. Returns False if another call moved
     or changed the hold first, or if its expiry is on the wrong side. Raises LimitReachedError if the move does not fit.
     """
-    assert state == COMMITTED or not kept_amount, "what is not committed is given back"
+    assert state == COMMITTED or not kept_amount, "only a commit keeps an amount"
     id_, hold_id = hold["target"]["S"], hold["hold_id"]["S"]
     latest_s, kept_for_s = (int(hold[fact]["N"]) for fact in ("latest", "kept"))
+    used = {COMMITTED: kept_amount, VOIDED: items.int_attribute(hold, "used")}
     record: items.Values = {
         "target": id_,
         "hold_id": hold_id,
@@ -193,27 +197,19 @@ def transition(
         "receipt": hold["receipt"]["S"],
         "expiration": known_until_s(latest_s, kept_for_s),
         "nonce": call.nonce,
-        **(
-            {"used": kept_amount}
-            if state == COMMITTED
-            else {"used": items.int_attribute(hold, "used")}
-            if state == VOIDED
-            else {}
-        ),
+        **({"used": used[state]} if state in used else {}),
     }
     table, owner = call.store.settings.ledger_table, holder_key(counter.name, id_)
     settled = items.put_write(table, settled_key(owner, hold_id), record)
     if hold["state"]["S"] == HELD:
         gone = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
-        writes: list[Write] = [
-            {"Delete": items.with_expected(gone | _time_condition(state, in_time), expect_as_read(hold))},
-            settled,
-        ]
+        removal = items.with_expected(gone | _time_condition(state, in_time), expect_as_read(hold))
+        writes: list[Write] = [{"Delete": removal}, settled]
     else:
         writes = [{"Put": items.with_expected(settled["Put"], {"state": hold["state"]["S"]})}]
     receipt = {"id": hold["receipt"]}
     if state == VOIDED and queries.get(call.store.client, call.store.settings.receipts_table, receipt):
-        writes.append(_mark_write(call, hold))  # a receipt that is gone keeps no commit from being taken back
+        writes.append(_mark_write(call, hold))  # without its receipt, a commit may be voided all the same
     by, debt = amount_to_move(hold, kept_amount), counter.debt if state == COMMITTED else 0
     moves = partial(_move_writes, call, counter, id_, f"{hold_id}#{state}", by, debt)
     try:
@@ -226,20 +222,20 @@ def transition(
 
 
 def _mark_write(call: Call, hold: Item) -> Write:
-    """The write that marks the receipt of a hold with when its commit was taken back, as voids.py marks that of a
-    change: its nonce stays. It has to be there, and has not expired."""
+    """Returns the write that marks the receipt of a hold with the time of its void, on condition that the receipt
+    exists. Its nonce stays, as in voids.py."""
     receipt = hold["receipt"]
     marked: items.Values = {VOIDED_AT: int(clock.now_s())}
     return items.update_write(call.store.settings.receipts_table, {"id": receipt}, marked, expected={"id": receipt})
 
 
 def expect_as_read(hold: Item) -> items.Expected:
-    """The condition that a hold is held, and has the amount that was read. Its key says its time."""
+    """Returns the condition that a hold is held and has the amount that was read. Its key tells its time."""
     return {"state": HELD, "amount": hold["amount"]}
 
 
 def _time_condition(state: str, in_time: bool) -> Item:
-    """The condition on the time at which a hold that is held gets the state."""
+    """Returns the condition on the expiry of a held hold that moves to `state`."""
     if state != EXPIRED and not in_time:
         return {}
     now = {":now": {"N": str(int(clock.now_s()))}}
@@ -247,8 +243,8 @@ def _time_condition(state: str, in_time: bool) -> Item:
 
 
 def _move_writes(call: Call, counter: Counter, id_: str, name: str, amount: int, debt: int) -> list[Write]:
-    """Move the tally by the amount, and put a receipt of it: from receipts, the bookkeeper knows what to expect.
-    `name`: of the hold and the state that it gets, so each move of a hold has a receipt of its own."""
+    """Returns the writes that move the tally and put a receipt of the move, from which the bookkeeper knows what to
+    expect. `name`: the id of the hold and its new state, so each move of a hold has its own receipt."""
     if not amount:
         return []
     at = minute_now(call)
@@ -263,36 +259,39 @@ def _move_writes(call: Call, counter: Counter, id_: str, name: str, amount: int,
 
 
 def record_kept_s(store: Store, counter: Counter) -> int:
-    """For how many seconds after its time a hold that is taken now is known, with its keys and its record."""
+    """Returns for how many seconds after its latest end a hold that is placed now is known, with its keys and its
+    record."""
     return max(SETTLED_KEPT_S, lifetime_s(store, counter))
 
 
 def expires_s(hold: Item) -> int:
-    """When the time of a hold is over, epoch seconds."""
+    """Returns when the hold expires, in epoch seconds."""
     return int(hold["expires"]["N"])
 
 
 def known_until_s(latest_s: int, kept_for_s: int) -> int:
-    """Until when the keys and the record of a hold are kept, which ends at the `latest_s`."""
+    """Returns until when the keys and the record of a hold are kept, in epoch seconds. `latest_s`: the latest end of
+    the hold."""
     return max(int(clock.now_s()), latest_s) + kept_for_s + clock.OFF_S_MAX
 
 
 def current_state(hold: Item) -> str:
-    """The state of the hold now. If its time is over, a hold that is held has expired."""
+    """Returns the state of the hold now. If its time is over, a held hold has expired."""
     state = str(hold["state"]["S"])
     return EXPIRED if state == HELD and expires_s(hold) <= clock.now_s() else state
 
 
 def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
-    """The hold, from the place where it is: it moves in this direction only, or into the place that its record says.
-    Raises NotFoundError, StoreBusyError."""
+    """Returns the hold, from the first of three places that has it. A hold moves in the order of these places only, or
+    to the time that its record names. Raises NotFoundError, StoreBusyError."""
     owner, time_s = holder_key(counter.name, id_), int(hold_id.split("-")[0])
     overdue = keys.key(f"HOLDS#{bucket(counter, id_)}", f"{OVERDUE}{owner}#{hold_id}")
     for _ in range(FIND_ATTEMPTS_MAX):
         live = live_key(counter, id_, hold_id, time_s)
-        places = (_read_hold(call, key) for key in (live, overdue, settled_key(owner, hold_id)))
-        hold = next(filter(None, places), None)
-        if hold is None or hold["hold_id"]["S"] != hold_id:  # the key of a hold that moved looks like an id
+        places = (live, overdue, settled_key(owner, hold_id))
+        found = (queries.get(call.store.client, call.store.settings.ledger_table, place) for place in places)
+        hold = next(filter(None, found), None)
+        if hold is None or hold["hold_id"]["S"] != hold_id:  # the key of a moved hold looks like an id
             raise NotFoundError(f"There is no hold {hold_id}.")
         if hold["state"] != {"S": MOVED}:
             return hold
@@ -300,42 +299,38 @@ def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
     raise StoreBusyError("Other calls are changing the hold.")
 
 
-def _read_hold(call: Call, key: Item) -> Item:
-    """The hold; empty if there is none."""
-    return queries.get(call.store.client, call.store.settings.ledger_table, key)
-
-
 def _due_of_tally(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
-    """The holds of this tally that are due. Raises StoreBusyError if a look is full of others."""
+    """Yields the expired holds of this tally. Raises StoreBusyError if a page is full of other tallies' holds."""
     owner, table = holder_key(counter.name, id_), call.store.settings.ledger_table
     number = bucket(counter, id_)
-    facts = {"target": {"S": id_}, "state": {"S": HELD}}.items()
-    if not counter.takes_holds:  # otherwise a return is refused by a tally that takes no change at all
+    wanted = {"target": {"S": id_}, "state": {"S": HELD}}.items()
+    if not counter.takes_holds:  # its overdue holds would be refused again by a tally that takes no change
         first = f"{OVERDUE}{owner}#"
         page = queries.query(call.store, table, f"HOLDS#{number}", first, f"{first}~", Limit=DUE_PAGE_MAX)
-        yield from (hold for hold in page if facts <= hold.items())
+        yield from (hold for hold in page if wanted <= hold.items())
     for page in due_pages(call.store, number, DUE_PAGE_MAX):
-        own = [hold for hold in page if hold["SK"]["S"].endswith(f"#{owner}") and facts <= hold.items()]
+        own = [hold for hold in page if hold["SK"]["S"].endswith(f"#{owner}") and wanted <= hold.items()]
         yield from own
         if page.has_more and not own:
             raise _busy_returning_error()
 
 
 def due_pages(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
-    """Holds of a bucket that expired before now, the oldest first, `most` a page."""
+    """Yields the holds of a bucket that have expired, the oldest first, `most` a page."""
     partition, end = f"HOLDS#{bucket_number}", str(int(clock.now_s()) + 1)
     return queries.partition_pages(store, store.settings.ledger_table, partition, queries.SORT_KEY_MIN, end, Limit=most)
 
 
 def overdue_pages(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
-    """Holds of a bucket whose return was refused, `most` a page."""
+    """Yields the overdue holds of a bucket, `most` a page."""
     partition, end = f"HOLDS#{bucket_number}", f"{OVERDUE}{queries.SORT_KEY_MAX}"
     return queries.partition_pages(store, store.settings.ledger_table, partition, OVERDUE, end, Limit=most)
 
 
 def count_unreturned(store: Store, since_s: float) -> tuple[int, bool]:
-    """How many holds are not given back though they expired before this time, or their return was refused; and whether
-    there may be more: of each bucket it reads at most UNRETURNED_MAX of either kind."""
+    """Returns how many expired holds are not released: those that expired before `since_s`, and the overdue ones. The
+    second value says whether there may be more, because it reads at most UNRETURNED_MAX of either kind in each
+    bucket."""
     end = str(int(since_s))
     ranges = ((queries.SORT_KEY_MIN, end), (OVERDUE, f"{OVERDUE}{queries.SORT_KEY_MAX}"))
     pages = [
@@ -352,16 +347,16 @@ def _busy_returning_error() -> StoreBusyError:
 
 
 def live_key(counter: Counter, id_: str, hold_id: str, expires_s: int) -> Item:
-    """The key of a hold that is held. Holds sort by their time of expiry."""
+    """Returns the key of a held hold. Holds sort by their time of expiry."""
     unique = hold_id.partition("-")[2]
     return keys.key(f"HOLDS#{bucket(counter, id_)}", f"{expires_s}-{unique}#{holder_key(counter.name, id_)}")
 
 
 def settled_key(owner: str, hold_id: str) -> Item:
-    """The key of the record of how a hold was settled."""
+    """Returns the key of the record of a settled or moved hold."""
     return keys.key(f"HOLDS#SETTLED#{owner}", hold_id)
 
 
 def holder_key(name: str, id_: str) -> str:
-    """`stock/mug`: the name of a counter and id in the keys of holds, whatever the period."""
+    """Returns `stock/mug`: counter and id, without the period, as the keys of holds name them."""
     return f"{name}/{periods.answer_members(id_)['id']}"

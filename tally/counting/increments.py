@@ -38,7 +38,7 @@ from .receipts import (
 )
 from .tallies import State, minute_now
 
-NUMBER_ATTEMPTS_MAX = 64  # callers take a numbered counter one by one: of 50 at once the last one loses 49 turns
+NUMBER_ATTEMPTS_MAX = 64  # callers take numbers one by one: of 50 at once, the last caller fails 49 times
 NUMBER_BACKOFF_MAX_S = 0.080
 
 
@@ -47,7 +47,8 @@ class Increment(NamedTuple):
 
     counter: Counter
     id: str
-    """The stored id of the tally: with the period, chosen once, so that no attempt moves another period's."""
+    """The stored id of the tally, with the period. It is chosen once, so that no attempt moves the tally of another
+    period."""
 
     amount: int
     operation: str
@@ -58,28 +59,28 @@ class Increment(NamedTuple):
     receipt_days: int | None = None
     """For how many days the receipt lives; None: as the counter says."""
     used: bool = False
-    """Whether it happened already: then it goes beyond the limit, as far as the counter's `debt`."""
+    """Whether the amount is used already. Then it goes beyond the limit, as far as the counter's `debt`."""
 
 
 def count(call: Call, change: Increment) -> ChangeAnswer:
-    """Make the change once.
+    """Makes the change once.
 
     Visible now: receipt and count in one transaction, 4 WCU, one round trip. Visible soon, and while the tally is hot:
-    the receipt alone, 1 WCU, which a stream consumer adds up. A numbered counter is read first. The body says whether
-    the change is `visible` now or soon.
+    the receipt alone, 1 WCU, which the rollup adds to the tally. A numbered counter is read first. The body says
+    whether the change is `visible` now or soon.
 
-    If the limit refuses what was `used`, and expired holds make no room, it is sent again, within the `debt`. Then the
-    body says `over`.
+    If the limit refuses an amount that was `used`, and expired holds make no room, it is sent again, within the `debt`.
+    Then the body says `over`.
 
-    Raises KeyReusedError if the key was used for another amount, LimitReachedError at a floor or ceiling, which leaves
-    no receipt, CounterRetiredError, and the errors of transactions.transact.
+    Raises KeyReusedError if the key was used for another amount. Raises LimitReachedError at a floor or ceiling, which
+    leaves no receipt. Raises CounterRetiredError, and the errors of transactions.commit_change.
     """
     counter, id_, amount = change.counter, change.id, change.amount
     move = _take_number if counter.numbered else _spill if counter.is_rolled_up else _add
     if counter.unique and not counter.is_rolled_up:
         move = _add_visitor
     if counter.retired:
-        move = _refuse_retired_counter
+        move = _refuse
     target = id_ if change.receipt_target is None else change.receipt_target
     days = change.receipt_days or counter.receipt_days
     payload = {"amount": amount, **({"used": True} if change.used else {})}
@@ -93,13 +94,13 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
         return count_once(call, keyed, partial(_add_beyond, call, change))
 
 
-def _add_beyond(call: Call, change: Increment, stamp: ReceiptDraft) -> Body:
-    """Count what the limit has refused, within the debt."""
+def _add_beyond(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
+    """Counts an amount that the limit refused, within the debt."""
     beyond = change._replace(body={**change.body, "over": True})
-    return _add(call, beyond, stamp, debt=change.counter.debt)
+    return _add(call, beyond, draft, debt=change.counter.debt)
 
 
-def _add(call: Call, change: Increment, stamp: ReceiptDraft, *, debt: int = 0) -> Body:
+def _add(call: Call, change: Increment, draft: ReceiptDraft, *, debt: int = 0) -> Body:
     counter, at = change.counter, minute_now(call)
     body = {**change.body, **VISIBLE_NOW}
 
@@ -107,53 +108,53 @@ def _add(call: Call, change: Increment, stamp: ReceiptDraft, *, debt: int = 0) -
         return [{"Update": tallies.add_write(call, counter, change.id, shard, change.amount, at, debt=debt)}]
 
     try:
-        receipt = stamp.receipt(call, body, **tallies.receipt_facts(counter, change.id, change.amount, at))
+        receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, change.id, change.amount, at))
         tallies.commit_within_limits(
             call, counter, change.id, change.amount, writes, receipt, spills=counter.may_spill, debt=debt
         )
     except HotTallyError:
-        body = _spill(call, change, stamp)
+        body = _spill(call, change, draft)
         observe.count(observe.SPILLED)
     return body
 
 
-def _add_visitor(call: Call, change: Increment, stamp: ReceiptDraft) -> Body:
-    """Most visits are of visitors that are counted: a read unit shows that, and no transaction of four is refused."""
-    raise_if_counted(call, stamp)
-    return _add(call, change, stamp)
+def _add_visitor(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
+    """Most visits are of visitors that were counted before. A read unit finds that, instead of a transaction that
+    fails."""
+    raise_if_counted(call, draft)
+    return _add(call, change, draft)
 
 
-def _refuse_retired_counter(call: Call, change: Increment, stamp: ReceiptDraft) -> NoReturn:
-    refuse_retired(call, change.counter, stamp)
+def _refuse(call: Call, change: Increment, draft: ReceiptDraft) -> NoReturn:
+    refuse_retired(call, change.counter, draft)
 
 
-def _spill(call: Call, change: Increment, stamp: ReceiptDraft) -> Body:
-    """The receipt by itself; the rollup adds it to the tally."""
+def _spill(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
+    """Writes the receipt alone; the rollup adds the change to the tally."""
     body = {**change.body, **VISIBLE_SOON}
     at = minute_now(call)
-    if not call.caller:  # the stream consumers book it on the minute of its record, and need the day alone of its stamp
+    if not call.caller:  # the consumers book it on the minute of its record, and need no more than its day
         at -= at % tallies.MINUTES_PER_DAY
     facts = tallies.receipt_facts(change.counter, change.id, change.amount, at)
-    put_receipt(call, stamp.pending_receipt(call, body, **facts))
+    put_receipt(call, draft.pending_receipt(call, body, **facts))
     return body
 
 
-def _take_number(call: Call, change: Increment, stamp: ReceiptDraft) -> Body:
-    """Commit the next number on condition that the counter has not moved; a refusal returns the current number."""
+def _take_number(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
+    """Commits the next number on condition that the counter has not moved. If it has, takes the number after the
+    present one."""
     counter, seen = change.counter, tallies.read_state(call, change.counter, change.id)
     retries = call.retries(attempts_max=NUMBER_ATTEMPTS_MAX, backoff_max_s=NUMBER_BACKOFF_MAX_S)
     within = limits.cached_limits(call, counter, change.id)
     while True:
         number = seen.value + change.amount
         if not within.fits(number):
-            raise_if_counted(
-                call, stamp
-            )  # after the read of the number: the caller who took the last one gets its answer again
+            raise_if_counted(call, draft)  # after the read of the number: a retry of the last number gets its answer
             raise tallies.limit_error(counter, within, change.id, seen.value, change.amount)
         last = not within.fits(number + change.amount)
         body, at = {**change.body, "number": number, "last": last, **VISIBLE_NOW}, minute_now(call)
         write: Write = {"Update": tallies.assign_write(call, counter, change.id, seen, number, at, within)}
-        receipt = stamp.receipt(call, body, **tallies.receipt_facts(counter, change.id, change.amount, at))
+        receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, change.id, change.amount, at))
         try:
             commit_change(call, counter, change.id, _same_writes(write), receipt)
             return body
@@ -176,14 +177,14 @@ def set_value(
     imported_day: int | None = None,
     debt: int = 0,
 ) -> ChangeAnswer:
-    """Compare-and-set: `value` if the counter still has `version` (0: it has no number yet).
+    """Sets the number to `value` if the counter still has `version` (0: it has no number yet).
 
     The counter is read first, because the receipt says by how much the number moved. Without a key the version is the
-    key: the same request again is a replay. A numbered counter moves forward only, or it would give numbers out again;
-    before its first change it takes any value. The receipt lives for `days`, or as long as the counter says.
-    `imported_day`, and a `debt` by which the value may be beyond a limit: of an import.
+    key: the same request again is a replay. A numbered counter moves forward only, because it must not give a number
+    out twice; before its first change it takes any value. `days`: for how many days the receipt lives; None: as the
+    counter says. `imported_day`, and a `debt` by which the value may be beyond a limit: of an import.
 
-    Raises PreconditionFailedError when the counter has moved, LimitReachedError for a value out of its limits or behind
+    Raises PreconditionFailedError if the counter has moved, LimitReachedError for a value beyond its limits or behind
     its numbers, KeyReusedError, CounterRetiredError.
     """
 
@@ -196,12 +197,12 @@ def set_value(
     if not (counter.retired or counter.own_limits):
         refuse_beyond(limits.cached_limits(call, counter, id_).with_debt(debt))
 
-    def change(stamp: ReceiptDraft) -> Body:
+    def change(draft: ReceiptDraft) -> Body:
         if counter.retired:
-            refuse_retired(call, counter, stamp)
+            refuse_retired(call, counter, draft)
         seen, at = tallies.read_state(call, counter, id_), minute_now(call)
         if seen.version != version and (version or seen.has_number):
-            raise_if_counted(call, stamp)  # after the read of the state: the caller who set it gets its answer again
+            raise_if_counted(call, draft)  # after the read of the state: a retry gets its first answer
             raise _stale_version_error(seen)
         if counter.numbered and seen.version:
             _refuse_reissue(counter, seen.value, value)
@@ -209,7 +210,7 @@ def set_value(
         refuse_beyond(within)
         body = {"counter": counter.name, "id": id_, "value": value, "version": seen.version + 1}
         write: Write = {"Update": tallies.assign_write(call, counter, id_, seen, value, at, within)}
-        receipt = stamp.receipt(call, body, **tallies.receipt_facts(counter, id_, value - seen.value, at))
+        receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, id_, value - seen.value, at))
         try:
             commit_change(call, counter, id_, _same_writes(write), receipt)
         except ChangeRefusedError as refused:
@@ -217,26 +218,20 @@ def set_value(
         return body
 
     payload = {"value": value, "version": version}
-    keyed = ReceiptKey(
-        operation,
-        f"{counter.name}/{id_}",
-        key or f"version-{version}",
-        payload,
-        days or counter.receipt_days,
-        imported_day,
-    )
+    target, key_or_version = f"{counter.name}/{id_}", key or f"version-{version}"
+    keyed = ReceiptKey(operation, target, key_or_version, payload, days or counter.receipt_days, imported_day)
     try:
         return count_once(call, keyed, change)
     except KeyReusedError:
         if key is not None:
             raise
         now = tallies.read_state(call, counter, id_).version
-        said = f"You have set version {version} to another value. It is at version {now} now."
-        raise PreconditionFailedError(said, version=now) from None
+        detail = f"You have set version {version} to another value. It is at version {now} now."
+        raise PreconditionFailedError(detail, version=now) from None
 
 
 def _refuse_reissue(counter: Counter, now: int, value: int) -> None:
-    """Raise LimitReachedError if a numbered counter would give numbers out again from `value` on."""
+    """Raises LimitReachedError if a numbered counter that is set to `value` would give a number out again."""
     up = (counter.delta or 0) > 0
     if value < now if up else value > now:
         far, way = ("up", "more") if up else ("down", "less")
@@ -245,7 +240,6 @@ def _refuse_reissue(counter: Counter, now: int, value: int) -> None:
 
 
 def _same_writes(write: Write) -> Callable[[int], list[Write]]:
-    """The one write of a counter that has one shard."""
     return lambda _: [write]
 
 

@@ -29,12 +29,12 @@ from ..dynamo.transactions import Write
 from . import periods
 
 OVERRIDE, OVERRIDE_FLOOR, OVERRIDE_CEILING = "own#plan", "own#floor", "own#ceiling"
-"""The attributes of an override: its name, which no other one has, and its limits. No counter has such attributes."""
+"""The attributes of an override: its name, which is unique, and its limits. No counter has such attributes."""
 NO_OVERRIDE: Item = {OVERRIDE: {"S": "-"}}
 """The attributes of an item whose override was deleted, or of a copy without an override."""
 STALE_COPY_PREFIX = "?"
-"""How the name begins in an item whose copy is stale."""
-CACHED_TALLIES_MAX = 10_000  # tallies of one process: each is 300 bytes, and a read when it is needed again
+"""The start of the override's name in an item whose copy is stale."""
+CACHED_TALLIES_MAX = 10_000  # tallies of one process: each takes 300 bytes, and saves a read
 
 
 class Limits(NamedTuple):
@@ -56,25 +56,25 @@ class Limits(NamedTuple):
 
     @property
     def is_override(self) -> bool:
-        """Whether they come from an override."""
+        """Whether the limits come from an override."""
         return OVERRIDE_FLOOR in self.override or OVERRIDE_CEILING in self.override
 
     def with_debt(self, debt: int) -> Limits:
-        """These limits, for what may go beyond them by a `debt`."""
+        """Returns these limits, widened by a `debt`."""
         floor = None if self.floor is None else self.floor - debt
         return self._replace(floor=floor, ceiling=None if self.ceiling is None else self.ceiling + debt)
 
     def fits(self, value: int) -> bool:
-        """Whether `value` is within floor and ceiling."""
+        """Returns whether `value` is within floor and ceiling."""
         return (self.floor is None or value >= self.floor) and (self.ceiling is None or value <= self.ceiling)
 
     def allows(self, value: int, amount: int) -> bool:
-        """Whether `value` may move by `amount`. What leads back from a limit, every number takes."""
+        """Returns whether `value` may move by `amount`. A move away from a limit is always allowed."""
         limit, _ = self.condition_for(0, amount)
         return limit is None or (value >= limit if amount < 0 else value <= limit)
 
     def condition_for(self, start: int, amount: int) -> tuple[int | None, str]:
-        """The limit that the number must keep for `amount` to fit, and the condition; None if every number fits."""
+        """Returns the limit of the number before the change, and the condition; None and "" if every number fits."""
         if amount < 0 and self.floor is not None:
             limit, comparison = self.floor - amount, ">="
             fresh_fits = start >= limit
@@ -91,13 +91,13 @@ def override_attribute(counter: Counter) -> str:
     return OVERRIDE_FLOOR if counter.ceiling is None else OVERRIDE_CEILING
 
 
-def attributes_to_remove(plan: Mapping[str, Any]) -> list[str]:
-    """Returns the limits that an override lacks: an item that gets the override loses those of an earlier one."""
-    return [name for name in (OVERRIDE_FLOOR, OVERRIDE_CEILING) if name not in plan]
+def attributes_to_remove(override: Mapping[str, Any]) -> list[str]:
+    """Returns the limits that an override lacks. An item that gets this override loses them."""
+    return [name for name in (OVERRIDE_FLOOR, OVERRIDE_CEILING) if name not in override]
 
 
 def declared_limits(counter: Counter) -> Limits:
-    """Returns the limits of every id without an override."""
+    """Returns the limits that hold without an override."""
     return Limits(counter.floor, counter.ceiling)
 
 
@@ -109,45 +109,45 @@ def cached_limits(call: Call, counter: Counter, id_: str) -> Limits:
 
 
 def read_limits(call: Call, counter: Counter, id_: str) -> Limits:
-    """The limits of a tally, strongly consistent: 1 RCU, 2 with periods, 3 at a mark."""
+    """Returns the limits of a tally, strongly consistent: 1 RCU, 2 with periods, 3 at a mark."""
     if not counter.own_limits:
         return declared_limits(counter)
     wanted = dict.fromkeys((id_, periods.answer_members(id_)["id"]))
-    first, *plans = _read_items(call, [key(counter, one) for one in wanted])
-    if plans and OVERRIDE not in first:
-        return _limits_of_override(counter, plans[0], first)
-    # at a mark, one answer may have an override from before the mark
+    first, *overrides = _read_items(call, [key(counter, one) for one in wanted])
+    if overrides and OVERRIDE not in first:
+        return _limits_of_override(counter, overrides[0], first)
+    # at a mark, this answer may have an override that is older than the mark
     return limits_after_refusal(call, counter, id_, first)
 
 
 def limits_after_refusal(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
-    """Returns the limits of a tally whose item was just read, or has just refused a write."""
+    """Returns the limits of a tally whose `item` was just read, or has just refused a write."""
     return limits_of_each(call, {(counter, id_): item})[counter, id_]
 
 
 def limits_of_each(
-    call: Call, found: Mapping[tuple[Counter, str], Mapping[str, Any]]
+    call: Call, items_read: Mapping[tuple[Counter, str], Mapping[str, Any]]
 ) -> dict[tuple[Counter, str], Limits]:
-    """Returns the limits of tallies, by the items that were just read of them.
+    """Returns the limits of tallies, by their items, which were just read.
 
-    An item names its override. If the item of a period has no copy, the override is read after the item: 1 RCU. An
-    override that changes in between has put its copy there, or comes after this read.
+    An item names its override. If the item of a period has no copy, the override is read after the item: 1 RCU. If an
+    override changes between the two reads, it puts its copy there, or it comes after the second read.
     """
     known: dict[tuple[Counter, str], Limits] = {}
-    asks: list[tuple[Counter, str]] = []
-    for (counter, id_), item in found.items():
-        there = item.get(OVERRIDE)
+    uncopied: list[tuple[Counter, str]] = []
+    for (counter, id_), item in items_read.items():
+        copy = item.get(OVERRIDE)
         if not counter.own_limits:
             known[counter, id_] = declared_limits(counter)
-        elif counter.period is None or (there and not _is_stale_copy(there)):
+        elif counter.period is None or (copy and not str(copy["S"]).startswith(STALE_COPY_PREFIX)):
             known[counter, id_] = _cache(call, counter, id_, item)
         else:
             call.store.limit_cache.pop((counter.name, id_), None)
-            asks.append((counter, id_))
-    plans = (
-        _read_items(call, [key(counter, periods.answer_members(id_)["id"]) for counter, id_ in asks]) if asks else []
-    )
-    return known | {one: _limits_of_override(one[0], plan, found[one]) for one, plan in zip(asks, plans, strict=True)}
+            uncopied.append((counter, id_))
+    ids = [key(counter, periods.answer_members(id_)["id"]) for counter, id_ in uncopied]
+    for tally, override in zip(uncopied, _read_items(call, ids) if ids else [], strict=True):
+        known[tally] = _limits_of_override(tally[0], override, items_read[tally])
+    return known
 
 
 def answer_members(counter: Counter, id_: str, value: int, within: Limits) -> dict[str, int]:
@@ -165,10 +165,10 @@ def answer_members(counter: Counter, id_: str, value: int, within: Limits) -> di
 
 
 def with_limit_condition(call: Call, write: Write, counter: Counter, id_: str, amount: int, debt: int) -> Write:
-    """The update that moves a tally by `amount`, on condition that it fits, or goes beyond by a `debt` at most. A
-    refusal returns the old item."""
+    """Returns the update that moves a tally by `amount`, on condition that the amount fits, or is beyond by a `debt` at
+    most. If the condition fails, DynamoDB returns the old item."""
     if not declared_limits(counter).condition_for(counter.start, amount)[1]:
-        return write  # nothing is looked at for what every number takes
+        return write  # every number takes this amount
     within = cached_limits(call, counter, id_).with_debt(debt)
     limit, condition = within.condition_for(counter.start, amount)
     write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
@@ -186,32 +186,28 @@ def key(counter: Counter, id_: str) -> Item:
 
 
 def _read_items(call: Call, wanted: list[Item]) -> list[Item]:
-    """The items of these keys, in order; each empty if there is none."""
     return queries.get_each(call, call.store.settings.counts_table, wanted)
 
 
-def _limits_of_override(counter: Counter, plan: Mapping[str, Any], item: Mapping[str, Any]) -> Limits:
-    """Returns the limits by the override, for the `item` of a period that has no copy of it. They are not cached: the
-    next write is to copy them."""
-    return parse_limits(counter, plan if OVERRIDE in plan else NO_OVERRIDE)._replace(copy_id=item.get(OVERRIDE))
-
-
-def _is_stale_copy(there: Item) -> bool:
-    return str(there["S"]).startswith(STALE_COPY_PREFIX)
+def _limits_of_override(counter: Counter, override: Mapping[str, Any], item: Mapping[str, Any]) -> Limits:
+    """Returns the limits of an override, for the `item` of a period that has no copy of it. They are not cached,
+    because the next write is to copy them."""
+    override = override if OVERRIDE in override else NO_OVERRIDE
+    return parse_limits(counter, override)._replace(copy_id=item.get(OVERRIDE))
 
 
 def parse_limits(counter: Counter, item: Mapping[str, Any]) -> Limits:
-    """Returns the limits of an item. If the counter was given a ceiling since, the floor of an id does not hold."""
-    plan = {name: item[name] for name in (OVERRIDE, override_attribute(counter)) if name in item}
+    """Returns the limits of an item. If the counter has a ceiling now, a stored floor does not hold."""
+    override = {name: item[name] for name in (OVERRIDE, override_attribute(counter)) if name in item}
     return Limits(
-        None if counter.floor is None else items.int_attribute(plan, OVERRIDE_FLOOR, counter.floor),
-        None if counter.ceiling is None else items.int_attribute(plan, OVERRIDE_CEILING, counter.ceiling),
-        plan,
+        None if counter.floor is None else items.int_attribute(override, OVERRIDE_FLOOR, counter.floor),
+        None if counter.ceiling is None else items.int_attribute(override, OVERRIDE_CEILING, counter.ceiling),
+        override,
     )
 
 
 def _cache(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
-    """What the tally's own item says: the next write of this process goes by it."""
+    """Returns the limits of a tally by its own item, and caches them for the next write of this process."""
     known, within = call.store.limit_cache, parse_limits(counter, item)._replace(copy_id=item.get(OVERRIDE))
     if len(known) >= CACHED_TALLIES_MAX:
         known.clear()

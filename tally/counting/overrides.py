@@ -9,6 +9,8 @@ first write has to read the override. A period that begins later reads the overr
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..counter import Counter
 from ..dynamo import clock, items
 from ..dynamo.client import Call
@@ -32,59 +34,53 @@ def put_override(
 ) -> ChangeAnswer:
     """Sets the override of an id; None deletes it. Answers `{"counter","id","limit","own"}`.
 
-    The number does not move, so the receipt says no amount. 4 WCU; with periods 6, and 2 more for each edge nearby.
-    Raises KeyReusedError, StoreBusyError.
+    The number does not move, so the receipt has no amount. 4 WCU; with periods 6, and 2 more for each other period
+    nearby. Raises KeyReusedError, StoreBusyError.
     """
-    assert counter.own_limits, "nothing would judge by it"
+    assert counter.own_limits, "no change would be judged by it"
     own = limit is not None
-    plan = {OVERRIDE: {"S": call.nonce}, override_attribute(counter): {"N": str(limit)}} if own else NO_OVERRIDE
-    body = {
-        "counter": counter.name,
-        "id": id_,
-        "limit": limit if own else limits.declared_limits(counter).limit,
-        "own": own,
-    }
+    override = {OVERRIDE: {"S": call.nonce}, override_attribute(counter): {"N": str(limit)}} if own else NO_OVERRIDE
+    in_force = limit if own else limits.declared_limits(counter).limit
+    body = {"counter": counter.name, "id": id_, "limit": in_force, "own": own}
 
-    def change(stamp: ReceiptDraft) -> Body:
-        commit_change(
-            call, counter, id_, lambda _: _override_writes(call, counter, id_, plan), stamp.receipt(call, body)
-        )
+    def change(draft: ReceiptDraft) -> Body:
+        writes = partial(_override_writes, call, counter, id_, override)
+        commit_change(call, counter, id_, lambda _: writes(), draft.receipt(call, body))
         return body
 
-    return count_once(
-        call, ReceiptKey(operation, f"{counter.name}/{id_}", key, {"limit": limit}, counter.receipt_days), change
-    )
+    keyed = ReceiptKey(operation, f"{counter.name}/{id_}", key, {"limit": limit}, counter.receipt_days)
+    return count_once(call, keyed, change)
 
 
-def _override_writes(call: Call, counter: Counter, id_: str, plan: Item) -> list[Write]:
+def _override_writes(call: Call, counter: Counter, id_: str, override: Item) -> list[Write]:
     """Returns the writes of an override, and of its copies for the periods that calls may be in."""
     if counter.period is None:
-        return [_copy_write(call, counter, id_, plan)]
-    item, table = limits.key(counter, id_), {"TableName": call.store.settings.counts_table}
-    first: Write = (
-        {"Delete": {**table, "Key": item}} if plan is NO_OVERRIDE else {"Put": {**table, "Item": item | plan}}
-    )
+        return [_copy_write(call, counter, id_, override)]
+    key, table = limits.key(counter, id_), {"TableName": call.store.settings.counts_table}
+    first: Write = {"Put": {**table, "Item": key | override}}
+    if override is NO_OVERRIDE:
+        first = {"Delete": {**table, "Key": key}}
     now_s = clock.now_s()
     mark: Item = {OVERRIDE: {"S": f"{STALE_COPY_PREFIX}{call.nonce}"}}
     ahead_s = clock.OFF_S_MAX * (2 if counter.unique else 1)  # a visit may begin a period early
     near = {
-        periods.tally_id(counter, id_, now_s + far_s): mark if far_s > 0 else plan
+        periods.tally_id(counter, id_, now_s + far_s): mark if far_s > 0 else override
         for far_s in range(ahead_s, -clock.OFF_S_MAX - 1, -STEP_S)
     }
-    return [first, *(_copy_write(call, counter, tally, said) for tally, said in near.items())]
+    return [first, *(_copy_write(call, counter, tally, copy) for tally, copy in near.items())]
 
 
-def _copy_write(call: Call, counter: Counter, tally: str, plan: Item) -> Write:
+def _copy_write(call: Call, counter: Counter, tally: str, copy: Item) -> Write:
     """Returns the write that gives a tally's item the override or a mark, beside the number. An override removes the
-    attributes of another one. It increments the version: a caller that sets the number by an older version has not seen
-    the override."""
-    gone = [] if plan[OVERRIDE]["S"].startswith(STALE_COPY_PREFIX) else limits.attributes_to_remove(plan)
+    attributes of an earlier one. The write increments the version: a caller that sets the number by an older version
+    has not seen the override."""
+    remove = [] if copy[OVERRIDE]["S"].startswith(STALE_COPY_PREFIX) else limits.attributes_to_remove(copy)
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": tallies.key(counter, tally, 0),
         "UpdateExpression": "SET #plan = :plan ADD version :one",
         "ExpressionAttributeNames": {"#plan": OVERRIDE},
-        "ExpressionAttributeValues": {":plan": plan[OVERRIDE], ":one": {"N": "1"}},
+        "ExpressionAttributeValues": {":plan": copy[OVERRIDE], ":one": {"N": "1"}},
     }
-    own = {name: value for name, value in plan.items() if name != OVERRIDE}
-    return {"Update": tallies.with_expiry(items.extend_update(write, sets=own, remove=gone), counter, tally)}
+    own = {name: value for name, value in copy.items() if name != OVERRIDE}
+    return {"Update": tallies.with_expiry(items.extend_update(write, sets=own, remove=remove), counter, tally)}

@@ -20,7 +20,7 @@ from ..errors import InvalidInputError, NotFoundError
 
 _SEPARATOR = "#"
 _CHARACTERS = {"minute": 16, "hour": 13, "day": 10, "month": 7, "year": 4}  # of `2026-11-22T14:05`
-_FIRST_DAY = {"week": "-1", "month": "-01", "year": "-01-01"}  # what a name lacks of a date
+_FIRST_DAY = {"week": "-1", "month": "-01", "year": "-01-01"}  # makes a date of the name
 _LENGTHS = {
     "minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(weeks=1),
 }  # fmt: skip
@@ -28,10 +28,10 @@ _MONTHS = {"month": 1, "year": 12}
 
 
 def tally_id(counter: Counter, id_: str, now_s: float, period: str | None = None) -> str:
-    """The stored id of the tally that a change or a read at `now_s` is of: `7c20#2026-11`.
+    """Returns the stored id of the tally that a change or a read at `now_s` moves or reads: `7c20#2026-11`.
 
-    `period`: the one that the caller asks for; None: the current one. Without periods it is the id itself. Raises
-    InvalidInputError if the counter has no such period, NotFoundError if its tally is kept no more.
+    `period`: the period that the caller asks for; None: the current period. Without periods the stored id is the id
+    itself. Raises InvalidInputError if the counter has no such period, NotFoundError if its tally is no longer kept.
     """
     if counter.period is None:
         if period is not None:
@@ -40,28 +40,29 @@ def tally_id(counter: Counter, id_: str, now_s: float, period: str | None = None
     now = _period_name(counter.period, datetime.fromtimestamp(now_s, _timezone(counter)))
     if period is None:
         return f"{id_}{_SEPARATOR}{now}"
-    asked = f"{id_}{_SEPARATOR}{period}"
-    if not is_valid_tally_id(counter, asked):
+    tally = f"{id_}{_SEPARATOR}{period}"
+    if not is_valid_tally_id(counter, tally):
         raise InvalidInputError(f"period must be a {counter.period} of {counter.name}, like {now}.", field="period")
-    if not is_kept(counter, asked, now_s):
-        raise NotFoundError(f"{counter.name} keeps {period} no more.", field="period")
-    return asked
+    if not is_kept(counter, tally, now_s):
+        raise NotFoundError(f"{counter.name} does not keep {period} any longer.", field="period")
+    return tally
 
 
 def answer_members(tally: str) -> dict[str, str]:
-    """The stored id of a tally as answers show it: `{"id","period"}`, or `{"id"}`."""
+    """Returns the stored id of a tally as answers show it: `{"id","period"}`, or `{"id"}`."""
     id_, separator, period = tally.partition(_SEPARATOR)
     return {"id": id_, "period": period} if separator else {"id": id_}
 
 
 def tally_id_of_answer(id_: str, body: Mapping[str, object]) -> str:
-    """The stored id of the tally that an answer names, as `answer_members` wrote it. `id_`: the id, with any period."""
+    """Returns the stored id of the tally that an answer names. `id_`: the id, with any period."""
     id_ = id_.partition(_SEPARATOR)[0]
     return f"{id_}{_SEPARATOR}{body['period']}" if "period" in body else id_
 
 
 def is_valid_tally_id(counter: Counter, tally: str) -> bool:
-    """Whether a stored id can be one of the counter's, as it is declared now: its period has the name of one."""
+    """Returns whether a stored id fits the counter as it is declared now: with the name of a period if it has
+    periods."""
     if counter.period is None:
         return True
     id_, _, name = tally.partition(_SEPARATOR)
@@ -72,7 +73,7 @@ def is_valid_tally_id(counter: Counter, tally: str) -> bool:
 
 
 def is_kept(counter: Counter, tally: str, now_s: float) -> bool:
-    """Whether a tally is still kept. Where it is not, nothing says what it was."""
+    """Returns whether a tally is still kept. If it is not, no item says what its number was."""
     if not is_valid_tally_id(counter, tally):
         return False
     gone_s = expires_s(counter, tally)
@@ -80,22 +81,22 @@ def is_kept(counter: Counter, tally: str, now_s: float) -> bool:
 
 
 def expires_s(counter: Counter, tally: str) -> int | None:
-    """When DynamoDB may remove a tally, epoch seconds; None: never."""
+    """Returns when DynamoDB may remove a tally, in epoch seconds; None: never."""
     return None if counter.keep_periods is None else ends_s(counter, tally, counter.keep_periods)
 
 
 def has_ended(counter: Counter, tally: str, at_s: float) -> bool:
-    """Whether the period of a tally had ended at this time; always, if its counter has periods no more."""
+    """Returns whether the period of a tally had ended at this time. If the counter has no periods any more, it had."""
     return _SEPARATOR in tally if counter.period is None else ends_s(counter, tally) <= at_s
 
 
 def seconds_to_next(counter: Counter, tally: str, now_s: float) -> int:
-    """In how many seconds the next period begins: 1 or more."""
+    """Returns in how many seconds the next period begins: 1 or more."""
     return max(1, math.ceil(ends_s(counter, tally) - now_s))
 
 
 def ends_s(counter: Counter, tally: str, periods_later: int = 0) -> int:
-    """The end of the period that comes `periods_later` periods after that of the tally, epoch seconds."""
+    """Returns the end of the period that is `periods_later` periods after that of the tally, in epoch seconds."""
     period = str(counter.period)
     begins = _start_of(period, tally.partition(_SEPARATOR)[2])
     months = _MONTHS.get(period)
@@ -115,13 +116,13 @@ def _period_name(period: str, local: datetime) -> str:
 
 
 def _start_of(period: str, name: str) -> datetime:
-    """Raises ValueError if this is no name of a period."""
+    """Raises ValueError if `name` does not name a period."""
     return datetime.fromisoformat(name + _FIRST_DAY.get(period, ""))
 
 
 def _timezone(counter: Counter) -> tzinfo:
     if counter.timezone is None:
         return UTC
-    from zoneinfo import ZoneInfo  # it keeps the zones that it has read
+    from zoneinfo import ZoneInfo  # it caches the zones
 
     return ZoneInfo(counter.timezone)

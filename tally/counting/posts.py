@@ -19,11 +19,11 @@ from .children import parent_removed_error
 from .tallies import TOMBSTONE, sum_of_shards
 
 TEXT_KEY = "META.BODY"  # sorts after every shard (`.` follows `#`): one Query reads META, its shards and the text
-EDIT_ATTEMPTS_MAX = 5  # an attempt is lost only to another edit by the same author at the same moment
+EDIT_ATTEMPTS_MAX = 5  # an attempt fails only if the same author edits the post at the same moment
 
 
 def read_post(call: Call, counter: Counter, post_id: str) -> dict[str, Any]:
-    """The post with its likes summed, in one Query. Raises NotFoundError."""
+    """Returns the post with its likes summed, in one Query. Raises NotFoundError."""
     post = _read(call, counter, post_id)
     if post is None or TOMBSTONE in post:
         raise NotFoundError(f"There is no post {post_id}.")
@@ -31,11 +31,11 @@ def read_post(call: Call, counter: Counter, post_id: str) -> dict[str, Any]:
 
 
 def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[dict[str, Any], bool]:
-    """Create the post or, as its author, give it this text; the post and whether it was created.
+    """Creates the post or, for its author, gives it this text. Returns the post, and whether it was created.
 
-    `revision` counts edits: writing the text that is already there is none, so a retry does not count. Raises
-    ForbiddenError for anybody but the author, EditConflictError if it keeps changing meanwhile, ParentRemovedError for
-    a deleted post whose likes are still being removed.
+    `revision` counts edits. If the post has this text already, that is not an edit, so a retry does not count. Raises
+    ForbiddenError for anybody but the author, EditConflictError if the post keeps changing, ParentRemovedError for a
+    deleted post whose likes are still being removed.
     """
     for _ in range(EDIT_ATTEMPTS_MAX):
         post = _read(call, counter, post_id)
@@ -50,15 +50,16 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
                 return post, False
             return _edit(call, counter, post, text), False
         except ChangeRefusedError:
-            continue  # another edit came first: look again
+            continue  # another edit came first: read again
     raise EditConflictError(f"Post {post_id} is being edited elsewhere. Read it and try again.")
 
 
 def delete_post(call: Call, counter: Counter, post_id: str) -> bool:
-    """Delete the caller's post: whether this call did it. Its text goes at once, its likes with the sweep.
+    """Deletes the caller's post, and returns whether this call did it. Its text is deleted at once, its likes by the
+    sweep.
 
-    A second deletion changes nothing. Raises NotFoundError, ForbiddenError for anybody but the author, and what
-    deletion.remove_parent does.
+    A second deletion changes nothing. Raises NotFoundError, ForbiddenError for anybody but the author, and the errors
+    of deletion.remove_parent.
     """
     author = {"authorId": {"S": decoded_user(call.caller or "")}}
     meta = queries.get(call.store.client, call.store.settings.counts_table, _meta_key(counter, post_id))
@@ -73,15 +74,15 @@ def delete_post(call: Call, counter: Counter, post_id: str) -> bool:
 
 
 def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
-    """The post; `{GONE: …}` for a deleted one, None without one.
+    """Returns the post; `{TOMBSTONE: True}` for a deleted post; None if there is no post.
 
-    A Query is no snapshot: while a post is made or deleted it may find `META` and not the text. Then it looks once
-    more; one whose text somebody removed manually is none.
+    A Query is not a snapshot. While a post is created or deleted, it may find `META` and not the text. Then it reads
+    once more. A post whose text somebody removed manually is missing.
     """
     partition, table = counter.partition_start + post_id, call.store.settings.counts_table
     for _ in range(2):
-        of_post = queries.partition_items(call.store, table, partition, counter.sort_key, TEXT_KEY)
-        by_key = {item["SK"]["S"]: item for item in of_post}
+        found = queries.partition_items(call.store, table, partition, counter.sort_key, TEXT_KEY)
+        by_key = {item["SK"]["S"]: item for item in found}
         meta = by_key.get(counter.sort_key)
         if meta is None:
             return None
@@ -100,24 +101,17 @@ def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
 
 
 def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, Any]:
-    """The post, on condition that there is none."""
+    """Commits the post, on condition that there is none."""
     author, created_s = decoded_user(call.caller or ""), int(clock.now_s())
     values: items.Values = {"authorId": author, "createdAt": created_s, "revision": 0, counter.attribute: 0}
-    post = items.put_write(call.store.settings.counts_table, _meta_key(counter, post_id), values)
-    meta = {"Put": items.with_expected(post["Put"], items.EXPECT_NO_ITEM)}
+    put = items.put_write(call.store.settings.counts_table, _meta_key(counter, post_id), values)["Put"]
+    meta = {"Put": items.with_expected(put, items.EXPECT_NO_ITEM)}
     commit_change(call, counter, post_id, lambda _: [meta, _text_write(call, counter, post_id, text)])
-    return {
-        "id": post_id,
-        "author": author,
-        "created_at": created_s,
-        "revision": 0,
-        "likes": 0,
-        "body": text,
-    }
+    return {"id": post_id, "author": author, "created_at": created_s, "revision": 0, "likes": 0, "body": text}
 
 
 def _edit(call: Call, counter: Counter, post: dict[str, Any], text: str) -> dict[str, Any]:
-    """The text, and one more revision, on condition that nobody else edited the post since it was read."""
+    """Commits the text and one more revision, on condition that the post has the revision that was read."""
     post_id = post["id"]
     table, seen = call.store.settings.counts_table, {"revision": post["revision"], TOMBSTONE: None}
     meta = items.update_write(table, _meta_key(counter, post_id), {"revision": post["revision"] + 1}, expected=seen)

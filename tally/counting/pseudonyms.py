@@ -19,32 +19,32 @@ from ..dynamo.transactions import try_commit
 from ..errors import StoreBusyError
 from .receipts import DAY_S
 
-SECRET = "SECRET"  # partition and sort key of the stack's own, in the ledger
+SECRET = "SECRET"  # partition and sort key of the stack's secret, in the ledger
 SALT, LAST_CLEANED_DAY = "SALT#", "FORGOTTEN"
-SALT_GRACE_S = 600  # after midnight a salt goes: until then a clock may be behind
-SALT_LOOKBACK_DAYS = 3  # that a sweep looks back
-_DIGEST_BYTES = 18  # 24 characters: 144 bits, more than a secret of 22 characters has
+SALT_GRACE_S = 600  # how long after midnight a salt is deleted: a clock may be behind until then
+SALT_LOOKBACK_DAYS = 3  # days whose salts a sweep deletes
+_DIGEST_BYTES = 18  # 24 characters: 144 bits. A secret of 22 characters has fewer
 
 
 def pseudonym(secret: str, text: str) -> str:
-    """24 characters of `A-Z a-z 0-9 _ -` that identify the text without telling it."""
+    """Returns 24 characters of `A-Z a-z 0-9 _ -` that identify the text and do not tell it."""
     digest = hmac.new(secret.encode(), text.encode(), hashlib.sha256).digest()
     return base64.urlsafe_b64encode(digest[:_DIGEST_BYTES]).decode()
 
 
 def stack_secret(call: Call) -> str:
-    """The secret of the stack: the first who needs it makes it, for good. Raises StoreBusyError.
+    """Returns the secret of the stack. The first call that needs the secret makes it, for good. Raises StoreBusyError.
 
-    It is in the ledger, so a stack that is restored from its backups knows its visitors again. A stack that loses it
-    counts the visitors of the running periods once more.
+    It is in the ledger, so a stack that is restored from its backups recognises its visitors. A stack that loses the
+    secret counts the visitors of the running periods once more.
     """
     return _read_or_create(call, SECRET, call.store.settings.ledger_table, key(SECRET, SECRET), {})
 
 
 def salt_of_day(call: Call, now_s: float) -> str:
-    """The salt of a day of UTC: the first who needs it makes it. Raises StoreBusyError.
+    """Returns the salt of a day of UTC. The first call that needs the salt makes it. Raises StoreBusyError.
 
-    It is in a table without backups, from which `delete_old_salts` takes it after the day. A process forgets it at its
+    The salt is in a table without backups, and `delete_old_salts` deletes it after the day. A process forgets it at its
     first call of another day.
     """
     name, known = _salt_name(now_s), call.store.secret_cache
@@ -55,13 +55,13 @@ def salt_of_day(call: Call, now_s: float) -> str:
 
 
 def delete_old_salts(store: Store, now_s: float) -> None:
-    """Remove the salts of days that are over, once in a process and day. TTL removes what is older."""
+    """Deletes the salts of past days, once in a process and day. TTL removes older ones."""
     day = _salt_name(now_s - SALT_GRACE_S)
     if store.secret_cache.get(LAST_CLEANED_DAY) == day:
         return
     for ago in range(1, 1 + SALT_LOOKBACK_DAYS):
-        gone = {"PK": {"S": _salt_name(now_s - SALT_GRACE_S - ago * DAY_S)}}
-        try_commit(store, [{"Delete": {"TableName": store.settings.salts_table, "Key": gone}}])
+        old = {"PK": {"S": _salt_name(now_s - SALT_GRACE_S - ago * DAY_S)}}
+        try_commit(store, [{"Delete": {"TableName": store.settings.salts_table, "Key": old}}])
     store.secret_cache[LAST_CLEANED_DAY] = day
 
 
@@ -69,13 +69,13 @@ def _salt_name(at_s: float) -> str:
     return SALT + datetime.fromtimestamp(at_s, UTC).date().isoformat()
 
 
-def _read_or_create(call: Call, name: str, table: str, item_key: Item, beside: items.Values) -> str:
-    """A secret that is read once in a process, and made by the first who needs it."""
+def _read_or_create(call: Call, name: str, table: str, item_key: Item, extra: items.Values) -> str:
+    """Returns a secret. A process reads it once. The first process that needs the secret makes it."""
     known = call.store.secret_cache
     if name not in known:
         item = get(call.store.client, table, item_key)
         if not item:
-            write = items.put_write(table, item_key, {"secret": secrets.token_urlsafe(32), **beside})
+            write = items.put_write(table, item_key, {"secret": secrets.token_urlsafe(32), **extra})
             write["Put"]["ConditionExpression"] = "attribute_not_exists(PK)"
             try_commit(call.store, [write])
             item = get(call.store.client, table, item_key)  # another process may have been first

@@ -17,16 +17,16 @@ from ..errors import StoreBusyError
 from . import limits, tallies
 from .tallies import Tally
 
-READERS = 16  # threads: a Query waits for the store for most of its time, and computes for the rest of it
+READERS = 16  # threads: a Query waits for the store for most of its time
 _pool = ThreadPoolExecutor(READERS, "reader")  # it starts a thread when there is something to read
 
 
 def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, dict[str, int]]:
     """Returns `value` of at most 100 different tallies, and what is known of their limits, each strongly consistent: 1
-    RCU each, whatever its shards; 1 more where a period has no copy of its plan.
+    RCU each, whatever its shards; 1 more where a period has no copy of its override.
 
-    They are no snapshot of one moment. It is all or nothing: raises StoreBusyError, or
-    what botocore's error maps to, if one of them cannot be read.
+    They are not a snapshot of one moment. If one tally cannot be read, raises StoreBusyError, or what botocore's error
+    maps to.
     """
     single = [tally for tally in wanted if tally.counter.has_version]
     spread = [tally for tally in wanted if not tally.counter.has_version]
@@ -36,11 +36,11 @@ def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, dict[str, int]]:
         return numbers | {tally: {"value": read.result()} for tally, read in zip(spread, reads, strict=True)}
     finally:
         for left in reads:
-            left.cancel()  # after a failure nobody waits for the rest
+            left.cancel()  # after a failure, no caller waits for the rest
 
 
 def _read_unsharded(call: Call, wanted: Sequence[Tally]) -> dict[Tally, dict[str, int]]:
-    """The numbers of tallies that have one item each, and their limits."""
+    """Returns the numbers of tallies that have one item each, and their limits."""
     keys = [tallies.key(tally.counter, tally.id, 0) for tally in wanted]
     items = queries.get_each(call, call.store.settings.counts_table, keys)
     within = limits.limits_of_each(call, dict[tuple[Counter, str], Item](zip(wanted, items, strict=True)))
@@ -52,7 +52,7 @@ def _read_unsharded(call: Call, wanted: Sequence[Tally]) -> dict[Tally, dict[str
 
 
 def _read_sharded(call: Call, tally: Tally) -> int:
-    """The sum over the shards of a tally. Raises StoreBusyError once the call's time is over."""
+    """Returns the sum over the shards of a tally. Raises StoreBusyError if the call's time is over."""
     if call.store.clock() >= call.deadline_s:
         raise StoreBusyError("There was no time left.")
     return tallies.sum_of_shards(tally.counter, tallies.read_shards(call, *tally))

@@ -30,7 +30,7 @@ Body = dict[str, Any]
 """The JSON that an operation answers."""
 VISIBLE_NOW: Body = {"visible": "now"}
 VISIBLE_SOON: Body = {"visible": "soon"}
-"""When reads show a change: at once, or as soon as it is rolled up."""
+"""When reads show a change: at once, or after the rollup has added it."""
 PENDING_ROLLUP: Item = {"rollup": {"BOOL": True}}
 """The mark of a receipt or a child that was written alone: the rollup adds it to its tally."""
 VOIDED_AT = "voided"
@@ -39,9 +39,9 @@ DAY_S = 24 * 3600
 IMPORT = "import"
 """The operation of imports, in the names of their receipts."""
 IMPORTED: Item = {"imported": {"BOOL": True}}
-"""The mark of what an import writes, a receipt or a child: no traffic. That of numbers whose day is known has the day
-in place of it: `{"N": "19846"}`."""
-PENDING_KEPT_S = 8 * DAY_S  # longer than checkpoints: what no checkpoint covers can be recounted from the receipts
+"""The mark of a receipt or a child that an import writes: it is not traffic. If the day of the numbers is known, the
+mark has the day in its place: `{"N": "19846"}`."""
+PENDING_KEPT_S = 8 * DAY_S  # longer than checkpoints: a change after the last checkpoint can be recounted from receipts
 
 
 class ReceiptDraft(NamedTuple):
@@ -53,45 +53,45 @@ class ReceiptDraft(NamedTuple):
     mark: Item
 
     def receipt(self, call: Call, body: Body, **facts: Item) -> Write:
-        """The write of the COMPLETED receipt, if the key has no live one. `facts`: attributes for the streams."""
-        return {
-            "Put": {
-                "TableName": call.store.settings.receipts_table,
-                "Item": {
-                    "id": {"S": self.id},
-                    "status": {"S": _COMPLETED},
-                    "data": {"S": json.dumps(body, separators=(",", ":"))},
-                    "validation": {"S": self.payload_hash},
-                    "expiration": {"N": str(self.expires_s)},
-                    "nonce": {"S": call.nonce},
-                    **self.mark,
-                    **facts,
-                },
-                "ConditionExpression": "attribute_not_exists(id) OR expiration < :now",
-                "ExpressionAttributeValues": {":now": {"N": str(int(clock.now_s()))}},
-                "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-            }
+        """Returns the write of the receipt, if the key has no live receipt. `facts`: attributes for the streams."""
+        item = {
+            "id": {"S": self.id},
+            "status": {"S": _COMPLETED},
+            "data": {"S": json.dumps(body, separators=(",", ":"))},
+            "validation": {"S": self.payload_hash},
+            "expiration": {"N": str(self.expires_s)},
+            "nonce": {"S": call.nonce},
+            **self.mark,
+            **facts,
         }
+        return {"Put": {
+            "TableName": call.store.settings.receipts_table,
+            "Item": item,
+            "ConditionExpression": "attribute_not_exists(id) OR expiration < :now",
+            "ExpressionAttributeValues": {":now": {"N": str(int(clock.now_s()))}},
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }}  # fmt: skip
 
     def pending_receipt(self, call: Call, body: Body, **facts: Item) -> Write:
-        """The receipt of a change that is written alone. It lives PENDING_KEPT_S at least."""
+        """Returns the receipt of a change that is written alone. It lives for PENDING_KEPT_S at least."""
         expires_s = max(self.expires_s, ends_s(PENDING_KEPT_S, named=bool(call.caller)))
         return self._replace(expires_s=expires_s).receipt(call, body, **PENDING_ROLLUP, **facts)
 
 
 Change = Callable[[ReceiptDraft], Body]
-"""Commits the change together with the receipt that the stamp makes; returns the body that the receipt stores."""
+"""Commits the change together with the receipt that the draft makes; returns the body that the receipt stores."""
 
 
 class ChangeAnswer(NamedTuple):
-    """The body that a change is answered with, and whether an earlier call with the same key counted it."""
+    """The body of the answer to a change, and whether an earlier call with the same key counted the change."""
 
     body: Body
     replayed: bool
 
 
 class ReceiptKey(NamedTuple):
-    """The name of a receipt (operation, target, key, and the caller of the call), and what must be the same again."""
+    """The name of a receipt (operation, target, key, and the caller of the call), and the payload, which a retry must
+    repeat."""
 
     operation: str
     target: str
@@ -100,24 +100,24 @@ class ReceiptKey(NamedTuple):
     days: int | None = None
     """For how many days its receipt lives; None: for as long as the deployment says."""
     imported_day: int | None = None
-    """The day since 1970 that an import belongs to; None: that of its record."""
+    """The day since 1970 that an import belongs to; None: the day of its record."""
 
     def idempotency_data(self, call: Call) -> dict[str, Any]:
-        """What Powertools hashes: `key` names the receipt, `payload` is validated."""
+        """Returns what Powertools hashes: `key` names the receipt, `payload` is validated."""
         return {"key": [self.operation, self.target, call.caller or "", self.key], "payload": self.payload}
 
 
 def count_once(call: Call, keyed: ReceiptKey, change: Change) -> ChangeAnswer:
-    """Make `change` once under its key. Raises what `stamp`, `answer_of_receipt` and the change raise."""
-    named = draft_receipt(call, keyed)
+    """Makes `change` once under its key. Raises the errors of `draft_receipt`, `answer_of_receipt` and the change."""
+    draft = draft_receipt(call, keyed)
     try:
-        return ChangeAnswer(change(named), replayed=False)
+        return ChangeAnswer(change(draft), replayed=False)
     except AlreadyCountedError as earlier:
-        return answer_of_receipt(call, dict(earlier.item), named)
+        return answer_of_receipt(call, dict(earlier.item), draft)
 
 
 def draft_receipt(call: Call, keyed: ReceiptKey) -> ReceiptDraft:
-    """The stamp of a change's receipt. Raises NotCommittedError without a key."""
+    """Returns the draft of a change's receipt. Raises NotCommittedError without a key."""
     if not keyed.key:
         raise NotCommittedError("No idempotency key reached the receipts.")
     layer, data = _layer(call.store), keyed.idempotency_data(call)
@@ -135,34 +135,36 @@ def ends_s(life_s: int, *, named: bool) -> int:
     """Returns when an item expires that lives for `life_s` at least.
 
     If the change is of a person without a name, the item lives to the end of a day of UTC. The access log has the
-    address and the second of each request: a second in the item would join the two.
+    address and the second of each request. An item with the second would tell the address.
     """
     at_s = int(clock.now_s()) + life_s
     return at_s if named else end_of_day_s(at_s)
 
 
 def end_of_day_s(at_s: int) -> int:
-    """Returns when the day of UTC ends that `at_s` is in."""
+    """Returns the end of the day of UTC that `at_s` is in."""
     return -(-at_s // DAY_S) * DAY_S
 
 
-def answer_of_receipt(call: Call, item: Item, stamp: ReceiptDraft) -> ChangeAnswer:
-    """The answer in the receipt that a change found: a first one if it is the call's own, whose answer was lost.
+def answer_of_receipt(call: Call, item: Item, draft: ReceiptDraft) -> ChangeAnswer:
+    """Returns the answer in the receipt that a change found. If the receipt is the call's own, whose answer was lost,
+    the answer is not a replay.
 
-    Raises KeyReusedError if the key was used with another payload, NotCommittedError if Tally did not write it.
+    Raises KeyReusedError if the key was used with another payload, NotCommittedError if Tally did not write the
+    receipt.
     """
     record, body = _parse_receipt(call, item)
     if item.get("nonce") == {"S": call.nonce}:
         return ChangeAnswer(body, replayed=False)
     try:
-        _layer(call.store)._validate_payload(DataRecord(stamp.id, payload_hash=stamp.payload_hash), record)
+        _layer(call.store)._validate_payload(DataRecord(draft.id, payload_hash=draft.payload_hash), record)
     except IdempotencyValidationError:
         raise KeyReusedError("This idempotency key was used for another change.") from None
     return ChangeAnswer(body, replayed=True)
 
 
 def _parse_receipt(call: Call, item: Item) -> tuple[DataRecord, Body]:
-    """A stored receipt and its body. Raises NotCommittedError for one that Tally does not write."""
+    """Returns a stored receipt and its body. Raises NotCommittedError if Tally did not write the receipt."""
     try:
         record = _layer(call.store)._item_to_data_record(item)
         body = record.response_json_as_dict()
@@ -178,7 +180,8 @@ _INCONSISTENT = "The receipt is in a state that Tally does not write."
 
 
 def _layer(store: Store) -> DynamoDBPersistenceLayer:
-    """Powertools' layer, made once for a store: each one adds handlers to its client."""
+    """Returns Powertools' layer. It is made once for a store, because each layer adds handlers to the client of the
+    store."""
     layers: dict[str, DynamoDBPersistenceLayer] = store.idempotency_layers
     if KEY_PREFIX not in layers:
         layer = DynamoDBPersistenceLayer(store.settings.receipts_table, boto3_client=store.client)
@@ -191,32 +194,28 @@ def _layer(store: Store) -> DynamoDBPersistenceLayer:
 
 
 def lifetime_s(store: Store, counter: Counter) -> int:
-    """For how many seconds at least a retry of a change of the counter is recognised."""
+    """Returns for how many seconds at least a retry of a change of the counter is recognised."""
     own_s = store.settings.receipt_ttl_s if counter.receipt_days is None else counter.receipt_days * DAY_S
     return max(own_s, PENDING_KEPT_S) if counter.is_rolled_up else own_s
 
 
-def raise_if_counted(call: Call, stamp: ReceiptDraft) -> None:
-    """Look for a live receipt without writing one. Raises AlreadyCountedError if there is one."""
-    item = get(call.store.client, call.store.settings.receipts_table, {"id": {"S": stamp.id}})
+def raise_if_counted(call: Call, draft: ReceiptDraft) -> None:
+    """Raises AlreadyCountedError if the change has a live receipt. Writes none."""
+    item = get(call.store.client, call.store.settings.receipts_table, {"id": {"S": draft.id}})
     if item and _is_live(item):
         raise AlreadyCountedError(item)
 
 
-def refuse_retired(call: Call, counter: Counter, stamp: ReceiptDraft) -> NoReturn:
-    """Refuse a change of a retired counter. Raises CounterRetiredError.
-
-    Raises AlreadyCountedError if the change was counted before: a retry whose first answer was lost still gets it.
-    """
-    raise_if_counted(call, stamp)
+def refuse_retired(call: Call, counter: Counter, draft: ReceiptDraft) -> NoReturn:
+    """Raises CounterRetiredError, or AlreadyCountedError if the change was counted before: a retry whose first answer
+    was lost still gets it."""
+    raise_if_counted(call, draft)
     raise retired_error(counter)
 
 
 def retired_error(counter: Counter) -> CounterRetiredError:
-    """What a change of a retired counter gets."""
-    return CounterRetiredError(
-        f"{counter.name} is retired: it can be read, but takes no more changes. Nothing was counted."
-    )
+    """Makes the error for a change of a retired counter."""
+    return CounterRetiredError(f"{counter.name} is retired: it can be read, and takes no changes. Nothing was counted.")
 
 
 def _is_live(receipt: Item) -> bool:
@@ -224,10 +223,10 @@ def _is_live(receipt: Item) -> bool:
 
 
 def find_receipt(call: Call, keyed: ReceiptKey) -> Item:
-    """The live receipt of a change, as it is stored; 1 RCU. Raises NotFoundError, NotCommittedError."""
+    """Returns the live receipt of a change, as it is stored; 1 RCU. Raises NotFoundError, NotCommittedError."""
     item = get(call.store.client, call.store.settings.receipts_table, {"id": {"S": draft_receipt(call, keyed).id}})
     if not item or not _is_live(item):
-        raise NotFoundError("No change of this caller has the key, or its receipt lives no more.", field="key")
+        raise NotFoundError("No change of this caller has the key, or its receipt has expired.", field="key")
     _parse_receipt(call, item)
     return item
 
@@ -241,8 +240,8 @@ class FoundReceipt(NamedTuple):
 
 
 def find_many(call: Call, operation: str, named: Sequence[tuple[str, str]]) -> list[FoundReceipt | None]:
-    """What the live receipt of each (target, key) says, at most 100; None if that was not counted, or if its receipt
-    has expired. One read, 1 RCU for each. Raises StoreBusyError."""
+    """Returns what the live receipt of each (target, key) says, at most 100; None if there is no live receipt. One
+    read, 1 RCU for each. Raises StoreBusyError."""
     ids = [draft_receipt(call, ReceiptKey(operation, target, key, {})).id for target, key in named]
     keys = [{"id": {"S": id_}} for id_ in dict.fromkeys(ids)]
     receipts = {item["id"]["S"]: item for item in get_many(call, call.store.settings.receipts_table, keys)}
@@ -250,7 +249,6 @@ def find_many(call: Call, operation: str, named: Sequence[tuple[str, str]]) -> l
 
 
 def _found_receipt(call: Call, item: Item | None) -> FoundReceipt | None:
-    """What a receipt says; None if there is no receipt, or it has expired."""
     if not item:
         return None
     _, body = _parse_receipt(call, item)

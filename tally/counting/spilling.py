@@ -17,28 +17,29 @@ from .tallies import Tally
 
 @dataclass
 class SpillPlan:
-    """The tallies of one transaction. A tally that may spill does so at the start while it is hot, at once after
-    throttling, and with all others that may after SPILL_RETRIES_MAX retries."""
+    """The tallies of one transaction. A tally that may spill does so at the start while it is hot, and at once after
+    throttling. After SPILL_RETRIES_MAX retries, all tallies that may spill do so."""
 
     call: Call
     may_spill: Collection[Tally]
     spilled: set[Tally]
-    """Those whose changes are written alone, so that the rollup adds them; without those that it always adds."""
+    """The tallies whose changes are written alone, so that the rollup adds them; without those that it always adds."""
     retries: Retries
 
     @classmethod
     def at_start(cls, call: Call, moved: Iterable[Tally]) -> SpillPlan:
-        """Before the first attempt."""
+        """Makes the plan of the first attempt."""
         may_spill = {tally for tally in moved if tally.counter.may_spill}
         alone = {tally for tally in may_spill if call.store.breaker.is_open(tally.partition)}
         return cls(call, may_spill, alone, call.retries())
 
     def is_pending(self, tally: Tally) -> bool:
-        """Whether the rollup adds its changes."""
+        """Returns whether the rollup adds the tally's change."""
         return tally in self.spilled or tally.counter.is_rolled_up
 
     def updates(self, sums: Mapping[Tally, int], at: int, *, used: bool) -> list[Write]:
-        """The writes that move the tallies by their sums, each on a shard of this attempt. `used`: within debts."""
+        """Returns the writes that move the tallies by their sums, each on a shard of this attempt. `used`: within
+        debts."""
         call, pick = self.call, self.call.store.spread.pick_shard
         shards = [pick(tally.partition, tally.counter.max_shards) for tally in sums]
         return [
@@ -47,16 +48,16 @@ class SpillPlan:
         ]
 
     def close_breakers(self, sums: Iterable[Tally]) -> None:
-        """The transaction moved these."""
+        """Closes the breakers of tallies that the transaction moved."""
         for tally in sums:
             self.call.store.breaker.close(tally.partition)
 
     def retry(self, sums: Collection[Tally], sent: SendResult) -> None:
-        """After conflicts or throttling: spill what is to spill, and wait for the next attempt.
+        """Decides after conflicts or throttling which tallies spill, and waits for the next attempt.
 
-        The receipt was the first write, then came the tallies, then a team's own writes. What was in the way of these
-        says nothing of the tallies, nor does a conflict over the receipt alone. Raises StoreBusyError when the retries
-        are used up, or what `sent` maps to if nothing was busy.
+        The receipt was the first write, then came the tallies, then the team's writes. A conflict on one of the team's
+        writes says nothing about the tallies, nor does a conflict on the receipt alone. Raises StoreBusyError when the
+        retries are used up, or what `sent` maps to if nothing was busy.
         """
         sent.raise_unless_busy()
         ours = sent.first_writes(1 + len(sums))
@@ -65,18 +66,18 @@ class SpillPlan:
         for tally, code in codes.items():
             if code == CONFLICT:
                 record_conflict(self.call, *tally)
-        in_the_way = [tally for tally, code in codes.items() if code not in ("None", CONDITION_FAILED)]
-        spilled = self._tallies_to_spill(in_the_way, throttled) - self.spilled
+        failed = [tally for tally, code in codes.items() if code not in ("None", CONDITION_FAILED)]
+        spilled = self._tallies_to_spill(failed, throttled) - self.spilled
         self.spilled |= spilled
-        if not (throttled and spilled):  # otherwise the next try needs less of what is short
+        if not (throttled and spilled):  # otherwise the next attempt needs less throughput
             sleep_or_raise_busy(self.retries)
 
-    def _tallies_to_spill(self, in_the_way: Collection[Tally], throttled: bool) -> set[Tally]:
-        """The tallies that spill now. Those that were in the way are hot."""
+    def _tallies_to_spill(self, failed: Collection[Tally], throttled: bool) -> set[Tally]:
+        """Returns the tallies that spill now, and trips the breakers of the hot ones."""
         last = self.retries.attempts >= SPILL_RETRIES_MAX
-        if not (throttled or (last and in_the_way)):
+        if not (throttled or (last and failed)):
             return set()
-        hot = set(self.may_spill).intersection(in_the_way)
+        hot = set(self.may_spill).intersection(failed)
         for tally in hot:
             self.call.store.breaker.trip(tally.partition, BREAKER_THROTTLED_S if throttled else BREAKER_OPEN_S)
         return set(self.may_spill) if last else hot

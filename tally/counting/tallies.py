@@ -19,19 +19,19 @@ from . import limits, periods
 from .limits import Limits
 
 ROLLUP_NONCE_START, REPAIR_NONCE_START = "+", "~"
-"""How the nonce of a tally item begins that the rollup or a repair moved."""
+"""The start of the nonce of a tally item that the rollup or a repair moved."""
 TOMBSTONE = "gone"
-"""The attribute that marks what is there no more: the tally of a removed parent, and what the removal of a child leaves
-of one that was written alone."""
+"""The attribute that marks the tally of a removed parent, and the item that the removal of a child leaves if the child
+was written alone."""
 START_ATTRIBUTE = "start"
-"""The attribute of a tally item that says with which start its number began; none if that was 0."""
-MINUTES_PER_DAY = 24 * 60  # minutes
+"""The attribute of a tally item that has the start of its number; missing if that was 0."""
+MINUTES_PER_DAY = 24 * 60
 DAY_NOTES_KEPT = 9  # days of notes on a tally: receipts that are written alone live 8
-OLD_DAY_NOTES_REMOVED = 12  # notes that a write removes beyond those, whether they are there or not
+OLD_DAY_NOTES_REMOVED = 12  # older notes that a write removes, whether they are there or not
 
 
 class Tally(NamedTuple):
-    """One tally: what is counted, and of which id."""
+    """One tally: a counter and an id."""
 
     counter: Counter
     id: str
@@ -48,23 +48,23 @@ class State(NamedTuple):
     value: int
     version: int
     has_number: bool = True
-    """Whether it has a number: an override makes a version, too."""
+    """Whether it has a number. An override alone makes a version, too."""
 
 
 def read(call: Call, counter: Counter, id_: str) -> int:
-    """The tally of `id_`, strongly consistent; `start` if nothing was counted. One Query while its items fit into 1 MB,
-    however many shards it has."""
+    """Returns the tally of `id_`, strongly consistent; `start` if nothing was counted. One Query while its items fit
+    into 1 MB."""
     return sum_of_shards(counter, read_shards(call, counter, id_))
 
 
 def read_shards(call: Call, counter: Counter, id_: str) -> list[Item]:
-    """The items of a tally: its shards, and whatever somebody put between them."""
+    """Returns the items of a tally: its shards, and whatever somebody put between them."""
     table, partition = call.store.settings.counts_table, counter.partition_start + id_
     return list(partition_items(call.store, table, partition, *counter.shard_range))
 
 
 def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int]:
-    """The tallies of `id_` under counters that share a prefix, in order: one Query over all their shards."""
+    """Returns the tallies of `id_` for counters that share a prefix, in order, by one Query over all their shards."""
     ranges = [counter.shard_range for counter in counters]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
     table, partition = call.store.settings.counts_table, counters[0].partition_start + id_
@@ -76,11 +76,12 @@ def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int
 
 
 def sum_of_shards(counter: Counter, items: Iterable[Item]) -> int:
-    """Returns the sum over all shards, also of a counter that had more of them before; `start` if none has a number.
+    """Returns the sum over all shards, also of shards that an earlier declaration used; `start` if no shard has a
+    number.
 
-    It is no snapshot: while changes race it may be off by those in flight.
+    It is not a snapshot: while changes race, some of them may be missing.
 
-    A tally that counts children is never shown below zero. That of a removed parent is 0.
+    A tally that counts children is never shown below zero. The tally of a removed parent is 0.
     """
     shards = [item for item in items if counter.shard_of(item["SK"]["S"]) is not None]
     numbers = [stored_number(counter, item, 0) for item in shards if counter.attribute in item]
@@ -89,7 +90,7 @@ def sum_of_shards(counter: Counter, items: Iterable[Item]) -> int:
 
 
 def stored_number(counter: Counter, item: Mapping[str, Any], missing: int) -> int:
-    """The number in an item, `missing` if it has none.
+    """Returns the number in an item, `missing` if it has none.
 
     A fraction, which only a manual edit can bring, is cut off: the number stays readable, and drift reports the edit.
     """
@@ -98,27 +99,27 @@ def stored_number(counter: Counter, item: Mapping[str, Any], missing: int) -> in
 
 
 def read_state(call: Call, counter: Counter, id_: str) -> State:
-    """Number and version of a counter that has one shard."""
+    """Returns number and version of a counter that has one shard."""
     of_tally = read_shards(call, counter, id_)
     first = next((item for item in of_tally if item["SK"]["S"] == counter.sort_key), {})
     return state_of(counter, first)._replace(value=sum_of_shards(counter, of_tally))
 
 
 def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
-    """Number and version in an item of an unsharded counter; those of a fresh one if the item is empty. The number of a
-    removed parent is 0."""
+    """Returns number and version in an item of an unsharded counter; `start` and 0 if the item is empty. The number of
+    a removed parent is 0."""
     number = 0 if TOMBSTONE in item else stored_number(counter, item, counter.start)
     return State(number, int(item.get("version", {"N": "0"})["N"]), counter.attribute in item)
 
 
 def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to a change with `value`: what a strongly consistent read says right after it, 1 RCU.
+    """Returns the answer to a change with `value`: what a strongly consistent read says right after it, 1 RCU.
 
-    It is the number of the tally that the answer names: a replay after midnight reads the period that its change was
-    counted in. Changes that wait for the rollup are missing from it, and so may be some that raced with the read.
+    It is the number of the tally that the answer names: a replay after midnight reads the period of its change. Changes
+    that wait for the rollup are missing from it. Some that raced with the read may be missing, too.
 
-    The change is counted before the read begins, so nothing here fails it: the answer has no `value` if the change is
-    visible soon, if the period is kept no more, or if the number cannot be read or could come too late.
+    The change is counted before the read begins, so no error here fails it. The answer has no `value` if the change is
+    visible soon, if the period is no longer kept, or if the number cannot be read or could come too late.
     """
     tally = periods.tally_id_of_answer(id_, body)
     in_time = call.deadline_s - call.store.clock() >= REQUEST_S_MAX
@@ -127,33 +128,27 @@ def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) 
     try:
         return {**body, "value": read(call, counter, tally)}
     except TallyError as error:
-        logger.info("the value was not read", exc_info=error)
+        logger.info("value not read", exc_info=error)
         return dict(body)
 
 
 def minute_now(call: Call) -> int:
-    """The current minute, which labels a change: whole minutes since 1970."""
+    """Returns the current minute, which labels a change: whole minutes since 1970."""
     return int(clock.now_s() // call.store.settings.minute_s)  # settings.minute, without a step into another module
 
 
 def add_write(
     call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, *, nonce_prefix: str = "", debt: int = 0
 ) -> Write:
-    """The update that adds `amount` to one shard, within the counter's limits, or beyond them by a `debt`.
+    """Returns the update that adds `amount` to one shard, within the counter's limits, or beyond them by a `debt`.
 
-    It stamps the shard with the minute `at`, and with a nonce that distinguishes it from a manual edit. The nonce
-    begins with `nonce_prefix`: ROLLED_UP, REPAIRED, `unliked(pair)`, or nothing; that of a repair has the amount too.
-    It makes the shard if there is none. A refusal at a limit returns the old item.
+    It writes the minute `at`, and a nonce that distinguishes the write from a manual edit. The nonce begins with
+    `nonce_prefix`: ROLLUP_NONCE_START, REPAIR_NONCE_START, `removal_nonce(pair)`, or nothing. The nonce of a repair has
+    the amount, too. If there is no shard, the write makes it. If a limit refuses the write, DynamoDB returns the old
+    item.
     """
-    write = _move_write(
-        call,
-        counter,
-        id_,
-        shard,
-        amount,
-        at,
-        f"{nonce_prefix}{amount}." if nonce_prefix == REPAIR_NONCE_START else nonce_prefix,
-    )
+    by = f"{nonce_prefix}{amount}." if nonce_prefix == REPAIR_NONCE_START else nonce_prefix
+    write = _move_write(call, counter, id_, shard, amount, at, by)
     return limits.with_limit_condition(call, write, counter, id_, amount, debt) if counter.is_conditional else write
 
 
@@ -170,10 +165,10 @@ def commit_within_limits(
     debt: int = 0,
     stays: bool = False,
 ) -> None:
-    """Commit `writes(shard)` as transactions.transact does; again, if limits refused them that the tally has not.
+    """Commits `writes(shard)` as transactions.commit_change does. If stale limits refused them, commits them again.
 
-    `place`: of the write that moves the tally, by `amount`. `debt`, `stays`: as `limit_error` takes them. Raises
-    LimitReachedError, ChangeRefusedError if another write was refused, and what transact raises.
+    `place`: the place of the write that moves the tally, by `amount`. `debt`, `stays`: as `limit_error` takes them.
+    Raises LimitReachedError, ChangeRefusedError if another write was refused, and the errors of commit_change.
     """
     retries = None
     while True:
@@ -190,8 +185,8 @@ def commit_within_limits(
 
 
 def _move_write(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, by: str = "") -> Write:
-    """The update without a condition. Where a number begins with a start, the item says with which: the bookkeeper may
-    know another one, as the counter is declared by then."""
+    """Returns the update without a condition. If the counter has a start, the item stores it: the bookkeeper may know
+    another start, because the declaration may have changed."""
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": key(counter, id_, shard),
@@ -204,7 +199,7 @@ def _move_write(call: Call, counter: Counter, id_: str, shard: int, amount: int,
             "SET #at = :at, nonce = :nonce, #number = if_not_exists(#number, :start) + :amount ADD version :one"
         )
         write["ExpressionAttributeValues"] |= {":start": {"N": str(counter.start)}, ":one": {"N": "1"}}
-    assert counter.has_version or not counter.start, "each shard would begin with the start"
+    assert counter.has_version or not counter.start, "each shard would have the start"
     if counter.start:
         write["UpdateExpression"] = f"SET #start = if_not_exists(#start, :start), {write['UpdateExpression'][4:]}"
         write["ExpressionAttributeNames"] |= {"#start": START_ATTRIBUTE}
@@ -212,30 +207,32 @@ def _move_write(call: Call, counter: Counter, id_: str, shard: int, amount: int,
 
 
 def with_day_notes(write: Write, days: Mapping[int, int]) -> Write:
-    """An update of `add_write` that also notes how much of it is for the receipts of each day; old notes go.
+    """Returns an update of `add_write` that also notes how much of it is for the receipts of each day, and removes old
+    notes.
 
-    `days`: amounts by day, in days of DAY minutes since 1970.
+    `days`: amounts by day, in days of MINUTES_PER_DAY since 1970.
     """
     last = max(days)
-    assert last - DAY_NOTES_KEPT < min(days), "it would remove its own note"
+    assert last - DAY_NOTES_KEPT < min(days), "it would remove a note that it sets"
     old = [last - DAY_NOTES_KEPT - ago for ago in range(OLD_DAY_NOTES_REMOVED)]
     amounts = {day_note(day): amount for day, amount in days.items()}
     return extend_update(write, adds=amounts, remove=map(day_note, old))
 
 
 def day_note(day: int) -> str:
-    """The attribute of a tally item that says what the rollup added for the receipts of a day. No counter has it."""
+    """Returns the attribute of a tally item that says what the rollup added for the receipts of a day. No counter has
+    it."""
     return f"day#{day}"
 
 
 def limit_error(
     counter: Counter, within: Limits, id_: str, value: int, amount: int, debt: int = 0, *, stays: bool = False
 ) -> LimitReachedError:
-    """The refusal of `amount` at `value`, with how much is left; below 0 if the limit came later. `debt`: how far the
-    amount may go beyond the limits.
+    """Makes the error for an `amount` that does not fit at `value`, with the amount that is left; below 0 if the limit
+    came later. `debt`: how far the amount may go beyond the limits.
 
-    If the amount fits into a period, it says in how many seconds the next one begins. `stays`: the amount never counts
-    in another period, as that of a hold that is settled, and of a void.
+    If the amount fits into a new period, the error says in how many seconds that begins. `stays`: the amount never
+    counts in another period, as in a void or a hold that is settled.
     """
     members: dict[str, int] = {}
     if not stays and counter.period is not None and within.with_debt(debt).fits(counter.start + amount):
@@ -245,15 +242,16 @@ def limit_error(
     left = (value - limit if down else limit - value) + debt
     if counter.own_limits:
         members["limit"] = limit
-    said = f"{left} left." if down else f"There is room for {left} more."
-    said = said if left >= 0 else f"It is {-left} beyond its limit."
-    return LimitReachedError(f"{said} Nothing was counted.", left=left, **members)
+    detail = f"{left} left." if down else f"There is room for {left} more."
+    detail = detail if left >= 0 else f"It is {-left} beyond its limit."
+    return LimitReachedError(f"{detail} Nothing was counted.", left=left, **members)
 
 
 def limit_error_after(
     call: Call, counter: Counter, id_: str, old: Mapping[str, Any], amount: int, debt: int = 0, *, stays: bool = False
 ) -> LimitReachedError | None:
-    """Return the refusal of an `add_write` that found the item `old`; None if the cached limits were stale."""
+    """Returns the error for an `add_write` whose condition failed on the item `old`; None if the cached limits were
+    stale."""
     within, value = limits.limits_after_refusal(call, counter, id_, old), state_of(counter, old).value
     if counter.own_limits and within.with_debt(debt).allows(value, amount):
         return None
@@ -261,17 +259,13 @@ def limit_error_after(
 
 
 def receipt_facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:
-    """The attributes of a receipt that describe its change to the consumers of the receipts' stream."""
-    return {
-        "counter": {"S": counter.name},
-        "target": {"S": id_},
-        "amount": {"N": str(amount)},
-        "at": {"N": str(at)},
-    }
+    """Returns the attributes of a receipt that describe its change to the consumers of the receipts' stream."""
+    return {"counter": {"S": counter.name}, "target": {"S": id_}, "amount": {"N": str(amount)}, "at": {"N": str(at)}}
 
 
 def batch_receipt_facts(moved: Mapping[Tally, int], waiting: Mapping[Tally, int], at: int) -> dict[str, Item]:
-    """The attributes of a receipt of many changes: amounts by counter and id. `waiting`: those that the rollup adds."""
+    """Returns the attributes of a receipt of many changes: amounts by counter and id. `waiting`: those that the rollup
+    adds."""
     attributes: dict[str, Item] = {"at": {"N": str(at)}}
     for name, sums in (("changes", moved), ("soon", waiting)):
         if sums:
@@ -283,7 +277,7 @@ def batch_receipt_facts(moved: Mapping[Tally, int], waiting: Mapping[Tally, int]
 
 
 def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
-    """Amounts by the counter's name and the id."""
+    """Returns amounts by the counter's name and the id."""
     amounts: dict[str, dict[str, int]] = {}
     for (counter, id_), amount in sums.items():
         amounts.setdefault(counter.name, {})[id_] = amount
@@ -291,20 +285,21 @@ def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
 
 
 def assign_write(call: Call, counter: Counter, id_: str, seen: State, value: int, at: int, within: Limits) -> Write:
-    """The update that moves an unsharded counter to `value` on condition that it has not moved since it was `seen`, nor
-    got other limits than those that the value is `within`: an override increments the version, too."""
+    """Returns the update that moves an unsharded counter to `value`, on condition that its version is the one that was
+    `seen`. The version changes with the number and with the override, so the limits are those that the value is
+    `within`."""
     assert counter.has_version, "its other shards would keep their numbers"
     assert within.fits(value)
     write = _move_write(call, counter, id_, 0, value - seen.value, at)
     if seen.version:
         write["ExpressionAttributeValues"] |= {":seen": {"N": str(seen.version)}}
-    unmoved = "version = :seen" if seen.version else "attribute_not_exists(version)"
-    return write | {"ConditionExpression": unmoved, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    condition = "version = :seen" if seen.version else "attribute_not_exists(version)"
+    return write | {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
 def with_expiry(write: Write, counter: Counter, id_: str) -> Write:
-    """The update, with the TTL of a tally that is kept for some periods: one that comes after DynamoDB has removed the
-    tally makes no item that stays."""
+    """Returns the update with the TTL of a tally that is kept for some periods. If the update comes after DynamoDB has
+    removed the tally, TTL removes the new item, too."""
     if counter.keep_periods is not None:
         write["UpdateExpression"] = write["UpdateExpression"].replace("SET ", "SET expiration = :expires, ", 1)
         write["ExpressionAttributeValues"] |= {":expires": {"N": str(periods.expires_s(counter, id_))}}
@@ -312,22 +307,23 @@ def with_expiry(write: Write, counter: Counter, id_: str) -> Write:
 
 
 def key(counter: Counter, id_: str, shard: int) -> Item:
-    """The key of one shard's item."""
+    """Returns the key of one shard's item."""
     sort_key = counter.shard_key(shard) if shard else counter.sort_key  # nearly every write is of shard 0
     return {"PK": {"S": counter.partition_start + id_}, "SK": {"S": sort_key}}
 
 
 def removal_nonce(pair: str) -> str:
-    """The start of the nonce of a tally item that an unlike moved. `pair`: the name that both its halves share."""
+    """Returns the start of the nonce of a tally item that a removal moved. `pair`: the name that both halves share."""
     return f"-{pair}."
 
 
 def is_repair_nonce(nonce: str, moved: int) -> bool:
-    """Whether a repair moved a tally item by this, and gave it this nonce. An old image that is put back is none."""
+    """Returns whether a repair moved a tally item by this, and gave it this nonce. It is false for an old image that
+    somebody put back."""
     return nonce.startswith(f"{REPAIR_NONCE_START}{moved}.")
 
 
 def _nonce(by: str = "") -> Item:
-    """A value that no other write of a tally item carries. After `by` it has letters, digits, `-` and `_` only."""
-    assert by in ("", ROLLUP_NONCE_START) or (by[0] in f"-{REPAIR_NONCE_START}" and by[-1] == "."), "nobody reads it"
+    """Returns a value that no other write of a tally item has. After `by` it has letters, digits, `-` and `_` only."""
+    assert by in ("", ROLLUP_NONCE_START) or (by[0] in f"-{REPAIR_NONCE_START}" and by[-1] == "."), "no reader knows it"
     return {"S": by + secrets.token_urlsafe(6)}

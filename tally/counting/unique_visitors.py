@@ -1,9 +1,9 @@
-"""Unique visitors: each one counts once in a period.
+"""Unique visitors: each visitor counts once in a period.
 
-A visitor and a period are one receipt, which is written with the tally, or alone for the rollup to add. So retries,
-spilling and what a stream loses are as for any change. The number stays when the receipt has expired.
+A visitor and a period have one receipt, which is written with the tally, or alone for the rollup to add. So retries,
+spilling and the loss of stream records are as for any change. The number stays when the receipt has expired.
 
-The receipt has no visitor. Its name is the hash of one, under the secret of the stack.
+The receipt does not name the visitor. It has a pseudonym, under the secret of the stack.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from . import increments, periods, pseudonyms
 from .increments import Increment
 from .receipts import DAY_S, PENDING_KEPT_S, ChangeAnswer
 
-VISIT_LATE_MAX_S = DAY_S  # how long ago a visit may have been tried first
+VISIT_LATE_MAX_S = DAY_S  # how long ago the first attempt of a visit may be
 
 
 def count(call: Call, counter: Counter, id_: str, visitor: str, at_s: float | None = None) -> ChangeAnswer:
-    """Count a visitor in the period of `at_s`, when the visit was tried first; None: now.
+    """Counts a visitor in the period of `at_s`, when the visit was tried first; None: now.
 
-    The body says whether the visitor is `new` in that period: every answer to the first visit says so, also one that is
-    sent again because it was lost on its way to the process. 1 WCU where it is visible soon; else 4 WCU and 1 RCU,
-    and 1 RCU for a visitor who is counted.
+    The body says whether the visitor is `new` in that period. Each answer to the first visit says so, also the answer
+    to a retry whose first answer was lost. 1 WCU if the counter is visible soon; else 4 WCU and 1 RCU, and 1 RCU for a
+    visitor who was counted before.
 
-    Raises InvalidInputError for a time that is too old or to come, and what increments.count raises.
+    Raises InvalidInputError for a time that is too old or in the future, and the errors of increments.count.
     """
     tally = _tally(counter, id_, clock.now_s(), at_s)
     return _count(call, counter, tally, pseudonyms.pseudonym(pseudonyms.stack_secret(call), visitor))
 
 
 def count_on_page(call: Call, counter: Counter, page: str, *visitor: str) -> ChangeAnswer:
-    """Count a visitor of a page today, by what the request says of one. 1 WCU. Raises what increments.count raises.
+    """Counts a visitor of a page today, by what the request says of the visitor. 1 WCU. Raises the errors of
+    increments.count.
 
-    The name is a hash under the salt of the day: when that is forgotten, nobody can tell who it was, nor that one of
-    another day is the same.
+    The pseudonym is a hash under the salt of the day. When the salt is deleted, nobody can tell who the visitor was, or
+    whether a visitor of another day is the same.
     """
     now_s = clock.now_s()
     name = pseudonyms.pseudonym(pseudonyms.salt_of_day(call, now_s), " ".join(visitor))
@@ -46,24 +47,16 @@ def count_on_page(call: Call, counter: Counter, page: str, *visitor: str) -> Cha
 
 
 def _count(call: Call, counter: Counter, tally: str, name: str) -> ChangeAnswer:
-    lives_s = periods.ends_s(counter, tally) + PENDING_KEPT_S - clock.now_s()  # a first try is never that late
-    change = Increment(
-        counter,
-        tally,
-        1,
-        "add_visitor",
-        name,
-        {"counter": counter.name, **periods.answer_members(tally)},
-        receipt_target=f"{counter.name}/{tally}",
-        receipt_days=int(-(-lives_s // DAY_S)),
-    )
-    anybody = replace(call, caller=None)  # a visitor is one, whichever service says so
+    lives_s = periods.ends_s(counter, tally) + PENDING_KEPT_S - clock.now_s()  # no first attempt is that late
+    body = {"counter": counter.name, **periods.answer_members(tally)}
+    target, days = f"{counter.name}/{tally}", int(-(-lives_s // DAY_S))
+    change = Increment(counter, tally, 1, "add_visitor", name, body, receipt_target=target, receipt_days=days)
+    anybody = replace(call, caller=None)  # a visitor counts once, whichever service sends the visit
     body, seen = increments.count(anybody, change)
     return ChangeAnswer({**body, "new": not seen}, seen)
 
 
 def _tally(counter: Counter, id_: str, now_s: float, at_s: float | None) -> str:
-    """The tally of the period in which the visit was tried first."""
     if at_s is None:
         return periods.tally_id(counter, id_, now_s)
     if not -clock.OFF_S_MAX <= now_s - at_s <= VISIT_LATE_MAX_S:

@@ -24,56 +24,57 @@ OPERATION = "void"
 
 
 class Voided(NamedTuple):
-    """What was taken back of each tally, and the answer: whether an earlier call took it back, and when it shows."""
+    """The amount that was taken back of each tally, and the answer: whether an earlier call took it back, and when it
+    shows."""
 
     amounts: Mapping[Tally, int]
     answer: ChangeAnswer
 
 
 def void(call: Call, keyed: ReceiptKey) -> Voided:
-    """Take back the change that was counted under the name of `keyed` and the caller of the call.
+    """Takes back the change that was counted under the name of `keyed` and the caller of the call.
 
     The read of its receipt is 1 RCU. With one tally it takes 6 WCU, or 4 if the rollup moves it.
 
-    Raises NotFoundError if there is no live receipt, or a tally of it is kept no more; LimitReachedError if a tally has
-    no room for what is taken back, which leaves nothing; InvalidInputError for a counter that was declared otherwise
-    since; CounterRetiredError, and what changes.count raises.
+    Raises NotFoundError if there is no live receipt, or if a tally of the change is no longer kept. Raises
+    LimitReachedError if a tally has no room for the amount, which writes nothing. Raises InvalidInputError for a
+    counter whose declaration has changed, CounterRetiredError, and the errors of batch.count.
     """
     receipt, now_s = receipts.find_receipt(call, keyed), clock.now_s()
     amounts = _voided_amounts(receipt, call.counters, now_s)
-    own = TeamWrites([_mark_write(call, receipt)])
-    back = Batch(len(amounts), {tally: -amount for tally, amount in amounts.items()}, team=own, is_void=True)
-    lives_s = int(receipt["expiration"]["N"]) - int(now_s)
-    days = lives_s // DAY_S + 1  # its own receipt lives as long
+    mark = TeamWrites([_mark_write(call, receipt)])
+    back = Batch(len(amounts), {tally: -amount for tally, amount in amounts.items()}, team=mark, is_void=True)
+    days = (int(receipt["expiration"]["N"]) - int(now_s)) // DAY_S + 1  # the void's receipt lives as long
     try:
         answer = batch.count(call, back, operation=OPERATION, key=receipt["nonce"]["S"], soon=False, days=days)
     except WriteRefusedError:
-        raise NotFoundError("This key was used again since.", field="key") from None
+        raise NotFoundError("Another change has just used this key.", field="key") from None
     return Voided(amounts, answer)
 
 
 def _mark_write(call: Call, receipt: Item) -> items.Write:
-    """The write that marks the receipt with when it was voided, if it is as it was read. Its nonce stays: to the
-    consumers it is no new one."""
-    was = {"nonce": receipt["nonce"], VOIDED_AT: None}
+    """Returns the write that marks the receipt with the time of its void, on condition that the receipt is as it was
+    read. Its nonce stays: to the consumers the receipt is not new."""
+    expected = {"nonce": receipt["nonce"], VOIDED_AT: None}
     table, key = call.store.settings.receipts_table, {"id": receipt["id"]}
-    return items.update_write(table, key, {VOIDED_AT: int(clock.now_s())}, expected=was)
+    return items.update_write(table, key, {VOIDED_AT: int(clock.now_s())}, expected=expected)
 
 
 def _voided_amounts(receipt: Item, counters: Mapping[str, Counter], now_s: float) -> dict[Tally, int]:
-    """What the receipt says of each tally, in the period in which it was counted."""
-    said = [(receipt["counter"]["S"], receipt["target"]["S"], receipt["amount"])] if "counter" in receipt else [
+    """Returns the amount that the receipt says of each tally, in the period in which it was counted."""
+    changes = [(receipt["counter"]["S"], receipt["target"]["S"], receipt["amount"])] if "counter" in receipt else [
         (name, id_, amount)
         for part in ("changes", "soon")
         for name, ids in receipt.get(part, {"M": {}})["M"].items()
         for id_, amount in ids["M"].items()
     ]  # fmt: skip
-    return {_tally(counters.get(name), name, id_, now_s): int(amount["N"]) for name, id_, amount in said}
+    return {_tally(counters.get(name), name, id_, now_s): int(amount["N"]) for name, id_, amount in changes}
 
 
 def _tally(counter: Counter | None, name: str, id_: str, now_s: float) -> Tally:
     if counter is None or not counter.is_batchable:
-        raise InvalidInputError(f"Changes of {name} are not voided, as it is declared now.", field="key")
+        raise InvalidInputError(f"As {name} is declared now, its changes cannot be voided.", field="key")
     if not periods.is_kept(counter, id_, now_s):
-        raise NotFoundError(f"{name} keeps {periods.answer_members(id_).get('period')} no more.", field="key")
+        period = periods.answer_members(id_).get("period")
+        raise NotFoundError(f"{name} does not keep {period} any longer.", field="key")
     return Tally(counter, id_)

@@ -81,7 +81,7 @@ def test_a_change_is_refused_with_one_problem_and_writes_nothing(
     seen = value(before, change["counter"])
     answer = after(**change)
     assert (answer["status"], answer["body"]["type"]) == (409, "urn:problem-type:tally:counter-retired")
-    detail = f"{change['counter']} is retired: it can be read, but takes no more changes. Nothing was counted."
+    detail = f"{change['counter']} is retired: it can be read, and takes no changes. Nothing was counted."
     assert answer["body"]["detail"] == detail
     assert value(after, change["counter"]) == seen
     receipts = store.client.scan(TableName=store.settings.receipts_table)["Items"]

@@ -368,7 +368,7 @@ def test_parent_that_drifts_waits_for_its_repair_and_keeps_no_other_one_waiting(
     assert family.sweep().children == 10
     family.judged.skip(WAIT_S)
     assert family.sweep() == SweptParents(0, 1, 1, True)
-    assert "removed parent keeps a tally" in caplog.text
+    assert "removed parent has a tally" in caplog.text
     assert len(family.rows()) == 1
     family.judged.run(14)
     assert family.judged.reconciler().repair(family.counter, "off", "ann", "an edit") is not None

@@ -41,7 +41,7 @@ MINUTES = replace(QUOTA, name="minutes", sort_key="MINUTE", period="minute")
 DAY_S = 24 * 3600
 ID = "acme"
 ORDER = [("budget", ID, -3), ("sales", ID, 1), ("quota", ID, 2)]
-GONE = "No change of this caller has the key, or its receipt lives no more."
+GONE = "No change of this caller has the key, or its receipt has expired."
 
 
 @dataclass
@@ -126,7 +126,7 @@ def test_a_void_moves_the_period_in_which_the_change_was_counted(shop: Shop, clo
     clock.pass_s(1.5 * DAY_S - 1)
     assert shop.void(QUOTA, first)["changed"] is False
     clock.pass_s(1)
-    gone = f"quota keeps {periods.answer_members(yesterday)['period']} no more."
+    gone = f"quota does not keep {periods.answer_members(yesterday)['period']} any longer."
     assert refusal(partial(shop.void, QUOTA, first)).detail == gone
 
 
@@ -225,7 +225,7 @@ def test_a_change_that_takes_the_key_before_the_void_is_written_stands(shop: Sho
 
     shop.world.proxy.forget()
     shop.world.proxy.plan = meanwhile({0: again})
-    assert refusal(partial(shop.void, STOCK, "order-1")).detail == "This key was used again since."
+    assert refusal(partial(shop.void, STOCK, "order-1")).detail == "Another change has just used this key."
     shop.world.proxy.plan = faults.no_faults
     assert shop.number(STOCK) == 88
 

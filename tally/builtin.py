@@ -6,7 +6,7 @@ from .counter import ANYONE, CALLER, SOON, Counter
 
 
 class PostCounter(Counter):
-    """A counter of what belongs to a post: without the post there is no child."""
+    """A counter of the children of a post. A child needs its post."""
 
     parent_required = True
 
@@ -64,10 +64,10 @@ PAGE_VISITORS = Counter(
     pages=True,
     read=ANYONE,
 )
-"""Visitors of a page in a day, whom nothing is stored with. A stack that counts them has a table more."""
+"""Visitors of a page in a day. Nothing is stored of them. A stack that counts them has one more table."""
 BUILTIN = (PLAYS, LIKES, VISITS, BOT_VISITS, PAGE_VISITORS)
 
 
 def is_listed(counters: Iterable[Counter], builtin: Counter) -> bool:
-    """Whether the shipped counter is among these. Its thresholds are the team's."""
+    """Returns whether the built-in counter is among these. A team may give it thresholds, so the name is compared."""
     return any(counter.name == builtin.name for counter in counters)

@@ -16,12 +16,12 @@ AMOUNT_MAX = THRESHOLD_MAX  # the largest change and limit; a tally itself may g
 MAX_SHARDS_DEFAULT = 16  # with more, one partition is the limit: see docs/how-it-works.md
 MAX_SHARDS_AUTOMATIC = 0
 RECEIPT_DAYS_MAX = 365
-RECORD_WRITES_MAX = 98  # of one record: DynamoDB takes 100 in a transaction, and one is the checkpoint
-WRITES, WATCHED_WRITES = 3, 5  # of a counter: two numbers and a marker; a third number, and the group is listed
+RECORD_WRITES_MAX = 98  # for one record: DynamoDB takes 100 in a transaction, and one is the checkpoint
+WRITES, WATCHED_WRITES = 3, 5  # for a counter: two numbers and a marker; with a watch a third number and a list entry
 COUNTERS_PER_TABLE_MAX, WATCHED_MAX = RECORD_WRITES_MAX // WRITES, RECORD_WRITES_MAX // WATCHED_WRITES
-MAX_SHARDS_LIMIT = 256  # a read of 256 shards still is one Query page, at 32 read units
+MAX_SHARDS_LIMIT = 256  # a read of 256 shards is one Query page, at 32 read units
 PARENT_SHARDS_MAX = 64  # of a counter with children: DynamoDB takes 100 writes in a transaction
-USER_CHILD_PART = "USER"  # the last part of `child` where its items are named by users
+USER_CHILD_PART = "USER"  # the last part of `child` if users name its items
 PERIODS = ("minute", "hour", "day", "week", "month", "year")
 LOCAL_PERIODS = PERIODS[2:]  # an hour of local time may come twice, and visitors of an hour are few
 KEEP_PERIODS_MAX = 5000  # of years: the last one that any tally is kept to has four digits
@@ -52,7 +52,7 @@ _FORBIDDEN_WITH_ITEMS = {
     "delta": None, "start": 0, "floor": None, "ceiling": None, "numbered": False, "child": None, "period": None,
     "pages": False, "receipt_days": None, "changes": SERVICE, "retired": False, "debt": 0, "notify": None,
 }  # fmt: skip
-"""The fields that a counter of items may not have, with what they are where they are left out."""
+"""The fields that a counter of items may not have, with their defaults."""
 _RESERVED_PREFIXES = frozenset({"HEARTBEAT", "HEALTH"})  # items of the counts table that count nothing
 
 
@@ -83,8 +83,8 @@ class Counter:
     ceiling: int | None = None
     """No change takes the number above this, in any race."""
     debt: int = 0
-    """How far what was used may take the number beyond its limit: commits of holds, and increments that say `used`. New
-    holds may not."""
+    """How far a used amount may take the number beyond its limit: in commits of holds, and increments that say `used`.
+    New holds keep the limit."""
     own_limits: bool = False
     """Whether `PUT …/limit` may set another floor or ceiling for one id. An id without one has the declared limit."""
     numbered: bool = False
@@ -165,7 +165,7 @@ class Counter:
 
     def _check_integer(self, field: str, minimum: int, maximum: int) -> None:
         value = getattr(self, field)
-        if type(value) is not int or not minimum <= value <= maximum:  # True and False are none
+        if type(value) is not int or not minimum <= value <= maximum:  # a bool is not a whole number
             raise self._error(field, f"must be a whole number from {minimum} to {maximum}")
 
     def _check_numbers(self) -> None:
@@ -183,62 +183,58 @@ class Counter:
             raise self._error("ceiling", f"is below start, which is {self.start}")
         self._check_integer("debt", 0, AMOUNT_MAX)
         if self.debt and not self.takes_holds:
-            raise self._error("debt", "goes with holds: it needs a limit, and takes any amount")
+            raise self._error("debt", "goes with holds, which need one limit and no delta")
         if self.debt and self.changes != SERVICE:
-            raise self._error("debt", f"needs changes={SERVICE!r}: a browser could call all that it sends used")
+            raise self._error("debt", f"needs changes={SERVICE!r}: a browser could say of any amount that it is used")
         if self.numbered and self.delta is None:
             raise self._error("numbered", "needs a delta: numbers that are given out have a fixed step")
         if self.own_limits and ((self.floor is None and self.ceiling is None) or self.numbered or self.pages):
-            raise self._error("own_limits", "needs a floor or a ceiling for ids without one, no numbers and no pages")
+            raise self._error("own_limits", "needs a floor or a ceiling, and goes with neither numbered nor pages")
         if self.is_rolled_up and self.is_conditional:
-            raise self._error(
-                "visible", "a start, a floor, a ceiling and numbered need 'now': a change sees the number"
-            )
+            raise self._error("visible", "start, floor, ceiling and numbered need 'now': changes depend on the number")
 
     def _check_shards(self) -> None:
         if type(self.max_shards) is int and self.max_shards == MAX_SHARDS_AUTOMATIC:
             object.__setattr__(self, "max_shards", 1 if self.is_conditional else MAX_SHARDS_DEFAULT)
         self._check_integer("max_shards", 1, MAX_SHARDS_LIMIT)
         if self.max_shards > 1 and self.is_conditional:
-            raise self._error(
-                "max_shards", "must be 1: a start, floor, ceiling or number belongs to the whole, not to a shard"
-            )
+            raise self._error("max_shards", "must be 1: start, floor, ceiling and numbered need the whole number")
 
     def _check_child(self) -> None:
-        """A child is one, whatever the others do: its item and the tally move in one transaction."""
+        """A child counts as one: its item and the tally move in one transaction."""
         if self.child is None:
             return
         if self.is_rolled_up:
-            raise self._error("visible", "must be 'now': it counts items, each with its tally in one transaction")
+            raise self._error("visible", "must be 'now': each child and its tally move in one transaction")
         for field, default in (("delta", None), ("start", 0), ("floor", None), ("ceiling", None), ("numbered", False)):
             if getattr(self, field) != default:
-                raise self._error(field, f"must be left out: its number is that of the items {self.child}…")
+                raise self._error(field, f"must be left out: it counts the items {self.child}…")
         if self.max_shards > PARENT_SHARDS_MAX:
             raise self._error("max_shards", f"must be at most {PARENT_SHARDS_MAX}: they are removed in one transaction")
 
     def _check_items(self) -> None:
-        """Its number is that of the items, seconds after they are written."""
+        """The number follows the items, seconds after they are written."""
         if not isinstance(self.items, Items):
             raise self._error("items", "must be Items(…)")
         if self.attribute in (RECOUNT_GENERATION, TEAM_NUMBER, EXAMPLE):
-            raise self._error("attribute", "is one that scans write")
+            raise self._error("attribute", "is an attribute that scans write")
         for field, default in _FORBIDDEN_WITH_ITEMS.items():
             if getattr(self, field) != default:
-                raise self._error(field, f"must be left out: its number is that of the items of {self.items.table}")
+                raise self._error(field, f"must be left out: it counts the items of {self.items.table}")
         object.__setattr__(self, "visible", SOON)
 
     def _check_unique(self) -> None:
-        """A visitor counts as one in a period, from whichever service the visit comes."""
+        """A visitor counts as one in a period, whichever service sends the visit."""
         if self.period not in LOCAL_PERIODS:
             raise self._error("unique", f"needs a period, one of: {', '.join(LOCAL_PERIODS)}")
         if self.delta not in (None, 1):
-            raise self._error("delta", "a visitor is one")
+            raise self._error("delta", "must be 1: a visitor counts as 1")
         object.__setattr__(self, "delta", 1)
         for field, default in (("start", 0), ("floor", None), ("receipt_days", None), ("changes", SERVICE)):
             if getattr(self, field) != default:
-                raise self._error(field, "must be left out: services name its visitors, and nobody takes one back")
+                raise self._error(field, "must be left out: services name its visitors, and no visitor is taken back")
         if self.child is not None:
-            raise self._error("unique", "it counts visitors, and no items")
+            raise self._error("unique", "child is set: it counts visitors or items, not both")
 
     def _check_access(self) -> None:
         self._check_choice("changes", ANYONE, CALLER, SERVICE)
@@ -249,11 +245,11 @@ class Counter:
         if self.child is not None and self.changes != SERVICE and not self.counts_users:
             raise self._error("changes", f"its child must end with {USER_CHILD_PART}#: the caller is a user")
         if self.path is not None and self.pages:
-            raise self._error("path", "the URL of a page is no part of a path")
+            raise self._error("path", "must be left out: the URL of a page is not part of a path")
         if self.max_age_s is not None:
             self._check_integer("max_age_s", 0, MAX_AGE_MAX_S)
             if not self.public:
-                raise self._error("max_age_s", f"needs read={ANYONE!r}: caches keep nothing else")
+                raise self._error("max_age_s", f"needs read={ANYONE!r}: caches keep only what anyone may read")
 
     def _check_period(self) -> None:
         if self.period is None:
@@ -263,7 +259,7 @@ class Counter:
             return
         self._check_choice("period", *PERIODS)
         if self.numbered or self.child is not None:
-            raise self._error("period", "a number that is given out, or a child, belongs to no period")
+            raise self._error("period", "must be left out: numbered and child are for one tally for good")
         if self.keep_periods is not None:
             self._check_integer("keep_periods", 1, KEEP_PERIODS_MAX)
         if self.timezone is not None:
@@ -273,7 +269,7 @@ class Counter:
         from zoneinfo import ZoneInfo  # 6 ms, and few counters have a timezone
 
         if self.period not in LOCAL_PERIODS:
-            raise self._error("timezone", f"a {self.period} is one of UTC: in local time one may come twice")
+            raise self._error("timezone", f"must be left out: a {self.period} of local time may come twice")
         try:
             ZoneInfo(str(self.timezone))
         except (KeyError, ValueError, OSError):  # OSError: `Europe` is a folder
@@ -287,20 +283,20 @@ class Counter:
         if wrong:
             raise self._error("notify", wrong)
         if notify.percent and (self.ceiling or 0) <= 0:
-            raise self._error("notify", "a percentage is one of a ceiling above 0")
+            raise self._error("notify", "percent needs a ceiling above 0")
         if not (self.has_version or self.counts_children or self.unique or (self.delta or 0) > 0):
-            raise self._error("notify", "nobody sees a sum of shards go down: give a delta above 0, or max_shards=1")
+            raise self._error("notify", "Tally sees no sum of shards go down: give a delta above 0, or max_shards=1")
         if notify.every is not None and self.numbered and (self.delta or 0) < 0:
-            raise self._error("notify", f"every is of numbers that go up, and its delta is {self.delta}: give at")
+            raise self._error("notify", f"every needs numbers that go up, and delta is {self.delta}: give at instead")
         low, high = self._low_and_high()
         own_ceiling = self.own_limits and self.ceiling is not None
         if never := notify.never(None if own_ceiling else self.ceiling, low, high):
             raise self._error("notify", never)
 
     def _low_and_high(self) -> tuple[int | None, int | None]:
-        """Between which numbers its changes move it; None: there is no bound. A sum counts up from 0, and children are
-        never less. A `delta` counts one way from the start, but where callers set the number: they move a numbered one
-        that way only, by any step."""
+        """Returns the least and the greatest number that changes can lead to; None: there is no bound. A sum counts up
+        from 0, and children are never less. A `delta` counts one way from the start, unless callers set the number.
+        They set a numbered counter in its own direction only, by any step."""
         if not self.has_version or (self.counts != CHANGES and self.delta is None):
             return 0, None
         own_floor, own_ceiling = (self.own_limits and has for has in (self.ceiling is None, self.ceiling is not None))
@@ -333,12 +329,13 @@ class Counter:
 
     @cached_property
     def may_be_set(self) -> bool:
-        """Whether callers can set it. A version of today's tally must not set tomorrow's."""
+        """Whether callers can set it. A counter with periods is not set: the version of one period could set
+        another."""
         return self.has_version and self.period is None and self.child is None
 
     @cached_property
     def may_spill(self) -> bool:
-        """Whether a change of a hot tally may spill: nothing depends on its turn."""
+        """Whether a change of a hot tally may spill: no other change depends on it."""
         return not self.is_rolled_up and not self.has_version
 
     @cached_property
@@ -348,7 +345,7 @@ class Counter:
 
     @cached_property
     def counts(self) -> str:
-        """Returns what it counts, and so what moves it: one of KINDS."""
+        """What it counts, and so what moves it: one of KINDS."""
         of_pages = "page visitors" if self.unique else "pages"
         is_kind = {"items": self.items, "children": self.child, of_pages: self.pages, "visitors": self.unique}
         return next((kind for kind, is_it in is_kind.items() if is_it), CHANGES)
@@ -365,8 +362,8 @@ class Counter:
 
     @cached_property
     def may_settle_holds(self) -> bool:
-        """Whether holds of it can be settled: it is holdable, or may have been under an earlier declaration. It keeps
-        its one shard, and whether it is numbered (streams/forms.py)."""
+        """Whether holds of it can be settled: it takes holds, or may have taken them under an earlier declaration. A
+        declaration cannot change its one shard, or whether it is numbered (streams/forms.py)."""
         return self.has_version and self.child is None and not self.numbered
 
     @property
@@ -391,12 +388,12 @@ class Counter:
 
     @cached_property
     def counts_children(self) -> bool:
-        """Whether its number is that of items, which callers put and remove by `…/children/{child}`."""
+        """Whether it counts items that callers put and remove by `…/children/{child}`."""
         return self.counts == CHILDREN
 
     @cached_property
     def counts_users(self) -> bool:
-        """Whether the ids of its children are those of users: `tally forget` removes them."""
+        """Whether the ids of its children are ids of users: `tally forget` removes them."""
         return self.child is not None and self.child.split("#")[-2] == USER_CHILD_PART
 
     @cached_property
@@ -411,7 +408,8 @@ class Counter:
 
     @cached_property
     def items_digest(self) -> str:
-        """Of a counter of items: a name of what they count for, and where. A number of another one is not its own."""
+        """A name for what a counter of items counts, and where. If the name differs, a stored number is of another
+        declaration."""
         assert self.items is not None
         return short_digest(self.prefix, self.sort_key, self.attribute, self.items.as_facts)
 
@@ -421,26 +419,26 @@ class Counter:
         return f"{self.prefix}#"
 
     def shard_key(self, shard: int) -> str:
-        """Sort key of one shard."""
+        """Returns the sort key of one shard."""
         return f"{self.sort_key}#{shard}" if shard else self.sort_key
 
     @cached_property
     def child_range(self) -> tuple[str, str]:
-        """First and last sort key of the items that it counts. Raises ConfigurationError if it counts none."""
+        """The first and last sort key of the items that it counts. Raises ConfigurationError if it counts no items."""
         if self.child is None:
-            raise self._error("child", "is needed: it counts no items")
+            raise self._error("child", "is needed for its items")
         return self.child, f"{self.child[:-1]}{chr(ord(self.child[-1]) + 1)}"
 
     @cached_property
     def shard_range(self) -> tuple[str, str]:
-        """First and last sort key for BETWEEN: every shard, and nothing else that Tally writes (`:` follows `9`).
+        """The first and last sort key for BETWEEN: every shard, and nothing else that Tally writes (`:` follows `9`).
 
         `shard_of` recognises manual edits among them, such as `META#3x`.
         """
         return self.sort_key, f"{self.sort_key}#:"
 
     def shard_of(self, sort_key: str) -> int | None:
-        """The shard with this sort key; None if there is no such shard: `META#3x`, `META#03`."""
+        """Returns the shard with this sort key; None if there is no such shard: `META#3x`, `META#03`."""
         if sort_key == self.sort_key:
             return 0
         digits = sort_key[len(self.sort_key) + 1 :]
@@ -461,11 +459,11 @@ def Watched(
     same_transaction: bool = False,
     read: str = SERVICE,
 ) -> Counter:
-    """A number that the team's own code keeps, compared with an exact count of the items that it should count.
+    """Returns a number that the team's own code keeps, compared with an exact count of the items that it should count.
 
         POST_LIKES = Watched(
-            "post_likes", table="social", number="likeTally",
-            of=Items("social", starts="POST#", sort="SK", sort_starts="LIKE#"), at="META",
+            "post_likes", table="social", attribute="likeTally",
+            items=Items("social", starts="POST#", sort="SK", sort_starts="LIKE#"), at="META",
         )
 
     The counter of this name is the exact count. The number is an attribute of the item of the same partition whose sort
@@ -473,21 +471,22 @@ def Watched(
     behind its items, or ahead of them. `same_transaction`: the number is always written with them, in one transaction.
     """
     if not (isinstance(name, str) and isinstance(items, Items)):
-        raise ConfigurationError(
-            f"counter {name!r}: of is {items!r}, but the name must be text, and of must be Items(…)"
-        )
+        raise ConfigurationError(f"counter {name!r}: items is {items!r}, but must be Items(…), and the name a text")
     if items.table != table:
         raise ConfigurationError(f"counter {name!r}: table is {table!r}, but its items are those of {items.table!r}")
-    start = re.sub("[^A-Z0-9]", "", f"W{name.upper()}")[:16]  # other names may begin so
+    prefix = re.sub("[^A-Z0-9]", "", f"W{name.upper()}")[:16]  # counters may share it: the sort key is unique
     return Counter(
-        name, prefix=start, sort_key=f"ITEMS.{short_digest(name).upper()}", attribute="items", read=read, max_shards=1,
+        name, prefix=prefix, sort_key=f"ITEMS.{short_digest(name).upper()}", attribute="items", read=read, max_shards=1,
         items=replace(items, watch=Watch(attribute, at, within_s, same_transaction)),
     )  # fmt: skip
 
 
 def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
-    """The counters by name. Raises ConfigurationError if two have one name or path, would share an item, or do not
-    agree whether a table has heartbeats, and for more counters of one table than a transaction takes."""
+    """Returns the counters by name.
+
+    Raises ConfigurationError if two counters have one name or path, or would share an item. Raises it if counters do
+    not agree whether a table has heartbeats, or if a table has more counters than a transaction takes.
+    """
     by_name: dict[str, Counter] = {}
     by_item: dict[tuple[str, str], Counter] = {}
     by_path: dict[str, Counter] = {}
@@ -496,14 +495,12 @@ def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
             raise ConfigurationError(f"counter {counter.name!r}: name is declared twice")
         other = by_item.get((counter.prefix, counter.sort_key))
         if other is not None:
-            raise ConfigurationError(
-                f"counter {counter.name!r}: sort_key {counter.sort_key!r} of {counter.prefix!r} is {other.name!r}'s"
-            )
+            key = f"sort_key {counter.sort_key!r} of {counter.prefix!r}"
+            raise ConfigurationError(f"counter {counter.name!r}: {key} is the key of {other.name!r}")
         by_name[counter.name] = by_item[counter.prefix, counter.sort_key] = counter
         if counter.path in by_path:
-            raise ConfigurationError(
-                f"counter {counter.name!r}: path {counter.path!r} is {by_path[counter.path].name!r}'s"
-            )
+            other = by_path[counter.path]
+            raise ConfigurationError(f"counter {counter.name!r}: path {counter.path!r} is the path of {other.name!r}")
         if counter.path is not None:
             by_path[counter.path] = counter
     _check_tables(by_name.values())
@@ -520,20 +517,20 @@ def _check_tables(counters: Iterable[Counter]) -> None:
         others = by_table.setdefault(table, [])
         if any(other.heartbeats is not beats for other in others):
             raise ConfigurationError(
-                f"counter {counter.name!r}: heartbeats is {beats}, but another counter of the table {table!r} says"
-                f" {not beats}: it would count them"
+                f"counter {counter.name!r}: heartbeats is {beats}, but must be the same in all counters of the table"
+                f" {table!r}: a counter without heartbeats would count them"
             )
         others.append(counter.items)
         if sum(WATCHED_WRITES if other.watch else WRITES for other in others) > RECORD_WRITES_MAX:
             raise ConfigurationError(
-                f"counter {counter.name!r}: too many counters count items of the table {table!r}. One record moves the"
-                f" numbers of them all in one transaction: of at most {COUNTERS_PER_TABLE_MAX} counters, or of"
+                f"counter {counter.name!r}: too many counters count items of the table {table!r}. One record moves all"
+                f" of their numbers in one transaction: declare at most {COUNTERS_PER_TABLE_MAX} for a table, or"
                 f" {WATCHED_MAX} that `Watched` makes"
             )
 
 
 def _check_children(counters: Collection[Counter], by_item: Mapping[tuple[str, str], Counter]) -> None:
-    """Raise ConfigurationError if a counter has an item, or children, among the children that another one counts.
+    """Raises ConfigurationError if an item or the children of a counter are among the children of another counter.
 
     A counter looks up the starts of its own keys. To compare 500 counters in pairs took 0.1 s of each cold start.
     """
@@ -547,19 +544,17 @@ def _check_children(counters: Collection[Counter], by_item: Mapping[tuple[str, s
         above = [by_child.get((counter.prefix, start)) for start in _starts(f"{counter.sort_key}#", "#")]
         for owner in (*above, *beside):
             if owner is not None and owner.child is not None:
-                raise ConfigurationError(
-                    f"counter {counter.name!r}: sort_key {counter.sort_key!r} of {counter.prefix!r} is kept for"
-                    f" what belongs to {owner.name!r}"
-                )
+                key = f"sort_key {counter.sort_key!r} of {counter.prefix!r}"
+                raise ConfigurationError(f"counter {counter.name!r}: {key} is reserved for the items of {owner.name!r}")
         for start in _starts(counter.child or "", "#"):
             owner = by_child.get((counter.prefix, start), counter)
             if owner is not counter:
+                key = f"child {counter.child!r} of {counter.prefix!r}"
                 raise ConfigurationError(
-                    f"counter {counter.name!r}: child {counter.child!r} of {counter.prefix!r} is among those of"
-                    f" {owner.name!r}: one item would be counted twice"
+                    f"counter {counter.name!r}: {key} is among the children of {owner.name!r}: both would count them"
                 )
 
 
 def _starts(text: str, sign: str) -> list[str]:
-    """The starts of a text that end with this sign: of `A#B#` they are `A#` and `A#B#`."""
+    """Returns the starts of a text that end with this sign: of `A#B#` they are `A#` and `A#B#`."""
     return [text[: at + 1] for at, character in enumerate(text) if character == sign]

@@ -31,7 +31,7 @@ TallyError
 ├── RecordMismatchError             500  an item that does not fit its record class (records/record_class.py)
 ├── (of stream consumers, the sweep and the command; no request causes them)
 │   ├── PoisonRecordError           500  a stream record that the consumer cannot apply (streams/record.py)
-│   │   └── DeadLetterExpiredError  500  a dead letter and has expired (streams/dead_letters.py)
+│   │   └── DeadLetterExpiredError  500  a dead letter has expired (streams/dead_letters.py)
 │   ├── WriteRejectedError          500  a write that DynamoDB refuses (dynamo/transactions.py)
 │   ├── ConditionFailedError        500  another writer was first (dynamo/transactions.py)
 │   ├── ScanAbandonedError          500  a scan of a team's table was abandoned (team/recounts.py)
@@ -74,7 +74,7 @@ class TallyError(Exception):
 
     @property
     def field(self) -> str | None:
-        """The input at fault; None if no single input is."""
+        """The input at fault; None if no single input is at fault."""
         field = self.members.get("field")
         return None if field is None else str(field)
 
@@ -141,7 +141,7 @@ class LimitReachedError(CallerError):
 
     @property
     def retry_after_s(self) -> int | None:
-        """In how many seconds the next period begins, where the amount fits; None if it never does."""
+        """In how many seconds the next period begins, if the amount fits there; None if it never fits."""
         seconds = self.members.get("retry_after_s")
         return seconds if isinstance(seconds, int) else None
 
@@ -158,7 +158,7 @@ class WriteRefusedError(CallerError):
 
     @property
     def write(self) -> int | None:
-        """Its place among the writes, from 0."""
+        """The place of the write among the writes, from 0."""
         write = self.members.get("write")
         return write if isinstance(write, int) else None
 
@@ -293,19 +293,18 @@ BUSY_CODES = frozenset({
     "TransactionConflictException",
     "ReplicatedWriteConflictException",
 })  # fmt: skip
-UNREACHABLE_CODES = frozenset(
-    {
-        "InternalServerError",
-        "ServiceUnavailable",
-        "RequestTimeout",
-        "RequestTimeoutException",
-        "TransactionInProgressException",
-    }
-)
+UNREACHABLE_CODES = frozenset({
+    "InternalServerError",
+    "ServiceUnavailable",
+    "RequestTimeout",
+    "RequestTimeoutException",
+    "TransactionInProgressException",
+})  # fmt: skip
 
 
 def from_botocore(error: ClientError | BotoCoreError) -> TallyError:
-    """The error to raise for one of botocore's. Total: any other error is the deployment's fault, and retryable."""
+    """Returns the error to raise for an error of botocore. An error that it does not know is the deployment's fault,
+    and retryable."""
     if isinstance(error, HTTPClientError | BotoConnectionError | ChecksumError):
         return StoreUnreachableError("The store gave no answer in time.")
     if isinstance(error, ClientError):

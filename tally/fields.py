@@ -19,26 +19,26 @@ from .items import GROUP_ID_CHARACTERS_MAX
 from .pages import Pages
 from .settings import ANY_HOST
 
-ID_CHARACTERS_MAX = 256  # WordPress cuts a slug at 200 bytes, percent-encoded: with its date's path it fits
+ID_CHARACTERS_MAX = 256  # WordPress cuts a slug at 200 percent-encoded bytes: the slug and its date's path fit
 KEY_CHARACTERS_MAX = 255
-ANONYMOUS_KEY_CHARACTERS_MIN = 22  # 22 base64 characters carry 128 bits: nobody guesses another's key
+ANONYMOUS_KEY_CHARACTERS_MIN = 22  # 22 base64 characters carry 128 bits: nobody can guess the key of another browser
 PAGE_BYTES_MAX = 1024
-RAW_PAGE_BYTES_MAX = 8192  # before what PAGES drops is gone: an advertisement adds a thousand bytes and more
+RAW_PAGE_BYTES_MAX = 8192  # before PAGES drops parameters: an advertisement adds a thousand bytes and more
 TALLY_BYTES_MAX = 33 + RAW_PAGE_BYTES_MAX  # a counter, `:`, and an id or a page
 USER_BYTES_MAX = 512
 TEXT_BYTES_MAX = 10_240
 CHANGES_MAX = 1000  # under one key
-TALLIES_MAX = 90  # that they move: a transaction takes 100 items, and the rollup adds a checkpoint and markers
-USER_AGENT_CHARACTERS_MAX = 512  # browsers send 100 to 250; what follows must not make a browser a crawler
-ADDRESS_CHARACTERS_MAX = 64  # the longest of IPv6 has 45
+TALLIES_MAX = 90  # of these changes: a transaction takes 100 items, and the rollup adds a checkpoint and markers
+USER_AGENT_CHARACTERS_MAX = 512  # browsers send 100 to 250; a longer text must not make a browser a crawler
+ADDRESS_CHARACTERS_MAX = 64  # the longest IPv6 address has 45
 HOLD_TTL_MAX_S = 7 * 24 * 3600
 PAGE_SIZE_DEFAULT = 50
 PAGE_SIZE_MAX = 1000
 TOP_SIZE_MAX = 100
-TIME_S_MAX = 10**11 - 1  # eleven digits; a calendar goes on for long after it
+TIME_S_MAX = 10**11 - 1  # eleven digits
 CURSOR_CHARACTERS_MAX = 683  # the base64 of USER_BYTES_MAX
 # The OpenAPI document uses these patterns too: they must mean the same in Python and in ECMA 262.
-# Visible ASCII but the comma, with which gateways join repeated headers. A quotation mark begins a quoted header.
+# Visible ASCII without the comma, with which gateways join repeated headers. A quotation mark begins a quoted header.
 KEY_PATTERN = re.compile(r"[!#-+\--~][!-+\--~]*")
 _QUOTED_USER = re.compile(rf"[A-Za-z0-9._~%-]{{1,{USER_BYTES_MAX}}}")
 HOLD_PATTERN = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
@@ -58,7 +58,7 @@ _FLAGS = {"true": True, "false": False}
 
 
 def counts_otherwise(counter: Counter, *kinds: str) -> InvalidInputError | None:
-    """Returns why an operation on counters of these kinds does not take this one; None if it does."""
+    """Returns the error for an operation on counters of these kinds, if this counter is of another kind; else None."""
     if counter.counts in kinds:
         return None
     what = counter.counts if counter.items is None else f"items of the table {counter.items.table}"
@@ -66,7 +66,7 @@ def counts_otherwise(counter: Counter, *kinds: str) -> InvalidInputError | None:
 
 
 def string(value: object, field: str, maximum: int = sys.maxsize, unit: str = "bytes") -> str:
-    """Text that is not empty, and has `maximum` bytes in UTF-8 at most, or characters."""
+    """Returns a text that is not empty and has at most `maximum` bytes in UTF-8, or characters."""
     if not isinstance(value, str):
         raise InvalidInputError(f"{field} must be a string.", field=field)
     if not value:
@@ -74,57 +74,52 @@ def string(value: object, field: str, maximum: int = sys.maxsize, unit: str = "b
     try:
         encoded = value.encode()
     except UnicodeEncodeError:
-        raise InvalidInputError(f"{field} holds half a surrogate pair: it is not valid Unicode.", field=field) from None
+        raise InvalidInputError(f"{field} has half a surrogate pair: this is not valid Unicode.", field=field) from None
     if len(value if unit == "characters" else encoded) > maximum:
         raise InvalidInputError(f"{field} is longer than {maximum} {unit}.", field=field)
     return value
 
 
 def identifier(value: object, field: str, longest: int = ID_CHARACTERS_MAX) -> str:
-    """An id that becomes part of a key: 1 to 256 of `A-Z a-z 0-9 . _ : ~ @ -`, but neither `.` nor `..`."""
+    """Returns an id that becomes part of a key: 1 to 256 of `A-Z a-z 0-9 . _ : ~ @ -`, but neither `.` nor `..`."""
     text = string(value, field)
     if len(text) > longest or not ID_FORM.fullmatch(text):
-        raise InvalidInputError(
-            f"{field} must be 1 to {longest} of A-Z a-z 0-9 . _ : ~ @ -{_spelling(text, longest)}", field=field
-        )
+        allowed = f"1 to {longest} of A-Z a-z 0-9 . _ : ~ @ -"
+        raise InvalidInputError(f"{field} must be {allowed}{_spelling(text, longest)}", field=field)
     return text
 
 
 def read_id(value: object, field: str) -> str:
-    """An id whose number is read: that of a group of items may be longer than others."""
+    """Returns an id whose number is read. The id of a group of items may be longer than others."""
     return identifier(value, field, GROUP_ID_CHARACTERS_MAX)
 
 
 def _spelling(text: str, longest: int) -> str:
-    """Says how to write this text as an id, if there is a way."""
+    """Returns how to write this text as an id, if that is possible."""
     spelled = id_of(text)
     if text in (".", ".."):
         return ", and not a dot or two"
     if len(spelled) > longest:
-        return f": with ~ and a code for all others it has {len(spelled)} characters"
+        return f": spelled with ~ and a code for each other character it has {len(spelled)} characters"
     return f": write {spelled}" if spelled != text else ": write # as ~23" if "#" in text else ""
 
 
 def idempotency_key(value: object, field: str, *, anonymous: bool) -> str:
-    """The caller's name for one change: 1 to 255 visible ASCII characters but commas; at least 22 if anonymous.
-    The first one is no quotation mark.
-    """
+    """Returns the caller's name for one change: 1 to 255 visible ASCII characters without commas; at least 22 if
+    anonymous. The first character is not a quotation mark."""
     text = string(value, field)
     shortest = ANONYMOUS_KEY_CHARACTERS_MIN if anonymous else 1
     if not shortest <= len(text) <= KEY_CHARACTERS_MAX:
-        raise InvalidInputError(
-            f"{field} must have {shortest} to {KEY_CHARACTERS_MAX} characters; a UUID fits.", field=field
-        )
+        length = f"{shortest} to {KEY_CHARACTERS_MAX} characters"
+        raise InvalidInputError(f"{field} must have {length}; a UUID fits.", field=field)
     if not KEY_PATTERN.fullmatch(text):
-        raise InvalidInputError(
-            f"{field} must be visible ASCII characters without commas, and not begin with a quotation mark.",
-            field=field,
-        )
+        detail = f"{field} must be visible ASCII characters without commas, and not begin with a quotation mark."
+        raise InvalidInputError(detail, field=field)
     return text
 
 
 def user(value: object, field: str) -> str:
-    """A JWT's `sub`, percent-encoded: `auth0|123` becomes `auth0%7C123`, at most 512 bytes."""
+    """Returns a JWT's `sub`, percent-encoded: `auth0|123` becomes `auth0%7C123`, at most 512 bytes."""
     quoted = quote(string(value, field), safe="")
     if len(quoted) > USER_BYTES_MAX:
         raise InvalidInputError(f"{field} is longer than {USER_BYTES_MAX} bytes, percent-encoded.", field=field)
@@ -132,31 +127,30 @@ def user(value: object, field: str) -> str:
 
 
 def child(value: object, field: str) -> str:
-    """The name of a child, percent-encoded as a user's: anything but `.` and `..`, which clients take out of a path."""
+    """Returns the name of a child, percent-encoded like a user's: anything but `.` and `..`, which clients take out of
+    a path."""
     if value in (".", ".."):
         raise InvalidInputError(f"{field} must not be a dot or two.", field=field)
     return user(value, field)
 
 
 def decoded_user(quoted: str) -> str:
-    """The name that `user` encoded."""
+    """Returns the name that `user` encoded."""
     return unquote(quoted)
 
 
 def page(value: object, field: str, pages: Pages) -> str:
-    """A page's URL, normalised (RFC 3986, section 6.2): http or https, no fragment, no user.
+    """Returns a page's URL, normalised (RFC 3986, section 6.2): http or https, no fragment, no user.
 
-    `HTTP://Example.com:80/a/../b#top` and `http://example.com/b` are one page. The query is part of the page, but for
-    what `pages` drops; at most 1,024 bytes may be left. Whatever names a page comes through here.
+    `HTTP://Example.com:80/a/../b#top` and `http://example.com/b` are one page. The query is part of the page, except
+    for what `pages` drops; at most 1,024 bytes may be left. Every address of a page passes this check.
     """
     from url_normalize import url_normalize  # 40 ms to import, and only visits have pages
 
     raw = string(value, field)
     if len(raw.encode()) > RAW_PAGE_BYTES_MAX or not PAGE_PATTERN.fullmatch(raw):
-        raise InvalidInputError(
-            f"{field} must be an absolute http or https URL of at most {RAW_PAGE_BYTES_MAX} bytes without spaces.",
-            field=field,
-        )
+        detail = f"{field} must be an absolute http or https URL of at most {RAW_PAGE_BYTES_MAX} bytes without spaces."
+        raise InvalidInputError(detail, field=field)
     try:
         normal = urlsplit(url_normalize(raw.partition("#")[0]) or "")
         host, port = normal.hostname, normal.port
@@ -171,7 +165,7 @@ def page(value: object, field: str, pages: Pages) -> str:
 
 
 def page_of_listed_host(value: object, field: str, pages: Pages, page_hosts: frozenset[str]) -> str:
-    """A page of one of the hosts that the deployment lists."""
+    """Returns a page of a host that the deployment lists."""
     url = page(value, field, pages)
     host = urlsplit(url).hostname
     if ANY_HOST not in page_hosts and host not in page_hosts:
@@ -182,7 +176,7 @@ def page_of_listed_host(value: object, field: str, pages: Pages, page_hosts: fro
 def counted_id(
     counter: Counter, value: object, field: str, pages: Pages, page_hosts: frozenset[str] | None = None
 ) -> str:
-    """What this counter counts, as it names it: an id, or a page that is normalised.
+    """Returns what this counter counts, as it names it: an id, or a page that is normalised.
 
     `page_hosts`: the hosts that the page must be of; None: any.
     """
@@ -192,7 +186,8 @@ def counted_id(
 
 
 def cursor(value: object, field: str) -> str:
-    """The user, percent-encoded, after whom a listing continues; from the opaque form that `encode_cursor` makes."""
+    """Returns the percent-encoded user after whom a listing continues, from the opaque form that `encode_cursor`
+    makes."""
     opaque = string(value, field)
     try:
         quoted = base64.b64decode(opaque.encode("ascii") + b"=" * (-len(opaque) % 4), altchars=b"-_", validate=True)
@@ -205,17 +200,17 @@ def cursor(value: object, field: str) -> str:
 
 
 def encode_cursor(user_quoted: str) -> str:
-    """The opaque form of a place in a listing."""
+    """Returns the opaque form of a place in a listing."""
     return base64.urlsafe_b64encode(user_quoted.encode()).decode().rstrip("=")
 
 
 def amount(value: object, field: str) -> int:
-    """A whole number within ±10^15."""
+    """Returns a whole number within ±10^15."""
     return integer_between(value, field, -AMOUNT_MAX, AMOUNT_MAX)
 
 
 def amount_or_step(counter: Counter, given: int | None, field: str) -> int:
-    """By how much a change moves the counter: its own step, or the amount that is given."""
+    """Returns by how much a change moves the counter: its own step, or the amount that is given."""
     if counter.delta is not None and given not in (None, counter.delta):
         raise InvalidInputError(f"{counter.name} moves by {counter.delta} at a time.", field=field)
     by = counter.delta if given is None else given
@@ -225,16 +220,16 @@ def amount_or_step(counter: Counter, given: int | None, field: str) -> int:
 
 
 def changes(value: object, field: str) -> list[dict[str, object]]:
-    """1 to 1,000 JSON objects; what they hold is checked where the counters are known (counting/batch.py)."""
+    """Returns 1 to 1,000 JSON objects. Their members are checked where the counters are known (counting/batch.py)."""
     if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
         raise InvalidInputError(f"{field} must be a list of JSON objects, and not empty.", field=field)
     if len(value) > CHANGES_MAX:
-        raise PayloadTooLargeError(f"{field} holds at most {CHANGES_MAX} changes.", field=field)
+        raise PayloadTooLargeError(f"{field} has at most {CHANGES_MAX} changes.", field=field)
     return value
 
 
 def integer_between(value: object, field: str, minimum: int, maximum: int) -> int:
-    """A whole number from `minimum` to `maximum`."""
+    """Returns a whole number from `minimum` to `maximum`."""
     number = value if type(value) is int else integer_or_none(value)
     if number is None or not minimum <= number <= maximum:
         raise InvalidInputError(f"{field} must be a whole number from {minimum} to {maximum}.", field=field)
@@ -242,14 +237,15 @@ def integer_between(value: object, field: str, minimum: int, maximum: int) -> in
 
 
 def integer_or_none(value: object) -> int | None:
-    """The whole number that a value is; None if it is none. JSON has one kind of number: 7.0 and 7e0 are 7."""
+    """Returns the value as an int, or None if the value is not a whole number. JSON has one type of number, so 7.0 and
+    7e0 are 7."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def version_of_etag(value: object, field: str) -> int:
-    """The version in an `ETag`, `"7"`, or as a number."""
+    """Returns the version in an `ETag`, `"7"`, or as a number."""
     etag = ETAG_PATTERN.fullmatch(value) if isinstance(value, str) else None
     if isinstance(value, str) and not etag:
         raise InvalidInputError(f'{field} must be the one ETag that you read, with its quotes, as "7".', field=field)
@@ -257,41 +253,42 @@ def version_of_etag(value: object, field: str) -> int:
 
 
 def declared_counter(name: str, field: str, counters: Mapping[str, Counter]) -> Counter:
-    """The counter of this name. Raises NotFoundError."""
+    """Returns the counter of this name. Raises NotFoundError."""
     if name not in counters:
         raise NotFoundError(f"There is no counter {name[:64]!r}.", field=field)
     return counters[name]
 
 
 def refusal_of_series(counter: Counter, field: str = "counter") -> InvalidInputError | None:
-    """Why a counter has no series; None if it has. Items say what they are, and not when they came."""
+    """Returns the error for a counter without series; None if it has series. Items do not say when they came."""
     if counter.items is None:
         return None
     return InvalidInputError(f"{counter.name} counts items: it has no series.", field=field)
 
 
 def refusal_of_public_read(counter: Counter, **members: str) -> ForbiddenError | None:
-    """Why not anyone may read a counter; None if anyone may. `members`: those of the problem document."""
+    """Returns the error for a counter that not everybody may read, else None. `members`: members of the problem
+    document."""
     if counter.public:
         return None
     return ForbiddenError(f"Only callers with the scope tally/read may read {counter.name}.", **members)
 
 
 def unlisted(counter: Counter) -> ForbiddenError | None:
-    """Returns why not anyone may list the ids of a counter; None if anyone may."""
+    """Returns the error for a counter whose ids not everybody may list, else None."""
     if counter.listed:
         return None
     return ForbiddenError(f"Only callers with the scope tally/read may list the ids of {counter.name}.")
 
 
 def split_tally(value: object, field: str) -> tuple[str, str]:
-    """The counter and the id in `counter:id`, neither of them checked: a wrong one is refused for itself."""
+    """Returns the counter and the id in `counter:id`. Neither is checked: each has its own refusal."""
     name, _, id_ = string(value, field, TALLY_BYTES_MAX).partition(":")
     return name, id_
 
 
 def boolean(value: object, field: str) -> bool:
-    """True or false; in a query, the words `true` and `false`."""
+    """Returns true or false; in a query, the words are `true` and `false`."""
     if isinstance(value, str) and value in _FLAGS:
         return _FLAGS[value]
     if not isinstance(value, bool):
@@ -300,14 +297,15 @@ def boolean(value: object, field: str) -> bool:
 
 
 def user_agent(value: object, field: str) -> str:
-    """The User-Agent of a visit, cut to 512 characters. It may hold anything, and Tally does not store it."""
+    """Returns the User-Agent of a visit, cut to 512 characters. It may hold anything, and Tally does not store it."""
     if not isinstance(value, str):
         raise InvalidInputError(f"{field} must be a string.", field=field)
     return value[:USER_AGENT_CHARACTERS_MAX]
 
 
 def epoch_s(value: object, field: str) -> int:
-    """A time in epoch seconds: a number, or ISO 8601 (`2026-11-22`, `2026-11-22T13:00Z`); without an offset UTC."""
+    """Returns a time in epoch seconds, from a number, or from ISO 8601 (`2026-11-22`, `2026-11-22T13:00Z`). A time
+    without an offset is UTC."""
     from datetime import UTC, datetime
 
     number = integer_or_none(value)
@@ -323,6 +321,5 @@ def epoch_s(value: object, field: str) -> int:
             raise ValueError(given)
         return max(0, seconds)
     except (ValueError, OverflowError):
-        raise InvalidInputError(
-            f"{field} must be a time: 2026-11-22, 2026-11-22T13:00Z, or seconds since 1970.", field=field
-        ) from None
+        detail = f"{field} must be a time: 2026-11-22, 2026-11-22T13:00Z, or seconds since 1970."
+        raise InvalidInputError(detail, field=field) from None

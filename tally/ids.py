@@ -11,23 +11,23 @@ import unicodedata
 from urllib.parse import quote, unquote_to_bytes
 
 # The OpenAPI document uses this pattern too: it must mean the same in Python and in ECMA 262.
-# Not `.` nor `..`: clients and proxies take these path segments away (RFC 3986, section 5.2.4).
+# Neither `.` nor `..`: clients and proxies remove these path segments (RFC 3986, section 5.2.4).
 ID_FORM = re.compile(r"(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)")
 PAGE_COUNTERS = ("visits", "bot_visits", "page_visitors")
 """Counters of pages: Tally itself normalises the address."""
-# `#` is between an id and its period: `acme#2026-11` must not become another id. The others are mistakes.
+# `#` is between an id and its period: `acme#2026-11` must not become another id. The other characters are mistakes.
 _NEVER = re.compile(r"[\x00-\x1f\x7f#\ud800-\udfff]")
 # What a browser writes for a letter, a space or one of "<>^`{} in the path of an address.
 _ENCODED = re.compile(r"(?:%(?:[89a-f][0-9a-f]|2[02]|3[ce]|5e|60|7[bd]))+", re.IGNORECASE)
 
 
 def id_of(name: str) -> str:
-    """Returns the id of what a person names: an id is itself, so a caller may send what Tally answers.
+    """Returns the id of what a person names. An id is itself, so a caller may send an id from an answer.
 
-    In other text, letters that a browser percent-encodes are letters, and Unicode has the form NFC, so a letter that is
-    newer than the Unicode version of one client may get another id there. Each character that
-    an id cannot have becomes `~` and its code. Returns `.`, `..`, and text with `#`, control characters or half a
-    surrogate pair unchanged: `fields.identifier` refuses them.
+    In other text, percent-encoded letters become letters, as in a browser, and Unicode gets the form NFC. So a letter
+    that is newer than the Unicode version of one client may get another id there. Each character that an id cannot have
+    becomes `~` and its code. Returns `.`, `..`, and text with `#`, control characters or half a surrogate pair
+    unchanged: `fields.identifier` refuses them.
     """
     if ID_FORM.fullmatch(name) or _NEVER.search(name) or name in (".", ".."):
         return name
@@ -35,12 +35,12 @@ def id_of(name: str) -> str:
 
 
 def group_of(name: str) -> str:
-    """Returns the id of the group that a person names, of a team's items: an id is itself, other text is quoted."""
+    """Returns the id of the group of a team's items that a person names: an id is itself, other text is quoted."""
     return name if ID_FORM.fullmatch(name) else quoted(name)
 
 
 def quoted(name: str) -> str:
-    """Returns the id of exactly this text: no two texts have the same one. `hr desk` is `hr~20desk`."""
+    """Returns the id of exactly this text. Each text has an id of its own. `hr desk` is `hr~20desk`."""
     dots = "%2E" * len(name) if name in (".", "..") else quote(name, safe=":@").replace("~", "%7E")
     return dots.replace("%", "~")
 

@@ -12,7 +12,8 @@ SHOWN_MAX = 40  # characters of a value
 
 
 def text(image: Image, name: str) -> str:
-    """A string, a number as DynamoDB spells it, `true` or `false`; empty for another type, and if it is not there."""
+    """Returns a string, a number as DynamoDB spells it, `true` or `false`; "" for another type, and without the
+    attribute."""
     value = image.get(name)
     if not isinstance(value, Mapping):
         return ""
@@ -23,19 +24,19 @@ def text(image: Image, name: str) -> str:
 
 
 def is_there(image: Image, name: str) -> bool:
-    """Whether an item has an attribute that is not NULL."""
+    """Returns whether an item has an attribute that is not NULL."""
     value = image.get(name)
     return value is not None and not (isinstance(value, Mapping) and (not value or "NULL" in value))
 
 
 def shown(image: Image, name: str) -> str:
-    """An attribute as people are shown it, with its type."""
+    """Returns an attribute with its type, cut for people to read."""
     value = str(image.get(name))
     return value if len(value) <= SHOWN_MAX else f"{value[:SHOWN_MAX]}…"
 
 
 def has(image: Image, name: str, wanted: str | int | bool) -> bool:
-    """Whether an attribute has this value, of its type."""
+    """Returns whether an attribute has this value and its type."""
     value = image.get(name)
     if not isinstance(value, Mapping):
         return False
@@ -50,7 +51,7 @@ def has(image: Image, name: str, wanted: str | int | bool) -> bool:
 
 
 def has_as_another_type(image: Image, name: str, wanted: str | int | bool) -> bool:
-    """Whether an attribute is spelled as this value, and has another type: `"12"` for 12, `"true"` for True."""
+    """Returns whether an attribute has this value as another type: `"12"` for 12, `"true"` for True."""
     value = image.get(name)
     if not isinstance(value, Mapping) or (isinstance(wanted, str) and "S" in value):
         return False

@@ -17,33 +17,33 @@ from .ids import quoted
 from .images import Image
 
 AMOUNT_LIMIT = 10**15
-"""What an item counts for is less than this, up or down, in units of its scale."""
+"""The amount of an item is less than this, up or down, in units of its scale."""
 SCALE_MAX = 6
 _EXACT = Context(prec=50)  # DynamoDB's numbers have up to 38 digits; Python's own context rounds to 28
 RECOUNT_GENERATION, TEAM_NUMBER, EXAMPLE = "recounted", "kept", "example"
-"""The attributes beside the number of a tally item: the last scan that set it, the number that the team keeps, and the
-newest item of a fault."""
+"""The attributes beside the number of a tally item: the last scan that set the number, the team's number, and the
+newest item with a fault."""
 ASIDE = "~-"
-"""How the groups begin that count what is in no group of the team's. `quoted` makes no such id."""
+"""The start of the groups that are not groups of the team. `quoted` makes no such id."""
 NUMBERS = f"{ASIDE}numbers"
-"""The group that counts the numbers that the team keeps."""
+"""The group that counts the items with the team's numbers."""
 HEARTBEAT_START = "HEARTBEAT#"
 WITHIN_MAX_S = 3600
 GROUP_CHARACTERS_MAX = 128  # as the item spells it
 GROUP_ID_CHARACTERS_MAX = 12 * GROUP_CHARACTERS_MAX  # a character has up to four bytes, and `quoted` writes 3 for each
-_TABLE_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,255}")  # as DynamoDB's own names: it becomes part of a key
+_TABLE_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,255}")  # like DynamoDB's own names: it becomes part of a key
 _RESERVED_TABLES = frozenset({"counts", "receipts", "ledger"})
 
 
 class Contribution(NamedTuple):
-    """What one item counts for. `group`: an id (`ids.quoted`)."""
+    """The group and the amount that one item adds to a count. `group`: an id (`ids.quoted`)."""
 
     group: str
     amount: int
 
     @property
     def aside(self) -> bool:
-        """Whether the group is one of ASIDE."""
+        """Whether the group begins with ASIDE."""
         return self.group.startswith(ASIDE)
 
 
@@ -65,9 +65,9 @@ KINDS = {
     "amount": "an amount that is not a number",
     "decimals": "an amount with more decimals than `scale`",
     "large": f"an amount of {AMOUNT_LIMIT:.0e} or more".replace("e+", "e"),
-    "kept": "a number of the team's own that cannot be read",
+    "kept": "a team's number that cannot be read",
 }
-"""The faults. What lacks an attribute has none: it counts for nothing, as NULL does in SQL."""
+"""The faults. If an item lacks an attribute, that is not a fault: the item does not count, as with NULL in SQL."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,8 @@ class Items:
                 raise self._error(name, "must be text")
         self._check_table()
         self._check_attributes()
-        if not _is_name(self.amount) and not _is_valid_amount(self.amount):
+        is_number = type(self.amount) is int and self.amount != 0 and abs(self.amount) < AMOUNT_LIMIT
+        if not is_number and not _is_name(self.amount):
             raise self._error("amount", "must be a whole number other than 0, or the name of an attribute")
         if type(self.scale) is not int or not 0 <= self.scale <= SCALE_MAX:
             raise self._error("scale", f"must be a whole number from 0 to {SCALE_MAX}")
@@ -174,13 +175,13 @@ class Items:
 
     @property
     def needs_images(self) -> bool:
-        """Whether keys alone do not say what an item counts for."""
+        """Whether the contribution of an item depends on more than its keys."""
         by_image = bool(self.where) or self.group is not None or isinstance(self.amount, str)
         return by_image or self.watch is not None
 
     @property
     def as_facts(self) -> dict[str, Any]:
-        """All that decides what an item counts for, and which item has the number that the team keeps."""
+        """All that the contribution of an item depends on, and which item has the team's number."""
         fields = asdict(self)
         if self.watch is not None:
             fields["watch"] = [self.watch.number, self.watch.at]
@@ -189,12 +190,13 @@ class Items:
         return fields
 
     def contribution(self, image: Image) -> Contribution | None:
-        """What an item counts for; None: nothing. An item that cannot be counted is 1 in the group of its fault."""
+        """Returns what an item adds; None: nothing. An item that cannot be counted adds 1 to the group of its fault."""
         judged = self.judged(image)
         return Contribution(judged.group, 1) if isinstance(judged, Fault) else judged
 
     def judged(self, image: Image) -> Contribution | Fault | None:
-        """What an item counts for. An item that lacks an attribute counts for nothing, as a NULL does in SQL."""
+        """Returns what an item adds, or its fault. An item that lacks an attribute adds nothing, as with NULL in
+        SQL."""
         if self.may_keep(image):
             kept = self._kept(image)
             return Contribution(NUMBERS, 1) if isinstance(kept, Contribution) else kept
@@ -214,17 +216,17 @@ class Items:
         return Contribution(group, amount) if group and amount else None
 
     def team_number(self, image: Image) -> Contribution | None:
-        """The number that the team keeps of a group, if this is the item that has it, and Tally can read it."""
+        """Returns the team's number of a group, if this is the item that has it, and Tally can read it."""
         found = self._kept(image) if self.may_keep(image) else None
         return found if isinstance(found, Contribution) else None
 
     def may_keep(self, keys: Image) -> bool:
-        """Whether an item of these keys is the one that may have the number that the team keeps. It counts for none."""
+        """Returns whether an item of these keys may have the team's number. Such an item does not count."""
         watch = self.watch
         return watch is not None and self._is_below(keys) and images.text(keys, str(self.sort)) == watch.at
 
     def may_count(self, keys: Image) -> bool:
-        """Whether an item of these keys may count for something."""
+        """Returns whether an item of these keys may count."""
         if not self._is_below(keys):
             return False
         return self.sort is None or (self.sort in keys and images.text(keys, self.sort).startswith(self.sort_starts))
@@ -234,7 +236,7 @@ class Items:
         return key != "" and key.startswith(self.starts) and not (self.heartbeats and key.startswith(HEARTBEAT_START))
 
     def partition_key_of(self, group: str) -> str:
-        """The partition key of a group: what the items that count in it share. Only of those that the key groups."""
+        """Returns the partition key of a group, which all of its items share. Only for groups by partition key."""
         assert self.group is None, "an attribute says the group"
         return self.starts + unquote(group.replace("~", "%"))
 
@@ -247,23 +249,23 @@ class Items:
         return group if isinstance(group, Fault) else None if number is None else Contribution(group, number)
 
     def _group(self, image: Image) -> str | Fault:
-        """The id of the group of an item; empty if it has none."""
+        """Returns the id of the group of an item; "" if it has no group."""
         of, start = (self.key, len(self.starts)) if self.group is None else (self.group, 0)
         name = images.text(image, of)[start:]
         if len(name) > GROUP_CHARACTERS_MAX:
-            return Fault(
-                "group", f"{of} is {images.shown(image, of)}: a group has up to {GROUP_CHARACTERS_MAX} characters"
-            )
+            why = f"{of} is {images.shown(image, of)}, and a group has at most {GROUP_CHARACTERS_MAX} characters"
+            return Fault("group", why)
         if not name and images.is_there(image, of):
-            return Fault("group", f"{of} is {images.shown(image, of)}: it names no group")
+            return Fault("group", f"{of} is {images.shown(image, of)}, which names no group")
         return quoted(name)
 
     def shown(self, amount: int, sign: str = "-") -> str:
-        """An amount in the unit of the team's table: of 1250 with a scale of 2 it is 12.50. `sign`: `+` for both."""
+        """Returns an amount in the unit of the team's table: 1250 with a scale of 2 is 12.50. `sign`: `+` shows a plus
+        sign, too."""
         return f"{Decimal(amount).scaleb(-self.scale):{sign}f}"
 
     def _number(self, image: Image, name: str) -> int | Fault | None:
-        """A number in units of the scale; None if it is not there."""
+        """Returns a number in units of the scale; None if it is missing."""
         if not images.is_there(image, name):
             return None
         try:
@@ -277,30 +279,26 @@ class Items:
             how = f"declare scale={decimals}" if decimals <= SCALE_MAX else f"no scale has {decimals} decimals"
             return Fault("decimals", f"{name} is {number}: {how}")
         if abs(scaled) >= AMOUNT_LIMIT:
-            return Fault("large", f"{name} is {number}: it is too large to add up")
+            return Fault("large", f"{name} is {number}, which is too large to add up")
         return int(scaled)
 
 
 def key_names(key_schema: Sequence[Mapping[str, str]]) -> list[str]:
-    """The names of the keys in a schema, as DynamoDB describes it: the partition key first."""
+    """Returns the names of the keys in a schema, as DynamoDB describes it: the partition key first."""
     by_type = {key["KeyType"]: key["AttributeName"] for key in key_schema}
     return [by_type[kind] for kind in ("HASH", "RANGE") if kind in by_type]
 
 
 def key_types(table: Mapping[str, Any]) -> dict[str, str]:
-    """The types of the keys of a described table by name, the partition key first."""
+    """Returns the types of the keys of a described table by name, the partition key first."""
     types = {part["AttributeName"]: part["AttributeType"] for part in table["AttributeDefinitions"]}
     return {name: types[name] for name in key_names(table["KeySchema"])}
 
 
 def short_digest(*facts: object) -> str:
-    """A short name of what these facts are: it changes with each of them."""
+    """Returns a short name of these facts. It changes with each of them."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and value != ""
-
-
-def _is_valid_amount(value: object) -> bool:
-    return type(value) is int and value != 0 and abs(value) < AMOUNT_LIMIT

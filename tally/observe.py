@@ -21,11 +21,11 @@ SERVICE = os.environ.get("POWERTOOLS_SERVICE_NAME", "tally")
 CODE_VERSION = os.environ.get("TALLY_VERSION", "dev")
 """The version of the code that runs."""
 NAMESPACE = "Tally"
-COUNTER, CONSUMER, VERSION = "counter", "consumer", "version"  # the other dimensions: a metric has one, or none
+COUNTER, CONSUMER, VERSION = "counter", "consumer", "version"  # other dimensions: a metric has at most one of them
 # The metrics. docs/reference.md lists them with these texts, of which the first words name the dimension.
 COUNTED = "Counted"
 """By counter: changes that the bookkeeper has booked, each once: accepted changes, and children that were put or
-deleted. Imports are not among them. If the bookkeeper stands still, so does this metric: see `WatermarkAgeSeconds`."""
+deleted, without imports. If the bookkeeper stands still, so does this metric: see `WatermarkAgeSeconds`."""
 DRIFT_CONFIRMED = "DriftConfirmed"
 """By counter: tallies whose drift has stood for five judged minutes; 0 only after a sweep has looked at all of them."""
 UNCOUNTED = "UncountedItems"
@@ -71,10 +71,10 @@ _gathered: ContextVar[dict[tuple[str, str], Multiset[str]] | None] = ContextVar(
 
 
 def count(metric: str, amount: int = 1, **of: str) -> None:
-    """Add `amount` to a metric for this invocation: of the stack, or of `counter=…`, `consumer=…`, `version=…`.
+    """Adds `amount` to a metric for this invocation: of the stack, or of `counter=…`, `consumer=…`, `version=…`.
 
-    Outside of an invocation (tests of the core, the benchmark) this does nothing. 0 is not written: it would cost as
-    much as a number, and says nothing new.
+    Outside of an invocation (tests of the core, the benchmark) this does nothing. 0 is not written, because it costs as
+    much as a number and says nothing new.
     """
     gathered = _gathered.get()
     if gathered is not None and amount:
@@ -97,7 +97,7 @@ def count_failure() -> None:
 
 @contextmanager
 def metrics() -> Iterator[None]:
-    """Gather the metrics of one invocation and write them when it ends, even by an exception."""
+    """Gathers the metrics of one invocation and writes them when it ends, even by an exception."""
     gathered: dict[tuple[str, str], Multiset[str]] = {}
     token = _gathered.set(gathered)
     try:
@@ -109,7 +109,8 @@ def metrics() -> Iterator[None]:
 
 
 def write_metrics(values: Mapping[str, int], **of: str) -> None:
-    """Write metrics at once, of the stack, of `counter=…` or of `consumer=…`, zeros too: an alarm must see data."""
+    """Writes metrics at once, of the stack, of `counter=…` or of `consumer=…`, zeros too, because an alarm must see
+    data."""
     emf = EphemeralMetrics(namespace=NAMESPACE, service=SERVICE)
     for dimension, name in of.items():
         emf.add_dimension(dimension, name)

@@ -17,10 +17,10 @@ _PARTS = re.compile(r"(?=;|%3B)")  # each part but the first begins with its sig
 _SIGN = re.compile(r"^(;|%3B)")
 _INNER_SIGN = re.compile(r"([?&]|%(?:25)*(?:3F|26|3B|23))", re.IGNORECASE)  # `?`, `&`, `;` or `#` within a part
 _INNER_EQUALS = re.compile(r"=|%(?:25)*3D", re.IGNORECASE)
-QUOTED_MAX = 4  # times, that the name of a parameter in a value is read
+QUOTED_MAX = 4  # how often the name of a parameter in a value may be quoted
 _FILE_PATTERN = re.compile(r"[A-Za-z0-9._~-]+")
 
-# Brave, uBlock Origin, AdGuard and ClearURLs take most of these off the addresses of every site.
+# Brave, uBlock Origin, AdGuard and ClearURLs remove most of these from the addresses of every site.
 # `tests/unit/page_parameters.txt` says of each name here and below which public lists have it. Left out are names that
 # pages give to parameters of their own, such as `ref`. No package fits: of those on PyPI, courlan drops `source` and
 # `uid`, and detrack drops `context` and `pid`.
@@ -53,14 +53,14 @@ _CREDENTIALS = """
     *email *e-mail *email_address *emailaddress
 """
 CREDENTIALS = tuple(_CREDENTIALS.split())
-"""Parameters that let somebody in, or say who somebody is. They name no page."""
+"""Parameters that let somebody in, or say who somebody is. They do not name a page."""
 TRACKING = tuple(_TRACKING.split())
-"""Parameters of advertisements, mails and campaigns: they say how a visitor came, and never what the page shows."""
+"""Parameters of advertisements, mails and campaigns. They say how a visitor came, and never what the page shows."""
 
 
 @dataclass(frozen=True)
 class Pages:
-    """What is no part of a page's name. A wrong field raises ConfigurationError."""
+    """Which parts of an address do not name the page. A wrong field raises ConfigurationError."""
 
     drop: tuple[str, ...] = CREDENTIALS
     """Parameters of the query and of the path (`/a;jsessionid=7`), in any case. A `*` at the beginning or at the end of
@@ -83,14 +83,15 @@ class Pages:
             raise ConfigurationError(f"PAGES: trailing_slash is {self.trailing_slash!r}, but must be {KEEP} or {DROP}")
 
     def canonical(self, address: SplitResult) -> SplitResult:
-        """The page's own address. `address` is normalised by RFC 3986; applied again, this changes nothing."""
+        """Returns the canonical URL. `address` is normalised by RFC 3986. For a canonical URL, this returns the same
+        URL."""
         return address._replace(path=self._path(address.path), query=self._query(address.query))
 
     def _path(self, path: str) -> str:
         if ";" in path or _INNER_SIGN.search(path):
             first, *between, last = map(self._segment, path.split("/"))
             path = "/".join([first, *filter(None, between), last])
-        while True:  # each turn makes it shorter
+        while True:  # each turn makes the path shorter
             if self.trailing_slash == DROP:
                 path = path.rstrip("/")
             folder, _, file = path.rpartition("/")
@@ -121,18 +122,18 @@ class Pages:
         return "&".join(kept)
 
     def _paired(self, names: set[str]) -> set[str]:
-        """Returns those that are dropped because another one is there."""
+        """Returns the names that are dropped because the other name of their pair is there."""
         return {name for pair in self._pairs if pair <= names for name in pair}
 
     def _parameter(self, part: str) -> str:
-        """Returns a parameter whose name, too, may be an address: `?/topic?sid=7` has no other."""
+        """Returns a parameter. Its name may be an address, too: `?/topic?sid=7` has no other name."""
         sign = "".join(_SIGN.findall(part))
         name, equals, value = self._value(part.removeprefix(sign)).partition("=")
         return f"{sign}{name}{equals}{self._value(value)}"
 
     def _value(self, value: str) -> str:
-        """Returns a value without the credentials that are dropped, if it is an address or a query: `/x%3Fsid%3D7`
-        is `/x`, however often it is quoted. What else is in it may be what the page shows, such as a search."""
+        """Returns a value without the credentials that are dropped, if it is an address or a query: `/x%3Fsid%3D7` is
+        `/x`, however often it is quoted. The rest of it may be what the page shows, such as a search."""
         first, *others = _INNER_SIGN.split(value)
         parts = [("", first), *zip(others[::2], others[1::2], strict=True)]
         paired = self._paired({_inner_name(part) for _, part in parts})
@@ -169,7 +170,7 @@ class Pages:
 def _matching(names: Iterable[str]) -> re.Pattern[str]:
     """Returns the pattern of these names, in lower case. `*` is any text."""
     forms = [re.escape(name.lower()).replace(r"\*", ".*") for name in names if "+" not in name]
-    return re.compile("|".join(forms) or "(?!)")  # of no names: it matches nothing
+    return re.compile("|".join(forms) or "(?!)")  # without names, it matches nothing
 
 
 def _name(part: str) -> str:
@@ -186,13 +187,13 @@ def _inner_name(part: str) -> str:
 
 
 DROP_NOTHING = Pages(drop=())
-"""Nothing is dropped: RFC 3986 alone."""
+"""Drops nothing: RFC 3986 alone."""
 UNDECLARED = Pages()
-"""Credentials are dropped: of a `counters.py` without PAGES."""
+"""Drops credentials: the pages of a `counters.py` without PAGES."""
 
 
 def declared_pages(counters: Mapping[str, object]) -> Pages:
-    """Returns PAGES of what `counters.py` declares, or the defaults of Pages. Raises ConfigurationError."""
+    """Returns the PAGES that `counters.py` declares, or the defaults of Pages. Raises ConfigurationError."""
     pages = counters.get("PAGES", UNDECLARED)
     if not isinstance(pages, Pages):
         raise ConfigurationError("counters.py: PAGES must be a Pages(…)")

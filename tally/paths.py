@@ -9,19 +9,19 @@ _BUNDLED_LAMBDAS = PACKAGE / "cdk/lambdas"
 IS_WHEEL = _BUNDLED_LAMBDAS.is_dir()
 LAMBDAS = _BUNDLED_LAMBDAS if IS_WHEEL else PACKAGE.parent / "lambdas"
 PACKAGES = PACKAGE / "cdk/packages"
-"""What a wheel brings for the deployed functions. A checkout has none, and installs them as they are pinned."""
+"""The packages that a wheel brings for the deployed functions. A checkout installs pinned ones."""
 
 
 def page(section: str) -> str:
-    """Where a person finds a section of docs/, which a wheel does not have."""
+    """Returns where a person finds a section of docs/, which a wheel does not have."""
     return f"docs/{section}" + (", in Tally's repository" if IS_WHEEL else "")
 
 
 def version() -> str:
-    """Which version this is. A checkout has it in the file that the package is built with."""
+    """Returns the version of this package. A checkout reads it from the file that the package is built with."""
     file = PACKAGE.parent / "pyproject.toml"
     if file.is_file():
-        import tomllib  # this and the metadata take a tenth of a second, and every command imports this module
+        import tomllib  # it takes a tenth of a second, as the metadata do, and every command imports this module
 
         return str(tomllib.loads(file.read_text(encoding="utf-8"))["project"]["version"])
     from importlib import metadata

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from .errors import ConfigurationError
 
 ANY_HOST = "*"
-RECEIPT_TTL_DEFAULT_S = 24 * 3600  # a day: longer than any sensible client retries
+RECEIPT_TTL_DEFAULT_S = 24 * 3600  # longer than any sensible client retries
 MINUTE_DEFAULT_S = 60
 CONSOLE_DEFAULT = '{"stage": "", "stack": "", "region": "", "sign_in": {"kind": "token"}, "try_it": false, "docs": ""}'
 
@@ -34,9 +34,9 @@ class Settings(NamedTuple):
     receipt_ttl_s: int
     version: str
     salts_table: str = ""
-    """Empty where no visitors of pages are counted."""
+    """Empty if the deployment counts no visitors of pages."""
     has_cdn: bool = False
-    """Whether CloudFront is before the API, and the address of a caller in a header."""
+    """Whether CloudFront is in front of the API, so that a header has the caller's address."""
     minute_s: int = MINUTE_DEFAULT_S
     """The length of a minute of the ledger: 60; less in `make dev`, where every wait is scaled down with it."""
     counts_stream: str = ""
@@ -45,7 +45,7 @@ class Settings(NamedTuple):
     dead_letter_bucket: str = ""
     """The bucket for dead letters; empty for other functions."""
     event_bus: str = ""
-    """The EventBridge bus that gets events; empty for functions that send none."""
+    """The EventBridge bus that gets events; empty for functions that send no events."""
     stack: str = ""
     """The name of the stack: `Tally-prod`."""
     alarm_topic: str = ""
@@ -57,19 +57,20 @@ class Settings(NamedTuple):
     console: Mapping[str, Any] = json.loads(CONSOLE_DEFAULT)
     """What `/console/config.json` says; the default for functions that do not serve it."""
     console_client: str = ""
-    """The pool's client that people sign in to the console with; empty if the deployment has an issuer of its own."""
+    """The client of the user pool with which people sign in to the console; empty if the deployment has its own
+    issuer."""
     team_tables: Mapping[str, TeamTable] = MappingProxyType({})
     """The team's tables, by the names that `Items` give them; empty for functions that do not read them."""
     spot_check_units: int = 0
-    """How many units a spot check of a counter of their items may take; 0: there are none."""
+    """How many units a spot check of a counter of the team's items may take; 0: there are no spot checks."""
 
     def minute_of(self, epoch_s: float) -> int:
-        """The minute of the ledger that a time is in."""
+        """Returns the minute of the ledger that a time is in."""
         return int(epoch_s // self.minute_s)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """Read and check the environment.
+        """Reads and checks the environment.
 
         Raises ConfigurationError, which names the variable: a function that would count wrongly must not start.
         """
@@ -100,19 +101,18 @@ class Settings(NamedTuple):
 
 
 def parse_team_tables(document: str) -> dict[str, TeamTable]:
-    """The team's tables, from `{"shop": {"name": "Shop-1X", "stream": "arn:…"}}`. Raises ConfigurationError."""
+    """Returns the team's tables, from `{"shop": {"name": "Shop-1X", "stream": "arn:…"}}`. Raises ConfigurationError."""
     try:
         return {str(name): TeamTable(**table) for name, table in json.loads(document).items()}
     except (ValueError, TypeError, AttributeError):
-        raise ConfigurationError(
-            "TALLY_OWN_TABLES must be a JSON object of tables, each with name and stream"
-        ) from None
+        detail = "TALLY_OWN_TABLES must be a JSON object of tables, each with name and stream"
+        raise ConfigurationError(detail) from None
 
 
 def _seconds(environment: Mapping[str, str], name: str, default: int) -> int:
     value = environment.get(name, str(default))
     if not value.isascii() or not value.isdigit() or int(value) < 1:
-        raise ConfigurationError(f"{name} is {value!r}: it must be a whole number of seconds, 1 or more")
+        raise ConfigurationError(f"{name} is {value!r}, but must be a whole number of seconds, 1 or more")
     return int(value)
 
 

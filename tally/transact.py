@@ -45,20 +45,21 @@ from .dynamo.transactions import TRANSACTION_ITEMS_MAX
 from .errors import ConfigurationError, InvalidInputError, PayloadTooLargeError, StoreRefusedError
 from .settings import Settings
 
-OPERATION = "change"  # as POST /changes: one key never counts twice, whichever of the two it is sent by
-ANSWER_BYTES_MAX = 2048  # the receipt bills each KB
-DYNAMODB_MESSAGE_CHARACTERS_MAX = 300  # characters: what it says of one error. An answer that was cut may be an item
-_DIGITS_MAX = 18  # no change is as large, and an integer of a billion digits takes all memory
+OPERATION = "change"  # as in POST /changes: a key that is sent to both counts once
+ANSWER_BYTES_MAX = 2048  # each KB of a receipt is billed
+DYNAMODB_MESSAGE_CHARACTERS_MAX = 300  # enough for one error; a longer message may have an item in it
+_DIGITS_MAX = 18  # no change has more, and an integer of a billion digits takes all memory
 
 Change = tuple[str, str] | tuple[str, str, int | Decimal]
 """A counter, an id, and an amount, unless the counter has a step of its own."""
 
 
 class Committed(NamedTuple):
-    """What is so now."""
+    """What a commit, or its replay, returns."""
 
     answer: Any
-    """The `answer` of the call that committed, as JSON has it: of this one, or of an earlier one with the same key."""
+    """The `answer` of the call that committed, as JSON has it: of this call, or of an earlier call with the same
+    key."""
     replayed: bool
     """Whether an earlier call with the same key committed. Then this one wrote nothing."""
     visible: str
@@ -66,17 +67,18 @@ class Committed(NamedTuple):
 
 
 class Transactions:
-    """Commits changes of counters together with writes of a team's own. Make it once; threads may share it."""
+    """Commits changes of counters together with a team's own writes. Make it once; threads may share it."""
 
     def __init__(self, store: Store, counters: Mapping[str, Counter], caller: str) -> None:
-        """`counters`: those that it may change, by name. `caller`: whose keys these are, such as the service's name."""
+        """`counters`: the counters that it may change, by name. `caller`: the owner of the keys, such as the service's
+        name."""
         self._store, self._counters, self._caller = store, counters, fields.user(caller, "caller")
 
     @classmethod
     def from_environment(
         cls, environment: Mapping[str, str] = os.environ, *, caller: str, variable: str = "TALLY_TRANSACT"
     ) -> Transactions:
-        """With what `grant_transact` put into the variable: the tables, and the counters as they are deployed.
+        """Makes it from what `grant_transact` put into the variable: the tables, and the counters as they are deployed.
 
         Raises ConfigurationError: a function that would count otherwise than Tally does must not start.
         """
@@ -93,34 +95,33 @@ class Transactions:
         payload: Any = None,
         context: Any = None,
     ) -> Committed:
-        """Make the changes and the writes, all of them once under `key`, or none.
+        """Makes the changes and the writes, all of them once under `key`, or none.
 
         `key`: the caller's name for this commit. `changes`: the sum of each tally is judged; amounts may be whole
         Decimals. `writes`: entries of TransactItems. `answer`: what a replay gets, as JSON of up to 2 KB. `payload`:
-        what must be the same when the key is sent again, beside the sums of the changes; the writes need not be.
-        `context`: what Lambda gives to the handler: it knows how much time is left.
+        what must be the same when the key is sent again, beside the sums of the changes; the writes may differ.
+        `context`: what Lambda gives to the handler, which knows how much time is left.
 
-        Raises CallerError if nothing was written and the same call gets the same again: LimitReachedError (`left`, and
-        `entry` in `members`), WriteRefusedError (`write`, `item`), WriteInvalidError, KeyReusedError, InvalidInputError
-        and others. RetryableError: it may have been written; send it again, with the same key. StoreRefusedError says
-        which right or table is missing.
+        Raises CallerError if nothing was written and the same call gets the same error again: LimitReachedError
+        (`left`, and `entry` in `members`), WriteRefusedError (`write`, `item`), WriteInvalidError, KeyReusedError,
+        InvalidInputError and others. Raises RetryableError if the commit may be written: send it again, with the same
+        key. StoreRefusedError says which right or table is missing.
         """
         key = fields.idempotency_key(key, "key", anonymous=False)
         wanted = changes_.parse_batch(self._entries(changes), self._counters, clock.now_s(), soon=False)
         settings = self._store.settings
-        own_writes = check_team_writes(
-            self._store.client, writes, (settings.counts_table, settings.receipts_table, settings.ledger_table)
-        )
+        tables = settings.counts_table, settings.receipts_table, settings.ledger_table
+        own_writes = check_team_writes(self._store.client, writes, tables)
         items = 1 + len(wanted.sums) + len(own_writes)
         if items > TRANSACTION_ITEMS_MAX:
-            said = f"A receipt, {len(wanted.sums)} tallies and {len(own_writes)} writes are {items} items"
-            raise PayloadTooLargeError(f"{said}: a transaction has at most {TRANSACTION_ITEMS_MAX}.", field="writes")
+            parts = f"A receipt, {len(wanted.sums)} tallies and {len(own_writes)} writes are {items} items"
+            raise PayloadTooLargeError(f"{parts}: a transaction has at most {TRANSACTION_ITEMS_MAX}.", field="writes")
         wanted.team = TeamWrites(own_writes, _as_json(answer, "answer", ANSWER_BYTES_MAX), _as_json(payload, "payload"))
         try:
             body, replayed = changes_.count(self._call(context), wanted, operation=OPERATION, key=key, soon=False)
-        except StoreRefusedError as refused:  # a right or a table that is missing: DynamoDB says which
-            said = f"{refused.detail} DynamoDB: {str(refused.__cause__)[:DYNAMODB_MESSAGE_CHARACTERS_MAX]}"
-            raise StoreRefusedError(said) from refused.__cause__
+        except StoreRefusedError as refused:  # DynamoDB says which right or table is missing
+            detail = f"{refused.detail} DynamoDB: {str(refused.__cause__)[:DYNAMODB_MESSAGE_CHARACTERS_MAX]}"
+            raise StoreRefusedError(detail) from refused.__cause__
         return Committed(body.get("answer"), replayed, body["visible"])
 
     def _entries(self, changes: object) -> list[dict[str, object]]:
@@ -129,7 +130,7 @@ class Transactions:
         return fields.changes([self._entry(change, f"changes[{at}]") for at, change in enumerate(changes)], "changes")
 
     def _entry(self, change: object, at: str) -> dict[str, object]:
-        """The change as `POST /changes` has it."""
+        """Returns the change as `POST /changes` has it."""
         if not isinstance(change, list | tuple) or len(change) not in (2, 3):
             raise InvalidInputError(f"{at} must be (counter, id), or (counter, id, amount).", field=at)
         name, *rest = change
@@ -149,34 +150,34 @@ class Transactions:
 
 
 def _as_int(value: object) -> object:
-    """The number as an int, if it is a whole Decimal: boto3 reads every number as a Decimal."""
+    """Returns the number as an int, if it is a whole Decimal: boto3 reads every number as a Decimal."""
     if not isinstance(value, Decimal) or not value.is_finite() or value.adjusted() >= _DIGITS_MAX:
         return value
     return int(value) if value == int(value) else value
 
 
 def _as_json(value: Any, field: str, bytes_max: int | None = None) -> Any:
-    """The value as JSON gives it back: a first answer and its replay are the same.
+    """Returns the value as JSON gives it back, so that a first answer and its replay are the same.
 
-    Raises InvalidInputError for what has no form there, PayloadTooLargeError.
+    Raises InvalidInputError for a value that JSON cannot have, and PayloadTooLargeError.
     """
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:  # a Decimal; NaN, a circle; deep nesting
-        raise InvalidInputError(f"{field} has no form in JSON: {error}.", field=field) from None
+        raise InvalidInputError(f"{field} cannot be written as JSON: {error}.", field=field) from None
     if bytes_max is not None and len(text) > bytes_max:
-        raise PayloadTooLargeError(f"{field} has {len(text)} bytes as JSON, and at most {bytes_max}.", field=field)
+        raise PayloadTooLargeError(f"{field} has {len(text)} bytes as JSON: at most {bytes_max} fit.", field=field)
     return json.loads(text)
 
 
 def _parse_grant(environment: Mapping[str, str], variable: str) -> tuple[Settings, dict[str, Counter]]:
-    """What `grant_transact` says (tally/contract/described.py). Raises ConfigurationError."""
+    """Returns what `grant_transact` says (tally/contract/described.py). Raises ConfigurationError."""
     if variable not in environment:
         raise ConfigurationError(f"{variable} is not set: tally.grant_transact(function, …) sets it")
     try:
-        said = json.loads(environment[variable])
-        version, its_format = said["version"], said["format"]
-        counters, settings = said["counters"], dict(said["settings"])
+        grant = json.loads(environment[variable])
+        version, its_format = grant["version"], grant["format"]
+        counters, settings = grant["counters"], dict(grant["settings"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(f"{variable} is not what tally.grant_transact(function, …) sets: {error!r}") from None
     same = f"install tallystick {version} beside this function, as in the app that deploys it"

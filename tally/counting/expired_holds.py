@@ -106,7 +106,10 @@ class _HoldsSweep:
         tally, amount = f"{name}/{id_}", abs(int(hold["amount"]["N"]))
         if amount < self.refused_tallies.get(tally, (math.inf, False))[0]:
             try:
-                self.returned += self._settle_expired(name, hold)
+                if name not in self.counters:
+                    raise ConfigurationError(f"The counter {name} is not declared.")
+                call = Call(self.store, deadline_s=min(self.until_s, self.store.clock() + RETURN_S_MAX))
+                self.returned += transition(call, self.counters[name], hold, EXPIRED)
                 return []
             except TallyError as error:
                 why = {"hold_id": hold_id, "tally": tally, "reason": str(error.__cause__ or error)}
@@ -117,12 +120,6 @@ class _HoldsSweep:
         if hold["SK"]["S"].startswith(OVERDUE) or not self.refused_tallies[tally][1]:
             return []
         return self._overdue_writes(hold, f"{OVERDUE}{holder_key(name, id_)}#{hold_id}")
-
-    def _settle_expired(self, name: str, hold: Item) -> bool:
-        if name not in self.counters:
-            raise ConfigurationError(f"The counter {name} is not declared.")
-        call = Call(self.store, deadline_s=min(self.until_s, self.store.clock() + RETURN_S_MAX))
-        return transition(call, self.counters[name], hold, EXPIRED)
 
     def _overdue_writes(self, hold: Item, to: str) -> list[Write]:
         """Returns the writes that move a hold as it is, on condition that no other call settled or changed it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from .. import observe
 from ..counter import Counter
@@ -79,13 +79,12 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
     move = _take_number if counter.numbered else _spill if counter.is_rolled_up else _add
     if counter.unique and not counter.is_rolled_up:
         move = _add_visitor
-    if counter.retired:
-        move = _refuse
     target = id_ if change.receipt_target is None else change.receipt_target
     days = change.receipt_days or counter.receipt_days
     payload = {"amount": amount, **({"used": True} if change.used else {})}
     keyed = ReceiptKey(change.operation, target, change.key, payload, days)
-    counted = partial(count_once, call, keyed, partial(move, call, change))
+    commit = partial(refuse_retired, call, counter) if counter.retired else partial(move, call, change)
+    counted = partial(count_once, call, keyed, commit)
     try:
         return holds.retry_with_room(call, counter, id_, amount, counted) if counter.may_settle_holds else counted()
     except LimitReachedError:
@@ -123,10 +122,6 @@ def _add_visitor(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
     fails."""
     raise_if_counted(call, draft)
     return _add(call, change, draft)
-
-
-def _refuse(call: Call, change: Increment, draft: ReceiptDraft) -> NoReturn:
-    refuse_retired(call, change.counter, draft)
 
 
 def _spill(call: Call, change: Increment, draft: ReceiptDraft) -> Body:

@@ -30,7 +30,10 @@ def count(call: Call, counter: Counter, id_: str, visitor: str, at_s: float | No
 
     Raises InvalidInputError for a time that is too old or in the future, and the errors of increments.count.
     """
-    tally = _tally(counter, id_, clock.now_s(), at_s)
+    now_s = clock.now_s()
+    if at_s is not None and not -clock.OFF_S_MAX <= now_s - at_s <= VISIT_LATE_MAX_S:
+        raise InvalidInputError("at must be the time of the first attempt, within the last day.", field="at")
+    tally = periods.tally_id(counter, id_, now_s if at_s is None else at_s)
     return _count(call, counter, tally, pseudonyms.pseudonym(pseudonyms.stack_secret(call), visitor))
 
 
@@ -54,11 +57,3 @@ def _count(call: Call, counter: Counter, tally: str, name: str) -> ChangeAnswer:
     anybody = replace(call, caller=None)  # a visitor counts once, whichever service sends the visit
     body, seen = increments.count(anybody, change)
     return ChangeAnswer({**body, "new": not seen}, seen)
-
-
-def _tally(counter: Counter, id_: str, now_s: float, at_s: float | None) -> str:
-    if at_s is None:
-        return periods.tally_id(counter, id_, now_s)
-    if not -clock.OFF_S_MAX <= now_s - at_s <= VISIT_LATE_MAX_S:
-        raise InvalidInputError("at must be within the last day: when the visit was tried first.", field="at")
-    return periods.tally_id(counter, id_, at_s)

@@ -84,45 +84,45 @@ OF_ITEMS = {
 }  # fmt: skip
 KNOWN: list[dict[str, Any]] = [{"floor": 0}, {"ceiling": 9}, {"start": 9}, {"numbered": True, "delta": 1}]
 TOGETHER: list[tuple[str, dict[str, Any], str]] = [
-    ("own_limits", {"own_limits": True, "floor": 0, "delta": -1, "numbered": True}, "no numbers"),
-    ("own_limits", {"own_limits": True, "ceiling": 9, "pages": True}, "no pages"),
+    ("own_limits", {"own_limits": True, "floor": 0, "delta": -1, "numbered": True}, "neither numbered nor pages"),
+    ("own_limits", {"own_limits": True, "ceiling": 9, "pages": True}, "neither numbered nor pages"),
     ("floor", {"floor": 11, "start": 10}, "is above start, which is 10"),
     ("ceiling", {"ceiling": 9, "start": 10}, "is below start, which is 10"),
-    ("debt", {"debt": 5, "floor": 0, "delta": -1}, "takes any amount"),
+    ("debt", {"debt": 5, "floor": 0, "delta": -1}, "one limit and no delta"),
     *(("debt", {"debt": 5, "floor": 0, "changes": who}, "needs changes='service'") for who in ("anyone", "caller")),
-    *(("visible", {"visible": "soon", **more}, "a change sees the number") for more in KNOWN),
+    *(("visible", {"visible": "soon", **more}, "changes depend on the number") for more in KNOWN),
     *(("max_shards", {"max_shards": 2, **more}, "must be 1") for more in KNOWN),
     *(("max_age_s", {"max_age_s": age, "read": "anyone"}, "from 0 to 86400") for age in (-1, 86401, True, 5.0)),
     *(
         ("changes", {"child": "LIKE#", "changes": changes}, "its child must end with USER#")
         for changes in ("anyone", "caller")
     ),
-    ("path", {"path": "/visits/{id}", "pages": True}, "no part of a path"),
+    ("path", {"path": "/visits/{id}", "pages": True}, "not part of a path"),
     ("max_shards", {"child": "A#", "max_shards": 65}, "at most 64: they are removed in one transaction"),
-    ("visible", {"child": "A#", "visible": "soon"}, "with its tally in one transaction"),
+    ("visible", {"child": "A#", "visible": "soon"}, "its tally move in one transaction"),
     *(
-        (field, {"child": "A#", field: value}, "its number is that of the items A#")
+        (field, {"child": "A#", field: value}, "it counts the items A#")
         for field, value in (("delta", 1), ("start", 3), ("floor", 0), ("ceiling", 9))
     ),
     *(
-        (field, {"items": Items("shop"), field: value}, "its number is that of the items of shop")
+        (field, {"items": Items("shop"), field: value}, "it counts the items of shop")
         for field, value in OF_ITEMS.items()
     ),
-    ("period", {"period": "day", "numbered": True, "delta": 1}, "belongs to no period"),
-    ("period", {"period": "day", "child": "CALL#"}, "belongs to no period"),
+    ("period", {"period": "day", "numbered": True, "delta": 1}, "for one tally for good"),
+    ("period", {"period": "day", "child": "CALL#"}, "for one tally for good"),
     *(
         ("keep_periods", {"keep_periods": keep, "period": "day"}, "whole number from 1 to")
         for keep in (0, KEEP_PERIODS_MAX + 1, True)
     ),
     *(("unique", {"unique": True, "period": one}, "needs a period, one of") for one in ("minute", "hour")),
-    *(("delta", {**UNIQUE, "delta": delta}, "a visitor is one") for delta in (-1, 2)),
+    *(("delta", {**UNIQUE, "delta": delta}, "must be 1: a visitor counts as 1") for delta in (-1, 2)),
     *(
         (field, {**UNIQUE, field: value}, "services name its visitors")
         for field, value in (("start", 5), ("floor", 0), ("receipt_days", 9), ("changes", "anyone"))
     ),
-    ("unique", {**UNIQUE, "child": "A#"}, "no items"),
-    ("debt", {**UNIQUE, "ceiling": 9, "debt": 1}, "takes any amount"),
-    *(("timezone", {"timezone": "Europe/Paris", "period": one}, "one may come twice") for one in ("hour", "minute")),
+    ("unique", {**UNIQUE, "child": "A#"}, "visitors or items, not both"),
+    ("debt", {**UNIQUE, "ceiling": 9, "debt": 1}, "one limit and no delta"),
+    *(("timezone", {"timezone": "Europe/Paris", "period": one}, "local time may come twice") for one in ("hour", "minute")),
     *(
         ("timezone", {"timezone": zone, "period": "day"}, "must be a name of the IANA database")
         for zone in ("Europe/Atlantis", "Europe", "/etc/localtime", 1, "")
@@ -135,7 +135,7 @@ OF_ITEMS = [
 ]  # fmt: skip
 TOGETHER += [
     ("items", {"items": "shop"}, "must be Items(…)"),
-    *((field, {"items": OF, field: value}, "its number is that of the items of shop") for field, value in OF_ITEMS),
+    *((field, {"items": OF, field: value}, "it counts the items of shop") for field, value in OF_ITEMS),
 ]
 WRONG = [*((field, {field: value}, why) for field, values, why in VALUES for value in values), *TOGETHER]
 
@@ -252,9 +252,9 @@ def test_no_shard_of_a_counter_is_in_the_range_of_another_one(other: str, shard:
     ("own", "other", "why"),
     [
         ({}, {"sort_key": "OTHER"}, "counter 'stock': name is declared twice"),
-        ({}, {"name": "shelf", "attribute": "other"}, "counter 'shelf': sort_key 'STOCK' of 'ITEM' is 'stock''s"),
+        ({}, {"name": "shelf", "attribute": "other"}, "counter 'shelf': sort_key 'STOCK' of 'ITEM' is the key of 'stock'"),
         ({"path": "/a/{id}"}, {"name": "shelf", "sort_key": "SHELF", "path": "/a/{id}"},
-         r"counter 'shelf': path '/a/\{id\}' is 'stock''s"),
+         r"counter 'shelf': path '/a/\{id\}' is the path of 'stock'"),
     ],
 )  # fmt: skip
 def test_two_counters_of_one_name_item_or_path_are_refused(
@@ -289,7 +289,7 @@ def test_counters_that_would_count_one_item_twice_are_refused(one: str, other: s
     first = declare(name="first", child=one)
     second = declare(name="second", sort_key="SECOND", child=other)
     for both in ([first, second], [second, first]):
-        with pytest.raises(ConfigurationError, match="one item would be counted twice"):
+        with pytest.raises(ConfigurationError, match="both would count them"):
             declared(both)
     elsewhere = declare(name="elsewhere", prefix="OTHER", child=other)
     assert list(declared([first, elsewhere])) == ["first", "elsewhere"]
@@ -354,7 +354,7 @@ def test_a_table_has_as_many_counters_as_one_transaction_moves() -> None:
     assert len(declared(every[1:])) == COUNTERS_PER_TABLE_MAX
     with pytest.raises(
         ConfigurationError,
-        match=f"'c{COUNTERS_PER_TABLE_MAX}': too many counters .* at most {COUNTERS_PER_TABLE_MAX} counters",
+        match=f"'c{COUNTERS_PER_TABLE_MAX}': too many counters .* at most {COUNTERS_PER_TABLE_MAX} for a table",
     ):
         declared(every)
 
@@ -365,7 +365,7 @@ def test_numbers_of_the_team_may_have_names_that_begin_alike() -> None:
     names = ["customer_orders_open", "customer_orders_old", "post_likes", "postlikes"]
     assert list(declared(Watched(one, table="shop", attribute="n", items=of, at="META") for one in names)) == names
     for name, items in (("x", "shop"), (None, of)):
-        with pytest.raises(ConfigurationError, match=r"of must be Items\(…\)"):
+        with pytest.raises(ConfigurationError, match=r"must be Items\(…\)"):
             Watched(name, table="shop", attribute="n", items=items, at="META")  # type: ignore[arg-type]
 
 
@@ -375,13 +375,13 @@ def test_a_table_has_fewer_counters_that_hold_a_number_of_the_team() -> None:
     assert len(declared(watched)) == WATCHED_MAX
     one = Counter("c", prefix="C", sort_key="N", attribute="n", items=of)
     assert len(declared([*watched, one])) == WATCHED_MAX + 1
-    with pytest.raises(ConfigurationError, match=f"too many counters .*, or of {WATCHED_MAX} that `Watched` makes"):
+    with pytest.raises(ConfigurationError, match=f"too many counters .*, or {WATCHED_MAX} that `Watched` makes"):
         declared([*watched, one, dataclasses.replace(one, name="d", prefix="D")])
 
 
 @pytest.mark.parametrize("attribute", ["recounted", "kept"])
 def test_what_scans_write_is_no_number_of_items(attribute: str) -> None:
-    with pytest.raises(ConfigurationError, match="is one that scans write"):
+    with pytest.raises(ConfigurationError, match="is an attribute that scans write"):
         Counter("a", prefix="A", sort_key="N", attribute=attribute, items=Items("shop"))
     assert declare(attribute=attribute).attribute == attribute
 
@@ -390,7 +390,7 @@ def test_counters_of_one_table_agree_whether_it_has_heartbeats() -> None:
     """One that does not know of them would count them."""
     beating = Counter("a", prefix="A", sort_key="N", attribute="n", items=Items("shop", heartbeats=True))
     other = Counter("b", prefix="B", sort_key="N", attribute="n", items=Items("shop"))
-    with pytest.raises(ConfigurationError, match="counter 'b': heartbeats is False, but another counter of the table"):
+    with pytest.raises(ConfigurationError, match="counter 'b': heartbeats is False, but must be the same in all counters of the table"):
         declared([beating, other])
     elsewhere = dataclasses.replace(other, items=Items("social"))
     assert list(declared([beating, elsewhere])) == ["a", "b"]

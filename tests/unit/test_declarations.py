@@ -73,7 +73,7 @@ def test_a_team_s_own_file_is_loaded_and_nothing_is_written_beside_it(tmp_path: 
         (
             HEAD + "T = Counter('t', prefix='VID', sort_key='STATS#TOTAL', attribute='a')\n"
             "COUNTERS = {c.name: c for c in (PLAYS, LIKES, VISITS, BOT_VISITS, T)}",
-            "'t': sort_key .* is 'plays''s",
+            "'t': sort_key .* is the key of 'plays'",
         ),
     ],
 )

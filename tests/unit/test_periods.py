@@ -104,7 +104,7 @@ def test_a_period_is_asked_for_by_the_one_name_that_it_has(period: str, own: str
         assert not periods.is_valid_tally_id(declared, f"7c20#{name}")
         with pytest.raises(InvalidInputError, match=f"must be a {period} of calls, like 2026"):
             periods.tally_id(declared, "7c20", now_s, name)
-    with pytest.raises(NotFoundError, match="no more"):
+    with pytest.raises(NotFoundError, match="does not keep"):
         periods.tally_id(declared, "7c20", now_s, own.replace("2026", "2002").replace("2002-W47", "2002-W46"))
 
 

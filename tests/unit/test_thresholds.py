@@ -97,8 +97,8 @@ def test_the_events_of_a_percentage_go_up_and_down_in_turn_and_say_whether_it_is
         (Notify(at=(10**15 + 1,)), "at must be"),
         (Notify(every=0), "every must be"),
         (Notify(every=1.5), "every must be"),  # type: ignore[arg-type]
-        (Notify(percent=(80,)), "a percentage is one of a ceiling above 0"),
-        (Notify(at=(10,)), "nobody sees a sum of shards go down"),
+        (Notify(percent=(80,)), "percent needs a ceiling above 0"),
+        (Notify(at=(10,)), "Tally sees no sum of shards go down"),
     ],
 )
 def test_wrong_thresholds_are_refused(notify: Any, why: str) -> None:
@@ -113,34 +113,34 @@ LIMITED = Counter("x", prefix="X", sort_key="N", attribute="n", start=5, floor=0
 @pytest.mark.parametrize(
     ("more", "notify", "why"),
     [
-        ({"ceiling": None}, Notify(at=(0,)), "no number falls below 0, because none goes below 0: give 1 or more"),
+        ({"ceiling": None}, Notify(at=(0,)), "no number falls below 0, because 0 is the least: give 1 or more"),
         ({"ceiling": None, "debt": 3}, Notify(at=(-3,)), "no number falls below -3"),
         ({"ceiling": None, "debt": 3}, Notify(at=(-2, 0)), None),
         ({"ceiling": None, "own_limits": True}, Notify(at=(-9,)), None),
         ({}, Notify(at=(1, 10), percent=(100,), every=10), None),
-        ({}, Notify(at=(0,)), "none goes below 0"),
-        ({}, Notify(at=(11,)), "no number reaches 11, because none goes above 10: give 10 or less"),
+        ({}, Notify(at=(0,)), "because 0 is the least"),
+        ({}, Notify(at=(11,)), "no number reaches 11, because 10 is the greatest: give 10 or less"),
         ({"floor": 5}, Notify(percent=(50,)), "no number falls below 5"),
         ({"floor": 5, "own_limits": True}, Notify(percent=(50,), at=(99,)), None),
         ({"floor": None, "debt": 2}, Notify(at=(12, -99)), None),
         ({"floor": None, "debt": 2}, Notify(at=(13,)), "no number reaches 13"),
-        ({}, Notify(every=11), "none goes below 0"),
+        ({}, Notify(every=11), "because 0 is the least"),
         ({"delta": 1}, Notify(at=(1, 5, 10)), None),
         ({"delta": 1, "numbered": True}, Notify(at=(6, 10)), None),
-        ({"delta": 1, "numbered": True}, Notify(at=(3,)), "no number falls below 3, because none goes below 5: give 6"),
+        ({"delta": 1, "numbered": True}, Notify(at=(3,)), "no number falls below 3, because 5 is the least: give 6"),
         ({"delta": 1, "numbered": True}, Notify(percent=(50,)), "no number falls below 5"),
         ({"delta": 1, "numbered": True}, Notify(every=5), None),
         ({"delta": 2, "numbered": True, "ceiling": None}, Notify(at=(5,)), "no number falls below 5"),
         ({"delta": -1, "numbered": True}, Notify(at=(1, 5)), None),
-        ({"delta": -1, "numbered": True}, Notify(at=(6,)), "no number reaches 6, because none goes above 5: give 5"),
-        ({"delta": -1, "numbered": True}, Notify(every=2), "every is of numbers that go up, and its delta is -1"),
+        ({"delta": -1, "numbered": True}, Notify(at=(6,)), "no number reaches 6, because 5 is the greatest: give 5"),
+        ({"delta": -1, "numbered": True}, Notify(every=2), "every needs numbers that go up, and delta is -1"),
         ({"delta": 1, "period": "day"}, Notify(at=(5,)), "no number falls below 5"),
         ({"delta": 1, "period": "day", "own_limits": True}, Notify(at=(5,)), "no number falls below 5"),
         ({"delta": 1, "period": "day", "own_limits": True}, Notify(at=(99,)), None),
         ({"delta": 3, "period": "day"}, Notify(at=(8,)), None),
-        ({"delta": 3, "period": "day"}, Notify(percent=(100,)), "no number reaches 10, because none goes above 8"),
+        ({"delta": 3, "period": "day"}, Notify(percent=(100,)), "no number reaches 10, because 8 is the greatest"),
         ({"delta": -3, "period": "day", "floor": 1}, Notify(at=(3, 5), every=5), None),
-        ({"delta": -3, "period": "day", "floor": 1}, Notify(at=(2,)), "no number falls below 2, because none goes"),
+        ({"delta": -3, "period": "day", "floor": 1}, Notify(at=(2,)), "no number falls below 2, because 2 is the least"),
         ({"delta": -3, "period": "day", "ceiling": None}, Notify(at=(6,)), "no number reaches 6"),
         ({"start": 0, "floor": None, "unique": True, "period": "day"}, Notify(at=(0,)), "no number falls below 0"),
     ],
@@ -159,7 +159,7 @@ def test_sums_that_only_count_up_and_single_items_have_thresholds() -> None:
     base, ten = Counter("usage", prefix="USER", sort_key="U", attribute="u"), Notify(at=(10,))
     for more in ({"delta": 1}, {"visible": "soon", "delta": 1}, {"child": "A#"}, {"max_shards": 1}, {"floor": 0}):
         assert replace(base, notify=ten, **{"max_shards": 0, **more}).notify == ten  # type: ignore[arg-type]
-    with pytest.raises(Exception, match="nobody sees"):
+    with pytest.raises(Exception, match="Tally sees no sum"):
         replace(base, notify=ten, delta=-1)
 
 
@@ -173,7 +173,7 @@ def test_sums_that_only_count_up_and_single_items_have_thresholds() -> None:
 @pytest.mark.parametrize("threshold", [0, -5])
 def test_a_threshold_that_a_sum_has_reached_before_it_counts_is_refused(more: dict[str, Any], threshold: int) -> None:
     sums = Counter("usage", prefix="USER", sort_key="U", attribute="u", notify=Notify(at=(1,)), **more)
-    with pytest.raises(Exception, match="because none goes below 0: give 1 or more"):
+    with pytest.raises(Exception, match="because 0 is the least: give 1 or more"):
         replace(sums, notify=Notify(at=(1, threshold)))
 
 

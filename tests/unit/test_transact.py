@@ -53,10 +53,10 @@ def sells() -> Iterator[Transactions]:
         ({"changes": [("stock", "mug")]}, "changes[0].amount", "is missing"),
         *(({"changes": [("stock", "mug", amount)]}, "changes[0].amount", "whole number")
           for amount in ("1", 0.5, True, None, float("nan"), Decimal("NaN"), Decimal("1e999999999"), Decimal("0.5"))),
-        ({"answer": {1, 2}}, "answer", "no form in JSON"),
-        ({"answer": Decimal(1)}, "answer", "no form in JSON"),
-        ({"payload": float("nan")}, "payload", "no form in JSON"),
-        ({"payload": CIRCLE}, "payload", "no form in JSON"),
+        ({"answer": {1, 2}}, "answer", "cannot be written as JSON"),
+        ({"answer": Decimal(1)}, "answer", "cannot be written as JSON"),
+        ({"payload": float("nan")}, "payload", "cannot be written as JSON"),
+        ({"payload": CIRCLE}, "payload", "cannot be written as JSON"),
         ({"context": {"remaining": 3}}, "context", "what Lambda gives"),
         ({"writes": {"Put": {}}}, "writes", "list of TransactItems"),
         ({"writes": "Put"}, "writes", "list of TransactItems"),
@@ -86,7 +86,7 @@ def test_what_makes_no_sense_is_said_by_its_place(
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ({"answer": "x" * 2047}, "answer has 2049 bytes as JSON, and at most 2048"),
+        ({"answer": "x" * 2047}, "answer has 2049 bytes as JSON: at most 2048 fit"),
         ({"changes": [("usage", "ann", 1)] * 1001}, "at most 1000 changes"),
         ({"changes": [("usage", f"u{number}", 1) for number in range(91)]}, "more than 90 tallies"),
         ({"writes": [{"Delete": {"TableName": "t", "Key": A}}] * 97},

@@ -122,7 +122,7 @@ TOGETHER: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("unique", {**UNIQUE, "child": "A#"}, "visitors or items, not both"),
     ("debt", {**UNIQUE, "ceiling": 9, "debt": 1}, "one limit and no delta"),
-    *(("timezone", {"timezone": "Europe/Paris", "period": one}, "local time may come twice") for one in ("hour", "minute")),
+    *(("timezone", {"timezone": "Europe/Paris", "period": one}, "local time") for one in ("hour", "minute")),
     *(
         ("timezone", {"timezone": zone, "period": "day"}, "must be a name of the IANA database")
         for zone in ("Europe/Atlantis", "Europe", "/etc/localtime", 1, "")
@@ -252,7 +252,7 @@ def test_no_shard_of_a_counter_is_in_the_range_of_another_one(other: str, shard:
     ("own", "other", "why"),
     [
         ({}, {"sort_key": "OTHER"}, "counter 'stock': name is declared twice"),
-        ({}, {"name": "shelf", "attribute": "other"}, "counter 'shelf': sort_key 'STOCK' of 'ITEM' is the key of 'stock'"),
+        ({}, {"name": "shelf", "attribute": "other"}, r"counter 'shelf': sort_key 'STOCK' .* is the key of 'stock'"),
         ({"path": "/a/{id}"}, {"name": "shelf", "sort_key": "SHELF", "path": "/a/{id}"},
          r"counter 'shelf': path '/a/\{id\}' is the path of 'stock'"),
     ],
@@ -390,7 +390,7 @@ def test_counters_of_one_table_agree_whether_it_has_heartbeats() -> None:
     """One that does not know of them would count them."""
     beating = Counter("a", prefix="A", sort_key="N", attribute="n", items=Items("shop", heartbeats=True))
     other = Counter("b", prefix="B", sort_key="N", attribute="n", items=Items("shop"))
-    with pytest.raises(ConfigurationError, match="counter 'b': heartbeats is False, but must be the same in all counters of the table"):
+    with pytest.raises(ConfigurationError, match="'b': heartbeats is False, but must be the same in all counters"):
         declared([beating, other])
     elsewhere = dataclasses.replace(other, items=Items("social"))
     assert list(declared([beating, elsewhere])) == ["a", "b"]

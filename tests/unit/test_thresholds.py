@@ -140,7 +140,7 @@ LIMITED = Counter("x", prefix="X", sort_key="N", attribute="n", start=5, floor=0
         ({"delta": 3, "period": "day"}, Notify(at=(8,)), None),
         ({"delta": 3, "period": "day"}, Notify(percent=(100,)), "no number reaches 10, because 8 is the greatest"),
         ({"delta": -3, "period": "day", "floor": 1}, Notify(at=(3, 5), every=5), None),
-        ({"delta": -3, "period": "day", "floor": 1}, Notify(at=(2,)), "no number falls below 2, because 2 is the least"),
+        ({"delta": -3, "period": "day", "floor": 1}, Notify(at=(2,)), "no number falls below 2, because 2"),
         ({"delta": -3, "period": "day", "ceiling": None}, Notify(at=(6,)), "no number reaches 6"),
         ({"start": 0, "floor": None, "unique": True, "period": "day"}, Notify(at=(0,)), "no number falls below 0"),
     ],

@@ -48,8 +48,8 @@ class Api(Construct):
         super().__init__(scope, id)
         self._names = names
         self._options = options
-        routes = [route for found in routes_by_function.values() for route in found]
-        functions = {route.key: module for module, found in routes_by_function.items() for route in found}
+        functions = {route.key: module for module, routes in routes_by_function.items() for route in routes}
+        routes = [route for routes in routes_by_function.values() for route in routes]
         self.api = http.HttpApi(
             self,
             "Http",
@@ -65,15 +65,18 @@ class Api(Construct):
             ),
         )
         authorizer = self._authorizer()
-        bound = {
+        targets = {
             # One permission for all routes of a function: one for each would be a quarter of the stack's 500 resources.
             module: integrations.HttpLambdaIntegration(camel(module), alias, scope_permission_to_route=False)
             for module, alias in aliases.items()
         }
-        shown = [one for route in routes if (one := route.as_deployed(options.likers_visible))]
-        in_api = [one for route in shown for one in self._routes(route, bound[functions[route.key]], authorizer)]
-        self.stage = self._stage(shown, in_api)
-        self._deployed_routes = shown
+        self._deployed_routes = [one for route in routes if (one := route.as_deployed(options.likers_visible))]
+        http_routes = [
+            http_route
+            for route in self._deployed_routes
+            for http_route in self._routes(route, targets[functions[route.key]], authorizer)
+        ]
+        self.stage = self._stage(http_routes)
         self.domain = create_custom_domain(self, options, self.api, self.stage) if options.domain_name else None
 
     @property
@@ -131,7 +134,7 @@ class Api(Construct):
             )
         return routes
 
-    def _stage(self, shown: Sequence[Route], routes: list[http.HttpRoute]) -> http.HttpStage:
+    def _stage(self, routes: list[http.HttpRoute]) -> http.HttpStage:
         log_group = logs.LogGroup(
             self,
             "AccessLogs",
@@ -165,7 +168,7 @@ class Api(Construct):
         # The construct has no throttle for a route. The keys are CloudFormation's, and only a test checks them.
         resource.route_settings = {
             key: {"ThrottlingRateLimit": throttle.rate_per_s, "ThrottlingBurstLimit": throttle.burst}
-            for route in shown
+            for route in self._deployed_routes
             for key in route.keys
             for throttle in [route.throttle.scaled_by(self._options.throttle)]
         }

@@ -12,17 +12,16 @@ from tally.api.background import StreamReader
 
 from .names import Names
 
-# Versions below the newest: a record that becomes a dead letter again is the same record, and what is redriven is
-# applied.
+# Of older versions. They hold the same record as the newest version, or a record that was redriven.
 NONCURRENT_RETENTION = Duration.days(7)
 
 
 class DeadLetters(Construct):
     """The bucket. It holds the last copy of an accepted change: a stream forgets its records after a day.
 
-    It is versioned, so that no consumer can overwrite a record that waits. Nothing empties it when the stack goes: that
-    would take a Lambda function with the right to delete, for a bucket that is usually empty. In `dev` an empty bucket
-    goes with the stack; any other bucket stays.
+    The bucket is versioned, so no consumer can overwrite a record that waits. If the stack is deleted, nothing empties
+    the bucket: that would need a Lambda function with the right to delete, for a bucket that is usually empty. In `dev`
+    an empty bucket is deleted with the stack; any other bucket stays.
     """
 
     bucket: s3.Bucket
@@ -54,12 +53,12 @@ class DeadLetters(Construct):
             Acknowledgment(
                 id="AwsSolutions-S1",
                 reason="Two functions write here, and only when something is wrong: each write is in their logs, with"
-                " its key, and raises an alarm. Access logs would need a second bucket to say it once more",
+                " its key, and raises an alarm. Access logs would repeat this in a second bucket",
             )
         )
 
     def grant_put(self, consumer: StreamReader, alias: lambda_.Alias) -> None:
-        """Let a consumer put records under its own name. It may not read, delete, or touch another consumer's."""
+        """Let a consumer put records under its own name. It may not read, delete, or write under another name."""
         role = alias.role
         assert isinstance(role, iam.Role)
         role.add_to_policy(
@@ -70,7 +69,7 @@ class DeadLetters(Construct):
         Validations.of(role).acknowledge(
             Acknowledgment(
                 id=f"AwsSolutions-IAM5[Resource::<{self.logical_id}.Arn>/{consumer.function}/*]",
-                reason="Its records lie under shard and sequence number, which nobody knows before: it may put them"
-                " under its own name and do nothing else",
+                reason="The key of a record has a shard and a sequence number, which are unknown before: the consumer"
+                " may put records under its own name and do nothing else",
             )
         )

@@ -1,4 +1,4 @@
-"""The alarms of the front door, in us-east-1: there CloudFront and its web ACL have their metrics."""
+"""The alarms of the front door, in us-east-1, where CloudFront and its web ACL have their metrics."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .options import Options
 
 CLIENT_RATE, BODY_SIZE = "ClientRate", "BodySize"  # the rules of the web ACL
 REQUESTS_MIN = 100
-"""Requests in five minutes, from which on a share of refusals says something: strangers try what is not there."""
+"""Up to so many requests in five minutes, the share of refusals means nothing: strangers try wrong paths."""
 
 
 class EdgeAlarms(Construct):
-    """What a caller gets who never reaches the API, and the topic that hears of it.
+    """Alarms on the answers of CloudFront and AWS WAF, and the topic that they notify.
 
-    The API's own alarms see none of this. An alarm publishes only to a topic of its own region.
+    The API's own alarms do not see requests that never reach the API. An alarm publishes only to a topic of its region.
     """
 
     def __init__(self, scope: Construct, id: str, *, distribution: cloudfront.Distribution, options: Options) -> None:
@@ -28,27 +28,30 @@ class EdgeAlarms(Construct):
         names = Names.of(Stack.of(self), options.docs_url)
         topic = alarms.AlarmTopic(self, "Alarms", names=names, email=options.alarm_email).topic
 
-        def seen(name: str, statistic: str) -> cloudwatch.Metric:
+        def of_distribution(name: str, statistic: str) -> cloudwatch.Metric:
             # https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/programming-cloudwatch-metrics.html
-            of = {"DistributionId": distribution.distribution_id, "Region": "Global"}
-            return _metric("AWS/CloudFront", name, of, statistic)
+            dimensions = {"DistributionId": distribution.distribution_id, "Region": "Global"}
+            return _metric("AWS/CloudFront", name, dimensions, statistic)
 
         refused = cloudwatch.MathExpression(
             expression=f"IF(requests > {REQUESTS_MIN}, FILL(refused, 0), 0)",
-            using_metrics={"requests": seen("Requests", "Sum"), "refused": seen("4xxErrorRate", "Average")},
+            using_metrics={
+                "requests": of_distribution("Requests", "Sum"),
+                "refused": of_distribution("4xxErrorRate", "Average"),
+            },
             period=FIVE_MINUTES,
             label="refused",
         )
         # https://docs.aws.amazon.com/waf/latest/developerguide/waf-metrics.html: CloudFront's have no region.
         acl = {"WebACL": names.stack, "Rule": CLIENT_RATE}
         for id_, metric, kind in (
-            ("Failing", seen("5xxErrorRate", "Average"), alarms.EDGE_FAILING),
+            ("Failing", of_distribution("5xxErrorRate", "Average"), alarms.EDGE_FAILING),
             ("Refusing", refused, alarms.EDGE_REFUSING),
             ("Blocking", _metric("AWS/WAFV2", "BlockedRequests", acl, "Sum"), alarms.EDGE_BLOCKING),
         ):
             alarms.create_alarm(self, id_, names=names, metric=metric, alarm=kind, topic=topic)
-        said = "Subscribe to this: every alarm of the front door goes there"
-        CfnOutput(self, "TopicArn", value=topic.topic_arn, description=said).override_logical_id("AlarmTopicArn")
+        about = "Subscribe to this topic: it gets every alarm of the front door"
+        CfnOutput(self, "TopicArn", value=topic.topic_arn, description=about).override_logical_id("AlarmTopicArn")
 
 
 def _metric(namespace: str, name: str, dimensions: dict[str, str], statistic: str) -> cloudwatch.Metric:

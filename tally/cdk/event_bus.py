@@ -1,4 +1,4 @@
-"""The bus that gets the events of thresholds, where a counter declares some. Rules on it are the team's."""
+"""The bus of threshold events, if a counter declares thresholds. The team makes the rules on the bus."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EventBus(Construct):
         self.arn = arn or events.EventBus(self, "Bus", event_bus_name=names.base).event_bus_arn
 
     def grant_put_events(self, role: iam.Role) -> None:
-        """Let a function send events to it, of Tally's source alone."""
+        """Let a function send events to the bus, with Tally's source only."""
         of_tally = {"StringEquals": {"events:source": SOURCE}}
         put = iam.PolicyStatement(actions=["events:PutEvents"], resources=[self.arn], conditions=of_tally)
         role.add_to_policy(put)

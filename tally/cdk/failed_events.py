@@ -1,4 +1,4 @@
-"""A queue for asynchronous events that Lambda gave up. Without it Lambda drops a change after two retries."""
+"""A queue for asynchronous events that Lambda gave up. Without the queue, Lambda drops a change after two retries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FailedEvents(Construct):
         Validations.of(self.queue).acknowledge(
             Acknowledgment(
                 id="AwsSolutions-SQS3",
-                reason="It is the queue of failed events itself: nothing reads it but a person, after its alarm",
+                reason="This is the queue of failed events itself: only a person reads it, after its alarm",
             )
         )
         for module, routes in functions.items():

@@ -1,4 +1,4 @@
-"""One Lambda function for each handler module, with a role that allows what its operations need and no more."""
+"""One Lambda function for each handler module, with a role that allows only what its operations need."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from .options import Options
 from .tables import Tables, leading_keys_condition
 from .team_tables import TeamTables
 
-# A whole CPU: a million tallies may change in a minute, which takes its judge seconds and up to 500 MB. In dev they do
-# not, and most of a quiet sweep is waiting.
+# 1,769 MB is a whole CPU. If a million tallies change in a minute, the judge takes seconds and up to 500 MB. In dev,
+# fewer tallies change, and the sweep mostly waits.
 SCHEDULED_MEMORY_MB, SCHEDULED_MEMORY_DEV_MB = 1769, 512
-SCHEDULED_AGE_MAX = Duration.seconds(60)  # the least that Lambda takes: by then the next run is there
-# From this rate on a route is busy: visitors wait for it. Behind the others are operators and programs that ask seldom.
+SCHEDULED_AGE_MAX = Duration.seconds(60)  # the least that Lambda takes; the next run is due by the end
+# A route with at least this throttle is busy: visitors wait for it. Operators and programs rarely call the others.
 BUSY_PER_S = 500
 LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 ALIAS = "live"
@@ -44,18 +44,18 @@ class Functions(Construct):
     """The functions, by the name of their handler's module, each behind its alias `live`."""
 
     aliases: dict[str, lambda_.Alias]
-    """Those that serve operations. Other Lambdas may invoke these."""
+    """The functions that serve operations. Other Lambda functions may invoke them."""
     consumers: dict[str, lambda_.Alias]
     writers: list[lambda_.Alias]
-    """Those that write what the consumers read: the operations', and the sweep, which gives back expired holds."""
+    """The functions that write what the consumers read: those of operations, and the sweep, which releases holds."""
     background: dict[str, lambda_.Alias]
-    """Those whose failure no caller sees: the consumers and what runs on a schedule."""
+    """The functions whose failure no caller sees: the consumers and the scheduled functions."""
     busy: dict[str, lambda_.Alias]
-    """Those that serve the routes that strangers and programs call all the time."""
+    """The functions of the routes that strangers and programs call all the time."""
     version: str
-    """Of their code: what `GET /health` says."""
+    """The version of the code, as in `GET /health`."""
     surroundings: Surroundings
-    """Where they run."""
+    """What the functions need to know of the stack."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class Functions(Construct):
             version=self.version,
             tables={table: made.table_name for table, made in tables.by_name.items()},
             streams={
-                one: str(tables.by_name[one].table_stream_arn)
-                for one, form in deployment.TABLES.items()
-                if form.has_stream
+                table: str(tables.by_name[table].table_stream_arn)
+                for table, schema in deployment.TABLES.items()
+                if schema.has_stream
             },
             dead_letters=dead_letters.bucket.bucket_name,
             page_hosts=",".join(options.page_hosts),
@@ -103,29 +103,29 @@ class Functions(Construct):
         self._functions: dict[str, lambda_.Function] = {}
         self.busy = {}
         self.aliases = {
-            module: self._add_serving_function(module, found)
-            for module, found in declarations.routes_by_function.items()
+            module: self._add_serving_function(module, routes)
+            for module, routes in declarations.routes_by_function.items()
         }
         scheduled = {schedule.function: self._add_scheduled_function(schedule) for schedule in declarations.schedules}
         self.consumers = {consumer.function: self._add_consumer(consumer) for consumer in declarations.readers}
         self.background = {**self.consumers, **scheduled}
         writing = [
             module
-            for module, found in declarations.routes_by_function.items()
-            if any(one.operation.writes for one in found)
+            for module, routes in declarations.routes_by_function.items()
+            if any(route.operation.writes for route in routes)
         ]
         self.writers = [*(self.aliases[module] for module in writing), *scheduled.values()]
 
     def add_variables(self, module: str, variables: Mapping[str, str]) -> None:
-        """Give a function variables that are known only after it is made."""
+        """Give a function the variables that depend on a resource made after it."""
         for name, value in variables.items():
             self._functions[module].add_environment(name, value)
 
     def _add_serving_function(self, module: str, routes: Sequence[Route]) -> lambda_.Alias:
-        """A function whose callers wait.
+        """Adds a function whose callers wait.
 
-        It starts from a snapshot where it is busy, because a cold start takes a second. For what needs no table (the
-        beacon's script, which browsers keep) nobody waits.
+        A busy function starts from a snapshot, because a cold start takes a second. A function without a table is not
+        busy: it serves the beacon's script, which browsers keep.
         """
         options = self._options
         busy = bool(self._needs[module]) and any(route.throttle.rate_per_s >= BUSY_PER_S for route in routes)
@@ -173,7 +173,7 @@ class Functions(Construct):
             for statement in self._team_tables.scan_statements if self._options.own_check_units else ():
                 alias.role.add_to_policy(statement)
         self._grant_send_events(schedule, alias)
-        # EventBridge invokes it asynchronously. Nothing is retried or kept: the next run continues.
+        # EventBridge invokes it asynchronously. Lambda neither retries nor keeps an event: the next run continues.
         alias.configure_async_invoke(retry_attempts=0, max_event_age=SCHEDULED_AGE_MAX)
         events.Rule(
             alias,
@@ -201,7 +201,7 @@ class Functions(Construct):
         snapshot: bool = False,
         traced: bool | None = None,
     ) -> lambda_.Alias:
-        """`traced`: None is the same as for all that no caller waits for."""
+        """`traced`: None if no caller waits for the function. It is then traced if the option `tracing` is `all`."""
         traced = self._options.tracing == "all" if traced is None else traced
         scope = Construct(self, camel(module))
         log_group = logs.LogGroup(
@@ -227,8 +227,8 @@ class Functions(Construct):
             reserved_concurrent_executions=reserved,
             role=role,
             log_group=log_group,
-            # Lambda's own lines of a success (START, END, REPORT) are longer than the function's, and say what metrics
-            # say. It still writes those of a failure.
+            # If a call succeeds, Lambda's own lines (START, END, REPORT) are longer than the function's, and say what
+            # metrics say. Lambda still writes its lines about failures.
             logging_format=lambda_.LoggingFormat.JSON,
             system_log_level_v2=lambda_.SystemLogLevel.WARN,
             tracing=lambda_.Tracing.ACTIVE if traced else lambda_.Tracing.DISABLED,
@@ -241,9 +241,9 @@ class Functions(Construct):
 
 
 class FunctionRole(iam.Role):
-    """The role of one function, with all that it allows in itself.
+    """The role of one function, with its permissions inline.
 
-    CDK puts what is granted to a role into a policy beside it: one of the 500 resources of a stack, for each function.
+    CDK would put the permissions into a policy beside the role: one more of the stack's 500 resources.
     """
 
     def __init__(self, scope: Construct, id: str, *, description: str) -> None:
@@ -261,14 +261,14 @@ class FunctionRole(iam.Role):
 
 
 def _sampling_variables(share: float) -> dict[str, str]:
-    """Powertools writes everything in this share of the invocations, and only warnings and errors in the others."""
+    """Returns Powertools' variables: it logs everything in this share of the invocations, else warnings and errors."""
     if share == 1:
         return {}
     return {"POWERTOOLS_LOG_LEVEL": "WARNING", **({"POWERTOOLS_LOGGER_SAMPLE_RATE": f"{share:g}"} if share else {})}
 
 
 def policy_statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyStatement]:
-    """The fewest statements that allow `needs`: the actions that share a table and key prefixes go together."""
+    """Returns the fewest statements that allow `needs`: actions on the same table and prefixes share a statement."""
     prefixes: dict[tuple[Table, str], set[str]] = {}
     for need in needs:
         prefixes.setdefault((need.table, need.action), set()).add(need.prefix)
@@ -286,22 +286,22 @@ def policy_statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyS
 
 
 def _pattern(prefix: str) -> str:
-    """`VID#` matches every key that begins so. A prefix that does not end in the separator is a whole key."""
+    """Returns the pattern of a key prefix. A prefix that does not end in the separator `#` is a whole key."""
     return f"{prefix}*" if prefix.endswith("#") else prefix
 
 
 def _acknowledge(role: iam.Role, function: lambda_.Function) -> None:
-    """Objections of cdk-nag and CDK, and why the resources stay as they are."""
+    """Answers the objections of cdk-nag and CDK to the role and to the function."""
     Validations.of(role).acknowledge(
         Acknowledgment(
             id="AwsSolutions-IAM5[Resource::*]",
-            reason="xray:PutTraceSegments and PutTelemetryRecords of those that are traced, and dynamodb:ListStreams of"
-            " those that read streams, know no resources; nothing else is on *",
+            reason="xray:PutTraceSegments and xray:PutTelemetryRecords of traced functions, and dynamodb:ListStreams"
+            " of functions that read streams, take no resource; nothing else is on *",
         )
     )
     Validations.of(function).acknowledge(
         Acknowledgment(
             id="@aws-cdk/aws-lambda:snapStartRequirePublish",
-            reason="The version is published below, and nothing but its alias is ever invoked",
+            reason="The function's version is published, and callers invoke only its alias",
         )
     )

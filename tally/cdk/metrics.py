@@ -1,4 +1,4 @@
-"""The metrics of dashboard and alarms: Tally's own, and those of the services that it uses."""
+"""The metrics of the dashboard and the alarms: Tally's own metrics, and AWS's metrics of its services."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ Resource = lambda_.Alias | dynamodb.Table | http.HttpApi
 
 @dataclass(frozen=True)
 class TallyMetrics:
-    """The metrics that the functions write themselves (tally/observe.py), of this Tally alone."""
+    """The metrics that the functions of this Tally write (tally/observe.py)."""
 
     names: Names
     declarations: Declarations
 
     def of_stack(self, name: str, statistic: str = "Sum") -> cloudwatch.Metric:
-        """The one metric of this name."""
+        """Returns the metric of this name that has no second dimension."""
         return self._metric(name, {}, statistic, MINUTE, name)
 
     def by_counter(self, name: str, *, of: Collection[str], statistic: str = "Sum") -> dict[str, cloudwatch.Metric]:
-        """The metric of each of these counters. A counter that never moves has no data, and costs nothing."""
+        """Returns the metric of each of these counters. A counter that never moves has no data and costs nothing."""
         return {counter: self._metric(name, {observe.COUNTER: counter}, statistic, MINUTE, counter) for counter in of}
 
     def each_counter(self, name: str) -> cloudwatch.MathExpression:
-        """The maximum of each counter that has this metric, for one alarm. AWS names the counter in each mail.
+        """Returns the maximum of each counter with this metric, for one alarm. AWS names the counter in each mail.
 
-        An alarm takes no SEARCH and at most ten metrics, but one query, of up to 500 lines. Several of these need
-        ORDER BY.
+        An alarm takes no SEARCH and at most ten metrics, but it takes one query of up to 500 lines. A query with
+        several lines needs ORDER BY.
         """
         return cloudwatch.MathExpression(
             expression=f'SELECT MAX({name}) FROM SCHEMA("{observe.NAMESPACE}", {observe.COUNTER}, service)'
@@ -49,12 +49,12 @@ class TallyMetrics:
         )
 
     def by_consumer(self, name: str, statistic: str, *, period: Duration = MINUTE) -> dict[str, cloudwatch.Metric]:
-        """The metric of each stream consumer."""
+        """Returns the metric of each stream consumer."""
         consumers = [consumer.function for consumer in self.declarations.readers]
         return {each: self._metric(name, {observe.CONSUMER: each}, statistic, period, each) for each in consumers}
 
     def by_version(self, name: str, version: str) -> cloudwatch.Metric:
-        """The metric of one version of the code."""
+        """Returns the metric of one version of the code."""
         return self._metric(name, {observe.VERSION: version}, "Sum", MINUTE, version)
 
     def _metric(
@@ -70,15 +70,10 @@ class TallyMetrics:
         )
 
 
-def with_sum_label(metric: cloudwatch.Metric) -> cloudwatch.Metric:
-    """The metric with its sum over the time that a widget shows, in the legend."""
-    return metric.with_(label=f"{metric.label} ${{SUM}}")
-
-
 def aws_metric(
     resource: Resource, name: str, statistic: str = "Sum", *, period: Duration = MINUTE, label: str
 ) -> cloudwatch.Metric:
-    """AWS's metric of a function, over all its versions, of a table, or of the whole API."""
+    """Returns AWS's metric of a function over all its versions, of a table, or of the whole API."""
     if isinstance(resource, lambda_.Alias):
         namespace, dimension, value = "AWS/Lambda", "FunctionName", resource.lambda_.function_name
     elif isinstance(resource, dynamodb.Table):
@@ -96,10 +91,10 @@ def aws_metric(
 
 
 def new_code_failures(failed: cloudwatch.Metric, alias: lambda_.Alias) -> cloudwatch.MathExpression:
-    """How many calls of a function's newest version were its own fault, if they are over a tenth of them; else 0.
+    """Returns the calls of a function's newest version that failed by its fault; 0 up to a tenth of the calls.
 
-    A busy stack has a few of those a minute from any code, while the store is busy. `failed`: the answers; what got
-    none, as from code that does not load, Lambda counts. FILL: what did not happen has no data.
+    While the store is busy, any code has a few failures a minute. `failed`: the failed answers. Lambda's `Errors` are
+    the calls without an answer, as of code that does not load. FILL: a metric has no data if nothing happened.
     """
     function = alias.lambda_.function_name
     of = {
@@ -123,20 +118,20 @@ def new_code_failures(failed: cloudwatch.Metric, alias: lambda_.Alias) -> cloudw
 
 
 def failed_percentage(api: http.HttpApi) -> cloudwatch.MathExpression:
-    """The percentage of HTTP requests that failed, in five minutes."""
+    """Returns the percentage of HTTP requests that failed, in five minutes."""
     return _expression("100 * FILL(failed, 0) / requests", "5xx", failed=(api, "5xx"), requests=(api, "Count"))
 
 
 def write_units(tables: Mapping[str, dynamodb.Table]) -> cloudwatch.MathExpression:
-    """The write units of all tables, in five minutes. A table may be silent: the salts get one write a day."""
+    """Returns the write units of all tables, in five minutes. A table may be silent: salts get one write a day."""
     units = {name: (table, "ConsumedWriteCapacityUnits") for name, table in tables.items()}
     return _expression(" + ".join(f"FILL({name}, 0)" for name in tables), "all tables", **units)
 
 
 def throttled_writes(name: str, table: dynamodb.Table) -> cloudwatch.MathExpression:
-    """Returns the writes that DynamoDB refused in a minute; 0 where it sends nothing.
+    """Returns the writes that DynamoDB throttled in a minute; 0 if it sends no data.
 
-    An alarm on a metric of DynamoDB may ignore missing data, whatever it is set to, and would then stay on.
+    An alarm on a metric of DynamoDB may ignore missing data, whatever its setting, and would then stay on.
     """
     return cloudwatch.MathExpression(
         expression=f"FILL({name}, 0)",
@@ -152,10 +147,10 @@ def successful_runs(alias: lambda_.Alias) -> cloudwatch.MathExpression:
 
 
 def _expression(expression: str, label: str, **metrics: tuple[Resource, str]) -> cloudwatch.MathExpression:
-    """A number that is made of AWS's metrics, over five minutes.
+    """Returns an expression over AWS's metrics, in five minutes.
 
-    CloudWatch computes it only where each metric has data, so `FILL` replaces what is missing. A metric without `FILL`
-    is one whose silence says that there is nothing to judge.
+    CloudWatch computes it only where each metric has data, so `FILL` replaces missing data. If a metric has no `FILL`,
+    its silence means that there is nothing to judge.
     """
     using = {
         name: aws_metric(resource, metric, period=FIVE_MINUTES, label=name)

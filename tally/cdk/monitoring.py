@@ -147,6 +147,7 @@ class Monitoring(Construct):
     def _add_number_sections(self) -> None:
         own = self._metrics
         counted = own.by_counter(observe.COUNTED, of=self._counters).values()
+        with_sums = [metric.with_(label=f"{metric.label} ${{SUM}}") for metric in counted]  # of the time that is shown
         holds = own.of_stack(observe.HOLDS_NOT_RETURNED, "Maximum")
         self._add_section(
             "Drift",
@@ -166,7 +167,7 @@ class Monitoring(Construct):
             "Traffic",
             "Traffic and retries",
             {
-                "Changes counted, by counter": [metrics.with_sum_label(metric) for metric in counted],
+                "Changes counted, by counter": with_sums,
                 "Retries answered from their receipt": [own.of_stack(observe.REPLAYED)],
                 "Refused requests (caller's fault)": [own.of_stack(observe.REFUSED)],
             },

@@ -1,6 +1,6 @@
-"""Every name that the template gives to something: one place, so that two Tallys never share one.
+"""All names of the template, in one place, so that two Tallys never share a name.
 
-A name that is unique in an account, over all its regions, carries the region: the same stage may be in two.
+A name that is unique in all regions of an account has the region in it, because a stage may be in two regions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from constructs import Construct
 
 from .options import RESERVED_BY_COGNITO, OptionsError
 
-BASE_CHARACTERS_MAX = 41  # AWS Backup takes 50 characters for a vault, which has nine more
+BASE_CHARACTERS_MAX = 41  # AWS Backup takes 50 for the name of a vault, which has nine more
 HIDDEN_ID = "Default"  # CDK leaves a construct with this id out of logical ids
 
 
@@ -26,35 +26,33 @@ class Names:
     path: tuple[str, ...] = ()
     """The ids from the stack down to the scope of Tally, without hidden ones."""
     docs: str = "docs"
-    """Where people read the pages of docs/: a URL, or the folder of a checkout."""
+    """Where people read the pages of docs/: a URL, or the folder."""
 
     @classmethod
     def of(cls, scope: Construct, docs: str = docs) -> Names:
-        """The names of the Tally in this scope: a stack, or a construct in one."""
+        """Returns the names of the Tally in this scope: a stack, or a construct in a stack."""
         stack = Stack.of(scope)
         ids = [above.node.id for above in scope.node.scopes[len(stack.node.scopes) :]]
         return cls(stack.stack_name, tuple(id for id in ids if id != HIDDEN_ID), docs)
 
     def check(self, *, with_users: bool) -> None:
-        """Raise OptionsError for a place that some AWS service has no name for. `with_users`: a user pool is there."""
+        """Raise OptionsError if an AWS service would refuse a name. `with_users`: the stack has a user pool."""
         if Token.is_unresolved(self.stack):
-            raise OptionsError(
-                "Tally cannot be in a nested stack, whose name is not known: its tables have fixed names"
-            )
+            raise OptionsError("Tally cannot be in a nested stack: its tables have fixed names, made of the stack's")
         if not re.fullmatch("[A-Za-z][A-Za-z0-9-]*", self.base) or len(self.base) > BASE_CHARACTERS_MAX:
             raise OptionsError(
-                f"Tally would be {self.base!r}, by the names of its stack and of the constructs that it is in: it must"
-                f" have up to {BASE_CHARACTERS_MAX} letters, digits and hyphens, and begin with a letter"
+                f"Tally's name would be {self.base!r}, made of its stack's name and of its constructs' ids:"
+                f" it must have up to {BASE_CHARACTERS_MAX} letters, digits and hyphens, and begin with a letter"
             )
         for word in RESERVED_BY_COGNITO if with_users else ():
             if word in self.base.lower():
-                raise OptionsError(f"Tally would be {self.base!r}: Cognito takes no domain with {word!r} in it")
+                raise OptionsError(f"Tally's name would be {self.base!r}: Cognito refuses a domain with {word!r} in it")
 
     @property
     def base(self) -> str:
-        """How all names begin: `Tally-prod`, or `Tally-prod-Shop`. It is unique in an account and region.
+        """The beginning of all names: `Tally-prod`, or `Tally-prod-Shop`. It is unique in an account and region.
 
-        The name of the API, and the dimension `service` of metrics and log lines.
+        It is also the name of the API, and the dimension `service` of metrics and log lines.
         """
         return "-".join((self.stack, *self.path))
 
@@ -64,7 +62,7 @@ class Names:
         return f"{self.base}-{Aws.REGION}"
 
     def help_line(self, section: str) -> str:
-        """What a mail says of a section of the docs, such as `runbook.md#drift`."""
+        """Returns the sentence with which a mail names a section of the docs, such as `runbook.md#drift`."""
         return f"What to do: {self.docs}/{section}"
 
     def alarm(self, kind: str) -> str:
@@ -75,8 +73,8 @@ class Names:
     def access_log(self) -> str:
         """The log group of the API: `/aws/vendedlogs/Tally-prod-1a2b3c4d`.
 
-        API Gateway writes the name of each access log into one policy of the region, which has 5,120 characters, but
-        for names that begin so. A stack that is made again has another id, and meets no log that was kept.
+        API Gateway writes the name of each access log into one policy of the region, which has 5,120 characters. A name
+        that begins with `/aws/vendedlogs/` is not. A stack that is created again has another id, as has its log group.
         """
         return f"/aws/vendedlogs/{self._base_with_stack_id}"
 
@@ -84,7 +82,7 @@ class Names:
     def vault(self) -> str:
         """The vault of copies, and their plan: `Tally-prod-1a2b3c4d`. AWS Backup takes 50 characters.
 
-        A vault outlives its stack, so a stack that is made again needs another one.
+        A vault outlives its stack, so a stack that is created again needs another name.
         """
         return self._base_with_stack_id
 
@@ -100,8 +98,8 @@ class Names:
     def table(self, name: str, restored: str = "") -> str:
         """A table: `Tally-prod-counts`; `Tally-prod-20261122T103000-counts` is one that was restored to this moment.
 
-        A name that CloudFormation makes up would be another one in each stack. With a fixed one, a deploy that forgets
-        which tables the stack has adopted is refused: it cannot make a table that is there. It never counts from 0.
+        CloudFormation would make up a new name in each stack. With a fixed name, a deploy that forgets the adopted
+        tables fails, because a table of this name exists. So no stack starts again from 0.
         """
         return "-".join((self.base, *filter(None, [restored]), name))
 

@@ -25,21 +25,21 @@ from .tables import Tables
 def runbook_statements(
     failed_events: sqs.Queue, streams: Streams, sweep: lambda_.Alias, topic: sns.Topic
 ) -> list[iam.PolicyStatement]:
-    """What allows what docs/runbook.md tells an operator to do beside the command `tally`.
+    """Returns the statements for the steps of docs/runbook.md that do not use the command `tally`.
 
-    Counting again what was given up takes `InvokePolicy`.
+    To invoke a function with a failed event, an operator also needs `InvokePolicy`.
     """
     return [
         iam.PolicyStatement(
             actions=["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"],
             resources=[failed_events.queue_arn],
         ),
-        # The first takes no other resource. The second is asked for the alarms of one topic, so for any name.
+        # ListEventSourceMappings takes no resource. DescribeAlarms is called for one topic, whatever the alarms' names.
         iam.PolicyStatement(actions=["lambda:ListEventSourceMappings", "cloudwatch:DescribeAlarms"], resources=["*"]),
         iam.PolicyStatement(
             actions=["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"],
             resources=[mapping.attr_event_source_mapping_arn for mapping in streams.mappings],
-            # Of the mapping, or of the function that a request turns it to. Who may switch it turns it to no other one.
+            # The function of the mapping, or the function that a request sets: nobody may set another function.
             conditions={
                 "StringEqualsIfExists": {
                     "lambda:FunctionArn": [
@@ -54,19 +54,18 @@ def runbook_statements(
 
 
 def operator_needs(counters: Mapping[str, Counter]) -> Needs:
-    """What the command `tally` does beside scanning counts and receipts: it reads, repairs, redrives, forgets,
-    imports."""
+    """Returns the needs of the command `tally`, without its scans: it reads, repairs, redrives, forgets and imports."""
     every = list(counters.values())
     users = [counter for counter in every if counter.counts_users]
     parents = [counter for counter in every if counter.counts_children]
     on_ledger = {
         "JUDGE": ("GetItem", "ConditionCheckItem"),
-        "SEGMENT#": ("PutItem",),  # a redriven record is booked in a segment of its own
+        "SEGMENT#": ("PutItem",),  # a redrive books each record in its own segment
         "DRIFT": ("Query", "GetItem", "UpdateItem", "ConditionCheckItem"),
         "DEADLETTER": ("Query", "GetItem", "DeleteItem"),
         "LOST": ("Query", "PutItem", "DeleteItem"),
         "HISTORY#": ("Query", "PutItem"),
-        "HOLDS#": ("Query", "GetItem", "PutItem", "DeleteItem"),  # of a user that it forgets
+        "HOLDS#": ("Query", "GetItem", "PutItem", "DeleteItem"),  # of a user to forget
         "DELETED": ("PutItem",),
         "PROGRESS": ("GetItem",),
         **dict.fromkeys(("SERIES#", "RUNNING#", "TOP#"), ("Query",)),
@@ -75,7 +74,7 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
         on_ledger |= dict.fromkeys(("EVENT#", "SENT#"), ("Query",))
     if any(counter.items is not None for counter in every):
         on_ledger |= {
-            "ITEMS": ("GetItem", "UpdateItem", "ConditionCheckItem"),  # a scan of the items that are there
+            "ITEMS": ("GetItem", "UpdateItem", "ConditionCheckItem"),  # a scan of existing items
             "PASSED": ("GetItem",),
             "SEEN#": ("UpdateItem",),
             "FORM": ("UpdateItem",),
@@ -83,18 +82,18 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
     watched = [counter for counter in every if counter.watch]
     if watched:
         on_ledger["WATCHED#"] = ("Query", "GetItem", "UpdateItem", "DeleteItem")
-    # BatchGetItem reads limits, and children; with all prefixes it is no statement of its own.
+    # BatchGetItem reads overrides and children; with all prefixes it needs no statement of its own.
     repair = need.on_counts(every, "Query", "BatchGetItem", "UpdateItem", "ConditionCheckItem")
     repair |= need.on_counts(watched, "GetItem")
     forget = need.on_counts(users, "GetItem", "PutItem", "DeleteItem")
     import_ = need.on_counts(parents, "PutItem", "UpdateItem")
-    events = need.to_make_events(every)  # of a record that is redriven
+    events = need.to_make_events(every)  # of a redriven record
     receipts = need.PUT_RECEIPT | need.FIND_RECEIPT | need.FIND_RECEIPTS
     return repair | forget | import_ | events | receipts | need.on_ledger(on_ledger) | need.READ_FORMS
 
 
 class Operator(Construct):
-    """The managed policy. It is attached to nobody."""
+    """The managed policy. A deployer attaches it to people."""
 
     policy: iam.ManagedPolicy
 
@@ -110,7 +109,7 @@ class Operator(Construct):
     ) -> None:
         super().__init__(scope, id)
         stack = Stack.of(self)
-        # The command knows only the name of the stack; the ARN ends in an id.
+        # The command knows the name of the stack, but not the id at the end of its ARN.
         by_name = stack.format_arn(
             service="cloudformation",
             resource="stack",
@@ -121,7 +120,7 @@ class Operator(Construct):
         self.policy = iam.ManagedPolicy(
             self,
             "Policy",
-            # Another text would be another policy under another ARN, which nobody has attached.
+            # With another description, CloudFormation would make a new policy, which nobody has attached.
             description="Lets people run the command tally: look, mend, redrive",
             statements=[
                 iam.PolicyStatement(actions=["cloudformation:DescribeStacks"], resources=[by_name]),
@@ -144,11 +143,11 @@ class Operator(Construct):
         objects = f"<{dead_letters.logical_id}.Arn>/*"
         stacks = f"arn:<AWS::Partition>:cloudformation:<AWS::Region>:<AWS::AccountId>:stack/{stack.stack_name}/*"
         reasons = {
-            "*": "lambda:ListEventSourceMappings knows no resources, and cloudwatch:DescribeAlarms is asked for those"
-            " of a topic, whatever their names: both only show a state",
-            objects: "A dead letter lies under shard and sequence number, which nobody knows before; the bucket"
+            "*": "lambda:ListEventSourceMappings takes no resource, and cloudwatch:DescribeAlarms is called for a"
+            " topic, whatever the names of its alarms: both only read",
+            objects: "The key of a dead letter has a shard and a sequence number, which are unknown before; the bucket"
             " holds nothing else",
-            stacks: "It is this one stack, whose arn ends in an id that the command does not know",
+            stacks: "This is one stack, whose ARN ends in an id that the command does not know",
         }
         for resource, reason in reasons.items():
             rule = f"AwsSolutions-IAM5[Resource::{resource}]"

@@ -1,6 +1,6 @@
-"""The options of a deployment, each declared once: its name, its check and its default.
+"""The options of a deployment: the name, the check and the default of each.
 
-They come from the CDK context, `cdk deploy -c stage=prod -c pageHosts=example.com`, or from the arguments of a
+Options come from the CDK context, `cdk deploy -c stage=prod -c pageHosts=example.com`, or from the arguments of a
 construct, `Tally(self, "Tally", …, page_hosts=["example.com"])`. Messages name an option as it was given.
 docs/reference.md lists them; docs/operate.md and docs/front-door.md say what to choose.
 """
@@ -17,22 +17,22 @@ from urllib.parse import urlsplit
 from tally.api.operation import UserVisibility
 
 DEV = "dev"
-PROD_STAGE = "prod"  # the stage that a construct is like, if its data is kept; else it is like dev
+PROD_STAGE = "prod"  # a construct that keeps its data gets the defaults of this stage, and otherwise of dev
 STAGE, EDGE = "stage", "edge"
-"""What is no argument of a construct: an option of a stack of its own, or of a CDN, which is a second stack."""
+"""Options that are not arguments of a construct: of a stage's own stack, and of a CDN, which is a second stack."""
 LOG_SAMPLING_DEFAULT = 0.05  # of the successes, outside dev
-DEV_THROTTLE = 0.1  # strangers find a stage dev, too
+DEV_THROTTLE = 0.1  # a stage dev is open to strangers, too
 # Lambda takes 4,096 bytes of variables for a function: these, and up to 900 of others (tests/infra/rules.py).
 PAGE_HOSTS_BYTES_MAX = 3200
-EDGE_REGION = "us-east-1"  # CloudFront takes certificates and web ACLs from here alone
+EDGE_REGION = "us-east-1"  # CloudFront takes certificates and web ACLs only from here
 CLIENT_RATE_WINDOW_S = 300
 # Regions of AWS without Lambda SnapStart (Taipei, New Zealand), on 2026-11-23:
 # https://docs.aws.amazon.com/lambda/latest/dg/snapstart.html
 REGIONS_WITHOUT_SNAP_START = ("ap-east-2", "ap-southeast-6")
 _STAGE = "[a-z][a-z0-9-]{0,15}"
-RESERVED_BY_COGNITO = ("aws", "amazon", "cognito")  # it refuses these in the domain of a user pool, which has the stage
+RESERVED_BY_COGNITO = ("aws", "amazon", "cognito")  # not in the domain of a user pool, which has the stage
 _HOST = "[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9_])?"  # without a port, as tally/fields.py compares it
-# As a browser sends it: without the port that its scheme has anyway. API Gateway compares it as text.
+# As a browser sends it: without the default port of its scheme. API Gateway compares origins as text.
 _ORIGIN = rf"(?!http:.*:80$|https:.*:443$)https?://(\*|\[[0-9a-f:]+\]|{_HOST})(:[1-9][0-9]{{0,4}})?"
 _DOMAIN_NAME_PATTERN = r"(?=.{4,64}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])"
 _CERTIFICATE = r"arn:aws(?:-[a-z-]+)?:acm:[a-z0-9-]+:[0-9]{12}:certificate/[0-9a-zA-Z-]+"
@@ -42,18 +42,18 @@ _S3_OBJECT_PATTERN = "s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[!-~]{1,1024}"
 _RESTORED_TABLES_PATTERN = re.compile(rf"Tally-({_STAGE})-([0-9]{{8}}T[0-9]{{6}})")
 
 Parser = Callable[[str], Any]
-"""Text -> the value; None counts as missing. Raises OptionsError with what follows the name of the option."""
+"""Parses the text of an option. None counts as missing. Raises OptionsError; its message follows the option's name."""
 
 
 class OptionsError(Exception):
-    """An option is wrong. The message is one line, for the person who deploys."""
+    """An option is wrong. The message is one line, for the deployer."""
 
 
-def _matching(form: str, must: str, to: Callable[[str], Any] = str) -> Parser:
-    """Text of a form, whole."""
+def _matching(pattern: str, must: str, to: Callable[[str], Any] = str) -> Parser:
+    """Returns a parser of text that matches a pattern entirely. `must`: the pattern in words."""
 
     def read(text: str) -> Any:
-        if not re.fullmatch(form, text):
+        if not re.fullmatch(pattern, text):
             raise OptionsError(f"is {text!r}: it must be {must}")
         return to(text)
 
@@ -79,7 +79,7 @@ def _one_of(choices: Mapping[str, Any]) -> Parser:
 
 
 def _list_of(fits: Callable[[str], object], what: str) -> Parser:
-    """Entries between commas that fit, or `*` alone."""
+    """Returns a parser of entries between commas that fit, or of `*` alone."""
 
     def read(text: str) -> tuple[str, ...] | None:
         entries = _split_list(text)
@@ -92,7 +92,7 @@ def _list_of(fits: Callable[[str], object], what: str) -> Parser:
 
 
 def _split_list(text: str) -> tuple[str, ...]:
-    """What is between commas, without empty entries, in the order given, each once."""
+    """Returns the entries between commas, in the order given, each once, without empty entries."""
     return tuple(dict.fromkeys(entry.strip() for entry in text.split(",") if entry.strip()))
 
 
@@ -105,19 +105,20 @@ def _stage(text: str) -> str:
 
 
 def _issuer(text: str) -> str:
-    if _scheme_and_host(text)[0] != "https" or not _scheme_and_host(text)[1]:
+    scheme, host = _scheme_and_host(text)
+    if scheme != "https" or not host:
         raise OptionsError(f"is {text!r}: API Gateway takes only https://…")
     return text
 
 
 def _audience(text: str) -> tuple[str, ...]:
     if not _split_list(text):
-        raise OptionsError(f"is {text!r}: it names nobody")
+        raise OptionsError(f"is {text!r}: give at least one audience")
     return _split_list(text)
 
 
 def _scheme_and_host(url: str) -> tuple[str, str]:
-    """Both empty for what is no URL."""
+    """Returns the scheme and the host of a URL, and two empty texts for other text."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -136,7 +137,7 @@ def _hosts(text: str) -> tuple[str, ...] | None:
 
 
 def _restored_times(text: str) -> dict[str, str]:
-    """The moment of each stage's tables: all stages share `cdk.json`."""
+    """Returns the moment of the tables by stage, because all stages share `cdk.json`."""
     moments: dict[str, str] = {}
     for entry in _split_list(text):
         table = _RESTORED_TABLES_PATTERN.fullmatch(entry)
@@ -149,12 +150,8 @@ def _restored_times(text: str) -> dict[str, str]:
 
 
 def _option(read: Parser, default: Any, of: str = "", name: str = "") -> Any:
-    """An option. `of`: what has it alone. `name`: in the context, if it is not that of the field in camel case."""
+    """Declares an option. `of`: STAGE, EDGE or "". `name`: in the context, if not the field's name in camel case."""
     return field(default=default, metadata={"read": read, "of": of, "name": name})
-
-
-def _without_trailing_slash(url: str) -> str:
-    return url.rstrip("/")
 
 
 _name = _matching(_DOMAIN_NAME_PATTERN, "a name like api.example.com, in lower case")
@@ -168,7 +165,7 @@ _yes_no = _one_of({"true": True, "false": False})
 
 @dataclass(frozen=True)
 class Options:
-    """The choices of one deployment. Immutable. Where nothing is chosen: empty text, 0, or None."""
+    """The options of one deployment. Immutable. An option that is not given is an empty text, 0 or None."""
 
     stage: str = _option(_stage, DEV, STAGE)
     """The end of the stack's name, without `aws`, `amazon` or `cognito` in it. Each stage but `dev` keeps its tables
@@ -176,7 +173,7 @@ class Options:
     issuer: str = _option(_issuer, "")
     """The issuer of the tokens of callers who sign in. Without an issuer the stack makes a Cognito user pool."""
     audience: tuple[str, ...] = _option(_audience, ())
-    """Whom the tokens of that issuer are for; entries between commas. Give `issuer` and `audience`, or neither."""
+    """The audiences of the issuer's tokens, between commas. Give `issuer` and `audience`, or neither."""
     mfa: str = _option(_one_of({"optional": "OPTIONAL", "required": "REQUIRED"}), "OPTIONAL")
     """Whether the users of the stack's own pool need a second factor, an authenticator app. `required` is better in
     `prod`."""
@@ -185,14 +182,14 @@ class Options:
     that it adds."""
     one_user_per_mailbox: bool = _option(_yes_no, True)
     """Whether `Ana@` and `ana@` are one user of the stack's own pool. Cognito fixes this when it makes a pool. If a
-    deploy fails with `Updates are not allowed for property - UsernameConfiguration`, the pool is of a checkout before
+    deploy fails with `Updates are not allowed for property - UsernameConfiguration`, the pool was made before
     2026-11-25: always give `false`."""
     page_hosts: tuple[str, ...] = _option(_hosts, ())
-    """The hosts whose pages count, between commas, of 3,200 bytes together. A visit of another host is refused with
-    403. `*` alone: any host."""
+    """The hosts whose pages count, between commas, up to 3,200 bytes together. A visit of a page on another host is
+    refused with 403. `*` alone: any host."""
     cors_origins: tuple[str, ...] = _option(_origins, ("*",))
-    """The origins that browsers may call from, as browsers send them: `https://example.com`. API Gateway knows no
-    `*.example.com`. `*` alone: any origin."""
+    """The origins that browsers may call from, as browsers send them: `https://example.com`. API Gateway does not
+    support `*.example.com`. `*` alone: any origin."""
     domain_name: str = _option(_name, "")
     """The name that callers use. It needs a certificate. Without a name callers use the address that AWS gives."""
     certificate_arn: str = _option(_certificate, "")
@@ -209,24 +206,24 @@ class Options:
     """With `cdn`: how many requests one IP address may send in five minutes before AWS WAF refuses it; 10 to
     2,000,000,000. The default is 6.7 a second, less than the lowest throttle of a route, which is 10."""
     edge_logs: int = _option(_whole(1, 3650), 0, EDGE)
-    """With `cdn`: for how many days CloudFront's access log is kept, which has the addresses of callers; 1 to 3,650.
+    """With `cdn`: for how many days CloudFront's access log is kept; 1 to 3,650. The log has the addresses of callers.
     Without it there is no such log."""
     cdn_client_certificate_arn: str = _option(_certificate, "", EDGE)
     """With `cdn`: the certificate that CloudFront presents to the API, in us-east-1."""
     origin_trust_store: str = _option(_matching(_S3_OBJECT_PATTERN, "s3://bucket/key"), "", EDGE)
-    """With `cdn`: the S3 object with the authorities of such certificates, as PEM, in the region of the API: the API
-    then refuses everyone but CloudFront. It needs the client certificate, and comes one deploy after it."""
+    """With `cdn`: the S3 object with the authorities of CloudFront's client certificate, as PEM, in the region of the
+    API. The API then refuses everyone but CloudFront. Add it one deploy after `cdn_client_certificate_arn`."""
     alarm_email: str = _option(_email, "")
     """The address that gets a mail of each alarm. AWS first mails a link to confirm."""
     docs_url: str = _option(
-        _matching("https://[!-~]+", "https://… of the folder docs", _without_trailing_slash), "docs"
+        _matching("https://[!-~]+", "https://… of the folder docs", lambda url: url.rstrip("/")), "docs"
     )
-    """Where your people read the folder docs/, as `https://git.example.com/tally/docs`. Alarms and the console then
-    link to the section that helps. Without it they name the page in the checkout."""
+    """Where your people read the folder docs/, such as `https://git.example.com/tally/docs`. Alarms and the console
+    then link to the section that helps. Without it they name the file, such as `docs/runbook.md`."""
     # Every on-demand table starts with the lowest, and AWS refuses less. The highest is far above any quota.
     warm_writes: int | None = _option(_whole(4000, 10**7), None)
     """Write units a second that counts and receipts, each, take from the first moment; 4,000 to 10,000,000. AWS bills
-    it once. Nobody can lower it."""
+    this once. It cannot be lowered."""
     warm_reads: int | None = _option(_whole(12_000, 10**7), None)
     """Read units a second that counts and receipts, each, take from the first moment; 12,000 to 10,000,000."""
     max_writes: int | None = _option(_whole(100, 10**7), None)
@@ -240,20 +237,20 @@ class Options:
     strangers_concurrency: int | None = _option(_whole(0, 10_000), None)
     """The most invocations at once of the functions that serve strangers, all together; up to 10,000. `0`: no ceiling.
     Without it: what the throttles of their routes need, but in `dev` no ceiling."""
-    # Callers may rely on 24 hours. The rollup keeps what is written alone for 8 days: a receipt must not outlive that.
+    # Callers may rely on 24 hours. The rollup keeps what is spilled for 8 days, and a receipt must not outlive that.
     receipt_ttl_hours: int | None = _option(_whole(24, 168), None)
     """For how many hours a retry with the same key is recognised; 24 to 168. Each receipt is stored that long. Without
-    it: 24. A counter's `receipt_days` goes before it."""
+    it: 24. A counter's `receipt_days` overrides it."""
     snap_start: bool = _option(_yes_no, None)
     """Whether the functions that callers wait for start from a snapshot, for which AWS bills about $2 a month each.
     Lambda has no snapshots in Taipei and New Zealand."""
     canary: bool = _option(_yes_no, None)
-    """Whether a tenth of the calls of each busy function goes to new code first, and back if it fails."""
+    """Whether new code of each busy function first gets a tenth of the calls. If it fails, the old code gets all."""
     throttle: float = _option(_matching(r"1|0?\.(?!0+$)[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
     """The share of each route's throttle that all its callers get together."""
     tracing: str = _option(_one_of({which: which for which in ("callers", "all", "off")}), "off")
-    """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`). X-Ray shows what Lambda
-    itself knows of an invocation, and no call of DynamoDB: the log line of an answer has those."""
+    """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`). X-Ray shows the
+    invocation, but not the calls of DynamoDB. The log line of an answer has these."""
     log_sampling: float = _option(
         _matching(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}", "a share from 0 to 1, as 0.05", float), None
     )
@@ -269,7 +266,7 @@ class Options:
     """For how many days series are kept; 1 to 36,500. Without it: for ever."""
     own_check_units: int = _option(_whole(0, 10_000), 100)
     """How many read and write units of your tables and Tally's a spot check of a counter of items may take, every few
-    minutes; up to 10,000. `0`: there is no spot check."""
+    minutes; up to 10,000. `0`: no spot checks."""
     event_bus: str = _option(_bus, "")
     """The ARN of the EventBridge bus that gets the events of thresholds. Without it Tally makes a bus, if a counter
     has thresholds."""
@@ -281,7 +278,7 @@ class Options:
     """The ARN of a vault of AWS Backup, in another region or account, that gets a copy of the tables each day."""
 
     def __post_init__(self) -> None:
-        """Choose by the stage where nothing is chosen."""
+        """Fill in the defaults that depend on the stage."""
         dev = self.stage == DEV
         by_stage = {
             "snap_start": not dev,
@@ -295,7 +292,7 @@ class Options:
 
     @property
     def keeps_data(self) -> bool:
-        """Whether tables and user pool outlive the stack, and are protected from deletion."""
+        """Whether tables and user pool outlive the stack and are protected from deletion."""
         return self.stage != DEV
 
     @property
@@ -305,22 +302,22 @@ class Options:
 
     @property
     def api_name(self) -> str:
-        """The domain of the API itself: behind a CDN not the one that callers use."""
+        """The domain of the API itself. Behind a CDN, callers use another domain."""
         return self.origin_name or self.domain_name
 
     @property
     def region(self) -> str:
-        """The region of a stack with a domain: API Gateway takes certificates from its own."""
+        """The region of a stack with a domain: API Gateway takes only certificates of its region."""
         return self.certificate_arn.split(":")[3]
 
     @property
     def edge_certificate_arn(self) -> str:
-        """The certificate of CloudFront: one can serve both names if the stack is in EDGE_REGION."""
+        """The certificate of CloudFront. If the stack is in EDGE_REGION, one certificate can serve both names."""
         return self.cdn_certificate_arn or self.certificate_arn
 
     def check_region(self, region: str | None, account: str | None = None) -> None:
-        """Refuse a region that is not the certificate's, has no snapshots, or loses its backups with itself. None: not
-        known. Raises OptionsError."""
+        """Raise OptionsError for a region without snapshots or with another region's certificate, and for a vault in
+        the same region and account. None: not known."""
         if region in REGIONS_WITHOUT_SNAP_START and self.snap_start:
             raise OptionsError(f"Lambda has no SnapStart in {region}: give snapStart=false")
         if region and self.certificate_arn and region != self.region:
@@ -336,7 +333,7 @@ class Options:
 
     @classmethod
     def from_context(cls, context: Mapping[str, object]) -> Options:
-        """Read and check the context; CDK's own keys have `:` or `@`. Raises OptionsError."""
+        """Read and check the context. CDK's own keys have `:` or `@`. Raises OptionsError."""
         given = {name: value for name, value in context.items() if ":" not in name and "@" not in name}
         called = {each.name: _context_name(each) for each in fields(cls)}
         try:
@@ -351,15 +348,15 @@ class Options:
         called = {each.name: each.name for each in fields(cls) if not each.metadata["of"]}
         if given.get("restored"):  # in a context each stage has a moment of its own
             given = {**given, "restored": f"Tally-{stage}-{given['restored']}"}
-        return cls._parse(given, called, "{} is no option of Tally: there are keep_data,", stage=stage)
+        return cls._parse(given, called, "{} is not an option of Tally: there are keep_data,", stage=stage)
 
     @classmethod
     def _parse(
         cls, given: Mapping[str, object], given_names: Mapping[str, str], unknown_message: str, **fixed: str
     ) -> Options:
-        """Read options; an empty value counts as missing.
+        """Read options. An empty value counts as missing.
 
-        `given_names`: the name of each field where it is given. `unknown_message`: the refusal of an unknown name.
+        `given_names`: the name of each field where it is given. `unknown_message`: the error for an unknown name.
         """
         # a misspelt `Stage` would deploy without protection
         for name in sorted(given.keys() - set(given_names.values())):
@@ -387,7 +384,7 @@ def _context_name(option: Field[Any]) -> str:
 
 
 def _text(name: str, value: object) -> str:
-    """A value as text: `-c` gives nothing else."""
+    """Returns a value as text, because `-c` gives only text."""
     match value:
         case None:
             return ""
@@ -412,11 +409,13 @@ def _value(option: Field[Any], text: str, given_names: Mapping[str, str]) -> Any
 
 
 def _check_combinations(given: Mapping[str, str], given_names: Mapping[str, str]) -> None:
-    """Refuse an option without what it needs. `given`: the text of each."""
+    """Refuse an option without the option that it needs. `given`: the text of each option."""
     pairs = (("issuer", "audience", "neither for a Cognito user pool"), ("domain_name", "certificate_arn", "neither"))
     for of in ("mfa", "users_plan", "one_user_per_mailbox"):
         if of in given and "issuer" in given:
-            raise OptionsError(f"{given_names[of]} is for the stack's own user pool: with issuer there is none")
+            raise OptionsError(
+                f"{given_names[of]} is for the stack's own user pool, which a stack with issuer does not have"
+            )
     for one, other, or_ in pairs:
         if (one in given) != (other in given):
             raise OptionsError(f"{given_names[one]} and {given_names[other]} go together: give both, or {or_}")
@@ -443,7 +442,7 @@ def _check_combinations(given: Mapping[str, str], given_names: Mapping[str, str]
 
 
 def _check_edge(options: Options, given_names: Mapping[str, str]) -> None:
-    """Refuse certificates that CloudFront does not take."""
+    """Refuse certificates that CloudFront refuses."""
     of_name = "cdn_certificate_arn" if options.cdn_certificate_arn else "certificate_arn"
     of_client = options.cdn_client_certificate_arn or options.edge_certificate_arn
     for of, arn in ((of_name, options.edge_certificate_arn), ("cdn_client_certificate_arn", of_client)):

@@ -1,4 +1,4 @@
-"""The limits of AWS that a number of counters or an option can pass: synth refuses what a deploy would find halfway."""
+"""AWS's quotas that many counters or a long option can exceed. Otherwise a deploy would fail halfway."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ QUOTAS = {
 }
 STATEMENT_LENGTH = 450  # of one permission to invoke an alias, with three ARNs
 PSEUDO_PARAMETERS = {"AWS::Partition": "aws", "AWS::Region": "ap-southeast-1", "AWS::AccountId": "123456789012"}
-SUFFIX = "-" + 12 * "x"  # what CloudFormation adds to a name that it makes up
-NAME_MAX = 64  # of a function; it shortens the rest
-# What a reference to a resource becomes: an ARN, where it is not a name.
+SUFFIX = "-" + 12 * "x"  # CloudFormation adds it to a name that it makes up
+NAME_MAX = 64  # of a function; CloudFormation shortens the part before the suffix
+# The ARN that a reference to a resource becomes, by its type. References of other types become a name.
 ARNS = {
     "AWS::Lambda::Alias": "lambda:{place}:function:{name}:live",
     "AWS::Lambda::Function": "lambda:{place}:function:{name}",
@@ -78,14 +78,14 @@ STREAM_ARN_SUFFIX = "/stream/2026-11-25T00:00:00.000"
 
 @jsii.implements(IPolicyValidationPlugin)
 class _Quotas:
-    """CDK runs it over the templates of an app, and shows in one line what it raises."""
+    """A plugin that CDK runs over the templates of an app. CDK shows its error in one line."""
 
     def __init__(self, app: Stage) -> None:
         self._app = app
 
     @property
     def name(self) -> str:
-        """How CDK calls it."""
+        """The name of the plugin in CDK's reports."""
         return "Tally"
 
     version = rule_ids = property(lambda _: None)
@@ -106,7 +106,7 @@ class _Quotas:
 
 
 def check_quotas(scope: Construct) -> None:
-    """Refuse the app of this construct if one of its stacks passes a quota."""
+    """Let a synth of this construct's app fail if one of its stacks exceeds a quota."""
     app = Stage.of(scope)
     if app and not app.node.try_find_child("TallyQuotas"):
         Construct(app, "TallyQuotas")
@@ -114,7 +114,7 @@ def check_quotas(scope: Construct) -> None:
 
 
 def usage(template: Mapping[str, Any], stack: str) -> Iterator[tuple[str, str, int]]:
-    """(quota, what uses it, how much of it) of a template. References count as long as what they become."""
+    """Yields (quota, what uses it, how much it uses) of a template. A reference is as long as the text it becomes."""
     body = _Template(template.get("Resources", {}), stack)
     yield "resources of a stack", stack, len(body.resources)
     yield "outputs of a stack", stack, len(template.get("Outputs", {}))
@@ -134,11 +134,11 @@ class _Template(NamedTuple):
         return ((id_, one.get("Properties", {})) for id_, one in self.resources.items() if one["Type"] == type_)
 
     def count_by(self, type_: str, of: str) -> Iterable[tuple[str, int]]:
-        """How many resources of a type there are of each value of a property."""
+        """Returns the number of resources of a type for each value of a property."""
         return Multiset(str(self.resolved(properties[of])) for _, properties in self.of_type(type_)).items()
 
     def length(self, value: Any) -> int:
-        """As JSON without spaces."""
+        """Returns the length of the value as JSON without spaces."""
         return len(json.dumps(self.resolved(value), separators=(",", ":")))
 
     def resolved(self, value: Any) -> Any:

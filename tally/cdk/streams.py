@@ -1,4 +1,4 @@
-"""How the streams of the tables reach their consumers: one event source mapping for each stream and consumer."""
+"""The event source mappings: one for each stream and consumer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Streams(Construct):
     def deploy_before(self, writers: Iterable[lambda_.Alias | lambda_.Function]) -> None:
         """Let the functions that write go live after the consumers.
 
-        A consumer that does not know a new counter yet would set its records aside, or book one side of them.
+        If a consumer does not know a new counter, it makes dead letters of the counter's records, or books one half.
         """
         for writer in writers:
             for mapping in self.mappings:
@@ -91,10 +91,12 @@ def _resource(construct: lambda_.Alias | lambda_.Function) -> CfnResource:
 
 
 def _let_read(consumer: StreamReader, alias: lambda_.Alias, tables: Tables, team_tables: TeamTables) -> None:
-    """Let Lambda read the consumer's streams with its role."""
+    """Let Lambda read the consumer's streams with the role of the function."""
     assert isinstance(alias.role, iam.Role)
     if consumer.team_tables:
         team_tables.grant_read_streams(alias.role)
         return
     alias.role.add_to_policy(tables.read_streams_statement(consumer.streams))
-    alias.role.add_to_policy(iam.PolicyStatement(actions=["dynamodb:ListStreams"], resources=["*"]))  # takes no other
+    alias.role.add_to_policy(
+        iam.PolicyStatement(actions=["dynamodb:ListStreams"], resources=["*"])
+    )  # takes no resource

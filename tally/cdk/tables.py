@@ -22,20 +22,20 @@ from .options import Options
 
 
 class Tables(Construct):
-    """Counts, receipts and ledger: on-demand, with point-in-time recovery, encrypted. Salts, where visitors of pages
-    are counted, without recovery.
+    """Counts, receipts and ledger: on-demand, encrypted, with point-in-time recovery.
 
-    DynamoDB's own key encrypts them. Managed and customer keys bill KMS requests, put KMS's limits on the hot path, and
-    protect against nothing that a role on this table does not.
+    If Tally counts visitors of pages, salts are a fourth table, without recovery. DynamoDB's own key encrypts
+    the tables. Managed and customer keys bill KMS requests, put KMS's limits on the hot path, and protect against
+    nothing that a role on this table does not.
     """
 
     counts: dynamodb.Table
     receipts: dynamodb.Table
     ledger: dynamodb.Table
     by_name: dict[Table, dynamodb.Table]
-    """The same tables by the names that needs use."""
+    """All tables, by the names that needs use."""
     restored: str
-    """The moment to which they were restored; empty: they were not."""
+    """The moment that the tables were restored to; empty if they were not restored."""
 
     def __init__(
         self,
@@ -49,9 +49,11 @@ class Tables(Construct):
         super().__init__(scope, id)
         self._names, self._options = names, options
         self.restored = options.restored
-        # CloudFormation adopts no table that it may delete.
+        # CloudFormation does not adopt a table that it may delete.
         self._keeps_data = options.keeps_data or bool(self.restored)
-        warm = _warm_throughput(options)  # not for the ledger: it takes a few writes a batch, and AWS's start is plenty
+        warm = _warm_throughput(
+            options
+        )  # not for the ledger: it gets a few writes a batch, and AWS's default is plenty
         # No LSI, ever: with one, DynamoDB cannot split a hot item collection by sort key.
         # Only tallies of a period and heartbeats carry the TTL attribute: every other count is kept.
         self.by_name = {
@@ -61,7 +63,7 @@ class Tables(Construct):
         self.counts, self.receipts, self.ledger = (self.by_name[table] for table in TABLES)
 
     def read_streams_statement(self, tables: Iterable[Table]) -> iam.PolicyStatement:
-        """What lets a role read the streams of these tables."""
+        """Returns the statement that lets a role read the streams of these tables."""
         return iam.PolicyStatement(
             actions=["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"],
             resources=[str(self.by_name[table].table_stream_arn) for table in tables],
@@ -89,7 +91,7 @@ class Tables(Construct):
             deletion_protection=keeps_data,
         )
         if not schema.has_backups:
-            why = "What it holds is forgotten after its day: a backup would remember it"
+            why = "Its items are forgotten after their day: a backup would remember them"
             Validations.of(table).acknowledge(Acknowledgment(id="AwsSolutions-DDB3", reason=why))
         # A table under another logical id is a new, empty table: no refactoring of the constructs may cause that.
         resource = table.node.default_child
@@ -99,10 +101,10 @@ class Tables(Construct):
 
 
 def leading_keys_condition(patterns: Iterable[str]) -> dict[str, dict[str, list[str] | str]]:
-    """The conditions of a statement that allows nothing but items whose partition keys match one of these."""
+    """Returns the conditions of a statement that allows only items whose partition keys match a pattern."""
     return {
         "ForAllValues:StringLike": {"dynamodb:LeadingKeys": list(patterns)},
-        # ForAllValues is also true of a request that names no key at all.
+        # ForAllValues is also true if a request names no key.
         "Null": {"dynamodb:LeadingKeys": "false"},
     }
 

@@ -20,12 +20,12 @@ from .tables import leading_keys_condition
 
 
 class TeamTables:
-    """Those whose items counters count, by the names that the counters give them. The team makes them."""
+    """The team's tables whose items counters count, by their names in `counters.py`. The team makes them."""
 
     by_name: Mapping[str, dynamodb.ITable]
 
     def __init__(self, scope: Construct, given: Mapping[str, dynamodb.ITable], declarations: Declarations) -> None:
-        """Raises OptionsError for a table that is missing, and for one whose stream does not say what is needed."""
+        """Raises OptionsError for a missing table, and for a table whose stream does not have what a counter needs."""
         for name, counters in declarations.team_tables.items():
             if name not in given:
                 raise OptionsError(
@@ -49,11 +49,11 @@ class TeamTables:
 
     @property
     def names_and_streams(self) -> dict[str, TeamTable]:
-        """Their names and streams, as functions get them."""
+        """The names and streams of the tables, for the variables of the functions."""
         return {name: TeamTable(table.table_name, str(table.table_stream_arn)) for name, table in self.by_name.items()}
 
     def grant_read_streams(self, role: iam.IRole) -> None:
-        """Let a role read their streams, which the key of a table encrypts as it does the table."""
+        """Let a role read the streams of the tables. The key of a table encrypts its stream, too."""
         for table in self.by_name.values():
             table.grant_stream_read(role)
 
@@ -73,7 +73,7 @@ class TeamTables:
 
     @property
     def scan_statements(self) -> Sequence[iam.PolicyStatement]:
-        """What lets the command, and spot checks, count the items that are there."""
+        """The statements that let the command and spot checks count existing items."""
         if not self.by_name:
             return ()
         tables = self.by_name.values()
@@ -85,7 +85,7 @@ class TeamTables:
 
 
 def _why_uncountable(table: dynamodb.ITable, counters: KeysByCounter) -> str:
-    """Why the items of a table cannot be counted; empty if they can, and where an imported table does not say."""
+    """Returns why the items of a table cannot be counted; empty if they can, or if an imported table does not say."""
     resource = table.node.default_child
     if not isinstance(resource, CfnResource):
         return "" if table.table_stream_arn else "it has no stream: import it with table_stream_arn"

@@ -11,7 +11,7 @@ from tally.api.http import OPERATORS_GROUP
 from .names import Names
 from .options import Options
 
-CONSOLE_REFRESH = Duration.hours(1)  # the least that Cognito takes: the console throws refresh tokens away
+CONSOLE_REFRESH = Duration.hours(1)  # the least that Cognito takes; the console does not keep refresh tokens
 
 
 class Users(Construct):
@@ -51,11 +51,12 @@ class Users(Construct):
             Acknowledgment(
                 id="AwsSolutions-COG2",
                 reason="A token lets its user like posts and edit their own, and an operator read numbers, nothing"
-                " more: -c mfa=required asks everybody for a second factor",
+                " more: -c mfa=required asks each user for a second factor",
             ),
             Acknowledgment(
                 id="AwsSolutions-COG8",
-                reason="Plus bills every user a month for threat protection; who needs that gives its own issuer",
+                reason="The plan Plus bills each user a month for threat protection; a team that needs this gives its"
+                " own issuer",
             ),
         )
         self.client = self.pool.add_client(
@@ -75,12 +76,12 @@ class Users(Construct):
         self._add_console(cognito.OAuthScope.resource_server(server, read), console_url)
 
     def _add_machines(self, server: cognito.UserPoolResourceServer, scopes: list[cognito.ResourceServerScope]) -> None:
-        """The client of programs that count. Its id and secret buy tokens with Tally's scopes."""
+        """Adds the client of programs that count. Its id and secret get tokens with Tally's scopes."""
         self.machine_client = self.pool.add_client(
             "Machines",
             generate_secret=True,
-            # Nobody signs in with it. Without a flow listed Cognito would allow its three defaults; a token of client
-            # credentials has no refresh token.
+            # Nobody signs in with this client. Without a listed flow, Cognito would allow its three
+            # defaults. A token of client credentials has no refresh token.
             auth_flows=cognito.AuthFlow(user_srp=False),
             o_auth=cognito.OAuthSettings(
                 flows=cognito.OAuthFlows(client_credentials=True),
@@ -89,10 +90,10 @@ class Users(Construct):
         )
 
     def _add_console(self, read: cognito.OAuthScope, url: str) -> None:
-        """The client of people who look at the numbers, and their group.
+        """Adds the client of the console, and the group of its users.
 
-        It has no secret, which a browser could not keep: a code is worth nothing without the verifier of the tab that
-        asked for it. Any user gets a token here. Only the group's may read with it (api/http.py).
+        The client has no secret, because a browser cannot keep one. A code is worth nothing without the verifier of the
+        tab that asked for it. Every user gets a token here, but only users of the group may read (api/http.py).
         """
         self.console_client = self.pool.add_client(
             "Console",

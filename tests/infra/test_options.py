@@ -26,7 +26,7 @@ BAD = [
     ({"Stage": "prod"}, "context 'Stage' is unknown: there are stage, "),
     ({"issuer": "https://login.example.com"}, "issuer and audience go together"),
     ({"issuer": "http://login.example.com", "audience": "tally"}, "only https://"),
-    ({"issuer": "https://login.example.com", "audience": ","}, "audience is ',': it names nobody"),
+    ({"issuer": "https://login.example.com", "audience": ","}, "audience is ',': give at least one audience"),
     ({"pageHosts": "*,example.com"}, "context pageHosts has '*'"),
     (
         {"pageHosts": ",".join(f"shop-{number:03}.example-company.co.uk" for number in range(120))},

@@ -244,9 +244,9 @@ def test_options_have_the_value_that_a_context_has() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"page_host": ["a"]}, "page_host is no option of Tally: there are keep_data, issuer, "),
-        ({"stage": "prod"}, "stage is no option of Tally: "),
-        ({"cdn": True}, "cdn is no option of Tally: "),
+        ({"page_host": ["a"]}, "page_host is not an option of Tally: there are keep_data, issuer, "),
+        ({"stage": "prod"}, "stage is not an option of Tally: "),
+        ({"cdn": True}, "cdn is not an option of Tally: "),
         ({"page_hosts": ["a/b"]}, "page_hosts has 'a/b': give hosts like example.com, or * alone for any"),
         (
             {"page_hosts": {"a": 1}},

@@ -100,7 +100,7 @@ def _stage(text: str) -> str:
     stage: str = _matching(_STAGE, "a lower case letter, then up to 15 of a-z 0-9 -")(text)
     for word in RESERVED_BY_COGNITO:
         if word in stage:
-            raise OptionsError(f"is {stage!r}: Cognito takes no domain with {word!r} in it")
+            raise OptionsError(f"is {stage!r}: Cognito refuses a domain with {word!r} in it")
     return stage
 
 

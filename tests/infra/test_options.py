@@ -20,7 +20,7 @@ NO_ORIGINS = (
 )  # fmt: skip
 BAD = [
     ({"stage": "Prod"}, "context stage is 'Prod'"),
-    ({"stage": "aws-test"}, "context stage is 'aws-test': Cognito takes no domain with 'aws' in it"),
+    ({"stage": "aws-test"}, "context stage is 'aws-test': Cognito refuses a domain with 'aws' in it"),
     ({"receiptTtlHours": "23"}, "context receiptTtlHours is '23': it must be a whole number from 24 to 168"),
     ({"receiptTtlHours": "169"}, "context receiptTtlHours is '169'"),
     ({"Stage": "prod"}, "context 'Stage' is unknown: there are stage, "),

@@ -270,7 +270,7 @@ def test_what_is_wrong_is_said_by_argument(given: dict[str, Any], says: str) -> 
     [
         ("Shop-of-a-company-with-a-long-name", "Tally-of-us", "it must have up to 41 letters, digits and hyphens"),
         ("Shop", "My Tally", "it must have up to 41 letters, digits and hyphens"),
-        ("Aws-shop", "Tally", "Cognito takes no domain with 'aws' in it"),
+        ("Aws-shop", "Tally", "Cognito refuses a domain with 'aws' in it"),
     ],
 )
 def test_a_name_that_a_service_refuses_is_refused_here(tmp_path: Path, stack_name: str, id_: str, says: str) -> None:

@@ -25,7 +25,9 @@ from .instruments import Meter
 Rows = dict[str, dict[str, float]]
 RECORDS, WHILE, SCANNED = "200 records of 10 groups", "the same while a scan is open", "480 items of 10 groups, scanned"
 SHOP, GROUPS = "bench-own", 10
-ORDERS = Counter("orders", prefix="ORDERS", sort_key="OPEN", attribute="open", items=Items("shop", starts="CUSTOMER#"))
+ORDERS = Counter(
+    "orders", prefix="ORDERS", sort_key="OPEN", attribute="open", items=Items("shop", partition_prefix="CUSTOMER#")
+)
 COUNTERS = {"orders": ORDERS}
 
 

@@ -15,7 +15,7 @@ CONTEST = Counter(
     "contest", prefix="CONTEST", sort_key="LEFT", attribute="left", start=100, delta=-1, floor=0, numbered=True
 )
 CALLS = Counter(
-    "calls", prefix="CLIENT", sort_key="CALLS", attribute="calls", ceiling=1_000, own_limits=True, period="day",
+    "calls", prefix="CLIENT", sort_key="CALLS", attribute="calls", ceiling=1_000, limit_overrides=True, period="day",
     keep_periods=35, notify=Notify(percent=(80, 100)),
 )  # fmt: skip
 TICKET = Counter("ticket", prefix="QUEUE", sort_key="TICKETS", attribute="last_ticket", delta=1, numbered=True)

@@ -85,7 +85,7 @@ class Counter:
     debt: int = 0
     """How far a used amount may take the number beyond its limit: in commits of holds, and increments that say `used`.
     New holds keep the limit."""
-    own_limits: bool = False
+    limit_overrides: bool = False
     """Whether `PUT …/limit` may set another floor or ceiling for one id. An id without one has the declared limit."""
     numbered: bool = False
     """Whether each change returns the number that it took. No number is given out twice, and none is missing."""
@@ -145,7 +145,7 @@ class Counter:
         if self.items is not None:
             self._check_items()
         self._check_choice("visible", NOW, SOON)
-        for field in ("own_limits", "numbered", "pages", "retired", "unique"):
+        for field in ("limit_overrides", "numbered", "pages", "retired", "unique"):
             if not isinstance(getattr(self, field), bool):
                 raise self._error(field, "must be True or False")
         if self.unique:
@@ -188,8 +188,10 @@ class Counter:
             raise self._error("debt", f"needs changes={SERVICE!r}: a browser could say of any amount that it is used")
         if self.numbered and self.delta is None:
             raise self._error("numbered", "needs a delta: numbers that are given out have a fixed step")
-        if self.own_limits and ((self.floor is None and self.ceiling is None) or self.numbered or self.pages):
-            raise self._error("own_limits", "needs a floor or a ceiling, and goes with neither numbered nor pages")
+        if self.limit_overrides and ((self.floor is None and self.ceiling is None) or self.numbered or self.pages):
+            raise self._error(
+                "limit_overrides", "needs a floor or a ceiling, and goes with neither numbered nor pages"
+            )
         if self.is_rolled_up and self.is_conditional:
             raise self._error("visible", "start, floor, ceiling and numbered need 'now': changes depend on the number")
 
@@ -289,7 +291,7 @@ class Counter:
         if notify.every is not None and self.numbered and (self.delta or 0) < 0:
             raise self._error("notify", f"every needs numbers that go up, and delta is {self.delta}: give at instead")
         low, high = self._low_and_high()
-        own_ceiling = self.own_limits and self.ceiling is not None
+        own_ceiling = self.limit_overrides and self.ceiling is not None
         if never := notify.never(None if own_ceiling else self.ceiling, low, high):
             raise self._error("notify", never)
 
@@ -299,7 +301,9 @@ class Counter:
         They set a numbered counter in its own direction only, by any step."""
         if not self.has_version or (self.counts != CHANGES and self.delta is None):
             return 0, None
-        own_floor, own_ceiling = (self.own_limits and has for has in (self.ceiling is None, self.ceiling is not None))
+        own_floor, own_ceiling = (
+            self.limit_overrides and has for has in (self.ceiling is None, self.ceiling is not None)
+        )
         low = None if self.floor is None or own_floor else self.floor - self.debt
         high = None if self.ceiling is None or own_ceiling else self.ceiling + self.debt
         if self.delta is None or (self.may_be_set and not self.numbered and self.counts == CHANGES):
@@ -404,7 +408,7 @@ class Counter:
     @property
     def watched(self) -> str | None:
         """The attribute that has this number."""
-        return self.watch.number if self.watch else None
+        return self.watch.attribute if self.watch else None
 
     @cached_property
     def items_digest(self) -> str:
@@ -463,7 +467,7 @@ def Watched(
 
         POST_LIKES = Watched(
             "post_likes", table="social", attribute="likeTally",
-            items=Items("social", starts="POST#", sort="SK", sort_starts="LIKE#"), at="META",
+            items=Items("social", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#"), at="META",
         )
 
     The counter of this name is the exact count. The number is an attribute of the item of the same partition whose sort

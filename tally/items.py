@@ -74,50 +74,51 @@ KINDS = {
 class Watch:
     """A number that the team's own code keeps of a group, in an item of the same partition. Tally never writes it."""
 
-    number: str
+    attribute: str
     """The attribute that has the number."""
     at: str
     """The sort key of the item that has the number. This item does not count."""
-    within: int = 60
+    within_s: int = 60
     """The seconds for which the number may be behind its items, or ahead of them; 1 to 3,600."""
-    together: bool = False
+    same_transaction: bool = False
     """Whether your code always writes the number and the item in one transaction."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.number, str) or not self.number:
-            raise ConfigurationError(f"watch: number is {self.number!r}, but must be the name of an attribute")
+        if not isinstance(self.attribute, str) or not self.attribute:
+            raise ConfigurationError(f"watch: attribute is {self.attribute!r}, but must be the name of an attribute")
         if not isinstance(self.at, str) or not self.at:
             raise ConfigurationError(
-                f"watch: at is {self.at!r}, but must be the sort key of the item that has {self.number}, such as 'META'"
+                f"watch: at is {self.at!r}, but must be the sort key of the item that has {self.attribute}, such as"
+                " 'META'"
             )
-        if type(self.within) is not int or not 1 <= self.within <= WITHIN_MAX_S:
-            raise ConfigurationError(f"watch: within is {self.within!r}, but must be 1 to {WITHIN_MAX_S} seconds")
-        if not isinstance(self.together, bool):
-            raise ConfigurationError(f"watch: together is {self.together!r}, but must be True or False")
+        if type(self.within_s) is not int or not 1 <= self.within_s <= WITHIN_MAX_S:
+            raise ConfigurationError(f"watch: within_s is {self.within_s!r}, but must be 1 to {WITHIN_MAX_S} seconds")
+        if not isinstance(self.same_transaction, bool):
+            raise ConfigurationError(f"watch: same_transaction is {self.same_transaction!r}, but must be True or False")
 
 
 @dataclass(frozen=True)
 class Items:
     """The items that a counter counts: `COUNT` or `SUM … WHERE … GROUP BY`, for a table of the team's own.
 
-        Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where={"status": "open"})
+        Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", where={"status": "open"})
 
     A wrong field raises ConfigurationError.
     """
 
     table: str
     """The name that `Tally(tables={…})` gives the table."""
-    key: str = "PK"
+    partition_key: str = "PK"
     """The attribute that is the partition key."""
-    starts: str = ""
+    partition_prefix: str = ""
     """How the partition keys of items that count begin. The rest of the key is the group."""
-    sort: str | None = None
+    sort_key: str | None = None
     """The attribute that is the sort key. None: each item of the partition counts."""
-    sort_starts: str = ""
+    sort_prefix: str = ""
     """How the sort keys of items that count begin."""
     where: Mapping[str, str | int | bool] = field(default_factory=dict, hash=False)
     """The attributes and values that an item has if it counts: texts, whole numbers, `True`, `False`."""
-    group: str | None = None
+    group_by: str | None = None
     """The attribute that names the group. None: the rest of the partition key."""
     amount: int | str = 1
     """The amount that each item counts: a whole number other than 0, or the attribute that holds the amount."""
@@ -130,7 +131,7 @@ class Items:
     """The number of your own code that is compared with the count (`Watched`)."""
 
     def __post_init__(self) -> None:
-        for name in ("table", "key", "starts", "sort_starts"):
+        for name in ("table", "partition_key", "partition_prefix", "sort_prefix"):
             if not isinstance(getattr(self, name), str):
                 raise self._error(name, "must be text")
         self._check_table()
@@ -144,27 +145,29 @@ class Items:
             raise self._error("scale", "goes with an attribute as the amount")
         if not isinstance(self.heartbeats, bool):
             raise self._error("heartbeats", "must be True or False")
-        if self.watch is not None and self.group is not None:
-            raise self._error("group", "must be left out: the number is in the partition of the items")
-        if self.watch is not None and self.sort is None:
-            raise self._error("sort", f"must name the sort key: the number is in the item with {self.watch.at!r} there")
+        if self.watch is not None and self.group_by is not None:
+            raise self._error("group_by", "must be left out: the number is in the partition of the items")
+        if self.watch is not None and self.sort_key is None:
+            raise self._error(
+                "sort_key", f"must name the sort key: the number is in the item with {self.watch.at!r} there"
+            )
 
     def _check_table(self) -> None:
-        if not self.table or not self.key:
-            raise self._error("table" if not self.table else "key", "must have a name")
+        if not self.table or not self.partition_key:
+            raise self._error("table" if not self.table else "partition_key", "must have a name")
         if not _TABLE_PATTERN.fullmatch(self.table):
             raise self._error("table", f"must have the form {_TABLE_PATTERN.pattern}")
         if self.table in _RESERVED_TABLES:
             raise self._error("table", "is a table of Tally itself")
 
     def _check_attributes(self) -> None:
-        for name in ("sort", "group"):
+        for name in ("sort_key", "group_by"):
             if not (getattr(self, name) is None or _is_name(getattr(self, name))):
                 raise self._error(name, "must be the name of an attribute, or left out")
-        if self.sort == self.key:
-            raise self._error("sort", "is the partition key")
-        if self.sort is None and self.sort_starts:
-            raise self._error("sort_starts", "goes with sort")
+        if self.sort_key == self.partition_key:
+            raise self._error("sort_key", "is the partition key")
+        if self.sort_key is None and self.sort_prefix:
+            raise self._error("sort_prefix", "goes with sort_key")
         if not isinstance(self.where, Mapping) or not all(
             _is_name(name) and isinstance(one, str | int) for name, one in self.where.items()
         ):
@@ -176,7 +179,7 @@ class Items:
     @property
     def needs_images(self) -> bool:
         """Whether the contribution of an item depends on more than its keys."""
-        by_image = bool(self.where) or self.group is not None or isinstance(self.amount, str)
+        by_image = bool(self.where) or self.group_by is not None or isinstance(self.amount, str)
         return by_image or self.watch is not None
 
     @property
@@ -184,8 +187,8 @@ class Items:
         """All that the contribution of an item depends on, and which item has the team's number."""
         fields = asdict(self)
         if self.watch is not None:
-            fields["watch"] = [self.watch.number, self.watch.at]
-        if not (HEARTBEAT_START.startswith(self.starts) or self.starts.startswith(HEARTBEAT_START)):
+            fields["watch"] = [self.watch.attribute, self.watch.at]
+        if not (HEARTBEAT_START.startswith(self.partition_prefix) or self.partition_prefix.startswith(HEARTBEAT_START)):
             del fields["heartbeats"]
         return fields
 
@@ -223,26 +226,32 @@ class Items:
     def may_keep(self, keys: Image) -> bool:
         """Returns whether an item of these keys may have the team's number. Such an item does not count."""
         watch = self.watch
-        return watch is not None and self._is_below(keys) and images.text(keys, str(self.sort)) == watch.at
+        return watch is not None and self._is_below(keys) and images.text(keys, str(self.sort_key)) == watch.at
 
     def may_count(self, keys: Image) -> bool:
         """Returns whether an item of these keys may count."""
         if not self._is_below(keys):
             return False
-        return self.sort is None or (self.sort in keys and images.text(keys, self.sort).startswith(self.sort_starts))
+        return self.sort_key is None or (
+            self.sort_key in keys and images.text(keys, self.sort_key).startswith(self.sort_prefix)
+        )
 
     def _is_below(self, keys: Image) -> bool:
-        key = images.text(keys, self.key)  # empty: it is binary
-        return key != "" and key.startswith(self.starts) and not (self.heartbeats and key.startswith(HEARTBEAT_START))
+        key = images.text(keys, self.partition_key)  # empty: it is binary
+        return (
+            key != ""
+            and key.startswith(self.partition_prefix)
+            and not (self.heartbeats and key.startswith(HEARTBEAT_START))
+        )
 
     def partition_key_of(self, group: str) -> str:
         """Returns the partition key of a group, which all of its items share. Only for groups by partition key."""
-        assert self.group is None, "an attribute says the group"
-        return self.starts + unquote(group.replace("~", "%"))
+        assert self.group_by is None, "an attribute says the group"
+        return self.partition_prefix + unquote(group.replace("~", "%"))
 
     def _kept(self, image: Image) -> Contribution | Fault | None:
         assert self.watch is not None
-        number = self._number(image, self.watch.number)
+        number = self._number(image, self.watch.attribute)
         if isinstance(number, Fault):
             return Fault("kept", number.why)
         group = self._group(image)
@@ -250,7 +259,7 @@ class Items:
 
     def _group(self, image: Image) -> str | Fault:
         """Returns the id of the group of an item; "" if it has no group."""
-        of, start = (self.key, len(self.starts)) if self.group is None else (self.group, 0)
+        of, start = (self.partition_key, len(self.partition_prefix)) if self.group_by is None else (self.group_by, 0)
         name = images.text(image, of)[start:]
         if len(name) > GROUP_CHARACTERS_MAX:
             why = f"{of} is {images.shown(image, of)}, and a group has at most {GROUP_CHARACTERS_MAX} characters"

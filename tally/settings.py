@@ -95,8 +95,8 @@ class Settings(NamedTuple):
             series_days=int(environment.get("TALLY_SERIES_DAYS", "0")),
             console=_object(environment, "TALLY_CONSOLE", CONSOLE_DEFAULT),
             console_client=environment.get("TALLY_CONSOLE_CLIENT", "").strip(),
-            spot_check_units=int(environment.get("TALLY_OWN_CHECK_UNITS", "0")),
-            team_tables=parse_team_tables(environment.get("TALLY_OWN_TABLES", "{}")),
+            spot_check_units=int(environment.get("TALLY_SPOT_CHECK_UNITS", "0")),
+            team_tables=parse_team_tables(environment.get("TALLY_TEAM_TABLES", "{}")),
         )
 
 
@@ -105,7 +105,7 @@ def parse_team_tables(document: str) -> dict[str, TeamTable]:
     try:
         return {str(name): TeamTable(**table) for name, table in json.loads(document).items()}
     except (ValueError, TypeError, AttributeError):
-        detail = "TALLY_OWN_TABLES must be a JSON object of tables, each with name and stream"
+        detail = "TALLY_TEAM_TABLES must be a JSON object of tables, each with name and stream"
         raise ConfigurationError(detail) from None
 
 

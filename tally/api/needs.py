@@ -68,7 +68,7 @@ def to_count(counters: Iterable[Counter]) -> Needs:
 
 def to_read_limits(counters: Iterable[Counter]) -> Needs:
     """Reads the override of an id, if the counter allows overrides."""
-    return on_counts((counter for counter in counters if counter.own_limits), "BatchGetItem")
+    return on_counts((counter for counter in counters if counter.limit_overrides), "BatchGetItem")
 
 
 def to_count_visitors(counters: Iterable[Counter]) -> Needs:

@@ -27,7 +27,7 @@ class Canary(Construct):
     new version before callers do. But it needs a function and a role of its own, and an event that every busy function
     answers without counting: over a hundred lines.
 
-    The consumers move first and at once (`Streams.deploy_before`): they must know what new code writes. Records that
+    The consumers move first and at once (`deploy_before`): they must know what new code writes. Records that
     they miss wait in the streams.
     """
 

@@ -94,7 +94,7 @@ class Functions(Construct):
             receipt_ttl_hours=options.receipt_ttl_hours,
             series_days=options.series_days,
             team_tables=team_tables.names_and_streams,
-            spot_check_units=options.own_check_units,
+            spot_check_units=options.spot_check_units,
             event_bus=event_bus.arn if event_bus else "",
             has_cdn=options.cdn,
         )
@@ -170,7 +170,7 @@ class Functions(Construct):
             alias.role.add_to_policy(self._tables.read_streams_statement(schedule.inspected_streams))
             self._team_tables.grant_read_streams(alias.role)
             self._team_tables.grant_write_heartbeats(alias.role)
-            for statement in self._team_tables.scan_statements if self._options.own_check_units else ():
+            for statement in self._team_tables.scan_statements if self._options.spot_check_units else ():
                 alias.role.add_to_policy(statement)
         self._grant_send_events(schedule, alias)
         # EventBridge invokes it asynchronously. Lambda neither retries nor keeps an event: the next run continues.

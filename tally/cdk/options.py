@@ -264,7 +264,7 @@ class Options:
     """After how many days a dead letter that nobody redrove expires; 1 to 3,650."""
     series_days: int | None = _option(_whole(1, 36_500), None)
     """For how many days series are kept; 1 to 36,500. Without it: for ever."""
-    own_check_units: int = _option(_whole(0, 10_000), 100)
+    spot_check_units: int = _option(_whole(0, 10_000), 100)
     """How many read and write units of your tables and Tally's a spot check of a counter of items may take, every few
     minutes; up to 10,000. `0`: no spot checks."""
     event_bus: str = _option(_bus, "")

@@ -228,8 +228,8 @@ def unwatched_reasons(given: argparse.Namespace, stack: Stack) -> list[str]:
             untold.append(f"{one.name}: {why}")
             continue
         late, have = waiting.get(one.name, 0), health.count_team_numbers(stack.store, one)
-        late_ones = f", {late:,} of them changed within {one.watch.within} s and wait to be compared" if late else ""
-        said = f"{one.name}: {have:,} groups have {one.watch.number}{late_ones}"
+        late_ones = f", {late:,} of them changed within {one.watch.within_s} s and wait to be compared" if late else ""
+        said = f"{one.name}: {have:,} groups have {one.watch.attribute}{late_ones}"
         if late >= have:
             untold.append(said)
         else:

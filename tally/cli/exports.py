@@ -51,8 +51,8 @@ def _check(given: argparse.Namespace) -> None:
     if given.format is None and Path(given.file or "").suffix == ".parquet":
         raise UsageError("there is no Parquet: export to a .csv or .jsonl, and convert it")
     given.format = files.format_of(given.file, given.format)
-    if given.limits and not given.counter.own_limits:
-        raise UsageError(f"{given.counter.name} is not declared with own_limits: no id has an override")
+    if given.limits and not given.counter.limit_overrides:
+        raise UsageError(f"{given.counter.name} is not declared with limit_overrides: no id has an override")
 
 
 def _run(given: argparse.Namespace, stack: Stack) -> int:

@@ -18,7 +18,7 @@ from .terminal import print_json_or_line
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    add_counter(parser, counters, "a counter with own_limits")
+    add_counter(parser, counters, "a counter with limit_overrides")
     parser.add_argument("id", metavar="ID", help="the id whose limit it is, without a period")
     wish = parser.add_mutually_exclusive_group()
     wish.add_argument("limit", metavar="LIMIT", nargs="?", type=_limit, help="set this limit for the id")
@@ -36,8 +36,10 @@ def _limit(value: str) -> int:
 
 def _check(given: argparse.Namespace) -> None:
     given.id = fields.identifier(id_of(given.id), "ID")
-    if not given.counter.own_limits:
-        raise UsageError(f"{given.counter.name} is not declared with own_limits: all of its ids have the same limits")
+    if not given.counter.limit_overrides:
+        raise UsageError(
+            f"{given.counter.name} is not declared with limit_overrides: all of its ids have the same limits"
+        )
     if given.key and given.limit is None and not given.declared:
         raise UsageError("--key goes with LIMIT or --declared")
 

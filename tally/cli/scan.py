@@ -107,7 +107,7 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
         note(f"cannot tell: {name}: {missing}")
         return CANNOT_TELL
     if counter.watch:
-        note(f"the sweep holds {counter.watch.number} against that from now on: `tally check --only drift` lists it")
+        note(f"the sweep holds {counter.watch.attribute} against that from now on: `tally check --only drift` lists it")
     return 0
 
 
@@ -205,7 +205,7 @@ def _resume_or_begin(given: argparse.Namespace, store: Store, groups: Sequence[s
             return there
         if not scan.groups:
             raise CommandError(f"a recount of all is open: `tally check {counter.name}` goes on with it")
-    if not groups or there.items_declaration.group is not None:  # else it reads some partitions
+    if not groups or there.items_declaration.group_by is not None:  # else it reads some partitions
         check_answerable(given.yes)
         plan = scan_plan.ScanPlan(
             there, tuple(groups), sets_numbers=given.command == "scan", units_per_s_max=given.units
@@ -229,7 +229,7 @@ def _check_table(recount: Recount) -> None:
     of, described, name = recount.items_declaration, recount.table_description, recount.counter.name
     stream = described.get("StreamSpecification") or {}
     view = stream.get("StreamViewType") if stream.get("StreamEnabled") else None
-    why = why_uncountable(list(recount.key_types), view, {name: (of.key, of.sort, of.needs_images)})
+    why = why_uncountable(list(recount.key_types), view, {name: (of.partition_key, of.sort_key, of.needs_images)})
     read, there = recount.store.settings.team_tables[of.table].stream, described.get("LatestStreamArn")
     if not why and there != read:
         why = f"the stack reads the stream {read}, and that of the table is {there}: deploy the stack with this stream"

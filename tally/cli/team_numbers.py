@@ -19,7 +19,7 @@ def say_difference(given: argparse.Namespace, stack: Stack, finding: Finding) ->
     """A line for a number that is off, in the unit of the team's table. JSON has Tally's unit, and says the `scale`."""
     counter, group, off = finding.counter, finding.target, finding.drift.drift
     assert counter.watch is not None
-    number, kept = counter.watch.number, watch.team_number(stack.store, counter, group)
+    number, kept = counter.watch.attribute, watch.team_number(stack.store, counter, group)
     scan = scan_state.read_scan(stack.store, counter.name)
     recount = Recount(stack.store, counter, scan)
     of = recount.items_declaration
@@ -56,5 +56,5 @@ def _key(recount: Recount, group: str) -> Item:
     """The key of the item that has the number."""
     of, watch = recount.items_declaration, recount.items_declaration.watch
     assert watch is not None
-    assert of.sort is not None
-    return {of.key: recount.partition(group), of.sort: {recount.key_types[of.sort]: watch.at}}
+    assert of.sort_key is not None
+    return {of.partition_key: recount.partition(group), of.sort_key: {recount.key_types[of.sort_key]: watch.at}}

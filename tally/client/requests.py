@@ -440,7 +440,7 @@ class Declared(TypedDict):
     floor: int | None
     ceiling: int | None
     debt: int
-    own_limits: bool
+    limit_overrides: bool
     period: str | None
     timezone: str | None
 

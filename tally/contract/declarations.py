@@ -79,7 +79,9 @@ class Declarations(CountersFile):
         """What counts the items of the team's tables, by the names of these."""
         counting = [(name, one.items) for name, one in self.counters.items() if one.items is not None]
         return {
-            table: {name: (of.key, of.sort, of.needs_images) for name, of in counting if of.table == table}
+            table: {
+                name: (of.partition_key, of.sort_key, of.needs_images) for name, of in counting if of.table == table
+            }
             for table in dict.fromkeys(of.table for _, of in counting)
         }
 

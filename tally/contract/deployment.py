@@ -182,14 +182,14 @@ def console_variables(name: str, routes: Sequence[Route], config: str, client: s
 
 def consumer_variables(consumer: StreamReader, place: Surroundings) -> dict[str, str]:
     """Those that a stream consumer has beside."""
-    own = {"TALLY_OWN_TABLES": team_tables_json(place)} if consumer.team_tables else {}
+    own = {"TALLY_TEAM_TABLES": team_tables_json(place)} if consumer.team_tables else {}
     return {"TALLY_DEAD_LETTER_BUCKET": place.dead_letters, **own, **_event_bus_variable(consumer, place)}
 
 
 def schedule_variables(schedule: Schedule, place: Surroundings) -> dict[str, str]:
     """Those that a function on a schedule has beside."""
-    own = {"TALLY_OWN_TABLES": team_tables_json(place)} if schedule.inspected_streams and place.team_tables else {}
-    own |= {"TALLY_OWN_CHECK_UNITS": str(place.spot_check_units)} if own and place.spot_check_units else {}
+    own = {"TALLY_TEAM_TABLES": team_tables_json(place)} if schedule.inspected_streams and place.team_tables else {}
+    own |= {"TALLY_SPOT_CHECK_UNITS": str(place.spot_check_units)} if own and place.spot_check_units else {}
     return {
         **{f"TALLY_{table.name}_STREAM": place.streams[table] for table in schedule.inspected_streams},
         **own,

@@ -20,7 +20,10 @@ _MEMBERS: Schema = {
     "detail": {"type": "string", "description": "What is wrong with this request."},
     "field": {"type": "string", "description": "The input at fault."},
     "left": {"type": "integer", "description": "How far the counter can still move in that direction."},
-    "limit": {"type": "integer", "description": "Of a counter with `own_limits`: the limit of this id that refuses."},
+    "limit": {
+        "type": "integer",
+        "description": "Of a counter with `limit_overrides`: the limit of this id that refuses.",
+    },
     "entry": {"type": "integer", "minimum": 0, "description": "Of many changes, the first of the tally at fault."},
     "counter": {"type": "string", "description": "The counter of that entry."},
     "id": {"type": "string", "description": "The id of that entry."},

@@ -189,7 +189,7 @@ def set_value(
                 f"{value} is not within the limits of {counter.name}. Nothing was counted.", field="value"
             )
 
-    if not (counter.retired or counter.own_limits):
+    if not (counter.retired or counter.limit_overrides):
         refuse_beyond(limits.cached_limits(call, counter, id_).with_debt(debt))
 
     def change(draft: ReceiptDraft) -> Body:

@@ -103,14 +103,14 @@ def declared_limits(counter: Counter) -> Limits:
 
 def cached_limits(call: Call, counter: Counter, id_: str) -> Limits:
     """Returns the limits of a tally as this process has cached them. Reads an override that is not cached."""
-    if not counter.own_limits:
+    if not counter.limit_overrides:
         return declared_limits(counter)
     return call.store.limit_cache.get((counter.name, id_)) or read_limits(call, counter, id_)
 
 
 def read_limits(call: Call, counter: Counter, id_: str) -> Limits:
     """Returns the limits of a tally, strongly consistent: 1 RCU, 2 with periods, 3 at a mark."""
-    if not counter.own_limits:
+    if not counter.limit_overrides:
         return declared_limits(counter)
     wanted = dict.fromkeys((id_, periods.answer_members(id_)["id"]))
     first, *overrides = _read_items(call, [key(counter, one) for one in wanted])
@@ -137,7 +137,7 @@ def limits_of_each(
     uncopied: list[tuple[Counter, str]] = []
     for (counter, id_), item in items_read.items():
         copy = item.get(OVERRIDE)
-        if not counter.own_limits:
+        if not counter.limit_overrides:
             known[counter, id_] = declared_limits(counter)
         elif counter.period is None or (copy and not str(copy["S"]).startswith(STALE_COPY_PREFIX)):
             known[counter, id_] = _cache(call, counter, id_, item)
@@ -173,7 +173,7 @@ def with_limit_condition(call: Call, write: Write, counter: Counter, id_: str, a
     limit, condition = within.condition_for(counter.start, amount)
     write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
     write |= {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-    if not counter.own_limits:
+    if not counter.limit_overrides:
         return write
     if within.override.get(OVERRIDE) != within.copy_id:  # the item has no copy yet
         write = items.extend_update(write, sets=within.override, remove=attributes_to_remove(within.override))

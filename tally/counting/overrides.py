@@ -37,7 +37,7 @@ def put_override(
     The number does not move, so the receipt has no amount. 4 WCU; with periods 6, and 2 more for each other period
     nearby. Raises KeyReusedError, StoreBusyError.
     """
-    assert counter.own_limits, "no change would be judged by it"
+    assert counter.limit_overrides, "no change would be judged by it"
     own = limit is not None
     override = {OVERRIDE: {"S": call.nonce}, override_attribute(counter): {"N": str(limit)}} if own else NO_OVERRIDE
     in_force = limit if own else limits.declared_limits(counter).limit

@@ -240,7 +240,7 @@ def limit_error(
     down = amount < 0 and within.floor is not None
     limit = (within.floor if down else within.ceiling) or 0
     left = (value - limit if down else limit - value) + debt
-    if counter.own_limits:
+    if counter.limit_overrides:
         members["limit"] = limit
     detail = f"{left} left." if down else f"There is room for {left} more."
     detail = detail if left >= 0 else f"It is {-left} beyond its limit."
@@ -253,7 +253,7 @@ def limit_error_after(
     """Returns the error for an `add_write` whose condition failed on the item `old`; None if the cached limits were
     stale."""
     within, value = limits.limits_after_refusal(call, counter, id_, old), state_of(counter, old).value
-    if counter.own_limits and within.with_debt(debt).allows(value, amount):
+    if counter.limit_overrides and within.with_debt(debt).allows(value, amount):
         return None
     return limit_error(counter, within, id_, value, amount, debt, stays=stays)
 

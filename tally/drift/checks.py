@@ -45,7 +45,7 @@ SECTIONS = {
 """The section of docs/ that says what to do about each part. Some parts only `tally status` has."""
 _DECLARED = (
     "name", "visible", "changes", "public", "listed", "counts", "watched", "retired", "numbered", "notifies",
-    "max_shards", "delta", "start", "floor", "ceiling", "debt", "own_limits", "period", "timezone",
+    "max_shards", "delta", "start", "floor", "ceiling", "debt", "limit_overrides", "period", "timezone",
 )  # fmt: skip
 
 

@@ -358,7 +358,7 @@ export interface Declared {
   floor: number | null;
   ceiling: number | null;
   debt: number;
-  own_limits: boolean;
+  limit_overrides: boolean;
   period: string | null;
   timezone: string | null;
 }

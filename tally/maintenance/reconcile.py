@@ -164,7 +164,7 @@ class Reconciler:
 
         name = f"{counter.name} {target}"
         if counter.items and counter.items.watch:
-            number, table = counter.items.watch.number, counter.items.table
+            number, table = counter.items.watch.attribute, counter.items.table
             raise RepairNotReadyError(f"{name}: {number} in {table} is the team's to repair: Tally never writes it.")
         return self.commit(name, proven, asked, by, why)
 

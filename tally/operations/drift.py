@@ -127,7 +127,7 @@ class Declared(TypedDict):
     floor: int | None
     ceiling: int | None
     debt: int
-    own_limits: bool
+    limit_overrides: bool
     period: str | None
     timezone: str | None
 
@@ -275,7 +275,7 @@ def get_details(
                 "name": "likes", "visible": "now", "changes": "caller", "public": True,
                 "listed": False, "counts": "children", "watched": None, "retired": False,
                 "numbered": False, "notifies": False, "max_shards": 16,
-                "delta": None, "start": 0, "floor": None, "ceiling": None, "debt": 0, "own_limits": False,
+                "delta": None, "start": 0, "floor": None, "ceiling": None, "debt": 0, "limit_overrides": False,
                 "period": None, "timezone": None,
             }
         ],

@@ -97,9 +97,9 @@ def _refusal_of_set(counter: Counter) -> CallerError | None:
 
 def _refusal_of_override(counter: Counter) -> CallerError | None:
     """Returns the error if this counter takes no overrides; else None."""
-    if counter.own_limits:
+    if counter.limit_overrides:
         return None
-    why = f"{counter.name} is not declared with own_limits: all of its ids have the same limits."
+    why = f"{counter.name} is not declared with limit_overrides: all of its ids have the same limits."
     return InvalidInputError(why, field="counter")
 
 
@@ -108,7 +108,7 @@ def _needs_of_override(action: str) -> Callable[[Sequence[Counter]], needs.Needs
     copies beside the numbers."""
 
     def needed(counters: Sequence[Counter]) -> needs.Needs:
-        own = [counter for counter in counters if counter.own_limits]
+        own = [counter for counter in counters if counter.limit_overrides]
         return (
             needs.PUT_RECEIPT
             | needs.on_counts(own, "UpdateItem")

@@ -337,7 +337,7 @@ def _example(counter: Counter, record: Record) -> str:
     """The item that cannot be counted, and why."""
     assert counter.items is not None
     keys = record["dynamodb"]["Keys"]
-    order = sorted(keys, key=lambda name: name != counter.items.key)  # type: ignore[union-attr]
+    order = sorted(keys, key=lambda name: name != counter.items.partition_key)  # type: ignore[union-attr]
     return faults.example(counter.items, record["dynamodb"].get("NewImage") or keys, order)
 
 

@@ -86,7 +86,9 @@ class ScanPlan:
     def numbers_to_set(self) -> int:
         """How many numbers are set. Groups of an attribute are few: the sample has most of them."""
         groups = (
-            len(self.groups) if self.recount.items_declaration.group is not None else self.extrapolate(len(self.groups))
+            len(self.groups)
+            if self.recount.items_declaration.group_by is not None
+            else self.extrapolate(len(self.groups))
         )
         return groups if self.sets_numbers else 0
 

@@ -105,13 +105,13 @@ class ScanReader:
         groups = self.scan.groups
         return (
             bool(groups)
-            and self.items_declaration.group is None
+            and self.items_declaration.group_by is None
             and not any(group.startswith(ASIDE) for group in groups)
         )
 
     def partition(self, group: str) -> Item:
         """The value of the partition key of a group."""
-        return {self.key_types[self.items_declaration.key]: self.items_declaration.partition_key_of(group)}
+        return {self.key_types[self.items_declaration.partition_key]: self.items_declaration.partition_key_of(group)}
 
     def run_steps(self) -> Iterator[Step]:
         """Read and add everything from where the scan stands; then it has ended.
@@ -153,11 +153,11 @@ class ScanReader:
             yield from queries.team_pages(self.store, self.table, after=after, **limited)
             return
         partitions = [self.partition(group) for group in self.scan.groups]
-        first = partitions.index(after[self.items_declaration.key]) if after else 0
+        first = partitions.index(after[self.items_declaration.partition_key]) if after else 0
         for number, partition in enumerate(partitions[first:]):
             began = None if number else after
             yield from queries.team_pages(
-                self.store, self.table, (self.items_declaration.key, partition), began, **limited
+                self.store, self.table, (self.items_declaration.partition_key, partition), began, **limited
             )
 
     def _add(self, page: Sequence[Item], read: int) -> tuple[int, float]:

@@ -31,7 +31,7 @@ def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float,
     How many groups were compared, and how many numbers were off."""
     done = {"groups_checked": 0, "groups_off": 0}
     for counter in counters.values():
-        if counter.items is None or counter.items.group is not None or not store.settings.spot_check_units:
+        if counter.items is None or counter.items.group_by is not None or not store.settings.spot_check_units:
             continue  # one group of many that an attribute names would take a scan of the table
         if store.clock() >= until_s:
             break

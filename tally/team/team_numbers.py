@@ -7,7 +7,7 @@
 the number may be too low, or too high, without being wrong: items that came and went, and moves of the number that
 items may follow. `WATCHED` lists the groups that team/watch.py looks at.
 
-A stretch has the name of its end in seconds. So the names hold when `within`, and with it the length of a stretch,
+A stretch has the name of its end in seconds. So the names hold when `within_s`, and with it the length of a stretch,
 becomes another one.
 """
 
@@ -27,7 +27,7 @@ from ..items import TEAM_NUMBER
 UP, DOWN = "up#", "down#"
 NO_NUMBER: Item = {"NULL": True}
 """The number of a group whose item is gone, or has none."""
-STRETCHES_PER_WINDOW = 6  # of `within`
+STRETCHES_PER_WINDOW = 6  # of `within_s`
 STRETCHES_MAX = 200  # up and down, of an item: minutes of a busy group
 STRETCHES_PER_WRITE_MAX = 100  # in a write: an expression has up to 4 KB
 PARTITIONS = 16  # of the groups that are looked at: a partition takes 1,000 write units a second
@@ -36,7 +36,7 @@ PARTITIONS = 16  # of the groups that are looked at: a partition takes 1,000 wri
 def stretch_s(counter: Counter) -> int:
     """The length of a stretch of time, seconds."""
     assert counter.watch is not None
-    return max(1, counter.watch.within // STRETCHES_PER_WINDOW)
+    return max(1, counter.watch.within_s // STRETCHES_PER_WINDOW)
 
 
 @dataclass

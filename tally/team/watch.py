@@ -72,12 +72,12 @@ def unproven_reason(store: Store, counter: Counter, group: str) -> str:
     item = queries.get(store.client, store.settings.counts_table, tallies.key(counter, group, 0))
     known = excess_bounds(counter, item, _passed_s(store, counter))
     if known is None:
-        return f"has no {watch.number}"
+        return f"has no {watch.attribute}"
     low, high = known
     if low == high or low > 0 or high < 0:
         return ""
-    off = f"its {watch.number} may be off by {of.shown(low)} to {of.shown(high)}"
-    return f"changed within {watch.within} s, and {off}: check it again later"
+    off = f"its {watch.attribute} may be off by {of.shown(low)} to {of.shown(high)}"
+    return f"changed within {watch.within_s} s, and {off}: check it again later"
 
 
 def count_changed_groups(store: Store) -> Mapping[str, int]:
@@ -100,7 +100,7 @@ def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now
     row = rows.read_row(store, counter.name, target)
     item = queries.get(store.client, store.settings.counts_table, at)
     key, seen = {name: listed[name] for name in ("PK", "SK")}, {"at": items.int_attribute(listed, "at")}
-    since_s, rule = passed_s - counter.watch.within, f"{counter.watch.within} {counter.watch.together}"
+    since_s, rule = passed_s - counter.watch.within_s, f"{counter.watch.within_s} {counter.watch.same_transaction}"
     known = excess_bounds(counter, item, passed_s)
     if known is None or (seen["at"] <= since_s and team_numbers.in_flight(item, since_s) == (0, 0)):
         low, high = known or (0, 0)  # it is calm: the next record lists it again
@@ -111,7 +111,7 @@ def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now
         writes = [items.update_write(table, key, looked, expected=seen)]
     off = low if low > 0 else high if high < 0 else 0
     if off != row.drift:
-        writes += _row_writes(store, row, off, now_s, together=counter.watch.together)
+        writes += _row_writes(store, row, off, now_s, together=counter.watch.same_transaction)
     if try_commit(store, writes):
         _compact(store, at, item, team_numbers.expired_stretches(item, since_s))
 
@@ -136,9 +136,9 @@ def excess_bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) ->
     if "N" not in item.get(TEAM_NUMBER, {}):
         return None
     above = items.int_attribute(dict(item), TEAM_NUMBER) - tallies.stored_number(counter, item, 0)
-    if counter.watch.together:
+    if counter.watch.same_transaction:
         return above, above
-    up, down = team_numbers.in_flight(item, passed_s - counter.watch.within)
+    up, down = team_numbers.in_flight(item, passed_s - counter.watch.within_s)
     return above - down, above + up
 
 

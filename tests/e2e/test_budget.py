@@ -27,7 +27,7 @@ from tests.e2e.dev import ROOT, Answer, Dev
 from tests.patience import PATIENCE_S, wait_for
 
 BUDGET = """Counter(
-    "budget", prefix="TEAM", sort_key="BUDGET", attribute="used", ceiling=1_000, own_limits=True,
+    "budget", prefix="TEAM", sort_key="BUDGET", attribute="used", ceiling=1_000, limit_overrides=True,
     notify=Notify(percent=(80, 100), at=(500,)))"""
 TEAM = "/counters/budget/acme"
 HOLDS = 60

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 COUNTERS = """from tally.counter import ANYONE, Counter, declared
 from tally.items import Items
 
-OPEN = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where={"status": "open"})
+OPEN = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", where={"status": "open"})
 COUNTERS = declared([
     Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", read=ANYONE, items=OPEN),
 ])

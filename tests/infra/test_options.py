@@ -77,7 +77,7 @@ BAD = [
     ({"warmWrites": "5000", "maxWrites": "4000"}, "context warmWrites is 5000, and maxWrites is 4000: a table is not"),
     ({"warmReads": "13000", "maxReads": "12999"}, "context warmReads is 13000, and maxReads is 12999"),
     ({"strangersConcurrency": "10001"}, "strangersConcurrency is '10001': it must be a whole number from 0 to 10000"),
-    ({"ownCheckUnits": "00"}, "ownCheckUnits is '00': it must be a whole number from 0 to 10000"),
+    ({"spotCheckUnits": "00"}, "spotCheckUnits is '00': it must be a whole number from 0 to 10000"),
     ({"docsUrl": "docs"}, "context docsUrl is 'docs': it must be https://"),
     (MUTUAL | {"originTrustStore": "bucket/ca.pem"}, "originTrustStore is 'bucket/ca.pem': it must be s3://bucket/key"),
     (MUTUAL | {"cdnClientCertificateArn": CERTIFICATE}, "cdnClientCertificateArn is of eu-west-1"),
@@ -122,8 +122,8 @@ def test_cdk_json_may_have_a_value_as_a_construct_has_it() -> None:
 
 
 def test_zero_is_a_number_where_it_turns_something_off() -> None:
-    options = Options.from_context({"ownCheckUnits": "0", "strangersConcurrency": 0})
-    assert (options.own_check_units, options.strangers_concurrency) == (0, 0)
+    options = Options.from_context({"spotCheckUnits": "0", "strangersConcurrency": 0})
+    assert (options.spot_check_units, options.strangers_concurrency) == (0, 0)
 
 
 def test_an_origin_is_as_browsers_send_it() -> None:

@@ -27,9 +27,9 @@ COUNTERS = """
 from tally.counter import ANYONE, Counter, declared
 from tally.items import Items
 
-OPEN = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where={"status": "open"})
+OPEN = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", where={"status": "open"})
 ORDERS = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", read=ANYONE, items=OPEN)
-DOCKED = Items("store", starts="DOCK#", heartbeats=True)
+DOCKED = Items("store", partition_prefix="DOCK#", heartbeats=True)
 CRATES = Counter("crates", prefix="DOCK", sort_key="CRATES", attribute="crates", items=DOCKED)
 COUNTERS = declared([ORDERS, CRATES])
 """
@@ -188,7 +188,7 @@ def test_the_bookkeeper_gathers_records_for_half_a_minute_unless_a_counter_notif
 def test_who_reads_the_tables_knows_them_and_nobody_else(shop: Template) -> None:
     knowing = {}
     for module, name in shop.functions().items():
-        variable = shop.resources[name]["Properties"]["Environment"]["Variables"].get("TALLY_OWN_TABLES")
+        variable = shop.resources[name]["Properties"]["Environment"]["Variables"].get("TALLY_TEAM_TABLES")
         if variable:
             knowing[module] = parse_team_tables(as_text(variable))
     tables = {name.rstrip("0123456789ABCDEF"): name for name in shop.of_type("AWS::DynamoDB::Table")}

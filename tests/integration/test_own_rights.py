@@ -40,14 +40,14 @@ from tests.sync_wire import SyncWire
 
 pytestmark = pytest.mark.sdk
 SHOP = TeamTable("Shop-1X", "arn:aws:dynamodb:eu-west-1:123456789012:table/Shop-1X/stream/2026")
-OPEN = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where={"status": "open"})
+OPEN = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", where={"status": "open"})
 ORDERS = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=OPEN)
 LIKED = Watched(
     "liked",
     table="shop",
     attribute="likes",
     at="META",
-    items=Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#"),
+    items=Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#"),
 )
 COUNTERS = {one.name: one for one in (ORDERS, LIKED)}
 

@@ -32,7 +32,7 @@ def invoke(store: Store, monkeypatch: pytest.MonkeyPatch, now: Any) -> Invoke:
         unique=True,
         period="month",
         ceiling=2,
-        own_limits=True,
+        limit_overrides=True,
     )
     for counter in (seats, replace(counters.READERS, name="paris", prefix="PARIS", timezone="Europe/Paris")):
         monkeypatch.setitem(counters.COUNTERS, counter.name, counter)

@@ -40,7 +40,7 @@ COUNTERS = {
         ),
         Counter(
             "tickets", prefix="QTICKETS", sort_key="OPEN", attribute="tickets",
-            items=Items("shop", starts="TICKET#", where={"status": "open"}, group="queue"),
+            items=Items("shop", partition_prefix="TICKET#", where={"status": "open"}, group_by="queue"),
         ),
         Counter("all", prefix="ALLORD", sort_key="ALL", attribute="all", items=Items(**SHOP)),
     )
@@ -50,7 +50,7 @@ ORDERS_KEPT = WatchedNumber(
     table="shop",
     attribute="orders",
     at="PROFILE",
-    items=Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="O"),
+    items=Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="O"),
 )
 """What the team's profile of a customer says of the orders: also where it is wrong, or not a number."""
 GOOD_TOTALS: list[Item] = [{"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"N": "5"}]

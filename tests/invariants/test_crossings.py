@@ -35,15 +35,15 @@ QUOTA = Counter(
 )
 WIDE = Counter("wide", prefix="WIDE", sort_key="N", attribute="n", delta=1, notify=Notify(every=25))
 OWN = Counter(
-    "own", prefix="OWN", sort_key="N", attribute="n", floor=0, ceiling=40, own_limits=True,
+    "own", prefix="OWN", sort_key="N", attribute="n", floor=0, ceiling=40, limit_overrides=True,
     notify=Notify(percent=(50, 100)),
 )  # fmt: skip
 RENEWED = Counter(
-    "renewed", prefix="RENEWED", sort_key="N", attribute="n", ceiling=40, own_limits=True, period="minute",
+    "renewed", prefix="RENEWED", sort_key="N", attribute="n", ceiling=40, limit_overrides=True, period="minute",
     notify=Notify(percent=(50, 80, 100), at=(7,)),
 )  # fmt: skip
 CREDIT = Counter(
-    "credit", prefix="CREDIT", sort_key="N", attribute="n", start=20, floor=0, own_limits=True,
+    "credit", prefix="CREDIT", sort_key="N", attribute="n", start=20, floor=0, limit_overrides=True,
     notify=Notify(at=(1, 10)),
 )  # fmt: skip
 ROUGH = Roughness(splits_per_hour=0, slow=0, gaps=0.3, faults=0.35, skew_s=2)
@@ -76,7 +76,7 @@ class Walk:
         """The ceiling that the item of each tally was written under."""
         self.limits: dict[str, int | None] = {}
         """By counter: the limit that its id has of its own."""
-        self.renewed = replace(RENEWED, own_limits=False)  # a deploy gives it own limits
+        self.renewed = replace(RENEWED, limit_overrides=False)  # a deploy gives it own limits
         self.crossed: defaultdict[tuple[str, str], dict[tuple[str, int], list[tuple[str, int]]]]
         self.crossed = defaultdict(lambda: defaultdict(list))
         self.wide = self.faults = self.steps = 0
@@ -104,7 +104,7 @@ class Walk:
                 self.set(chance.choice((0, 3, 20, 40)))
             for counter in (OWN, self.renewed, CREDIT):
                 edge = self.world.now_s % 60 < 2  # a stamp of DynamoDB's may be in the period that is over
-                if counter.own_limits and not (counter.period and edge) and chance.random() < 0.2:
+                if counter.limit_overrides and not (counter.period and edge) and chance.random() < 0.2:
                     self.plan(counter, chance.choice(LIMITS))
             if chance.random() < 0.5:
                 self.world.play("w", counter=WIDE)

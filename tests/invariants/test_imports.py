@@ -545,7 +545,7 @@ def test_rows_of_periods_that_are_kept_no_more_are_said(store: Store, run: Comma
 
 @pytest.mark.parametrize(("start", "own"), [(0, False), (0, True), (60, False), (60, True)])
 def test_a_debt_is_imported_as_far_as_commits_may_go(store: Store, start: int, own: bool) -> None:
-    stock = replace(STOCK, start=start, debt=50, own_limits=own)
+    stock = replace(STOCK, start=start, debt=50, limit_overrides=own)
     rows = [chunks.NumberRow(line, id_, number) for line, id_, number in ((2, "a", -50), (3, "b", -51))]
     refused = [chunks.import_numbers(Call(store), stock, "run", chunk) for chunk in chunks.number_chunks(stock, rows)]
     assert [[row.line for row in of_chunk] for of_chunk in refused] == [[], [3]]

@@ -18,7 +18,7 @@ from tests.invariants.team_table import LATER_S, Team
 from tests.patience import wait_for
 from tests.sync_wire import SyncWire
 
-OF = Items("shop", sort="SK", sort_starts="ORDER#")
+OF = Items("shop", sort_key="SK", sort_prefix="ORDER#")
 ORDERS = Counter("orders", prefix="ORDERS", sort_key="N", attribute="n", items=OF)
 
 

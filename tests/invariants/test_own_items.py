@@ -578,7 +578,7 @@ def test_a_run_knows_what_the_one_before_it_did_to_markers(team: Team, monkeypat
 
 def test_a_record_moves_every_counter_of_its_table_at_once(team: Team) -> None:
     """Each from one group to another one, while a scan of each is open."""
-    of = Items("shop", starts="TICKET#", group="queue")
+    of = Items("shop", partition_prefix="TICKET#", group_by="queue")
     names = [f"c{number}" for number in range(COUNTERS_PER_TABLE_MAX)]
     team.counters = {one: Counter(one, prefix=one.upper(), sort_key="N", attribute="n", items=of) for one in names}
     team.handler = team.process()

@@ -47,11 +47,11 @@ from tests.invariants.world import World, meanwhile, retry_until_final
 from tests.tiers import in_long
 
 QUOTA = Counter(
-    "quota", prefix="QUOTA", sort_key="CALLS", attribute="calls", ceiling=10, own_limits=True, period="minute",
+    "quota", prefix="QUOTA", sort_key="CALLS", attribute="calls", ceiling=10, limit_overrides=True, period="minute",
     keep_periods=500,
 )  # fmt: skip
-SEATS = Counter("seats", prefix="TEAM", sort_key="SEATS", attribute="seats", ceiling=10, own_limits=True)
-CREDIT = Counter("credit", prefix="BUYER", sort_key="LEFT", attribute="left", start=5, floor=0, own_limits=True)
+SEATS = Counter("seats", prefix="TEAM", sort_key="SEATS", attribute="seats", ceiling=10, limit_overrides=True)
+CREDIT = Counter("credit", prefix="BUYER", sort_key="LEFT", attribute="left", start=5, floor=0, limit_overrides=True)
 SOME = {faults.LOSE_RESPONSE: 0.05, faults.FAIL_AFTER: 0.05, faults.CONFLICT: 0.1, faults.FAIL_BEFORE: 0.05}
 
 
@@ -310,7 +310,7 @@ def test_without_the_option_the_declared_limit_holds_and_with_it_again_that_of_t
     give(world.store, counter, 30)
     count(world.store, counter, 20)
     (before,) = processes(world, 1)
-    without = replace(counter, own_limits=False)
+    without = replace(counter, limit_overrides=False)
     assert refused(before, without, 1)["left"] == -10
     count(before, without, -15)
     clock.pass_s(60)
@@ -338,7 +338,7 @@ def test_a_floor_of_an_id_counts_no_more_once_its_counter_has_a_ceiling(world: W
 
 def test_a_visit_by_a_clock_that_is_ahead_is_judged_by_the_plan_of_now(world: World, clock: Clock) -> None:
     """It begins the next period early, having read the plan that is replaced meanwhile."""
-    readers = replace(counters.READERS, visible="now", ceiling=2, max_shards=1, own_limits=True)
+    readers = replace(counters.READERS, visible="now", ceiling=2, max_shards=1, limit_overrides=True)
     pseudonyms.stack_secret(world.call())
     (other,) = processes(world, 1)
     clock.pass_s(DAY_S - clock() % DAY_S - OFF_S_MAX)

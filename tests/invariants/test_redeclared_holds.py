@@ -26,12 +26,12 @@ from tests.invariants.simulation import Clock
 from tests.tiers import in_long
 
 STOCK = Counter("stock", prefix="ITEM", sort_key="STOCK", attribute="qty", start=10, floor=0)
-CREDIT = replace(STOCK, own_limits=True, debt=3)
+CREDIT = replace(STOCK, limit_overrides=True, debt=3)
 QUOTA = Counter("quota", prefix="CLIENT", sort_key="CALLS", attribute="calls", ceiling=10)
 DAILY = replace(QUOTA, period="day")
 CHANGES: dict[str, list[Any]] = {
     "name": ["other"], "prefix": ["D"], "sort_key": ["M"], "attribute": ["m"], "visible": ["soon"], "delta": [-1, 1],
-    "start": [0, 7], "floor": [None, -5, 5], "ceiling": [None, 4, 20], "debt": [0, 5], "own_limits": [True, False],
+    "start": [0, 7], "floor": [None, -5, 5], "ceiling": [None, 4, 20], "debt": [0, 5], "limit_overrides": [True, False],
     "numbered": [True], "max_shards": [0, 1, 2], "pages": [True], "path": ["/c/{id}"], "retired": [True],
     "receipt_days": [2], "changes": ["anyone", "caller"], "read": ["anyone"], "max_age_s": [3], "child": ["LIKE#USER#"],
     "period": [None, "day", "month"], "keep_periods": [2], "timezone": ["Europe/Paris"], "unique": [True],

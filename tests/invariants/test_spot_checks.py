@@ -18,7 +18,9 @@ from tests.invariants.processes import WatchedClient
 from tests.invariants.team_table import LATER_S, Team
 from tests.sync_wire import SyncWire
 
-ORDERS = Counter("orders", prefix="ORDERS", sort_key="N", attribute="n", items=Items("shop", starts="CUSTOMER#"))
+ORDERS = Counter(
+    "orders", prefix="ORDERS", sort_key="N", attribute="n", items=Items("shop", partition_prefix="CUSTOMER#")
+)
 
 
 @pytest.fixture

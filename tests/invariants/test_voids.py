@@ -36,7 +36,7 @@ STOCK = Counter("budget", prefix="BUDGET", sort_key="LEFT", attribute="credits",
 QUOTA = Counter("quota", prefix="BUDGET", sort_key="USED", attribute="used", ceiling=100, period="day", keep_periods=2)
 VIEWS = Counter("views", prefix="VIEW", sort_key="TOTAL", attribute="views", visible="soon")
 SALES = Counter("sales", prefix="SALE", sort_key="TOTAL", attribute="sold")
-OWN = replace(QUOTA, name="own", sort_key="OWN", own_limits=True)
+OWN = replace(QUOTA, name="own", sort_key="OWN", limit_overrides=True)
 MINUTES = replace(QUOTA, name="minutes", sort_key="MINUTE", period="minute")
 DAY_S = 24 * 3600
 ID = "acme"

@@ -18,7 +18,7 @@ from tally.team.team_numbers import STRETCHES_MAX, STRETCHES_PER_WRITE_MAX, stre
 from tests.invariants.team_table import LATER_S, Team
 from tests.sync_wire import SyncWire
 
-OF = Items("social", starts="POST#", sort="SK", sort_starts="LIKE#")
+OF = Items("social", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
 POST_LIKES = Watched("post_likes", table="social", attribute="likeTally", items=OF, at="META")
 COUNTERS = {POST_LIKES.name: POST_LIKES}
 POSTS, LIKES = 60, 3

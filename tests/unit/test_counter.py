@@ -52,8 +52,8 @@ VALUES: list[tuple[str, list[Any], str]] = [
     ("lists", ["caller", True], "must be one of: anyone, service"),
     ("lists", ["anyone"], "needs read='anyone'"),
     ("numbered", ["yes"], "must be True or False"),
-    ("own_limits", [1], "must be True or False"),
-    ("own_limits", [True], "needs a floor or a ceiling"),
+    ("limit_overrides", [1], "must be True or False"),
+    ("limit_overrides", [True], "needs a floor or a ceiling"),
     ("numbered", [True], "needs a delta"),
     ("pages", [None], "must be True or False"),
     ("retired", [1], "must be True or False"),
@@ -84,8 +84,8 @@ OF_ITEMS = {
 }  # fmt: skip
 KNOWN: list[dict[str, Any]] = [{"floor": 0}, {"ceiling": 9}, {"start": 9}, {"numbered": True, "delta": 1}]
 TOGETHER: list[tuple[str, dict[str, Any], str]] = [
-    ("own_limits", {"own_limits": True, "floor": 0, "delta": -1, "numbered": True}, "neither numbered nor pages"),
-    ("own_limits", {"own_limits": True, "ceiling": 9, "pages": True}, "neither numbered nor pages"),
+    ("limit_overrides", {"limit_overrides": True, "floor": 0, "delta": -1, "numbered": True}, "neither numbered nor pages"),
+    ("limit_overrides", {"limit_overrides": True, "ceiling": 9, "pages": True}, "neither numbered nor pages"),
     ("floor", {"floor": 11, "start": 10}, "is above start, which is 10"),
     ("ceiling", {"ceiling": 9, "start": 10}, "is below start, which is 10"),
     ("debt", {"debt": 5, "floor": 0, "delta": -1}, "one limit and no delta"),
@@ -175,8 +175,8 @@ def test_the_digest_of_a_counter_of_items_says_what_counts_and_where_its_number_
     changes: list[dict[str, Any]] = [
         {"prefix": "OTHER"}, {"sort_key": "OTHER"}, {"attribute": "other"},
         *({"items": dataclasses.replace(OF, **one)} for one in (
-            {"table": "shop2"}, {"key": "id"}, {"starts": "A"}, {"sort": "SK"}, {"sort": "SK", "sort_starts": "B"},
-            {"where": {"a": 1}}, {"where": {"a": True}}, {"where": {"a": "1"}}, {"group": "a"}, {"amount": 2},
+            {"table": "shop2"}, {"partition_key": "id"}, {"partition_prefix": "A"}, {"sort_key": "SK"},
+            {"sort_key": "SK", "sort_prefix": "B"}, {"where": {"a": 1}}, {"where": {"a": True}}, {"where": {"a": "1"}}, {"group_by": "a"}, {"amount": 2},
             {"amount": "a"}, {"amount": "a", "scale": 2},
         )),
     ]  # fmt: skip
@@ -348,7 +348,7 @@ def calls_of(work: Callable[[], object]) -> int:
 
 def test_a_table_has_as_many_counters_as_one_transaction_moves() -> None:
     every = [
-        Counter(f"c{number}", prefix=f"P{number}", sort_key="N", attribute="n", items=Items("shop", group="queue"))
+        Counter(f"c{number}", prefix=f"P{number}", sort_key="N", attribute="n", items=Items("shop", group_by="queue"))
         for number in range(COUNTERS_PER_TABLE_MAX + 1)
     ]
     assert len(declared(every[1:])) == COUNTERS_PER_TABLE_MAX
@@ -361,7 +361,7 @@ def test_a_table_has_as_many_counters_as_one_transaction_moves() -> None:
 
 def test_numbers_of_the_team_may_have_names_that_begin_alike() -> None:
     """Nobody names the key of such a counter, so nobody could give it another one."""
-    of = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#")
+    of = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
     names = ["customer_orders_open", "customer_orders_old", "post_likes", "postlikes"]
     assert list(declared(Watched(one, table="shop", attribute="n", items=of, at="META") for one in names)) == names
     for name, items in (("x", "shop"), (None, of)):
@@ -370,7 +370,7 @@ def test_numbers_of_the_team_may_have_names_that_begin_alike() -> None:
 
 
 def test_a_table_has_fewer_counters_that_hold_a_number_of_the_team() -> None:
-    of = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#")
+    of = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
     watched = [Watched(f"w{number}", table="shop", attribute="n", items=of, at="META") for number in range(WATCHED_MAX)]
     assert len(declared(watched)) == WATCHED_MAX
     one = Counter("c", prefix="C", sort_key="N", attribute="n", items=of)

@@ -130,9 +130,10 @@ def test_who_declares_votes_gets_votes_and_nothing_of_other_counters(tmp_path: P
 ORDERS = """from tally.counter import ANYONE, Counter, declared
 from tally.items import Items
 
-OPEN = Items("shop", starts="CUSTOMER#", sort="SK", where={"status": "open"})
+OPEN = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", where={"status": "open"})
 ORDERS = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", read=ANYONE, items=OPEN)
-CRATES = Counter("crates", prefix="DOCK", sort_key="CRATES", attribute="crates", items=Items("store", key="dock"))
+DOCK = Items("store", partition_key="dock")
+CRATES = Counter("crates", prefix="DOCK", sort_key="CRATES", attribute="crates", items=DOCK)
 COUNTERS = declared([ORDERS, CRATES])
 """
 

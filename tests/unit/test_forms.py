@@ -27,8 +27,9 @@ FITTING: dict[str, list[Change]] = {
     "delta": [(PLAIN, {"delta": 1}), (replace(PLAIN, delta=1), {"delta": None})],
     "start": [(ONE, {"start": 180}), (replace(ONE, start=180), {"start": 200}), (replace(ONE, start=5), {"start": 0})],
     "floor": [(ONE, {"floor": -9}), (ONE, {"floor": None, "max_shards": 1})],
-    "own_limits": [
-        (replace(ONE, floor=0), {"own_limits": True}), (replace(ONE, floor=0, own_limits=True), {"own_limits": False}),
+    "limit_overrides": [
+        (replace(ONE, floor=0), {"limit_overrides": True}),
+    (replace(ONE, floor=0, limit_overrides=True), {"limit_overrides": False}),
     ],
     "ceiling": [(ONE, {"ceiling": 500}), (replace(ONE, ceiling=400), {"ceiling": None})],
     "debt": [(ONE, {"debt": 50}), (replace(ONE, debt=50), {"debt": 0})],

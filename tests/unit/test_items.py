@@ -11,7 +11,7 @@ from tally.errors import ConfigurationError
 from tally.ids import quoted as id_of
 from tally.items import ASIDE, GROUP_ID_CHARACTERS_MAX, KINDS, NUMBERS, Contribution, Fault, Items, Watch
 
-ORDERS = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#")
+ORDERS = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#")
 SPENT = Items("shop", amount="total", scale=2)
 KEPT = Watch("kept", at="PROFILE")
 
@@ -39,7 +39,7 @@ def order(**attributes: Any) -> dict[str, Any]:
     ],
 )
 def test_which_items_count(where: Any, image: Any, counts: bool) -> None:
-    of = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where=where)
+    of = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", where=where)
     assert of.contribution(image) == (Contribution("ann", 1) if counts else None)
 
 
@@ -54,7 +54,7 @@ def test_an_amount_is_in_units_of_the_scale(spelled: str, amount: int | None) ->
 
 @pytest.mark.parametrize("there", [{"NULL": True}, {"L": []}, {"B": "eA=="}, {"BOOL": False}])
 def test_what_spells_nothing_is_not_an_empty_text_as_another_type(there: Any) -> None:
-    of = Items("shop", starts="CUSTOMER#", where={"closed": ""})
+    of = Items("shop", partition_prefix="CUSTOMER#", where={"closed": ""})
     assert of.judged(order(closed=there)) is None
     assert of.judged(order(closed={"S": ""})) == Contribution("ann", 1)
 
@@ -96,10 +96,10 @@ def test_what_cannot_be_added_up_is_one_item_with_a_fault(total: Any, kind: str,
         ({"where": {"done": True}}, order(done={"BOOL": False}), None),
         ({"where": {"status": "open"}}, order(status={"S": "Open"}), None),
         ({"where": {"status": "true"}}, order(status={"BOOL": True}), "type"),
-        ({"group": "queue"}, order(queue={"SS": ["it"]}), "group"),
-        ({"group": "queue"}, order(queue={"S": "x" * 129}), "group"),
-        ({"group": "queue"}, order(queue={"S": ""}), "group"),
-        ({"group": "queue"}, order(queue={"NULL": True}), None),
+        ({"group_by": "queue"}, order(queue={"SS": ["it"]}), "group"),
+        ({"group_by": "queue"}, order(queue={"S": "x" * 129}), "group"),
+        ({"group_by": "queue"}, order(queue={"S": ""}), "group"),
+        ({"group_by": "queue"}, order(queue={"NULL": True}), None),
         ({}, order(PK={"S": "CUSTOMER#" + "x" * 129}), "group"),
         ({}, order(PK={"S": "CUSTOMER#"}), "group"),
         ({"watch": KEPT}, order(SK={"S": "PROFILE"}, kept={"N": "1.5"}), "kept"),
@@ -109,7 +109,7 @@ def test_what_cannot_be_added_up_is_one_item_with_a_fault(total: Any, kind: str,
     ],
 )
 def test_a_fault_says_its_kind_and_what_lacks_an_attribute_has_none(of: Any, image: Any, kind: str | None) -> None:
-    value = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", **of).contribution(image)
+    value = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", **of).contribution(image)
     assert value == (Contribution(f"{ASIDE}{kind}", 1) if kind else None)
     assert kind is None or kind in KINDS
 
@@ -125,12 +125,12 @@ def test_a_group_has_an_id_that_leads_back_to_it(group: str, id_: str) -> None:
 
 
 def test_an_attribute_may_say_the_group_and_a_number_is_one() -> None:
-    of = Items("shop", starts="TICKET#", group="queue")
+    of = Items("shop", partition_prefix="TICKET#", group_by="queue")
     assert of.contribution({"PK": {"S": "TICKET#1"}, "queue": {"S": "hr desk"}}) == Contribution("hr~20desk", 1)
     assert of.contribution({"PK": {"S": "TICKET#1"}}) is None
-    assert Items("shop", key="id").contribution({"id": {"N": "7"}}) == Contribution("7", 1)
-    assert Items("shop", key="id").contribution({"id": {"B": b"7"}}) is None
-    done = Items("todos", key="id", group="done")
+    assert Items("shop", partition_key="id").contribution({"id": {"N": "7"}}) == Contribution("7", 1)
+    assert Items("shop", partition_key="id").contribution({"id": {"B": b"7"}}) is None
+    done = Items("todos", partition_key="id", group_by="done")
     assert [done.contribution({"id": {"S": "7"}, "done": {"BOOL": one}}) for one in (True, False)] == [
         Contribution("true", 1), Contribution("false", 1),
     ]  # fmt: skip
@@ -138,7 +138,7 @@ def test_an_attribute_may_say_the_group_and_a_number_is_one() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "é", "返", "😀"])
 def test_a_group_is_as_long_as_the_item_spells_it(letter: str) -> None:
-    of = Items("shop", starts="TICKET#", group="queue")
+    of = Items("shop", partition_prefix="TICKET#", group_by="queue")
     for length in (128, 129):
         value = of.contribution({"PK": {"S": "TICKET#1"}, "queue": {"S": letter * length}})
         assert value == (Contribution(id_of(letter * 128), 1) if length == 128 else Contribution("~-group", 1))
@@ -146,7 +146,7 @@ def test_a_group_is_as_long_as_the_item_spells_it(letter: str) -> None:
 
 
 def test_the_item_with_the_number_of_the_team_is_the_one_at_that_sort_key_and_does_not_count() -> None:
-    of = Items("shop", starts="CUSTOMER#", sort="SK", amount="total", watch=Watch("total", at="PROFILE"))
+    of = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", amount="total", watch=Watch("total", at="PROFILE"))
     profile = order(SK={"S": "PROFILE"}, total={"N": "3"})
     assert (of.team_number(profile), of.contribution(profile)) == (Contribution("ann", 3), Contribution(NUMBERS, 1))
     assert (of.team_number(order(total={"N": "3"})), of.contribution(order(total={"N": "3"}))) == (
@@ -162,19 +162,19 @@ def test_a_number_whose_item_is_not_named_is_refused() -> None:
             ConfigurationError, match=r"watch: at is .*, but must be the sort key of the item that has n"
         ):
             Watch("n", at=at)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="sort is None, but must name the sort key"):
+    with pytest.raises(ConfigurationError, match="sort_key is None, but must name the sort key"):
         Items("shop", watch=Watch("total", at="PROFILE"))
 
 
 @pytest.mark.parametrize(
     ("fields", "same"),
     [
-        ({"watch": Watch("n", "META", within=120)}, True),
-        ({"watch": Watch("n", "META", together=True)}, True),
+        ({"watch": Watch("n", "META", within_s=120)}, True),
+        ({"watch": Watch("n", "META", same_transaction=True)}, True),
         ({"heartbeats": True}, True),
-        ({"heartbeats": True, "starts": ""}, False),
-        ({"heartbeats": True, "starts": "HEART"}, False),
-        ({"heartbeats": True, "starts": "HEARTBEAT#1"}, False),
+        ({"heartbeats": True, "partition_prefix": ""}, False),
+        ({"heartbeats": True, "partition_prefix": "HEART"}, False),
+        ({"heartbeats": True, "partition_prefix": "HEARTBEAT#1"}, False),
         ({"watch": Watch("m", "META")}, False),
         ({"watch": Watch("n", "PROFILE")}, False),
         ({"watch": None}, False),
@@ -182,8 +182,8 @@ def test_a_number_whose_item_is_not_named_is_refused() -> None:
     ],
 )
 def test_what_items_count_for_is_the_same_with_more_patience_or_another_proof(fields: Any, same: bool) -> None:
-    of = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#", watch=Watch("n", "META"))
-    before = replace(of, **{name: value for name, value in fields.items() if name == "starts"})
+    of = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#", watch=Watch("n", "META"))
+    before = replace(of, **{name: value for name, value in fields.items() if name == "partition_prefix"})
     assert (replace(of, **fields).as_facts == before.as_facts) is same
 
 
@@ -193,9 +193,9 @@ def test_what_items_count_for_is_the_same_with_more_patience_or_another_proof(fi
         ({"table": ""}, "must have a name"),
         ({"table": "counts"}, "is a table of Tally itself"),
         ({"table": "shop#1"}, "must have the form"),
-        ({"key": ""}, "must have a name"),
-        ({"starts": 1}, "must be text"),
-        ({"sort_starts": "A"}, "goes with sort"),
+        ({"partition_key": ""}, "must have a name"),
+        ({"partition_prefix": 1}, "must be text"),
+        ({"sort_prefix": "A"}, "goes with sort_key"),
         ({"where": {"a": 1.5}}, "a text, a whole number, True or False for"),
         ({"amount": 0}, "other than 0"),
         ({"amount": True}, "other than 0"),
@@ -203,8 +203,12 @@ def test_what_items_count_for_is_the_same_with_more_patience_or_another_proof(fi
         ({"amount": ""}, "other than 0"),
         ({"where": {"": "x"}}, "where is .* for each name of an attribute"),
         ({"where": {1: "x"}}, "where is .* for each name of an attribute"),
-        *(({name: no}, f"{name} is .* the name of an attribute") for name in ("sort", "group") for no in ("", 5)),
-        ({"sort": "PK"}, "is the partition key"),
+        *(
+            ({name: no}, f"{name} is .* the name of an attribute")
+            for name in ("sort_key", "group_by")
+            for no in ("", 5)
+        ),
+        ({"sort_key": "PK"}, "is the partition key"),
         ({"scale": 1}, "goes with an attribute"),
         ({"scale": 7, "amount": "total"}, "from 0 to 6"),
     ],

@@ -116,12 +116,12 @@ LIMITED = Counter("x", prefix="X", sort_key="N", attribute="n", start=5, floor=0
         ({"ceiling": None}, Notify(at=(0,)), "no number falls below 0, because 0 is the least: give 1 or more"),
         ({"ceiling": None, "debt": 3}, Notify(at=(-3,)), "no number falls below -3"),
         ({"ceiling": None, "debt": 3}, Notify(at=(-2, 0)), None),
-        ({"ceiling": None, "own_limits": True}, Notify(at=(-9,)), None),
+        ({"ceiling": None, "limit_overrides": True}, Notify(at=(-9,)), None),
         ({}, Notify(at=(1, 10), percent=(100,), every=10), None),
         ({}, Notify(at=(0,)), "because 0 is the least"),
         ({}, Notify(at=(11,)), "no number reaches 11, because 10 is the greatest: give 10 or less"),
         ({"floor": 5}, Notify(percent=(50,)), "no number falls below 5"),
-        ({"floor": 5, "own_limits": True}, Notify(percent=(50,), at=(99,)), None),
+        ({"floor": 5, "limit_overrides": True}, Notify(percent=(50,), at=(99,)), None),
         ({"floor": None, "debt": 2}, Notify(at=(12, -99)), None),
         ({"floor": None, "debt": 2}, Notify(at=(13,)), "no number reaches 13"),
         ({}, Notify(every=11), "because 0 is the least"),
@@ -135,8 +135,8 @@ LIMITED = Counter("x", prefix="X", sort_key="N", attribute="n", start=5, floor=0
         ({"delta": -1, "numbered": True}, Notify(at=(6,)), "no number reaches 6, because 5 is the greatest: give 5"),
         ({"delta": -1, "numbered": True}, Notify(every=2), "every needs numbers that go up, and delta is -1"),
         ({"delta": 1, "period": "day"}, Notify(at=(5,)), "no number falls below 5"),
-        ({"delta": 1, "period": "day", "own_limits": True}, Notify(at=(5,)), "no number falls below 5"),
-        ({"delta": 1, "period": "day", "own_limits": True}, Notify(at=(99,)), None),
+        ({"delta": 1, "period": "day", "limit_overrides": True}, Notify(at=(5,)), "no number falls below 5"),
+        ({"delta": 1, "period": "day", "limit_overrides": True}, Notify(at=(99,)), None),
         ({"delta": 3, "period": "day"}, Notify(at=(8,)), None),
         ({"delta": 3, "period": "day"}, Notify(percent=(100,)), "no number reaches 10, because 8 is the greatest"),
         ({"delta": -3, "period": "day", "floor": 1}, Notify(at=(3, 5), every=5), None),
@@ -239,7 +239,7 @@ def test_the_event_says_who_moved_the_number(one: Record, by: str, value: int) -
 
 def test_a_limit_that_changes_crosses_nothing_in_a_period_that_is_over() -> None:
     """It comes there within a minute of the edge. What holds move there by then still crosses."""
-    own, plan = replace(CALLS, own_limits=True), {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}}
+    own, plan = replace(CALLS, limit_overrides=True), {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}}
     for day, old, events_made in ((18, 85, 1), (17, 85, 0), (17, 70, 1)):
         one = record(own, f"7c20#2026-11-{day}", old, 85, **plan)
         one["dynamodb"]["OldImage"]["own#plan"] = {"S": "-"}
@@ -249,7 +249,7 @@ def test_a_limit_that_changes_crosses_nothing_in_a_period_that_is_over() -> None
 
 @pytest.mark.parametrize("period", [None, "day"])
 def test_percentages_are_those_of_the_ceiling_that_each_image_has(period: str | None) -> None:
-    own = replace(CALLS, own_limits=True, period=period)
+    own = replace(CALLS, limit_overrides=True, period=period)
     id_ = f"7c20{'#2026-11-18' if period else ''}"
     plan, mark = {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}}, {"own#plan": {"S": "?x"}}
     declared = {"own#plan": {"S": "-"}}
@@ -275,7 +275,7 @@ def test_percentages_are_those_of_the_ceiling_that_each_image_has(period: str | 
 
 
 def test_a_limit_that_an_id_gets_before_its_first_change_crosses_from_the_declared_one() -> None:
-    own = replace(CALLS, own_limits=True, period=None, keep_periods=None, start=85)
+    own = replace(CALLS, limit_overrides=True, period=None, keep_periods=None, start=85)
     plan = {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}, "start": {"N": "85"}}
     effects = bookkeeper.read_count(CounterIndex({"calls": own}), record(own, "7c20", None, 85, **plan))
     [event] = [event.detail for effect in effects for event in effect.events]

@@ -48,7 +48,7 @@ def events(rate: float, kind: str, within: int, chance: random.Random, fault_s: 
 
 
 def counter(within: int) -> Counter:
-    return Watched("w", table="t", attribute="n", items=Items("t", sort="SK"), at="META", within_s=within)
+    return Watched("w", table="t", attribute="n", items=Items("t", sort_key="SK"), at="META", within_s=within)
 
 
 def noted_look(low: int, high: int, since: float) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class Template:
     transact: Mapping[str, Any] = field(default_factory=dict)
     """The value of TALLY_TRANSACT, which a team's function that changes counters itself needs."""
     team_tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """The person's own tables that are read: the value of TALLY_OWN_TABLES."""
+    """The person's own tables that are read: the value of TALLY_TEAM_TABLES."""
     warnings: tuple[str, ...] = ()
     """The oddities of the counters that do not keep the stack from running."""
 
@@ -78,8 +78,8 @@ class Template:
         functions = {}
         for name, function in self.functions.items():
             variables = {variable: values.get(value, value) for variable, value in function.environment.items()}
-            if "TALLY_OWN_TABLES" in variables:
-                variables["TALLY_OWN_TABLES"] = own_tables
+            if "TALLY_TEAM_TABLES" in variables:
+                variables["TALLY_TEAM_TABLES"] = own_tables
             functions[name] = replace(function, environment=variables)
         return replace(self, functions=functions)
 

@@ -18,14 +18,14 @@ from tally.streams.dead_letters import DeadLetterBucket
 from tally.team import scan_state
 from tests.invariants import team_table
 
-OPEN = Items("shop", starts="CUSTOMER#", sort="SK", sort_starts="ORDER#", where={"status": "open"})
+OPEN = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", where={"status": "open"})
 DECLARED = f"""
 from tally.counter import Counter, declared
 from tally.items import Items
 
 OPEN = {OPEN!r}
 ORDERS = Counter("orders", prefix="OPENORDERS", sort_key="OPEN", attribute="open", items=OPEN)
-TOTALS = Items("shop", amount="total", scale=2, group="shop")
+TOTALS = Items("shop", amount="total", scale=2, group_by="shop")
 SPENT = Counter("spent", prefix="SPENT", sort_key="TOTAL", attribute="cents", items=TOTALS)
 USAGE = Counter("usage", prefix="USAGE", sort_key="TOTAL", attribute="usage")
 COUNTERS = declared([ORDERS, SPENT, USAGE])

@@ -23,7 +23,7 @@ from tests.integration.test_needs import Recorder
 from tests.sync_wire import SyncWire
 
 SIGNED = "--by ann --why test --yes"
-OF = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#")
+OF = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
 LIKES = Watched("post_likes", table="shop", attribute="likeTally", items=OF, at="META")
 COUNTERS = declared([LIKES])
 POSTS, EACH, OFF = 300, 2, 20
@@ -60,11 +60,11 @@ def test_the_drift_of_the_teams_number_is_not_said_of_the_count(team: Team) -> N
 
 
 def test_a_number_that_changed_just_now_is_not_called_well(team: Team) -> None:
-    """Its items may be ahead of it, or behind: nobody can tell before `within` has passed."""
+    """Its items may be ahead of it, or behind: nobody can tell before `within_s` has passed."""
     put(team, posts({}))
     assert team("scan post_likes --yes")[0] == 0
     mark_judged(team.store)
-    slow = declared([replace(LIKES, items=replace(OF, watch=Watch("likeTally", "META", within=3600)))])
+    slow = declared([replace(LIKES, items=replace(OF, watch=Watch("likeTally", "META", within_s=3600)))])
     team.counters, team.handler = slow, team.process()
     said = f"post_likes: {POSTS} groups have likeTally, {POSTS} of them changed within 3600 s and wait to be compared"
     code, _, err = team("check --only drift")
@@ -84,7 +84,7 @@ def test_a_number_that_changed_just_now_is_not_called_well(team: Team) -> None:
 def test_a_number_with_decimals_is_said_as_the_team_stores_it(
     make_team: Callable[[Mapping[str, Counter]], Team],
 ) -> None:
-    of = Items("shop", starts="POST#", sort="SK", sort_starts="LIKE#", amount="total", scale=2)
+    of = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#", amount="total", scale=2)
     team = make_team(declared([Watched("spent", table="shop", attribute="sum", items=of, at="META")]))
     team.put("POST#3", "LIKE#1", total={"N": "12.5"})
     team.put("POST#3", "META", sum={"N": "10.05"})

@@ -189,9 +189,7 @@ class Counter:
         if self.numbered and self.delta is None:
             raise self._error("numbered", "needs a delta: numbers that are given out have a fixed step")
         if self.limit_overrides and ((self.floor is None and self.ceiling is None) or self.numbered or self.pages):
-            raise self._error(
-                "limit_overrides", "needs a floor or a ceiling, and goes with neither numbered nor pages"
-            )
+            raise self._error("limit_overrides", "needs a floor or a ceiling, and goes with neither numbered nor pages")
         if self.is_rolled_up and self.is_conditional:
             raise self._error("visible", "start, floor, ceiling and numbered need 'now': changes depend on the number")
 

@@ -115,8 +115,8 @@ def _ceilings(counter: Counter, old: Image, new: Image) -> tuple[int | None, int
 def _ceiling(counter: Counter, image: Image) -> int | None:
     """Returns the ceiling that an image is judged by; None if the image has none, as before a period's first number.
 
-    If an image has a number and no copy of an override, the declared ceiling counted: the counter had no `limit_overrides`.
-    If the copy is marked as stale, the ceiling in the copy still counts.
+    If an image has a number and no copy of an override, the declared ceiling counted: the counter had no
+    `limit_overrides`. If the copy is marked as stale, the ceiling in the copy still counts.
     """
     if not counter.limit_overrides:
         return counter.ceiling

@@ -84,7 +84,11 @@ OF_ITEMS = {
 }  # fmt: skip
 KNOWN: list[dict[str, Any]] = [{"floor": 0}, {"ceiling": 9}, {"start": 9}, {"numbered": True, "delta": 1}]
 TOGETHER: list[tuple[str, dict[str, Any], str]] = [
-    ("limit_overrides", {"limit_overrides": True, "floor": 0, "delta": -1, "numbered": True}, "neither numbered nor pages"),
+    (
+        "limit_overrides",
+        {"limit_overrides": True, "floor": 0, "delta": -1, "numbered": True},
+        "neither numbered nor pages",
+    ),
     ("limit_overrides", {"limit_overrides": True, "ceiling": 9, "pages": True}, "neither numbered nor pages"),
     ("floor", {"floor": 11, "start": 10}, "is above start, which is 10"),
     ("ceiling", {"ceiling": 9, "start": 10}, "is below start, which is 10"),
@@ -176,7 +180,8 @@ def test_the_digest_of_a_counter_of_items_says_what_counts_and_where_its_number_
         {"prefix": "OTHER"}, {"sort_key": "OTHER"}, {"attribute": "other"},
         *({"items": dataclasses.replace(OF, **one)} for one in (
             {"table": "shop2"}, {"partition_key": "id"}, {"partition_prefix": "A"}, {"sort_key": "SK"},
-            {"sort_key": "SK", "sort_prefix": "B"}, {"where": {"a": 1}}, {"where": {"a": True}}, {"where": {"a": "1"}}, {"group_by": "a"}, {"amount": 2},
+            {"sort_key": "SK", "sort_prefix": "B"}, {"where": {"a": 1}}, {"where": {"a": True}}, {"where": {"a": "1"}},
+            {"group_by": "a"}, {"amount": 2},
             {"amount": "a"}, {"amount": "a", "scale": 2},
         )),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`python -m bench`: measure, print, write the JSON. Exit status 1 if a claim does not hold."""
+"""`python -m bench`: measures, prints, and writes the JSON. Exit status 1 if a claim does not hold."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -
 
 
 def shown(value: float) -> str:
-    """`412,000`, `7.5`, `0.042`: four digits or those before the point."""
+    """Returns a figure as text: `412,000`, `7.50`, `0.042`."""
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
 
 
 def figures(measure: Measure, rows: Rows) -> Iterator[str]:
-    """What was measured, as a table."""
+    """Returns the figures of a measurement as a table."""
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     cells = [(name, *(shown(row[column]) if column in row else "" for column in columns)) for name, row in rows.items()]
     yield from table((measure.title, *columns), cells)
 
 
 def judged(measure: Measure, rows: Rows, quick: bool) -> list[tuple[Claim, bool | None]]:
-    """Each claim, and whether it holds. None: a quick run does not judge it."""
+    """Returns each claim, and whether it holds. None: a quick run does not judge the claim."""
     skipped = [claim for claim in measure.claims if quick and claim.full_only]
     return [(claim, None if claim in skipped else claim.holds(rows)) for claim in measure.claims]
 
@@ -65,7 +65,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         " simulate one hot key. Exit status 1 if a claim does not hold.",
     )
     parser.add_argument("--out", type=Path, help="file for the JSON (bench/results/latest.json, or quick.json)")
-    parser.add_argument("--quick", action="store_true", help="a smoke test: few plays, and no judgement of times")
+    parser.add_argument("--quick", action="store_true", help="a smoke test: few plays, and times are not judged")
     names = [measure.name for measure in MEASURES]
     parser.add_argument("--only", action="append", choices=names, help="one measurement; may be given several times")
     return parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""What the bench measures, and what Tally claims of it."""
+"""The measurements of the bench, and Tally's claims about their figures."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from . import (
 )
 
 Rows = Mapping[str, Mapping[str, float]]
-"""Figures by row and column. A column's name has its unit."""
+"""Figures by row and column. The name of a column includes its unit."""
 _HOLDS: Mapping[str, Callable[[float, float], bool]] = {
     "≤": operator.le, "≥": operator.ge, "=": operator.eq, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
 
 
 class Claim(NamedTuple):
-    """A bound of one figure. `full_only`: a quick run does not judge it: it is a time, or small numbers cost more."""
+    """A bound of one figure. `full_only`: a quick run does not judge it, as it is a time or differs for few changes."""
 
     row: str
     column: str
@@ -48,19 +48,19 @@ class Claim(NamedTuple):
     full_only: bool = False
 
     def holds(self, rows: Rows) -> bool:
-        """Whether the figure keeps it. Raises KeyError if nobody measured it."""
+        """Whether the figure keeps the bound. Raises KeyError if the figure was not measured."""
         return _HOLDS[self.how](rows[self.row][self.column], self.bound)
 
 
 class Measure(NamedTuple):
-    """One measurement: its name, its title, its function (`quick` to `Rows`), and what Tally claims of it."""
+    """One measurement: its name, its title, its function (`quick` to `Rows`), and Tally's claims."""
 
     name: str
     title: str
     run: Callable[[bool], Rows]
     claims: tuple[Claim, ...] = ()
     full_only: bool = False
-    """A quick run leaves it out."""
+    """Whether a quick run skips the measurement."""
 
 
 NOW, SOON, BARE = designs.NOW.name, designs.SOON.name, designs.BARE_TRANSACTION.name
@@ -73,7 +73,7 @@ MEASURES = (
         Claim(SOON, "WCU", "=", 1),
         *(Claim(way, "off by", "=", 0) for way in (NOW, SOON)),
         *(Claim(design.name, "unanswered", "=", 0) for design in designs.DESIGNS),
-        # Without these the run proves nothing: no fault reached the store.
+        # If no fault reached the store, the run proves nothing.
         *(Claim(design.name, "answers lost at the store", ">", 0) for design in designs.DESIGNS),
         Claim(designs.PLAIN_ADD.name, "off by", ">", 0),
     )),
@@ -88,7 +88,7 @@ MEASURES = (
         *(Claim(bill.BUSY_ROW.format(of), "times the model", "≤", 1.05, full_only=of not in bill.QUICK)
           for of in bill.MINUTES),
     )),
-    Measure("commit", "own writes beside the numbers", commit.measure, (
+    Measure("commit", "numbers and own writes in one commit", commit.measure, (
         Claim(commit.FIRST, "requests", "=", 1),
         Claim(commit.FIRST, "WCU", "=", 12),
         Claim(commit.AGAIN, "requests", "=", 1),
@@ -101,7 +101,7 @@ MEASURES = (
         )),
         *(Claim(change, "RCU", "=", 1) for change in (budgets.COMMIT, budgets.SETTLE, budgets.VOID, budgets.VOID_SOON)),
     )),
-    Measure("items", "items of a team's own table, a piece", team_items.measure, (
+    Measure("items", "one item of a team's own table", team_items.measure, (
         Claim(team_items.RECORDS, "WCU", "≤", 0.12),
         Claim(team_items.WHILE, "WCU", "≤", 2.4),
         Claim(team_items.SCANNED, "WCU", "≤", 2.1),
@@ -122,7 +122,7 @@ MEASURES = (
         *(Claim(f"{way}: {uniques.AGAIN}", "WCU", "=", 0) for way in (uniques.NOW, uniques.FULL)),
         *(Claim(f"{way}: {uniques.READ}", "RCU", "=", 1) for way in uniques.COUNTERS),
     )),
-    Measure("limits", "a limit of an id's own", limit_overrides.measure, (
+    Measure("limits", "an override of a limit", limit_overrides.measure, (
         *(
             Claim(f"{name}: {limit_overrides.FIRST}", "RCU", "=", units)
             for name, units in limit_overrides.LOOKS.items()
@@ -136,7 +136,7 @@ MEASURES = (
         *(Claim(f"{name}: {limit_overrides.NUMBER}", unit, "=", 1) for name in limit_overrides.COUNTERS
           for unit in ("RCU", "requests")),
     )),
-    Measure("events", "a record of a tally, for its thresholds", events.measure, (
+    Measure("events", "thresholds, for one record of a tally", events.measure, (
         Claim(events.BELOW, "WCU", "=", 0),
         Claim(events.BELOW, "RCU", "=", 0),
         Claim(events.CROSSING, "WCU", "≤", 4.5),
@@ -173,7 +173,7 @@ MEASURES = (
     Measure("series", "the fold of the series", folding.measure, (
         Claim(folding.ACTIVE, "times a plain loop", "≤", 1200, full_only=True),  # it writes an item for each
     )),
-    Measure("edits", "nobody counts", manual_edits.measure, (
+    Measure("edits", "without traffic", manual_edits.measure, (
         Claim("a manual edit, to its drift row", "minutes, median", "≤", 7),
         Claim("a quiet minute, one shard in each stream", "WCU", "≤", 8),
     )),
@@ -196,6 +196,6 @@ MEASURES = (
 
 
 def claimed(measure: str, row: str, column: str) -> float:
-    """The bound of one figure. Raises StopIteration if nobody claims one."""
+    """Returns the bound of one figure. Raises StopIteration if there is no claim about it."""
     (of_measure,) = (listed for listed in MEASURES if listed.name == measure)
     return next(claim.bound for claim in of_measure.claims if (claim.row, claim.column) == (row, column))

@@ -1,4 +1,4 @@
-"""What a commit costs (tally/transact.py): a receipt, three tallies, and an order and a total of a team's own."""
+"""The cost of a commit (tally/transact.py): a receipt, three tallies, and the team's own order and total."""
 
 from __future__ import annotations
 
@@ -15,18 +15,13 @@ FIRST, AGAIN = "receipt, 3 tallies, 2 own writes", "sent again"
 SHOP = "bench-shop"
 
 
-def _sell(sells: Transactions) -> None:
+def measure(quick: bool) -> Rows:
+    """Requests and write units. The engine reports no units for a cancelled transaction, such as a replay's."""
+    rows: Rows = {}
     key: dict[str, Any] = {"PK": {"S": "TOTAL"}}
     total = {"Key": key, "UpdateExpression": "ADD n :one", "ExpressionAttributeValues": {":one": {"N": "1"}}}
     order = {"Item": {"PK": {"S": "ORDER#1"}}, "ConditionExpression": "attribute_not_exists(PK)"}
     writes = [{"Put": {"TableName": SHOP, **order}}, {"Update": {"TableName": SHOP, **total}}]
-    sells.commit("order-1", [("stock", "mug", 1), ("plays", "mug"), ("usage", "ann", 1)], writes)
-
-
-def measure(quick: bool) -> Rows:
-    """Requests, and the write units of what was written. An engine does not say what a transaction costs that is
-    cancelled, as that of a replay is."""
-    rows: Rows = {}
     with fresh_engine() as endpoint:
         store = clients_of(endpoint).store
         client = store.client
@@ -40,6 +35,6 @@ def measure(quick: bool) -> Rows:
         meter = Meter(client)
         for name in (FIRST, AGAIN):
             meter.reset()
-            _sell(sells)
+            sells.commit("order-1", [("stock", "mug", 1), ("plays", "mug"), ("usage", "ann", 1)], writes)
             rows[name] = {"requests": meter.requests, "WCU": meter.write_units}
     return rows

@@ -1,4 +1,4 @@
-"""The stream consumers, what they cost and how fast they are: the real handlers, on an engine, invoked as by Lambda."""
+"""The cost and the speed of the stream consumers: the real handlers, on an engine, invoked as Lambda invokes them."""
 
 from __future__ import annotations
 
@@ -47,21 +47,20 @@ EDGES = {
         ("midnight", MIDNIGHT, 2),
     )
 }
-"""The minute that begins, and how far the clocks of writers are apart."""
+"""The minute after the edge, and how far the clocks of the writers are apart, in seconds."""
 Rows = dict[str, dict[str, float]]
 
 
 def measure(quick: bool) -> Rows:
-    """The write units of rolling 1,000 plays up, by their videos; the transactions that those of one video need around
-    the edge of a minute, by how far the writers' clocks are apart; and how long one core folds, as a multiple of the
-    time of a plain loop over the same records."""
+    """Returns the write units to roll up 1,000 plays, by the number of videos; the transactions for plays of one video
+    around the edge of a minute; and the CPU time of the fold, compared with a plain loop over the same records."""
     units = {f"{PLAYS:,} plays of {videos:,} videos": {"WCU": rollup_cost(videos)} for videos in VIDEOS}
     edges: Rows = {name: {"transactions": edge_cost(*edge)} for name, edge in EDGES.items()}
     return {**units, **edges, "the fold alone": _fold_speed(2000 if quick else 50_000)}
 
 
 def edge_cost(minute: int, apart_s: float) -> int:
-    """Transactions to roll up PLAYS plays of one video in one batch, of the two seconds around a minute's begin."""
+    """Returns the transactions to roll up PLAYS plays of one video, made in the two seconds around a minute's edge."""
     chance, batch = random.Random(SEED), receipts(PLAYS, 1)
     for number, record in enumerate(batch):
         made_s = minute * 60 - 1 + 2 * number / PLAYS
@@ -72,18 +71,17 @@ def edge_cost(minute: int, apart_s: float) -> int:
 
 
 def rollup_cost(videos: int) -> float:
-    """Write units to roll up PLAYS plays of so many videos, in one batch."""
+    """Returns the write units to roll up PLAYS plays of so many videos, in one batch."""
     return _rolled_up(receipts(PLAYS, videos), videos)[1]
 
 
 def _rolled_up(batch: list[Record], videos: int) -> tuple[int, float]:
-    """The transactions and the write units to roll up these plays of so many videos, in one batch."""
+    """Returns the transactions and the write units to roll up these plays of so many videos, in one batch."""
     sent: list[str] = []
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
-        clients.store.client.meta.events.register(
-            "before-send.dynamodb.TransactWriteItems", lambda event_name, **_: sent.append(event_name)
-        )
+        events = clients.store.client.meta.events
+        events.register("before-send.dynamodb.TransactWriteItems", lambda event_name, **_: sent.append(event_name))
         meter = Meter(clients.store.client)
         deliver(clients, rollup.CONSUMER, "receipts", batch)
         cost = len(sent), meter.write_units
@@ -93,7 +91,7 @@ def _rolled_up(batch: list[Record], videos: int) -> tuple[int, float]:
 
 
 def receipts(number: int, videos: int) -> list[Record]:
-    """Stream records of plays that were written as receipts alone."""
+    """Returns stream records of plays whose receipts wait for the rollup."""
     chance = random.Random(SEED)
     return [
         {
@@ -118,12 +116,9 @@ def receipts(number: int, videos: int) -> list[Record]:
 
 
 def _fold_speed(number: int) -> dict[str, float]:
-    """By CPU time: other programs do not change it."""
-    declared, batch, place = (
-        CounterIndex(counters.COUNTERS),
-        receipts(BATCH_RECORDS, 100),
-        BatchContext("receipts", SHARD),
-    )
+    """Measures CPU time, because other programs do not change it."""
+    declared, place = CounterIndex(counters.COUNTERS), BatchContext("receipts", SHARD)
+    batch = receipts(BATCH_RECORDS, 100)
     content = json.dumps(batch).encode()
     _fold(declared, place, batch)
     started_s, folded = time.process_time(), 0
@@ -141,7 +136,7 @@ def _target(record: Record) -> tuple[str, int]:
 
 
 def _fold(declared: CounterIndex, place: BatchContext, batch: Sequence[Record]) -> None:
-    """All the runs of a batch: those that a consumer commits if nothing interrupts it."""
+    """Fold all runs of a batch, as a consumer does without an interruption."""
     records = list(fold.by_sequence(batch).values())
     while records:
         records = records[fold.next_run(rollup.CONSUMER, declared, place, records, {}).records :]
@@ -151,7 +146,7 @@ def deliver(
     clients: Clients, consumer: StreamConsumer, table: str, records: list[Record], *, size: int = BATCH_RECORDS,
     shard: str = SHARD,
 ) -> None:  # fmt: skip
-    """Deliver the records of a shard of `counts` or `receipts` that a consumer's mapping lets through."""
+    """Deliver the records of one shard to a consumer, through its mapping's filters. `table`: counts or receipts."""
     (declared,) = [DECLARED[name] for name, known in CONSUMERS.items() if known is consumer]
     handler = Handler(consumer, counters.COUNTERS, clients.store, DeadLetterBucket("bench"))
     let_through = [record for record in records if delivery.passes_filters(declared, table, record)]
@@ -163,7 +158,7 @@ def deliver_streams(
     clients: Clients, consumer: StreamConsumer, *, size: int = BATCH_RECORDS, tables: Sequence[str] = STREAMED,
     made_s: float | None = None, skipped: int = 0,
 ) -> None:  # fmt: skip
-    """Deliver what the engine's streams hold, without the first `skipped` records of `counts`, as made at `made_s`."""
+    """Deliver the records of the engine's streams as made at `made_s`, without the first `skipped` of `counts`."""
     with closing(wire_of(clients)) as wire:
         for table in tables:
             stream = Stream(wire, f"bench-{table}")
@@ -172,26 +167,26 @@ def deliver_streams(
 
 
 def wire_of(clients: Clients) -> SyncWire:
-    """A client for the streams of an engine on this machine."""
+    """Returns a client for the streams of an engine on this machine."""
     return SyncWire(urlsplit(clients.endpoint).port or 0)
 
 
 def stamped(record: Record, made_s: float | None) -> Record:
-    """The record as made at another time (None: as it is): the engine has a clock of its own."""
+    """Returns the record as made at another time, because the engine has a clock of its own. None: as it is."""
     change = record["dynamodb"]
     return {**record, "dynamodb": change | ({} if made_s is None else {"ApproximateCreationDateTime": made_s})}
 
 
 @contextmanager
 def one_minute() -> Iterator[tuple[Clients, WallClock]]:
-    """An engine with streams, its clients, and a clock that stands in the middle of a minute."""
+    """Runs an engine with streams, and stops the clock in the middle of a minute."""
     minute_s = SETTINGS.minute_s
     with fresh_engine(streams=True) as endpoint, WallClock((time.time() // minute_s + 0.5) * minute_s) as clock:
         yield clients_of(endpoint), clock
 
 
 def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> float:
-    """The write units of some work, for which the minute before this one is judged, and the forms of counters noted."""
+    """Returns the write units of some work, after the last minute is judged and the counters' schemas are stored."""
     Forms(clients.store).note(CounterIndex(counters.COUNTERS), counters.COUNTERS)  # once in the life of a ledger
     note_judged(clients.store, SETTINGS.minute_of(clock.now_s) - 1)
     meter = Meter(clients.store.client)
@@ -200,13 +195,13 @@ def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> flo
 
 
 def note_judged(store: Store, minute: int) -> None:
-    """Say that the minutes up to this one are judged."""
+    """Store that the minutes up to this one are judged."""
     item = watermark.WATERMARK_KEY | {"judged": {"N": str(minute)}, "began": {"N": "1"}}
     assert try_commit(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": item}}])
 
 
 def track(clients: Clients, clock: WallClock, skipped: int = 0) -> None:
-    """Deliver the records to the bookkeeper, but for the first `skipped` of counts, and judge their minute."""
+    """Deliver the records to the bookkeeper, without the first `skipped` of counts, and judge their minute."""
     deliver_streams(clients, bookkeeper.CONSUMER, made_s=clock.now_s, skipped=skipped)
     minute = SETTINGS.minute_of(clock.now_s)
     known_s = (minute + 1 + watermark.COMMIT_GRACE + 1) * SETTINGS.minute_s
@@ -216,5 +211,5 @@ def track(clients: Clients, clock: WallClock, skipped: int = 0) -> None:
 
 
 def track_units(clients: Clients, clock: WallClock, skipped: int = 0) -> float:
-    """The write units of `track`."""
+    """Returns the write units of `track`."""
     return metered(clients, clock, partial(track, clients, clock, skipped))

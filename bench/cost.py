@@ -1,13 +1,13 @@
-"""The calculator of docs/cost.md: the units here times the prices in prices.csv. `make cost` writes the figures of the
-page again (cost_pages.py).
+"""The calculator of docs/cost.md: the units here times the prices in prices.csv. `make cost` updates the figures of the
+page (cost_pages.py).
 
-The prices are those of us-east-1, read on 2026-11-22 on AWS's pages. `also_read` is a page on which somebody else has
-read the same number, and `when` its date. AWS also billed $6 a month for each client of machines from 2024 on;
-https://docs.aws.amazon.com/cognito/latest/developerguide/tracking-cost.html lists requests only now.
+The prices of us-east-1 were read on AWS's pages on 2026-11-22. `also_read` is another page with the same price, and
+`when` is the date of that page. From 2024 on AWS also billed $6 a month for each machine client; today
+https://docs.aws.amazon.com/cognito/latest/developerguide/tracking-cost.html lists requests only.
 
 Tests compare the units with what the engine bills and with the claims of `make bench` (tests/invariants/test_cost.py,
 tests/integration/test_sweep.py), with what functions log, and with the templates (tests/infra/test_bill.py). Times in
-AWS and the sizes of Lambda's own log lines are estimates: nobody has measured them in an account.
+AWS and the sizes of Lambda's own log lines are estimates, which were never measured in an account.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ MONTH_S, MINUTES, DAYS = 730 * 3600, 730 * 60, 730 / 24
 
 
 class Usage(NamedTuple):
-    """What one change or read takes: its units, the stream records that follow, and how many calls it is."""
+    """The usage of one change or read: its units, its stream records, and its calls."""
 
     writes: float = 0
     reads: float = 0
     receipts: int = 0
     receipt_days: int = 1
     counts: int = 0
-    made: int = 0  # those of the counts that are new items: the rollup looks at them, too
+    made: int = 0  # the counts that are new items, which the rollup reads, too
     calls: int = 1
-    in_batch: int = 1  # if more, other functions call, and nobody calls over HTTP
+    in_batch: int = 1  # changes in one call; above 1 the caller is a function, not HTTP
     answer: int = 400  # bytes, headers included
 
 
@@ -58,19 +58,19 @@ KINDS = {
 
 
 class BilledStage(NamedTuple):
-    """What of a stage is billed while it exists. Beside that, each has a dashboard and the metrics of a quiet sweep."""
+    """The parts of a stage that are billed while it exists, beside a dashboard and the metrics of a quiet sweep."""
 
-    snapshots: int  # functions that start from one
+    snapshots: int  # functions that start from a snapshot
     sweep_mb: int
-    alarm_metrics: int  # AWS bills an alarm for each metric that it looks at
+    alarm_metrics: int  # AWS bills an alarm for each of its metrics
     logged: float  # the share of the invocations that log their successes
 
 
 DEV, PROD = BilledStage(0, 512, 28, 1), BilledStage(9, 1769, 56, 0.05)
 FUNCTION_GB = MEMORY_MB / KB  # of each function but the sweep of prod
-CPU_MB = 1769  # the memory that comes with a whole CPU
-METRICS = 17  # of a quiet sweep: of each counter whose drift is measured, of each consumer, of the stack
-METRICS_OF_TRAFFIC = 2  # answers from a receipt, and refusals; and one of each counter that moves
+CPU_MB = 1769  # the memory at which Lambda gives a whole CPU
+METRICS = 17  # of a quiet sweep: one for each counter with drift, for each consumer, and for the stack
+METRICS_OF_TRAFFIC = 2  # replays and refusals, and one more for each counter that moves
 METRICS_OF_HEAT = 2  # conflicts and spilled changes: CloudWatch bills a metric for the hours in which it has data
 
 SHARDS = 4  # of each stream of a new table
@@ -78,28 +78,28 @@ SHARD_WRITES_PER_S = 1000  # DynamoDB splits a partition above this
 ENTRY_BYTES = 22  # in a segment of the journal, compressed; ids are UUIDs
 SEGMENT_READS = 4  # the judge reads a segment up to three times, the fold of the series once
 
-# A sweep, each minute: it looks at what is due, judges, and folds the series. Each shard's heartbeat is a write more.
+# Each minute a sweep does what is due, judges, and folds the series. It writes a heartbeat for each shard, too.
 JUDGE_WRITES, QUIET_READS, FOLD_READS = 2, 62.0, 16.0
-# A change computes about 4 ms at 512 MB, and waits 5 to 10 ms for DynamoDB: so does each one in a batch.
+# A change computes about 4 ms at 512 MB, and waits 5 to 10 ms for DynamoDB. So does each change of a batch.
 CHANGE_MS = 15
-SWEEP_REQUESTS = 88  # one after the other, for four shards in each stream: 5 ms each
+SWEEP_REQUESTS = 88  # one after the other, 5 ms each, for four shards in each stream
 
 # Bytes: what CloudWatch adds to each line; lines; stored items, DynamoDB's own 100 included.
 EVENT, ACCESS_LINE, ANSWER_LINE, METRICS_LINE, SWEEP_LINES = 26, 244, 312, 215, 3450
 RECEIPT_BYTES, CHILD_BYTES, SERIES_DAY_BYTES, SERIES_HOUR_BYTES = 500, 250, 170, 8
-KEPT_DAYS = 365  # for so long children and series have been kept, which stay
+KEPT_DAYS = 365  # the age of the stored children and series, which are never deleted
 
 
 class Month(NamedTuple):
-    """What happens in a month, evenly."""
+    """The traffic of a month, spread evenly."""
 
     amounts: Mapping[str, float] = {}
-    ids: float = 10_000  # different ones, equally busy
+    ids: float = 10_000  # different and equally busy
     more: Mapping[str, float] = {}  # quantities by the names of their prices
-    notifies: bool = False  # whether a counter has thresholds: the bookkeeper then waits for a second alone
+    notifies: bool = False  # whether a counter has thresholds: the bookkeeper's window is then one second
 
     def sum(self, what: Callable[[Usage], float]) -> float:
-        """Of everything that happens."""
+        """Returns the sum of `what` over all changes and reads."""
         return sum(amount * what(KINDS[kind]) for kind, amount in self.amounts.items())
 
 
@@ -107,32 +107,32 @@ IDLE_MONTH = Month()
 
 
 def distinct(drawn: float, of: float) -> float:
-    """How many different ones are among about `drawn` draws from `of` equally likely ones."""
+    """Returns how many different values about `drawn` draws from `of` equally likely values have."""
     return max(min(drawn, 1.0), of * -math.expm1(-drawn / of))
 
 
 def rollup_units(tallies: float) -> float:
-    """Write units to roll up a batch that moves so many tallies, its checkpoints included: one with 99 tallies."""
+    """Returns the write units to roll up a batch that moves so many tallies, with a checkpoint for each 99 tallies."""
     return 2 * (tallies + max(min(1.0, tallies), tallies / 99))
 
 
 def segment_units(tallies: float) -> float:
-    """Write units of a segment of the journal, of a batch that moves so many tallies."""
+    """Returns the write units of the journal segment of a batch that moves so many tallies."""
     return 2 * max(min(1.0, tallies), tallies * ENTRY_BYTES / KB)
 
 
 def booking_units(tallies: float) -> float:
-    """Write units to book a batch that moves so many tallies in the journal, its checkpoint included."""
+    """Returns the write units to book a batch that moves so many tallies, with its checkpoint."""
     return 2 * min(1.0, tallies) + segment_units(tallies)
 
 
 def minute_edge_units(tallies: float, spread_s: float) -> float:
-    """Write units more of a batch whose records lie so far apart: over the edge of a minute it has two segments."""
+    """Returns the extra write units of a batch with records so far apart: at a minute's edge it has two segments."""
     return spread_s / 60 * (2 * segment_units(tallies / 2) - segment_units(tallies))
 
 
 def usage(month: Month, stage: BilledStage) -> dict[str, float]:
-    """What a month of a stage takes, by the names of the prices. Quantities are averages, so they have fractions."""
+    """Returns the usage of a month of a stage, by the names of the prices. Quantities are averages with fractions."""
     used = defaultdict(float, month.more)
     moved = sum(KINDS[kind].writes > 0 for kind in month.amounts)
     used |= {"snapshot": stage.snapshots * FUNCTION_GB * MONTH_S, "alarm": stage.alarm_metrics, "dashboard": 1}
@@ -149,19 +149,19 @@ def usage(month: Month, stage: BilledStage) -> dict[str, float]:
 
 
 def _invoke(used: dict[str, float], invocations: float, ms: float, gb: float = FUNCTION_GB) -> None:
-    """Bill invocations. Lambda itself logs only those that fail."""
+    """Add invocations. Lambda itself logs failed invocations only."""
     used["invocation"] += invocations
     used["gb-second"] += invocations * ms / 1000 * gb
 
 
 def _hot_hours(month: Month) -> float:
-    """The share of the hours in which two changes of one tally meet: one comes while the other one is on its way."""
+    """Returns the share of the hours in which two changes of one tally overlap."""
     a_second = month.sum(lambda takes: takes.calls * (takes.writes > 0)) / MONTH_S
     return -math.expm1(-3600 * a_second * a_second / month.ids * CHANGE_MS / 1000)
 
 
 def add_calls(month: Month, stage: BilledStage, used: dict[str, float]) -> None:
-    """The changes and reads themselves: units, API, functions, logs, data out; receipts, children and series."""
+    """Add the changes and reads themselves: units, API, functions, logs, transfer, receipts, children and series."""
     used["write"] += month.sum(lambda takes: takes.writes)
     used["read"] += month.sum(lambda takes: takes.reads)
     http = month.sum(lambda takes: takes.calls * (takes.in_batch == 1))
@@ -172,39 +172,38 @@ def add_calls(month: Month, stage: BilledStage, used: dict[str, float]) -> None:
     used["gb-second"] += month.sum(lambda takes: takes.in_batch > 1) * 0.010 * FUNCTION_GB
     days, hours = _moved(month)
     used["write"] += series_writes(month)
-    kept = (
-        month.sum(lambda takes: takes.made) / DAYS * CHILD_BYTES + days * SERIES_DAY_BYTES + hours * SERIES_HOUR_BYTES
-    )
+    made = month.sum(lambda takes: takes.made) / DAYS
+    kept = made * CHILD_BYTES + days * SERIES_DAY_BYTES + hours * SERIES_HOUR_BYTES
     receipts = month.sum(lambda takes: takes.receipts * takes.receipt_days) / DAYS * RECEIPT_BYTES
     used["stored"] += (receipts + KEPT_DAYS * kept) / GB
 
 
 def _moved(month: Month) -> tuple[float, float]:
-    """How many tallies move in a day, and how many in each hour of a day, added up."""
+    """Returns how many tallies move in a day, and the sum of the tallies that move in each hour of the day."""
     a_day = month.sum(lambda takes: takes.calls * (takes.writes > 0)) / DAYS
     return distinct(a_day, month.ids), 24 * distinct(a_day / 24, month.ids)
 
 
 def series_writes(month: Month) -> float:
-    """Write units of a month: the series write 1.1 units for each tally and hour in which it moved."""
+    """Returns the write units of the series in a month: 1.1 for each tally and hour in which the tally moved."""
     return DAYS * _moved(month)[1] * 1.1
 
 
 def _consume(month: Month, used: dict[str, float]) -> None:
-    """The two consumers, on both streams of each table, heartbeats and ends of windows included."""
+    """Add the two consumers on both streams, with heartbeats and ends of windows."""
     shards = max(SHARDS, math.ceil(used["write"] / MONTH_S / SHARD_WRITES_PER_S))
 
     def consume(
         records: float, moving: float, cost: Callable[[float], float], window_s: int = 1
     ) -> tuple[float, float]:
-        """Bill a consumer's batches of one stream. Returns how many there are, and how many tallies they move."""
-        beats_per_s = 1 / 60  # evenly, so each one has a batch
+        """Add a consumer's batches of one stream. Returns the number of batches, and of the tallies that they move."""
+        beats_per_s = 1 / 60  # spread evenly, so each heartbeat has a batch of its own
         per_s = records / MONTH_S / shards + beats_per_s
-        # A window begins with a record, and the next one with the first record after it. Full batches do not wait.
+        # A window begins with a record, and ends before the first record of the next window. Full batches do not wait.
         begun_per_s = max(beats_per_s, per_s / (1 + per_s * window_s), per_s / DELIVERY.batch_records)
         batches = begun_per_s * MONTH_S * shards
         tallies = distinct(moving / batches, month.ids)
-        used["write"] += batches * (1 - min(1.0, tallies) + cost(tallies))  # where nothing moves, its checkpoint only
+        used["write"] += batches * (1 - min(1.0, tallies) + cost(tallies))  # a batch without tallies: a checkpoint only
         used["read"] += batches  # of the checkpoint
         _invoke(used, batches, 20)  # two requests
         _invoke(used, MONTH_S / DELIVERY.tumbling_window_s * shards, 2)
@@ -223,7 +222,7 @@ def _consume(month: Month, used: dict[str, float]) -> None:
 
 
 class Price(NamedTuple):
-    """A row of prices.csv: US dollars `per` units, but for what AWS's free tier has of them."""
+    """A row of prices.csv: US dollars for `per` units, after the `free` units of AWS's free tier."""
 
     service: str
     usd: float
@@ -233,7 +232,7 @@ class Price(NamedTuple):
 
 @functools.cache
 def prices() -> dict[str, Price]:
-    """The list, by the names of its rows."""
+    """Returns the prices, by the names of their rows."""
     with PRICES.open(encoding="utf-8", newline="") as file:
         return {
             row["name"]: Price(row["service"], float(row["usd"]), float(row["per"]), float(row["free_a_month"] or 0))
@@ -242,7 +241,7 @@ def prices() -> dict[str, Price]:
 
 
 def bill(month: Month = IDLE_MONTH, stage: BilledStage = PROD, free_tier: bool = False) -> dict[str, float]:
-    """US dollars by service. Raises KeyError for a unit without a price."""
+    """Returns US dollars by service. Raises KeyError for a unit without a price."""
     usd = dict.fromkeys((price.service for price in prices().values()), 0.0)
     for name, quantity in usage(month, stage).items():
         price = prices()[name]
@@ -251,7 +250,7 @@ def bill(month: Month = IDLE_MONTH, stage: BilledStage = PROD, free_tier: bool =
 
 
 def million(kind: str, ids: float = 10_000, amount: float = 300 * M, notifies: bool = False) -> float:
-    """US dollars of a million, all in, of so many a month."""
+    """Returns the US dollars for a million changes or reads, all included, if there are `amount` a month."""
     return (bill(Month({kind: amount}, ids, notifies=notifies))["total"] - bill()["total"]) / amount * M
 
 
@@ -262,4 +261,4 @@ BILLS: dict[str, tuple[Month, BilledStage]] = {
     "idle, dev": (IDLE_MONTH, DEV), "idle, prod": (IDLE_MONTH, PROD),
     "blog": (BLOG, PROD), "video site": (VIDEO, PROD), "shop": (SHOP, PROD),
 }  # fmt: skip
-"""The columns of the bills: the month, and the stage."""
+"""The month and the stage of each column of the bills."""

@@ -1,4 +1,4 @@
-"""`make cost` writes the figures of docs/cost.md again, by the calculator (cost.py)."""
+"""`make cost` updates the figures of docs/cost.md by the calculator (cost.py)."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ STRANGERS = {
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """In Markdown: texts, then figures."""
+    """Returns a table in Markdown: a column of text, then figures."""
     return "".join(f"| {' | '.join(row)} |\n" for row in (heads, ["---", *["---:"] * (len(heads) - 1)], *rows))
 
 
 def _bills() -> str:
-    """What stacks cost, by the first word of a service, and SnapStart as a part of Lambda."""
+    """Returns the costs of stacks, by the first word of a service. SnapStart is part of Lambda."""
     bills: list[dict[str, float]] = []
     for column in BILLS.values():
         bills.append(defaultdict(float))
@@ -52,7 +52,7 @@ def _bills() -> str:
 
 
 def _by_volume() -> str:
-    """What a million costs, by how many there are a month and in which way they count."""
+    """Returns the cost of a million changes, by their number a month and by the way of counting."""
     ways = {
         "visible now": ("now", False), "visible soon": ("soon", False),
         "now, with thresholds": ("now", True), "soon, with thresholds": ("soon", True),
@@ -65,7 +65,7 @@ def _by_volume() -> str:
 
 
 def _parts() -> str:
-    """What a million changes that show now are made of, if there are few and if there are many."""
+    """Returns the parts of the cost of a million changes that show now, for few and for many changes a month."""
     columns = []
     for of in PARTS_OF:
         month = Month({"now": of * M})
@@ -76,9 +76,8 @@ def _parts() -> str:
         series = series_writes(month)
         parts = {"the change's own writes": call["write"] - series, "the hours of the series": series}
         parts = {name: units * prices()["write"].usd / of / M for name, units in parts.items()}
-        called = sum(
-            call[name] * prices()[name].usd / prices()[name].per for name in ("invocation", "gb-second", "log")
-        )
+        per_call = [(call[name], prices()[name]) for name in ("invocation", "gb-second", "log")]
+        called = sum(quantity * price.usd / price.per for quantity, price in per_call)
         parts |= {"request, function, log line": usd["HTTP API"] + usd["Data out"] + called / of}
         parts |= {"metrics": usd["CloudWatch metrics"], "storage": usd["DynamoDB storage"]}
         columns.append(parts | {"the ledger": usd["total"] - sum(parts.values()), "total": usd["total"]})
@@ -87,7 +86,7 @@ def _parts() -> str:
 
 
 def fill_page(page: str) -> str:
-    """The page with its tables, what an idle stack costs, and the worst day of the routes that there are."""
+    """Returns the page with its tables, the cost of an idle stack, and the worst day of the declared routes."""
     ways = [[name, f"${round(20 * million(*of)) / 20:.2f}"] for name, of in MILLIONS.items()]
     a_day = [[name, f"${8.64 * million(*of):.0f}"] for name, of in STRANGERS.items()]
     tables = {
@@ -98,9 +97,8 @@ def fill_page(page: str) -> str:
         "strangers": _table(["a day at 100 requests a second", "about"], a_day),
     }
     worst = worst_day(Declarations.load(ROOT / "lambdas/counters.py"), 1)
-    page = re.sub(
-        r"(<!-- make cost: (\w+) -->\n\n)(?:\|.*\n)*\n?", lambda marker: f"{marker[1]}{tables[marker[2]]}\n", page
-    )
+    marked = r"(<!-- make cost: (\w+) -->\n\n)(?:\|.*\n)*\n?"
+    page = re.sub(marked, lambda marker: f"{marker[1]}{tables[marker[2]]}\n", page)
     dev, prod = (f"${bill(stage=stage, free_tier=True)['total']:.2f}" for stage in (DEV, PROD))
     page = re.sub(r"\$[\d.]+ in `dev`, and \$[\d.]+ in `prod`", f"{dev} in `dev`, and {prod} in `prod`", page)
     return re.sub(r"(?<=cost up to \$)[\d,]+(?= a day)", f"{worst:,.0f}", page)

@@ -1,4 +1,4 @@
-"""What thresholds cost the bookkeeper: units for each record of a tally that moves, and its processor time."""
+"""The cost of thresholds for the bookkeeper: units and processor time for each record of a changed tally."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ PLAIN, BELOW, CROSSING, OF_SUM = "without thresholds", "that crosses none", "tha
 
 
 class _AcceptingBus:
-    """A bus that takes everything."""
+    """A bus that accepts every event."""
 
     def put_events(self, Entries: list[Any]) -> Any:
         return {"Entries": [{"EventId": "1"}] * len(Entries)}
 
 
 def measure(quick: bool) -> Rows:
-    """The units of each record, beyond those of a batch without thresholds; the processor time of reading one."""
+    """Returns the units of each record beyond a batch without thresholds, and the processor time to read a record."""
     records = 100
     plain, one = _units(ONE, 1, records), replace(ONE, notify=AT)
     summed = _units(replace(SUM, notify=AT), 20, records), _units(SUM, 20, records)
@@ -58,7 +58,7 @@ def _beyond(units: Mapping[str, float], plain: Mapping[str, float], records: int
 
 
 def _moved(counter: Counter, to: int, number: int = 0) -> Record:
-    """A tally moves from 0."""
+    """Returns the record of a tally that moves from 0."""
     keys = tallies.key(counter, f"id-{number}", 0)
     images = {
         name: {**keys, counter.attribute: {"N": str(value)}, "nonce": {"S": name}, "at": {"N": str(MINUTE)}}
@@ -69,7 +69,7 @@ def _moved(counter: Counter, to: int, number: int = 0) -> Record:
 
 
 def _units(counter: Counter, to: int, records: int) -> dict[str, float]:
-    """What the bookkeeper takes for a batch in which so many tallies move."""
+    """Returns the units of the bookkeeper for a batch in which so many tallies move."""
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
         store, declared = clients.store, {counter.name: counter}
@@ -86,7 +86,7 @@ def _units(counter: Counter, to: int, records: int) -> dict[str, float]:
 
 
 def _read_us(counter: Counter, to: int, repeats: int) -> float:
-    """Microseconds of processor time to read such a record."""
+    """Returns the processor time to read such a record, in microseconds."""
     declared, record = CounterIndex({counter.name: counter}), _moved(counter, to)
     started_s = time.process_time()
     for _ in range(repeats):

@@ -86,10 +86,10 @@ LOADS = (
 
 
 def measure(quick: bool) -> dict[str, dict[str, float]]:
-    """Simulate one heat after the other. If it is to be quick, each is shorter."""
+    """Simulate each load. A quick run shortens each load."""
     return {
-        heat.name: simulate(heat._replace(for_s=min(heat.for_s, QUICK_CHANGES / heat.per_s)) if quick else heat)
-        for heat in LOADS
+        load.name: simulate(load._replace(for_s=min(load.for_s, QUICK_CHANGES / load.per_s)) if quick else load)
+        for load in LOADS
     }
 
 
@@ -115,16 +115,16 @@ def _like(call: Call, number: int) -> dict[str, Any]:
 _CHANGES: dict[str, Callable[[Call, int], dict[str, Any]]] = {"plays": _play, "likes": _like}
 
 
-def simulate(heat: Load, seed: int = SEED) -> dict[str, float]:
-    """Simulate a heat on empty tables.
+def simulate(load: Load, seed: int = SEED) -> dict[str, float]:
+    """Simulate a load on empty tables.
 
     `failed` and `spilled` are shares: of all changes, and of those accepted. `off by`: the tally with what waits for
     the rollup, less what was accepted. `WCU each` has all billed units, including those of failed changes.
     """
-    hub, chance = Hub(), random.Random(f"{seed}/{heat.name}")
-    partitions = math.ceil((WARM_WCU if heat.warm else COLD_WCU) / PARTITION_WCU_PER_S)
+    hub, chance = Hub(), random.Random(f"{seed}/{load.name}")
+    partitions = math.ceil((WARM_WCU if load.warm else COLD_WCU) / PARTITION_WCU_PER_S)
     tables = HotTables(hub, SETTINGS, chance, partitions)
-    post = tallies.key(heat.counter, HOT_ID, 0)
+    post = tallies.key(load.counter, HOT_ID, 0)
     tables.items.add((SETTINGS.counts_table, post["PK"]["S"], post["SK"]["S"]))  # likes need their post
     free: list[Store] = []
     latencies_s: list[float] = []
@@ -145,13 +145,13 @@ def simulate(heat: Load, seed: int = SEED) -> dict[str, float]:
         deadline_s = started_s + CALL_TIME_DEFAULT_S
         call = _SeededCall(store, f"user-{number}", deadline_s, f"nonce-{number}", chance=chance)
         with suppress(RetryableError):
-            soon.append(_CHANGES[heat.counter.name](call, number).get("visible") == "soon")
+            soon.append(_CHANGES[load.counter.name](call, number).get("visible") == "soon")
         latencies_s.append(hub.now_s - started_s)
         free.append(store)
 
     at_s, number = hub.now_s, 0
-    end_s = at_s + heat.for_s
-    while (at_s := at_s + chance.expovariate(heat.per_s)) < end_s:
+    end_s = at_s + load.for_s
+    while (at_s := at_s + chance.expovariate(load.per_s)) < end_s:
         hub.start(lambda number=number: change(number), at_s)  # type: ignore[misc]
         number += 1
     with closing(dynamodb_client(**LOCAL)) as boto:

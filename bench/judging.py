@@ -1,8 +1,8 @@
-"""The judge's minute with a million changed tallies: how many it judges a second, how long that takes as a multiple of
-the time of a plain loop over the same ids and amounts, and how much memory.
+"""The judge's speed and memory for a minute with a million changed tallies. Its time is also given as a multiple of a
+plain loop over the same ids and amounts.
 
-Each tally has two entries, on different segments: what was accepted, and what was observed. A process of its own judges
-the minute, as the sweep does: it reads the segments from an engine with boto3.
+Each tally has two entries, in different segments: the accepted change and the observed change. A process of its own
+judges the minute as the sweep does, and reads the segments from an engine with boto3.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from . import plain
 from .clients import SETTINGS, clients_of, fresh_engine
 from .consumers import MINUTE, SEED, Rows, note_judged
 
-RUNS = 3  # the best counts: what else runs on the machine only slows it
+RUNS = 3  # the fastest counts, because other programs only slow a run down
 RUN_S_MAX = 120
 
 
@@ -42,10 +42,16 @@ class Judging(NamedTuple):
 
 def measure(quick: bool) -> Rows:
     """Judge a minute in which a million tallies moved. Raises LocalError if the judge fails or judges wrongly."""
-    tallies = 20_000 if quick else 1_000_000
+    tallies, chance = 20_000 if quick else 1_000_000, random.Random(SEED)
+    ids = [f"{number:08x}" for number in chance.sample(range(2**32), tallies)]
     fresh = multiprocessing.get_context("spawn")
     with fresh_engine() as endpoint, ProcessPoolExecutor(1, fresh, max_tasks_per_child=1) as processes:
-        content = _fill(clients_of(endpoint).store, tallies)
+        store = clients_of(endpoint).store
+        put(store, MINUTE, "receipts", [segments.JournalEntry("plays", id_, "", 1, 0) for id_ in ids])
+        chance.shuffle(ids)
+        put(store, MINUTE, "counts", [segments.JournalEntry("plays", id_, "", 0, 1) for id_ in ids])
+        note_judged(store, MINUTE - 1)
+        content = json.dumps([(id_, 1) for id_ in ids] * 2).encode()
         runs = list(processes.map(judge_once, [endpoint] * RUNS))
     cpu_s = min(run.cpu_s for run in runs)
     return {
@@ -57,18 +63,6 @@ def measure(quick: bool) -> Rows:
     }
 
 
-def _fill(store: Store, tallies: int) -> bytes:
-    """Put the segments of MINUTE: batches of receipts, then batches of tallies in another order. Returns all ids and
-    amounts."""
-    chance = random.Random(SEED)
-    ids = [f"{number:08x}" for number in chance.sample(range(2**32), tallies)]
-    put(store, MINUTE, "receipts", [segments.JournalEntry("plays", id_, "", 1, 0) for id_ in ids])
-    chance.shuffle(ids)
-    put(store, MINUTE, "counts", [segments.JournalEntry("plays", id_, "", 0, 1) for id_ in ids])
-    note_judged(store, MINUTE - 1)
-    return json.dumps([(id_, 1) for id_ in ids] * 2).encode()
-
-
 def put(store: Store, minute: int, shard: str, entries: Sequence[segments.JournalEntry]) -> None:
     """Put segments of a minute, each with the entries of a whole batch."""
     for number, first in enumerate(range(0, len(entries), BATCH_RECORDS)):
@@ -78,7 +72,7 @@ def put(store: Store, minute: int, shard: str, entries: Sequence[segments.Journa
 
 
 def judge_once(endpoint: str) -> Judging:
-    """Judge MINUTE in this process, and then take that back."""
+    """Judge MINUTE in this process, then reset the judge, so that the next run judges MINUTE again."""
     store = clients_of(endpoint).store
     known_s = (MINUTE + watermark.COMMIT_GRACE + 2) * SETTINGS.minute_s
     seen = Watermark(judged=MINUTE - 1, journal_complete_s=known_s)

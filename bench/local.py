@@ -1,4 +1,4 @@
-"""How soon a visit shows on the local stack."""
+"""The time until a visit shows on the local stack."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tally.dev.base.errors import LocalError
 from . import ROOT
 
 VISITS = 30
-SHOWN_S_MAX = 120.0  # after it the visit counts as lost
+SHOWN_S_MAX = 120.0  # after this time the visit counts as lost
 POLL_S = 0.02
 SHOWN = "a visit, from its answer to the count"
 
@@ -27,12 +27,12 @@ def measure(_: bool) -> dict[str, dict[str, float]]:
 
 async def _all_shown_s(port: int) -> list[float]:
     async with Server(port) as server:
-        await _shown_s(server, "warm-up")  # it waits for the consumers' processes
+        await _shown_s(server, "warm-up")  # the first visit waits for the consumers' processes
         return [await _shown_s(server, f"page-{number}") for number in range(VISITS)]
 
 
 async def _shown_s(server: Server, name: str) -> float:
-    """Seconds from a visit's answer to the count that includes it: poll, batching window, consumer, read."""
+    """Returns the seconds from a visit's answer to the count with the visit: poll, batching window, consumer, read."""
     page = f"https://example.com/{name}"
     await server.visit(page, f"bench-0123456789-{name}")
     started_s = time.monotonic()

@@ -56,19 +56,19 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 @contextlib.contextmanager
 def serve_tally(port: int) -> Iterator[bool]:
-    """A Tally server on this port. If there is none, start one with a temporary data folder: True."""
-    if asyncio.run(_is_there(port)):
+    """Runs a Tally server on this port. Yields True if it starts one, with a temporary data folder."""
+
+    async def is_there() -> bool:
+        async with Server(port) as server:
+            return await server.is_there()
+
+    if asyncio.run(is_there()):
         yield False
         return
     print(f"tally: nothing runs on port {port}: starting `make dev` there for the demo", file=sys.stderr)
     environment = {**os.environ, "TALLY_PAGE_HOSTS": urlsplit(SITE).netloc}
     with running.run_dev(ROOT, environment, port):
         yield True
-
-
-async def _is_there(port: int) -> bool:
-    async with Server(port) as server:
-        return await server.is_there()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(outcome: ReplayOutcome, port: int, started: bool) -> None:
-    """Print what came of it, and where the console shows it. A server that was `started` runs on for a person."""
+    """Print the outcome, and where the console shows it. In a terminal, a server that was `started` then runs on."""
     print(*report(outcome), sep="\n")
     for complaint in complaints(outcome):
         print(f"tally: {complaint}", file=sys.stderr)

@@ -18,9 +18,9 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from .visitors import DriftingTally, RequestsSent, Server, counts, send
 from .weblog import Weblog
 
-SETTLE_S_MAX = 60.0  # a visit shows within seconds, and later on a machine that is busy
+SETTLE_S_MAX = 60.0  # a visit shows within seconds, and later on a busy machine
 SETTLE_LOOK_S = 0.1
-PAGES = 10  # the most visited: their series and their places in the top list are compared
+PAGES = 10  # the most visited pages, whose series and places in the top list are compared
 LOOK_S = 1.0
 FOLDED_MINUTES_MAX = 90  # of the ledger: 29 if no consumer is behind, nine to judge and twenty to fold
 NAME_CHARACTERS_MAX = 100  # of the log's name in keys: Tally allows 255 in all
@@ -29,23 +29,23 @@ _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9]+")
 
 
 class Hours(NamedTuple):
-    """The visits of each page by its series, and by the top lists of its months: both for the last month."""
+    """The visits of each page in the last month, by its series and by the top lists."""
 
     series: Mapping[str, int]
     top: Mapping[str, int]
     as_of_s: float
-    """Epoch seconds: both have every visit that was counted before. 0: Tally has folded nothing yet."""
+    """Both include every visit that was counted before this time, in epoch seconds. 0: Tally has folded nothing yet."""
 
 
 @dataclass(frozen=True)
 class HoursCompared:
-    """Visits by page: of the log, and what series and top list gained in the run."""
+    """Visits by page: in the log, and the increase of series and top list in the run."""
 
     log: Mapping[str, int]
     series: Mapping[str, int]
     top: Mapping[str, int]
     took_s: float | None
-    """How long after the last visit they had the run; None if they had it not in time."""
+    """Seconds from the last visit until both included the whole run; None: not in time."""
 
     @property
     def differing(self) -> list[str]:
@@ -65,9 +65,9 @@ class ReplayOutcome:
     settled_s: float | None
     """Seconds until the counts were right; None if SETTLE_S_MAX was not enough."""
     drifts: list[DriftingTally]
-    """What drifts after the run and did not before."""
+    """The tallies that drift after the run and did not before."""
     hours: HoursCompared | None
-    """Series and top list of the most visited pages; None if nobody waited for them."""
+    """Series and top list of the most visited pages; None if the demo did not wait for them (`--quick`)."""
 
     @property
     def right(self) -> bool:
@@ -82,22 +82,22 @@ class ReplayOutcome:
 
     @property
     def off_by(self) -> tuple[int, int]:
-        """Visits that are missing from Tally's count, and those that it counted more than once."""
+        """How many visits Tally's count lacks, and how many it counted more than once."""
         amounts = [self.counted[page] - number for page, number in self.expected.items()]
         return sum(-amount for amount in amounts if amount < 0), sum(amount for amount in amounts if amount > 0)
 
 
 def keyed(log: Weblog, run: str) -> Iterator[tuple[str, str]]:
-    """The URL and the key of each visit. A key has the log's name, the run and the line: more than 22 characters."""
+    """Returns the URL and the key of each visit. A key has the log's name, the run and the line: over 22 characters."""
     name = _NOT_IN_KEYS.sub("-", log.name)[:NAME_CHARACTERS_MAX]
     for visit in log.visits:
         yield visit.url, f"{name}.{run}.{visit.line:06d}"
 
 
 async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = False) -> ReplayOutcome:
-    """Read the counts, send the visits, read the counts again, and ask for drift. Raises LocalError.
+    """Read the counts, send the visits, read the counts again, and read the drift. Raises LocalError.
 
-    Then wait until Tally has judged the minutes of the run and folded them into hours, unless it is to be `quick`.
+    Unless `quick`, wait until Tally has judged the minutes of the run and folded them into hours.
     """
     expected = log.recount()
     run = secrets.token_hex(8)  # new keys: a second run counts again
@@ -108,7 +108,10 @@ async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = Fals
             drifted = await server.drift()
             before, began_s = await counts(server, expected, concurrency, bar.update), time.time()
             most = dict(expected.most_common(PAGES))
-            was = None if quick else await _before(server, {page: before[page] for page in most}, began_s)
+            visits = {page: before[page] for page in most}
+            hours_before = None if quick else await _hours(server, visits, began_s)
+            if hours_before and hours_before.series != visits:
+                hours_before = await _until(server, visits, began_s, began_s)
             bar.set_description("visiting")
             started_s = time.monotonic()
             await send(server, keyed(log, run), concurrency, bar.update)
@@ -118,9 +121,9 @@ async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = Fals
             settled_s = await _wait_for_counts(server, due, concurrency)
             after = await counts(server, expected, concurrency, bar.update)
             compared = None
-            if was is not None:
+            if hours_before:
                 bar.set_description("waiting until its minutes are judged and in the hours")
-                compared = await _compare(server, was, most, began_s)
+                compared = await _compare(server, hours_before, most, began_s)
                 after = await counts(server, expected, concurrency, lambda _: None)
             drifts = sorted(await server.drift() - drifted)
     counted = {page: after[page] - before[page] for page in expected}
@@ -138,11 +141,11 @@ async def _wait_for_counts(server: Server, due: Mapping[str, int], concurrency: 
         if waiting:
             await asyncio.sleep(SETTLE_LOOK_S)
     took_s = time.monotonic() - started_s
-    return took_s if took_s <= SETTLE_S_MAX else None  # the last look may have ended too late
+    return took_s if took_s <= SETTLE_S_MAX else None  # the last read may have ended too late
 
 
 async def _hours(server: Server, pages: Collection[str], since_s: float) -> Hours:
-    """What Tally has of these pages. `since_s`: the month in which the run began."""
+    """Returns Tally's hours of these pages, from the month in which the run began (`since_s`)."""
     months = sorted({datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m") for at_s in (since_s, time.time())})
     lists = [await server.top(month) for month in months]
     series = {page: await server.series(page) for page in pages}
@@ -152,26 +155,20 @@ async def _hours(server: Server, pages: Collection[str], since_s: float) -> Hour
 
 
 async def _until(server: Server, pages: Collection[str], since_s: float, at_s: float) -> Hours:
-    """What Tally has once it has folded `at_s`, or what it has after FOLDED_MINUTES_MAX."""
+    """Returns Tally's hours after it has folded `at_s`, or its hours after FOLDED_MINUTES_MAX."""
     deadline_s = time.monotonic() + FOLDED_MINUTES_MAX * await server.minute_s()
     while (hours := await _hours(server, pages, since_s)).as_of_s < at_s and time.monotonic() < deadline_s:
         await asyncio.sleep(LOOK_S)
     return hours
 
 
-async def _before(server: Server, visits: Mapping[str, int], now_s: float) -> Hours:
-    """What Tally has before the run, once it has folded all visits (`visits`: their number by page)."""
-    hours = await _hours(server, visits, now_s)
-    return hours if hours.series == visits else await _until(server, visits, now_s, now_s)
-
-
-async def _compare(server: Server, was: Hours, log: Mapping[str, int], since_s: float) -> HoursCompared:
-    """Wait until Tally has folded every visit up to now, and compare. `was`: what it had before the run."""
+async def _compare(server: Server, before: Hours, log: Mapping[str, int], since_s: float) -> HoursCompared:
+    """Wait until Tally has folded every visit up to now, and compare. `before`: Tally's hours before the run."""
     ended_s = time.time()
     now = await _until(server, log, since_s, ended_s)
     return HoursCompared(
         log,
-        {page: now.series[page] - was.series[page] for page in log},
-        {page: now.top[page] - was.top[page] for page in log},
+        {page: now.series[page] - before.series[page] for page in log},
+        {page: now.top[page] - before.top[page] for page in log},
         time.time() - ended_s if now.as_of_s >= ended_s else None,
     )

@@ -1,4 +1,4 @@
-"""The text that the demo prints at its end."""
+"""The report that the demo prints at its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATH_CHARACTERS_SHOWN_MAX = 60
 
 
 def report(outcome: ReplayOutcome) -> Iterator[str]:
-    """The lines for the terminal."""
+    """Returns the lines of the report."""
     log, sent, (lost, doubled) = outcome.log, outcome.sent, outcome.off_by
     yield f"The {PAGES} most visited of {len(outcome.expected):,} pages of {SITE}:\n"
     yield "    log  Tally"
@@ -26,7 +26,7 @@ def report(outcome: ReplayOutcome) -> Iterator[str]:
         ("", sent.sent_twice, "visits twice at the same moment"),
         ("", sent.answers_lost, "visits again because their answer was lost"),
         ("", sent.retries, "times again because the server was busy or gave no answer"),
-        ("replayed", sent.replays, "times the answer to a visit that was counted already"),
+        ("replayed", sent.replays, "answers to visits that were counted before"),
         ("counted", sum(outcome.counted.values()), "visits"),
         ("lost", lost, "visits"),
         ("doubled", doubled, "visits"),
@@ -46,13 +46,13 @@ def report(outcome: ReplayOutcome) -> Iterator[str]:
 
 
 def complaints(outcome: ReplayOutcome) -> Iterator[str]:
-    """Why the demo fails, a line for each reason."""
+    """Returns a line for each reason why the demo fails."""
     if outcome.differing:
-        yield f"{len(outcome.differing)} pages differ from the log (unless others visited them meanwhile)"
+        yield f"{len(outcome.differing)} pages differ from the log (unless they had other visits during the run)"
     elif outcome.settled_s is None:
-        yield f"the counts were right only later than {SETTLE_S_MAX:.0f} s after the last visit"
+        yield f"the counts were right more than {SETTLE_S_MAX:.0f} s after the last visit"
     if outcome.hours and outcome.hours.took_s is None:
-        yield "series and top list did not come to the end of the run: look at `tally status --local`"
+        yield "series and top list did not reach the end of the run: run `tally status --local`"
     elif outcome.hours and outcome.hours.differing:
         yield f"series or top list differ from the log for {len(outcome.hours.differing)} pages"
     if outcome.drifts:

@@ -20,11 +20,11 @@ from tally.dev.base.errors import LocalError
 TWICE_EVERY = 10
 """Every tenth visit is sent twice, at the same moment."""
 LOST_EVERY, LOST_AT = 20, 5
-"""Every twentieth visit, none of those above, loses its answer and is sent again."""
+"""Every twentieth visit loses its answer and is sent again. It is never a visit that is sent twice."""
 BROWSER = "Mozilla/5.0 (X11; Linux x86_64) tally-demo"  # Tally counts programs apart from browsers
 REQUEST_S_MAX = 30.0  # what API Gateway allows an integration
 ATTEMPTS_MAX = 30  # of one request, over half a minute or more
-UNANSWERED_MAX = 5  # attempts without any answer: the server is gone
+UNANSWERED_MAX = 5  # after so many attempts without an answer, the server has ended
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 2.0
 _RETRYABLE = frozenset({429, 500, 502, 503, 504})
@@ -51,9 +51,9 @@ class RequestsSent:
     replays: int = 0
     sent_twice: int = 0
     answers_lost: int = 0
-    """Tally has counted the visit, and the visitor does not know."""
+    """Tally counted these visits, and the visitors got no answer."""
     retries: int = 0
-    """After an answer 429 or 5xx, or without an answer."""
+    """Attempts after an answer 429 or 5xx, or after no answer."""
 
 
 @dataclass
@@ -88,26 +88,26 @@ class Server:
         raise LocalError(f"port {self.port} belongs to another program, not to Tally: set PORT to another port")
 
     async def visits(self, page: str) -> int:
-        """The number of visits of a page."""
+        """Returns the number of visits of a page."""
         return int((await self._ask("GET", "/visits", params={"url": page}))["value"])
 
     async def series(self, page: str) -> tuple[int, float]:
-        """The visits of a page in the last month, hour by hour summed, and until when they are complete (0: never)."""
+        """Returns the sum of a page's hours in the last month, and the time up to which it is complete (0: never)."""
         body = await self._ask("GET", "/series", params={"of": f"visits:{page}", "by": "day"})
         return sum(point["value"] for point in body["series"]), float(body["as_of"] or 0)
 
     async def top(self, month: str) -> tuple[dict[str, int], float]:
-        """The most visited pages of a month, as `2026-11`, and until when the list is complete (0: never)."""
+        """Returns the most visited pages of a month (`2026-11`), and the time up to which the list is complete."""
         wanted = {"counter": "visits", "by": "month", "span": month, "limit": "100"}
         body = await self._ask("GET", "/top/any", params=wanted, headers=await self._reader())
         return {row["id"]: int(row["value"]) for row in body["top"]}, float(body["as_of"] or 0)
 
     async def minute_s(self) -> int:
-        """The length of a minute of its ledger in seconds."""
+        """Returns the length of a minute of the ledger in seconds."""
         return int((await self._ask("GET", "/dev/stack"))["minute_s"])
 
     async def drift(self) -> frozenset[DriftingTally]:
-        """Every tally that drifts in the minutes that Tally has judged."""
+        """Returns every tally that drifts in the judged minutes."""
         drifting: set[DriftingTally] = set()
         params: dict[str, str] = {}
         while True:
@@ -118,24 +118,24 @@ class Server:
             params = {"cursor": page["cursor"]}
 
     async def _reader(self) -> dict[str, str]:
-        """The header of a caller with the scope tally/read."""
+        """Returns the header of a caller with the scope tally/read."""
         if not self._token:
             given = await self._ask("POST", "/dev/token", json={"sub": "demo", "scope": "tally/read"})
             self._token = str(given["access_token"])
         return {"authorization": f"Bearer {self._token}"}
 
     async def visit(self, url: str, key: str) -> None:
-        """Send a visit until there is an answer."""
+        """Send a visit until the server answers."""
         await self._ask("POST", "/visits", json={"url": url, "key": key})
 
     async def lose_the_answer(self, url: str, key: str) -> None:
-        """Send a visit whose answer is lost: behind this path the server hangs up when the work is done."""
+        """Send a visit whose answer is lost: behind this path the server counts the visit and hangs up."""
         self.sent.answers_lost += 1
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError):
             await self._once("POST", "/dev/lost/visits", json={"url": url, "key": key})
 
     async def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        """The answer, after retries if need be. Raises LocalError without one, or if a retry cannot help."""
+        """Returns the answer, after retries. Raises LocalError if there is no answer, or if a retry cannot help."""
         unanswered = 0
         for attempt in range(ATTEMPTS_MAX):
             pause_s = random.uniform(0.5, 1.0) * min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**attempt)
@@ -160,16 +160,15 @@ class Server:
         async with self._session.request(method, path, **options) as response:
             document = json.loads(await response.read())
             if not isinstance(document, dict):
-                raise ValueError("no JSON object")
+                raise ValueError("not a JSON object")
             return response.status, document, response.headers
 
     def _check(self, status: int, document: Mapping[str, Any], path: str) -> None:
         if status == 403 and path == "/visits":
             raise LocalError("the server does not count the demo's pages: start it without TALLY_PAGE_HOSTS")
         if status == 404 and path == "/visits":
-            raise LocalError(
-                "the server counts no visits: counters.py must list VISITS and BOT_VISITS of tally.builtin"
-            )
+            advice = "counters.py must list VISITS and BOT_VISITS of tally.builtin"
+            raise LocalError(f"the server counts no visits: {advice}")
         if status >= 400:
             reason = document.get("detail") or document.get("message") or ""
             what = "a visit" if path == "/visits" else path
@@ -194,7 +193,7 @@ async def send(server: Server, visits: Iterable[tuple[str, str]], concurrency: i
 
 
 async def counts(server: Server, pages: Iterable[str], concurrency: int, progress: Progress) -> dict[str, int]:
-    """The server's count of each page. Raises LocalError."""
+    """Returns the server's count of each page. Raises LocalError."""
     by_page: dict[str, int] = {}
 
     async def count(page: str) -> None:
@@ -206,7 +205,7 @@ async def counts(server: Server, pages: Iterable[str], concurrency: int, progres
 
 
 async def _run_concurrently(jobs: Iterable[_Job], work: Callable[[_Job], Awaitable[None]], concurrency: int) -> None:
-    """Work on `concurrency` jobs at a time until all are done. If one raises, cancel the others."""
+    """Run `concurrency` jobs at a time until all are done. If one raises, cancel the others."""
     left = iter(jobs)
 
     async def worker() -> None:

@@ -1,4 +1,4 @@
-"""Compares the tables with what was accepted: each tally, child, import, hold, number, receipt, journal entry."""
+"""Compares the tables with the accepted changes: tallies, children, imports, holds, numbers, receipts, the journal."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ Sums = Mapping[Tally, int]
 
 @dataclass
 class Contents:
-    """What the tables hold."""
+    """The content of the tables."""
 
     tallies: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
-    """Less what each started with."""
+    """Each tally less its start."""
     children: dict[Tally, set[str]] = field(default_factory=lambda: defaultdict(set))
     imports: dict[str, int] = field(default_factory=dict)
-    """The rows of each import that ended."""
+    """The rows of each finished import."""
     holds: dict[str, str] = field(default_factory=dict)
-    """By hold: its state."""
+    """The state of each hold."""
     receipts: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     expected: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     observed: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     drifts: list[str] = field(default_factory=list)
     dead_letters: list[str] = field(default_factory=list)
     judge: str = ""
-    """What the ledger says of its judge."""
+    """The attributes of the judge's item in the ledger."""
 
 
-def read_counts(stage: SoakSetup) -> Contents:
-    """The tallies and the children."""
+def read_counts(setup: SoakSetup) -> Contents:
+    """Reads the tallies and the children."""
     stored, declared = Contents(), CounterIndex(counters.COUNTERS)
-    for item in stage.scan("counts"):
+    for item in setup.scan("counts"):
         prefix, _, id_ = item["PK"]["S"].partition("#")
         sort_key = item["SK"]["S"]
         counter = declared.counter_of_item(prefix, sort_key)
@@ -59,13 +59,13 @@ def read_counts(stage: SoakSetup) -> Contents:
     return stored
 
 
-def read_tables(stage: SoakSetup) -> Contents:
-    """All three tables."""
-    stored = read_counts(stage)
-    for receipt in stage.scan("receipts"):
+def read_tables(setup: SoakSetup) -> Contents:
+    """Reads all three tables."""
+    stored = read_counts(setup)
+    for receipt in setup.scan("receipts"):
         for counter, id_, amount in record.amounts_of(receipt) if record.CHANGE_ATTRIBUTES & receipt.keys() else ():
             stored.receipts[counter, id_] += amount
-    for item in stage.scan("ledger"):
+    for item in setup.scan("ledger"):
         _ledger(item, stored)
     return stored
 
@@ -92,7 +92,7 @@ def _ledger(item: dict[str, Any], stored: Contents) -> None:
 
 
 def differences(what: str, wanted: Sums, stored: Sums) -> list[str]:
-    """One line for each tally that is not as wanted."""
+    """Returns one line for each tally that differs from the accepted changes."""
     names = sorted({*wanted, *stored})
     return [
         f"{counter} {id_}: {wanted.get((counter, id_), 0)} accepted, {stored.get((counter, id_), 0)} {what}"
@@ -102,13 +102,13 @@ def differences(what: str, wanted: Sums, stored: Sums) -> list[str]:
 
 
 def off_by(wanted: Sums, stored: Sums) -> tuple[int, int]:
-    """How much is lost, and how much is counted too often."""
+    """Returns how much is lost, and how much is counted too often."""
     amounts = [stored.get(name, 0) - wanted.get(name, 0) for name in {*wanted, *stored}]
     return sum(-amount for amount in amounts if amount < 0), sum(amount for amount in amounts if amount > 0)
 
 
 def all_differences(accepted: Accepted, stored: Contents) -> list[str]:
-    """Everything that is not as it was accepted."""
+    """Returns a line for each difference between the tables and the accepted changes."""
     wanted = accepted.tallies()
     receipted = {name: amount for name, amount in wanted.items() if name not in accepted.children}
     said = [f"{note.what}: {note.counter} {note.id} {note.key} {note.more}" for note in accepted.wrong]
@@ -117,7 +117,7 @@ def all_differences(accepted: Accepted, stored: Contents) -> list[str]:
     said += differences("expected by the journal", wanted, stored.expected)
     said += differences("observed by the journal", wanted, stored.observed)
     said += [*_children(accepted, stored), *_imports(accepted, stored), *_holds(accepted, stored), *_numbers(accepted)]
-    if stored.drifts and stored.judge:  # where to look, as the tables go
+    if stored.drifts and stored.judge:  # the tables are deleted, and this says where to look
         said.append(f"the judge: {stored.judge}")
     return [*said, *stored.drifts, *(f"dead letters: {name}" for name in stored.dead_letters)]
 
@@ -145,7 +145,7 @@ def _holds(accepted: Accepted, stored: Contents) -> Iterable[str]:
 
 
 def _numbers(accepted: Accepted) -> Iterable[str]:
-    """Numbers are given out once each, without a gap."""
+    """Each number is given out once, without a gap."""
     for (counter, id_), given in sorted(accepted.numbers.items()):
         declared = counters.COUNTERS[counter]
         step = declared.delta or 1

@@ -1,7 +1,7 @@
-"""A process that is one stream consumer: it reads both streams from the engine, and delivers as Lambda does.
+"""A process with one stream consumer. It reads both streams from the engine, and delivers their records as Lambda does.
 
-At least once, in order, in batches of any size; again after an error, and after each restart from a place before the
-end. The proxy stands between the consumer and the engine, not between the streams and this process.
+It delivers each record at least once, in order, in batches of any size. It delivers records again after an error, and
+after a restart. The proxy is between the consumer and the engine, not between the streams and this process.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from .setup import SoakSetup, set_up_process
 
 POLL_S = 0.2
 INVOCATION = LambdaContext(30_000)
-HORIZON_SHARE = 0.3  # of the starts that read the stream from its beginning; else from where the last process was
+HORIZON_SHARE = 0.3  # of the starts read the stream from its beginning, the rest from the last process's position
 ODD_SHARE = 0.3  # of the batches end early
 TWICE_SHARE = 0.05  # of the batches are delivered again, as part of the next one
 PAUSE_S = 0.1  # after a failure
 
 
-def consume(stage: SoakSetup, name: str) -> None:
-    """Be the consumer, until killed."""
-    set_up_process(stage, name)
-    handler = ConsumerWorld(stage.store(stage.faulty_endpoint), stage.wire()).handler(name)
-    threads = [threading.Thread(target=_follow, args=(stage, name, handler, table)) for table in STREAMED]
+def consume(setup: SoakSetup, name: str) -> None:
+    """Run the consumer until this process is killed."""
+    set_up_process(setup, name)
+    handler = ConsumerWorld(setup.store(setup.faulty_endpoint), setup.wire()).handler(name)
+    threads = [threading.Thread(target=_follow, args=(setup, name, handler, table)) for table in STREAMED]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def _follow(stage: SoakSetup, name: str, handler: Handler, table: str) -> None:
-    """Be one event source mapping: from where the last process was, or from the beginning of what the stream has."""
-    chance, place = random.Random(), stage.folder / f"{name}-{table}.place"
+def _follow(setup: SoakSetup, name: str, handler: Handler, table: str) -> None:
+    """Run one event source mapping, from the last process's position or from the oldest record of the stream."""
+    chance, place = random.Random(), setup.folder / f"{name}-{table}.place"
     after = None
     if chance.random() > HORIZON_SHARE and place.exists():
-        after = place.read_text() or None  # empty: killed while it wrote
-    stream = Stream(stage.wire(), f"soak-{table}", after)
+        after = place.read_text() or None  # empty if the process was killed while it wrote
+    stream = Stream(setup.wire(), f"soak-{table}", after)
     takes = partial(delivery.passes_filters, DECLARED[name], table)
     while True:
         records = stream.read()
@@ -58,7 +58,7 @@ def _follow(stage: SoakSetup, name: str, handler: Handler, table: str) -> None:
 
 
 def _deliver(way: Delivery, chance: random.Random) -> None:
-    """Deliver everything, in odd batches, and some of them twice."""
+    """Deliver everything, in batches of any size, and some batches twice."""
     size, twice = BATCH_RECORDS, 0
     while not way.is_done:
         size = chance.randint(1, size) if chance.random() < ODD_SHARE else size
@@ -68,7 +68,7 @@ def _deliver(way: Delivery, chance: random.Random) -> None:
             failed = way.invoke(batch, INVOCATION)
         except Exception as error:
             print(f"{way.source}: {error!r}", flush=True)
-            size = len(batch) // 2 + 1  # as bisecting makes it
+            size = len(batch) // 2 + 1  # as Lambda bisects a failed batch
             time.sleep(PAUSE_S)
             continue
         way.advance(failed, size)
@@ -79,9 +79,9 @@ def _deliver(way: Delivery, chance: random.Random) -> None:
         size = BATCH_RECORDS
 
 
-def sweep(stage: SoakSetup, name: str) -> None:
-    """Be the schedule of the sweep, until killed: one each minute of the ledger."""
-    set_up_process(stage, name)
+def sweep(setup: SoakSetup, name: str) -> None:
+    """Run a sweep each minute of the ledger, until this process is killed."""
+    set_up_process(setup, name)
     from tally.operations import sweep as function
 
     swept = function.Sweep(counters.COUNTERS)  # it makes its client
@@ -92,4 +92,4 @@ def sweep(stage: SoakSetup, name: str) -> None:
             swept({}, INVOCATION)
         except Exception as error:
             print(f"sweep: {error!r}", flush=True)
-        time.sleep(max(0.0, began_s + stage.minute_s - time.monotonic()))
+        time.sleep(max(0.0, began_s + setup.minute_s - time.monotonic()))

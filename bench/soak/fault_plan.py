@@ -1,4 +1,4 @@
-"""Which request meets which fault: at random by seed, every kind that the proxy has, and storms over hot keys."""
+"""Decides which request meets which fault: each kind that the proxy has, at random by seed, and storms of conflicts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.faults import Fault, FaultKind, Plan
 FAULT_SHARE = 0.05
 READ_TIMEOUT_S = 2.0  # of the core's client
 SLOW, SLOW_WEIGHT = (FaultKind.SILENCE, FaultKind.HANG_BEFORE), 0.3  # each costs its caller READ_TIMEOUT_S
-LATE_SHARE = 0.3  # of what is late comes after READ_TIMEOUT_S, the rest soon
-LATE_S_MAX = 3.0  # a request or an answer arrives at most this late: after the client has given up, and sent another
+LATE_SHARE = 0.3  # of the late requests and answers arrive after READ_TIMEOUT_S, the rest within 0.2 s
+LATE_S_MAX = 3.0  # a request or an answer arrives at most this late: after its client has sent another request
 HOT_PHASE_EVERY_S, HOT_PHASE_S = 10.0, 2.0  # a storm over a hot key: most of its transactions meet a conflict
 HOT_CONFLICT_SHARE = 0.7
 HOT = ('"VID#v0"', '"VID#v1"', '"USER#u0"', '"POST#p0"', '"PAGE#h0"', '"AD#m0#')
@@ -22,11 +22,9 @@ CODES = ("ThrottlingException", "RequestLimitExceeded", "TransactionInProgressEx
 CODES_AFTER = (*CODES, "InternalServerError")
 _CONFLICT = Fault(FaultKind.CONFLICT)
 
-Make = Callable[[random.Random], Fault]
-
 
 def make_plan(seed: int, share: float = FAULT_SHARE, now_s: Callable[[], float] = time.monotonic) -> Plan:
-    """Faults for this share of the requests, and storms."""
+    """Returns a plan with faults for this share of the requests, and with storms."""
 
     def decide(operation: str, body: bytes, number: int) -> Fault | None:
         chance = random.Random(f"{seed}/{operation}/{number}")
@@ -38,9 +36,10 @@ def make_plan(seed: int, share: float = FAULT_SHARE, now_s: Callable[[], float] 
 
 
 def conflict_chance(body: bytes, now_s: float) -> float:
-    """How likely a conflict is now; the storms over different keys follow each other.
+    """Returns how likely a conflict is now. The storms over different keys follow each other.
 
-    The rollup's transactions have nearly every hot key, but on a shard that others seldom write: no storm meets them.
+    The rollup's transactions touch nearly every hot key, but on a shard that others seldom write. So no storm meets
+    them.
     """
     if b'"CHECKPOINT#' in body:
         return 0.0
@@ -54,11 +53,11 @@ def _fault(operation: str, body: bytes, chance: random.Random) -> Fault:
     kinds = list(FaultKind)
     if operation != "TransactWriteItems":
         kinds = [kind for kind in kinds if kind not in (FaultKind.THROTTLED_TRANSACTION, FaultKind.MIXED)]
-        if operation not in WRITES:  # reads meet no conflict
+        if operation not in WRITES:  # a read has no conflict
             kinds.remove(FaultKind.CONFLICT)
     kind = chance.choices(kinds, [SLOW_WEIGHT if kind in SLOW else 1 for kind in kinds])[0]
     if kind is FaultKind.MIXED and len(json.loads(body)["TransactItems"]) < 2:
-        kind = FaultKind.CONFLICT  # one write has one reason
+        kind = FaultKind.CONFLICT  # a transaction of one write has one reason
     match kind:
         case FaultKind.DELAY | FaultKind.LATE_ANSWER:
             late = chance.random() < LATE_SHARE

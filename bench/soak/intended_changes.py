@@ -1,4 +1,4 @@
-"""The changes that a worker can intend, each as the handlers make it. Import this where the environment is set."""
+"""The changes that a client can make, each as the handlers make it. Import this module after the environment is set."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Answered = tuple[Body, bool]
 
 
 class IntendedEntry(NamedTuple):
-    """What is intended of one id: an amount, or a child."""
+    """An intended change of one id: an amount, or a child."""
 
     counter: Counter
     id: str
@@ -46,28 +46,28 @@ class IntendedEntry(NamedTuple):
     child: str = ""
 
     def note(self, what: str, key: str, more: object = "") -> Note:
-        """A note of it."""
+        """Returns a note of the entry."""
         return Note(what, self.counter.name, self.id, self.amount, key, more=str(more))
 
 
 @dataclass
 class IntendedChange:
-    """One intended change, which is sent until it has a final answer. `key`: empty for one without."""
+    """One intended change, which is sent until it has a final answer. `key`: "" if the change has no key."""
 
     key: str
     entries: Sequence[IntendedEntry]
     send: Callable[[], Answered]
     notes_of_answer: Callable[[Body], list[Note]]
-    """What the answer means: a note for each entry."""
+    """Returns a note for each entry from the answer."""
     late_until_s: float = 0.0
-    """Until when a copy of an earlier request may arrive; on the monotonic clock."""
+    """The time up to which a copy of an earlier request may arrive, on the monotonic clock."""
     attempts: int = 0
     made_s: float = field(default_factory=time.time)
     void: Callable[..., Any] | None = None
-    """What takes it back by its key."""
+    """Voids the change by its key. None: its counter has no voids."""
 
     def notes(self, what: str, more: object = "") -> list[Note]:
-        """The same note for each entry."""
+        """Returns the same note for each entry."""
         return [entry.note(what, self.key, more) for entry in self.entries]
 
 
@@ -76,14 +76,14 @@ def _answered(answer: Any) -> Answered:
 
 
 def _counted(entry: IntendedEntry, tally: str, made_s: float, key: str, more: object = "") -> Note:
-    """An entry that was counted in this tally: its period is one between the first request and the answer."""
+    """Returns the note of a counted entry. The tally's period must lie between the first request and the answer."""
     first, last = (periods.tally_id(entry.counter, entry.id, at_s) for at_s in (made_s, time.time()))
     what = notes.COUNTED if first <= tally <= last else notes.WRONG
     return entry._replace(id=tally).note(what, key, more)
 
 
 def increment(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
-    """A play, a visit, or any other increment."""
+    """Makes a play, a visit, or any other increment."""
     counter, id_, amount, _ = entry
 
     def send() -> Answered:
@@ -93,28 +93,29 @@ def increment(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
         return _answered(increments.increment(Call(store), **moved))
 
     def noted(body: Body) -> list[Note]:
-        return [_counted(entry, periods.tally_id_of_answer(id_, body), wish.made_s, key, body.get("number", ""))]
+        return [_counted(entry, periods.tally_id_of_answer(id_, body), intent.made_s, key, body.get("number", ""))]
 
-    back = partial(changes.void, counter=counter, id=id_, key=key) if counter.is_batchable else None
-    wish = IntendedChange(key, [entry], send, noted, void=back)
-    return wish
+    undo = partial(changes.void, counter=counter, id=id_, key=key) if counter.is_batchable else None
+    intent = IntendedChange(key, [entry], send, noted, void=undo)
+    return intent
 
 
 def reader(store: Store, entry: IntendedEntry, visitor: str) -> IntendedChange:
-    """A visitor who counts once. The answer to a request that is sent again says that the visitor is not new."""
+    """Makes a visit, which counts a visitor once. The answer to a repeated request says that the visitor is not new."""
     counter, id_, *_ = entry
 
     def send() -> Answered:
         return _answered(increments.add_visitor(Call(store), counter=counter, id=id_, visitor=visitor))
 
-    wish = IntendedChange(
-        "", [entry], send, lambda body: [_counted(entry, periods.tally_id_of_answer(id_, body), wish.made_s, visitor)]
-    )
-    return wish
+    def noted(body: Body) -> list[Note]:
+        return [_counted(entry, periods.tally_id_of_answer(id_, body), intent.made_s, visitor)]
+
+    intent = IntendedChange("", [entry], send, noted)
+    return intent
 
 
 def change(store: Store, plain: Store, entries: Sequence[IntendedEntry], soon: bool, key: str) -> IntendedChange:
-    """Many changes under one key. The answer names no periods: the receipt does, read from the `plain` store."""
+    """Makes many changes under one key. Their receipt, read from the `plain` store, names the periods."""
     sent = [{"counter": entry.counter.name, "id": entry.id, "amount": entry.amount} for entry in entries]
 
     def send() -> Answered:
@@ -126,27 +127,26 @@ def change(store: Store, plain: Store, entries: Sequence[IntendedEntry], soon: b
         id_ = receipts.draft_receipt(Call(plain), ReceiptKey("change", RECEIPT_TARGET, key, {})).id
         receipt = queries.get(plain.client, plain.settings.receipts_table, {"id": {"S": id_}}) or {}
         named = {(name, periods.answer_members(tally)["id"]): tally for name, tally, _ in record.amounts_of(receipt)}
-        return [_counted(entry, named.get((entry.counter.name, entry.id), ""), wish.made_s, key) for entry in entries]
+        return [_counted(entry, named.get((entry.counter.name, entry.id), ""), intent.made_s, key) for entry in entries]
 
-    wish = IntendedChange(key, entries, send, noted, void=partial(changes.void_changes, key=key))
-    return wish
+    intent = IntendedChange(key, entries, send, noted, void=partial(changes.void_changes, key=key))
+    return intent
 
 
 def void(store: Store, counted: IntendedChange, tallies: Sequence[str]) -> IntendedChange:
-    """What was counted in these tallies is taken back. It needs no key of its own."""
-    back = [
-        entry._replace(id=tally, amount=-entry.amount) for entry, tally in zip(counted.entries, tallies, strict=True)
-    ]
+    """Makes the void of a change that was counted in these tallies. A void needs no key of its own."""
+    pairs = zip(counted.entries, tallies, strict=True)
+    voided = [entry._replace(id=tally, amount=-entry.amount) for entry, tally in pairs]
 
     def send() -> Answered:
         assert counted.void is not None, "its counter has no voids"
         return _answered(counted.void(Call(store, counters=counters.COUNTERS)))
 
-    return IntendedChange("", back, send, lambda body: [entry.note(notes.COUNTED, "") for entry in back])
+    return IntendedChange("", voided, send, lambda body: [entry.note(notes.COUNTED, "") for entry in voided])
 
 
 def child(store: Store, entry: IntendedEntry, there: bool, key: str) -> IntendedChange:
-    """A like or a member, put or removed; with an empty key without one."""
+    """Makes the put or the removal of a like or a member. `key`: "" for a change without a key."""
     counter, id_, _, name = entry
     mine = counter.changes != "service"
 
@@ -163,32 +163,28 @@ def child(store: Store, entry: IntendedEntry, there: bool, key: str) -> Intended
 
 
 def hold(store: Store, entry: IntendedEntry, ttl_s: int, key: str) -> IntendedChange:
-    """Stock that is taken for a while."""
+    """Makes a hold of stock."""
 
     def send() -> Answered:
-        counter, id_, amount, _ = entry
-        body, replayed = _answered(
-            holds.hold(Call(store), counter=counter, id=id_, amount=amount, ttl_s=ttl_s, idempotency_key=key)
-        )
-        return {
-            name: value for name, value in body.items() if name != "state"
-        }, replayed  # a replay answers that of now
+        held = {"counter": entry.counter, "id": entry.id, "amount": entry.amount, "ttl_s": ttl_s}
+        body, replayed = _answered(holds.hold(Call(store), **held, idempotency_key=key))
+        return {name: one for name, one in body.items() if name != "state"}, replayed  # a replay has the present state
 
     return IntendedChange(key, [entry], send, lambda body: [entry.note(notes.HELD, key, body["hold"])])
 
 
 def settle(store: Store, entry: IntendedEntry, hold_id: str, commit: bool) -> IntendedChange:
-    """A hold that is kept, or given back. It needs no key: a hold settles once."""
+    """Makes the commit or the release of a hold. It needs no key: a hold settles once."""
 
     def send() -> Answered:
-        way = holds.commit_hold if commit else holds.release_hold
-        return _answered(way(Call(store), counter=entry.counter, id=entry.id, hold=hold_id))
+        settle_hold = holds.commit_hold if commit else holds.release_hold
+        return _answered(settle_hold(Call(store), counter=entry.counter, id=entry.id, hold=hold_id))
 
     return IntendedChange("", [entry], send, lambda body: [entry.note(str(body["state"]), "", hold_id)])
 
 
 def setting(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
-    """A number that is read, and set to another one if nobody has moved it since. `amount`: by how much."""
+    """Reads a number, and sets it to another value if no change came between. `amount`: the difference."""
     counter, id_, amount, _ = entry
     seen: list[State] = []
 
@@ -196,10 +192,8 @@ def setting(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
         call = Call(store)
         if not seen:
             seen.append(tallies.read_state(call, counter, id_))
-        value, version = max(counter.floor or 0, seen[0].value + amount), seen[0].version
-        return _answered(
-            increments.set_counter(call, counter=counter, id=id_, value=value, version=version, idempotency_key=key)
-        )
+        wanted = {"value": max(counter.floor or 0, seen[0].value + amount), "version": seen[0].version}
+        return _answered(increments.set_counter(call, counter=counter, id=id_, **wanted, idempotency_key=key))
 
     def noted(body: Body) -> list[Note]:
         return [entry._replace(amount=body["value"] - seen[0].value).note(notes.COUNTED, key)]
@@ -210,7 +204,7 @@ def setting(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
 def load(
     store: Store, crasher: Crasher, folder: Path, entries: Sequence[IntendedEntry], writes: Sequence[int], key: str
 ) -> IntendedChange:
-    """A file that `tally import` imports. Its process dies after so many writes, once for each of `writes`."""
+    """Makes an import by `tally import`. `writes`: the process dies after so many writes, once for each number."""
     counter, file = entries[0].counter, folder / f"{key}.csv"
     layout = files.CHILDREN if counter.counts_children else files.NUMBERS
     with file.open("w") as out:
@@ -229,7 +223,7 @@ def load(
         try:
             return {"status": IMPORT.run(given, Stack(store, None, counters.COUNTERS))}, True
         except CrashError:
-            raise StoreBusyError("It died in the middle.") from None
+            raise StoreBusyError("The import died in the middle.") from None
         finally:
             crasher.arm(0)
 

@@ -1,4 +1,4 @@
-"""Looks at the tables while everything runs: is there false drift, is `as_of` ahead of the truth?"""
+"""Checks the tables while everything runs: for false drift, and for an `as_of` that is ahead of the truth."""
 
 from __future__ import annotations
 
@@ -17,53 +17,54 @@ from tally.streams import watermark
 
 from ..clients import STREAMED
 from . import notes
-from .notes import Accepted, Note, Reader, Tally
+from .notes import Accepted, Reader, Tally
 from .setup import ENGINE, SoakSetup
 
 GROWING = {"plays": counters.PLAYS, "visits": counters.VISITS}
-"""Counters that only count up: a read shows at least what was accepted before `as_of`."""
+"""Counters that only count up. A read of them shows at least every change accepted before `as_of`."""
 HOT = (("plays", "v0"), ("visits", "https://example.com/0"))
-LOOKED_AT = 6  # other tallies that are read in each look
-TRIM_MARGIN = 3_000  # records that both consumers have passed stay, so that a restart delivers some again
+LOOKED_AT = 6  # other tallies that each check reads
+TRIM_MARGIN = 3_000  # so many passed records are kept, so that a restart delivers some again
 
 
 @dataclass
 class Monitor:
-    """What was seen so far.
+    """The findings so far.
 
-    `drifts`: false drifts, confirmed. `as_of_errors`: reads that lacked what `as_of` promises.
+    `drifts`: confirmed false drift. `as_of_errors`: reads without a change that `as_of` promises.
     """
 
-    stage: SoakSetup
+    setup: SoakSetup
     store: Store
     accepted: Accepted = field(default_factory=Accepted)
     drifts: set[tuple[str, str, int]] = field(default_factory=set)
     as_of_errors: list[str] = field(default_factory=list)
     passing: int = 0
-    """Rows that were seen before they were confirmed: halves of one change that are judged apart."""
+    """Drift rows before their confirmation: the two halves of a change were judged at different times."""
     judged: int = 0
-    """Minutes."""
+    """The number of judged minutes."""
     last_judged: int = -1
     looks: int = 0
 
     def __post_init__(self) -> None:
-        self._chance = random.Random(self.stage.seed)
-        self._reader = Reader(self.stage.folder)
+        self._chance = random.Random(self.setup.seed)
+        self._reader = Reader(self.setup.folder)
         self._growth: dict[Tally, Growth] = defaultdict(Growth)
         self._first: int | None = None
         self._seen: set[tuple[str, str, int]] = set()
 
     @property
     def problem_count(self) -> int:
-        """How much is wrong."""
+        """How many errors there are."""
         return len(self.drifts) + len(self.as_of_errors) + len(self.accepted.wrong)
 
     def look(self) -> None:
-        """Take in the new notes, and look at the ledger and at some tallies."""
+        """Read the new notes, the ledger and some tallies."""
         new = list(self._reader.new())
         self.accepted.add(new)
         for note in new:
-            self._grow(note)
+            if note.what in (notes.COUNTED, notes.IMPORTED) and note.counter in GROWING:
+                self._growth[note.counter, note.id].add(note.answered_s, note.amount)
         seen = watermark.read(self.store)
         if seen.judged >= 0:
             self._first = seen.judged if self._first is None else self._first
@@ -77,10 +78,6 @@ class Monitor:
         self._check_as_of(seen.as_of(self.store.settings))
         self.looks += 1
 
-    def _grow(self, note: Note) -> None:
-        if note.what in (notes.COUNTED, notes.IMPORTED) and note.counter in GROWING:
-            self._growth[note.counter, note.id].add(note.answered_s, note.amount)
-
     def _check_as_of(self, as_of_s: int | None) -> None:
         if as_of_s is None:
             return
@@ -92,7 +89,7 @@ class Monitor:
                 self.as_of_errors.append(f"{tally} showed {shown} as of {as_of_s}: {accepted} were accepted before")
 
     def trim(self, shards: dict[str, str]) -> None:
-        """Delete stream records that both consumers have passed: the engine slows down with each that it keeps."""
+        """Delete stream records that both consumers have passed, because each record slows the engine down."""
         passed = {}
         for table in STREAMED:
             places = []
@@ -101,23 +98,23 @@ class Monitor:
                 item = queries.get(self.store.client, self.store.settings.ledger_table, key)
                 places.append(int(item["sequence"]["S"]) if item else 0)
             passed[f"soak-{table}"] = max(0, min(places) - TRIM_MARGIN)
-        trim(self.stage.folder / ENGINE, passed)
+        trim(self.setup.folder / ENGINE, passed)
 
 
 @dataclass
 class Growth:
-    """What was accepted of one tally, by time."""
+    """The accepted changes of one tally, by time."""
 
     sum_: int = 0
-    """Before the last time that was asked for."""
+    """The sum of the changes before the last `until_s`."""
     _waiting: list[tuple[float, int]] = field(default_factory=list)
 
     def add(self, answered_s: float, amount: int) -> None:
-        """This was accepted, and answered at this time."""
+        """Add an accepted change. `answered_s`: when it was answered."""
         heapq.heappush(self._waiting, (answered_s, amount))
 
     def before(self, until_s: float) -> int:
-        """What was answered before; `until_s` never goes back."""
+        """Returns the sum of the changes that were answered before `until_s`, which never decreases."""
         while self._waiting and self._waiting[0][0] < until_s:
             self.sum_ += heapq.heappop(self._waiting)[1]
         return self.sum_

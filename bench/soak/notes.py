@@ -1,4 +1,4 @@
-"""What workers write down of each intended change: one line for its final answer. The tables are compared with it.
+"""The notes of the workers: one line for the final answer to each intended change. The tables are compared with them.
 
 counted <TAB> plays <TAB> v7 <TAB> 1 <TAB> key <TAB> 1700000000.123 <TAB>
 """
@@ -21,7 +21,7 @@ Tally = tuple[str, str]
 
 
 class Note(NamedTuple):
-    """The final answer to one intended change. `more`: its number, its hold, the child, or what is wrong."""
+    """The final answer to one intended change. `more`: the number given out, the hold, the child, or the error."""
 
     what: str
     counter: str
@@ -34,18 +34,18 @@ class Note(NamedTuple):
 
 
 def format_note(note: Note) -> str:
-    """The note as a line."""
+    """Returns the note as a line."""
     return "\t".join(map(str, note)) + "\n"
 
 
 def parse_note(text: str) -> Note:
-    """The note in a line."""
+    """Returns the note in a line."""
     what, counter, id_, amount, key, answered_s, more = text.rstrip("\n").split("\t")
     return Note(what, counter, id_, int(amount), key, float(answered_s), more)
 
 
 class Reader:
-    """Reads the notes in a folder, again and again: each call returns what is new."""
+    """Reads the notes in a folder while the workers write them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,7 +53,7 @@ class Reader:
         self._rest: dict[Path, str] = defaultdict(str)
 
     def new(self) -> Iterator[Note]:
-        """The notes since the last call."""
+        """Returns the notes since the last call."""
         for path in sorted(self._folder.glob("notes-*.tsv")):
             file = self._files.setdefault(path, path.open())
             *lines, self._rest[path] = (self._rest[path] + file.read()).split("\n")
@@ -62,15 +62,15 @@ class Reader:
 
 @dataclass
 class Accepted:
-    """What was accepted, by the notes."""
+    """The accepted changes, by the notes."""
 
     answers: Multiset[str] = field(default_factory=Multiset)
     sums: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
-    """By tally: the amounts. Holds and children are apart."""
+    """The sum of each tally, without holds and children."""
     taken: dict[str, tuple[Tally, int]] = field(default_factory=dict)
-    """By hold: what it took."""
+    """The amount of each hold."""
     settled: dict[str, str] = field(default_factory=dict)
-    """By hold: its last state."""
+    """The last state of each settled hold."""
     children: dict[Tally, set[str]] = field(default_factory=lambda: defaultdict(set))
     numbers: dict[Tally, list[int]] = field(default_factory=lambda: defaultdict(list))
     imports: Multiset[str] = field(default_factory=Multiset)
@@ -78,7 +78,7 @@ class Accepted:
     wrong: list[Note] = field(default_factory=list)
 
     def add(self, notes: Iterable[Note]) -> None:
-        """Take in more notes."""
+        """Add more notes."""
         for note in notes:
             self.answers[note.what] += 1
             self._add(note)
@@ -108,11 +108,11 @@ class Accepted:
 
     @property
     def operations(self) -> int:
-        """How many intended changes have their final answer."""
+        """How many intended changes have a final answer."""
         return sum(self.answers.values()) - self.answers[STOCKED]
 
     def tallies(self) -> dict[Tally, int]:
-        """What every tally must be at the end, beside its start: by then a hold that nobody committed has expired."""
+        """Returns what every tally must be at the end, less its start. A hold that was not committed has expired."""
         amounts = defaultdict(int, self.sums)
         for hold_id, (tally, amount) in self.taken.items():
             amounts[tally] -= amount if self.settled.get(hold_id) == COMMITTED else 0

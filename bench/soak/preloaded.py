@@ -1,4 +1,4 @@
-"""What the process loads that the others are forked from. It dies with the main process, and the others with it."""
+"""Modules of the process that forks the others. It dies with the main process, and the others die with it."""
 
 from tally.dev.stack.zygote import die_with_parent
 

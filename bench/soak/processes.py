@@ -1,4 +1,4 @@
-"""The processes of a soak: forked, killed and frozen at random, and started again."""
+"""The processes of a soak. The consumers and the sweep are killed and frozen at random, and started again."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .fault_plan import make_plan
 from .setup import SoakSetup, set_up_process
 
 START_S_MAX = 120.0
-COUNTS_S = 0.5  # between two looks at the number of faults
+COUNTS_S = 0.5  # between two reports of the number of faults
 KILL_EVERY_MINUTES = 2.0  # on average, a consumer or the sweep is killed or frozen; in minutes of the ledger
-FROZEN_SHARE = 0.25  # the others are killed
-DOWN_MINUTES, DOWN_MINUTES_MAX = 2.0, 15.0  # frozen, or away after a kill: often longer than a drift is confirmed in
-AT_ONCE_SHARE = 0.6  # of the killed start again at once
+FROZEN_SHARE = 0.25  # the rest are killed
+DOWN_MINUTES, DOWN_MINUTES_MAX = 2.0, 15.0  # frozen, or absent after a kill: often long enough to confirm drift
+AT_ONCE_SHARE = 0.6  # of the killed processes start again at once
 ROLES: dict[str, Callable[[SoakSetup, str], None]] = {
     "rollup": deliveries.consume, "bookkeeper": deliveries.consume, "sweep": deliveries.sweep,
 }  # fmt: skip
@@ -34,27 +34,27 @@ _context = multiprocessing.get_context("forkserver")
 
 
 def prepare_forkserver() -> None:
-    """Start the process that the others are forked from."""
+    """Start the process that forks the other processes."""
     _context.set_forkserver_preload(["bench.soak.preloaded"])
 
 
-def run_proxies(stage: SoakSetup, ready: Connection, calm: Event) -> None:
-    """Be the proxies, until killed. Sends the stage with their endpoints. `calm` ends the faults.
+def run_proxies(setup: SoakSetup, ready: Connection, faults_end: Event) -> None:
+    """Run the proxies until this process is killed. Sends the setup with their endpoints. `faults_end` ends the faults.
 
-    They outlive the processes that are killed: what those sent may arrive later.
+    The proxies outlive the killed processes, so a request of a killed process may arrive later.
     """
-    set_up_process(stage, "proxies")
-    weather = FaultProxy(stage.engine_endpoint, make_plan(stage.seed), strip_tokens=True, requests_kept=0)
-    tokens = FaultProxy(stage.engine_endpoint, make_plan(stage.seed + 1), requests_kept=0)
-    with weather, tokens:
-        ready.send(replace(stage, faulty_endpoint=weather.endpoint, faulty_endpoint_with_tokens=tokens.endpoint))
-        path = stage.folder / "faults.json"
+    set_up_process(setup, "proxies")
+    faulty = FaultProxy(setup.engine_endpoint, make_plan(setup.seed), strip_tokens=True, requests_kept=0)
+    tokens = FaultProxy(setup.engine_endpoint, make_plan(setup.seed + 1), requests_kept=0)
+    with faulty, tokens:
+        ready.send(replace(setup, faulty_endpoint=faulty.endpoint, faulty_endpoint_with_tokens=tokens.endpoint))
+        path = setup.folder / "faults.json"
         while True:
-            if calm.wait(COUNTS_S):
-                weather.plan = tokens.plan = no_faults
+            if faults_end.wait(COUNTS_S):
+                faulty.plan = tokens.plan = no_faults
                 time.sleep(COUNTS_S)
             counts: Multiset[str] = Multiset()
-            for proxy in (weather, tokens):
+            for proxy in (faulty, tokens):
                 for (name, _), count in proxy.counts.items():
                     counts[name] += count
                 for failure in proxy.failures:
@@ -64,19 +64,19 @@ def run_proxies(stage: SoakSetup, ready: Connection, calm: Event) -> None:
             os.replace(fresh, path)
 
 
-def begin_proxies(stage: SoakSetup) -> tuple[SoakSetup, Any, Any]:
-    """Start the proxies: the stage with their endpoints, their process, and the event that ends the faults."""
-    (here, there), calm = _context.Pipe(), _context.Event()
-    process = _start_process(run_proxies, stage, there, calm)
+def begin_proxies(setup: SoakSetup) -> tuple[SoakSetup, Any, Any]:
+    """Start the proxies. Returns the setup with their endpoints, their process, and the event that ends the faults."""
+    (here, there), faults_end = _context.Pipe(), _context.Event()
+    process = _start_process(run_proxies, setup, there, faults_end)
     if not here.poll(START_S_MAX):
-        raise TimeoutError("the proxies do not start")
-    return here.recv(), process, calm
+        raise TimeoutError("the proxies did not start")
+    return here.recv(), process, faults_end
 
 
-def begin_workers(stage: SoakSetup, count: int, operations: int) -> list[Any]:
+def begin_workers(setup: SoakSetup, count: int, operations: int) -> list[Any]:
     """Start the workers, which share the operations."""
     shares = workers.shares(operations, count)
-    return [_start_process(workers.work, stage, number, share) for number, share in enumerate(shares)]
+    return [_start_process(workers.work, setup, number, share) for number, share in enumerate(shares)]
 
 
 def _start_process(target: Callable[..., None], *arguments: Any) -> Any:
@@ -87,9 +87,9 @@ def _start_process(target: Callable[..., None], *arguments: Any) -> Any:
 
 @dataclass
 class ConsumerProcesses:
-    """The consumers and the sweep. Call `step` often: it strikes, and starts again what is down for long enough."""
+    """The consumers and the sweep. Call `step` often: it kills, freezes and restarts them."""
 
-    stage: SoakSetup
+    setup: SoakSetup
     kills: int = 0
     freezes: int = 0
     _running: dict[str, Any] = field(default_factory=dict)
@@ -97,38 +97,32 @@ class ConsumerProcesses:
     _next_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._chance = random.Random(f"{self.stage.seed}/troupe")
+        self._chance = random.Random(f"{self.setup.seed}/consumers")
         for role in ROLES:
             self._start(role)
 
     def _start(self, role: str) -> None:
-        self._running[role] = _start_process(ROLES[role], self.stage, role)
+        self._running[role] = _start_process(ROLES[role], self.setup, role)
 
     def step(self, now_s: float, *, strikes: bool) -> None:
-        """Start again what was down, and strike if it is time. `now_s`: on the monotonic clock."""
+        """Restart the processes that were down for long enough, and strike if it is time.
+
+        `now_s`: on the monotonic clock. Raises RuntimeError if a process has ended by itself.
+        """
         for role, until_s in list(self._down_until_s.items()):
             if until_s <= now_s or not strikes:
                 del self._down_until_s[role]
-                self._resume(role)
-        self._check()
-        if strikes and now_s >= self._next_s:
-            if self._next_s:
-                self._kill_or_freeze(now_s)
-            pause_s = self._chance.expovariate(1 / KILL_EVERY_MINUTES) * self.stage.minute_s
-            self._next_s = now_s + pause_s
-
-    def _resume(self, role: str) -> None:
-        process = self._running[role]
-        if process.is_alive():
-            os.kill(process.pid, signal.SIGCONT)
-        else:
-            self._start(role)
-
-    def _check(self) -> None:
-        """Raise RuntimeError if one has ended by itself."""
+                if self._running[role].is_alive():
+                    os.kill(self._running[role].pid, signal.SIGCONT)
+                else:
+                    self._start(role)
         for role, process in self._running.items():
             if role not in self._down_until_s and not process.is_alive():
                 raise RuntimeError(f"{role} ended by itself: see {role}.log")
+        if strikes and now_s >= self._next_s:
+            if self._next_s:
+                self._kill_or_freeze(now_s)
+            self._next_s = now_s + self._chance.expovariate(1 / KILL_EVERY_MINUTES) * self.setup.minute_s
 
     def _kill_or_freeze(self, now_s: float) -> None:
         up = [role for role in ROLES if role not in self._down_until_s]
@@ -136,7 +130,7 @@ class ConsumerProcesses:
             return
         role = self._chance.choice(up)
         process = self._running[role]
-        down_s = min(DOWN_MINUTES_MAX, self._chance.expovariate(1 / DOWN_MINUTES)) * self.stage.minute_s
+        down_s = min(DOWN_MINUTES_MAX, self._chance.expovariate(1 / DOWN_MINUTES)) * self.setup.minute_s
         if self._chance.random() < FROZEN_SHARE:
             os.kill(process.pid, signal.SIGSTOP)
             self.freezes += 1
@@ -151,7 +145,7 @@ class ConsumerProcesses:
             self._down_until_s[role] = now_s + down_s
 
     def stop(self) -> None:
-        """Kill them all."""
+        """Kill all processes."""
         for process in self._running.values():
             process.kill()
             process.join()

@@ -1,4 +1,4 @@
-"""What a soak runs on: an engine on a file with the three tables, and the processes that use it."""
+"""The setup of a soak: an engine on a file with the three tables, and the environment of the processes that use it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from ..clients import LOCAL, STREAMED, create_tables
 
 ENGINE = "engine.db"
 CLICKS = Counter("clicks", prefix="AD", sort_key="CLICKS", attribute="clicks", period="minute", keep_periods=5000)
-"""A counter of the soak's own: its periods begin and end while it runs."""
+"""A counter of the soak itself, with periods that begin and end while the soak runs."""
 
 
 @dataclass(frozen=True)
 class SoakSetup:
-    """What a soak runs on.
+    """The folder, the seed and the endpoints of a soak.
 
     `engine_endpoint`: the engine itself. `faulty_endpoint`: the proxy that fails. `faulty_endpoint_with_tokens`: the
     proxy that fails, but leaves DynamoDB's tokens in the requests.
@@ -72,15 +72,15 @@ class SoakSetup:
         return Settings.from_environment(self.environment)
 
     def store(self, endpoint: str | None = None) -> Store:
-        """A store behind this endpoint; straight at the engine without one."""
+        """Returns a store behind this endpoint, or on the engine itself."""
         return Store(dynamodb_client(endpoint_url=endpoint or self.engine_endpoint), self.settings)
 
     def wire(self) -> SyncWire:
-        """The engine, without a proxy and a client."""
+        """Returns a connection to the engine, without proxy and boto3."""
         return SyncWire(urlsplit(self.engine_endpoint).port or 0)
 
     def scan(self, table: str) -> Iterator[dict[str, Any]]:
-        """Every item of a table (`counts`, `receipts`, `ledger`)."""
+        """Returns every item of a table (`counts`, `receipts`, `ledger`)."""
         start: dict[str, Any] = {}
         with closing(self.wire()) as wire:
             while True:
@@ -93,14 +93,14 @@ class SoakSetup:
 
 @contextmanager
 def run_engine(folder: Path) -> Iterator[Engine]:
-    """The engine on the file of a soak."""
+    """Runs the engine on the file of a soak."""
     with Engine(folder / ENGINE) as running:
         _environ(SoakSetup(folder, 0, 1, running.endpoint))
         yield running
 
 
 def create_soak_tables(folder: Path, running: Engine) -> None:
-    """Create the tables with their streams, and note the streams' names in the folder."""
+    """Create the tables with their streams, and write the streams' ARNs into the folder."""
     client = boto3.client("dynamodb", endpoint_url=running.endpoint, **LOCAL)
     create_tables(client, SoakSetup(folder, 0, 1, running.endpoint).settings, STREAMED)
     for table in STREAMED:
@@ -109,18 +109,18 @@ def create_soak_tables(folder: Path, running: Engine) -> None:
     index_stream_records(folder / ENGINE)
 
 
-def _environ(stage: SoakSetup) -> None:
-    """What the handlers find: the environment, and the counters."""
-    os.environ.update(stage.environment)
+def _environ(setup: SoakSetup) -> None:
+    """Set the environment and the counters that the handlers read."""
+    os.environ.update(setup.environment)
     counters.COUNTERS[CLICKS.name] = CLICKS
 
 
-def set_up_process(stage: SoakSetup, name: str) -> None:
-    """Make this process one of the stage: its environment, its log, and no Ctrl-C, which the main process handles."""
+def set_up_process(setup: SoakSetup, name: str) -> None:
+    """Set up a process of the soak: its environment, its log, and no Ctrl-C, which the main process handles."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _environ(stage)
-    log = os.open(stage.folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    _environ(setup)
+    log = os.open(setup.folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     sys.stdout.flush()
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -182,11 +182,11 @@ HOURS = HoursCompared({AT: 3}, {AT: 3}, {AT: 3}, 1.0)
     [
         ({}, "All 1 pages have the log's count.", ""),
         ({"counted": {AT: 2}}, "differs: /a: 3 in the log, 2 by Tally", "1 pages differ from the log"),
-        ({"settled_s": None}, "still differed from the log.", "right only later than"),
+        ({"settled_s": None}, "still differed from the log.", "right more than"),
         ({"drifts": [DriftingTally("visits", "a", -2)]}, "drifts: visits of a: by -2", "1 tallies drifted"),
         ({"hours": replace(HOURS, series={AT: 2})}, "3 in the log, 2 in the series, 3 in the top", "for 1 pages"),
         ({"hours": replace(HOURS, top={AT: 2})}, "3 in the log, 3 in the series, 2 in the top", "for 1 pages"),
-        ({"hours": replace(HOURS, took_s=None)}, "minutes not yet judged", "did not come to the end of the run"),
+        ({"hours": replace(HOURS, took_s=None)}, "minutes not yet judged", "did not reach the end of the run"),
     ],
 )
 def test_what_differs_from_the_log_is_reported_and_fails(how: dict[str, Any], out: str, err: str) -> None:

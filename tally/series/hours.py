@@ -1,25 +1,24 @@
-"""Hours: how much of each tally was accepted in each hour, summed up from the journal's segments.
+"""Hours: sums up the accepted amount of each tally in each hour, from the journal's segments.
 
-The sweep reads each judged minute once: then its segments never change. What an hour has so far is kept as running
-segments, sorted by digest and compressed, every PART minutes. They live as long as the segments that the hour still
-lacks. When the hour is over, each tally that moved gets one attribute, `h13`, in its item of the day. It is SET, so a
-sweep that dies, or that runs twice, changes nothing.
+The sweep reads each judged minute once, because the minute's segments do not change any more. Every PART_MINUTES it
+writes the amounts of the present hour as running segments, sorted by digest and compressed. They live as long as the
+segments that the hour still lacks. When the hour is over, each tally that moved gets one attribute, such as `h13`, in
+its item of the day. The attribute is SET: if a sweep dies or runs twice, the result is the same.
 
-What was imported is no traffic. The amount of each day that rows belong to is a sum of its own, with the id
-`9f3a#2024-05-03`. It gets an attribute for the hour in which it was imported, in hours since 1970: a second import into
-the same day adds up.
+Imports are not traffic. For each day that imported rows belong to, there is another sum, with the id `9f3a#2024-05-03`.
+Its attribute is named by the hour of the import, in hours since 1970: so two imports into one day add up.
 
 A core sums up 1,500 tallies and hours a second (`make bench`): two million tallies in an hour, or half a million if
-holds and drift take their shares of each sweep. With more, `as_of` falls behind.
+holds and drift take their shares of each sweep. With more tallies, `as_of` falls behind.
 
-All tallies of a counter together are one more, with an empty id. Those of an id's periods are one series.
+The total of a counter's tallies is stored as a tally with an empty id. All periods of an id are one series.
 
 In the ledger, PK, SK -> attributes:
     progress    PROGRESS, PROGRESS -> since, through, hour, after, kept, lost_s, redriven, lacking_s
     running     RUNNING#hour#through, digest of the first tally -> body
-    day         SERIES#counter#id, 2026-11-22 -> h0 … h23, expiration (if series are not kept for ever)
+    day         SERIES#counter#id, 2026-11-22 -> h0 … h23, expiration (unless series are kept for ever)
     imports     SERIES#counter#id, IMPORT#2024-05-03 -> h498733 …
-    top lists   as top.py says
+    top lists   see top.py
 """
 
 from __future__ import annotations
@@ -41,32 +40,29 @@ from ..errors import StoreBusyError
 from ..settings import Settings
 from ..streams import loss, segments, watermark
 from ..streams.lineage import BOOKKEEPER
-from ..streams.loss import Loss
 from . import progress, top
 from .progress import EXPIRY_GRACE_DAYS, HOUR_S, PROGRESS, Progress, hour_of, minutes_of
 
 PART_MINUTES = 20  # minutes between two sets of running segments: a tally and hour then costs less than 1.1 WCU
 DAY_S = 24 * HOUR_S
-LOOKBACK_MINUTES = (
-    20  # minutes before the first sweep whose segments are read too: changes were booked before there was one
-)
-LONG_LOSS_S = segments.SEGMENT_KEPT_S - 2 * DAY_S  # it ended a day ago, and TTL need not wait
-LONG_LOSS_HOURS_S = 2 * HOUR_S  # the hour in which it began, and the one before: its days may not be written
+LOOKBACK_MINUTES = 20  # minutes before the first sweep that the series have, too: changes were booked before it
+LONG_LOSS_S = segments.SEGMENT_KEPT_S - 2 * DAY_S  # a loss that is longer may also have lost an hour's running segments
+LONG_LOSS_HOURS_S = 2 * HOUR_S  # the hour in which a long loss began, and the hour before: their days may lack them
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are summed up in more parts
-SEGMENT_BYTES = 60_000  # of a running segment, before it is compressed: a reader takes one
-ENTRY_BYTES = 20  # of an entry, beside its id
-ROWS_AT_ONCE = 500  # between two looks at the time, and two notes of how far it has come
+SEGMENT_BYTES = 60_000  # of a running segment, before it is compressed: a reader reads one
+ENTRY_BYTES = 20  # of an entry, without its id
+ROWS_AT_ONCE = 500  # tallies between two checks of the time, after which the progress is stored
 EPOCH = date(1970, 1, 1).toordinal()
-TOTAL_ID = ""  # the id of all tallies of a counter together
-IMPORT = "IMPORT#"  # how the sort key of a day of imports begins
+TOTAL_ID = ""  # the id of the total of a counter's tallies
+IMPORT = "IMPORT#"  # the beginning of the sort key of a day of imports
 
 Sums = dict[tuple[str, str], int]
-"""The amount by counter and id; of an import with its day."""
+"""Amounts by counter and id. The id of an import ends with its day."""
 
 
 class HourAmount(NamedTuple):
-    """By how much one tally moved. `digest` names it in sort keys, and gives the order. That of an import has its day,
-    as `id` has."""
+    """The amount of one tally in an hour. `digest`: the tally's name in sort keys, which gives the order. For an
+    import, `digest` and `id` end with the day."""
 
     digest: str
     counter: str
@@ -75,7 +71,7 @@ class HourAmount(NamedTuple):
 
     @classmethod
     def of(cls, counter: str, id_: str, amount: int) -> HourAmount:
-        """Of a tally by its counter and id."""
+        """Makes the amount of a tally from its counter and id."""
         name, mark, day = id_.partition("#")
         return cls(keys.tally_digest(counter, name) + mark + day, counter, id_, amount)
 
@@ -86,12 +82,12 @@ class HourAmount(NamedTuple):
 
 
 def sum_up(store: Store, judged: int, *, until_s: float) -> int:
-    """Sum up what is judged, up to the minute `judged`, until the time runs out; how many tallies' hours it wrote.
+    """Sums up the minutes up to `judged` until the time runs out. Returns how many tallies' hours it wrote.
 
-    The first call notes when the series begin, also if nothing is judged yet (-1): the first judge may be hours late.
+    The first call stores when the series begin, also if nothing is judged yet (-1): the first judge may be hours late.
 
-    `until_s`: on the store's clock. The next run continues where this one stopped. Raises StoreBusyError if it came
-    nowhere: so many tallies moved that one part takes more than a run.
+    `until_s`: on the store's clock. The next run continues where this run stopped. If so many tallies moved that one
+    part takes longer than a run, raises StoreBusyError.
     """
     written, at = 0, progress.read(store)
     if at.since < 0:
@@ -114,33 +110,31 @@ def sum_up(store: Store, judged: int, *, until_s: float) -> int:
 
 
 def _note_missing(store: Store, at: Progress) -> Progress:
-    """Note since when changes may be in no hour: those of the bookkeeper's dead letters, and those that it may have
-    lost and nobody has acknowledged. What is judged has its markers."""
-    letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # before the losses: one may be dropped meanwhile
-    lost = [_whole_s(gap) for gap in loss.list_losses(store) if gap.consumer == BOOKKEEPER]
-    now = at.with_missing(min([letter_s, *lost]), store.settings.minute_of(clock.now_s()))
+    """Stores since when an hour may lack changes: the bookkeeper's dead letters, and its losses that nobody has
+    acknowledged. Each judged minute has the marks of its dead letters and losses."""
+    letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # read first: a letter may become a loss
+    losses = (lost for lost in loss.list_losses(store) if lost.consumer == BOOKKEEPER)
+    lost_s = [
+        lost.since_s - (LONG_LOSS_HOURS_S if lost.until_s - lost.since_s > LONG_LOSS_S else 0) for lost in losses
+    ]  # in a long loss, the amounts of its first hours are lost, too
+    now = at.with_missing(min([letter_s, *lost_s]), store.settings.minute_of(clock.now_s()))
     return at if now == at else _note(store, at, now)
 
 
-def _whole_s(lost: Loss) -> int:
-    """Until when hours have all that was accepted before a loss. In a long one, what its hour had is gone, too."""
-    return lost.since_s - (LONG_LOSS_HOURS_S if lost.until_s - lost.since_s > LONG_LOSS_S else 0)
-
-
-def _note(store: Store, was: Progress, now: Progress) -> Progress:
-    """Note how far it has come, unless another sweep was faster; how far it is then."""
-    assert now.through >= was.through, "it only moves on"
-    assert (now.hour, now.after) >= (was.hour, was.after), "it only moves on"
-    seen = {**was.values, **dict.fromkeys(was.unset)} if was.since >= 0 else items.EXPECT_NO_ITEM
-    now = replace(now, kept=was.retention_for(store.settings.series_days), unset=())
-    noted = {**now.values, "kept": now.kept}
-    write = items.update_write(store.settings.ledger_table, PROGRESS, noted, expected=seen)
+def _note(store: Store, before: Progress, now: Progress) -> Progress:
+    """Stores the progress, and returns it. If another sweep was faster, returns that sweep's progress."""
+    assert now.through >= before.through, "progress never goes back"
+    assert (now.hour, now.after) >= (before.hour, before.after), "progress never goes back"
+    expected = {**before.values, **dict.fromkeys(before.unset)} if before.since >= 0 else items.EXPECT_NO_ITEM
+    now = replace(now, kept=before.retention_for(store.settings.series_days), unset=())
+    values = {**now.values, "kept": now.kept}
+    write = items.update_write(store.settings.ledger_table, PROGRESS, values, expected=expected)
     return now if try_commit(store, [write]) else progress.read(store)
 
 
 def _sum_up_part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
-    """Sum up the minutes up to `last` in new running segments of their hour: fewer if half of the time or the memory
-    runs out; none if there is no time to write them."""
+    """Sums up the minutes up to `last` in new running segments of their hour. If half of the time or the memory runs
+    out, sums up fewer minutes. If there is no time to write the segments, returns `at`."""
     sums: Sums = defaultdict(int)
     read_until_s = (store.clock() + until_s) / 2
     through = at.through
@@ -153,23 +147,23 @@ def _sum_up_part(store: Store, at: Progress, last: int, until_s: float) -> Progr
         _, mark, day = id_.partition("#")
         sums[counter, TOTAL_ID + mark + day] += amount
     new = sorted(HourAmount.of(*tally, amount) for tally, amount in sums.items())
-    together = _merged(running_amounts(store, at.hour, at.through), new)
-    board, cut = top.TopListBuilder(), _in_segments(together)
-    while ready := list(islice(cut, WRITER_THREADS)):
+    merged = _merged(running_amounts(store, at.hour, at.through), new)
+    lists, in_segments = top.TopListBuilder(), _in_segments(merged)
+    while ready := list(islice(in_segments, WRITER_THREADS)):
         if store.clock() >= until_s:
             return at
         writes = [_running_segment(store.settings, at.hour, through, entries) for entries in ready]
         map_in_threads(partial(put_alone, Call(store, deadline_s=until_s)), writes)
         for moved in chain.from_iterable(ready):
             if moved.id != TOTAL_ID and not moved.day:
-                board.add(*moved[1:])
-    top.write_lists(store, at.hour, through, board, {counter for counter, _ in sums})
+                lists.add(*moved[1:])
+    top.write_lists(store, at.hour, through, lists, {counter for counter, _ in sums})
     return _note(store, at, replace(at, through=through))
 
 
 def _add_minute(store: Store, sums: Sums, minute: int) -> None:
-    """Add what was accepted in a minute: the expected amounts in its segments, halves of unlikes among them. What was
-    imported goes from the traffic into its own day."""
+    """Adds the accepted amounts of a minute: the expected amounts in its segments, and the expected halves of removals.
+    Moves imports from the traffic into their days."""
     for segment in segments.read_segments(store, minute):
         booked = segments.columns(segment)
         for counter, (ids, expected, _) in booked.items():
@@ -184,29 +178,27 @@ def _add_minute(store: Store, sums: Sums, minute: int) -> None:
 
 
 def _merged(*in_order: Iterable[HourAmount]) -> Iterator[HourAmount]:
-    """The sums by tally, in order; those that come to nothing are left out."""
+    """Yields the sums by tally, in order, without zeros."""
     for tally, same in groupby(heapq.merge(*in_order), key=lambda moved: moved[:3]):
         if amount := sum(moved.amount for moved in same):
             yield HourAmount(*tally, amount)  # type: ignore[call-arg]  # mypy takes the slice for the whole tuple
 
 
 def running_amounts(store: Store, hour: int, through: int) -> Iterator[HourAmount]:
-    """What an hour has up to the minute `through`, in order; nothing if no part of it is summed up."""
+    """Yields the amounts of an hour up to the minute `through`, in order; nothing if no part of it is summed up."""
     for item in queries.partition_items(store, store.settings.ledger_table, keys.running_partition(hour, through)):
         yield from _entries(item)
 
 
 def running_amounts_of(store: Store, at: Progress, counter: str, id_: str) -> Iterator[HourAmount]:
-    """What one tally has in the hour that runs, in any order: one Query of one page, unless its imports go over two."""
-    partition, digest, table = (
-        keys.running_partition(at.hour, at.through),
-        keys.tally_digest(counter, id_),
-        store.settings.ledger_table,
-    )
+    """Yields the amounts of one tally in the present hour, in any order. One Query of one item is enough, unless its
+    imports are in two running segments."""
+    partition, table = keys.running_partition(at.hour, at.through), store.settings.ledger_table
+    digest = keys.tally_digest(counter, id_)
     for item in queries.partition_items(store, table, partition, high=f"{digest}$", Limit=1, ScanIndexForward=False):
         yield from (moved for moved in _entries(item) if moved.digest.startswith(digest))
         if item["SK"]["S"] <= digest:
-            return  # what is before it is of other tallies
+            return  # the items before this one have only other tallies
 
 
 def _entries(item: Item) -> Iterator[HourAmount]:
@@ -214,7 +206,7 @@ def _entries(item: Item) -> Iterator[HourAmount]:
 
 
 def _in_segments(moves: Iterable[HourAmount]) -> Iterator[list[HourAmount]]:
-    """The entries of one running segment after the other."""
+    """Yields the entries of each running segment."""
     entries, size = list[HourAmount](), 0
     for moved in moves:
         entries.append(moved)
@@ -227,20 +219,18 @@ def _in_segments(moves: Iterable[HourAmount]) -> Iterator[list[HourAmount]]:
 
 
 def _running_segment(settings: Settings, hour: int, through: int, entries: list[HourAmount]) -> Write:
-    assert all(one.digest < next_.digest for one, next_ in pairwise(entries)), "each once, in order"
-    key, body = (
-        keys.key(keys.running_partition(hour, through), entries[0].digest),
-        items.compress([moved[1:] for moved in entries]),
-    )
-    return items.put_write(
-        settings.ledger_table, key, {"body": body, "expiration": int(clock.now_s()) + segments.SEGMENT_KEPT_S}
-    )
+    assert all(one.digest < next_.digest for one, next_ in pairwise(entries)), "each tally once, in order"
+    key = keys.key(keys.running_partition(hour, through), entries[0].digest)
+    expiration = int(clock.now_s()) + segments.SEGMENT_KEPT_S
+    values: items.Values = {"body": items.compress([moved[1:] for moved in entries]), "expiration": expiration}
+    return items.put_write(settings.ledger_table, key, values)
 
 
 def _write_days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:
-    """Write the hour that is over into the items of its day, as far as the time goes; how many, and how far it is."""
+    """Writes an hour that is over into the items of its day until the time runs out. Returns how many, and the
+    progress."""
     written, hour = 0, at.hour
-    assert at.through >= minutes_of(store.settings, hour)[-1], "an hour is written once, when it is whole"
+    assert at.through >= minutes_of(store.settings, hour)[-1], "an hour is written when it is complete"
     left = (moved for moved in running_amounts(store, hour, at.through) if moved.digest > at.after)
     while at.hour == hour and store.clock() < until_s:
         chunk = list(islice(left, ROWS_AT_ONCE))
@@ -254,7 +244,7 @@ def _write_days(store: Store, at: Progress, until_s: float) -> tuple[int, Progre
 
 
 def _hour_write(settings: Settings, hour: int, moved: HourAmount) -> Write:
-    """The write of one tally's hour into its item of the day. An import stays for ever."""
+    """Returns the write of one tally's hour into its item of the day. An import stays for ever."""
     day, of_day = divmod(hour, 24)
     sets, values, into = f"SET h{of_day} = :amount", {":amount": {"N": str(moved.amount)}}, day_name(day)
     if moved.day:
@@ -274,15 +264,15 @@ def _hour_write(settings: Settings, hour: int, moved: HourAmount) -> Write:
 
 
 def day_partition(counter: str, id_: str) -> str:
-    """The partition key of the days of a tally."""
+    """Returns the partition key of the days of a tally."""
     return f"SERIES#{counter}#{id_}"
 
 
 def day_name(day: int) -> str:
-    """The sort key of a day, by its number since 1970: `2026-11-22`."""
+    """Returns the sort key of a day, from its number since 1970: `2026-11-22`."""
     return str(date.fromordinal(EPOCH + day))
 
 
 def parse_day(name: str) -> int:
-    """The number of a day, since 1970, by the name that `day_name` gives it."""
+    """Returns the number of a day since 1970, from the name that `day_name` returns."""
     return date.fromisoformat(name).toordinal() - EPOCH

@@ -1,4 +1,4 @@
-"""The series of a tally: how much of it was accepted in each hour or day."""
+"""The series of a tally: the accepted amount in each hour or day."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POINTS_MAX = {HOUR: 2400, DAY: 400}  # in one answer: hours of 100 days, days of
 
 
 class SeriesRange(NamedTuple):
-    """What is asked for: `by` hour or day, from the hour `first` up to but not including `end` (hours since 1970)."""
+    """A range of hours or days (`by`): from the hour `first` up to but not including `end`, hours since 1970."""
 
     by: str
     first: int
@@ -37,15 +37,15 @@ ALL_TIME = SeriesRange(DAY, 0, 24 * 365 * 1000)  # no import belongs to another 
 def read_series(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> dict[str, Any]:
     """`{"counter","id","by","series":[{"from","value"}],"imports","repairs","since","as_of"}`.
 
-    `from` is the beginning of an hour or a day, in epoch seconds. What is newer than `as_of` is not in it yet, nor is
-    what is older than `since`: series begin when Tally is deployed, or with the first day that is still there. Both are
-    null before there are any. `imports`: `{"from","value"}`, the days of UTC that the range touches and that rows were
-    imported into, also before `since`. `repairs`: `{"at","value","how","added"}`. A tally that is younger than the
-    series is the sum of its series, of all of its imports, and of what repairs have `added`.
+    `from` is the beginning of an hour or a day, in epoch seconds. The series lack changes after `as_of`, and changes
+    before `since`: series begin with the first deployment of Tally, or with the first day that is kept. Both are null
+    if there are no series yet. `imports`: `{"from","value"}`, the days of UTC that the range touches and that rows were
+    imported into, also before `since`. `repairs`: `{"at","value","how","added"}`. If a tally is younger than the
+    series, it is the sum of its series, all of its imports, and `added` of its repairs.
     """
     spans.require_single_period(counter, wanted.by, wanted.zone)
     store, settings = call.store, call.store.settings
-    at = progress.read(store)  # before the numbers: the hours that it names are whole
+    at = progress.read(store)  # read before the numbers, so they have every hour that the progress says
     body = {"counter": counter.name, "id": id_, "by": wanted.by}
     if at.as_of(settings) is None:
         return {**body, "series": [], "imports": [], "repairs": [], "since": None, "as_of": None}
@@ -73,16 +73,15 @@ def read_series(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> 
 
 
 def _stored(store: Store, counter: str, id_: str, low: str, high: str) -> Iterator[tuple[str, int, int]]:
-    """What the items from one sort key to another hold: the key, and each hour with its amount."""
-    for item in queries.partition_items(
-        store, store.settings.ledger_table, hours.day_partition(counter, id_), low, high
-    ):
+    """Yields the sort key, the hour and the amount of each attribute of the items from one sort key to another."""
+    partition, table = hours.day_partition(counter, id_), store.settings.ledger_table
+    for item in queries.partition_items(store, table, partition, low, high):
         for name in item.keys() - {"PK", "SK", "expiration"}:
             yield item["SK"]["S"], int(name[1:]), int(item[name]["N"])
 
 
 class ImportedHour(NamedTuple):
-    """What was imported of a tally in one hour (since 1970) into one day (`2024-05-03`)."""
+    """The imported amount of a tally for one day (`2024-05-03`). `hour`: of the import, since 1970."""
 
     day: str
     hour: int
@@ -90,92 +89,91 @@ class ImportedHour(NamedTuple):
 
 
 def imported(
-    store: Store, counter: str, id_: str, at: Progress, running: Iterable[HourAmount], asked: SeriesRange
+    store: Store, counter: str, id_: str, at: Progress, running: Iterable[HourAmount], wanted: SeriesRange
 ) -> Iterator[ImportedHour]:
-    """What was imported of a tally into the days of UTC that a range touches. `running`: what the running hour has."""
-    first, last = (hours.day_name(max(-1, hour // 24)) for hour in (asked.first, asked.end - 1))
+    """Yields the imports of a tally into the days of UTC that a range touches. `running`: amounts of the present
+    hour."""
+    first, last = (hours.day_name(max(-1, hour // 24)) for hour in (wanted.first, wanted.end - 1))
     low, high = f"{hours.IMPORT}{first}", f"{hours.IMPORT}{last}"
     for into, hour, amount in _stored(store, counter, id_, low, high):
         if hour < at.hour:
             yield ImportedHour(into.removeprefix(hours.IMPORT), hour, amount)
-    yield from (ImportedHour(one.day, at.hour, one.amount) for one in running if first <= one.day <= last)
+    yield from (ImportedHour(new.day, at.hour, new.amount) for new in running if first <= new.day <= last)
 
 
 def ever_imported(store: Store, counter: str, id_: str, at: Progress) -> Iterator[ImportedHour]:
-    """What was imported of a tally, into any day."""
+    """Yields the imports of a tally into any day."""
     return imported(store, counter, id_, at, hours.running_amounts_of(store, at, counter, id_), ALL_TIME)
 
 
 def _imports(imported_hours: Iterable[ImportedHour]) -> Iterator[dict[str, int]]:
-    """What was imported into each day, the oldest first."""
+    """Yields the imported amount of each day, the oldest first."""
     for day, same in groupby(sorted(imported_hours), attrgetter("day")):
-        yield {"from": hours.parse_day(day) * hours.DAY_S, "value": sum(one.amount for one in same)}
+        yield {"from": hours.parse_day(day) * hours.DAY_S, "value": sum(part.amount for part in same)}
 
 
 def total_imported(call: Call, counter: Counter, tally: str) -> dict[str, int] | None:
-    """`{"amount","as_of"}`: how much of a tally was imported, in all. None before anything is summed up, and for one of
-    a counter with periods: its series has all of them."""
+    """`{"amount","as_of"}`: the imported amount of a tally in all. None if nothing is summed up yet, and for a counter
+    with periods: one series has all periods of an id."""
     at = progress.read(call.store)
     as_of = at.as_of(call.store.settings)
     if as_of is None or counter.period is not None:
         return None
     imported_hours = ever_imported(call.store, counter.name, tally, at)
-    return {"amount": sum(one.amount for one in imported_hours), "as_of": as_of}
+    return {"amount": sum(part.amount for part in imported_hours), "as_of": as_of}
 
 
-def _start_s(hour: int, asked: SeriesRange) -> int:
-    """When the hour, or the day that it is in, begins: epoch seconds."""
-    if asked.by == HOUR:
+def _start_s(hour: int, wanted: SeriesRange) -> int:
+    """Returns the beginning of an hour, or of the day that it is in: epoch seconds."""
+    if wanted.by == HOUR:
         return hour * HOUR_S
-    local = datetime.fromtimestamp(hour * HOUR_S, asked.zone)
+    local = datetime.fromtimestamp(hour * HOUR_S, wanted.zone)
     return int(local.replace(hour=0, minute=0, second=0, fold=0).timestamp())
 
 
-def _repairs(call: Call, counter: Counter, id_: str, asked: SeriesRange) -> Iterator[dict[str, Any]]:
-    """The repairs in the range. They are no traffic. `added`: what of one is in no series, for it was accepted before
-    `since`, or its record is lost. The rest brings the tally to what the series says."""
+def _repairs(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> Iterator[dict[str, Any]]:
+    """Yields the repairs in the range, which are not traffic. `added`: the part that no series has, because it was
+    accepted before `since`, or its record is lost. The rest brings the tally to the sum of its series."""
     for repair in history.read_repairs(call.store, counter.name, id_):
-        if asked.first * HOUR_S <= repair["at"] < asked.end * HOUR_S:
+        if wanted.first * HOUR_S <= repair["at"] < wanted.end * HOUR_S:
             yield {"at": repair["at"], "value": repair["amount"], "how": repair["how"], "added": repair["added"]}
 
 
 def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, now_s: float) -> SeriesRange:
-    """The range that a caller asks for: by default the last day of hours, or the last month of days, to now.
+    """Returns the range that a caller asks for: by default the last day of hours, or the last month of days, to now.
 
-    Raises InvalidInputError for a range that is empty or has too many points, for a time zone that is not known, and
-    for days of which one does not begin with an hour of UTC.
+    Raises InvalidInputError if the range is empty or has too many points, if the time zone is not known, or if a day
+    does not begin with an hour of UTC.
     """
     end = int(now_s) // HOUR_S + 1 if to_s is None else -(-to_s // HOUR_S)
     span = HOURS_DEFAULT if by == HOUR else 24 * DAYS_DEFAULT
-    asked = SeriesRange(by, end - span if from_s is None else from_s // HOUR_S, end, _timezone(zone))
-    if asked.first >= asked.end:
+    wanted = SeriesRange(by, end - span if from_s is None else from_s // HOUR_S, end, _timezone(zone))
+    if wanted.first >= wanted.end:
         raise InvalidInputError("from must be before to.", field="from")
-    asked = _whole_days(asked) if by == DAY else asked
-    points = (asked.end - asked.first) // (1 if by == HOUR else 24)
+    wanted = _whole_days(wanted) if by == DAY else wanted
+    points = (wanted.end - wanted.first) // (1 if by == HOUR else 24)
     if points > POINTS_MAX[by]:
-        raise InvalidInputError(f"That is {points} {by}s: ask for {POINTS_MAX[by]} at most.", field="from")
-    half_days = (*range(asked.first, asked.end, 12), asked.end) if by == DAY else ()
-    if any(_start_s(hour, asked) % HOUR_S for hour in half_days):  # each day: some zones change by half an hour
-        raise InvalidInputError(
-            "tz must be a time zone whose days begin with an hour of UTC, all of these.", field="tz"
-        )
-    return asked
+        raise InvalidInputError(f"The range has {points} {by}s. Ask for {POINTS_MAX[by]} at most.", field="from")
+    half_days = (*range(wanted.first, wanted.end, 12), wanted.end) if by == DAY else ()
+    if any(_start_s(hour, wanted) % HOUR_S for hour in half_days):  # each day: some zones change by half an hour
+        raise InvalidInputError("tz must be a zone whose days begin with an hour of UTC on each day.", field="tz")
+    return wanted
 
 
-def _whole_days(asked: SeriesRange) -> SeriesRange:
-    """The range with the days whole in which it begins and ends."""
-    end = asked.end
-    while _start_s(end, asked) == _start_s(end - 1, asked):
+def _whole_days(wanted: SeriesRange) -> SeriesRange:
+    """Returns the range, extended to whole days."""
+    end = wanted.end
+    while _start_s(end, wanted) == _start_s(end - 1, wanted):
         end += 1
-    return asked._replace(first=_start_s(asked.first, asked) // HOUR_S, end=end)
+    return wanted._replace(first=_start_s(wanted.first, wanted) // HOUR_S, end=end)
 
 
 def _timezone(name: str | None) -> tzinfo:
     if name is None or name == "UTC":
         return UTC
-    from zoneinfo import ZoneInfo  # only where somebody asks for it
+    from zoneinfo import ZoneInfo  # only if a caller names a zone
 
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise InvalidInputError(f"tz is not a time zone that is known here: {name[:64]!r}.", field="tz") from None
+        raise InvalidInputError(f"tz is not a known time zone: {name[:64]!r}.", field="tz") from None

@@ -1,6 +1,6 @@
-"""The spans of a counter of visitors. None may hold more than one period: who came in both would be in it twice.
+"""The spans of a counter of visitors. A span must lie within one period: a visitor of two periods would count twice.
 
-But for an hour in whose middle a day begins, as in India: that one has first visits of both.
+The exception is an hour in whose middle a day begins, as in India: it has first visits of both days.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ HOUR, MONTH = "hour", "month"
 
 
 def require_single_period(counter: Counter, by: str, zone: tzinfo = UTC) -> None:
-    """Raise InvalidInputError for spans that would add up the visitors of several periods."""
+    """If a span would add up the visitors of several periods, raises InvalidInputError."""
     if not counter.unique or by == HOUR:
         return
     asked, own = getattr(zone, "key", "UTC"), counter.timezone or "UTC"

@@ -1,1 +1,1 @@
-"""Drift: does each tally say what was counted, and if not, who repairs it?"""
+"""Drift: finds tallies that differ from the accepted changes, and lists them."""

@@ -1,7 +1,7 @@
-"""Whether all is well: one look for each part, and the answer of `GET /status`.
+"""Health checks, and the answer of `GET /status`.
 
-`tally status` shows the same looks beside what only it can know. A look that finds no watermark says so, and calls
-nothing well.
+`tally status` runs the same checks, and some that need a person's credentials. If there is no watermark yet, a check
+returns `unknown`, never `ok`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..streams import dead_letters, forms, watermark
 from ..streams.loss import NOTHING_LOST_S
 from . import rows
 
-WATERMARK_AGE_MAX = 10  # minutes without watermark: when the alarm `watermark-age` goes off
+WATERMARK_AGE_MAX = 10  # minutes without a new watermark, after which the alarm `watermark-age` goes off
 JUDGING_AGE_MAX = 20  # minutes: a minute is judged about four minutes after its end, and `unjudged` waits for fifteen
-RETURN_DELAY_MAX = 5  # minutes after a hold has expired: when the alarm `holds` goes off
-READ_MAX = 1000  # rows that drift, and dead letters: an answer comes within seconds
-DEV = "dev"  # the stage that may be silent: it may also lose its data
-STACK_START = "Tally-"  # how the name of a stage's stack begins
-SHOWN_MAX = 5  # names in a line: `tally check` and CloudWatch list them all
+RETURN_DELAY_MAX = 5  # minutes after a hold has expired, after which the alarm `holds` goes off
+READ_MAX = 1000  # drift rows, and dead letters: so an answer takes seconds at most
+DEV = "dev"  # the stage whose alarms need no subscriber
+STACK_START = "Tally-"  # the beginning of the name of a stage's stack
+SHOWN_MAX = 5  # names in a line; `tally check` and CloudWatch list all
 SECTIONS = {
     "store": "runbook.md#5xx", "API": "runbook.md#5xx", "version": "operate.md#a-deploy-that-is-rolled-back",
     "counters": "operate.md#change-what-a-counter-is", "items": "own-tables.md#count-what-is-there",
@@ -42,7 +42,7 @@ SECTIONS = {
     "dead letters": "runbook.md#dead-letters", "lost records": "runbook.md#lost-records",
     "failed events": "runbook.md#failed-events",
 }  # fmt: skip
-"""The section of docs/ that says what to do about each part. Some parts only `tally status` has."""
+"""The section of docs/ that says what to do about each part. Only `tally status` has all parts."""
 _DECLARED = (
     "name", "visible", "changes", "public", "listed", "counts", "watched", "retired", "numbered", "notifies",
     "max_shards", "delta", "start", "floor", "ceiling", "debt", "limit_overrides", "period", "timezone",
@@ -50,7 +50,7 @@ _DECLARED = (
 
 
 class Check(NamedTuple):
-    """What one look found: a line for people and facts for programs. `failed`: None if nobody can tell."""
+    """The result of one check: a line for people and facts for programs. `failed`: None if the result is unknown."""
 
     summary: str
     facts: Mapping[str, Any]
@@ -58,12 +58,12 @@ class Check(NamedTuple):
 
     @property
     def state(self) -> str:
-        """How it is: `ok`, `wrong` or `unknown`."""
+        """The result in one word: `ok`, `wrong` or `unknown`."""
         return {False: "ok", True: "wrong", None: "unknown"}[self.failed]
 
 
 def lag(store: Store) -> Check:
-    """How far behind numbers that are rolled up are, and the watermark of each consumer."""
+    """Checks how far numbers that are rolled up are behind, and the watermark of each consumer."""
     seen = watermark.read(store)
     now_s, minute_s = clock.now_s(), store.settings.minute_s
     as_of = seen.as_of(store.settings)
@@ -73,14 +73,14 @@ def lag(store: Store) -> Check:
     facts = {"as_of": as_of, "as_of_age_s": age_s, "watermark_age_s": ages}
     if not seen.written_s:
         return Check("no sweep has run yet: a new stack needs some minutes", facts, None)
-    rolled_up = f"rolled up as of {_ago(age_s)}"
-    line = f"{rolled_up}; watermark: {', '.join(f'{consumer} {_ago(age)}' for consumer, age in ages.items())}"
+    watermarks = ", ".join(f"{consumer} {_ago(age)}" for consumer, age in ages.items())
     late = any(age is not None and age > WATERMARK_AGE_MAX * minute_s for age in ages.values())
+    line = f"rolled up as of {_ago(age_s)}; watermark: {watermarks}"
     return Check(line, facts, late or (None if None in ages.values() else False))
 
 
 def judging(store: Store) -> Check:
-    """The end of the last judged minute."""
+    """Checks the end of the last judged minute."""
     until_s = watermark.read(store).judged_up_to(store.settings)
     if until_s is None:
         return Check("nothing yet: a new stack needs some minutes", {"until": None}, None)
@@ -90,7 +90,7 @@ def judging(store: Store) -> Check:
 
 
 def drift(store: Store, most: int | None = None) -> Check:
-    """The tallies that drift. One that is not confirmed may come to 0 by itself. `most`: it reads no more of them."""
+    """Checks the tallies that drift. Unconfirmed drift may come to 0 by itself. `most`: reads at most so many rows."""
     seen = watermark.read(store)
     drifts = list(islice(rows.all_rows(store), most))
     confirmed = [f"{row.counter} {row.target} {row.drift:+d}" for row in drifts if row.confirmed_amount(seen)]
@@ -100,7 +100,7 @@ def drift(store: Store, most: int | None = None) -> Check:
 
 
 def dead_letters_check(store: Store, most: int | None = None) -> Check:
-    """The records that no consumer could apply. `most`: it reads no more of them."""
+    """Checks the dead letters. `most`: reads at most so many."""
     markers = list(islice(dead_letters.list_markers(Call(store)), most))
     oldest_s = min((marker.at_s for marker in markers), default=None)
     since = f", the oldest since {format_time(oldest_s)}" if oldest_s is not None else ""
@@ -109,36 +109,36 @@ def dead_letters_check(store: Store, most: int | None = None) -> Check:
 
 
 def lost_records(store: Store) -> Check:
-    """Since when the streams may have lost records, and nobody has acknowledged it."""
+    """Checks since when the streams may have lost records, and nobody has acknowledged the loss."""
     since_s = watermark.read(store).lost_s
     if since_s == NOTHING_LOST_S:
-        return Check("none that is known", {"since": None})
-    line = f"records may be lost since {format_time(since_s)}: `as_of` waits until somebody acknowledges it"
+        return Check("no loss is known", {"since": None})
+    line = f"records may be lost since {format_time(since_s)}: `as_of` waits until somebody acknowledges the loss"
     return Check(line, {"since": since_s}, True)
 
 
 def holds(store: Store) -> Check:
-    """The holds that expired some minutes ago, and whose amount is not given back."""
+    """Checks the holds that expired some minutes ago and whose amount is not given back."""
     number, cut = held.count_unreturned(store, clock.now_s() - RETURN_DELAY_MAX * store.settings.minute_s)
     return _count_check(f"{number} expired and not given back", {"not_returned": number}, number, cut=cut)
 
 
 def _count_check(line: str, facts: Mapping[str, Any], wrong: int, *, cut: bool) -> Check:
-    """What a list says that may be `cut`: that nothing in it is wrong says nothing of the rest."""
+    """Makes the check of a list. If it was `cut` and nothing in it is wrong, the rest is unknown."""
     return Check(f"at least {line}" if cut else line, facts, wrong > 0 or (None if cut else False))
 
 
 def declarations(store: Store, counters: Mapping[str, Counter]) -> Check:
-    """Whether the counters are declared in the forms that they have counted in."""
-    why = [str(one) for one in forms.refused(forms.noted(store), counters)]
+    """Checks that the counters are declared with the schema fingerprints that they have counted with."""
+    why = [str(error) for error in forms.refused(forms.noted(store), counters)]
     line = f"{'; '.join(why)}: {forms.WHAT_TO_DO}" if why else "they fit what is stored"
     return Check(line, {"refused": why}, bool(why))
 
 
 def alarms(states: Mapping[str, str]) -> Check:
-    """The alarms of the stack: their states by name. A stack has some, so none at all says nothing."""
+    """Checks the alarms of the stack, by their states. Each stack has alarms, so without any the result is unknown."""
     if not states:
-        return Check("CloudWatch lists none of this stack", {"alarms": {}}, None)
+        return Check("CloudWatch lists no alarm of this stack", {"alarms": {}}, None)
     on = sorted(name for name, state in states.items() if state == "ALARM")
     silent = sum(state == "INSUFFICIENT_DATA" for state in states.values())
     line = f"{len(on)} of {len(states)} in alarm" + (f", {silent} without data" if silent else "")
@@ -146,20 +146,20 @@ def alarms(states: Mapping[str, str]) -> Check:
 
 
 def subscribers(topic: Mapping[str, str], stage: str) -> Check:
-    """Who hears of alarms, by the attributes of their topic. An address that was not confirmed hears nothing."""
+    """Checks who gets alarms, by the attributes of their topic. SNS sends nothing to an unconfirmed subscriber."""
     confirmed, pending = (int(topic[f"Subscriptions{which}"]) for which in ("Confirmed", "Pending"))
-    waiting = f"; {pending} not confirmed yet" if pending else ""
-    line = f"{confirmed} hear of alarms{waiting}" if confirmed else f"nobody hears of alarms{waiting}"
+    waiting = f"; waiting for confirmation: {pending}" if pending else ""
+    line = f"confirmed subscribers: {confirmed}{waiting}" if confirmed else f"no confirmed subscriber{waiting}"
     return Check(line, {"confirmed": confirmed, "pending": pending}, not confirmed and stage != DEV)
 
 
 def no_alarms() -> Check:
-    """Those of a stack that runs on this machine."""
-    return Check("there is none on this machine", {})
+    """Makes the check of alarms and subscribers for a stack that runs on this machine."""
+    return Check("there are no alarms on this machine", {})
 
 
 def format_time(epoch_s: int) -> str:
-    """A time as people read it."""
+    """Returns a time as people read it."""
     return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -171,12 +171,9 @@ def _first_names(names: list[str]) -> str:
 def _ago(age_s: int | None) -> str:
     if age_s is None:
         return "never"
-    return next(
-        (f"{age_s // unit_s} {unit} ago" for unit, unit_s in _UNITS.items() if age_s >= 2 * unit_s), f"{age_s} s ago"
-    )
-
-
-_UNITS = {"days": 86400, "hours": 3600, "minutes": 60}
+    units = {"days": 86400, "hours": 3600, "minutes": 60, "s": 0}
+    unit, unit_s = next((unit, unit_s) for unit, unit_s in units.items() if age_s >= 2 * unit_s)
+    return f"{age_s // (unit_s or 1)} {unit} ago"
 
 
 def status(
@@ -184,32 +181,39 @@ def status(
 ) -> dict[str, Any]:
     """`{"well","parts":[{"name","state","line","see"}],"at","as_of","judged_up_to","stack","stage","where","counters"}`.
 
-    `more`: looks of other rooms, by the names of their parts. `well`: true if every part is, false if one is wrong,
-    null if nobody can tell. `where`: the options that lead the command `tally` to this stack. Times are epoch seconds,
-    null if they are not known.
+    `more`: checks of other rooms, by the names of their parts. `well`: true if every part is ok, false if one is wrong,
+    otherwise null. `where`: the options with which the command `tally` finds this stack. Times are epoch seconds, null
+    if they are not known.
     """
-    settings, seen = call.store.settings, _run_checks(call, counters, more)
-    wrong = {one.failed for one in seen.values()}
+    settings, checks = call.store.settings, _run_checks(call, counters, more)
+    failed = {check.failed for check in checks.values()}
     return {
-        "well": False if True in wrong else None if None in wrong else True,
+        "well": False if True in failed else None if None in failed else True,
         "parts": [
-            {"name": name, "state": one.state, "line": one.summary, "see": SECTIONS[name]} for name, one in seen.items()
+            {"name": name, "state": check.state, "line": check.summary, "see": SECTIONS[name]}
+            for name, check in checks.items()
         ],
         "at": int(clock.now_s()),
-        "as_of": seen["lag"].facts.get("as_of"),
-        "judged_up_to": seen["judged"].facts.get("until"),
+        "as_of": checks["lag"].facts.get("as_of"),
+        "judged_up_to": checks["judged"].facts.get("until"),
         "stack": settings.stack,
         "stage": settings.stack.removeprefix(STACK_START),
         "where": f"--local --port {settings.local_port}" if settings.local_port else f"--stack {settings.stack}",
-        "counters": [_described(counter) for counter in counters.values()],
+        "counters": [{name: getattr(counter, name) for name in _DECLARED} for counter in counters.values()],
     }
 
 
 def _run_checks(
     call: Call, counters: Mapping[str, Counter], more: Mapping[str, Callable[[], Check]]
 ) -> dict[str, Check]:
-    """Every look. If the store does not answer the first one, those that need it are not tried: each would wait."""
+    """Runs every check. If the store does not answer, the checks that need it are not run: each would wait."""
     store = call.store
+    try:
+        queries.ping(store)
+        reached = Check("it answers", {})
+    except TallyError as error:
+        observe.logger.warning("the store does not answer", exc_info=error)
+        reached = Check(error.detail, {}, True)
     parts: dict[str, Callable[[], Check]] = {
         "lag": lambda: lag(store),
         "judged": lambda: judging(store),
@@ -220,51 +224,42 @@ def _run_checks(
         "counters": lambda: declarations(store, counters),
         **more,
     }
-    reached = _check_store(store)
-    untold = Check("the store does not answer", {}, None)
-    of_tables = {name: untold if reached.failed else _run_safely(look) for name, look in parts.items()}
-    topic_looks = {"alarms": _alarms, "subscribers": _subscribers}
-    of_topic = {name: _run_topic_check(look, store.settings) for name, look in topic_looks.items()}
+    unreached = Check("the store does not answer", {}, None)
+    of_tables = {name: unreached if reached.failed else _run_safely(check) for name, check in parts.items()}
+    topic_checks = {"alarms": _alarms, "subscribers": _subscribers}
+    of_topic = {name: _run_topic_check(check, store.settings) for name, check in topic_checks.items()}
     return {"store": reached, **of_tables, **of_topic}
 
 
-def _check_store(store: Store) -> Check:
+def _run_safely(check: Callable[[], Check]) -> Check:
+    """Runs one check. If it raises, its result is unknown, and the other checks still run."""
     try:
-        queries.ping(store)
+        return check()
     except TallyError as error:
-        observe.logger.warning("the store does not answer", exc_info=error)
-        return Check(error.detail, {}, True)
-    return Check("it answers", {})
-
-
-def _run_safely(look: Callable[[], Check]) -> Check:
-    """One look. What fails is unknown, and the others still look."""
-    try:
-        return look()
-    except TallyError as error:
-        observe.logger.warning("a look failed", exc_info=error)
+        observe.logger.warning("a health check failed", exc_info=error)
         return Check(error.detail, {}, None)
 
 
-def _run_topic_check(look: Callable[[Settings], Check], settings: Settings) -> Check:
-    """A look at what belongs to the topic of the stack's alarms."""
+def _run_topic_check(check: Callable[[Settings], Check], settings: Settings) -> Check:
+    """Runs a check that needs the topic of the stack's alarms."""
     if settings.local_port:
         return no_alarms()
     if not settings.alarm_topic:
-        return Check("this stack does not say which alarms are its own", {}, None)
+        return Check("the topic of this stack's alarms is not set", {}, None)
     try:
-        return look(settings)
+        return check(settings)
     except (ClientError, BotoCoreError) as error:
         observe.logger.warning("AWS does not answer", exc_info=error)
         code = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
-        return Check(f"AWS does not say: {code}", {}, None)
+        return Check(f"AWS did not answer: {code}", {}, None)
 
 
 def _alarms(settings: Settings) -> Check:
-    """The alarms that publish to the stack's topic. The role may list those of the stack's own name."""
+    """Checks the alarms that publish to the stack's topic. The role may list alarms whose names begin like the
+    stack."""
     pages = _client("cloudwatch").get_paginator("describe_alarms").paginate(AlarmNamePrefix=f"{settings.stack}-")
     of_name = [alarm for page in pages for alarm in page["MetricAlarms"]]
-    # `Tally-shop-` is also how those of a stage `shop-2` begin.
+    # The alarms of a stage `shop-2` begin with `Tally-shop-`, too.
     own = (alarm for alarm in of_name if settings.alarm_topic in alarm["AlarmActions"])
     return alarms({alarm["AlarmName"]: alarm["StateValue"] for alarm in own})
 
@@ -276,14 +271,9 @@ def _subscribers(settings: Settings) -> Check:
 
 @functools.cache
 def _client(service: str) -> Any:
-    """Made when somebody first asks: it adds 50 ms to a cold start."""
+    """Makes a client with its first check, because it would add 50 ms to a cold start."""
     import boto3
     from botocore.config import Config
 
     config = Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2, "mode": "standard"})
     return boto3.client(service, config=config)  # type: ignore[call-overload]
-
-
-def _described(counter: Counter) -> dict[str, Any]:
-    """What a page that lists counters needs to know of one."""
-    return {name: getattr(counter, name) for name in _DECLARED}

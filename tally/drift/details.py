@@ -1,4 +1,4 @@
-"""What `GET /details` answers of a tally: its shards, its drift, and who repaired it."""
+"""The answer of `GET /details`: the shards of a tally, its drift, and its repairs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ REPAIRS_MAX = 100
 def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
     """`{"counter","id","value","shards":[{"shard","value"}],"drift","judged_up_to","repairs"}`. `tally`: a stored id.
 
-    `drift`: `{"drift","since","confirmed"}`, null if it does not drift. `judged_up_to`: epoch seconds; null if nothing
-    is judged. `repairs`: `{"at","amount","how","who","why"}`, the newest first. Raises NotCountedError.
+    `drift`: `{"drift","since","confirmed"}`, null if the tally does not drift. `judged_up_to`: epoch seconds; null if
+    nothing is judged. `repairs`: `{"at","amount","how","who","why"}`, the newest first. Raises NotCountedError.
     """
     store = call.store
     seen = watermark.read(store)
@@ -35,7 +35,7 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
         "drift": {name: drift[name] for name in ("drift", "since", "confirmed")} if drift else None,
         "judged_up_to": seen.judged_up_to(store.settings),
         "repairs": [
-            {"at": one["at"], "amount": one["amount"], "how": one["how"], "who": one["by"], "why": one["why"]}
-            for one in history.latest_repairs(store, counter.name, tally, REPAIRS_MAX)
+            {name: repair["by" if name == "who" else name] for name in ("at", "amount", "how", "who", "why")}
+            for repair in history.latest_repairs(store, counter.name, tally, REPAIRS_MAX)
         ],
     }

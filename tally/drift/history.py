@@ -1,5 +1,4 @@
-"""The history: who repaired a tally, when, why, how, and by how much; who had which user forgotten, and why; and who
-imported what."""
+"""The history: repairs of tallies, acknowledged losses, forgotten users and imports, each with who did it and why."""
 
 from __future__ import annotations
 
@@ -15,31 +14,30 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, put_alone, try_commit
 from ..streams.loss import Loss
 
-LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # repaired by its drift row, its children, or its receipts
+LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # proof of a repair: drift row, children, receipts
 _REMOVED = ("posts", "children", "holds")
 
 
 def repair_entry_write(
     store: Store, counter: str, target: str, now_s: float, numbers: Mapping[str, int], **texts: str
 ) -> Write:
-    """The write that records one repair of a tally.
+    """Returns the write that records one repair of a tally.
 
-    `numbers`: `before`, `amount`, and `added`: how much of it no series has. `texts`: `by`, `why`, `how`.
+    `numbers`: `before`, `amount`, and `added`: the part of the amount that no series has. `texts`: `by`, `why`, `how`.
     """
     values: items.Values = {"at": int(now_s), **texts, **numbers, "after": numbers["before"] + numbers["amount"]}
-    return items.put_write(
-        store.settings.ledger_table, keys.key(keys.history_key(counter, target), _entry_name(now_s)), values
-    )
+    key = keys.key(keys.history_key(counter, target), _entry_name(now_s))
+    return items.put_write(store.settings.ledger_table, key, values)
 
 
 def acknowledgement_write(store: Store, lost: Loss, now_s: float, *, by: str, why: str) -> Write:
-    """The write that records who knows of a loss."""
+    """Returns the write that records who acknowledged a loss, and why."""
     values: items.Values = {**lost.values, "at": int(now_s), "by": by, "why": why}
     return items.put_write(store.settings.ledger_table, keys.key(keys.LOST_HISTORY_KEY, _entry_name(now_s)), values)
 
 
 def acknowledged_losses(store: Store) -> Iterator[dict[str, Any]]:
-    """What was acknowledged, the oldest first: `{"at","by","why","consumer","since","until","again"}`."""
+    """Yields the acknowledged losses, the oldest first: `{"at","by","why","consumer","since","until","again"}`."""
     return map(items.from_wire, queries.partition_items(store, store.settings.ledger_table, keys.LOST_HISTORY_KEY))
 
 
@@ -48,20 +46,19 @@ def _entry_name(now_s: float) -> str:
 
 
 def newest_repair(store: Store, counter: str, target: str) -> str:
-    """The name of the newest repair of a tally; empty if there was none."""
+    """Returns the name of the newest repair of a tally; empty if the tally was never repaired."""
     repairs = _newest_first(store, counter, target, 1)
     return str(repairs[0]["SK"]["S"]) if repairs else ""
 
 
 def read_repairs(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
-    """The repairs of a tally, the oldest first: `{"at","by","why","how","amount","before","after","added"}`."""
-    return map(
-        items.from_wire, queries.partition_items(store, store.settings.ledger_table, keys.history_key(counter, target))
-    )
+    """Yields the repairs of a tally, the oldest first: `{"at","by","why","how","amount","before","after","added"}`."""
+    partition = keys.history_key(counter, target)
+    return map(items.from_wire, queries.partition_items(store, store.settings.ledger_table, partition))
 
 
 def latest_repairs(store: Store, counter: str, target: str, most: int) -> list[dict[str, Any]]:
-    """The newest repairs of a tally, as `read_repairs` gives them, at most so many, the newest first."""
+    """Returns at most `most` repairs of a tally, as `read_repairs` yields them, the newest first."""
     return [items.from_wire(item) for item in _newest_first(store, counter, target, most)]
 
 
@@ -71,7 +68,7 @@ def _newest_first(store: Store, counter: str, target: str, most: int) -> list[It
 
 
 def forget_runs(store: Store, user: str) -> Iterator[dict[str, Any]]:
-    """The runs that removed what there was of a user, the oldest first.
+    """Yields the runs that removed a user's traces, the oldest first.
 
     Each is `{"at","by","why","found","posts","children","holds","finished"}`.
     """
@@ -80,7 +77,7 @@ def forget_runs(store: Store, user: str) -> Iterator[dict[str, Any]]:
 
 @dataclass
 class ForgetRun:
-    """One run that removes what there is of a user, as the history keeps it. It does not keep the user's name."""
+    """One run that removes a user's traces, as the history keeps it. The history does not keep the user's name."""
 
     store: Store
     user: str
@@ -89,11 +86,11 @@ class ForgetRun:
     at_s: int
     found: int
     removed: Multiset[str] = field(default_factory=Multiset)
-    """How many `posts`, `children` and `holds` are removed so far."""
+    """How many `posts`, `children` and `holds` the run has removed."""
     name: str = field(default_factory=lambda: secrets.token_urlsafe(6))
 
     def note(self, *, finished: bool) -> None:
-        """Write how far the run has come, over what was written of it before. Raises what botocore's errors map to."""
+        """Writes how far the run has come, in place of the run's older entry. Raises what botocore's errors map to."""
         numbers = {"at": self.at_s, "found": self.found, **{kind: self.removed[kind] for kind in _REMOVED}}
         values: items.Values = {"by": self.by, "why": self.why, "finished": {"BOOL": finished}, **numbers}
         key = keys.key(keys.forgotten_key(self.user), f"{self.at_s * 1000:015d}#{self.name}")
@@ -114,14 +111,14 @@ class ImportRun:
     rows: int
 
     def begin(self) -> dict[str, Any] | None:
-        """Note that the run begins; what the history has of it if it began before."""
+        """Records that the run begins, and returns None. If the run began before, returns its entry."""
         write = items.with_expected(self._item(finished=False, refused=0), items.EXPECT_NO_ITEM)
         if try_commit(self.store, [{"Put": write}]):
             return None
         return next((entry for entry in import_runs(self.store, self.counter) if entry["run"] == self.run), None)
 
     def finish(self, refused: int) -> None:
-        """Note that the run has come to its end."""
+        """Records the end of the run."""
         put_alone(Call(self.store), {"Put": self._item(finished=True, refused=refused)})
 
     def _item(self, *, finished: bool, refused: int) -> items.Write:
@@ -134,11 +131,10 @@ class ImportRun:
 
 
 def import_runs(store: Store, counter: str = "") -> Iterator[dict[str, Any]]:
-    """The runs that imported into a counter, or into any.
+    """Yields the runs that imported into a counter; if `counter` is empty, the runs of all counters.
 
     Each is `{"counter","run","by","why","at","digest","rows","refused","finished"}`.
     """
+    table = store.settings.ledger_table
     first, last = (f"{counter}#", f"{counter}$") if counter else (queries.SORT_KEY_MIN, queries.SORT_KEY_MAX)
-    return map(
-        items.from_wire, queries.partition_items(store, store.settings.ledger_table, keys.IMPORT_KEY, first, last)
-    )
+    return map(items.from_wire, queries.partition_items(store, table, keys.IMPORT_KEY, first, last))

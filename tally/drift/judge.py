@@ -1,8 +1,8 @@
-"""The judge: it compares, minute by minute, what was expected of each tally with what was observed.
+"""The judge: compares, minute by minute, the expected amount of each tally with the observed amount.
 
-A minute is judged once it is closed (streams/watermark.py): its segments are complete. The judge writes a drift row for
-each tally that is uneven. A row takes each minute once. So two judges at once, or one that dies and starts again, come
-to the same rows.
+The judge judges a minute when it is closed (streams/watermark.py): its segments are complete. If the two amounts
+differ, the judge writes a drift row. A row takes each minute once. So two judges at the same time, or one that dies and
+starts again, write the same rows.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ..streams.watermark import Watermark
 from . import restarted_ledger, rows
 
 ROWS_READ_MAX = 100  # DynamoDB's limit for one BatchGetItem
-TOGETHER_MIN = 10  # rows of one transaction: it takes twice the write units, and of 100 rows a tenth of the CPU time
-TRIES_MAX = 5  # at one row: another judge or a repair wrote it meanwhile
+TOGETHER_MIN = 10  # rows of one transaction: for 100 rows it takes twice the write units, and a tenth of the CPU time
+TRIES_MAX = 5  # to write one row, which another judge or a repair may change at the same time
 
-Net = dict[str, dict[str, int]]  # by counter and id: observed less expected; only what is not 0
-Halves = dict[tuple[str, str, str], int]  # by counter, id and pair: observed less expected
+Net = dict[str, dict[str, int]]  # observed less expected, by counter and id; without zeros
+Halves = dict[tuple[str, str, str], int]  # observed less expected, by counter, id and pair
 
 
 @dataclass
 class SegmentCache:
-    """What a run has read: halves of unlikes by minute; segments of the newest minute, and their compressed bytes."""
+    """What a run has read. `halves`: of removals, by minute. `segments`, `bytes`: of the newest minute; compressed."""
 
     halves: dict[int, Halves] = field(default_factory=dict)
     segments: int = 0
@@ -40,9 +40,9 @@ class SegmentCache:
 
 @dataclass
 class JudgeRun:
-    """What one run did: minutes judged, changes of drift rows (by whomever), and whether it came to the end.
+    """What one run did: minutes judged, changes of drift rows, and whether it judged every closed minute.
 
-    `last`: the last judged minute; -1: none. `segments` and `bytes`: of the minutes that it judged.
+    `last`: the last judged minute; -1: nothing is judged. `segments` and `bytes`: of the minutes that the run judged.
     """
 
     minutes: int = 0
@@ -54,9 +54,9 @@ class JudgeRun:
 
 
 def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> JudgeRun:
-    """Judge every closed minute, the oldest first, until the time runs out (`until_s`, on the store's clock).
+    """Judges every closed minute, the oldest first, until the time runs out (`until_s`, on the store's clock).
 
-    The next run goes on where this one stopped, also within a minute. `seen`: what may be concluded now.
+    The next run continues where this run stopped, also within a minute. `seen`: the present watermark.
     """
     if 0 <= seen.judged < min(seen.resume_minute - 1, seen.last_complete_minute(store.settings)):
         seen = restarted_ledger.restart(store, seen, now_s, until_s)
@@ -64,7 +64,7 @@ def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Jud
             return JudgeRun(last=seen.judged, finished=False)
     result, read = JudgeRun(last=seen.judged), SegmentCache()
     for minute in range(seen.judged + 1, seen.last_complete_minute(store.settings) + 1) if seen.judged >= 0 else ():
-        assert minute <= seen.last_complete_minute(store.settings), "more may be booked on it"
+        assert minute <= seen.last_complete_minute(store.settings), "the minute is not closed"
         net, after = differences(store, minute, read), seen.last_added(minute)
         tallies = ((counter, id_, amount) for counter in sorted(net) for id_, amount in sorted(net[counter].items()))
         changes = (change for change in tallies if list(change[:2]) > after)
@@ -87,10 +87,11 @@ def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Jud
 
 
 def differences(store: Store, minute: int, read: SegmentCache | None = None) -> Net:
-    """How uneven each tally is in a minute. `read`: what a run has read.
+    """Returns the difference of each tally in a minute. `read`: the cache of the run.
 
-    An unlike that falls on two neighbouring minutes is even: each half is taken off the other one, that of the older
-    minute first. So it is known of every half which other one it meets: none is left out, and none counts twice.
+    The two halves of a removal may be booked on neighbouring minutes: then they cancel out, and there is no difference.
+    The halves of the older minute cancel out first. So each half meets one other half at most, and no half counts
+    twice.
     """
     net: Net = defaultdict(dict)
     read = read or SegmentCache()
@@ -106,30 +107,26 @@ def differences(store: Store, minute: int, read: SegmentCache | None = None) -> 
     for half in read.halves[minute]:
         amount = _unpaired_amount(store, half, minute, read)
         _sum_up(net[half[0]], [half[1]], [0], [amount])
-    read.halves = {at: of for at, of in read.halves.items() if at >= minute}
+    read.halves = {at: halves_at for at, halves_at in read.halves.items() if at >= minute}
     return net
 
 
 def _unpaired_amount(store: Store, half: tuple[str, str, str], minute: int, read: SegmentCache) -> int:
-    """What is left of a half in a minute. A like that is put back and deleted by hand has halves in many of them: what
-    the minute before takes is known from the first one on."""
+    """Returns what no other half cancels out of a half in a minute. A like that somebody deletes and puts back has
+    halves in many neighbouring minutes, so the first of them is where this begins."""
 
-    def of(at: int) -> Halves:
+    def halves_of(at: int) -> Halves:
         if at not in read.halves:
-            pairs = (
-                one
-                for segment in segments.read_segments(store, at, **segments.ONLY_HALVES)
-                for one in segments.removal_halves(segment)
-            )
-            read.halves[at] = _by_name(pairs)
+            stored = segments.read_segments(store, at, **segments.ONLY_HALVES)
+            read.halves[at] = _by_name(found for segment in stored for found in segments.removal_halves(segment))
         return read.halves[at]
 
     first, left = minute, 0
-    while half in of(first - 1):
+    while half in halves_of(first - 1):
         first -= 1
     for at in range(first, minute + 1):
-        left = _offset(of(at)[half], left)
-    return _offset(left, of(minute + 1).get(half, 0))
+        left = rows.offset(halves_of(at)[half], left)
+    return rows.offset(left, halves_of(minute + 1).get(half, 0))
 
 
 def _by_name(halves: Iterable[JournalEntry]) -> Halves:
@@ -139,13 +136,8 @@ def _by_name(halves: Iterable[JournalEntry]) -> Halves:
     return dict(sums)
 
 
-def _offset(amount: int, other: int) -> int:
-    """What is left of an amount, after another one of the opposite sign is taken off."""
-    return amount if amount * other >= 0 else 0 if abs(amount) <= abs(other) else amount + other
-
-
 def _sum_up(sums: dict[str, int], ids: Sequence[str], expected: Sequence[int], observed: Sequence[int]) -> None:
-    """Add the differences, and forget those that come to 0: of a million tallies few are open at a time."""
+    """Adds the differences, and drops zeros: of a million tallies few differ at a time."""
     for id_, more, moved in zip(ids, expected, observed, strict=True):
         amount = sums.pop(id_, 0) + moved - more
         if amount:
@@ -153,7 +145,7 @@ def _sum_up(sums: dict[str, int], ids: Sequence[str], expected: Sequence[int], o
 
 
 def _add_to_rows(store: Store, changes: Sequence[tuple[str, str, int]], minute: int, now_s: float) -> None:
-    """Add a minute to the drift rows of some tallies, unless they have it."""
+    """Adds a minute to the drift rows of some tallies, unless a row has the minute."""
     for _ in range(TRIES_MAX):
         drift_rows = rows.read_many(store, [change[:2] for change in changes])
         due = [pair for pair in zip(changes, drift_rows, strict=True) if pair[1].last_minute < minute]
@@ -168,10 +160,10 @@ def _add_to_rows(store: Store, changes: Sequence[tuple[str, str, int]], minute: 
 
 
 def _try_commit_together(store: Store, writes: Sequence[Write]) -> bool:
-    """Commit many rows in one transaction, and return whether it committed. If the partition of the drift rows is
-    throttled, the transaction waits and goes again.
+    """Commits many rows in one transaction, and returns whether it committed. After throttling, tries again.
 
-    False: the rows are few, one of them has moved, or the partition stays throttled. Then each row goes alone.
+    False: there are few rows, another writer changed one, or the partition stays throttled. Then the caller writes each
+    row by itself.
     """
     with suppress(ConditionFailedError, StoreBusyError):
         if len(writes) >= TOGETHER_MIN:

@@ -1,4 +1,4 @@
-"""A tally compared with the children that it counts, while both keep moving."""
+"""Compares a tally with the children that it counts, while both change."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..dynamo.keys import Item, minute_of
 from ..streams import watermark
 from . import history
 
-Family = tuple[Counter, str, int, int]  # as a scan saw a tally, a hint: counter, id, number, number of children
-TURNS_MAX = 10  # a turn is lost only to a change of the tally while its children are counted
+Family = tuple[Counter, str, int, int]  # a hint from a scan: counter, id, stored number, number of children
+TURNS_MAX = 10  # counts of the children; a count fails only if the tally changes during it
 TALLY_MOVED = "it moved while its children were counted"
 ROLLUP_PENDING = "as_of is older than the newest child that is rolled up"
 
 
 @dataclass(frozen=True)
 class Recount:
-    """A tally and its children. `low`, `high`: the bounds of what is missing.
+    """A tally and its children. `low`, `high`: the bounds of the amount that the tally lacks.
 
-    `unproven_reason`: why the recount is not exact; empty if it is. `shards`: the tally's items after the count. When
-    it began, `minute` had not passed; `newest_repair`: the newest repair.
+    `unproven_reason`: why the recount is not exact; empty if it is exact. `shards`: the tally's items after the count.
+    `minute`: the present minute when the recount began. `newest_repair`: the newest repair at that time.
     """
 
     tally: int
@@ -40,11 +40,11 @@ class Recount:
 
 
 def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
-    """Count the children of a tally between two looks at it, again if it moved meanwhile.
+    """Counts the children of a tally between two reads of the tally, and starts over if the tally moved.
 
-    The result is exact if the tally did not move, and if the rollup has provably added every child that it adds.
+    The result is exact if the tally did not move, and the rollup has provably added every child that it adds.
     """
-    seen, settings = watermark.read(store), store.settings  # before the first look at the tally
+    seen, settings = watermark.read(store), store.settings  # before the first read of the tally
     as_of_s, repaired = seen.as_of(settings), history.newest_repair(store, counter.name, id_)
     added_s = None if as_of_s is None else as_of_s - watermark.COMMIT_GRACE * settings.minute_s
     for _ in range(TURNS_MAX):
@@ -55,17 +55,15 @@ def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
 
 
 def count_children(store: Store, counter: Counter, id_: str, added_s: float | None) -> Recount:
-    """One count. `added_s`: the rollup has added every child that was made before, or never will; None: not known."""
+    """Counts once. `added_s`: no child that was made before this time waits for the rollup; None: not known."""
     children = open_ = 0
     before = shards_of(Call(store), counter, id_)
-    read: Item = {
-        "ProjectionExpression": f"#r, #at, {TOMBSTONE}",
-        "ExpressionAttributeNames": {"#r": "rollup", "#at": "at"},
-    }
+    names = {"#r": "rollup", "#at": "at"}
+    read: Item = {"ProjectionExpression": f"#r, #at, {TOMBSTONE}", "ExpressionAttributeNames": names}
     partition = counter.partition_start + id_
     for item in queries.partition_items(store, store.settings.counts_table, partition, *counter.child_range, **read):
         children += TOMBSTONE not in item
-        if item.get("rollup", {}).get("BOOL"):  # it may have been unliked since
+        if item.get("rollup", {}).get("BOOL"):  # perhaps the rollup has not added it
             at = minute_of(item)
             open_ += added_s is None or at is None or (at + 1) * store.settings.minute_s > added_s
     after = shards_of(Call(store), counter, id_)
@@ -78,19 +76,20 @@ def count_children(store: Store, counter: Counter, id_: str, added_s: float | No
 
 def stored_sum(counter: Counter, shards: Mapping[int, Item]) -> int:
     """Returns the stored number: the sum of the shards, even below zero; `start` if no shard has a number. A shard may
-    have an override alone."""
+    have only an override."""
     numbers = [tallies.stored_number(counter, item, 0) for item in shards.values() if counter.attribute in item]
     return sum(numbers) if numbers else counter.start
 
 
 def shards_of(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
-    """The tally's items by the number of the shard, without items that somebody put between them (`META#3x`)."""
+    """Returns the tally's items by shard number, without items that somebody put between them (`META#3x`)."""
     shards = ((counter.shard_of(item["SK"]["S"]), item) for item in tallies.read_shards(call, counter, id_))
     return {shard: item for shard, item in shards if shard is not None}
 
 
 def scan_parents(store: Store, counters: Mapping[str, Counter]) -> Iterator[Family]:
-    """Every tally that counts children, from a scan of the counts table: it returns item collections whole."""
+    """Yields every tally that counts children. A scan of the counts table returns the items of one partition
+    together."""
     scanned = (item for page in queries.scan_pages(store, store.settings.counts_table) for item in page)
     for partition, family in groupby(scanned, lambda item: str(item["PK"]["S"])):
         prefix, _, target = partition.partition("#")

@@ -18,16 +18,17 @@ from ..streams import dead_letters, watermark
 from ..streams.watermark import Watermark
 from . import rows
 
-ROWS_AT_ONCE = 100  # rows between two looks at the time
+ROWS_AT_ONCE = 100  # rows between two checks of the time
 
 
 def restart(store: Store, seen: Watermark, now_s: float, until_s: float) -> Watermark:
-    """Forget the drift that proves nothing, and pass over what is closed of the minutes before `resume_minute`.
+    """Deletes the drift that proves nothing, skips the closed minutes before `resume_minute`, and returns the
+    watermark.
 
-    The watermark then. If the time runs out (`until_s`, on the store's clock) or a row moves, nothing is closed in it:
-    the next sweep goes on. A sweep that slept leaves what was judged since.
+    If the time runs out (`until_s`, on the store's clock) or another writer changes a row, the watermark has no closed
+    minute, and the next sweep continues. If another sweep has judged more, its result stays.
     """
-    # A letter that was dropped counts as redriven: sweeps saw it wait while they judged what its half left uneven.
+    # A dropped letter counts as redriven: while it waited, sweeps judged minutes that lack one half of its change.
     letters = seen.has_unjudged_redrive or dead_letters.any_waiting(store)
     drifts = (
         (row, 0 if letters else row.confirmed_amount(seen))

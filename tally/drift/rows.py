@@ -1,8 +1,8 @@
-"""The drift rows: the tallies that drift, read and listed.
+"""The drift rows: reads, lists and writes the tallies that drift.
 
-The judge and repairs write them, on condition that the row is as it was read. At 0 it is not listed, and DynamoDB
-removes it days later. A row keeps its changes of the last minutes: what of a drift has stood for some judged minutes is
-confirmed, however it goes on.
+The judge and repairs write a row on condition that it is as they read it. A row at 0 is not listed, and DynamoDB
+removes it days later. A row keeps its changes of the last minutes. The part of a drift that has stood for some judged
+minutes is confirmed, even if the drift still changes.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _DRIFTING: Item = {"FilterExpression": "drift <> :zero", "ExpressionAttributeVal
 
 
 class DriftRow(NamedTuple):
-    """A drift row. `drift`: observed less expected. `last_minute`: its last minute; -1: there is no row.
+    """A drift row. `drift`: observed less expected. `last_minute`: the last minute of the row; -1: it does not exist.
 
-    `since`: epoch seconds; 0 if it does not drift. `changes`: by how much it moved in which of the SETTLE minutes up to
-    `last_minute`, the newest last.
+    `since`: epoch seconds; 0 if the tally does not drift. `changes`: minutes and amounts of the CONFIRM_AFTER minutes
+    up to `last_minute`, the newest last.
     """
 
     counter: str
@@ -44,9 +44,10 @@ class DriftRow(NamedTuple):
     changes: tuple[tuple[int, int], ...] = ()
 
     def confirmed_amount(self, seen: Watermark) -> int:
-        """What of the drift has stood for SETTLE judged minutes: its value next to 0 since then; 0 if it crossed 0.
+        """Returns the part of the drift that has stood for CONFIRM_AFTER judged minutes.
 
-        Nothing that began with the ledger is confirmed before its first minutes are whole.
+        That is the drift's value nearest to 0 in these minutes; 0 if the drift crossed 0. Until the end of the warm-up,
+        drift of the warm-up is not confirmed.
         """
         if seen.judged < seen.warm_up_until and self.since >= seen.first_s:
             return 0
@@ -60,26 +61,26 @@ class DriftRow(NamedTuple):
         return least
 
     def body(self, seen: Watermark) -> dict[str, Any]:
-        """The row as `GET /drift` lists it."""
+        """Returns the row as `GET /drift` lists it."""
         named = {"counter": self.counter, **periods.answer_members(self.target)}
         return {**named, "drift": self.drift, "since": self.since, "confirmed": self.confirmed_amount(seen) != 0}
 
     @property
     def expected(self) -> Expected:
-        """What a write of the row rests on: that it is as it was read."""
+        """What a write expects of the row: that it is as it was read."""
         return items.EXPECT_NO_ITEM if self.last_minute < 0 else {"drift": self.drift, "upto": self.last_minute}
 
 
 def row_key(counter: str, target: str) -> Item:
-    """The key of a tally's drift row."""
+    """Returns the key of a tally's drift row."""
     return keys.key(keys.DRIFT_KEY, keys.tally_digest(counter, target))
 
 
 def drift_write(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | None = None) -> Write:
-    """The write that brings a row as it was read to `drift`. A judge gives the minute `upto`, and may make the row.
-    A repair makes none: it checks that there still is none."""
+    """Returns the write that sets the drift of a row. A judge gives the minute `upto`, and may make the row. A repair
+    does not make a row: it checks that the row still does not exist."""
     assert upto is None or upto > row.last_minute, "a row takes each minute once"
-    assert row.drift or not row.changes, "changes of an older drift"
+    assert row.drift or not row.changes, "a row without drift has no changes"
     table, name = store.settings.ledger_table, row_key(row.counter, row.target)
     if upto is None and row.last_minute < 0:
         return items.check_write(table, name, row.expected)
@@ -87,52 +88,53 @@ def drift_write(store: Store, row: DriftRow, drift: int, now_s: float, upto: int
     if upto is not None:
         values |= {"counter": row.counter, "target": row.target, "upto": upto}
     if drift == 0:
-        values["expiration"] = int(now_s) + segments.SEGMENT_KEPT_S  # as long as the minutes that it has taken
+        values["expiration"] = int(now_s) + segments.SEGMENT_KEPT_S  # as long as the segments of its minutes
     elif upto is not None:
-        young = [change for change in row.changes if change[0] > upto - watermark.CONFIRM_AFTER]
-        values["changes"] = json.dumps([*young, (upto, drift - row.drift)])
+        recent = [change for change in row.changes if change[0] > upto - watermark.CONFIRM_AFTER]
+        values["changes"] = json.dumps([*recent, (upto, drift - row.drift)])
         if row.drift == 0:
             values["since"] = upto * store.settings.minute_s
-    return items.update_write(
-        table, name, values, remove=["expiration"] if drift else ["since", "changes"], expected=row.expected
-    )
+    removed = ["expiration"] if drift else ["since", "changes"]
+    return items.update_write(table, name, values, remove=removed, expected=row.expected)
 
 
 def recount_write(store: Store, row: DriftRow, drift: int, now_s: float) -> Write:
-    """The write that brings a row as it was read to what a recount found, as confirmed. It may make the row."""
+    """Returns the write that sets a row to the drift that a recount found, as confirmed. It may make the row."""
     if drift == 0:
-        return drift_write(store, row, 0, now_s)  # DynamoDB removes it days later
+        return drift_write(store, row, 0, now_s)
     minute = store.settings.minute_of(now_s)
     values: dict[str, str | float] = {
         "counter": row.counter, "target": row.target, "drift": drift, "upto": max(minute, row.last_minute + 1),
         "since": row.since or int(now_s),
     }  # fmt: skip
-    name = row_key(row.counter, row.target)
-    return items.update_write(
-        store.settings.ledger_table, name, values, remove=["changes", "expiration"], expected=row.expected
-    )
+    table, name, removed = store.settings.ledger_table, row_key(row.counter, row.target), ["changes", "expiration"]
+    return items.update_write(table, name, values, remove=removed, expected=row.expected)
 
 
 def forget_write(store: Store, row: DriftRow, kept: int, now_s: float) -> Write:
-    """The write that leaves `kept` of a drift, as confirmed: nobody judges what its other changes waited for."""
-    assert min(row.drift, 0) <= kept <= max(row.drift, 0), "what stays is a part of it"
+    """Returns the write that keeps `kept` of a drift, as confirmed. The other halves of the rest are never judged."""
+    assert min(row.drift, 0) <= kept <= max(row.drift, 0), "a part of the drift is kept"
     values = {"drift": kept} if kept else {"drift": 0, "expiration": int(now_s) + segments.SEGMENT_KEPT_S}
+    table, name = store.settings.ledger_table, row_key(row.counter, row.target)
     removed = ["changes"] if kept else ["changes", "since"]
-    return items.update_write(
-        store.settings.ledger_table, row_key(row.counter, row.target), values, remove=removed, expected=row.expected
-    )
+    return items.update_write(table, name, values, remove=removed, expected=row.expected)
+
+
+def offset(amount: int, other: int) -> int:
+    """Returns what is left of an amount if another amount of the opposite sign is taken off."""
+    return amount if amount * other >= 0 else 0 if abs(amount) <= abs(other) else amount + other
 
 
 def read_row(store: Store, counter: str, target: str) -> DriftRow:
-    """The drift row of one tally."""
+    """Reads the drift row of one tally."""
     return _parse_row(counter, target, queries.get(store.client, store.settings.ledger_table, row_key(counter, target)))
 
 
 def read_many(store: Store, tallies: Sequence[tuple[str, str]]) -> list[DriftRow]:
-    """The drift rows of up to 100 tallies, in order."""
-    wanted = [row_key(*tally) for tally in tallies]
-    by_digest = {item["SK"]["S"]: item for item in queries.get_many(Call(store), store.settings.ledger_table, wanted)}
-    return [_parse_row(*tally, by_digest.get(one["SK"]["S"], {})) for tally, one in zip(tallies, wanted, strict=True)]
+    """Reads the drift rows of up to 100 tallies, in order."""
+    names = [row_key(*tally) for tally in tallies]
+    by_digest = {item["SK"]["S"]: item for item in queries.get_many(Call(store), store.settings.ledger_table, names)}
+    return [_parse_row(*tally, by_digest.get(name["SK"]["S"], {})) for tally, name in zip(tallies, names, strict=True)]
 
 
 def _parse_row(counter: str, target: str, item: Item) -> DriftRow:
@@ -144,19 +146,19 @@ def _parse_row(counter: str, target: str, item: Item) -> DriftRow:
 
 
 def all_rows(store: Store, after: str = _FIRST) -> Iterator[DriftRow]:
-    """The rows of the tallies that drift, in the order of their digests, from `after` on."""
+    """Yields the rows of the tallies that drift, in the order of their digests, from `after` on."""
     table = store.settings.ledger_table
     for item in queries.partition_items(store, table, keys.DRIFT_KEY, after, _LAST, **_DRIFTING):
         yield _parse_row(item["counter"]["S"], item["target"]["S"], item)
 
 
 def list_drift(call: Call, limit: int, after: str | None) -> dict[str, Any]:
-    """Tallies that drift, a page at a time: `{"drift": [{"counter","id","drift","since","confirmed"}], "cursor"}`.
+    """A page of the tallies that drift: `{"drift": [{"counter","id","drift","since","confirmed"}], "cursor"}`.
 
-    `after`: the digest whose successors follow. `cursor` is null on the last page.
+    `after`: the digest of the last tally of the page before. `cursor` is null on the last page.
     """
     seen = watermark.read(call.store)
-    start = _FIRST if after is None else min(f"{after} ", _LAST)  # a cursor from outside may be anything
+    start = _FIRST if after is None else min(f"{after} ", _LAST)  # a cursor from outside may be any text
     drifting = list(islice(all_rows(call.store, start), limit + 1))
     cursor = encode_cursor(keys.tally_digest(*drifting[limit - 1][:2])) if len(drifting) > limit else None
     return {"drift": [drift.body(seen) for drift in drifting[:limit]], "cursor": cursor}
@@ -165,10 +167,10 @@ def list_drift(call: Call, limit: int, after: str | None) -> dict[str, Any]:
 def summary(
     store: Store, counters: Mapping[str, Counter], seen: Watermark, now_s: float, until_s: float
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Log the drifts. The metrics of the stack, and how many tallies of each counter are confirmed to drift.
+    """Logs the drifts. Returns the stack's metrics, and the number of tallies with confirmed drift by counter.
 
-    Once the time is out (`until_s`, on the store's clock) it reads no more. Then each number is "at least", and no
-    counter is said to have none.
+    When the time runs out (`until_s`, on the store's clock), the rest is not read: then each number is a minimum, and a
+    counter at 0 is left out.
     """
     whole = dict.fromkeys((observe.DRIFTING_TALLIES, observe.DRIFT_ABSOLUTE, observe.OLDEST_DRIFT), 0)
     confirmed = dict.fromkeys(counters, 0)

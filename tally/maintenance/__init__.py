@@ -1,9 +1,9 @@
-"""What only the command does to the numbers: no function imports it.
+"""Operations of the command `tally`. No Lambda function imports this room.
 
-imports     numbers from elsewhere
-forgetting  `find_traces`, `forget_trace`: what there is of a user, and its removal
-reconcile   `Reconciler`: repairs of a tally, by an amount that is proven
-losses      `acknowledge`: somebody knows of records that the streams may have lost
-rebuild     a tally that is gone, from the journal
-restored    restored tables, ready to count again
+imports     imports numbers and children from elsewhere
+forgetting  `find_traces`, `forget_trace`: find a user's traces, and remove them
+reconcile   `Reconciler`: repairs a tally by a proven amount
+losses      `acknowledge`: records that somebody knows of a loss
+rebuild     adds to tallies what the rollup lost, by the receipts
+restored    repairs tables that were restored from a backup
 """

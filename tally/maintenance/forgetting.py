@@ -1,9 +1,9 @@
-"""What there is of a user, and its removal: posts, children and holds, each by the change that moves its tally.
+"""Finds and removes a user's posts, children and holds. Each removal is a change that moves its tally.
 
-A child, such as a like, is a user's if its counter says so (`MEMBER#USER#`) and it has the user's name. A scan of the
-counts table finds children and posts, because no key begins with a user. An index of likes by user would cost a write
-with every like, $0.63 a million; a scan of a million likes costs 40,000 reads, or half a cent. So an index would pay
-from 125 runs over the life of a table. A hold names its caller.
+A child, such as a like, is a user's if its counter says so (`MEMBER#USER#`) and the child has the user's name. A hold
+names its caller. No key begins with a user, so a scan of the counts table finds children and posts. An index of likes
+by user would cost a write with every like, $0.63 a million. A scan of a million likes costs 40,000 reads, or half a
+cent. So an index would pay from 125 runs over the life of a table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..fields import decoded_user
 
 
 class TraceKind(Enum):
-    """What a user leaves."""
+    """The kinds of things that a user leaves."""
 
     POST = "post"
     CHILD = "child"
@@ -42,8 +42,8 @@ class TraceKind(Enum):
 class Trace(NamedTuple):
     """One thing that a user left.
 
-    `id`: of the post, of the child's parent, or of the hold; `item`: the hold as it was read; `counter`: that of a
-    child or a post.
+    `id`: of the post, of the child's parent, or of the hold. `item`: the hold as it was read. `counter`: of the child
+    or the post; None for a hold.
     """
 
     kind: TraceKind
@@ -53,7 +53,7 @@ class Trace(NamedTuple):
 
 
 def find_traces(store: Store, counters: Mapping[str, Counter], user: str) -> Iterator[list[Trace]]:
-    """What there is of a user, page by page of a scan. `user`: percent-encoded; `counters`: the declared ones.
+    """Yields a user's traces, a list for each page that it reads. `user`: percent-encoded. `counters`: all declared.
 
     Raises what botocore's errors map to.
     """
@@ -82,7 +82,7 @@ def find_traces(store: Store, counters: Mapping[str, Counter], user: str) -> Ite
 
 
 def _trace(of_users: Sequence[Counter], item: Item, user: str) -> Trace | None:
-    """What an item of the counts table says of the user; None if it is a child of another prefix."""
+    """Returns the trace that an item of the counts table is; None if it is a child of another prefix."""
     prefix, _, id_ = item["PK"]["S"].partition("#")
     for counter in of_users:
         if counter.prefix == prefix and item["SK"]["S"] == counter.child_range[0] + user:
@@ -93,32 +93,23 @@ def _trace(of_users: Sequence[Counter], item: Item, user: str) -> Trace | None:
 def forget_trace(call: Call, counters: Mapping[str, Counter], trace: Trace) -> None:
     """Removes one thing as its user would. Another call may have removed it. `call.caller` is the user.
 
-    Raises LimitReachedError for a hold whose counter has no room for what it gives back, ConfigurationError if the
-    counter is declared no more, NotFoundError for a child whose parent somebody removed manually, and what the changes
+    If a hold's counter is not declared, raises ConfigurationError. If it has no room for the hold's amount, raises
+    LimitReachedError. If somebody removed a child's parent manually, raises NotFoundError. Raises what the changes
     raise.
     """
     if trace.counter is None:
-        _release(call, counters, trace.item)
+        name, owner = trace.item["counter"]["S"], periods.answer_members(trace.item["target"]["S"])["id"]
+        if name not in counters:
+            raise ConfigurationError(f"The counter {name} is not declared.")
+        with suppress(HoldSettledError):  # the hold has no name any more
+            settle(call, counters[name], owner, trace.item["hold_id"]["S"], RELEASED)
     elif trace.kind is TraceKind.POST:
         with suppress(NotFoundError):  # another run was first
             posts.delete_post(call, trace.counter, trace.id)
     else:
-        _remove(call, trace.counter, trace.id)
-
-
-def _remove(call: Call, counter: Counter, parent: str) -> None:
-    try:
-        children.remove(call, counter, parent, call.caller or "")
-    except (NotFoundError, ParentRemovedError):
-        first = tallies.key(counter, parent, 0)
-        if TOMBSTONE not in queries.get(call.store.client, call.store.settings.counts_table, first):
-            raise  # otherwise the parent is removed, and the sweep removes its children
-
-
-def _release(call: Call, counters: Mapping[str, Counter], hold: Item) -> None:
-    """Give back what the hold has taken, whether it has expired or not, also if it was changed meanwhile."""
-    name, owner = hold["counter"]["S"], periods.answer_members(hold["target"]["S"])["id"]
-    if name not in counters:
-        raise ConfigurationError(f"The counter {name} is not declared.")
-    with suppress(HoldSettledError):  # it names nobody any more
-        settle(call, counters[name], owner, hold["hold_id"]["S"], RELEASED)
+        try:
+            children.remove(call, trace.counter, trace.id, call.caller or "")
+        except (NotFoundError, ParentRemovedError):
+            first = tallies.key(trace.counter, trace.id, 0)
+            if TOMBSTONE not in queries.get(call.store.client, call.store.settings.counts_table, first):
+                raise  # otherwise the parent is removed, and the sweep removes its children

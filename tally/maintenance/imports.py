@@ -1,9 +1,9 @@
-"""Numbers and children that were counted elsewhere, imported: each chunk of rows once for the name of its run.
+"""Imports numbers and children that were counted elsewhere. A run counts each chunk of rows once.
 
-The plan of the chunks depends on the rows alone. So a run that was killed and starts again makes the same chunks, and
-finds the receipts of those that it committed. A receipt also binds the content of its chunk: another content under its
-name is refused. What is imported is an accepted change like any other: the journal expects it. But it is no traffic:
-receipts and children carry a mark, so series have it beside the traffic, and top lists have it not.
+The chunks depend only on the rows. So if a run was killed and starts again, it makes the same chunks, and finds the
+receipts of the chunks that it committed. A receipt also has the digest of its chunk's content: other content under the
+same name is refused. An import is an accepted change, so the journal expects it. But an import is not traffic: receipts
+and children have a mark, so that series list imports apart, and top lists leave them out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from ..dynamo.keys import Item, key
 from ..dynamo.transactions import (
     CONDITION_FAILED,
     TRANSACTION_ITEMS_MAX,
-    SendResult,
     Write,
     put_receipt,
     send,
@@ -35,17 +34,17 @@ from ..dynamo.transactions import (
 from ..errors import AlreadyCountedError, LimitReachedError, PreconditionFailedError
 
 KEPT_DAYS = 30
-"""How long the receipts of an import live, whatever the counter and the deployment say."""
+"""The life of an import's receipts. The options of the counter and of the deployment do not change it."""
 RESTART_S = (KEPT_DAYS - 1) * 24 * 3600
-"""How long after its beginning a run may be started again: all of its receipts are there by then."""
-VALUE_MAX = 10**37  # of one row: ten of them are a number of DynamoDB's 38 digits
-ROWS_MAX = 1000  # of a chunk: of one tally there may be any number
+"""The time after its beginning in which a run may be started again: all of its receipts still exist."""
+VALUE_MAX = 10**37  # of one row: the sum of ten rows has 38 digits, as many as DynamoDB stores
+ROWS_MAX = 1000  # of a chunk: a file may have any number of rows for one tally
 PARENTS_MAX = 100  # DynamoDB's limit of a BatchGetItem
 
 
 class NumberRow(NamedTuple):
-    """A row of a file: what was counted of an id. `line`: its number in the file. `day`: since 1970, in which it was
-    counted; None: nobody knows, so it belongs to the day of the import."""
+    """A row of a file: a number that was counted for an id. `line`: the line number in the file. `day`: the day since
+    1970 in which it was counted; None: not known, so the row belongs to the day of the import."""
 
     line: int
     id: str
@@ -54,7 +53,7 @@ class NumberRow(NamedTuple):
 
 
 class ChildRow(NamedTuple):
-    """A row of a file: an item that a tally counts. `child`: the end of its sort key. `at_s`: epoch seconds."""
+    """A row of a file: a child that a tally counts. `child`: the end of its sort key. `at_s`: epoch seconds."""
 
     line: int
     id: str
@@ -73,33 +72,33 @@ class RefusedRow(NamedTuple):
 
 
 class Chunk(NamedTuple, Generic[Row]):
-    """Rows that are imported together, and their place among the chunks of a run."""
+    """Rows that are imported together. `number`: the chunk's place in its run."""
 
     number: int
     rows: list[Row]
 
 
 def sets_number(counter: Counter) -> bool:
-    """Whether an import sets a number instead of adding to it: the number has a start, or is given out in turns."""
+    """Whether an import sets the number instead of adding to it: for counters with a start, and numbered counters."""
     return counter.numbered or counter.start != 0
 
 
 def refusal_of_import(counter: Counter, *, children: bool) -> str:
-    """Why no numbers, or no `children`, can be imported into a counter; empty if they can."""
+    """Returns why numbers, or `children`, cannot be imported into a counter; empty if they can."""
     if counter.retired:
         return f"{counter.name} is retired: it takes no more changes"
     if counter.counts == ITEMS and (refusal := fields.counts_otherwise(counter)):
         return refusal.detail
     if counter.counts_children and not children:
-        return f"{counter.name} counts items: import these with --children {counter.name}"
+        return f"{counter.name} counts items: import the items with --children {counter.name}"
     if children and not counter.counts_children:
         return f"{counter.name} counts no items: import its numbers with --counter {counter.name}"
     return ""
 
 
 def number_chunks(counter: Counter, rows: Iterable[NumberRow]) -> Iterator[Chunk[NumberRow]]:
-    """The rows in chunks, in their order, each of one day. A number with limits is alone in its chunk: its refusal
-    holds up no other."""
+    """Yields the rows in chunks, in order, each of one day. A row of a conditional counter has a chunk of its own, so a
+    refusal stops no other row."""
     rows_max = 1 if counter.is_conditional else ROWS_MAX
     number = 0
     for _, same in groupby(rows, attrgetter("day")):
@@ -109,12 +108,12 @@ def number_chunks(counter: Counter, rows: Iterable[NumberRow]) -> Iterator[Chunk
 
 
 def child_chunks(rows: Iterable[ChildRow]) -> Iterator[Chunk[ChildRow]]:
-    """The children in chunks, in their order: a receipt, the children and their tallies are one transaction."""
+    """Yields the children in chunks, in order. A receipt, the children and their tallies are one transaction."""
     return _chunked(rows, lambda number, ids: 1 + number + ids <= TRANSACTION_ITEMS_MAX)
 
 
 def _chunked(rows: Iterable[Row], fits: Callable[[int, int], bool]) -> Iterator[Chunk[Row]]:
-    """`fits`: whether so many rows, of so many ids, are one chunk."""
+    """Yields chunks. `fits`: whether a number of rows, with a number of ids, fits into one chunk."""
     chunk, ids = Chunk[Row](0, []), set[str]()
     for row in rows:
         if not fits(len(chunk.rows) + 1, len(ids) + (row.id not in ids)):
@@ -127,13 +126,13 @@ def _chunked(rows: Iterable[Row], fits: Callable[[int, int], bool]) -> Iterator[
 
 
 def import_numbers(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRow]) -> list[RefusedRow]:
-    """Count a chunk once. Returns the rows that a limit refused.
+    """Counts a chunk once. Returns the rows that a limit refused.
 
-    Raises KeyReusedError if the run has counted another content under this number, and the errors of changes.count.
+    If the run has counted other content under this number, raises KeyReusedError. Raises the errors of batch.count.
     """
     name = f"{run}/{chunk.number}"
     own_day = chunk.rows[0].day
-    assert all(row.day == own_day for row in chunk.rows), "its receipt has one day"
+    assert all(row.day == own_day for row in chunk.rows), "a receipt has one day"
     sums: dict[Tally, int] = {}
     for row in chunk.rows:
         tally = Tally(counter, row.id)
@@ -150,37 +149,37 @@ def import_numbers(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRo
         key_ = f"{counter.name}/{name}"
         batch.count(call, moved, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, imported_day=own_day)
     except (LimitReachedError, PreconditionFailedError) as error:
-        # The line names the change, and other lines may count.
+        # The line number names the row, and other rows may be counted.
         why = error.detail.rpartition(": ")[2].removesuffix(" Nothing was counted.")
         return [RefusedRow(row.line, why) for row in chunk.rows]
     return []
 
 
 def missing_parents(call: Call, counter: Counter, ids: Sequence[str]) -> set[str]:
-    """Those of at most PARENTS_MAX ids that have no item which a child could belong to, if the counter needs one."""
+    """Returns the ids whose parent does not exist, if the counter needs parents. `ids`: at most PARENTS_MAX."""
     if not counter.parent_required:
         return set()
     keys = [tallies.key(counter, id_, 0) for id_ in ids]
     table = call.store.settings.counts_table
     parents = queries.get_many(call, table, keys, ProjectionExpression=f"PK, {TOMBSTONE}")
-    there = {item["PK"]["S"].removeprefix(counter.partition_start) for item in parents if TOMBSTONE not in item}
-    return set(ids) - there
+    present = {item["PK"]["S"].removeprefix(counter.partition_start) for item in parents if TOMBSTONE not in item}
+    return set(ids) - present
 
 
 def import_children(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRow]) -> Body:
-    """Put the children of a chunk once, and move their tallies: `{"imported","already","missing"}`.
+    """Puts the children of a chunk once, and moves their tallies: `{"imported","already","missing"}`.
 
-    `already`: how many were there before. `missing`: the lines of those whose parents are not there. Raises
-    KeyReusedError if the run has put another content under this number, and StoreBusyError.
+    `already`: how many children existed before. `missing`: the lines of children whose parents do not exist. If the run
+    has put other content under this number, raises KeyReusedError. Raises StoreBusyError.
     """
     chunk = chunk._replace(rows=[row._replace(at_s=anonymous.since_s(row.child, row.at_s)) for row in chunk.rows])
     payload = {"children": [[row.id, row.child, row.at_s] for row in chunk.rows]}
     keyed = ReceiptKey(IMPORT, counter.name, f"{run}/{chunk.number}", payload, KEPT_DAYS)
-    return count_once(call, keyed, lambda stamp: _import_chunk(call, counter, chunk, stamp)).body
+    return count_once(call, keyed, lambda draft: _import_chunk(call, counter, chunk, draft)).body
 
 
-def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], stamp: ReceiptDraft) -> Body:
-    """Each turn leaves out what the last one found to be there, or to have no parent."""
+def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], draft: ReceiptDraft) -> Body:
+    """Tries until a transaction commits. Each try leaves out the children that exist, and children without a parent."""
     rows = {(row.id, row.child): row for row in reversed(chunk.rows)}
     missing: set[str] = set()
     retries = call.retries()
@@ -189,7 +188,7 @@ def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], stamp: R
         lost = [row.line for row in chunk.rows if row.id in missing]
         already = len(chunk.rows) - len(lost) - len(todo)
         body: Body = {"imported": len(todo), "already": already, "missing": lost}
-        receipt = stamp.receipt(call, body)
+        receipt = draft.receipt(call, body)
         if not todo:
             put_receipt(call, receipt)
             return body
@@ -200,45 +199,31 @@ def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], stamp: R
         if sent.codes[0] == CONDITION_FAILED:
             raise AlreadyCountedError(sent.reasons[0].item or {})
         if sent.condition_failed and not sent.is_busy:
-            _leave_out(sent, rows, todo, parents, missing)
+            codes = sent.codes[1:]
+            for row, code in zip(todo, codes, strict=False):
+                if code == CONDITION_FAILED:
+                    del rows[row.id, row.child]
+            of_parents = zip(parents, codes[len(todo) :], strict=False)
+            missing.update(id_ for id_, code in of_parents if code == CONDITION_FAILED)
             continue
         sent.raise_unless_busy()
         sleep_or_raise_busy(retries)
 
 
-def _leave_out(
-    sent: SendResult,
-    rows: dict[tuple[str, str], ChildRow],
-    todo: Sequence[ChildRow],
-    parents: Sequence[str],
-    missing: set[str],
-) -> None:
-    """Take out of `rows` what is there already; add to `missing` the parents that are not there."""
-    codes = sent.codes[1:]
-    for row, code in zip(todo, codes, strict=False):
-        if code == CONDITION_FAILED:
-            del rows[row.id, row.child]
-    missing.update(id_ for id_, code in zip(parents, codes[len(todo) :], strict=False) if code == CONDITION_FAILED)
-
-
 def _import_writes(call: Call, counter: Counter, todo: Sequence[ChildRow], parents: Sequence[str]) -> list[Write]:
-    """A Put for each child that is not there, and an Update for the tally of each parent that is there."""
+    """Returns a Put for each child, if it does not exist, and an Update for each parent's tally, if the parent
+    exists."""
     table, at = call.store.settings.counts_table, minute_now(call)
+    unless_present = {"ConditionExpression": f"attribute_not_exists(SK) OR attribute_exists({TOMBSTONE})"}
     puts: list[Write] = [
-        {
-            "Put": {
-                "TableName": table,
-                "Item": _item(call, counter, row, at),
-                "ConditionExpression": f"attribute_not_exists(SK) OR attribute_exists({TOMBSTONE})",
-            }
-        }
-        for row in todo
+        {"Put": {"TableName": table, "Item": _item(call, counter, row, at), **unless_present}} for row in todo
     ]
     amounts = {id_: sum(row.id == id_ for row in todo) for id_ in parents}
     assert sum(amounts.values()) == len(puts)
-    there = {"ConditionExpression": accepts_children_condition(counter)}
+    parent_exists = {"ConditionExpression": accepts_children_condition(counter)}
     moves: list[Write] = [
-        {"Update": {**tallies.add_write(call, counter, id_, 0, amount, at), **there}} for id_, amount in amounts.items()
+        {"Update": {**tallies.add_write(call, counter, id_, 0, amount, at), **parent_exists}}
+        for id_, amount in amounts.items()
     ]
     return puts + moves
 

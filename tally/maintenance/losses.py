@@ -1,4 +1,4 @@
-"""Somebody says that they know of records that the streams may have lost: `as_of` goes on past them."""
+"""Acknowledges a loss of stream records, so that `as_of` advances past it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from .reconcile import RepairNotReadyError
 
 
 def acknowledge(store: Store, losses: list[Loss], by: str, why: str) -> None:
-    """Let `as_of` go on past these losses: somebody knows of them. Raises RepairNotReadyError."""
+    """Lets `as_of` advance past these losses, and records who knows of them. Raises RepairNotReadyError."""
     seen = watermark.read(store)
     if seen.judged < max(lost.resume_minute for lost in losses) - 1:
-        raise RepairNotReadyError(
-            "The ledger has not restarted. Check the consumers and the sweep with `tally status`."
-        )
+        raise RepairNotReadyError("The ledger has not restarted. Check consumers and sweep with `tally status`.")
     for lost in losses:
-        gone = {"Delete": items.with_expected({"TableName": store.settings.ledger_table, "Key": lost.key}, lost.values)}
-        if not try_commit(store, [gone, history.acknowledgement_write(store, lost, clock.now_s(), by=by, why=why)]):
-            raise RepairNotReadyError(f"More of {lost.consumer}'s records may be lost since. Try again.")
+        key = {"TableName": store.settings.ledger_table, "Key": lost.key}
+        delete = {"Delete": items.with_expected(key, lost.values)}
+        if not try_commit(store, [delete, history.acknowledgement_write(store, lost, clock.now_s(), by=by, why=why)]):
+            raise RepairNotReadyError(f"More records of {lost.consumer} may be lost now. Try again.")

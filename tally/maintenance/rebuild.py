@@ -1,13 +1,14 @@
-"""Adds what was accepted and never rolled up, by the receipts.
+"""Rebuilds tallies from receipts that the rollup lost.
 
-A stream keeps its records for a day. A rollup that is stalled for longer loses receipts that were written alone. They
-live for 8 days. Each tally notes by how much the rollup moved it for the receipts of each day: what a day's receipts
-come to beyond that was lost. Both sides go by the receipt's stamp, so late commits and redrives make no difference.
+A stream keeps its records for a day. If the rollup is stalled for longer, it loses receipts that were written alone.
+Receipts live for 8 days. Each tally notes by how much the rollup moved it for the receipts of each day. If a day's
+receipts come to more, the rest was lost. Both sides use the day of the receipt, so late commits and redrives make no
+difference.
 
-A day is looked at once the day after it is judged, too: by then no stream delivers its receipts any more. A rebuild
-adds and notes what is missing, on condition that the notes are as they were read: a second one finds nothing. What the
-ledger knows as drift is repaired first, and not added again. Where the ledger may have lost something, too, nobody can
-tell what a repair was for: then nothing is added. Children that were lost are found by counting them (recount.py).
+A rebuild reads a day when the day after it is judged, too: then no stream delivers the day's receipts any more. The
+rebuild adds and notes what is missing, on condition that the notes are as it read them: a second rebuild finds nothing.
+Drift is repaired first, and not added again. If the ledger may have lost records of the same days, a past repair may
+already have added the receipts: the rebuild then adds nothing. Lost children are found by a recount (recount.py).
 """
 
 from __future__ import annotations
@@ -30,48 +31,47 @@ from ..streams.record import TRUE_ATTRIBUTE, PoisonRecordError
 from ..streams.watermark import Watermark
 from .reconcile import DayReceipts, Finding, Reconciler, RepairNotReadyError
 
-RECEIPT_DAYS = PENDING_KEPT_S // (24 * 3600) - 1  # whole days that receipts are there for
+RECEIPT_DAYS = PENDING_KEPT_S // (24 * 3600) - 1  # whole days that receipts live
 EXPIRY_MARGIN_S = 3600
-DELIVERY_DAYS = 1  # days after its own in which a stream may still deliver a receipt
+DELIVERY_DAYS = 1  # days after the receipt's day in which a stream may still deliver it
 
-Accepted = dict[tuple[str, str], dict[int, DayReceipts]]  # by counter and id, and by day
+Accepted = dict[tuple[str, str], dict[int, DayReceipts]]  # by counter and id, then by day
 
 
 class Window(NamedTuple):
-    """The days that can be looked at, both included: whole days since 1970 by the ledger's minutes."""
+    """The days that a rebuild can read, both included: whole days since 1970 by the ledger's minutes."""
 
     first: int
     last: int
 
 
 def rebuildable(counter: Counter) -> bool:
-    """Whether a counter has receipts that are rolled up. Children have none."""
+    """Whether a counter has receipts that are rolled up. Counters of children do not."""
     return counter.may_roll_up and counter.child is None
 
 
 def notes_began_s(seen: Watermark) -> int:
-    """Since when tallies note what the rollup adds: since the ledger began, or the one that it was restored from."""
+    """Returns since when tallies note what the rollup adds: since the ledger began, or the ledger of the backup
+    began."""
     return items.int_attribute(seen.item, "notes", items.int_attribute(seen.item, "began"))
 
 
 def rebuild_window(store: Store, seen: Watermark, now_s: float) -> Window:
-    """The days whose receipts are there, noted from the beginning, and judged.
+    """Returns the days whose receipts exist, whose notes are complete, and that are judged.
 
-    Raises RepairNotReadyError without one.
+    If there is no such day, raises RepairNotReadyError.
     """
     minute = store.settings.minute_of
     began = minute(notes_began_s(seen))
     first = max(minute(now_s) // tallies.MINUTES_PER_DAY - RECEIPT_DAYS, began // tallies.MINUTES_PER_DAY + 1)
     last = (seen.judged + 1) // tallies.MINUTES_PER_DAY - 1 - DELIVERY_DAYS
     if seen.judged < 0 or last < first:
-        raise RepairNotReadyError(
-            "Cannot tell yet: no whole day since the ledger began is judged, and the one after it."
-        )
+        raise RepairNotReadyError("Cannot tell yet: no whole day of the ledger is judged with the day after it.")
     return Window(first, last)
 
 
 def sum_receipts(store: Store, counters: Mapping[str, Counter], days: Window, sums: Accepted) -> Iterator[int]:
-    """Sum up the receipts that were written alone, into `sums`. Yields the receipts of each page of the scan."""
+    """Adds the receipts that were written alone to `sums`. Yields the number of receipts of each page of the scan."""
     attributes = ("rollup", "at", "counter", "target", "amount", record.SOON)
     first, last = days.first * tallies.MINUTES_PER_DAY, (days.last + 1) * tallies.MINUTES_PER_DAY - 1
     pages = queries.scan_pages(
@@ -103,34 +103,33 @@ def _readable(receipt: Item) -> list[tuple[str, str, int]]:
 
 
 def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, DayReceipts]) -> Finding:
-    """What one tally lacks. `days`: its receipts by day.
+    """Returns what one tally lacks. `days`: its receipts by day.
 
-    The tally of a period lacks nothing from an hour before DynamoDB may remove it: its notes may be gone with it, and
-    clocks differ. Receipts outlive it, and nobody reads it any more.
+    From an hour before DynamoDB may remove the tally of a period, it lacks nothing: DynamoDB may have removed its
+    notes, too, and clocks differ. Its receipts live longer, but nobody reads the tally any more.
     """
     if not periods.is_kept(counter, target, clock.now_s() + EXPIRY_MARGIN_S):
         days = {}
     row = rows.read_row(store, counter.name, target)
     shards = recount.shards_of(Call(store), counter, target)
-    noted = {
-        day: sum(items.int_attribute(item, tallies.day_note(day)) for item in shards.values()) for day in sorted(days)
-    }
-    differ = {day: days[day].amount - noted[day] for day in noted}
-    lost = {day: amount for day, amount in differ.items() if _lost(counter, amount, days[day])}
+    lost: dict[int, int] = {}
+    for day in sorted(days):
+        noted = sum(items.int_attribute(item, tallies.day_note(day)) for item in shards.values())
+        if _lost(counter, days[day].amount - noted, days[day]):
+            lost[day] = days[day].amount - noted
     missing = sum(lost.values())
     finding = Finding(counter, target, shards, row, missing, history.REBUILD, days=lost, accepted=days)
     repaired = _repaired(store, counter, target, min(lost), missing) if lost else 0
     if repaired and (abs(repaired) > abs(missing) or _ledger_lost(store, lost)):
-        return replace(
-            finding, unproven_reason=f"{repaired:+d} was repaired since then, for this or for something else"
-        )
-    assert abs(missing - repaired) <= abs(missing), "more than the receipts say"
+        why = f"repairs since then added {repaired:+d}, perhaps for these receipts"
+        return replace(finding, unproven_reason=why)
+    assert abs(missing - repaired) <= abs(missing), "more than the receipts come to"
     return replace(finding, difference=missing - repaired)
 
 
 def _lost(counter: Counter, amount: int, of_day: DayReceipts) -> bool:
-    """Whether receipts of this amount may be lost. One that somebody removed leaves a difference of the other sign, as
-    voids do that were lost: of a counter with a step there were so many."""
+    """Whether receipts of this amount may be lost. If somebody removed a receipt, the difference has the other sign.
+    Lost voids have the other sign, too: for a counter with a step, no more than the day's voids."""
     if counter.delta is None or amount * counter.delta > 0:
         return amount != 0
     against = of_day.down if counter.delta > 0 else of_day.amount - of_day.down
@@ -138,7 +137,7 @@ def _lost(counter: Counter, amount: int, of_day: DayReceipts) -> bool:
 
 
 def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
-    """Whether the ledger may have lost something of these days. Otherwise it knew what the rollup has lost."""
+    """Whether the ledger may have lost records of these days. Otherwise the ledger knew what the rollup lost."""
     known = [(lost.consumer, lost.since_s, lost.until_s) for lost in loss.list_losses(store)]
     known += [(entry["consumer"], entry["since"], entry["until"]) for entry in history.acknowledged_losses(store)]
     minute = store.settings.minute_of
@@ -151,7 +150,7 @@ def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
 
 
 def find_missing(store: Store, counters: Mapping[str, Counter], accepted: Accepted) -> Iterator[Finding]:
-    """The tallies that provably lack something of what was `accepted`."""
+    """Yields the tallies that provably lack receipts of `accepted`."""
     for (name, target), days in sorted(accepted.items()):
         finding = missing_of(store, counters[name], target, days)
         if finding.difference and not finding.unproven_reason:
@@ -159,7 +158,7 @@ def find_missing(store: Store, counters: Mapping[str, Counter], accepted: Accept
 
 
 def _repaired(store: Store, counter: Counter, target: str, day: int, missing: int) -> int:
-    """What repairs have added since a day, and since the last rebuild, of the sign of what is missing."""
+    """Returns what repairs since a day and since the last rebuild added, with the sign of `missing`."""
     total = 0
     for entry in history.read_repairs(store, counter.name, target):
         if entry["how"] == history.REBUILD:
@@ -172,13 +171,13 @@ def _repaired(store: Store, counter: Counter, target: str, day: int, missing: in
 def rebuild(reconciler: Reconciler, lost: Finding, by: str, why: str, asked: int) -> Finding | None:
     """Adds what one tally lacks by its receipts, once. Returns the finding; None if nothing is missing.
 
-    `asked`: the minute to be judged. Raises RepairNotReadyError, RepairContentionError.
+    `asked`: the minute that must be judged. Raises RepairNotReadyError, RepairContentionError.
     """
 
     def proven(_: Watermark) -> Finding | None:
         now = missing_of(reconciler.store, lost.counter, lost.target, lost.accepted)
         if now.difference and now.has_drift:
-            raise RepairNotReadyError(f"{now.name} drifts by {now.drift.drift:+d}: that is repaired first.")
+            raise RepairNotReadyError(f"{now.name} drifts by {now.drift.drift:+d}. Repair the drift first.")
         if now.unproven_reason:
             raise RepairNotReadyError(f"{now.name}: cannot tell: {now.unproven_reason}.")
         return now if now.difference else None

@@ -1,26 +1,25 @@
-"""Puts tables right that were restored from a backup, before a stack adopts them.
+"""Repairs tables that were restored from a backup, before a stack adopts them.
 
-Three tables that were restored to one second are no snapshot. What the streams had not delivered by then never comes:
-restored tables get new streams. But they are at rest: nobody writes to them, and no stream is on. So no watermark has
-to be waited for. Every receipt and every child is in its tally, or is added here.
+Three tables that were restored to one second are not a snapshot of one moment. Restored tables get new streams, so the
+records that the old streams had not delivered never arrive. But the tables are at rest: nobody writes to them, and no
+stream is on. So no watermark is needed. Each receipt and each child is in its tally, or is added here.
 
-What the ledger knows of the old streams is forgotten: checkpoints, and segments that nobody judged. It begins again as
-in a new stack. What the series have not summed up stays for the first sweep. So does the history, and so does drift
-that was confirmed. Other drift goes: it may be half of a late change whose other half is in a segment that nobody
-judges any more. Half of it may also be a dead letter, or what was redriven just before.
+What the ledger knows of the old streams is deleted: checkpoints, and segments that were not judged. The ledger begins
+as in a new stack. Minutes that the series have not summed up stay for the first sweep. The history and confirmed drift
+stay. Unconfirmed drift is deleted: it may be half of a late change whose other half is in a deleted segment. Half of
+confirmed drift may be a dead letter or a recent redrive: if there was any, all drift is deleted.
 
-What a tally lacks is known by its receipts: the tally notes what the rollup added for the receipts of each day, and
-what they come to beyond that is added, and noted. On the first day of a stack these notes are not complete: what was on
-its way to the rollup is not added. Children are counted, parent by parent, and nobody moves them. The series lack what
-the old streams had not delivered: traffic of some seconds.
+Receipts show what a tally lacks: the tally notes what the rollup added for the receipts of each day. If they come to
+more, the rest is added, and noted. On the first day of a stack these notes are not complete, so receipts that were on
+their way to the rollup are not added. Children are counted, parent by parent, and nobody moves them. The series lack
+what the old streams had not delivered: traffic of some seconds.
 
-A change in that very second may be halved, if its counter counts at once: its receipt is there without its count, or
-the other way round. So may a hold or a repair. AWS puts the skew at much less than a second; nothing that is left shows
-it.
+If a counter counts at once, a change in that very second may be halved: either its receipt or its count is missing. So
+may a hold or a repair. AWS puts the skew at much less than a second, and the tables do not show it.
 
-Copies of a vault are of three moments, which may be minutes apart. Numbers are as counts has them then, and what was
-written alone is added by the receipts. Of the ledger only the history and the holds are kept: a drift that it knew may
-have come, or have been repaired, between its moment and that of counts.
+Copies of a vault are of three moments, which may be minutes apart. Tallies are as in `counts`, and receipts that were
+written alone are added. Of the ledger only the history and the holds stay: between the moments of the ledger and of
+`counts`, drift may have appeared, or may have been repaired.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from ..drift import history, recount, rows
 from ..drift.rows import DriftRow
 from ..dynamo import items, keys, queries
 from ..dynamo.client import Store
+from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, try_commit
 from ..errors import TallyError
 from ..items import HEARTBEAT_START
@@ -49,7 +49,7 @@ DELETED_AT_ONCE = 100  # items in a transaction
 EVER = float("inf")
 
 Tell = Callable[[int], object]
-"""Gets how many items were read."""
+"""A function that gets the number of items that were read."""
 
 
 class TablesInUseError(TallyError):
@@ -57,26 +57,25 @@ class TablesInUseError(TallyError):
 
 
 class AuditNote(NamedTuple):
-    """What the history keeps of each tally that is put right: who restores, and why."""
+    """Who restores, and why: the history keeps it with each repaired tally."""
 
     by: str
     why: str
 
 
 def table_moments(store: Store) -> dict[str, int]:
-    """Up to when each table was written, epoch seconds, to the minute: by the newest heartbeat that a sweep has left in
-    it. 0: it has none. Not after `repair_restored`.
+    """Returns up to when each table was written, epoch seconds, to the minute, by its newest heartbeat; 0: it has none.
+
+    Call it before `repair_restored`.
     """
 
     def newest(table: str, key: str, start: str) -> int:
-        pages = queries.scan_pages(
-            store,
-            table,
-            FilterExpression="begins_with(#key, :start)",
-            ProjectionExpression="#at",
-            ExpressionAttributeNames={"#key": key, "#at": "at"},
-            ExpressionAttributeValues={":start": {"S": start}},
-        )
+        heartbeats: Item = {
+            "FilterExpression": "begins_with(#key, :start)",
+            "ExpressionAttributeNames": {"#key": key, "#at": "at"},
+            "ExpressionAttributeValues": {":start": {"S": start}},
+        }
+        pages = queries.scan_pages(store, table, ProjectionExpression="#at", **heartbeats)
         return max((items.int_attribute(item, "at") for page in pages for item in page), default=0)
 
     return {
@@ -87,12 +86,12 @@ def table_moments(store: Store) -> dict[str, int]:
 
 
 def known_drift(store: Store) -> list[DriftRow]:
-    """The drift that the ledger knows and that `repair_restored` forgets if the tables are of different moments."""
+    """Returns the drift that `repair_restored` deletes if the tables are of different moments."""
     return [row for row in rows.all_rows(store) if row.drift]
 
 
 def is_repaired(store: Store, restored_s: float) -> bool:
-    """Whether all is put right since the tables were restored to this moment."""
+    """Returns whether `repair_restored` has finished for this moment."""
     return items.int_attribute(watermark.read(store).item, "restored") == int(restored_s)
 
 
@@ -107,12 +106,12 @@ def repair_restored(
     without_dead_letters: bool = False,
     tell: Tell = lambda scanned: None,
 ) -> Iterator[Finding]:
-    """Put every tally right and begin the ledger again; what each lacked. A second run continues an interrupted one.
+    """Repairs every tally and restarts the ledger. Yields the repairs. A second run continues an interrupted run.
 
-    `restored_s`: the moment that the tables were restored to. `tell` gets how many items were read. `apart`: the tables
-    are of different moments, so no drift is known.
-    `without_dead_letters`: give up the dead letters. Raises RepairNotReadyError if there are any otherwise: a
-    redrive would add again what is added here. Raises TablesInUseError if somebody writes to the tables.
+    `restored_s`: the moment that the tables were restored to. `apart`: the tables are of different moments, so all
+    drift is deleted. `without_dead_letters`: gives up the dead letters. Otherwise, if there are dead letters, raises
+    RepairNotReadyError: a redrive would add once more what is added here. If somebody writes to the tables, raises
+    TablesInUseError.
     """
     if is_repaired(store, restored_s):
         return
@@ -133,7 +132,7 @@ def repair_restored(
 
 
 def _keep_what_runs(store: Store, restored_s: float) -> None:
-    """Keep what the series have not summed up. It was to expire days after that moment, which may be long ago."""
+    """Removes the expiration of minutes that the series have not summed up, because that moment may be long ago."""
     table, minute = store.settings.ledger_table, store.settings.minute_of
     at = queries.get(store.client, table, keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY))
     through = items.int_attribute(at, "through", minute(restored_s))
@@ -147,30 +146,28 @@ def _keep_what_runs(store: Store, restored_s: float) -> None:
 
 
 def _drop_drift(store: Store, now_s: float, *, everything: bool) -> None:
-    """Remove the drift that proves nothing: what was not confirmed, or everything."""
+    """Deletes unconfirmed drift, or all drift."""
     seen = watermark.read(store)
     for row in list(rows.all_rows(store)):
         confirmed = 0 if everything else row.confirmed_amount(seen)
         if confirmed != row.drift:
-            _write_or_raise(
-                store, f"The drift of {row.counter} {row.target}", [rows.forget_write(store, row, confirmed, now_s)]
-            )
+            write = rows.forget_write(store, row, confirmed, now_s)
+            _write_or_raise(store, f"The drift of {row.counter} {row.target}", [write])
 
 
 def window(store: Store, restored_s: float) -> Window | None:
-    """The days whose receipts and notes are all there; None if there is no such day."""
+    """Returns the days whose receipts and notes are complete; None if there is no such day."""
     minute = store.settings.minute_of
     began_s = rebuild.notes_began_s(watermark.read(store))
     if not began_s:
         return None
     today = minute(restored_s) // tallies.MINUTES_PER_DAY
-    return Window(
-        max(today - rebuild.RECEIPT_DAYS, minute(began_s) // tallies.MINUTES_PER_DAY + 1), today + 1
-    )  # a label may be ahead
+    first = max(today - rebuild.RECEIPT_DAYS, minute(began_s) // tallies.MINUTES_PER_DAY + 1)
+    return Window(first, today + 1)  # the minute of a receipt may be ahead
 
 
 def _lost_receipts(store: Store, counters: Mapping[str, Counter], restored_s: float, tell: Tell) -> Iterator[Finding]:
-    """What tallies lack of the receipts that were written alone and that they have not noted."""
+    """Yields what tallies lack of the receipts that were written alone."""
     days, accepted = window(store, restored_s), Accepted()
     for scanned in rebuild.sum_receipts(store, counters, days, accepted) if days else ():
         tell(scanned)
@@ -178,7 +175,7 @@ def _lost_receipts(store: Store, counters: Mapping[str, Counter], restored_s: fl
 
 
 def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) -> Iterator[Finding]:
-    """What tallies lack of the number of their children. Those that drift are among them: their drift comes to 0."""
+    """Yields what tallies lack of their children. Yields tallies that drift, too: their drift comes to 0."""
     drifting = {(row.counter, row.target) for row in rows.all_rows(store)}
     for counter, target, tally, children in recount.scan_parents(store, counters):
         tell(1 + children)
@@ -192,19 +189,18 @@ def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) ->
 
 
 def _restart_ledger(store: Store, restored_s: float) -> None:
-    """Forget the old streams. What the tallies have noted of each day stays all that was added to them."""
+    """Deletes what the ledger knows of the old streams. The day notes of the tallies stay complete."""
     for consumer in (ROLLUP, BOOKKEEPER):
         for table in (COUNTS, RECEIPTS):
             _delete_partition(store, keys.checkpoint_key(consumer, table, "")[0])
     began_s = rebuild.notes_began_s(watermark.read(store))
     values = {"format": keys.FORMAT, "restored": int(restored_s)} | ({"notes": began_s} if began_s else {})
-    _write_or_raise(
-        store, "The ledger", [items.put_write(store.settings.ledger_table, watermark.WATERMARK_KEY, values)]
-    )
+    write = items.put_write(store.settings.ledger_table, watermark.WATERMARK_KEY, values)
+    _write_or_raise(store, "The ledger", [write])
 
 
 def _delete_partition(store: Store, partition: str) -> None:
-    """Remove every item of a partition of the ledger."""
+    """Deletes every item of a partition of the ledger."""
     table = store.settings.ledger_table
     item_keys = [keys.key(partition, item["SK"]["S"]) for item in queries.partition_items(store, table, partition)]
     for start in range(0, len(item_keys), DELETED_AT_ONCE):
@@ -214,4 +210,4 @@ def _delete_partition(store: Store, partition: str) -> None:
 
 def _write_or_raise(store: Store, name: str, writes: list[Write]) -> None:
     if not try_commit(store, writes):
-        raise TablesInUseError(f"{name} changed while it was put right: something writes to these tables.")
+        raise TablesInUseError(f"{name} changed during its repair, so something writes to these tables. Stop it first.")

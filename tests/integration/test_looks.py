@@ -165,7 +165,7 @@ def test_what_is_wrong_is_named(looked: Looked) -> None:
         "counters": "counter 'stock' has counted in many shards: it can have no start, floor, ceiling, numbered or"
         f" max_shards=1: {forms.WHAT_TO_DO}",
         "alarms": "1 of 2 in alarm: Tally-prod-drift-likes",
-        "subscribers": "nobody hears of alarms; 1 not confirmed yet",
+        "subscribers": "no confirmed subscriber; waiting for confirmation: 1",
     }
     assert body["parts"][4]["line"].startswith("1, the oldest since ")
     looked.alarms["Tally-dev-sweep"] = ("OK", TOPIC)
@@ -183,7 +183,7 @@ def test_silence_is_not_called_well(looked: Looked) -> None:
     looked.refuses = True
     assert looked.states() == (None, {"alarms": "unknown"})
     [line] = [part["line"] for part in looked.answer()["parts"] if part["name"] == "alarms"]
-    assert line == "AWS does not say: AccessDenied"
+    assert line == "AWS did not answer: AccessDenied"
 
 
 @pytest.mark.parametrize("wrong", [True, False])
@@ -222,7 +222,7 @@ def test_a_stack_on_this_machine_says_how_the_command_finds_it(looked: Looked) -
     looked.refuses = True
     body = looked.answer(local_port=8081)
     assert (body["well"], body["where"]) == (True, "--local --port 8081")
-    said = {"state": "ok", "line": "there is none on this machine"}
+    said = {"state": "ok", "line": "there are no alarms on this machine"}
     assert body["parts"][-2:] == [
         {"name": "alarms", **said, "see": "runbook.md#find-your-alarm"},
         {"name": "subscribers", **said, "see": "operate.md#who-hears-of-alarms"},

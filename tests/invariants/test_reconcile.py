@@ -342,7 +342,7 @@ def test_bounds_hold_and_numbers_that_were_given_are_not_given_again(world: Depl
     for counter, target, number, drift in ((stock, "mug", 2, 5), (ticket, "given", 9, 5), (ticket, "again", 4, -5)):
         world.edit(number, counter, target)
         put_row(world, drift, counter, target)
-    with pytest.raises(reconcile.OutOfBoundsError, match="at 2 does not take -5"):
+    with pytest.raises(reconcile.OutOfBoundsError, match="at 2 cannot move by -5"):
         reconciler.repair(stock, "mug", *MENDED)
     for target in ("given", "again"):
         assert reconciler.repair(ticket, target, *MENDED) is not None
@@ -359,7 +359,7 @@ def test_a_repair_beyond_a_limit_leads_back_or_keeps_to_the_debt(world: Deployme
         put_row(world, drift, debtor, target)
     for target in ("back", "debt"):
         assert reconciler.repair(debtor, target, *MENDED) is not None
-    with pytest.raises(reconcile.OutOfBoundsError, match="at -4 does not take -2"):
+    with pytest.raises(reconcile.OutOfBoundsError, match="at -4 cannot move by -2"):
         reconciler.repair(debtor, "more", *MENDED)
     assert [world.tally(debtor, target) for target in ("back", "debt", "more")] == [-16, -5, -4]
 

@@ -339,7 +339,7 @@ def test_writes_to_the_restored_tables_stop_it(world: Deployment) -> None:
         add = tallies.add_write(Call(rest), PLAYS, "v", 0, 1, 0, nonce_prefix=tallies.ROLLUP_NONCE_START)
         world.wire.update_item(**tallies.with_day_notes(add, {world.settings.minute_of(world.now_s) // DAY: 1}))
 
-    with pytest.raises(TablesInUseError, match="plays v changed while it was put right"):
+    with pytest.raises(TablesInUseError, match="plays v changed during its repair"):
         settle(world, replace(rest, client=interrupted_client(world.wire, 0, roll_up)))
 
 

@@ -217,7 +217,7 @@ def test_what_was_lost_is_listed_and_added_once_after_what_drifts(run: Run, stor
     assert "drifts by -1, which is repaired first" in run("check")[1]
     code, out, err = run("repair", "--only", "receipts", *SIGNED, "--yes")
     assert code == 1
-    assert "tally: plays v drifts by -1: that is repaired first." in err
+    assert "tally: plays v drifts by -1. Repair the drift first." in err
     assert out.splitlines()[2:] == [f"rebuilt  visits {page}: +12 (0 to 12)", "1 left"]
     assert run("get", "visits", page)[1] == f"visits {page}: 12\n"
     assert json.loads(run("history", page, "--json")[1])["how"] == "rebuild"
@@ -234,7 +234,10 @@ def test_ledger_that_nobody_judges_is_said(run: Run, store: Store, monkeypatch: 
     mark_judged(store, ahead=-30)
     code, _, err = run("repair", *SIGNED, "--yes")
     assert code == 2
-    assert err == "tally: The ledger is judged up to 30 minutes ago only: do its consumers and sweep run?\n"
+    assert err == (
+        "tally: The ledger is judged up to 30 minutes ago, and this repair needs the minute of its request. Check"
+        " consumers and sweep with `tally status`, and run the repair again.\n"
+    )
 
 
 def test_a_number_that_cannot_be_repaired_does_not_stop_the_others(run: Run, store: Store) -> None:
@@ -243,7 +246,7 @@ def test_a_number_that_cannot_be_repaired_does_not_stop_the_others(run: Run, sto
     put_drift_row(store, "usage", "x", 1)
     code, out, err = run("repair", *SIGNED, "--yes")
     assert code == 1
-    assert "tally: stock mug at 2 does not take -5.\n" in err
+    assert "tally: stock mug at 2 cannot move by -5: it would go below its floor or above its ceiling.\n" in err
     assert "repaired usage x" in out
 
 

@@ -157,7 +157,7 @@ def top_list(call: Call, counter: Counter, by: str, span: str | None, limit: int
     begun = span_of(hour_of(settings, at.since))[: SPAN_LENGTHS[by]] if newest else ""
     kept = span_of((int(clock.now_s()) - HOURS_KEPT_S) // HOUR_S) if by == HOUR else ""
     if asked and asked < max(begun, kept):
-        raise NotFoundError(f"There is no list of {asked}. The first list is {max(begun, kept)}.")
+        raise NotFoundError(f"There is no list of {asked}: the lists begin with {max(begun, kept)}.")
     partition = f"{HOURS if by == HOUR else DAYS}{counter.name}"
     last = f"{asked}-31" if by == MONTH else asked
     lists = list(read_lists(call.store, partition, asked, last).values()) if asked else []

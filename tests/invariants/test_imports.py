@@ -523,7 +523,7 @@ def test_numbers_with_limits_refuse_rows_and_those_with_a_start_are_set(store: S
     assert run.import_(path, "contest") == 1
     assert "line 4: It is at version 1 now." in run.said()[1]
     assert (value(store, counters.CONTEST, "x"), value(store, counters.CONTEST, "y")) == (97, 0)
-    with pytest.raises(CommandError, match="counts items: import these with --children likes"):
+    with pytest.raises(CommandError, match="counts items: import the items with --children likes"):
         run("import", path, "--counter", "likes")
     with pytest.raises(CommandError, match="plays counts no items"):
         run("import", path, "--children", "plays")

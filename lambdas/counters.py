@@ -29,5 +29,5 @@ READERS = Counter(
 
 COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET, CALLS, MEMBERS, HEARTS, READERS])
 
-# What is no part of a page's name. A change renames pages; docs/visits.md says what becomes of their tallies.
+# Which parts of a URL do not name its page. A change renames pages: docs/visits.md says what becomes of their tallies.
 PAGES = Pages(drop=(*TRACKING, *CREDENTIALS), trailing_slash="keep", index=("index.html",))

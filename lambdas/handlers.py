@@ -1,7 +1,7 @@
-"""What AWS Lambda asks for: `handlers.increments` is the handler of the function `increments`.
+"""The handlers of the Lambda functions: `handlers.increments` is the handler of the function `increments`.
 
-A handler is made when it is asked for. So a stack can read the declarations without an environment, and a function
-imports its own file of `operations/` only.
+A handler is made when Lambda asks for it. So a stack can read the declarations without an environment, and a function
+imports only its own file of `operations/`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAGES = pages.declared_pages(vars(counters))
 
 
 def __getattr__(name: str) -> Callable[[Any, Any], Any]:
-    """The handler of a function. Raises AttributeError if there is none of this name."""
+    """Returns the handler of a function. Raises AttributeError if there is no function of this name."""
     if name in operations.CONSUMERS:
         from tally.streams.consumer import Handler
 
@@ -41,13 +41,14 @@ def __getattr__(name: str) -> Callable[[Any, Any], Any]:
 
 
 def entry(name: str, store: Store | None = None) -> RequestHandler:
-    """The handler of a function that serves callers. Raises AttributeError if there is none of this name."""
+    """Returns the handler of a function that serves callers. Raises AttributeError for any other name."""
     from tally.api.entry import RequestHandler
     from tally.api.operation import counters_of_function, operations_of, operations_of_function, routes_by_function
 
-    found = operations_of(importlib.import_module(f"tally.operations.{name.partition('_')[0]}"))
-    routes = routes_by_function(found, COUNTERS).get(name)
+    declared = operations_of(importlib.import_module(f"tally.operations.{name.partition('_')[0]}"))
+    routes = routes_by_function(declared, COUNTERS).get(name)
     if routes is None:
         raise AttributeError(name)
     served = {one.name for one in counters_of_function(name, routes, COUNTERS)}
-    return RequestHandler(operations_of_function(name, routes, found, COUNTERS), routes, COUNTERS, PAGES, store, served)
+    own = operations_of_function(name, routes, declared, COUNTERS)
+    return RequestHandler(own, routes, COUNTERS, PAGES, store, served)

@@ -1,4 +1,4 @@
-"""Functions that nobody calls: consumers of streams, and schedules. `does` completes "a function that …"."""
+"""Functions without callers: stream consumers and schedules. `does` completes "a function that …"."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Schedule(NamedTuple):
     sends_events: bool = False
     """Whether it sends the events of counters with thresholds."""
     inspected_streams: tuple[Table, ...] = ()
-    """The tables whose streams it looks into: their shards, and what waits in them. Then it looks into those of the
-    team's tables, too."""
+    """The tables whose streams it inspects: their shards, and the records that wait there. A function that inspects
+    streams inspects those of the team's tables, too."""
 
 
 class StreamReader(NamedTuple):
@@ -31,14 +31,13 @@ class StreamReader(NamedTuple):
     """The tables whose streams it reads, and the kinds of change (`INSERT`, `MODIFY`, `REMOVE`) that it gets of each;
     an empty tuple means all."""
     filter_attribute: str = ""
-    """Of changes of these kinds it gets those alone whose new item has this attribute, and the attribute is true. A
-    malformed item without it never reaches the consumer, so another consumer must get every change. Empty: it gets all.
-    """
+    """If set, it gets only changes whose new item has this attribute with the value true. A malformed item without the
+    attribute never reaches it, so another consumer must get every change."""
     key_prefixes: Mapping[Table, str] = MappingProxyType({})
-    """Changes that it gets beside those kinds, whatever their kind: of items whose partition key begins so."""
+    """By table: it also gets each change of an item whose partition key begins with this prefix."""
     sends_events: bool = False
     """Whether it sends the events of counters with thresholds."""
     window_s: int = 1
-    """For how many seconds a stream gathers records for it. One second is half of a reader's wait for a rollup."""
+    """For how many seconds Lambda gathers records for it. One second is half of what a reader waits for the rollup."""
     team_tables: tuple[str, ...] = ()
-    """The team's tables whose streams it reads, by the names that the counters give them: every change of each."""
+    """The team's tables whose streams it reads, as the counters name them. It gets every change of each table."""

@@ -15,7 +15,7 @@ _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 
 def abbreviate(number: int) -> str:
-    """A short form: 999, 1k, 1.2k, 34k, 5.6M. It is cut, not rounded: it never shows more than was counted."""
+    """Returns a short form: 999, 1k, 1.2k, 34k, 5.6M. It is cut, so it never shows more than was counted."""
     for unit, letter in _UNITS:
         if number >= unit:
             whole, tenth = divmod(number * 10 // unit, 10)
@@ -24,10 +24,10 @@ def abbreviate(number: int) -> str:
 
 
 def svg(label: str, number: int) -> str:
-    """The picture: label on the left, number on the right. Screen readers read the whole number."""
+    """Returns the picture, label on the left, number on the right. Screen readers read the whole number."""
     left, right = _width(label), _width(abbreviate(number))
     width, title = left + right, escape(f"{label}: {number:,}")
-    left_half = f"M3 0H{left}V{_HEIGHT}H3a3 3 0 0 1-3-3V3a3 3 0 0 1 3-3z"  # round where the whole is round
+    left_half = f"M3 0H{left}V{_HEIGHT}H3a3 3 0 0 1-3-3V3a3 3 0 0 1 3-3z"  # its left corners are round
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{_HEIGHT}" role="img" aria-label="{title}">'
         f"<title>{title}</title>"
@@ -42,5 +42,5 @@ def _text(text: str, start: int) -> str:
 
 
 def _width(text: str) -> int:
-    """The width of one half in pixels: an estimate for the text, and margins."""
+    """Returns the width of one half in pixels: an estimate for the text, and margins."""
     return round(sum(_WIDTHS.get(character, _WIDTH_USUAL) for character in text)) + 2 * _MARGIN

@@ -1,6 +1,6 @@
 """The console: a page, its modules and its style sheets, for people who look at the numbers.
 
-Nothing here depends on who asks: the page signs in, and asks the API as any other client.
+Every caller gets the same files. The page signs people in, and calls the API as any other client does.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from tally.errors import NotFoundError
 
 from .texts import Text
 
-MAX_AGE_S = 0  # each load asks whether a file has changed: after a deploy, no page runs with modules of two versions
+MAX_AGE_S = 0  # each load asks whether a file has changed, so no page mixes modules of two versions
 CONSOLE_FOLDER = Path(__file__).parents[1] / "console"
 _PAGE = "index.html"
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _CHART_FILES = {"uPlot.esm.js": "uPlot.iife.min.js", "uPlot.min.css": "uPlot.min.css"}
-_UPLOT_FOLDER = Path(__file__).resolve().parents[2] / "node_modules/uplot"  # a local run has links
+_UPLOT_FOLDER = Path(__file__).resolve().parents[2] / "node_modules/uplot"  # `resolve`: this file may be a link
 _UPLOT_PATHS = {name: f"dist/{name}" for name in _CHART_FILES.values()} | {"uPlot.LICENSE": "LICENSE"}
 UPLOT_FILES = {
     name: CONSOLE_FOLDER / name if (CONSOLE_FOLDER / name).exists() else _UPLOT_FOLDER / path
     for name, path in _UPLOT_PATHS.items()
 }
-"""The charts, and their licence: `make setup` installs them as package-lock.json pins them; a bundle and a wheel have
-them in FOLDER."""
+"""The chart library and its licence. `make setup` installs the version that package-lock.json pins. A bundle and a
+wheel have the files in CONSOLE_FOLDER."""
 _HEADERS = (("cross-origin-resource-policy", "same-origin"), ("referrer-policy", "no-referrer"))
 
 
 def read_page(config: Mapping[str, Any]) -> Text:
-    """The page. Its policy lets it run and load what this stack serves, and sign in at the pool of `config`."""
+    """Returns the page. Its policy lets it load what this stack serves, and sign people in at the pool of `config`."""
     headers = (
         *_HEADERS,
         ("content-security-policy", content_security_policy(str(config["sign_in"].get("domain", "")))),
@@ -41,7 +41,7 @@ def read_page(config: Mapping[str, Any]) -> Text:
 
 
 def content_security_policy(domain: str) -> str:
-    """The Content-Security-Policy. `domain`: the origin where a code becomes a token; empty if there is none."""
+    """Returns the Content-Security-Policy. `domain`: the origin that exchanges a code for a token; "" without one."""
     return "; ".join(
         (
             "default-src 'none'",
@@ -57,22 +57,22 @@ def content_security_policy(domain: str) -> str:
 
 
 def read_file(name: str) -> Text:
-    """A module or a style sheet. Raises NotFoundError."""
+    """Returns a module or a style sheet. Raises NotFoundError."""
     path = _files().get(name)
     if path is None:
         raise NotFoundError(f"The console has no file {name[:64]!r}.")
     text = path.read_text(encoding="utf-8")
-    if name == "uPlot.esm.js":  # uPlot minifies its script for pages only, which is a third of its module
+    if name == "uPlot.esm.js":  # uPlot ships this script minified, but its module three times as long
         text += "export default uPlot;\n"
     return Text(text, _TYPES[path.suffix], MAX_AGE_S, headers=_HEADERS)
 
 
 @cache
 def _files() -> dict[str, Path]:
-    """The files by the names that callers may give. A name is looked up, and never becomes a part of a path."""
+    """Returns the files by name. A caller's name is looked up here, and never becomes part of a path."""
     own_files = {
         path.name: path
         for path in CONSOLE_FOLDER.iterdir()
         if path.suffix in _TYPES and path.name not in _CHART_FILES.values()
     }
-    return own_files | {name: UPLOT_FILES[kept] for name, kept in _CHART_FILES.items()}
+    return own_files | {name: UPLOT_FILES[source] for name, source in _CHART_FILES.items()}

@@ -10,16 +10,16 @@ from functools import lru_cache
 
 AGENTS_KEPT_MAX = 1024  # a search takes 0.4 ms, and most visitors share a few hundred browsers
 _BROWSER = re.compile(r"Mozilla/5\.0 \((?!compatible)[^()]*\) (AppleWebKit|Gecko)/")
-# The list has them for what fetches previews and feeds, as `WhatsApp/2.23.20.0 A`. Behind a browser's own words they
-# name the app in which a person sees the page. The last one is a build of Android, which many telephones have.
+# The list has these names because the apps fetch previews and feeds, as `WhatsApp/2.23.20.0 A`. After a browser's own
+# words, each is the app in which a person sees the page. The last one is a build of Android, which many phones have.
 _APPS = re.compile(r"\b(WhatsApp|Viber|Feedly|NewsBlur|MetaIAB Facebook|AP3A\.240617\.008)\b")
 
 
 @lru_cache(AGENTS_KEPT_MAX)
 def is_crawler(user_agent: str) -> bool:
-    """Whether a program sent this. An empty header means a program: every browser names itself.
+    """Returns whether a crawler sent this header. Every browser names itself, so an empty header is a crawler's.
 
-    Crawlers that pretend to be browsers count as browsers, and so does the browser within an app.
+    A crawler that pretends to be a browser counts as a browser, and so does the browser within an app.
     """
     if not user_agent:
         return True

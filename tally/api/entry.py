@@ -3,8 +3,9 @@
 An HTTP API event gets an HTTP response. Other Lambdas send `{"operation": "increment", …}` and get `{"status",
 "replayed", "body"}`, or send `{"batch": [event, …]}` and get `{"results": [answer, …]}`.
 
-Lambda takes every answer to an asynchronous invocation for a success. So a single event raises whatever is not the
-caller's fault, a bug too, and a batch with `"on_failure": "raise"` does: Lambda sends it again, and then keeps it.
+Lambda takes every answer to an asynchronous invocation for a success. So a single event raises each error that is not
+the caller's fault, also a bug, and so does a batch with `"on_failure": "raise"`. Lambda then sends the event again, and
+after its last attempt keeps it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class UncheckedRequest(NamedTuple):
     raw: Mapping[str, object]
     started_s: float
     store_usage_before: tuple[int, float]
-    """What the process had asked of the store by then: attempts, and seconds that they took."""
+    """What the process had asked of the store before this request: attempts, and the seconds that they took."""
 
 
 class RequestHandler:
@@ -67,9 +68,8 @@ class RequestHandler:
         store: Store | None = None,
         served_counters: Collection[str] | None = None,
     ) -> None:
-        """`operations`: those that direct events may name. `counters`: those that are declared, by name. `pages`: what
-        is no part of a page's name. `served_counters`: the counters that it may touch, if not all.
-        """
+        """`operations`: what direct events may name. `counters`: the declared counters, by name. `pages`: how a URL
+        becomes the name of a page. `served_counters`: the counters that the function may touch; None: all."""
         self.by_name = {operation.name: operation for operation in operations}
         self.by_route = {key: route for route in routes for key in route.keys}
         self.counters = counters
@@ -78,7 +78,7 @@ class RequestHandler:
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """Answer one invocation. Single direct events, and batches that ask for it, raise what is Tally's own fault."""
+        """Answers one invocation. A single direct event, and a batch that asks for it, raise Tally's own failures."""
         deadline_s = self.store.clock() + context.get_remaining_time_in_millis() / 1000 - ANSWER_RESERVE_S
         request_id = getattr(context, "aws_request_id", "") or "local"
         logger.refresh_sample_rate_calculation()  # whether this invocation logs its successes
@@ -111,15 +111,17 @@ class RequestHandler:
         answer = self._answer(read, deadline_s)
         if isinstance(answer, TallyError):
             return http.error_response(answer, request_id)
-        if isinstance(answer.body, Text) or (route and route.is_cacheable):
-            return texts.response(_text(answer), event.get("headers", {}))
-        return http.response(answer.status, answer.body, replayed=answer.replayed)
+        body = answer.body
+        if not isinstance(body, Text):
+            if not (route and route.is_cacheable):
+                return http.response(answer.status, body, replayed=answer.replayed)
+            body = Text(http.dumps(body), http.JSON_MEDIA_TYPE, answer.max_age_s, http.version_tag(body))
+        return texts.response(body, event.get("headers", {}))
 
     def _answer_batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
-        """Answer each entry by itself, in order. When the time runs out, the rest is not done and gets 503: what the
-        slowest one took must be left.
+        """Answers each entry by itself, in order. If less time is left than the slowest entry took, the rest gets 503.
 
-        With `"on_failure": "raise"`, raise the first error that is not the caller's, after all entries were tried.
+        With `"on_failure": "raise"`, raises the first error that is not the caller's, after all entries were tried.
         """
         refusal = _batch_refusal(event)
         if refusal:
@@ -155,7 +157,7 @@ class RequestHandler:
         return UncheckedRequest(operation, needs_caller, event.get("caller"), raw, time.monotonic(), asked)
 
     def _needs_caller(self, operation: Operation, raw: Mapping[str, object]) -> bool:
-        """Whether a direct event must say for whom it is: for a change, unless anyone may make it."""
+        """Returns whether a direct event must name its caller: to change or ask about it, unless anyone may do so."""
         if operation.access is Access.ANYONE or not (operation.writes or operation.access is Access.SIGNED_IN):
             return False
         name = raw.get("counter")
@@ -163,23 +165,29 @@ class RequestHandler:
         return counter is None or operation.access_of(counter) is not Access.ANYONE
 
     def _answer(self, read: Callable[[], UncheckedRequest], deadline_s: float) -> Outcome:
-        """Answer one request."""
+        """Answers one request. Any error but a TallyError is a bug: it is logged, and the answer is a bare 500."""
         request = None
         outcome: Outcome
         try:
             request = read()
             call, arguments = self._check(request, deadline_s)
             outcome = request.operation.function(call, **arguments)
+        except CallerError as error:
+            outcome = error
+        except TallyError as error:
+            logger.warning("failed", exc_info=error)
+            outcome = error
         except Exception as error:
-            outcome = _as_error(error)
+            logger.error("bug", exc_info=error)
+            outcome = TallyError("Tally failed and logged the error.")
         _log_and_meter(request, outcome)
         return outcome
 
     def _check(self, request: UncheckedRequest, deadline_s: float) -> tuple[Call, dict[str, Any]]:
-        """The call and the arguments of a request, each field checked. Raises CallerError."""
+        """Checks each field, and returns the call and the arguments of its operation. Raises CallerError."""
         user = None if request.caller is None else fields.user(request.caller, "caller")
         if user is None and request.needs_caller:
-            raise InvalidInputError("caller is missing: who does this?", field="caller")
+            raise InvalidInputError("caller is missing: name the user or service that asks.", field="caller")
         context = FieldContext(user is None, self.store.settings.page_hosts, self.counters, self.pages)
         arguments: dict[str, Any] = {}
         for field in request.operation.fields:
@@ -187,7 +195,7 @@ class RequestHandler:
                 arguments[field.argument] = value = field.kind.parse(request.raw[field.name], field.http_name, context)
                 if field.kind.is_counter and (refusal := request.operation.refusal_for(value)):
                     raise refusal
-                if field.kind.is_counter and value.name not in self.served_counters:  # it serves strangers
+                if field.kind.is_counter and value.name not in self.served_counters:  # this function serves strangers
                     raise ForbiddenError(f"Only services change {value.name}.", field="counter")
             elif field.required:
                 raise field.kind.missing_error(field.http_name)
@@ -197,16 +205,16 @@ class RequestHandler:
 
 
 def _is_own_failure(answer: Outcome) -> TypeGuard[TallyError]:
-    """Whether Tally failed, and not the caller: what Lambda must send again, or keep."""
+    """Returns whether Tally failed, and not the caller: Lambda must send the event again, or keep it."""
     return isinstance(answer, TallyError) and not isinstance(answer, CallerError)
 
 
 def _batch_refusal(event: Mapping[str, Any]) -> CallerError | None:
-    """Why a batch is refused as a whole; None if it is not."""
+    """Returns the error that refuses a whole batch; None if the batch is accepted."""
     entries = event["batch"]
     if not event.keys() <= {"batch", "on_failure"} or not isinstance(entries, list) or not entries:
         return InvalidInputError(
-            "batch must be a list of events, and the only field of its event beside on_failure.", field="batch"
+            "batch must be a list of events, and the only field of its event besides on_failure.", field="batch"
         )
     if event.get("on_failure", "raise") != "raise":
         return InvalidInputError('on_failure must be "raise", or left out.', field="on_failure")
@@ -215,21 +223,10 @@ def _batch_refusal(event: Mapping[str, Any]) -> CallerError | None:
     return None
 
 
-def _as_error(error: Exception) -> TallyError:
-    """The error to answer. Anything but a TallyError is a bug: log it, answer a bare 500."""
-    if isinstance(error, CallerError):
-        return error
-    if isinstance(error, TallyError):
-        logger.warning("failed", exc_info=error)
-        return error
-    logger.error("bug", exc_info=error)
-    return TallyError("Tally failed and logged the error.")
-
-
 def _log_and_meter(request: UncheckedRequest | None, outcome: Outcome) -> None:
-    """Write the log line of one answer, which may be sampled if it is a success. Meter replays, refusals and failures.
+    """Writes the log line of one answer, sampled if it is a success. Meters replays, refusals and failures.
 
-    The bookkeeper meters what is counted: a line for each batch of a stream costs less than one for each request.
+    The bookkeeper meters the counted changes: a line for each batch of a stream costs less than one for each request.
     """
     attempts, took_s = request.store_usage_before if request else (STORE_METER.attempts, STORE_METER.elapsed_s)
     failed = isinstance(outcome, TallyError)
@@ -257,18 +254,9 @@ def _log_and_meter(request: UncheckedRequest | None, outcome: Outcome) -> None:
         observe.count(observe.REPLAYED)
 
 
-def _text(answer: Answer[Any]) -> Text:
-    """The answer as caches keep it."""
-    if isinstance(answer.body, Text):
-        return answer.body
-    return Text(http.dumps(answer.body), http.JSON_MEDIA_TYPE, answer.max_age_s, http.version_tag(answer.body))
-
-
 def _direct_response(outcome: Outcome, request_id: str) -> dict[str, Any]:
     if isinstance(outcome, TallyError):
         return {"status": outcome.status, "replayed": False, "body": problem_document(outcome, request_id=request_id)}
-    return {"status": outcome.status, "replayed": outcome.replayed, "body": _as_json(outcome.body)}
-
-
-def _as_json(body: Mapping[str, Any] | Text) -> dict[str, Any]:
-    return {"media_type": body.media_type, "text": body.text} if isinstance(body, Text) else dict(body)
+    body = outcome.body
+    body = {"media_type": body.media_type, "text": body.text} if isinstance(body, Text) else dict(body)
+    return {"status": outcome.status, "replayed": outcome.replayed, "body": body}

@@ -1,4 +1,4 @@
-"""From an HTTP API event (payload format 2.0) to an operation's raw fields, and from an answer to its response."""
+"""Reads the fields of an operation from an HTTP API event (payload format 2.0), and makes the response of an answer."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tally.errors import (
 from .kinds import KEY, Source
 from .operation import Route
 
-PARAMETERS_MAX = 16  # in a query, beside the values of fields that have many
+PARAMETERS_MAX = 16  # in a query, besides the values of lists
 JSON_MEDIA_TYPE = "application/json"
 PROBLEM_MEDIA_TYPE = "application/problem+json"
-OPERATORS_GROUP = "operators"  # the group of the pool's users who may read what needs a scope
+OPERATORS_GROUP = "operators"  # users of the stack's pool in this group may use routes with a scope
 BEACON_MEDIA_TYPE = "text/plain"  # what navigator.sendBeacon sends without a CORS preflight
 
 Event = Mapping[str, Any]
@@ -38,7 +38,7 @@ _QUOTED_PATTERN = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # a string of RF
 
 
 def is_request(event: object) -> TypeGuard[Event]:
-    """Whether the event is a request of API Gateway, by the types of what is read of it. Others can invoke, too."""
+    """Returns whether API Gateway sent the event. Others can invoke, too: each part that is read is checked."""
     if not isinstance(event, Mapping) or "routeKey" not in event:
         return False
     context, headers, path = event.get("requestContext"), event.get("headers", {}), event.get("pathParameters")
@@ -49,46 +49,45 @@ def is_request(event: object) -> TypeGuard[Event]:
 
 
 def _claims(context: object) -> Any:
-    """What the gateway's authorizer verified; empty where there is none."""
+    """Returns the claims that the gateway's authorizer verified; empty without an authorizer."""
     for name in ("authorizer", "jwt", "claims"):
         context = (context.get(name) or {}) if isinstance(context, Mapping) else None
     return context
 
 
 def verified_caller(event: Event, route: Route, console_client: str) -> object:
-    """The JWT's `sub`, which the gateway's authorizer verified. Raises UnauthenticatedError if there is none.
+    """Returns the JWT's `sub`, which the gateway's authorizer verified. Raises UnauthenticatedError without a `sub`.
 
-    Every user of the stack's pool gets the scope tally/read at `console_client`. So its tokens may use a scope only in
-    the hands of an operator. Raises ForbiddenError.
+    Every user of the stack's pool gets the scope tally/read from `console_client`. So if the user of its token is not
+    an operator, and the route has a scope, raises ForbiddenError.
     """
     claims = _claims(event["requestContext"])
     if not claims.get("sub"):
         raise UnauthenticatedError("This needs a token with a `sub`.")
-    a_persons = console_client and claims.get("client_id") == console_client
-    if route.scope and a_persons and OPERATORS_GROUP not in _groups(claims.get("cognito:groups")):
+    is_of_console = console_client and claims.get("client_id") == console_client
+    if route.scope and is_of_console and OPERATORS_GROUP not in _groups(claims.get("cognito:groups")):
         raise ForbiddenError(f"You are not in the group {OPERATORS_GROUP} of this stack's user pool.")
     return claims["sub"]
 
 
 def _groups(claim: object) -> list[str]:
-    """The groups in a claim. API Gateway gives a list to functions as `[a b]`; no group has a space in its name."""
+    """Returns the groups in a claim. API Gateway makes a list `[a b]`, and no group has a space in its name."""
     if isinstance(claim, str):
         return claim.removeprefix("[").removesuffix("]").split()
     return [str(group) for group in claim] if isinstance(claim, list) else []
 
 
 def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, object]:
-    """The fields that the request has, unchecked, by name. `cdn`: CloudFront is before the API.
+    """Returns the fields of the request, unchecked, by name. `cdn`: CloudFront is in front of the API.
 
     Raises InvalidInputError for a malformed or unexpected body, query or field, PayloadTooLargeError and
     UnsupportedMediaTypeError.
     """
     headers = {name.lower(): value for name, value in event.get("headers", {}).items()}
+    has_query = event.get("rawQueryString") and not route.operation.any_query
     sent: dict[Source, Mapping[str, object]] = {
         Source.PATH: event.get("pathParameters") or {},
-        Source.QUERY: _parse_query(event, route)
-        if event.get("rawQueryString") and not route.operation.any_query
-        else {},
+        Source.QUERY: _parse_query(event, route) if has_query else {},
         Source.BODY: _parse_body(event, headers, route),
         Source.HEADER: headers,
         Source.ADDRESS: _address(event, headers, cdn=cdn) if route.operation.uses_client_address else {},
@@ -122,8 +121,8 @@ def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, ob
 
 
 def _address(event: Event, headers: Mapping[str, str], *, cdn: bool) -> dict[str, object]:
-    """The address of who called the API, or CloudFront before it: that adds it to what the caller claims, and the
-    gateway adds CloudFront's own."""
+    """Returns the caller's address. CloudFront appends it to the X-Forwarded-For that the caller sent, and the gateway
+    appends CloudFront's own, so the caller's is the last but one."""
     if cdn:
         *_, caller, _ = ["", "", *headers.get("x-forwarded-for", "").split(",")]
         return {"address": caller.strip()} if caller.strip() else {}
@@ -132,14 +131,14 @@ def _address(event: Event, headers: Mapping[str, str], *, cdn: bool) -> dict[str
 
 
 def _unquote(key: str) -> str:
-    """The key in its header, if that is a quoted string, as the draft of the IETF has it. Raises InvalidInputError."""
+    """Returns the key of a header that is a quoted string, as in the IETF's draft. Raises InvalidInputError."""
     if not (quoted := _QUOTED_PATTERN.fullmatch(key)):
         raise InvalidInputError(f"{KEY.http_name} must be a key, or one quoted string.", field=KEY.http_name)
     return re.sub(r"\\(.)", r"\1", quoted[1])
 
 
 def _parse_query(event: Event, route: Route) -> dict[str, object]:
-    """The raw query string, parsed; a field that has many values as a list.
+    """Parses the raw query string. A field with many values is a list.
 
     API Gateway's own parsing joins repeated parameters with commas.
     """
@@ -186,13 +185,13 @@ def _parse_body(event: Event, headers: Mapping[str, str], route: Route) -> dict[
 
 @cache
 def media_types(route: Route) -> tuple[str, ...]:
-    """The types that a body may have. Where it may hold the key, it is one that a browser's beacon can send."""
+    """Returns the media types that a body may have: also that of a browser's beacon, if the body may hold the key."""
     has_key_in_body = any(field.kind.body_name for field in route.fields)
     return (JSON_MEDIA_TYPE, BEACON_MEDIA_TYPE) if has_key_in_body else (JSON_MEDIA_TYPE,)
 
 
 def parse_object(raw: bytes) -> dict[str, object]:
-    """A JSON object, strictly: UTF-8, no NaN, no name twice. Raises InvalidInputError."""
+    """Parses a JSON object strictly: UTF-8, no NaN, no name twice. Raises InvalidInputError."""
     try:
         document = json.loads(
             raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object_without_duplicates
@@ -216,18 +215,13 @@ def _object_without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, obj
 
 
 def response(status: int, body: Mapping[str, Any], *, replayed: bool = False) -> dict[str, Any]:
-    """An answer for API Gateway."""
+    """Returns an answer for API Gateway."""
     headers = {"content-type": JSON_MEDIA_TYPE, "cache-control": "no-store", "x-content-type-options": "nosniff"}
     if tag := version_tag(body):
         headers["etag"] = tag
     if replayed:
         headers["idempotency-replayed"] = "true"
-    return {
-        "statusCode": status,
-        "headers": headers,
-        "body": dumps(body),
-        "isBase64Encoded": False,
-    }
+    return {"statusCode": status, "headers": headers, "body": dumps(body), "isBase64Encoded": False}
 
 
 dumps = partial(json.dumps, separators=(",", ":"))
@@ -235,12 +229,12 @@ dumps = partial(json.dumps, separators=(",", ":"))
 
 
 def version_tag(body: Mapping[str, Any]) -> str:
-    """The ETag of a counter's version; empty if the answer has none. The version of `GET /health` is text."""
+    """Returns the ETag of a counter's version; "" if the answer has none. The version of `GET /health` is text."""
     return f'"{body["version"]}"' if isinstance(body.get("version"), int) else ""
 
 
 def error_response(error: TallyError, request_id: str) -> dict[str, Any]:
-    """An RFC 9457 problem document for API Gateway."""
+    """Returns an RFC 9457 problem document for API Gateway."""
     answer = response(error.status, problem_document(error, request_id=request_id))
     answer["headers"]["content-type"] = PROBLEM_MEDIA_TYPE
     if isinstance(error, RetryableError):

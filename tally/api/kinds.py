@@ -1,7 +1,7 @@
-"""The kinds of fields. A kind is one object: its check, its schema, its words and its example.
+"""The kinds of fields. A kind is one object: its check, its schema, its description and its example.
 
-Checks that the command and the counting core use too are those of `tally/fields.py`. An operation annotates its
-arguments with the types below.
+`tally/fields.py` has the checks that the command and the counting core use, too. An operation annotates its arguments
+with the types below.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Source(Enum):
     BODY = "body"
     HEADER = "header"
     ADDRESS = "address"
-    """It is the address of the caller, as the gateway knows it."""
+    """The address of the caller, as the gateway knows it."""
 
 
 class FieldContext(NamedTuple):
-    """The facts that checks depend on, beside the value."""
+    """What checks depend on besides the value."""
 
     anonymous: bool
     page_hosts: frozenset[str]
@@ -56,56 +56,56 @@ class Kind:
     """A kind of field."""
 
     check: Callable[[Any, str, FieldContext], Any]
-    """The value to use for what was given in the field of this name. Raises CallerError."""
+    """Takes a value and the field's name, and returns the value to use. Raises CallerError."""
     schema: Schema | Callable[[SchemaContext], Schema]
     description: str
     example: Any
     """A value, or a function of SchemaContext that makes one."""
     source: Source | None = None
-    """Where an HTTP request has it, if not in the query of a GET or in the body of another method."""
+    """Where an HTTP request has it. None: in the query of a GET, and in the body of any other method."""
     http_name: str = ""
-    """Its name in an HTTP request, if that is not the argument's."""
+    """Its name in an HTTP request. Empty: the argument's name."""
     body_name: str = ""
-    """Its name in the JSON body, where a request may have it there instead; in both it must be the same."""
+    """Its name in the JSON body, where a request may have it instead. Both, if sent, must be equal."""
     list_max: int = 0
-    """How many values it has at most, as a list; 0: it is one value. A query repeats the name for each."""
+    """The most values of a list; 0: the field has one value. A query repeats the name for each value."""
     http_default: str | None = None
-    """What an HTTP request says that does not have it."""
+    """The value of an HTTP request that does not have the field."""
     is_counter: bool = False
     uses_page_hosts: bool = False
-    """Whether its check looks at the hosts that the deployment lists."""
+    """Whether its check compares with the page hosts that the deployment lists."""
     is_documented: bool = True
 
     def missing_error(self, wire: str) -> CallerError:
-        """The error for a required field that is missing."""
+        """Makes the error for a required field that is missing."""
         if self is VERSION:
             return PreconditionRequiredError(f"{wire} is missing: send the ETag that you read.", field=wire)
         return InvalidInputError(f"{wire} is missing.", field=wire)
 
     @cached_property
     def parse(self) -> Callable[[Any, str, FieldContext], Any]:
-        """Gives the value to use: its check, or that of each of many. Raises CallerError, which names the field."""
+        """The check of a value, or of a list of values. It raises CallerError, which names the field."""
         return self._parse_each if self.list_max else self.check
 
     def _parse_each(self, given: object, wire: str, context: FieldContext) -> list[Any]:
         if not isinstance(given, list) or not 1 <= len(given) <= self.list_max:
-            most = f"{wire} must be a list of 1 to {self.list_max} values. A query repeats the name for each."
-            raise InvalidInputError(most, field=wire)
+            detail = f"{wire} must be a list of 1 to {self.list_max} values. A query repeats the name for each."
+            raise InvalidInputError(detail, field=wire)
         return [self.check(value, wire, context) for value in given]
 
     def schema_for(self, context: SchemaContext) -> Schema:
-        """The JSON Schema of its values."""
+        """Returns the JSON Schema of its values."""
         schema = dict(self.schema) if isinstance(self.schema, dict) else self.schema(context)
         return {"type": "array", "minItems": 1, "maxItems": self.list_max, "items": schema} if self.list_max else schema
 
     def example_for(self, context: SchemaContext) -> Any:
-        """A value that the check takes."""
+        """Returns a value that the check accepts."""
         example = self.example(context) if callable(self.example) else self.example
         return [example] if self.list_max else example
 
 
 def _without_context(check: Callable[[object, str], Any]) -> Callable[[Any, str, FieldContext], Any]:
-    """A check that depends on nothing but the value."""
+    """Makes the check of a kind from a check that needs no context."""
     return lambda value, field, _: check(value, field)
 
 
@@ -118,36 +118,36 @@ def _pattern_schema(pattern: re.Pattern[str]) -> Schema:
     return {"type": "string", "pattern": f"^({pattern.pattern})$"}
 
 
-def _integer_kind(least: int, most: int, words: str, example: Any) -> Kind:
-    """A whole number."""
+def _integer_kind(least: int, most: int, description: str, example: Any) -> Kind:
+    """Returns a kind for whole numbers."""
 
     def check(value: object, field: str, _: FieldContext) -> int:
         return fields.integer_between(value, field, least, most)
 
-    return Kind(check, {"type": "integer", "minimum": least, "maximum": most}, words, example)
+    return Kind(check, {"type": "integer", "minimum": least, "maximum": most}, description, example)
 
 
-def _size_kind(most: int, default: int, words: str, example: int) -> Kind:
-    """How long a list is: a number, or its text in a query."""
+def _size_kind(most: int, default: int, description: str, example: int) -> Kind:
+    """Returns a kind for the length of a list: a number, or its text in a query."""
 
     def check(value: object, field: str, _: FieldContext) -> int:
         written = isinstance(value, str) and _NUMBER_PATTERN.fullmatch(value)
         return fields.integer_between(float(written[0]) if written else value, field, 1, most)
 
-    return Kind(check, {"type": "integer", "minimum": 1, "maximum": most, "default": default}, words, example)
+    return Kind(check, {"type": "integer", "minimum": 1, "maximum": most, "default": default}, description, example)
 
 
-def _text_kind(longest: int, words: str, example: str, unit: str = "bytes") -> Kind:
-    """Text of any form, up to a length."""
+def _text_kind(longest: int, description: str, example: str, unit: str = "bytes") -> Kind:
+    """Returns a kind for any text up to a length."""
 
     def check(value: object, field: str, _: FieldContext) -> str:
         return fields.string(value, field, longest, unit)
 
-    return Kind(check, _string_schema(1, longest), words, example)
+    return Kind(check, _string_schema(1, longest), description, example)
 
 
-def _pattern_kind(pattern: re.Pattern[str], schema: Schema, must: str, words: str, example: str) -> Kind:
-    """Text of a form."""
+def _pattern_kind(pattern: re.Pattern[str], schema: Schema, must: str, description: str, example: str) -> Kind:
+    """Returns a kind for text that matches a pattern."""
 
     def check(value: object, field: str, _: FieldContext) -> str:
         given = fields.string(value, field)
@@ -155,11 +155,11 @@ def _pattern_kind(pattern: re.Pattern[str], schema: Schema, must: str, words: st
             raise InvalidInputError(f"{field} must be {must}.", field=field)
         return given
 
-    return Kind(check, schema, words, example)
+    return Kind(check, schema, description, example)
 
 
 def _check_hold_id(value: object, field: str, _: FieldContext) -> str:
-    """The id of a hold. Raises NotFoundError for one that Tally cannot have made."""
+    """Checks the id of a hold. Raises NotFoundError for an id that Tally cannot have made."""
     given = fields.string(value, field)
     if not fields.HOLD_PATTERN.fullmatch(given):
         raise NotFoundError("There is no such hold.", field=field)
@@ -167,12 +167,12 @@ def _check_hold_id(value: object, field: str, _: FieldContext) -> str:
 
 
 def list_of(kind: Kind, most: int) -> Kind:
-    """A list of 1 to `most` values of this kind."""
+    """Returns the kind of a list of 1 to `most` values of this kind."""
     return replace(kind, list_max=most)
 
 
 def choice(*choices: str, description: str = "One of these.") -> Kind:
-    """One of a few names. The first one is the example."""
+    """Returns a kind for one of a few names. Its example is the first name."""
 
     def check(value: object, field: str, _: FieldContext) -> str:
         name = fields.string(value, field)
@@ -184,16 +184,12 @@ def choice(*choices: str, description: str = "One of these.") -> Kind:
 
 
 def _example_counter(context: SchemaContext) -> Counter:
-    """A counter that takes any amount, if there is one: its example says most."""
+    """Returns a counter that takes any amount, or else the first counter."""
     return next((counter for counter in context.counters if counter.delta is None), context.counters[0])
 
 
-def _check_counter(value: object, field: str, context: FieldContext) -> Counter:
-    return fields.declared_counter(fields.string(value, field), field, context.counters)
-
-
 def _changes_schema(context: SchemaContext) -> Schema:
-    """A list of changes; those of counters with a fixed step may leave the amount out, or send that step."""
+    """Returns the schema of a list of changes. A change by a counter's fixed step may leave the amount out."""
     steps: dict[int | None, list[str]] = {}
     for counter in context.counters:
         steps.setdefault(counter.delta, []).append(counter.name)
@@ -215,23 +211,19 @@ def _key_schema(context: SchemaContext) -> Schema:
     return _string_schema(shortest, fields.KEY_CHARACTERS_MAX, fields.KEY_PATTERN)
 
 
-def _check_key(value: object, field: str, context: FieldContext) -> str:
-    return fields.idempotency_key(value, field, anonymous=context.anonymous)
-
-
 KEY_EXAMPLE = "5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11"
 PAGE_EXAMPLE = "https://example.com/a"
 HOLD_EXAMPLE = "1785542401-mFYxsn9wM2rBbRkD"
 # no format: `uri` would rule out other alphabets
 _PAGE_SCHEMA = _string_schema(8, fields.RAW_PAGE_BYTES_MAX, fields.PAGE_PATTERN)
 _PAGE_DESCRIPTION = (
-    "An absolute http or https URL. Its fragment and the parameters that the deployment drops (`utm_source`, …) are no"
-    f" part of the page. What is left, normalised (RFC 3986), has at most {fields.PAGE_BYTES_MAX} bytes."
+    "An absolute http or https URL. Tally drops its fragment and the parameters that the deployment lists (`utm_source`"
+    f", …). The rest, normalised by RFC 3986, has at most {fields.PAGE_BYTES_MAX} bytes."
 )
 ID = Kind(
     _without_context(fields.identifier),
     _string_schema(1, fields.ID_CHARACTERS_MAX, ID_FORM),
-    "The id of what is counted. The clients spell other text: `/a/` is `~2Fa~2F` (docs/browser.md).",
+    "The id of what is counted. The clients encode other characters: `/a/` is `~2Fa~2F` (docs/browser.md).",
     "7c20",
 )
 READ_ID = replace(
@@ -242,14 +234,14 @@ READ_ID = replace(
     " characters.",
 )
 COUNTER = Kind(
-    _check_counter,
+    lambda value, field, context: fields.declared_counter(fields.string(value, field), field, context.counters),
     lambda context: {"type": "string", "enum": [counter.name for counter in context.counters]},
     "A counter that this deployment declares.",
     lambda context: _example_counter(context).name,
     is_counter=True,
 )
 KEY = Kind(
-    _check_key,
+    lambda value, field, context: fields.idempotency_key(value, field, anonymous=context.anonymous),
     _key_schema,
     "Your name for this one change, such as a UUID. Send it with every retry, and the change counts once.",
     KEY_EXAMPLE,
@@ -259,12 +251,12 @@ KEY = Kind(
 SECRET = Kind(
     lambda value, field, _: fields.idempotency_key(value, field, anonymous=True),
     _string_schema(fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX, fields.KEY_PATTERN),
-    "What this browser alone knows, such as a UUID. Tally stores a hash of it and the id.",
+    "A secret of this browser, such as a UUID. Tally stores a hash of the secret and the id.",
     "0b1f6c64-7d0e-4a52-9c3b-8e2f5a7d9c10",
     source=Source.HEADER,  # a URL would be logged
     http_name="Tally-Secret",
 )
-# A page that is left sends by `navigator.sendBeacon`, which takes no headers.
+# When its page is left, a browser sends with `navigator.sendBeacon`, which takes no headers.
 KEY_IN_HEADER_OR_BODY = replace(
     KEY, description=f"{KEY.description} In the header, or as `key` in the body.", body_name="key"
 )
@@ -292,41 +284,41 @@ PAGE_SIZE = _size_kind(
 CURSOR = Kind(
     _without_context(fields.cursor),
     _string_schema(2, fields.CURSOR_CHARACTERS_MAX, fields.CURSOR_PATTERN),
-    "The `cursor` of the page before.",
+    "The `cursor` of the previous page.",
     fields.encode_cursor("auth0%7C7c20"),
 )
 AMOUNT = _integer_kind(
     -AMOUNT_MAX,
     AMOUNT_MAX,
-    "By how much. For a counter with a fixed step: that step, or leave it out.",
+    "The amount to add, below 0 to subtract. For a counter with a fixed step: that step, or leave it out.",
     lambda context: _example_counter(context).delta or 1,
 )
 VALUE = _integer_kind(-AMOUNT_MAX, AMOUNT_MAX, "The value to set.", 98)
 LIMIT_OVERRIDE = _integer_kind(
-    -AMOUNT_MAX, AMOUNT_MAX, "The ceiling of this id; of a counter without one, its floor.", 10_000
+    -AMOUNT_MAX, AMOUNT_MAX, "The ceiling of this id, or its floor if the counter has no ceiling.", 10_000
 )
 CHANGES = Kind(
     _without_context(fields.changes),
     _changes_schema,
-    f"What counts together, of at most {fields.TALLIES_MAX} numbers: by how much each counter of an id moves. Several"
-    " changes of one number are judged by their sum.",
+    f"The changes that count together, of at most {fields.TALLIES_MAX} numbers. Limits judge several changes of one"
+    " number by their sum.",
     lambda context: [{"counter": one.name, "id": "7c20", "amount": one.delta or 1} for one in context.counters[:2]],
 )
 VISIBLE = choice(
     "now",
     "soon",
-    description="`soon`: one receipt for all of them, which is added up within seconds. Only for counters without"
-    " limits and without a version.",
+    description="`soon`: Tally stores one receipt for all changes, and adds them up within seconds. Only for counters"
+    " without limits and without a version.",
 )
-HELD_AMOUNT = _integer_kind(1, AMOUNT_MAX, "How much to take.", 2)
+HELD_AMOUNT = _integer_kind(1, AMOUNT_MAX, "The amount to take.", 2)
 USED_AMOUNT = _integer_kind(
-    0, AMOUNT_MAX, "How much was used, less or more than was held. Without it: what was held.", 2
+    0, AMOUNT_MAX, "The amount that was used, less or more than was held. Without it: the held amount.", 2
 )
-NEW_AMOUNT = replace(HELD_AMOUNT, description="How much it is to hold in all. Without it: as much as now.", example=3)
-TTL = _integer_kind(
-    1, fields.HOLD_TTL_MAX_S, "For how many seconds. Then the hold expires and gives the amount back.", 600
+NEW_AMOUNT = replace(HELD_AMOUNT, description="The new amount of the hold. Without it: the amount stays.", example=3)
+TTL = _integer_kind(1, fields.HOLD_TTL_MAX_S, "The seconds until the hold expires and gives the amount back.", 600)
+NEW_TTL = replace(
+    TTL, description="The seconds from now until the hold expires. Without it: the time stays.", example=1200
 )
-NEW_TTL = replace(TTL, description="For how many seconds from now. Without it: the time stays.", example=1200)
 VERSION = Kind(
     _without_context(fields.version_of_etag),
     {"type": "string", "pattern": f"^{fields.ETAG_PATTERN.pattern}$"},
@@ -346,38 +338,38 @@ CHILD_NAME = Kind(
 INCLUDE_VALUE = Kind(
     _without_context(fields.boolean),
     {"type": "boolean", "default": False},
-    "Whether the answer has the number as well, read right after the change. It costs a read unit.",
+    "Whether the answer has the number, too. Tally reads it right after the change, for a read unit.",
     True,
     source=Source.QUERY,
 )
 USED = replace(
     INCLUDE_VALUE,
-    description="Whether it is used already. Then it goes beyond the limit, as far as the counter's `debt`.",
+    description="Whether the amount is used already. Then it may go beyond the limit, as far as the counter's `debt`.",
 )
 TALLY = Kind(
     _without_context(fields.split_tally),
     _string_schema(1, fields.TALLY_BYTES_MAX),
-    "`counter:id`, as `likes:a91f`, or `visits:` and a page's URL. Repeat it for each.",
+    "`counter:id`, such as `likes:a91f`, or `visits:` and a page's URL. Repeat the parameter for each number.",
     lambda context: f"{next((one.name for one in context.counters if one.public), context.counters[0].name)}:a91f",
 )
 TALLY_OF_LISTED_HOST = replace(TALLY, uses_page_hosts=True)
 SERIES_TALLY = replace(
-    TALLY, description="`counter:id`, as `plays:9f3a`; a counter alone is all of its numbers together."
+    TALLY, description="`counter:id`, such as `plays:9f3a`. A counter alone means all of its ids together."
 )
 RECEIPT_TARGET = _text_kind(
     fields.RAW_PAGE_BYTES_MAX,
-    "What was changed: `counter/id`, a page's URL, or `changes` for many together.",
+    "What was changed: `counter/id`, a page's URL, or `changes` for a batch.",
     "plays/9f3a",
 )
 ID_OR_PAGE = replace(
-    RECEIPT_TARGET, description="The id of what is counted; of `visits` the page's URL.", example="7c20"
+    RECEIPT_TARGET, description="The id of what is counted. For `visits`: the page's URL.", example="7c20"
 )
-PERIOD = _pattern_kind(  # whether the counter has such periods, and whether there is this one, is checked later
+PERIOD = _pattern_kind(  # a later check says whether the counter has such periods, and this one
     fields.PERIOD_PATTERN,
     _string_schema(4, 16, fields.PERIOD_PATTERN),
     "a period, like 2026-11-22, 2026-W47 or 2026-11",
-    "Of a counter with periods: the minute (`2026-11-22T14:05`), hour, day, week (`2026-W47`), month or year that you"
-    " ask for. Without it: the current one.",
+    "For a counter with periods: a minute (`2026-11-22T14:05`), hour, day, week (`2026-W47`), month or year. Without"
+    " it: the current period.",
     "2026-11-22",
 )
 USER_AGENT = Kind(
@@ -387,7 +379,7 @@ USER_AGENT = Kind(
     "Mozilla/5.0",
     source=Source.HEADER,
     http_name="User-Agent",
-    http_default="",  # what does not say what it is, is no browser
+    http_default="",  # every browser sends this header
     is_documented=False,  # every client sends it anyway
 )
 ADDRESS = replace(
@@ -398,7 +390,10 @@ ADDRESS = replace(
     is_documented=False,  # the gateway knows it
 )
 CALLER = Kind(
-    _without_context(fields.user), _string_schema(1, fields.USER_BYTES_MAX), "Whose change it was.", "auth0|7c20"
+    _without_context(fields.user),
+    _string_schema(1, fields.USER_BYTES_MAX),
+    "The caller whose change it was.",
+    "auth0|7c20",
 )
 TIME = Kind(
     _without_context(fields.epoch_s),
@@ -409,18 +404,18 @@ TIME = Kind(
 UNTIL = replace(TIME, example="2026-07-31")
 VISITOR = _text_kind(
     fields.USER_BYTES_MAX,
-    "Who came: your name for a person, such as a user's `sub`. Tally stores a hash of it, under a secret of the stack.",
+    "Your name for the visitor, such as a user's `sub`. Tally stores a hash of it, keyed with a secret of the stack.",
     "auth0|7c20",
 )
 FIRST_TRY_TIME = _integer_kind(
     0,
     fields.TIME_S_MAX,
-    "When you tried this visit first, in seconds since 1970: within the last day. It counts in the period of then.",
+    "When you first sent this visit, in seconds since 1970, within the last day. It counts in the period of that time.",
     1785542401,
 )
 ZONE = _text_kind(
     64,  # the longest has 32
-    "The time zone of the days; UTC without one. Its days must begin with an hour of UTC.",
+    "The time zone of the days. Without it: UTC. Each of its days must begin at a full hour of UTC.",
     "Europe/Berlin",
     "characters",
 )

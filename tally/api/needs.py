@@ -19,7 +19,7 @@ class Table(Enum):
     RECEIPTS = "receipts"
     LEDGER = "ledger"
     SALTS = "salts"
-    """There only if visitors of pages are counted."""
+    """Exists only if the deployment counts visitors of pages."""
 
 
 class Need(NamedTuple):
@@ -37,12 +37,12 @@ NOTHING: Needs = frozenset()
 
 
 def on_counts(counters: Iterable[Counter], *actions: str) -> Needs:
-    """The actions on the items of these counters."""
+    """Returns the needs for these actions on the items of these counters."""
     return frozenset(Need(action, Table.COUNTS, f"{counter.prefix}#") for counter in counters for action in actions)
 
 
 def on_ledger(by_prefix: Mapping[str, Iterable[str]]) -> Needs:
-    """The actions on the ledger's items, by the prefix of their partition key."""
+    """Returns the needs for actions on the ledger's items. `by_prefix`: the actions by prefix of the partition key."""
     return frozenset(Need(action, Table.LEDGER, prefix) for prefix, actions in by_prefix.items() for action in actions)
 
 
@@ -60,49 +60,49 @@ PING_STORE: Needs = frozenset({Need("GetItem", Table.COUNTS, "HEALTH")})
 
 
 def to_count(counters: Iterable[Counter]) -> Needs:
-    """A receipt, and an update of the number unless the rollup makes it."""
+    """A change puts a receipt, and moves the tally unless the rollup moves it."""
     counting = list(counters)
     now = [counter for counter in counting if counter.visible == "now"]
     return (PUT_RECEIPT if counting else NOTHING) | on_counts(now, "UpdateItem") | to_read_limits(counting)
 
 
 def to_read_limits(counters: Iterable[Counter]) -> Needs:
-    """Reads the override of an id, if the counter allows overrides."""
+    """A change reads the override of an id, if the counter allows overrides."""
     return on_counts((counter for counter in counters if counter.limit_overrides), "BatchGetItem")
 
 
 def to_count_visitors(counters: Iterable[Counter]) -> Needs:
-    """Under a hash that needs the secret of the stack. Where it is visible now, a receipt is looked for first."""
+    """A visitor is hashed with the secret of the stack. If visits are visible now, a receipt is looked for first."""
     unique = list(counters)
     looks = FIND_RECEIPT if any(counter.visible == "now" for counter in unique) else NOTHING
     return (to_count(unique) | to_release_expired_holds(unique) | STACK_SECRET | looks) if unique else NOTHING
 
 
 def to_change_batch(counters: Iterable[Counter]) -> Needs:
-    """Many changes under one key. It looks for its receipt before it refuses a retired counter."""
-    together = list(counters)
-    return to_count(together) | to_find_receipt_before_refusal(together) | to_release_expired_holds(together)
+    """A batch looks for its receipt before it refuses a retired counter."""
+    changed = list(counters)
+    return to_count(changed) | to_find_receipt_before_refusal(changed) | to_release_expired_holds(changed)
 
 
 def to_void(counters: Iterable[Counter]) -> Needs:
-    """The receipt of what is taken back is read and marked."""
+    """A void reads and marks the receipt of the change."""
     return to_change_batch(counters) | FIND_RECEIPT | MARK_RECEIPT
 
 
 def to_find_receipt_before_refusal(counters: Iterable[Counter]) -> Needs:
-    """A retry of a change from before its counter was retired gets its answer."""
+    """If a counter was retired after a change, a retry of this change still gets its answer."""
     return FIND_RECEIPT if any(counter.retired for counter in counters) else NOTHING
 
 
 def to_release_expired_holds(counters: Iterable[Counter]) -> Needs:
-    """Before a 409, and in the sweep, expired holds give back what they have taken."""
+    """Expired holds give back what they have taken: before a 409, and in the sweep."""
     holding = [counter for counter in counters if counter.may_settle_holds]
     moved = on_ledger({"HOLDS#": ["Query", "PutItem", "DeleteItem"]}) | on_counts(holding, "UpdateItem")
     return (PUT_RECEIPT | moved | to_read_limits(holding)) if holding else NOTHING
 
 
 def to_change_child(counters: Iterable[Counter]) -> Needs:
-    """A change reads the child. It may look for a parent, and make a shard beside it (tally/counting/children.py)."""
+    """A change reads the child. It may read the parent, and create a shard beside it (tally/counting/children.py)."""
     families = list(counters)
     change = on_counts(families, "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
     needing = [counter for counter in families if counter.parent_required]
@@ -110,7 +110,7 @@ def to_change_child(counters: Iterable[Counter]) -> Needs:
 
 
 def to_read_tallies(counters: Iterable[Counter]) -> Needs:
-    """Those with one item are read together, and those with shards each by itself."""
+    """Tallies of one item are read together. A tally with shards is read by itself."""
     readable = list(counters)
     single = [counter for counter in readable if counter.has_version]
     spread = [counter for counter in readable if not counter.has_version]
@@ -118,19 +118,19 @@ def to_read_tallies(counters: Iterable[Counter]) -> Needs:
 
 
 def to_read_scan(counters: Iterable[Counter]) -> Needs:
-    """The number of a counter of items is shown once they are counted."""
+    """A counter of items shows its numbers only after its scan."""
     return READ_SCANS if any(counter.items is not None for counter in counters) else NOTHING
 
 
 def to_read_as_of(counters: Iterable[Counter]) -> Needs:
-    """A number that is visible soon says as of when it is complete; one of items, whether they are counted."""
+    """A number that is visible soon has `as_of`. A number of items needs to know whether the items are counted."""
     soon = [counter for counter in counters if counter.visible == "soon"]
     judged = READ_WATERMARK if any(counter.items is None for counter in soon) else NOTHING
     return judged | to_read_scan(soon)
 
 
 def to_make_events(counters: Iterable[Counter]) -> Needs:
-    """The events of thresholds that numbers cross, and the levels of those that are sums."""
+    """Threshold crossings become events. For sums of shards, the consumer stores the last level, too."""
     notifying = [counter for counter in counters if counter.notifies]
     sums = [counter for counter in notifying if not counter.has_version]
     written = {"EVENT#": ("PutItem",)} if notifying else {}
@@ -138,13 +138,12 @@ def to_make_events(counters: Iterable[Counter]) -> Needs:
 
 
 def to_send_events(counters: Iterable[Counter], *more: str) -> Needs:
-    """Notes which events were sent; `more`: what else is done with those that were not."""
+    """A sent event moves to the sent ones. `more`: further actions on events that are not sent."""
     sent = {"EVENT#": ("DeleteItem", *more), "SENT#": ("PutItem",)}
     return on_ledger(sent) if any(counter.notifies for counter in counters) else NOTHING
 
 
 def to_consume(consumer: str) -> Needs:
-    """What a stream consumer reads and writes: the counters' forms; its checkpoints, and markers of the records that it
-    could not apply."""
+    """A consumer reads schema fingerprints, and writes its checkpoints and the markers of dead letters."""
     written = {f"CHECKPOINT#{consumer}#": ("GetItem", "UpdateItem"), "DEADLETTER": ("PutItem",)}
     return on_ledger(written) | READ_FORMS

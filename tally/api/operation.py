@@ -1,15 +1,16 @@
-"""What an operation is: a function, with all that follows from it.
+"""An operation: a function, and all that follows from its declaration.
 
     @operation(
-        "GET /counters/{counter}/{id}", access=Access.READ, as_counter="read", throttle=READS, alias="GET {path}",
-        needs=lambda counters: on(counters, "Query"),
+        "GET /counters/{counter}/{id}", access=Access.READ, audience_field="read", throttle=READS,
+        short_route="GET {path}",
+        needs=lambda counters: needs.on_counts(counters, "Query"),
         raises=[NotFoundError],
         example={"counter": "stock", "id": "7c20", "value": 98, "version": 7},
     )
-    def get_counter(call: Call, *, counter: ACounter, id: Id, period: Period | None = None) -> Answer[Value]:
+    def get_counter(call: Call, *, counter: DeclaredCounter, id: Id, period: Period | None = None) -> Answer[Value]:
         "The value of a counter"
 
-Its name is the function's. Its fields are the keyword arguments: each has a kind (kinds.py), and is required if it has
+It has the function's name. Its fields are the keyword arguments: each has a kind (kinds.py), and is required if it has
 no default. Routes, roles, throttles, the local gateway, the API document, the samples in `events/`, the smoke test and
 the client follow from this declaration.
 """
@@ -35,7 +36,7 @@ from .needs import NOTHING, Needs
 from .texts import Text
 
 OPEN_SUFFIX = "_open"
-"""The end of the name of a function that serves strangers, where another one of the same module may change more."""
+"""Ends the name of a function that serves strangers, if another function of the same module may change more."""
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ class Throttle(NamedTuple):
     burst: int
 
     def scaled_by(self, share: float) -> Throttle:
-        """This share of the rate, and at least one a second. A burst costs little."""
+        """Returns the throttle with this share of the rate, at least one request a second. A burst costs little."""
         return self._replace(rate_per_s=max(1, round(self.rate_per_s * share)))
 
 
@@ -82,7 +83,7 @@ class Answer(NamedTuple, Generic[T]):
     status: int = 200
     replayed: bool = False
     max_age_s: int = 0
-    """For how long a cache may keep it, if the route is for anyone and its answers can be revalidated."""
+    """For how many seconds a cache may keep it, if the route is for anyone and its answers can be revalidated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ class Field:
 
     argument: str
     name: str
-    """Its name in a direct event, which has it at its top: the argument's, without the `_` of `from_`."""
+    """Its name in a direct event: the argument's, without the `_` of `from_`."""
     kind: Kind
     source: Source
     """Where an HTTP request has it."""
@@ -111,17 +112,17 @@ class OperationFacts:
     audience_field: str = ""
     """`changes`, `read` or `lists`: the field of a counter that says who else may use it. Empty: nobody else."""
     open_throttle: Throttle | None = None
-    """The throttle of each route for one counter that more callers may use than `access` says; None: `throttle`."""
+    """The throttle of a route for one counter that is open to more callers than `access` says. None: `throttle`."""
     short_route: str = ""
     """The form of a counter's short route, such as `POST {path}`; empty if it has none."""
     has_short_route: Callable[[Counter], bool] = lambda _: True
     """Whether a counter has that short route."""
     raises: Sequence[type[TallyError]] = ()
-    """The errors that not every operation has."""
+    """The errors besides those that any operation may raise."""
     refusal_for: Callable[[Counter], CallerError | None] = lambda _: None
-    """Why it does not work on this counter; None if it does."""
+    """Returns why it does not work on this counter; None if it does."""
     only_counters: Sequence[Counter] = ()
-    """The counters that it has to itself: without one of them there is no such operation. Empty: it works on any."""
+    """It works on these counters only, and a deployment without them does not have it. Empty: on any counter."""
     example: Any = None
     success_statuses: Sequence[int] = (200,)
     """The statuses of its successful answers."""
@@ -131,12 +132,12 @@ class OperationFacts:
     is_cacheable: bool = False
     """Whether caches may keep its answer on routes for anyone, and then ask whether it has changed (304)."""
     head: bool = False
-    """Whether `HEAD` is answered, too: monitors ask so whether something answers."""
+    """Whether it also answers `HEAD`, which monitors send."""
     any_query: bool = False
     body_bytes_max: int = 16 * 1024  # of an HTTP request
     names_users: bool = False
     smoke_statuses: Sequence[int] = ()
-    """The statuses that the smoke test expects of its sample; none: those of success."""
+    """The statuses that the smoke test expects of its sample. Empty: `success_statuses`."""
 
 
 @dataclass(eq=False, repr=False)
@@ -144,7 +145,7 @@ class operation(OperationFacts):
     """Declares the operation of a function. Raises TypeError for a field without a kind."""
 
     method_and_path: str
-    """Method and path."""
+    """Such as `POST /changes`."""
 
     def __call__(self, function: Callable[..., Any]) -> Operation:
         return Operation(self, function)
@@ -170,11 +171,11 @@ class Operation(OperationFacts):
         self.module = function.__module__.rpartition(".")[2]
         self.method, _, self.path = declared.method_and_path.partition(" ")
         self.fields = tuple(_fields(function, self.method, self.path))
-        self.answer = _answer_type(function)
+        (self.answer,) = typing.get_args(typing.get_type_hints(function, include_extras=True)["return"])
         self.smoke_statuses = declared.smoke_statuses or declared.success_statuses
 
     def __call__(self, call: Call, **fields: Any) -> Any:
-        """Call its function, with fields that are checked."""
+        """Calls its function, with checked fields."""
         return self.function(call, **fields)
 
     @cached_property
@@ -194,47 +195,47 @@ class Operation(OperationFacts):
 
     @property
     def uses_page_hosts(self) -> bool:
-        """Whether it looks at the hosts whose pages count."""
+        """Whether it uses the hosts whose pages count."""
         return any(field.kind.uses_page_hosts for field in self.fields)
 
     @cached_property
     def uses_client_address(self) -> bool:
-        """Whether it looks at the address of the caller."""
+        """Whether it uses the address of the caller."""
         return any(field.source is Source.ADDRESS for field in self.fields)
 
     @property
     def summary(self) -> str:
-        """What it does, in a line."""
+        """What it does: the first line of the function's docstring."""
         return _summary_and_description(self.function)[0]
 
     @property
     def description(self) -> str:
-        """What a caller should know beside that; may be empty."""
+        """What else a caller should know: the rest of the docstring, which may be empty."""
         return _summary_and_description(self.function)[1]
 
     def serves(self, counter: Counter) -> bool:
-        """Whether it works on this counter."""
+        """Returns whether it works on this counter."""
         own = not self.only_counters or counter.name in [one.name for one in self.only_counters]
         return own and self.refusal_for(counter) is None
 
     def served_counters(self, counters: Iterable[Counter]) -> list[Counter]:
-        """Those that it works on."""
+        """Returns the counters that it works on."""
         return [counter for counter in counters if self.serves(counter)]
 
     def access_of(self, counter: Counter) -> Access:
-        """Who may use it for this counter."""
+        """Returns who may use it for this counter."""
         if not self.audience_field:
             return self.access
         return _ACCESS_BY_AUDIENCE.get(getattr(counter, self.audience_field), self.access)
 
     def is_opened_by(self, counter: Counter) -> bool:
-        """Whether a counter opens it to more callers: its name in the path then leads to a route of its own."""
+        """Returns whether a counter opens it to more callers, and so has a route of its own."""
         return self.has_counter_in_path and self.access_of(counter) is not self.access
 
     def routes(self, counters: Mapping[str, Counter]) -> list[Route]:
-        """Its routes: the general one; one for each counter that opens it to more callers; the counters' short ones.
+        """Returns its routes: the general route, one for each counter that opens it to more callers, and short routes.
 
-        None if it works on no declared counter.
+        If it works on no declared counter, there are no routes.
         """
         served = self.served_counters(counters.values())
         general = Route(self, self.method, self.path, self.access, self.throttle)
@@ -276,12 +277,12 @@ class Route:
 
     @property
     def methods(self) -> Sequence[str]:
-        """API Gateway has a route for each."""
+        """Its methods: API Gateway has a route for each."""
         return (self.method, "HEAD") if self.operation.head else (self.method,)
 
     @property
     def keys(self) -> Sequence[str]:
-        """As API Gateway names them."""
+        """The `key` of the route for each method."""
         return [f"{method} {self.path}" for method in self.methods]
 
     @property
@@ -306,36 +307,30 @@ class Route:
 
     @property
     def statuses(self) -> Sequence[int]:
-        """Those of its successful answers."""
+        """The statuses of its successful answers."""
         return (*self.operation.success_statuses, 304) if self.is_cacheable else self.operation.success_statuses
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
-        """The fields that a request has beside the fixed ones."""
+        """The fields of a request, besides `fixed_fields`."""
         return tuple(field for field in self.operation.fields if field.name not in self.fixed_fields)
 
     def served_counters(self, counters: Mapping[str, Counter]) -> list[Counter]:
-        """The counters that requests of this route can name."""
+        """Returns the counters that requests of this route can name."""
         served = self.operation.served_counters(counters.values())
         if self.fixed_fields:
             return [counter for counter in served if counter.name == self.fixed_fields["counter"]]
         return [counter for counter in served if not self.operation.is_opened_by(counter)]
 
     def as_deployed(self, likers: UserVisibility) -> Route | None:
-        """The route as a deployment serves it; None if it does not."""
+        """Returns the route as a deployment serves it; None if the deployment does not serve it."""
         if not self.operation.names_users or self.access is not Access.ANYONE or likers is UserVisibility.ANYONE:
             return self
         return replace(self, access=Access.SIGNED_IN) if likers is UserVisibility.SIGNED_IN else None
 
 
-def _answer_type(function: Callable[..., Any]) -> Any:
-    """The type of its answer."""
-    (answer,) = typing.get_args(typing.get_type_hints(function, include_extras=True)["return"])
-    return answer
-
-
 def _fields(function: Callable[..., Any], method: str, path: str) -> Iterable[Field]:
-    """The fields of a function: its keyword arguments."""
+    """Yields the fields of a function: its keyword arguments."""
     hints = typing.get_type_hints(function, include_extras=True)
     for argument in inspect.signature(function).parameters.values():
         if argument.kind is not inspect.Parameter.KEYWORD_ONLY:
@@ -352,7 +347,7 @@ def _fields(function: Callable[..., Any], method: str, path: str) -> Iterable[Fi
 
 
 def _kind(hint: Any) -> Kind | None:
-    """The kind in `Annotated[str, KIND]`, or in `Annotated[str, KIND] | None`."""
+    """Returns the kind in `Annotated[str, KIND]`, or in `Annotated[str, KIND] | None`."""
     kinds = [fact for fact in getattr(hint, "__metadata__", ()) if isinstance(fact, Kind)]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         kinds = [kind for argument in typing.get_args(hint) if (kind := _kind(argument))]
@@ -365,15 +360,15 @@ def _summary_and_description(function: Callable[..., Any]) -> tuple[str, str]:
 
 
 def operations_of(module: ModuleType) -> list[Operation]:
-    """The operations of a file, in its order."""
+    """Returns the operations of a file, in its order."""
     return [value for value in vars(module).values() if isinstance(value, Operation)]
 
 
 def routes_by_function(operations: Iterable[Operation], counters: Mapping[str, Counter]) -> dict[str, list[Route]]:
-    """The routes of each Lambda function, by its name.
+    """Returns the routes of each Lambda function, by the function's name.
 
-    A module that changes numbers is two functions where strangers may change some: one serves them, and its role lets
-    it change those counters only.
+    If strangers may change some counters of a module that changes numbers, the module is two functions. One function
+    serves strangers, and its role lets it change those counters only.
     """
     listed = list(operations)
     routes = [route for operation in listed for route in operation.routes(counters)]
@@ -391,16 +386,15 @@ def routes_by_function(operations: Iterable[Operation], counters: Mapping[str, C
 def operations_of_function(
     name: str, routes: Iterable[Route], operations: Iterable[Operation], counters: Mapping[str, Counter]
 ) -> list[Operation]:
-    """The operations that direct events to a function may name: all that its file has for the declared counters, unless
-    it serves strangers.
-    """
+    """Returns the operations that direct events to a function may name: all that its file has for the declared
+    counters, or those of its routes if it serves strangers."""
     if name.endswith(OPEN_SUFFIX):
         return list(dict.fromkeys(route.operation for route in routes))
     return [operation for operation in operations if operation.module == name and operation.routes(counters)]
 
 
 def counters_of_function(name: str, routes: Iterable[Route], counters: Mapping[str, Counter]) -> list[Counter]:
-    """The counters that a function may touch: those that are open, for one that serves strangers."""
+    """Returns the counters that a function may touch: all, or the open ones if it serves strangers."""
     if not name.endswith(OPEN_SUFFIX):
         return list(counters.values())
     served = {counter.name: counter for route in routes for counter in route.served_counters(counters)}

@@ -1,4 +1,4 @@
-"""What several answers have in common: facts about members, and a number."""
+"""Types that several answers share: members, and a number."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 Count = Annotated[int, {"minimum": 0}]
 Seconds = Annotated[int, {"minimum": 0, "description": "Seconds since 1970."}]
 Version = Annotated[
-    int, {"minimum": 0, "description": "Every change increments it. It is the `ETag`, without the quotes."}
+    int, {"minimum": 0, "description": "Every change increments the version. In quotes, it is the `ETag`."}
 ]
 AsOf = Annotated[
     int | None,
     {
         "minimum": 0,
-        "description": "Seconds since 1970. The number holds every change before this time. Null: not known yet.",
+        "description": "Seconds since 1970. The number has every change before this time. Null: not known yet.",
     },
 ]
-PeriodName = Annotated[str, {"description": "Of a counter with periods: which one, such as `2026-11`."}]
+PeriodName = Annotated[str, {"description": "Of a counter with periods: the period, such as `2026-11`."}]
 WhenVisible = Annotated[
     Literal["now", "soon"],
     {"description": "When reads show the change: `now`, or `soon`, which is within seconds. It counts either way."},
@@ -24,16 +24,16 @@ WhenVisible = Annotated[
 NewValue = Annotated[
     int,
     {
-        "description": "With `?value=true`, of a change that is visible now: what a strongly consistent read said right"
-        " after the change."
+        "description": "With `?value=true`, of a change that is visible now: the number, read strongly consistently"
+        " right after the change."
     },
 ]
 
 
 class Value(TypedDict):
-    """A number; with a version if it has compare-and-set, with `as_of` if its changes are visible soon.
+    """A number. It has a version if it can be set, and `as_of` if its changes are visible soon.
 
-    A counter with a ceiling or a floor says its `limit`, and how much is `left`.
+    With a ceiling or a floor, it has a `limit`, and how much is `left`.
     """
 
     counter: str
@@ -42,16 +42,24 @@ class Value(TypedDict):
     period: NotRequired[PeriodName]
     version: NotRequired[Version]
     as_of: NotRequired[AsOf]
-    about: NotRequired[Annotated[Literal[True], {"description": "Of a counter of items: `as_of` is about that time."}]]
+    about: NotRequired[
+        Annotated[Literal[True], {"description": "Of a counter of items without heartbeats: `as_of` is approximate."}]
+    ]
     limit: NotRequired[
-        Annotated[int, {"description": "The ceiling of this id, as changes are judged now; without one, its floor."}]
+        Annotated[int, {"description": "The present ceiling of this id, or its floor if it has no ceiling."}]
     ]
     left: NotRequired[
-        Annotated[int, {"description": "How much more it takes, up to `limit`. Below 0: it is so far beyond it."}]
+        Annotated[
+            int,
+            {"description": "The amount that still fits up to `limit`. Below 0: the number is beyond it by so much."},
+        ]
     ]
-    over: NotRequired[Annotated[Literal[True], {"description": "It is beyond `limit`: `left` says how far."}]]
+    over: NotRequired[Annotated[Literal[True], {"description": "The number is beyond `limit`: `left` says how far."}]]
     resets_at: NotRequired[
-        Annotated[int, {"minimum": 0, "description": "Of a counter with periods: when this one ends, as `as_of`."}]
+        Annotated[
+            int,
+            {"minimum": 0, "description": "Of a counter with periods: when the period ends, in seconds since 1970."},
+        ]
     ]
 
 

@@ -1,6 +1,6 @@
 """Answers for anyone: a number, a script, a picture, the console. Caches keep them and revalidate with `If-None-Match`.
 
-Nothing keeps the answer to a request with a token: a caller who is signed in sees each change at once.
+No cache keeps the answer to a request with a token, so a signed-in caller sees each change at once.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-GZIP_BYTES_MIN = 500  # shorter ones hardly shrink
+GZIP_BYTES_MIN = 500  # shorter texts hardly shrink
 _ZERO_WEIGHT_PATTERN = re.compile(r"q=0(\.0*)?")
-_SAFE_HEADERS = {  # where a text has no headers of its own
+_SAFE_HEADERS = {  # of a text without headers of its own
     "cross-origin-resource-policy": "cross-origin",  # pages of any origin embed them
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",  # a picture runs nothing
     "x-content-type-options": "nosniff",
@@ -22,28 +22,28 @@ _SAFE_HEADERS = {  # where a text has no headers of its own
 
 
 class Text(NamedTuple):
-    """A text, its type without parameters, and for how long a cache may keep it."""
+    """A text, its media type without parameters, and for how long a cache may keep it."""
 
     text: str
     media_type: str
     max_age_s: int
     version_tag: str = ""
-    """The ETag that it has anyway, as that of a counter's version."""
+    """The ETag, such as a counter's version. Empty: one is made from the text."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Headers of its own: each takes the place of the one that a text for other sites has."""
+    """Headers of its own. Each replaces the one that a text for other sites has."""
 
     @property
     def etag(self) -> str:
-        """The one of the text is weak, because the text and its compressed form share it."""
+        """The ETag. One that is made from the text is weak, because the compressed text shares it."""
         return self.version_tag or f'W/"{hashlib.sha256(self.text.encode()).hexdigest()[:16]}"'
 
 
 def response(body: Text, request_headers: Mapping[str, str]) -> dict[str, Any]:
-    """An answer for API Gateway: 200, or 304 if the caller has it. Compressed here: API Gateway does not."""
+    """Returns an answer for API Gateway: 200, or 304 if the caller has the text. API Gateway does not compress."""
     headers = {name.lower(): value for name, value in request_headers.items()}
-    kept = "no-store" if "authorization" in headers else f"public, max-age={body.max_age_s}"
-    sent = {"cache-control": kept, "etag": body.etag, "vary": "accept-encoding, authorization"}
-    # A deploy of another start or limit changes an answer, and no version.
+    cached = "no-store" if "authorization" in headers else f"public, max-age={body.max_age_s}"
+    sent = {"cache-control": cached, "etag": body.etag, "vary": "accept-encoding, authorization"}
+    # No 304 by version: a deploy of another start or limit changes the answer, and not the version.
     if not body.version_tag and _matches_etag(headers.get("if-none-match", ""), body.etag):
         return {"statusCode": 304, "headers": sent, "body": "", "isBase64Encoded": False}
     charset = "" if body.media_type.endswith("/json") else "; charset=utf-8"  # JSON has no other

@@ -1,1 +1,1 @@
-"""What follows from the declarations, when something is built: no function imports it."""
+"""Derives from the declarations what is built: roles, the API document, clients. No function imports this package."""

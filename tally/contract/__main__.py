@@ -1,4 +1,4 @@
-"""`make generate`: write what follows from the operations, the samples in `events/` and the typed client.
+"""`make generate` writes what follows from the operations: the samples in `events/` and the typed clients.
 
 `python -m tally.contract --openapi` prints the API document.
 """
@@ -25,7 +25,7 @@ EVENTS = ROOT / "events"
 
 
 def files(counters: Mapping[str, Counter]) -> dict[Path, str]:
-    """Every file that follows from the operations and these counters, with its text."""
+    """Returns the text of each file that follows from the operations and these counters, by its path."""
     texts = {client.FILE: formatted(client.source(OPERATIONS)), **javascript.sources(OPERATIONS)}
     texts[EVENTS / "bus" / "threshold-crossed.json"] = json.dumps(samples.threshold_event(), indent=2) + "\n"
     for operation in OPERATIONS:
@@ -36,15 +36,15 @@ def files(counters: Mapping[str, Counter]) -> dict[Path, str]:
 
 
 def stale_files(wanted: Collection[Path]) -> list[Path]:
-    """The generated files that are there and follow from no operation."""
+    """Returns the sample events that no operation has any more."""
     return [
         path for name in operations.SERVING for path in sorted((EVENTS / name).glob("*.json")) if path not in wanted
     ]
 
 
 def _events(operation: Operation, counters: Mapping[str, Counter]) -> dict[str, object]:
-    """The direct event, one of the general route, and one of each short route of a counter. If no counter has the
-    operation, there are none."""
+    """Returns a direct event, and HTTP events of the general route and of each short route of a counter, by name. If no
+    counter has the operation, there are no events."""
     if not (routes := operation.routes(counters)):
         return {}
     general, *others = routes
@@ -54,13 +54,13 @@ def _events(operation: Operation, counters: Mapping[str, Counter]) -> dict[str, 
 
 
 def formatted(text: str) -> str:
-    """The source as `ruff format` leaves it."""
+    """Returns the source as `ruff format` formats it."""
     command = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", str(client.FILE), "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
 
 def main() -> None:
-    """Write the files that differ, and remove those that are stale."""
+    """Writes the files that differ, and removes the stale ones."""
     try:
         counters = Declarations.load(LAMBDAS / "counters.py").counters
     except ConfigurationError as error:

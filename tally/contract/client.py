@@ -21,8 +21,8 @@ FILE = Path(__file__).parents[1] / "client" / "requests.py"
 _HEAD = '''\
 """The requests that other Lambdas can send to Tally, and the answers. `make generate` writes this: do not edit it.
 
-`client.Tally` has a method for each, and sends them alone or in a batch. `caller` is who asks: a service's name, or a
-user's `sub`. A key that you do not give is made.
+`client.Tally` has a method for each request, and sends requests alone or in a batch. `caller` is who asks: a service's
+name, or a user's `sub`. Without `idempotency_key`, the client makes a key.
 """
 
 from __future__ import annotations
@@ -35,35 +35,24 @@ from .request import Request, sends
 
 
 def source(operations: Iterable[Operation]) -> str:
-    """The text of the file."""
+    """Returns the text of the file."""
     called = client_operations(operations)
-    keyed = {
-        answer.__name__
-        for operation in called
-        if operation.leaves_receipt
-        for answer in typed_dicts_in(operation.answer)
-    }
+    keyed = {answer.__name__ for one in called if one.leaves_receipt for answer in typed_dicts_in(one.answer)}
     answers = {answer.__name__: answer for operation in called for answer in typed_dicts_in(operation.answer)}
-    parts = [
-        _HEAD,
-        *(_answer_class(answer, name in keyed) for name, answer in answers.items()),
-        *map(_function, called),
-    ]
-    methods = "\n".join(f"    {operation.name} = sends({operation.name})" for operation in called)
-    parts.append(
-        f'class Methods:\n    """A method for each request above: it makes the request and sends it."""\n\n{methods}\n'
-    )
-    return "\n\n".join(parts)
+    classes = [_answer_class(answer, name in keyed) for name, answer in answers.items()]
+    methods = "".join(f"    {operation.name} = sends({operation.name})\n" for operation in called)
+    about = "A method for each request above: it makes the request and sends it."
+    return "\n\n".join([_HEAD, *classes, *map(_function, called), f'class Methods:\n    """{about}"""\n\n{methods}'])
 
 
 def client_operations(operations: Iterable[Operation]) -> list[Operation]:
-    """Those that other functions call: they answer JSON, and are not for browsers."""
+    """Returns the operations that clients call. They answer JSON, and are not for browsers."""
     in_json = [one for one in operations if one.answer is not Text and one.media_type == "application/json"]
-    return [one for one in in_json if one.module not in ("console",) and one.name != "get_openapi"]
+    return [one for one in in_json if one.module != "console" and one.name != "get_openapi"]
 
 
 def typed_dicts_in(kind: Any) -> list[Any]:
-    """The TypedDicts in a type, those that others refer to first."""
+    """Returns the TypedDicts in a type. Each comes after those that it refers to."""
     dicts: dict[Any, None] = {}
     if typing.is_typeddict(kind):
         for hint in typing.get_type_hints(kind).values():
@@ -92,7 +81,8 @@ def _hint(hint: Any) -> str:
     if origin is NotRequired:
         return f"NotRequired[{_hint(arguments[0])}]"
     if origin is Literal:
-        return f"Literal[{', '.join(_literal(value) for value in arguments)}]"
+        values = (f'"{value}"' if isinstance(value, str) else repr(value) for value in arguments)
+        return f"Literal[{', '.join(values)}]"
     if origin in (typing.Union, types.UnionType):
         return " | ".join(map(_hint, arguments))
     if origin in (list, dict):
@@ -100,20 +90,12 @@ def _hint(hint: Any) -> str:
     return "None" if hint is type(None) else str(hint.__name__)
 
 
-def _literal(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
-
-
 def _function(operation: Operation) -> str:
-    required = [field for field in operation.fields if field.required and field.name != "idempotency_key"]
-    optional = [field for field in operation.fields if not field.required and field.name != "idempotency_key"]
+    required = [one for one in operation.fields if one.required and one.name != "idempotency_key"]
+    optional = [one for one in operation.fields if not one.required and one.name not in ("idempotency_key", "caller")]
     arguments = [f"{field.argument}: {_python_argument_type(operation, field)}" for field in required]
     arguments += ["*"]
-    arguments += [
-        f"{field.argument}: {_python_argument_type(operation, field)} | None = None"
-        for field in optional
-        if field.name != "caller"
-    ]
+    arguments += [f"{field.argument}: {_python_argument_type(operation, field)} | None = None" for field in optional]
     arguments += ["idempotency_key: str | None = None"] if operation.leaves_receipt else []
     arguments += ["caller: str | None = None"]
     raised = ", ".join(error.__name__ for error in operation.raises)
@@ -125,9 +107,8 @@ def _function(operation: Operation) -> str:
 
 
 def argument_type(operation: Operation, field: Field, *, texts: str, objects: str) -> str:
-    """The type of an argument: an event has counters by their names, and `counter:id` in one string. `texts`,
-    `objects`: what a client calls a list of these.
-    """
+    """Returns the type of an argument in a client. A counter is its name, and `counter:id` is one string. `texts`,
+    `objects`: how the client's language writes a list of these."""
     hint = typing.get_type_hints(operation.function, include_extras=True)[field.argument]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         hint = typing.get_args(hint)[0]
@@ -142,7 +123,7 @@ _python_argument_type = partial(argument_type, texts="Iterable[str]", objects="I
 
 
 def _docstring(text: str) -> str:
-    lines = textwrap.wrap(" ".join(text.split()), 112)
+    lines = textwrap.wrap(" ".join(text.split()), 110)
     if len(lines) == 1:
         return f'    """{lines[0]}"""'
     return "\n".join([f'    """{lines[0]}', *(f"    {line}" for line in lines[1:]), '    """'])

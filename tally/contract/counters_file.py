@@ -1,4 +1,4 @@
-"""What one file `counters.py` declares. This imports no operation: `declarations` adds what follows from the file."""
+"""Loads one file `counters.py`. This module imports no operation: `declarations` adds what follows from the file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tally.pages import Pages
 
 @dataclass(frozen=True)
 class CountersFile:
-    """The counters and the pages of one file. Which routes they have, it does not know."""
+    """The counters and the pages that one file declares, without their routes."""
 
     path: Path
     counters: Mapping[str, Counter]
@@ -30,22 +30,24 @@ class CountersFile:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Run the file and check what it declares. Raises ConfigurationError: it says what is wrong, and where."""
+        """Runs the file and checks what it declares. Raises ConfigurationError, which says what is wrong, and where."""
         if not path.is_file():
             raise ConfigurationError(f"{path} is missing: it declares the counters")
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # a person's print is no part of what a command prints
+            with contextlib.redirect_stdout(sys.stderr):  # what the file prints must not mix with what a command prints
                 module = runpy.run_path(str(path))
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # whatever a person's file raises, SystemExit too
+        except BaseException as error:  # the file may raise anything, also SystemExit
             raise ConfigurationError(_why(path, error)) from error
         given = module.get("COUNTERS")
         if not isinstance(given, Mapping) or not given or not all(isinstance(one, Counter) for one in given.values()):
             raise ConfigurationError(f"{path} declares no COUNTERS: end it with COUNTERS = declared([…])")
         counters = declared(given.values())
         if counters != dict(given):
-            raise ConfigurationError(f"{path}: COUNTERS has a counter by another name than its own: {', '.join(given)}")
+            raise ConfigurationError(
+                f"{path}: COUNTERS has a counter under another name than its own: {', '.join(given)}"
+            )
         undeclared = [
             name
             for name, one in module.items()
@@ -57,36 +59,35 @@ class CountersFile:
 
     @property
     def warnings(self) -> list[str]:
-        """What is odd about the file, though it is right: counters that it makes and does not list."""
+        """A warning for each counter that the file makes and does not list."""
         return [
-            f"{self.path}: {name} is no counter of this deployment: COUNTERS does not list it"
+            f"{self.path}: {name} is not a counter of this deployment, because COUNTERS does not list it"
             for name in self.undeclared
             if not name.startswith("_")
         ]
 
     def check(self) -> None:
-        """Raise ConfigurationError if a counter has the name of a shipped one, and differs in more than `notify` and
-        `lists`; and if a shipped one lacks the one that it goes with.
-        """
+        """Raises ConfigurationError in two cases: a counter has the name of a built-in one and differs in more than
+        `notify` and `lists`, or a built-in counter lacks the one that it needs."""
         for counter in BUILTIN:
             given = self.counters.get(counter.name, counter)
             if replace(given, notify=counter.notify, lists=counter.lists) != counter:
                 raise ConfigurationError(
-                    f"counter {counter.name!r}: {self.path} must list the one of tally.builtin,"
-                    " or name its own otherwise"
+                    f"counter {counter.name!r}: {self.path} must list the counter of tally.builtin,"
+                    " or give its own counter another name"
                 )
         if (VISITS.name in self.counters) != (BOT_VISITS.name in self.counters):
             raise ConfigurationError(
-                f"counter {VISITS.name!r}: {self.path} must list {BOT_VISITS.name!r} beside it: crawlers count apart"
+                f"counter {VISITS.name!r}: {self.path} must list {BOT_VISITS.name!r}, too, which counts crawlers"
             )
         if PAGE_VISITORS.name in self.counters and VISITS.name not in self.counters:
             raise ConfigurationError(
-                f"counter {PAGE_VISITORS.name!r}: {self.path} must list {VISITS.name!r} beside it: a visit names them"
+                f"counter {PAGE_VISITORS.name!r}: {self.path} must list {VISITS.name!r}, too, which counts the visits"
             )
 
 
 def _why(path: Path, error: BaseException) -> str:
-    """Why the file does not run, in one line: the place in it, and the error."""
+    """Returns in one line why the file does not run: the place, and the error."""
     line: int | None = None
     if isinstance(error, SyntaxError) and error.filename and error.lineno:  # of this file, or of one that it imports
         path, line = Path(error.filename), error.lineno

@@ -1,4 +1,4 @@
-"""What one deployment declares, and what follows from it: operations, routes, functions, and what their roles grant."""
+"""The declarations of a deployment, and what follows: operations, routes, functions, and what their roles grant."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ SCHEDULES: tuple[Schedule, ...] = tuple(
 
 @dataclass(frozen=True)
 class Declarations(CountersFile):
-    """What one file `counters.py` declares, with the operations, schedules and stream readers that serve it."""
+    """The counters that one file `counters.py` declares, with the operations, schedules and readers that serve them."""
 
     operations: tuple[Operation, ...] = OPERATIONS
     schedules: tuple[Schedule, ...] = SCHEDULES
 
     def check(self) -> None:
-        """Raise ConfigurationError also if two operations have one route, as by the `path` of a counter."""
+        """Also raises ConfigurationError if two operations have the same route, as by the `path` of a counter."""
         super().check()
         seen: dict[str, Route] = {}
         for route in self.routes:
@@ -66,7 +66,7 @@ class Declarations(CountersFile):
         """The functions that read streams."""
         of_items = items.reader(self.counters.values())
         readers = READERS if of_items is None else (*READERS, of_items)
-        # Somebody waits for events, so the reader that sends them gathers records for one second.
+        # Receivers wait for events, so the reader that sends them gathers records for one second.
         return tuple(one._replace(window_s=1) if one.sends_events and self.notifies else one for one in readers)
 
     @property
@@ -76,7 +76,7 @@ class Declarations(CountersFile):
 
     @cached_property
     def team_tables(self) -> dict[str, KeysByCounter]:
-        """What counts the items of the team's tables, by the names of these."""
+        """The counters of each table of the team, with their keys, and whether they need images."""
         counting = [(name, one.items) for name, one in self.counters.items() if one.items is not None]
         return {
             table: {
@@ -90,12 +90,11 @@ class Declarations(CountersFile):
         """What the role of each function grants on the tables, by its name."""
         counters = list(self.counters.values())
         unattended = [*(one.function for one in self.readers), *(one.function for one in self.schedules)]
-        return {name: self._needs(name, routes) for name, routes in self.routes_by_function.items()} | {
-            name: importlib.import_module(f"tally.operations.{name}").needed(counters) for name in unattended
-        }
-
-    def _needs(self, name: str, routes: list[Route]) -> Needs:
-        """What the operations of a function need, for the counters that it serves."""
-        counters = counters_of_function(name, routes, self.counters)
-        serving = operations_of_function(name, routes, self.operations, self.counters)
-        return NOTHING.union(*(operation.needs(operation.served_counters(counters)) for operation in serving))
+        needs = {}
+        for name, routes in self.routes_by_function.items():
+            served = counters_of_function(name, routes, self.counters)
+            serving = operations_of_function(name, routes, self.operations, self.counters)
+            needs[name] = NOTHING.union(*(operation.needs(operation.served_counters(served)) for operation in serving))
+        for name in unattended:
+            needs[name] = importlib.import_module(f"tally.operations.{name}").needed(counters)
+        return needs

@@ -21,7 +21,7 @@ def deployment_document(declared: Declarations, place: Surroundings, config: str
     schemas = deployment.table_schemas(declared.counters.values())
     batchable = [counter for counter in declared.counters.values() if counter.is_batchable]
     return {
-        "tables": {place.tables[table]: deployment.create_table_arguments(form) for table, form in schemas.items()},
+        "tables": {place.tables[table]: deployment.create_table_arguments(schema) for table, schema in schemas.items()},
         "ttl_attribute": deployment.TTL_ATTRIBUTE,
         "functions": dict(_functions(declared, place, config, client)),
         "routes": list(_routes(declared, place)),

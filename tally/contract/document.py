@@ -1,4 +1,4 @@
-"""The document, put together."""
+"""Makes the OpenAPI document of the operations."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _API_DESCRIPTION = f"""\
 Counting that is right after retries, crashes and viral posts.
 
 - **Retries.** A change with an `Idempotency-Key` counts once, however often you send it. The header may have the key in
-  quotation marks: `"k"` is `k`. A replay has the header `Idempotency-Replayed: true` and the same body, but for the
-  state of a hold, which is that of now. Tally remembers a key for {RECEIPT_TTL_DEFAULT_S // 3600} hours, unless the
-  deployment or the counter says otherwise: `GET /health` has the seconds for each counter. A key that is older counts
-  again; `Date` tells a client with a wrong clock how old its key is. The same key with another change of the same
-  operation, target and caller is refused (422).
+  quotation marks: `"k"` is `k`. A replay has the header `Idempotency-Replayed: true` and the body of the first answer.
+  Only the state of a hold is the present state. Tally remembers a key for {RECEIPT_TTL_DEFAULT_S // 3600} hours, unless
+  the deployment or the counter says otherwise: `GET /health` has the seconds for each counter. An older key counts
+  again. A client with a wrong clock can compute the age of its key from `Date`. The same key with another change of the
+  same operation, target and caller is refused (422).
 - **Problems** are RFC 9457 documents (`application/problem+json`) with a stable `type`. API Gateway's own answers (a
   missing token or scope, an unknown route, too many requests) are `{{"message": …}}`.
 - **503** means that nothing is wrong with the request: send it again with the same key.
 """
 _HEADERS: dict[str, Schema] = {
     "Idempotency-Replayed": {
-        "description": "Present if this change was counted before. The body is the answer of that time.",
+        "description": "Present if this change was counted before. The body is the first answer.",
         "schema": {"const": "true"},
     },
     "ETag": {
@@ -67,7 +67,7 @@ def document_json(
     indent: int | None = None,
     likers: UserVisibility = UserVisibility.ANYONE,
 ) -> str:
-    """The document as JSON. `likers`: who sees which users a counter counts."""
+    """Returns the document as JSON. `likers`: who sees which users a counter counts."""
     openapi = document(operations, counters, likers)
     return json.dumps(openapi, indent=indent, separators=None if indent else (",", ":"), ensure_ascii=False)
 
@@ -75,7 +75,7 @@ def document_json(
 def document(
     operations: Sequence[Operation], counters: Mapping[str, Counter], likers: UserVisibility = UserVisibility.ANYONE
 ) -> Schema:
-    """The OpenAPI 3.1 document of these operations. It leaves out those that none of the declared counters fits."""
+    """Returns the OpenAPI 3.1 document of these operations, without those that work on no declared counter."""
     paths: dict[str, Schema] = {}
     components: dict[str, Schema] = {"schemas": dict(error_responses.SCHEMAS), "headers": _HEADERS, "responses": {}}
     routes = [route for one in operations for route in one.routes(counters)]
@@ -101,7 +101,7 @@ def document(
 
 
 def _module_summary(module: str) -> str:
-    """The first line of a file in `operations/`."""
+    """Returns the first paragraph of a file in `operations/`."""
     return (importlib.import_module(f"tally.operations.{module}").__doc__ or "").strip().partition("\n\n")[0]
 
 
@@ -127,12 +127,12 @@ def _operation(route: Route, counters: Mapping[str, Counter], components: dict[s
 
 
 def _is_required(field: Field, context: SchemaContext) -> bool:
-    """Whether the route needs the field. An increment needs an amount if none of its counters has a step of its own."""
+    """Returns whether the route needs the field. It needs an amount if none of its counters has a fixed step."""
     return field.required or (field.kind is AMOUNT and all(one.delta is None for one in context.counters))
 
 
 def _parameters(route: Route, context: SchemaContext) -> list[Schema]:
-    """The parameters in path, query and headers."""
+    """Returns the parameters in path, query and headers."""
     return [
         {
             "name": field.http_name,
@@ -155,7 +155,7 @@ def _parameters(route: Route, context: SchemaContext) -> list[Schema]:
 
 
 def _body(route: Route, context: SchemaContext) -> tuple[Schema, Schema] | None:
-    """The schema of the JSON body, and the request body that refers to it as `<route>_body`; else None."""
+    """Returns the schema of the JSON body, and the request body that refers to it; None without a body."""
     fields = {field.http_name: field for field in route.fields if field.source is Source.BODY}
     fields |= {field.kind.body_name: field for field in route.fields if field.kind.body_name}
     if not fields:
@@ -179,7 +179,7 @@ def _body(route: Route, context: SchemaContext) -> tuple[Schema, Schema] | None:
 
 
 def _share_response(status: int, response: Schema, shared: dict[str, Schema]) -> Schema:
-    """A reference to the response among the components, where operations share equal responses."""
+    """Returns a reference to the response among the components. Operations share equal responses."""
     equal = [name for name, other in shared.items() if other == response]
     if not equal:
         variants = sum(name.partition("_")[0] == str(status) for name in shared)
@@ -227,31 +227,25 @@ def _description(route: Route, served: list[Counter]) -> str:
 
 
 def _table(counters: list[Counter]) -> str:
-    """The declared counters, in Markdown."""
-    rows = [
-        f"| `{counter.name}` | {_step(counter)} | {_limits(counter)} | {_visible(counter)} | {_receipt_life(counter)} |"
-        for counter in counters
-    ]
-    return "\n".join(
-        ["| counter | step | limits | visible | a key is recognised for |", "|---|---|---|---|---|", *rows]
-    )
-
-
-def _step(counter: Counter) -> str:
-    return "any amount" if counter.delta is None else f"{counter.delta:+d}"
+    """Returns the declared counters in Markdown."""
+    rows = ["| counter | step | limits | visible | a key is recognised for |", "|---|---|---|---|---|"]
+    for one in counters:
+        step = "any amount" if one.delta is None else f"{one.delta:+d}"
+        rows.append(f"| `{one.name}` | {step} | {_limits(one)} | {_visible(one)} | {_receipt_life(one)} |")
+    return "\n".join(rows)
 
 
 def _limits(counter: Counter) -> str:
     limits = [f"from {counter.floor}"] if counter.floor is not None else []
     limits += [f"to {counter.ceiling}"] if counter.ceiling is not None else []
-    limits += [f"what was used {counter.debt} beyond"] if counter.debt else []
+    limits += [f"used amounts up to {counter.debt} beyond"] if counter.debt else []
     limits += [f"starts at {counter.start}"] if counter.start else []
-    limits += [f"each {counter.period} by itself"] if counter.period else []
+    limits += [f"for each {counter.period}"] if counter.period else []
     return ", ".join(limits) or "none"
 
 
 def _receipt_life(counter: Counter) -> str:
-    """How long its receipts live, as far as the declaration says."""
+    """Returns how long its receipts live, as far as the declaration says."""
     if counter.visible == "soon":
         return f"{max(counter.receipt_days or 0, PENDING_KEPT_S // DAY_S)} days at least"
     return f"{counter.receipt_days} days" if counter.receipt_days else f"{RECEIPT_TTL_DEFAULT_S // 3600} hours at least"
@@ -259,5 +253,5 @@ def _receipt_life(counter: Counter) -> str:
 
 def _visible(counter: Counter) -> str:
     if counter.retired:
-        return "retired: it can be read, and takes no more changes"
+        return "retired: it can be read, but not changed"
     return ("now" if counter.visible == "now" else "within seconds") + (", numbered" if counter.numbered else "")

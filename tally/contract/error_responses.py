@@ -19,21 +19,25 @@ _MEMBERS: Schema = {
     "status": {"type": "integer", "description": "The HTTP status."},
     "detail": {"type": "string", "description": "What is wrong with this request."},
     "field": {"type": "string", "description": "The input at fault."},
-    "left": {"type": "integer", "description": "How far the counter can still move in that direction."},
+    "left": {"type": "integer", "description": "The amount that still fits."},
     "limit": {
         "type": "integer",
-        "description": "Of a counter with `limit_overrides`: the limit of this id that refuses.",
+        "description": "Of a counter with `limit_overrides`: the limit of this id.",
     },
-    "entry": {"type": "integer", "minimum": 0, "description": "Of many changes, the first of the tally at fault."},
+    "entry": {
+        "type": "integer",
+        "minimum": 0,
+        "description": "In a batch: the index of the first change of the number at fault.",
+    },
     "counter": {"type": "string", "description": "The counter of that entry."},
     "id": {"type": "string", "description": "The id of that entry."},
     "period": {"type": "string", "description": "The period of that entry, if its counter has periods."},
     "retry_after_s": {
         "type": "integer",
         "minimum": 1,
-        "description": "In how many seconds the next period begins, if the change fits into it.",
+        "description": "In how many seconds the next period begins, if the change fits there.",
     },
-    "version": {"type": "integer", "minimum": 0, "description": "The version that the counter is at."},
+    "version": {"type": "integer", "minimum": 0, "description": "The present version of the counter."},
     "request_id": {"type": "string", "description": "To find this request in the logs."},
 }
 SCHEMAS: dict[str, Schema] = {
@@ -75,7 +79,7 @@ _GATEWAY_STATUSES_OF_ANY = frozenset({413, 429, 431, 500, 503})
 
 
 def responses(route: Route) -> dict[int, Schema]:
-    """The responses to refused requests by status."""
+    """Returns the responses to refused requests, by status."""
     raised: dict[int, list[type[TallyError]]] = {}
     for error in {*_ERRORS_OF_ANY, *_implied(route), *route.operation.raises}:
         raised.setdefault(error.status, []).append(error)
@@ -87,12 +91,12 @@ def responses(route: Route) -> dict[int, Schema]:
 
 
 def _implied(route: Route) -> set[type[TallyError]]:
-    """The errors that follow from the operation's fields."""
+    """Returns the errors that follow from the access and the fields of the route."""
     implied: set[type[TallyError]] = set()
     if route.needs_caller:
         implied.add(errors.UnauthenticatedError)
     if route.scope:
-        implied.add(errors.ForbiddenError)  # a token of the console, of somebody who is no operator
+        implied.add(errors.ForbiddenError)  # a token of the console whose user is not an operator
     if any(field.name == "idempotency_key" for field in route.fields):
         implied |= {errors.NotCommittedError} | ({errors.KeyReusedError} if route.operation.changes_numbers else set())
     return implied
@@ -113,7 +117,12 @@ def _response(status: int, raised: list[type[TallyError]], gateway: bool) -> Sch
     titles = [f"{error.title} (`{error.slug}`)" for error in raised]
     content: Schema = {}
     if raised:
-        content[PROBLEM_MEDIA_TYPE] = {"schema": _problem(status, raised), "example": _example(raised[0])}
+        types = [errors.PROBLEM_TYPE_PREFIX + error.slug for error in raised]
+        narrowed: Schema = {"type": {"enum": types}, "status": {"const": status}}
+        schema = {"allOf": [{"$ref": "#/components/schemas/problem"}, {"properties": narrowed}]}
+        detail, members = _EXAMPLES.get(raised[0], (f"{raised[0].title}.", {}))
+        example = errors.problem_document(raised[0](detail, **members), request_id="JKJaXmPLvHcESHA=")
+        content[PROBLEM_MEDIA_TYPE] = {"schema": schema, "example": example}
     if gateway:
         phrase = _GATEWAY_PHRASES[status]
         titles.append(f"{phrase} (API Gateway)")
@@ -126,17 +135,6 @@ def _response(status: int, raised: list[type[TallyError]], gateway: bool) -> Sch
     if status == 401:
         response["headers"] = {"WWW-Authenticate": {"$ref": "#/components/headers/WWW-Authenticate"}}
     return response
-
-
-def _problem(status: int, raised: list[type[TallyError]]) -> Schema:
-    types = [errors.PROBLEM_TYPE_PREFIX + error.slug for error in raised]
-    narrowed: Schema = {"type": {"enum": types}, "status": {"const": status}}
-    return {"allOf": [{"$ref": "#/components/schemas/problem"}, {"properties": narrowed}]}
-
-
-def _example(error: type[TallyError]) -> Schema:
-    detail, members = _EXAMPLES.get(error, (f"{error.title}.", {}))
-    return errors.problem_document(error(detail, **members), request_id="JKJaXmPLvHcESHA=")
 
 
 _EXAMPLES: dict[type[TallyError], tuple[str, dict[str, str | int | None]]] = {

@@ -1,4 +1,4 @@
-"""Makes what the JavaScript clients have of the operations.
+"""Makes the parts of the JavaScript clients that follow from the operations.
 
 `make generate` writes tally/javascript/requests.*, and the line of tally/javascript/tally.js that says which
 ids, keys and amounts Tally takes.
@@ -19,7 +19,7 @@ from tally.api.scripts import CLIENT_FOLDER
 from tally.counter import AMOUNT_MAX, NAME_PATTERN
 from tally.ids import ID_FORM
 
-from ..api.operation import Field, Operation
+from ..api.operation import Operation
 from .client import argument_type, client_operations, typed_dicts_in
 
 _HEAD = "// `make generate` writes this file from the operations: do not edit it.\n\n"
@@ -29,7 +29,7 @@ _PATTERNS_LINE = re.compile(r"^const FORMS = .*$", re.MULTILINE)
 
 
 def sources(operations: Iterable[Operation]) -> dict[Path, str]:
-    """The texts of the files, by their paths: which function serves an operation, the types, and the client."""
+    """Returns the texts of the files by path: the function of each operation, the types, and the client."""
     called = client_operations(operations)
     named = "".join(f'  {operation.name}: "{operation.module}",\n' for operation in called)
     keyed = "".join(f'  "{operation.name}",\n' for operation in called if operation.leaves_receipt)
@@ -50,18 +50,18 @@ def sources(operations: Iterable[Operation]) -> dict[Path, str]:
 
 
 def _patterns_line() -> str:
-    forms = {
+    patterns = {
         "counter": _pattern(NAME_PATTERN),
         "id": _pattern(ID_FORM, 1, fields.ID_CHARACTERS_MAX),
         "key": _pattern(fields.KEY_PATTERN, 1, fields.KEY_CHARACTERS_MAX),
         "anyonesKey": _pattern(fields.KEY_PATTERN, fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX),
         "amountMax": AMOUNT_MAX,
     }
-    return f"const FORMS = {{ {', '.join(f'{name}: {form}' for name, form in forms.items())} }};"
+    return f"const FORMS = {{ {', '.join(f'{name}: {pattern}' for name, pattern in patterns.items())} }};"
 
 
-def _pattern(form: re.Pattern[str], shortest: int = 1, longest: int = 255) -> str:
-    return f"/^(?=.{{{shortest},{longest}}}$){form.pattern}$/"
+def _pattern(pattern: re.Pattern[str], shortest: int = 1, longest: int = 255) -> str:
+    return f"/^(?=.{{{shortest},{longest}}}$){pattern.pattern}$/"
 
 
 def _answer(kind: Any) -> str:
@@ -73,18 +73,16 @@ def _answer(kind: Any) -> str:
 
 
 def _method(operation: Operation) -> str:
-    fields = "".join(f"    {_member(operation, field)}\n" for field in operation.fields if field.name not in _OPTIONAL)
+    fields = ""
+    for one in operation.fields:
+        if one.name not in _OPTIONAL:
+            kind = argument_type(operation, one, texts="string[]", objects="Record<string, unknown>[]")
+            fields += f"    {one.name}{'' if one.required else '?'}: {_JAVASCRIPT_TYPES.get(kind, kind)};\n"
     fields += "    idempotency_key?: string;\n" if operation.leaves_receipt else ""
     answer = _type(operation.answer) + (" & Replayed" if operation.leaves_receipt else "")
     raised = ", ".join(error.slug for error in operation.raises)
     about = _jsdoc(f"{operation.summary}." + (f" Refused as {raised}." if raised else ""), "  ")
     return f"{about}  {operation.name}(fields: {{\n{fields}    caller?: string;\n  }}): Promise<{answer}>;\n"
-
-
-def _member(operation: Operation, field: Field) -> str:
-    """A field of an event."""
-    kind = argument_type(operation, field, texts="string[]", objects="Record<string, unknown>[]")
-    return f"{field.name}{'' if field.required else '?'}: {_JAVASCRIPT_TYPES.get(kind, kind)};"
 
 
 def _type(hint: Any) -> str:

@@ -1,4 +1,4 @@
-"""A sample of each operation: its arguments, the event of another Lambda function, and that of API Gateway.
+"""A sample of each operation: its fields, a direct event, and an event of API Gateway.
 
 `make generate` writes the events to `events/`. Tests, the smoke test and the API document use the same values.
 """
@@ -25,14 +25,14 @@ _HOST = "api.example.com"
 
 
 def field_values(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
-    """The fields of a request by their names: the required ones and those of the body. `given` take their place; what
-    is None goes.
-    """
-    asked = SchemaContext(route.served_counters(counters), anonymous=not route.needs_caller)
+    """Returns the fields of a request by name: the required fields and those of the body. `given` replaces values, and
+    None removes a field."""
+    context = SchemaContext(route.served_counters(counters), anonymous=not route.needs_caller)
     fields = {
-        field.name: field.kind.example_for(asked)
+        field.name: field.kind.example_for(context)
         for field in route.operation.fields
-        if field.required or (field.source is Source.BODY and field.name not in ("visible", "at"))  # at: about now
+        if field.required
+        or (field.source is Source.BODY and field.name not in ("visible", "at"))  # `at`: a recent time
     }
     known = {field.name for field in route.operation.fields}
     fields |= dict(route.fixed_fields) | {name: value for name, value in given.items() if name in known}
@@ -40,13 +40,13 @@ def field_values(route: Route, counters: Mapping[str, Counter], **given: Any) ->
 
 
 def direct_event(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
-    """The event of another Lambda function."""
+    """Returns the event of another Lambda function."""
     caller = {"caller": CALLER} if route.needs_caller else {}
     return {"operation": route.operation.name, **field_values(route, counters, **given), **caller}
 
 
 def http_request(route: Route, fields: Mapping[str, Any]) -> tuple[str, dict[str, str], dict[str, Any]]:
-    """The path with its query, the headers, and the JSON body of an HTTP request with these fields."""
+    """Returns the path with its query, the headers, and the JSON body of an HTTP request with these fields."""
     sent: dict[Source, dict[str, Any]] = {source: {} for source in Source}
     for field in route.fields:
         if field.name in fields:
@@ -58,7 +58,7 @@ def http_request(route: Route, fields: Mapping[str, Any]) -> tuple[str, dict[str
 
 
 def http_event(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
-    """The event of API Gateway (payload format 2.0)."""
+    """Returns the event of API Gateway (payload format 2.0)."""
     fields = field_values(route, counters, **given)
     url, headers, body = http_request(route, fields)
     path, _, query = url.partition("?")
@@ -91,12 +91,12 @@ def http_event(route: Route, counters: Mapping[str, Counter], **given: Any) -> d
     }
     named = {field.http_name: fields[field.name] for field in route.fields if field.source is Source.PATH}
     event |= {"pathParameters": named} if named else {}
-    asked = {
-        field.http_name: _joined(fields[field.name])
-        for field in route.fields
-        if field.source is Source.QUERY and field.name in fields
+    in_query = [field for field in route.fields if field.source is Source.QUERY and field.name in fields]
+    values = {field.http_name: fields[field.name] for field in in_query}
+    texts = {
+        name: ",".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in values.items()
     }
-    event |= {"queryStringParameters": asked} if asked else {}
+    event |= {"queryStringParameters": texts} if texts else {}  # API Gateway joins the values of one name
     if body:
         event["headers"]["content-type"] = "application/json"
         event["body"] = json.dumps(body)
@@ -107,7 +107,7 @@ def http_event(route: Route, counters: Mapping[str, Counter], **given: Any) -> d
 
 
 def threshold_event() -> dict[str, Any]:
-    """What a rule of EventBridge gets when a number crosses a threshold."""
+    """Returns what a rule of EventBridge gets when a number crosses a threshold."""
     detail = crossings.EXAMPLE
     return {
         "version": "0",
@@ -120,8 +120,3 @@ def threshold_event() -> dict[str, Any]:
         "resources": [],
         "detail": detail,
     }
-
-
-def _joined(value: object) -> str:
-    """As API Gateway gives it: a comma joins the values of one name."""
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""JSON Schema of an answer's type, for the API document: a TypedDict, with what docstring and annotations say of it.
+"""Makes the JSON Schema of an answer's type: a TypedDict, with its docstring and annotations.
 
 Schemas are open, so that clients keep working when an answer gains a member. Tests close them before they compare.
 """
@@ -21,9 +21,9 @@ _PLAIN: dict[Any, Schema] = {
 
 
 def schema(kind: Any, named: dict[str, Schema]) -> Schema:
-    """The schema of a type. That of each TypedDict goes into `named`, by its name, and is referred to.
+    """Returns the schema of a type. The schema of a TypedDict goes into `named`, and the result refers to it.
 
-    Raises TypeError for a type that has none, and for two TypedDicts with one name.
+    Raises TypeError for a type without a schema, and for two TypedDicts with the same name.
     """
     if typing.is_typeddict(kind):
         return _reference(kind, named)
@@ -36,7 +36,10 @@ def schema(kind: Any, named: dict[str, Schema]) -> Schema:
     if origin is Literal:
         return {"enum": list(arguments)} if len(arguments) > 1 else {"const": arguments[0]}
     if origin in (typing.Union, types.UnionType):
-        return _either([schema(one, named) for one in arguments])
+        schemas = [schema(one, named) for one in arguments]
+        if all(one.keys() == {"type"} for one in schemas):  # tools read a list of plain types best
+            return {"type": [one["type"] for one in schemas]}
+        return {"oneOf": schemas}
     if origin is list:
         return {"type": "array", "items": schema(arguments[0], named)}
     if origin is dict:
@@ -44,13 +47,6 @@ def schema(kind: Any, named: dict[str, Schema]) -> Schema:
     if kind not in _PLAIN:
         raise TypeError(f"{kind} has no schema")
     return dict(_PLAIN[kind])
-
-
-def _either(schemas: list[Schema]) -> Schema:
-    """One of several. Plain types are listed together, as tools read them best."""
-    if all(one.keys() == {"type"} for one in schemas):
-        return {"type": [one["type"] for one in schemas]}
-    return {"oneOf": schemas}
 
 
 def _reference(kind: Any, named: dict[str, Schema]) -> Schema:

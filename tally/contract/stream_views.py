@@ -1,4 +1,4 @@
-"""What a table of the team's must be, so that its items can be counted: at synth, and in `make dev`."""
+"""Checks whether the items of a team's table can be counted: at synth, in `make dev`, and before a scan."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 
 NEW_AND_OLD_IMAGES = "NEW_AND_OLD_IMAGES"
 KeysByCounter = Mapping[str, tuple[str, str | None, bool]]
-"""By the names of counters: partition and sort key as `Items` name them, and whether keys alone do not say what an item
-counts for. Then both images are needed: the number moves by the difference."""
+"""The `key`, `sort` and `needs_images` of `Items`, by the name of the counter. If the keys do not say what an item
+contributes, the number moves by the difference of both images."""
 
 
 def why_uncountable(keys: Sequence[str], view: str | None, counters: KeysByCounter) -> str:
-    """Why these counters cannot count the items of a table; empty if they can.
+    """Returns why these counters cannot count the items of a table; "" if they can.
 
-    `keys`: the names of its keys, the partition key first. `view`: the view type of its stream; None: it has none.
+    `keys`: the names of its keys, the partition key first. `view`: the view type of its stream; None without a stream.
     """
     for name, (key, sort, _) in counters.items():
         named = [key, *([sort] if sort else [])]
         if named != list(keys[: len(named)]):
-            return f"counter {name!r} names the keys {' and '.join(named)}, and it has {' and '.join(keys)}"
+            return f"counter {name!r} names the keys {' and '.join(named)}, but its keys are {' and '.join(keys)}"
     if view is None:
         return f"it has no stream: give it one with {NEW_AND_OLD_IMAGES}"
     needing = [name for name, (*_, images) in counters.items() if images]

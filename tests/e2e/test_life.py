@@ -241,7 +241,7 @@ def test_a_counter_that_is_declared_while_it_runs_has_its_routes(start: Start, t
     assert dev.call("GET", "/visits?url=https://example.com/").status == 200
     assert dev.call("GET", "/counters/roses/g1").body["value"] == 2
     declared.write_text(f'{text}\nSEATS = Counter("seats", prefix="FLIGHT", sort_key="SEATS", attribute="free")\n')
-    wait_for(lambda: "SEATS is no counter of this deployment" in dev.text, every_s=0.5)
+    wait_for(lambda: "SEATS is not a counter of this deployment" in dev.text, every_s=0.5)
 
 
 @pytest.mark.parametrize("port", ["65536", "-1", "٣", "eighty"])

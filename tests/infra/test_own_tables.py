@@ -89,11 +89,11 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "another key": (
         lambda stack: {"shop": table(stack, "Orders", partition_key=SK, sort_key=PK)},
-        "counter 'orders' names the keys PK and SK, and it has SK and PK",
+        "counter 'orders' names the keys PK and SK, but its keys are SK and PK",
     ),
     "no sort key": (
         lambda stack: {"shop": dynamodb.Table(stack, "Orders", partition_key=PK, stream=IMAGES)},
-        "counter 'orders' names the keys PK and SK, and it has PK",
+        "counter 'orders' names the keys PK and SK, but its keys are PK",
     ),
     "one table twice": (
         lambda stack: dict.fromkeys(("shop", "store"), table(stack, "Orders")),

@@ -197,7 +197,7 @@ def test_thresholds_change_nothing_of_what_visitors_of_pages_need(store: Store) 
 
 
 def test_visitors_of_pages_need_visits() -> None:
-    with pytest.raises(ConfigurationError, match="must list 'visits' beside it"):
+    with pytest.raises(ConfigurationError, match="must list 'visits', too"):
         Declarations(Path("counters.py"), {PAGE_VISITORS.name: PAGE_VISITORS}, counters.PAGES).check()
 
 

@@ -130,5 +130,5 @@ def test_its_functions_may_look_for_the_answer_and_the_api_document_says_that_it
     for operation in (increments.increment, holds.hold, increments.set_counter, children.put_child):
         assert operation.needs([RETIRED["stock"]]) >= FIND_RECEIPT
     assert not holds.hold.needs([counters.STOCK]) & FIND_RECEIPT
-    assert "retired: it can be read, and takes no more changes" in str(document(OPERATIONS, RETIRED))
+    assert "retired: it can be read, but not changed" in str(document(OPERATIONS, RETIRED))
     assert "retired: it can be read" not in str(document(OPERATIONS, COUNTERS))

@@ -63,12 +63,12 @@ def test_a_team_s_own_file_is_loaded_and_nothing_is_written_beside_it(tmp_path: 
         ("class Odd(BaseException): pass\nraise Odd('two\\nlines')", r"counters\.py, line 2: Odd: two lines$"),
         ("COUNTERS = {'plays': 1}", "declares no COUNTERS"),
         ("COUNTERS = {}", "declares no COUNTERS"),
-        (f"{HEAD}COUNTERS = {{'play': PLAYS}}", "a counter by another name than its own: play$"),
-        (HEAD + "COUNTERS = declared([PLAYS, LIKES, VISITS])", "'visits': .* must list 'bot_visits' beside it"),
+        (f"{HEAD}COUNTERS = {{'play': PLAYS}}", "a counter under another name than its own: play$"),
+        (HEAD + "COUNTERS = declared([PLAYS, LIKES, VISITS])", "'visits': .* must list 'bot_visits', too"),
         (
             HEAD + "PLAYS = Counter('plays', prefix='P', sort_key='S', attribute='a')\n"
             "COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS])",
-            "'plays': .* must list the one of tally.builtin",
+            "'plays': .* must list the counter of tally.builtin",
         ),
         (
             HEAD + "T = Counter('t', prefix='VID', sort_key='STATS#TOTAL', attribute='a')\n"
@@ -166,5 +166,5 @@ def test_a_counter_that_is_made_and_not_listed_is_a_warning(tmp_path: Path) -> N
     assert Declarations.load(path).warnings == []
     path.write_text(f'{text}SEATS = Counter("seats", prefix="FLIGHT", sort_key="SEATS", attribute="free")\n')
     assert Declarations.load(path).warnings == [
-        f"{path}: SEATS is no counter of this deployment: COUNTERS does not list it"
+        f"{path}: SEATS is not a counter of this deployment, because COUNTERS does not list it"
     ]

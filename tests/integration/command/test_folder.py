@@ -127,7 +127,7 @@ def test_a_folder_that_is_gone_is_one_line(team: Path, capsys: pytest.CaptureFix
 def test_a_counter_that_is_not_listed_is_said_beside_the_answer(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (team / "counters.py").write_text(init.COUNTERS.replace(", SHARES])", "])"))
     status, _, beside = run_command(capsys, "get", "shares", "a1", "--local")
-    said = f"tally: {team}/counters.py: SHARES is no counter of this deployment: COUNTERS does not list it"
+    said = f"tally: {team}/counters.py: SHARES is not a counter of this deployment, because COUNTERS does not list it"
     assert (status, beside.splitlines()[0]) == (2, said)
     assert run_command(capsys, "help")[2] == ""
 
